@@ -1,0 +1,52 @@
+"""The command ``python -m bench NAME [--quick] [--json] [--only CONTENDER …]``.
+
+A new benchmark is a module with a function ``run(options) -> Outcome``, named in ``BENCHES``.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+
+from bench import kernel
+from bench.outcome import Options, Outcome
+
+BENCHES: dict[str, Callable[[Options], Outcome]] = {
+    "kernel": kernel.run,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one benchmark and print its table; with ``--json`` its figures are the last line."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.name is None:
+        print("Benchmarks:", *sorted(BENCHES))
+        return 0
+    try:
+        outcome = BENCHES[given.name](Options(quick=given.quick, only=tuple(given.only)))
+    except ValueError as error:
+        parser.error(str(error))
+    print(outcome.text)
+    if given.json:
+        print(json.dumps({"bench": given.name, "figures": outcome.figures}))
+    else:
+        print("\nWith --json the last line is these figures as one JSON object.")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Measure Perdure beside its peers."
+    )
+    parser.add_argument("name", nargs="?", choices=sorted(BENCHES), help="without it: list them")
+    parser.add_argument("--quick", action="store_true", help="three small rounds, under a minute")
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    parser.add_argument(
+        "--only", nargs="+", default=(), metavar="CONTENDER", help="measure these contenders alone"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""Perdure itself."""
+
+import asyncio
+from typing import Any
+
+import perdure
+from bench.workload import (
+    BURST,
+    CALL_TIMEOUT,
+    SENDERS,
+    Unsupported,
+    clock,
+    expect,
+    resident_bytes,
+)
+from perdure import process
+
+
+def pingpong(n: int) -> float:
+    """Send and receive; the answer goes to the sender of the message."""
+
+    async def pong() -> None:
+        inbox = process.inbox()
+        while True:
+            message = await inbox.receive()
+            process.send(message.sender, "pong", message.payload)
+
+    async def ping() -> float:
+        inbox = process.inbox()
+        partner = process.spawn(pong)
+        began = clock()
+        for number in range(n):
+            process.send(partner, "ping", number)
+            await inbox.receive()
+        return clock() - began
+
+    return perdure.run(ping)
+
+
+def call(n: int) -> float:
+    """``process.call``, which monitors the server."""
+    if not hasattr(process, "call"):
+        raise Unsupported("this version has no process.call")
+
+    async def server() -> None:
+        requests = process.requests()
+        while True:
+            request = await requests.receive()
+            request.reply(request.body)
+
+    async def client() -> float:
+        partner = process.spawn(server)
+        began = clock()
+        for number in range(n):
+            await process.call(partner, number, timeout=CALL_TIMEOUT)
+        return clock() - began
+
+    return perdure.run(client)
+
+
+def fan_in(n: int) -> float:
+    """Many processes send to the root process."""
+    each = n // SENDERS
+
+    async def sender(receiver: process.Pid) -> None:
+        for number in range(1, each + 1):
+            process.send(receiver, "number", number)
+            if number % BURST == 0:
+                await asyncio.sleep(0)
+
+    async def receiver() -> float:
+        inbox = process.inbox()
+        me = process.self_pid()
+        began = clock()
+        for _ in range(SENDERS):
+            process.spawn(sender, me)
+        for _ in range(each * SENDERS):
+            await inbox.receive()
+        return clock() - began
+
+    return perdure.run(receiver)
+
+
+def spawn(n: int) -> float:
+    """Processes run in the order of their start: when the last is dead, all are."""
+
+    async def child() -> None:
+        pass
+
+    async def parent() -> float:
+        events = process.events()
+        began = clock()
+        children = [process.spawn(child) for _ in range(n - 1)]
+        children.append(process.spawn_monitored(child))
+        await events.receive()
+        seconds = clock() - began
+        expect(not any(map(process.alive, children)), "some processes are alive")
+        return seconds
+
+    return perdure.run(parent)
+
+
+def cascade(n: int) -> float:
+    """Each process of the chain starts the next one with ``spawn_linked``."""
+    chain: list[Any] = []
+
+    async def member() -> None:
+        chain.append(process.self_pid())
+        if len(chain) < n:
+            process.spawn_linked(member)
+        await process.inbox().receive()
+
+    async def watcher() -> float:
+        events = process.events()
+        process.spawn(member)
+        while len(chain) < n:
+            await asyncio.sleep(0)
+        process.monitor(chain[-1])
+        began = clock()
+        process.kill(chain[0])
+        await events.receive()
+        seconds = clock() - began
+        expect(not any(map(process.alive, chain)), "some of the chain are alive")
+        return seconds
+
+    return perdure.run(watcher)
+
+
+def idle(n: int) -> float:
+    """Processes that wait on their inboxes."""
+    waiting = 0
+
+    async def sleeper() -> None:
+        nonlocal waiting
+        waiting += 1
+        await process.inbox().receive()
+
+    async def parent() -> float:
+        before = resident_bytes()
+        processes = [process.spawn(sleeper) for _ in range(n)]
+        while waiting < len(processes):
+            await asyncio.sleep(0)
+        return resident_bytes() - before
+
+    return perdure.run(parent)

@@ -1,0 +1,44 @@
+"""What the contenders share: the definitions of the workloads, the clock, the measure of memory.
+
+A contender is a module of ``bench.contenders`` with a function for each workload that it can do.
+The function gets ``n``, the number of operations, and returns the seconds of the hot part alone
+(``idle``: the bytes); set-up and checks stay outside the clock. One operation is:
+
+============  ==================================================================================
+``pingpong``  one round trip of two messages between two processes
+``call``      one request and reply, with failure at once when the server dies, and a time-out
+``fan_in``    one message of 100 senders to one receiver; a sender yields after each 100 messages
+``spawn``     the start and the normal end of one trivial process
+``cascade``   the death of one process in a chain of linked ones, of which the first is killed
+``idle``      one process that waits on its inbox (resident bytes)
+============  ==================================================================================
+"""
+
+import os
+import time
+from pathlib import Path
+
+SENDERS = 100
+BURST = 100
+CALL_TIMEOUT = 5.0
+
+clock = time.perf_counter
+
+_STATM = Path("/proc/self/statm")
+
+
+class Unsupported(Exception):
+    """The contender, or this machine, cannot do the workload."""
+
+
+def resident_bytes() -> int:
+    """Give the memory that this process of the operating system holds."""
+    if not _STATM.exists():
+        raise Unsupported("resident memory can be read on Linux only")
+    return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def expect(truth: object, what: str) -> None:
+    """Refuse a figure for work that was not done."""
+    if not truth:
+        raise RuntimeError(f"the work was not done: {what}")

@@ -1,0 +1,211 @@
+"""Every exception of Perdure.
+
+    ProcError(Exception)            something was asked that cannot be done
+     ├── NotInProcess               your code: a kernel verb outside of any process
+     ├── NotOwner                   your code: a thing that belongs to another process
+     ├── NameTaken                  the name belongs to another living process
+     ├── NotRegistered              no process has that name (now)
+     ├── NoProcess                  the process is dead: an ordinary race
+     ├── SpawnError                 a process could not be started; nothing was created
+     │    └── NameTakenAtBirth      … because its name is taken; also a NameTaken
+     ├── ChannelClosed              the other side closed the channel
+     ├── MailboxFull                the receiver is slower than its senders
+     ├── MaxChildren                a supervisor has as many children as it may have
+     ├── StartError                 a child did not start; `reason` says why
+     ├── ChildError                 a supervisor's child is not in the state that was asked for
+     ├── BadReturn                  a callback returned what it may not return
+     └── CallExit                   a request will get no answer; `reason` says why
+          ├── TaskExit              … the task ended without a result
+          ├── CallTimeout           … in the given time; also a TimeoutError
+          └── TaskTimeout           … in the given time; also a TimeoutError
+
+    ProcessExit(BaseException)      reasons why a process ended; `except Exception` lets them pass
+     ├── Shutdown                   planned: somebody asked for the end
+     ├── Killed                     forced: it was killed
+     └── LinkedProcessDown          a linked process died, and this one with it
+
+An exit reason is any exception, or None for a normal end.
+"""
+
+from typing import Literal
+
+from perdure.base.pid import Pid
+
+
+class ProcError(Exception):
+    """Something was asked of the runtime that cannot be done."""
+
+
+class NotInProcess(ProcError):
+    """A kernel verb was used outside of any process."""
+
+    def __init__(self, verb: str = "this") -> None:
+        super().__init__(
+            f"{verb} works only inside a process: start the program with `perdure.run(main)`, "
+            "or wrap the body in `async with perdure.Runtime():`",
+        )
+
+
+class NotOwner(ProcError):
+    """The channel, task or table belongs to another process."""
+
+
+class NameTaken(ProcError):
+    """The name belongs to another living process, `pid`."""
+
+    def __init__(self, name: str, pid: Pid) -> None:
+        super().__init__(f"the name {name!r} is taken by {pid}")
+        self.name = name
+        self.pid = pid
+
+
+class NotRegistered(ProcError, LookupError):
+    """No living process has this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no process is registered as {name!r}")
+        self.name = name
+
+
+class NoProcess(ProcError):
+    """The process is dead, or was never alive."""
+
+    def __init__(self, pid: Pid | None = None, doing: str = "") -> None:
+        task = f"; cannot {doing}" if doing else ""
+        super().__init__(f"process {pid} is not alive{task}" if pid else "no such process" + task)
+        self.pid = pid
+
+
+class SpawnError(ProcError):
+    """A process could not be started; nothing was created."""
+
+
+class NameTakenAtBirth(NameTaken, SpawnError):
+    """A process could not be started because the name it was to have is taken."""
+
+
+class ChannelClosed(ProcError):
+    """The channel is closed: nothing can be sent, and nothing is left to receive."""
+
+    def __init__(self, message: str = "the channel is closed") -> None:
+        super().__init__(message)
+
+
+class MailboxFull(ProcError):
+    """The receiver's mailbox has reached its limit."""
+
+    def __init__(self, pid: Pid, limit: int) -> None:
+        super().__init__(f"the mailbox of {pid} is full ({limit} messages wait)")
+        self.pid = pid
+        self.limit = limit
+
+
+class MaxChildren(ProcError):
+    """The supervisor already has as many children as it may have."""
+
+
+class StartError(ProcError):
+    """A child did not start: `child` is its id, `reason` the original exception."""
+
+    def __init__(self, child: object, reason: BaseException) -> None:
+        super().__init__(f"child {child!r} did not start: {describe(reason)}")
+        self.child = child
+        self.reason = reason
+
+
+ChildProblem = Literal["not_found", "running", "restarting", "already_started", "already_present"]
+
+
+class ChildError(ProcError):
+    """The child is not in the state that the request needs: `reason` says which it is in."""
+
+    def __init__(self, reason: ChildProblem, child: object, pid: Pid | None = None) -> None:
+        super().__init__(f"child {child!r}: {reason.replace('_', ' ')}")
+        self.reason: ChildProblem = reason
+        self.child = child
+        self.pid = pid
+
+
+class BadReturn(ProcError):
+    """A callback returned a value that means nothing there."""
+
+
+class CallExit(ProcError):
+    """A request will get no answer; `reason` is why (None: the other side ended normally)."""
+
+    def __init__(self, reason: BaseException | None, what: str = "the call") -> None:
+        super().__init__(f"{what} got no answer: {describe(reason)}")
+        self.reason = reason
+        self.what = what
+        self.__cause__ = reason
+
+
+class TaskExit(CallExit):
+    """The task ended without a result."""
+
+
+class CallTimeout(CallExit, TimeoutError):
+    """No answer came in time; the request may still be worked on."""
+
+
+class TaskTimeout(CallExit, TimeoutError):
+    """The task did not finish in time; it still runs."""
+
+
+class ProcessExit(BaseException):
+    """Base of the reasons that the runtime itself gives for the end of a process."""
+
+
+class Shutdown(ProcessExit):
+    """A planned end: not logged as an error, and not restarted when `transient`."""
+
+    def __init__(self, detail: object = None) -> None:
+        super().__init__("shutdown" if detail is None else f"shutdown: {detail}")
+        self.detail = detail
+
+
+class Killed(ProcessExit):
+    """A forced end."""
+
+    def __init__(self, detail: object = None) -> None:
+        super().__init__("killed" if detail is None else f"killed: {detail}")
+        self.detail = detail
+
+
+class LinkedProcessDown(ProcessExit):
+    """The process ended because one that it was linked to did.
+
+    `pid` is that neighbour, `reason` what the neighbour died of, and `root` the first cause,
+    however many links away.
+    """
+
+    def __init__(self, pid: Pid, reason: BaseException) -> None:
+        self.pid = pid
+        self.reason = reason
+        self.root = reason.root if isinstance(reason, LinkedProcessDown) else reason
+        super().__init__(pid, reason)
+        # The first cause, not the neighbour's: a chain of ten thousand prints as one step.
+        self.__cause__ = self.root
+
+    def __str__(self) -> str:
+        return f"linked process {self.pid} died: {describe(self.root)}"
+
+
+def is_normal(reason: BaseException | None) -> bool:
+    """Tell whether this exit reason is a normal end."""
+    return reason is None
+
+
+def is_planned(reason: BaseException | None) -> bool:
+    """Tell whether this exit reason is a normal end or a shutdown."""
+    return reason is None or isinstance(reason, Shutdown)
+
+
+def describe(reason: BaseException | None) -> str:
+    """Say an exit reason in a few words, for messages and reports."""
+    if reason is None:
+        return "it ended normally"
+    if isinstance(reason, ProcessExit | ProcError):
+        return str(reason)
+    text = str(reason)
+    return f"{type(reason).__name__}: {text}" if text else type(reason).__name__

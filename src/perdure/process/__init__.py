@@ -1,0 +1,124 @@
+"""The kernel: processes on one asyncio loop, and the verbs to use them.
+
+    from perdure import process
+
+    pid = process.spawn_monitored(worker, 1)
+    process.send(pid, "work", "a")
+    event = await process.events().receive()
+"""
+
+from perdure.base.errors import is_normal, is_planned
+from perdure.base.pid import Pid, Ref
+from perdure.base.settings import Overflow
+from perdure.process.channel import Channel, Selected, select
+from perdure.process.event import Cancel, Event, EventKind, Exit, ExitResult, LinkDown, Message
+from perdure.process.introspect import Info
+from perdure.process.messaging import call, events, inbox, listen, requests, send, unlisten
+from perdure.process.request import Request
+from perdure.process.spawner import (
+    Spawner,
+    run_process,
+    spawn,
+    spawn_linked,
+    spawn_linked_monitored,
+    spawn_monitored,
+    spawner,
+    upgrade,
+)
+from perdure.process.tasklike import State
+from perdure.process.timer import Ticker, Timer, after, sleep, ticker, timer
+from perdure.process.verbs import (
+    ProcessOptions,
+    alive,
+    cancel,
+    context,
+    exit,  # noqa: A004 - OTP's word
+    fail,
+    get_options,
+    info,
+    kill,
+    link,
+    monitor,
+    monitored,
+    pid_of,
+    processes,
+    register,
+    registered,
+    self_pid,
+    set_options,
+    trap_links,
+    unlink,
+    unmonitor,
+    unregister,
+    whereis,
+)
+
+pid = self_pid
+terminate = kill
+
+__all__ = [
+    "Cancel",
+    "Channel",
+    "Event",
+    "EventKind",
+    "Exit",
+    "ExitResult",
+    "Info",
+    "LinkDown",
+    "Message",
+    "Overflow",
+    "Pid",
+    "ProcessOptions",
+    "Ref",
+    "Request",
+    "Selected",
+    "Spawner",
+    "State",
+    "Ticker",
+    "Timer",
+    "after",
+    "alive",
+    "call",
+    "cancel",
+    "context",
+    "events",
+    "exit",
+    "fail",
+    "get_options",
+    "inbox",
+    "info",
+    "is_normal",
+    "is_planned",
+    "kill",
+    "link",
+    "listen",
+    "monitor",
+    "monitored",
+    "pid",
+    "pid_of",
+    "processes",
+    "register",
+    "registered",
+    "requests",
+    "run_process",
+    "select",
+    "self_pid",
+    "send",
+    "set_options",
+    "sleep",
+    "spawn",
+    "spawn_linked",
+    "spawn_linked_monitored",
+    "spawn_monitored",
+    "spawner",
+    "terminate",
+    "ticker",
+    "timer",
+    "trap_links",
+    "unlink",
+    "unlisten",
+    "unmonitor",
+    "unregister",
+    "upgrade",
+    "whereis",
+]

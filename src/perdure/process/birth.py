@@ -1,0 +1,113 @@
+"""The birth of a process: everything is checked first, then it all happens at once.
+
+The relation to the parent is set before the child runs its first line,
+so that a child which dies at once still gives its notice.
+"""
+
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
+from types import CoroutineType, FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from perdure.base import telemetry
+from perdure.base.errors import NameTakenAtBirth, SpawnError
+from perdure.process.names import check_name
+from perdure.process.process import Process
+from perdure.process.signal import link, monitor
+
+if TYPE_CHECKING:
+    from perdure.process.runtime import Runtime
+
+Function = Callable[..., Coroutine[Any, Any, Any]]
+
+SPAWN_EVENT = ("perdure", "process", "spawn")
+
+
+class Options(NamedTuple):
+    """How a process is born."""
+
+    host: str | None = None
+    name: str | None = None
+    values: Mapping[str, Any] | None = None
+    link: bool = False
+    monitor: bool = False
+
+
+def give_birth(
+    runtime: "Runtime",
+    parent: Process | None,
+    function: Function | str,
+    args: tuple[Any, ...],
+    options: Options,
+) -> Process:
+    """Make a process; if anything is wrong, make nothing."""
+    function = runtime.resolve(function)
+    runtime.check_host(options.host)
+    if options.name is not None:
+        check_name(options.name)
+        if holder := runtime.names.get(options.name):
+            raise NameTakenAtBirth(options.name, holder.pid)
+    values = _inherited(parent, options.values)
+    coro = make_coroutine(function, args)
+    child = Process(runtime, function, args, coro, parent, values)
+    runtime.processes[child.pid] = child
+    if options.name is not None:
+        runtime.names[options.name] = child
+        child.names = [options.name]
+    if parent is not None:
+        if options.link:
+            link(parent, child)
+        if options.monitor:
+            monitor(parent, child.pid)
+    child.start()
+    if telemetry.has_handlers(SPAWN_EVENT):
+        telemetry.execute(
+            SPAWN_EVENT, {}, {"pid": child.pid, "parent": child.parent, "function": function}
+        )
+    return child
+
+
+def _inherited(parent: Process | None, values: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    inherited = parent.values if parent is not None else {}
+    return inherited if not values else {**inherited, **values}
+
+
+def make_coroutine(function: Function, args: tuple[Any, ...]) -> Coroutine[Any, Any, Any]:
+    """Call a coroutine function, which runs none of its code yet.
+
+    Raises:
+        SpawnError: It is no coroutine function, or does not take these arguments.
+    """
+    check_function(function)
+    try:
+        coro = function(*args)
+    except TypeError as error:
+        raise SpawnError(f"cannot start {_spell(function)} with {args!r}: {error}") from error
+    if not isinstance(coro, CoroutineType):
+        raise SpawnError(f"{_spell(function)} gave {coro!r} instead of a coroutine")
+    return coro  # pyright: ignore[reportUnknownVariableType]
+
+
+def check_function(function: object) -> None:
+    """Refuse what is no `async def` function, without calling it."""
+    if type(function) is FunctionType:
+        if function.__code__.co_flags & inspect.CO_COROUTINE:
+            return
+    elif inspect.iscoroutinefunction(function):
+        return
+    elif callable(function) and inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+        return
+    if isinstance(function, CoroutineType):
+        function.close()
+        raise SpawnError(
+            f"spawn takes the function and its arguments, not a coroutine: write "
+            f"spawn({function.__name__}, …) instead of spawn({function.__name__}(…))"
+        )
+    raise SpawnError(
+        f"a process runs an `async def` function; {_spell(function)} is none"
+        + (": declare it `async def`" if callable(function) else "")
+    )
+
+
+def _spell(function: object) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)

@@ -1,0 +1,292 @@
+"""Channels, values from one process to another in order, and `select`.
+
+A channel is also a *case* of `select`: anything with `poll`, `join` and `leave` is.
+The rule that keeps order: waiters stand in a line, only the first may take,
+and whoever leaves the line wakes the next one if there is something for it.
+"""
+
+import types
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Generator, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+
+from perdure.base.errors import ChannelClosed
+from perdure.process.waiter import Waiter, current_waiter
+
+T = TypeVar("T")
+
+# An empty deque weighs 760 bytes and most channels are empty: one is made with the first value.
+NOTHING: Any = ()
+
+
+class Selected(NamedTuple):
+    """What `select` chose.
+
+    `ok` is False if the channel is closed and empty; then `value` is None.
+    """
+
+    channel: "Channel[Any] | None"
+    value: Any
+    ok: bool
+
+    @property
+    def default(self) -> bool:
+        """True when nothing was ready and `default=True` was given."""
+        return self.channel is None
+
+
+class Case(Protocol):
+    """One of the things that a `select` waits for."""
+
+    def poll(self, waiter: Waiter | None) -> Selected | None:
+        """Do it now if it is possible for this waiter, else do nothing."""
+        ...
+
+    def join(self, waiter: Waiter) -> None:
+        """Stand in line."""
+        ...
+
+    def leave(self, waiter: Waiter) -> None:
+        """Leave the line, and pass on what is there for the next."""
+        ...
+
+
+class Channel(Generic[T]):
+    """A line of values with a capacity.
+
+    With capacity 0 a send waits for its receiver; otherwise it waits only while the channel is
+    full.
+    `receive` and `async for` take values in order; several receivers are served in the order
+    in which they came.
+    """
+
+    __slots__ = ("__weakref__", "_items", "_receivers", "_senders", "capacity", "closed")
+
+    def __init__(self, capacity: int = 0) -> None:
+        self.capacity = capacity if capacity > 0 else 0
+        self.closed = False
+        self._items: deque[T] = NOTHING
+        self._receivers: list[Waiter] = []
+        self._senders: list[SendCase[T]] = NOTHING
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{len(self._items)} values"
+        return f"<{type(self).__name__} {state}>"
+
+    # Receiving
+
+    @types.coroutine
+    def receive(self) -> Generator[Any, None, T]:
+        """Take the next value; wait for it if there is none.
+
+        Raises:
+            ChannelClosed: the channel is closed and empty.
+        """
+        return (yield from self._receive())
+
+    def _receive(self) -> Generator[Any, None, T]:
+        if not self._receivers and self._ready():
+            return self._take()
+        waiter = current_waiter()
+        self.join(waiter)
+        try:
+            while True:
+                yield waiter.pause()
+                if self._receivers[0] is waiter and self._ready():
+                    return self._take()
+        finally:
+            self.leave(waiter)
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        while True:
+            try:
+                value = await self.receive()
+            except ChannelClosed:
+                return
+            yield value
+
+    def _ready(self) -> bool:
+        return bool(self._items or self._senders or self.closed)
+
+    def _take(self) -> T:
+        if self._items:
+            value = self._items.popleft()
+            if self._senders:  # the freed place goes to the sender who waits longest
+                self._items.append(self._senders[0].accept())
+            return value
+        if self._senders:
+            return self._senders[0].accept()
+        raise ChannelClosed
+
+    # Sending
+
+    @types.coroutine
+    def send(self, value: T) -> Generator[Any, None, None]:
+        """Send a value; wait for room, or for the receiver if the capacity is 0.
+
+        Raises:
+            ChannelClosed: the channel is closed, or is closed while this waits.
+        """
+        yield from wait_for_first((SendCase(self, value),))
+
+    def close(self) -> None:
+        """Close it: nothing more can be sent, what is in it can still be received."""
+        self.closed = True
+        for offer in tuple(self._senders):
+            offer.waiter.wake()
+        for waiter in tuple(self._receivers):
+            waiter.wake()
+
+    def _room(self) -> bool:
+        # A receiver who waits is room for one more, also without any capacity.
+        return not self._senders and len(self._items) < self.capacity + len(self._receivers)
+
+    def _put(self, value: T) -> None:
+        if self._items is NOTHING:
+            self._items = deque()
+        self._items.append(value)
+        if self._receivers:
+            self._receivers[0].wake()
+
+    # As a case of `select`
+
+    def case_receive(self) -> Self:
+        """Give the case "receive from this channel"; the channel itself means the same."""
+        return self
+
+    def case_send(self, value: T) -> "SendCase[T]":
+        """Give the case "send this value"."""
+        return SendCase(self, value)
+
+    def poll(self, waiter: Waiter | None) -> Selected | None:
+        if self._receivers and self._receivers[0] is not waiter:
+            return None
+        if not self._ready():
+            return None
+        if self._items or self._senders:
+            return Selected(self, self._take(), True)
+        return Selected(self, None, False)
+
+    def join(self, waiter: Waiter) -> None:
+        self._receivers.append(waiter)
+
+    def leave(self, waiter: Waiter) -> None:
+        line = self._receivers
+        line.remove(waiter)
+        if line and self._ready():
+            line[0].wake()
+
+
+class SendCase(Generic[T]):
+    """The case "send this value", and the offer that waits in the channel's line."""
+
+    __slots__ = ("channel", "siblings", "taken", "value", "waiter")
+
+    waiter: Waiter
+
+    def __init__(self, channel: Channel[T], value: T) -> None:
+        self.channel = channel
+        self.value = value
+        self.taken = False
+        # The offers of the same select: when one is taken, the others are void at once,
+        # since the select itself may run only after a second receiver has looked.
+        self.siblings: Collection[SendCase[Any]] = ()
+
+    def poll(self, waiter: Waiter | None) -> Selected | None:  # noqa: ARG002 - same for each
+        channel = self.channel
+        if channel.closed:
+            raise ChannelClosed("cannot send: the channel is closed")
+        if not channel._room():  # noqa: SLF001
+            return None
+        channel._put(self.value)  # noqa: SLF001
+        return self.selected()
+
+    def join(self, waiter: Waiter) -> None:
+        self.waiter = waiter
+        channel = self.channel
+        if channel._senders is NOTHING:  # noqa: SLF001
+            channel._senders = []  # noqa: SLF001
+        channel._senders.append(self)  # noqa: SLF001
+
+    def leave(self, waiter: Waiter) -> None:  # noqa: ARG002
+        if self in self.channel._senders:  # noqa: SLF001
+            self.channel._senders.remove(self)  # noqa: SLF001
+
+    def accept(self) -> T:
+        """Take the offered value: the receiver calls this."""
+        self.taken = True
+        for offer in self.siblings or (self,):
+            offer.leave(offer.waiter)
+        self.waiter.wake()
+        return self.value
+
+    def selected(self) -> Selected:
+        return Selected(self.channel, self.value, True)
+
+
+def wait_for_first(cases: Sequence[Case]) -> Generator[Any, None, Selected]:
+    """Wait until the first of the cases, in written order, can be done; do it and only it."""
+    if (selected := first_ready(cases, None)) is not None:
+        return selected
+    waiter = current_waiter()
+    offers = [case for case in cases if isinstance(case, SendCase)]
+    for offer in offers:
+        offer.siblings = offers
+    for case in cases:
+        case.join(waiter)
+    try:
+        while True:
+            yield waiter.pause()
+            for offer in offers:
+                if offer.taken:
+                    return offer.selected()
+            if (selected := first_ready(cases, waiter)) is not None:
+                return selected
+    finally:
+        for case in cases:
+            case.leave(waiter)
+
+
+def first_ready(cases: Sequence[Case], waiter: Waiter | None) -> Selected | None:
+    """Do the first case that can be done now."""
+    for case in cases:
+        if (selected := case.poll(waiter)) is not None:
+            return selected
+    return None
+
+
+@types.coroutine
+def select(
+    *cases: Channel[Any] | SendCase[Any], default: bool = False
+) -> Generator[Any, None, Selected]:
+    """Wait until one of the cases can be done, and do only that one.
+
+    A channel means "receive from it", `channel.case_send(value)` means "send to it".
+    If several can be done, the first in the written order is.
+
+    Args:
+        *cases: What to wait for.
+        default: If nothing can be done now, do not wait: give a result with `.default` True.
+
+    Returns:
+        The channel, the value, and False instead of True if that channel is closed and empty.
+
+    Raises:
+        ChannelClosed: A send case waits on a channel that is closed.
+    """
+    for case in cases:
+        if not isinstance(case, Channel | SendCase):
+            raise TypeError(
+                f"select waits for channels and channel.case_send(value), not for {case!r}"
+            )
+    if default:
+        return first_ready(cases, None) or Selected(None, None, True)
+    if not cases:
+        raise ValueError("select needs at least one case, or it would wait for ever")
+    return (yield from wait_for_first(cases))

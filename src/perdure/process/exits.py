@@ -1,0 +1,45 @@
+"""How a process ends: the pure part."""
+
+from asyncio import CancelledError
+from collections.abc import Callable
+from typing import Any
+
+from perdure.base.errors import Killed, LinkedProcessDown, Shutdown
+from perdure.base.pid import Pid
+from perdure.process.event import ExitResult
+
+
+class ExitNow(BaseException):
+    """Carries `exit()` out of the user's code; what it means is decided before it is raised."""
+
+
+class Upgrade(BaseException):
+    """Carries `upgrade()` out of the user's code."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        super().__init__(function)
+        self.function = function
+        self.args = args
+
+
+def verdict(value: object, error: BaseException | None) -> ExitResult:
+    """Say how a process ended whose end nobody had decided before its code did."""
+    if error is None:
+        return ExitResult(value, None)
+    if isinstance(error, CancelledError):
+        return ExitResult(None, Killed("its task was cancelled"))
+    return ExitResult(None, error)
+
+
+def spread(dead: Pid, reason: BaseException) -> BaseException:
+    """Give the reason with which the death of `dead` ends a process that is linked to it.
+
+    A shutdown passes unchanged; any other reason is wrapped,
+    since one exception object must not end up in the traceback of many.
+    """
+    return reason if isinstance(reason, Shutdown) else LinkedProcessDown(dead, reason)
+
+
+def closes_silently(reason: BaseException | None) -> bool:
+    """Tell whether an end needs no crash report: planned, or told already at its cause."""
+    return reason is None or isinstance(reason, Shutdown | Killed | LinkedProcessDown)

@@ -1,0 +1,240 @@
+"""The mailbox: everything that a process receives, sorted into its channels.
+
+A message goes to the listener of its topic if there is one, else to the inbox.
+While the process has not asked for its inbox, the inbox only keeps messages for later:
+a listener that comes late still gets those of its topic.
+"""
+
+import types
+from asyncio import AbstractEventLoop, current_task
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from perdure.base.errors import ChannelClosed, MailboxFull, NotOwner
+from perdure.base.settings import Overflow, Settings
+from perdure.process.channel import NOTHING, Channel, Selected
+from perdure.process.current import CURRENT
+from perdure.process.event import Event, ExitResult, Message
+from perdure.process.tasklike import TaskLike
+from perdure.process.waiter import PARK, Waiter
+
+if TYPE_CHECKING:
+    from perdure.process.request import Request
+
+T = TypeVar("T")
+
+
+class Inlet(Channel[T]):
+    """A channel that only its own process reads, and into which a put never waits."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: "Mailbox") -> None:
+        super().__init__()
+        self.owner = owner
+
+    def put(self, value: T) -> None:
+        """Add a value, and wake the reader."""
+        if self._items is NOTHING:
+            self._items = deque()
+        self._items.append(value)
+        if self._receivers:
+            self._receivers[0].wake()
+
+    @types.coroutine
+    def receive(self) -> Generator[Any, None, T]:
+        """Take the next value; wait for it if there is none.
+
+        This is `Channel.receive` without its calls, for the case that is hot:
+        the process itself reads, and nobody else of it does.
+        """
+        owner, line = self.owner, self._receivers
+        if CURRENT.get(None) is not owner:
+            raise self._foreign()
+        if self._items and not line:
+            return self._items.popleft()
+        if line or self.closed or current_task() is not owner:  # type: ignore[comparison-overlap]
+            return (yield from self._receive())
+        while True:
+            line.append(owner)
+            try:
+                yield PARK
+            finally:
+                line.remove(owner)
+                if line and self._items:  # a task of this process came to read too
+                    line[0].wake()
+            if self._items:
+                return self._items.popleft()
+            if self.closed:
+                raise ChannelClosed
+
+    def poll(self, waiter: Waiter | None) -> Selected | None:
+        if CURRENT.get(None) is not self.owner:
+            raise self._foreign()
+        return super().poll(waiter)
+
+    def drop_oldest(self) -> None:
+        """Make room by forgetting the value that waits longest."""
+        self._items.popleft()
+
+    def remove(self, unwanted: Callable[[T], bool]) -> list[T]:
+        """Take out the values that are unwanted, in order."""
+        removed = [value for value in self._items if unwanted(value)]
+        if removed:
+            self._items = deque(value for value in self._items if not unwanted(value))
+        return removed
+
+    def _foreign(self) -> NotOwner:
+        return NotOwner(f"this channel belongs to {self.owner.pid}: only that process reads it")
+
+
+class Mailbox(TaskLike):
+    """The receiving side of a process."""
+
+    __slots__ = (
+        "_events",
+        "_inbox",
+        "_listeners",
+        "_requests",
+        "events_asked",
+        "inbox_asked",
+        "limit",
+        "overflow",
+    )
+
+    def __init__(
+        self, loop: AbstractEventLoop, coro: Coroutine[Any, Any, Any], settings: Settings
+    ) -> None:
+        super().__init__(loop, coro)
+        self.limit = settings.mailbox_limit
+        self.overflow = settings.overflow
+        # Whether the process has ever asked for them: an inbox nobody asked for keeps messages
+        # for listeners to come, and a CANCEL nobody will read is no way to stop a process.
+        self.inbox_asked = False
+        self.events_asked = False
+        # Each channel is made when it is first needed.
+        self._inbox: Inlet[Message] | None = None
+        self._events: Inlet[Event] | None = None
+        self._listeners: dict[str, Listener] | None = None
+        self._requests: Inlet[Request[Any]] | None = None
+
+    # What others do
+
+    def deliver(self, message: Message) -> bool:
+        """Sort one message in; tell whether it was taken."""
+        inlet: Inlet[Any] | None = None
+        value: Any = message
+        if self._listeners is not None:
+            listener = self._listeners.get(message.topic)
+            if listener is not None:
+                inlet = listener
+                value = message if listener.whole else message.payload
+        if inlet is None:
+            inlet = self._inbox
+            if inlet is None:
+                inlet = self._inbox = Inlet(self)
+        if self.limit is not None and len(inlet) >= self.limit:
+            return self._overflow(inlet, value)
+        inlet.put(value)
+        return True
+
+    def notify(self, event: Event) -> None:
+        """Add an event; events are never refused, since each is a fact that is told once."""
+        if self._events is None:
+            self._events = Inlet(self)
+        self._events.put(event)
+
+    def ask(self, request: "Request[Any]") -> None:
+        """Add a request; its number is bounded by that of the processes that can call."""
+        self.requests().put(request)
+
+    def _overflow(self, inlet: Inlet[Any], value: object) -> bool:
+        full = MailboxFull(self.pid, len(inlet))
+        match self.overflow:
+            case Overflow.REJECT:
+                raise full
+            case Overflow.DROP_NEWEST:
+                return False
+            case Overflow.DROP_OLDEST:
+                inlet.drop_oldest()
+                inlet.put(value)
+                return True
+            case Overflow.EXIT:
+                self.condemn(ExitResult(None, full))
+                return False
+
+    # What the process itself does
+
+    def inbox(self) -> Inlet[Message]:
+        """Give the channel of all messages that have no listener."""
+        self.inbox_asked = True
+        if self._inbox is None:
+            self._inbox = Inlet(self)
+        return self._inbox
+
+    def events(self) -> Inlet[Event]:
+        """Give the channel of events."""
+        self.events_asked = True
+        if self._events is None:
+            self._events = Inlet(self)
+        return self._events
+
+    def requests(self) -> "Inlet[Request[Any]]":
+        """Give the channel of requests that were made by `call`."""
+        if self._requests is None:
+            self._requests = Inlet(self)
+        return self._requests
+
+    def listen(self, topic: str, *, whole: bool) -> "Listener":
+        """Give the channel of one topic, made at the first call."""
+        if self._listeners is None:
+            self._listeners = {}
+        listener = self._listeners.get(topic)
+        if listener is None:
+            listener = self._listeners[topic] = Listener(self, topic, whole=whole)
+            self._hand_kept(listener)
+        elif listener.whole is not whole:
+            raise ValueError(
+                f"topic {topic!r} already has a listener with message={listener.whole}; "
+                "unlisten it first",
+            )
+        return listener
+
+    def unlisten(self, channel: object) -> None:
+        """Close a listener; from now on its topic goes to the inbox again."""
+        listeners = self._listeners or {}
+        if not isinstance(channel, Listener) or listeners.get(channel.topic) is not channel:
+            raise NotOwner("unlisten takes a channel that this process got from listen()")
+        del listeners[channel.topic]
+        channel.close()
+
+    def _hand_kept(self, listener: "Listener") -> None:
+        if self._inbox is not None and not self.inbox_asked:
+            for message in self._inbox.remove(lambda kept: kept.topic == listener.topic):
+                listener.put(message if listener.whole else message.payload)
+
+    def flush(self, unwanted: Callable[[Event], bool]) -> None:
+        """Forget the events that are unwanted."""
+        if self._events is not None:
+            self._events.remove(unwanted)
+
+    def mailbox_length(self) -> int:
+        """Count what waits to be received."""
+        inlets = [self._inbox, self._events, self._requests, *(self._listeners or {}).values()]
+        return sum(len(inlet) for inlet in inlets if inlet is not None)
+
+    def close_mailbox(self) -> None:
+        """Forget everything: the process is dead."""
+        self._inbox = self._events = self._listeners = self._requests = None
+
+
+class Listener(Inlet[Any]):
+    """The channel of one topic."""
+
+    __slots__ = ("topic", "whole")
+
+    def __init__(self, owner: Mailbox, topic: str, *, whole: bool) -> None:
+        super().__init__(owner)
+        self.topic = topic
+        self.whole = whole

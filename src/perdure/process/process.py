@@ -1,0 +1,168 @@
+"""The process: one running coroutine function, with an identity, a mailbox and an end.
+
+A process is driven by our own trampoline and not by an `asyncio.Task`: `step` is the core loop.
+To asyncio it is a third-party task, by asyncio's own hooks (see `tasklike`),
+so `asyncio.timeout`, task groups, anyio and httpx work inside it.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import Context, copy_context
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from perdure.base.pid import Pid, Ref
+from perdure.process.current import CURRENT
+from perdure.process.death import finish
+from perdure.process.event import ExitResult, LinkDown
+from perdure.process.mailbox import Mailbox
+from perdure.process.tasklike import ENDING, PARKED, READY, RUNNING, TaskLike
+from perdure.process.waiter import PARK
+
+if TYPE_CHECKING:
+    from perdure.process.request import Request
+    from perdure.process.runtime import Runtime
+    from perdure.process.scheduler import Scheduler
+
+_tasks: Any = asyncio.tasks
+_enter_task: Callable[[asyncio.AbstractEventLoop, TaskLike], None] = _tasks._enter_task  # noqa: SLF001
+_leave_task: Callable[[asyncio.AbstractEventLoop, TaskLike], None] = _tasks._leave_task  # noqa: SLF001
+
+
+class Process(Mailbox):
+    """One process. Users hold its `Pid`; only the kernel holds this."""
+
+    __slots__ = (
+        "args",
+        "born",
+        "calls",
+        "context",
+        "deadline",
+        "function",
+        "insisting",
+        "links",
+        "names",
+        "outcome",
+        "parent",
+        "pid",
+        "releases",
+        "runtime",
+        "scheduler",
+        "tasks",
+        "trap_links",
+        "values",
+        "watchers",
+        "watching",
+    )
+
+    def __init__(
+        self,
+        runtime: "Runtime",
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        coro: Coroutine[Any, Any, Any],
+        parent: "Process | None",
+        values: Mapping[str, Any],
+    ) -> None:
+        super().__init__(runtime.loop, coro, runtime.settings)
+        self.runtime = runtime
+        self.scheduler: Scheduler = runtime.scheduler
+        self.function = function
+        self.args = args
+        self.values = values
+        self.parent: Pid | None = parent.pid if parent is not None else None
+        self.pid = Pid(runtime.host_name, self)
+        self.born = runtime.loop.time()
+        self.trap_links = False
+        # What most processes never have is made when it is first needed.
+        self.links: set[Process] | None = None
+        self.watchers: dict[Ref, Process] | None = None  # who monitors this process
+        self.watching: dict[Ref, Pid] | None = None  # whom this process monitors
+        self.names: list[str] | None = None
+        self.tasks: set[asyncio.Task[Any]] | None = None  # asyncio tasks that it started
+        self.releases: list[Callable[[], None]] | None = None  # called at death, before EXIT
+        self.calls: set[Request[Any]] | None = None  # requests that wait for its answer
+        self.deadline: asyncio.TimerHandle | None = None  # of the earliest cancel
+        self.insisting = False  # a kill is being repeated
+        # How it ends. Set by a signal before the code notices, and then final, whatever the
+        # code does: a kill that is caught is still a kill.
+        self.outcome: ExitResult | None = None
+        self.context: Context = copy_context()
+        self.context.run(CURRENT.set, self)
+
+    def __repr__(self) -> str:
+        return f"<process {self.pid} {getattr(self.function, '__qualname__', self.function)}>"
+
+    def step(self) -> None:
+        """Run the coroutine up to its next wait: the core loop of the kernel."""
+        if self.state != READY:
+            return  # it was abandoned while it stood in the queue
+        self.state = RUNNING
+        _enter_task(self.loop, self)
+        try:
+            if self.must_cancel:
+                yielded = self.context.run(self.coro.throw, self.cancelled_error())
+            else:
+                yielded = self.context.run(self.coro.send, None)
+        except StopIteration as stop:  # it returned
+            value, error = stop.value, None
+        except BaseException as raised:  # noqa: BLE001 - it raised: an end like any other
+            value, error = None, raised.with_traceback(_users_part(raised))
+        else:
+            if yielded is PARK:  # it waits in the kernel: who has something for it calls `wake`
+                self.state = PARKED
+                if self.must_cancel:  # cancelled by itself, while it ran
+                    self.wake()
+            else:  # it waits for asyncio
+                self.wait_for(yielded)
+            return
+        finally:
+            _leave_task(self.loop, self)
+        finish(self, value, error)
+
+    def start(self) -> None:
+        """Stand in the queue for the first step."""
+        self.scheduler.ready.append(self)
+        if not self.scheduler.awake:
+            self.scheduler.rouse()
+
+    def pause(self) -> object:
+        return PARK
+
+    def wake(self) -> None:
+        if self.state == PARKED:
+            self.state = READY
+            scheduler = self.scheduler  # as in `start`, without the call: this is the hot path
+            scheduler.ready.append(self)
+            if not scheduler.awake:
+                scheduler.rouse()
+
+    # Signals
+
+    def exit_signal(self, sender: Pid, reason: BaseException, told: BaseException) -> None:
+        """Take in an exit signal; whether it is trapped is judged now, once.
+
+        Args:
+            sender: who sends it.
+            reason: what the process ends with, if it does not trap.
+            told: what a trapping process is told.
+        """
+        if self.trap_links:
+            self.notify(LinkDown(sender, told))
+        else:
+            self.condemn(ExitResult(None, reason))
+
+    def condemn(self, outcome: ExitResult) -> None:
+        """Decide how the process ends, and interrupt it once: its cleanup may take its time."""
+        if self.outcome is None and self.state < ENDING:
+            self.outcome = outcome
+            self.interrupt()
+
+    def interrupt(self) -> None:
+        """Raise a CancelledError where the code waits."""
+        self.cancel()
+
+
+def _users_part(error: BaseException) -> TracebackType | None:
+    """Cut our own frame off a traceback: people look for their code, and it would keep us alive."""
+    return error.__traceback__.tb_next if error.__traceback__ is not None else None

@@ -1,0 +1,71 @@
+"""Reports that a person can act on, through the standard `logging`."""
+
+import io
+import logging
+import traceback
+from typing import TYPE_CHECKING
+
+from perdure.base.duration import spell
+from perdure.base.errors import describe
+from perdure.process.event import ExitResult
+
+if TYPE_CHECKING:
+    from perdure.process.process import Process
+
+_log = logging.getLogger("perdure.process")
+
+_ARGUMENT_WIDTH = 80
+
+
+def report_crash(process: "Process", outcome: ExitResult) -> None:
+    """Log the end of a process that failed: what, why, who started it, and where it broke."""
+    error = outcome.error
+    if error is None or not process.runtime.settings.report_crashes:
+        return
+    _log.error(
+        "process %s crashed: %s\n%s%s",
+        process.pid,
+        describe(error),
+        _circumstances(process),
+        "".join(traceback.format_exception(error)).rstrip(),
+    )
+
+
+def report_abandoned(process: "Process") -> None:
+    """Log that a process was killed and would not end."""
+    stack = io.StringIO()
+    process.print_stack(file=stack)
+    _log.warning(
+        "process %s was killed and did not end; it is abandoned.\n"
+        "It catches CancelledError and goes on waiting: let it end there instead.\n%s"
+        "it waits at:\n%s",
+        process.pid,
+        _circumstances(process),
+        stack.getvalue().rstrip() or "  (its tasks)",
+    )
+
+
+def _circumstances(process: "Process") -> str:
+    age = spell(round(process.loop.time() - process.born, 3))
+    names = ", ".join(process.names or ()) or "none"
+    return (
+        f"  function: {call_of(process)}\n"
+        f"  started by: {process.parent or 'the runtime'}\n"
+        f"  lived: {age}, name: {names}\n"
+    )
+
+
+def call_of(process: "Process") -> str:
+    """Spell the call that started a process, as code, with long arguments cut."""
+    function = process.function
+    module = getattr(function, "__module__", "?")
+    name = getattr(function, "__qualname__", repr(function))
+    return f"{module}.{name}({', '.join(map(_short, process.args))})"
+
+
+def _short(argument: object) -> str:
+    try:
+        text = repr(argument)
+    except Exception as error:  # noqa: BLE001 - a report must not fail by somebody's repr
+        text = f"<{type(argument).__name__}: its repr raised {type(error).__name__}>"
+    return text if len(text) <= _ARGUMENT_WIDTH else text[: _ARGUMENT_WIDTH - 1] + "…"

@@ -1,0 +1,192 @@
+"""The runtime: all processes of one program, from the root process to the last one stopped."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import Token
+from types import TracebackType
+from typing import Any, Self
+
+from perdure.base.clock import Clock, SystemClock
+from perdure.base.errors import NotInProcess, Shutdown, SpawnError
+from perdure.base.pid import Pid
+from perdure.base.settings import Settings
+from perdure.process.birth import Function
+from perdure.process.current import CURRENT
+from perdure.process.death import adopt_task, finish, kill
+from perdure.process.process import Process
+from perdure.process.request import Deadlines
+from perdure.process.root import AdoptedProcess
+from perdure.process.scheduler import Scheduler, Shuffle
+from perdure.process.signal import stop_politely
+
+TaskFactory = Callable[..., "asyncio.Future[Any]"]
+
+INLINE = "inline"
+
+
+class Runtime:
+    """All processes of one asyncio loop.
+
+    `async with Runtime():` makes the running task the root process, for programs that already
+    have a loop; `perdure.run(main)` makes the loop too.
+    At the end everything that is left is asked to end, and killed after `stop_timeout`.
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        clock: Clock | None = None,
+        shuffle: Shuffle | None = None,
+    ) -> None:
+        self.settings = settings or Settings()
+        self._shuffle = shuffle
+        self.clock = clock or SystemClock()
+        self.host_name = INLINE
+        self.processes: dict[Pid, Process] = {}
+        self.names: dict[str, Process] = {}
+        self.entries: dict[str, Function] = {}
+        self.root: Process | None = None
+        self.stopping = Shutdown("the runtime stops")
+        self._closers: list[Callable[[], None]] = []
+        self._burials: list[asyncio.Future[None]] = []
+        self._inner_factory: TaskFactory | None = None
+        self._interrupts = 0
+        self._token: Token[Process] | None = None
+
+    # What processes ask of it
+
+    def resolve(self, function: Function | str) -> Function:
+        """Give the function of an entry id; a function is itself."""
+        if not isinstance(function, str):
+            return function
+        entry = self.entries.get(function)
+        if entry is None:
+            raise SpawnError(f"unknown entry {function!r}: no entry of that id is loaded")
+        return entry
+
+    def check_host(self, host: str | None) -> None:
+        """Refuse a host that does not run."""
+        if host not in (None, INLINE):
+            raise SpawnError(f"unknown host {host!r}: the only host here is {INLINE!r}")
+
+    def buried(self, process: Process) -> None:  # noqa: ARG002 - an observer may want it
+        """Wake who waits for processes to be gone."""
+        burials, self._burials = self._burials, []
+        for burial in burials:
+            if not burial.done():
+                burial.set_result(None)
+
+    # Begin and end
+
+    def open(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Move in on a loop."""
+        self.loop = loop
+        self.scheduler = Scheduler(loop, self.settings, self._shuffle)
+        self.deadlines = Deadlines(loop)
+        self._inner_factory = loop.get_task_factory()
+        loop.set_task_factory(self._make_task)
+
+    def at_close(self, closer: Callable[[], None]) -> None:
+        """Call something when the runtime has moved out."""
+        self._closers.append(closer)
+
+    def close(self) -> None:
+        """Move out, and leave the loop as it was."""
+        self.deadlines.close()
+        self.loop.set_task_factory(self._inner_factory)
+        for closer in self._closers:
+            closer()
+
+    def _make_task(
+        self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any
+    ) -> "asyncio.Future[Any]":
+        """Make a task that belongs to the process which asks for it, and ends with it."""
+        if self._inner_factory is not None:
+            task = self._inner_factory(loop, coro, **options)
+        else:
+            task = asyncio.Task(coro, loop=loop, **options)
+        context = options.get("context")
+        owner = CURRENT.get(None) if context is None else context.get(CURRENT)
+        if owner is not None and owner.runtime is self and owner.pid.target is not None:
+            adopt_task(owner, task)  # pyright: ignore[reportArgumentType]
+        return task
+
+    async def stop(self) -> None:
+        """End all processes: those without a living parent first, then those they leave."""
+        limit = self.loop.time() + self.settings.stop_timeout
+        try:
+            while self.processes:
+                for process in self._orphans():
+                    stop_politely(process, max(0.0, limit - self.loop.time()))
+                await self._next_burial()
+        except BaseException:  # whoever waits for the end was interrupted: no more patience
+            self.kill_all()
+            while self.processes:
+                await self._next_burial()
+            raise
+
+    def _orphans(self) -> list[Process]:
+        """Give those to be stopped now, youngest first: nobody above them will do it."""
+        return [
+            process
+            for process in reversed(self.processes.values())
+            if process.deadline is None
+            and (process.parent is None or process.parent.target is None)
+        ]
+
+    def kill_all(self) -> None:
+        """Kill every process."""
+        for process in tuple(self.processes.values()):
+            kill(process, "the runtime stops")
+
+    async def wait_for(self, process: Process) -> None:
+        """Wait until a process is buried."""
+        while process.pid.target is not None:
+            await self._next_burial()
+
+    async def _next_burial(self) -> None:
+        burial = self.loop.create_future()
+        self._burials.append(burial)
+        await burial
+
+    def interrupted(self) -> None:
+        """Stop in order, because the user or the system asks for it; the second time at once."""
+        self._interrupts += 1
+        if self._interrupts > 1:
+            self.kill_all()
+        elif self.root is not None and self.root.pid.target is not None:
+            stop_politely(self.root, self.settings.stop_timeout)
+
+    # The running task as root process
+
+    async def __aenter__(self) -> Self:
+        task = asyncio.current_task()
+        if task is None:
+            raise NotInProcess("Runtime()")
+        if CURRENT.get(None) is not None and CURRENT.get().pid.target is not None:
+            raise RuntimeError("this code already runs in a process: it needs no second Runtime")
+        self.open(asyncio.get_running_loop())
+        self.root = AdoptedProcess(self, task)
+        self.processes[self.root.pid] = self.root
+        self._token = CURRENT.set(self.root)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        root = self.root
+        assert isinstance(root, AdoptedProcess) and self._token is not None
+        condemned = root.outcome
+        finish(root, None, error)
+        CURRENT.reset(self._token)
+        try:
+            await self.wait_for(root)
+            await self.stop()
+        finally:
+            self.close()
+        if condemned is not None and condemned.error is not None and root.absorb(error):
+            raise condemned.error

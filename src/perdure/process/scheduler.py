@@ -1,0 +1,69 @@
+"""The scheduler: runs the processes of one asyncio loop.
+
+One loop callback, `turn`, drains the queue of ready processes under a budget,
+so that a storm of messages cannot starve timers and I/O.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, MutableSequence
+from typing import TYPE_CHECKING
+
+from perdure.base.settings import Settings
+
+if TYPE_CHECKING:
+    from perdure.process.process import Process
+
+# The time is looked at once in so many steps: often enough to be fair, seldom enough to be free.
+_STEPS_PER_LOOK = 32
+
+Shuffle = Callable[[MutableSequence["Process"]], None]
+
+
+class Scheduler:
+    """The queue of processes that can run now."""
+
+    __slots__ = ("_looks", "_shuffle", "_steps", "_turn_time", "awake", "loop", "ready")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        settings: Settings,
+        shuffle: Shuffle | None = None,
+    ) -> None:
+        """Start with nothing to do.
+
+        Args:
+            loop: The loop that gives the turns.
+            settings: The budget of a turn.
+            shuffle: Puts the ready processes into another order at each turn,
+                by which tests find and replay races.
+        """
+        self.loop = loop
+        self.ready: deque[Process] = deque()
+        self.awake = False
+        self._shuffle = shuffle
+        self._steps = min(_STEPS_PER_LOOK, settings.turn_steps)
+        self._looks = settings.turn_steps // self._steps
+        self._turn_time = settings.turn_time
+
+    def rouse(self) -> None:
+        """Ask the loop for a turn."""
+        self.awake = True
+        self.loop.call_soon(self.turn)
+
+    def turn(self) -> None:
+        """Let ready processes step until none is left or the budget is used up."""
+        ready, now = self.ready, self.loop.time
+        deadline = now() + self._turn_time
+        if self._shuffle is not None:
+            self._shuffle(ready)
+        for _ in range(self._looks):
+            for _ in range(self._steps):
+                if not ready:
+                    self.awake = False
+                    return
+                ready.popleft().step()
+            if now() >= deadline:
+                break
+        self.rouse()

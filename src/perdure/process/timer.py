@@ -1,0 +1,133 @@
+"""Time as channels: `after`, `timer`, `ticker`; and `sleep`.
+
+A timer of the loop is armed only while somebody waits for it.
+So a loop that makes a new `after("5s")` at each turn leaves nothing behind.
+"""
+
+import asyncio
+from typing import Self
+
+from perdure.base.duration import Duration, required_seconds
+from perdure.process.channel import Channel, Selected
+from perdure.process.waiter import Waiter
+
+
+class Timer(Channel[float]):
+    """A channel that yields the loop's time once, when its time has come."""
+
+    __slots__ = ("_handle", "_loop", "_when")
+
+    def __init__(self, delay: float) -> None:
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
+        self._handle: asyncio.TimerHandle | None = None
+        self._when: float | None = self._loop.time() + delay
+
+    @property
+    def channel(self) -> Self:
+        """The timer itself: it is a channel."""
+        return self
+
+    def stop(self) -> bool:
+        """Yield nothing any more, until `reset`; tell whether it was still to yield."""
+        was_armed, self._when = self._when is not None, None
+        self._rearm()
+        return was_armed
+
+    def reset(self, delay: Duration) -> bool:
+        """Start anew from now; tell whether it was still to yield."""
+        seconds = _positive(delay, "a timer")
+        was_armed, self._when = self._when is not None, self._loop.time() + seconds
+        self._rearm()
+        return was_armed
+
+    def _ready(self) -> bool:
+        due = self._when is not None and self._loop.time() >= self._when
+        return due or self.closed
+
+    def _take(self) -> float:
+        if self.closed:
+            return super()._take()
+        self._when = self._next()
+        return self._loop.time()
+
+    def _next(self) -> float | None:
+        return None
+
+    def poll(self, waiter: Waiter | None) -> Selected | None:
+        if self._receivers and self._receivers[0] is not waiter:
+            return None
+        if not self._ready():
+            return None
+        if self.closed:
+            return Selected(self, None, False)
+        return Selected(self, self._take(), True)
+
+    def join(self, waiter: Waiter) -> None:
+        super().join(waiter)
+        self._rearm()
+
+    def leave(self, waiter: Waiter) -> None:
+        super().leave(waiter)
+        self._rearm()
+
+    def _rearm(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        if self._receivers and self._when is not None:
+            self._handle = self._loop.call_at(self._when, self._fire)
+
+    def _fire(self) -> None:
+        self._handle = None
+        if self._when is not None:  # the loop may be early by the resolution of its clock
+            self._when = min(self._when, self._loop.time())
+        if self._receivers:
+            self._receivers[0].wake()
+
+
+class Ticker(Timer):
+    """A channel that yields again and again; a reader that is late misses ticks, not order."""
+
+    __slots__ = ("_period",)
+
+    def __init__(self, period: float) -> None:
+        super().__init__(period)
+        self._period = period
+
+    def reset(self, delay: Duration) -> bool:
+        """Tick in this period from now on."""
+        was_armed = super().reset(delay)
+        self._period = _positive(delay, "a ticker")
+        return was_armed
+
+    def _next(self) -> float | None:
+        late = self._loop.time() - (self._when or 0.0)
+        return self._loop.time() + self._period - late % self._period
+
+
+def after(delay: Duration) -> Timer:
+    """Give a channel that yields once, `delay` from now: the time-out case of a `select`."""
+    return Timer(required_seconds(delay))
+
+
+def timer(delay: Duration) -> Timer:
+    """Give a channel that yields once, and can be stopped and reset."""
+    return Timer(_positive(delay, "a timer"))
+
+
+def ticker(period: Duration) -> Ticker:
+    """Give a channel that yields every `period`."""
+    return Ticker(_positive(period, "a ticker"))
+
+
+async def sleep(delay: Duration) -> None:
+    """Suspend only this process; exits and kills still reach it."""
+    await Timer(required_seconds(delay)).receive()
+
+
+def _positive(delay: Duration, what: str) -> float:
+    seconds = required_seconds(delay)
+    if seconds <= 0:
+        raise ValueError(f"{what} needs a time above zero, not {delay!r}")
+    return seconds

@@ -1,0 +1,82 @@
+"""Run a program in virtual time, and look afterwards whether it left anything."""
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar, overload
+
+from perdure.base.settings import Settings
+from perdure.process.run import run_in
+from perdure.process.runtime import Runtime
+from perdure.testing.clock import VirtualLoop
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Leak(AssertionError):
+    """The program left timers or tasks behind."""
+
+
+def simulate(
+    main: Callable[..., Coroutine[Any, Any, T]],
+    *args: Any,
+    seed: int | None = None,
+    settings: Settings | None = None,
+    patience: float = 0.0,
+) -> T:
+    """Run `main` as root process in virtual time.
+
+    Args:
+        main: An `async def` function.
+        *args: Its arguments.
+        seed: Draws the order in which processes and tasks that are ready run.
+        settings: The bounds of the runtime.
+        patience: How long, in real seconds, I/O is waited for before time jumps.
+
+    Raises:
+        Leak: Timers or tasks are left when everything has ended.
+    """
+    loop = VirtualLoop(patience=patience, seed=seed)
+    if seed is not None and settings is None:
+        settings = Settings(turn_steps=1)  # a new order after each step
+    shuffle = loop.shuffle if seed is not None else None
+    runtime = Runtime(settings, clock=loop.clock, shuffle=shuffle)
+    guarded = functools.partial(_checked, runtime, main)
+    return run_in(runtime, guarded, args, lambda: loop)
+
+
+async def _checked(runtime: Runtime, main: Callable[..., Any], *args: Any) -> Any:
+    """Run main; the loop calls the check when the runtime has moved out."""
+    runtime.at_close(functools.partial(_check_nothing_left, runtime.loop))
+    return await main(*args)
+
+
+def _check_nothing_left(loop: asyncio.AbstractEventLoop) -> None:
+    scheduled: Any = getattr(loop, "_scheduled", ())
+    timers = [handle for handle in scheduled if not handle.cancelled()]
+    tasks = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
+    if timers or tasks:
+        raise Leak(f"left behind: timers {timers}, tasks {sorted(map(repr, tasks))}")
+
+
+@overload
+def simulated(function: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]: ...
+
+
+@overload
+def simulated(
+    *, seed: int | None = None, settings: Settings | None = None, patience: float = 0.0
+) -> Callable[[Callable[P, Coroutine[Any, Any, None]]], Callable[P, None]]: ...
+
+
+def simulated(function: Any = None, **options: Any) -> Any:
+    """Make a test of an `async def` function: it runs by `simulate`."""
+    if function is None:
+        return functools.partial(simulated, **options)
+
+    @functools.wraps(function)
+    def test(*args: Any, **kwargs: Any) -> None:
+        simulate(functools.partial(function, *args, **kwargs), **options)
+
+    return test
