@@ -53,7 +53,7 @@ def give_birth(
     runtime.processes[child.pid] = child
     if options.name is not None:
         runtime.names[options.name] = child
-        child.names = [options.name]
+        child.tie().names.append(options.name)
     if parent is not None:
         if options.link:
             link(parent, child)

@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Collection, Generator, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from perdure.base.errors import ChannelClosed
-from perdure.process.waiter import Waiter, current_waiter
+from perdure.process.current import current_waiter
+from perdure.process.waiter import Waiter
 
 T = TypeVar("T")
 

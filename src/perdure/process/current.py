@@ -3,10 +3,13 @@
 A context variable, so that tasks, callbacks and generators which a process starts belong to it.
 """
 
+import asyncio
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from perdure.base.errors import NoProcess, NotInProcess
+from perdure.process.tasklike import RUNNING
+from perdure.process.waiter import TaskWaiter, Waiter
 
 if TYPE_CHECKING:
     from perdure.process.process import Process
@@ -27,3 +30,17 @@ def current(verb: str = "this") -> "Process":
     if process.pid.target is None:
         raise NoProcess(process.pid, verb)
     return process
+
+
+def current_waiter() -> Waiter:
+    """Give the waiter for the code that is running now: the process itself, or a task in it.
+
+    While a process is RUNNING no task of it can run, so its state tells the two apart.
+    """
+    process = CURRENT.get(None)
+    if process is not None and process.state == RUNNING:
+        return process
+    try:
+        return TaskWaiter(asyncio.get_running_loop())
+    except RuntimeError:
+        raise NotInProcess("waiting") from None

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.base import telemetry
 from perdure.base.errors import Killed
+from perdure.base.pid import Pid
+from perdure.process.bonds import Bonds
 from perdure.process.event import Exit, ExitResult
 from perdure.process.exits import Upgrade, closes_silently, spread, verdict
 from perdure.process.report import report_abandoned, report_crash
@@ -25,6 +27,7 @@ from perdure.process.tasklike import DEAD, ENDING, PARKED
 
 if TYPE_CHECKING:
     from perdure.process.process import Process
+    from perdure.process.runtime import Runtime
 
 EXIT_EVENT = ("perdure", "process", "exit")
 
@@ -38,8 +41,8 @@ def finish(process: "Process", value: object, error: BaseException | None) -> No
         process.outcome = verdict(value, error)
     if isinstance(error, KeyboardInterrupt):
         process.runtime.interrupted()
-    if process.tasks:
-        cancel_tasks(process)
+    if process.bonds is not None and process.bonds.tasks:
+        cancel_tasks(process.bonds)
         insist(process)
     else:
         _settle(process)
@@ -69,26 +72,23 @@ def _settle(process: "Process") -> None:
 
 def adopt_task(process: "Process", task: "asyncio.Task[Any]") -> None:
     """Make an asyncio task part of a process."""
-    if process.tasks is None:
-        process.tasks = set()
-    process.tasks.add(task)
+    process.tie().tasks.add(task)
     task.add_done_callback(partial(_forget_task, process))
 
 
 def _forget_task(process: "Process", task: "asyncio.Task[Any]") -> None:
-    if process.tasks is None:
-        return
-    process.tasks.discard(task)
+    tasks = process.tie().tasks
+    tasks.discard(task)
     if process.state == ENDING:
         if not task.cancelled():
             task.exception()  # nobody is left to ask for it, so asyncio must not complain
-        if not process.tasks:  # the last one was what the end waited for
+        if not tasks:  # the last one was what the end waited for
             _settle(process)
 
 
-def cancel_tasks(process: "Process") -> None:
+def cancel_tasks(bonds: Bonds) -> None:
     """Cancel the asyncio tasks of a process that ends."""
-    for task in tuple(process.tasks or ()):
+    for task in tuple(bonds.tasks):
         task.cancel()
 
 
@@ -105,26 +105,26 @@ def kill(process: "Process", detail: object = None) -> None:
 
 def insist(process: "Process") -> None:
     """See to it that a process which must end does: repeat a kill, and in the end give it up."""
-    if not process.insisting:
-        process.insisting = True
+    if process.tie().repeat is None:
         _wait_and_insist(process, process.loop.time() + process.runtime.settings.abandon_after)
 
 
 def _wait_and_insist(process: "Process", limit: float) -> None:
     pause = process.runtime.settings.kill_every
-    process.loop.call_later(pause, _insist_again, process, limit)
+    process.tie().repeat = process.loop.call_later(pause, _insist_again, process, limit)
 
 
 def _insist_again(process: "Process", limit: float) -> None:
-    if process.state == DEAD or process.outcome is None:
-        process.insisting = False
+    bonds = process.tie()
+    if process.outcome is None:  # upgraded: it goes on
+        bonds.repeat = None
     elif process.loop.time() >= limit:
         _abandon(process, process.outcome)
     else:
         if isinstance(process.outcome.error, Killed):  # others may take their time to clean up
             process.interrupt()
             if process.state == ENDING:
-                cancel_tasks(process)
+                cancel_tasks(bonds)
         _wait_and_insist(process, limit)
 
 
@@ -149,18 +149,22 @@ def _freeze(coro: object) -> None:
 
 def bury(process: "Process", outcome: ExitResult) -> None:
     """Do what is left to do, from step 3 on."""
-    runtime = process.runtime
-    _release(process)
+    runtime, bonds = process.runtime, process.bonds
+    if not closes_silently(outcome.error) and process is not runtime.root:
+        report_crash(process, outcome)
+    if bonds is not None:
+        _release(runtime, bonds)
     process.state = DEAD
     process.pid.target = None
     del runtime.processes[process.pid]
-    _tell_watchers(process, outcome)
-    _tell_links(process, outcome.error)
+    if bonds is not None:
+        _tell_watchers(process.pid, bonds, outcome)
+        _tell_links(process, bonds, outcome.error)
+        for callback, context in bonds.callbacks:
+            process.loop.call_soon(callback, process, context=context)
+        process.bonds = None
     process.close_mailbox()
-    process.call_callbacks()
     runtime.buried(process)
-    if not closes_silently(outcome.error) and process is not runtime.root:
-        report_crash(process, outcome)
     if telemetry.has_handlers(EXIT_EVENT):
         telemetry.execute(
             EXIT_EVENT,
@@ -169,42 +173,29 @@ def bury(process: "Process", outcome: ExitResult) -> None:
         )
 
 
-def _release(process: "Process") -> None:
-    if process.deadline is not None:
-        process.deadline.cancel()
-        process.deadline = None
-    if process.names is not None:
-        for name in process.names:
-            del process.runtime.names[name]
-    if process.releases is not None:
-        for release in process.releases:
-            release()
-        process.releases = None
-    process.names = process.tasks = None
+def _release(runtime: "Runtime", bonds: Bonds) -> None:
+    for timer in (bonds.deadline, bonds.repeat):
+        if timer is not None:
+            timer.cancel()
+    for name in bonds.names:
+        del runtime.names[name]
+    for release in bonds.releases:
+        release()
 
 
-def _tell_watchers(process: "Process", outcome: ExitResult) -> None:
-    if process.watching is not None:
-        for ref, watched in process.watching.items():
-            if watched.target is not None:
-                del watched.target.watchers[ref]
-        process.watching = None
-    if process.watchers is not None:
-        for ref, watcher in process.watchers.items():
-            del watcher.watching[ref]  # pyright: ignore[reportOptionalSubscript]
-            watcher.notify(Exit(process.pid, outcome, ref))
-        process.watchers = None
-    if process.calls is not None:
-        for request in tuple(process.calls):
-            request.fail(outcome.error)
-        process.calls = None
+def _tell_watchers(pid: Pid, bonds: Bonds, outcome: ExitResult) -> None:
+    for ref, watched in bonds.watching.items():
+        if watched.target is not None:
+            del watched.target.bonds.watchers[ref]
+    for ref, watcher in bonds.watchers.items():
+        del watcher.tie().watching[ref]
+        watcher.notify(Exit(pid, outcome, ref))
+    for request in tuple(bonds.calls):
+        request.fail(outcome.error)
 
 
-def _tell_links(process: "Process", reason: BaseException | None) -> None:
-    if process.links is None:
-        return
-    for peer in process.links:
-        peer.links.discard(process)  # pyright: ignore[reportOptionalMemberAccess]
+def _tell_links(process: "Process", bonds: Bonds, reason: BaseException | None) -> None:
+    for peer in bonds.links:
+        peer.tie().links.discard(process)
         if reason is not None:
             peer.exit_signal(process.pid, spread(process.pid, reason), told=reason)
-    process.links = None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from perdure.base.pid import Pid
+from perdure.process.bonds import Bonds
 from perdure.process.report import call_of
 from perdure.process.tasklike import State
 
@@ -34,9 +35,10 @@ class Info:
 
 def picture(process: "Process") -> Info:
     """Take the picture."""
+    bonds = process.bonds or Bonds()
     return Info(
         pid=process.pid,
-        names=tuple(process.names or ()),
+        names=tuple(bonds.names),
         function=call_of(process),
         state=State(process.state),
         age=process.loop.time() - process.born,
@@ -44,10 +46,10 @@ def picture(process: "Process") -> Info:
         mailbox=process.mailbox_length(),
         parent=process.parent,
         ancestors=_ancestors(process),
-        links=frozenset(peer.pid for peer in process.links or ()),
-        monitors=tuple((process.watching or {}).values()),
-        monitored_by=tuple(watcher.pid for watcher in (process.watchers or {}).values()),
-        tasks=len(process.tasks or ()),
+        links=frozenset(peer.pid for peer in bonds.links),
+        monitors=tuple(bonds.watching.values()),
+        monitored_by=tuple(watcher.pid for watcher in bonds.watchers.values()),
+        tasks=len(bonds.tasks),
         stack=tuple(
             f"{frame.filename}:{frame.lineno} in {frame.name}"
             for frame in traceback.StackSummary.extract(

@@ -6,17 +6,17 @@ a listener that comes late still gets those of its topic.
 """
 
 import types
-from asyncio import AbstractEventLoop, current_task
+from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from perdure.base.errors import ChannelClosed, MailboxFull, NotOwner
-from perdure.base.settings import Overflow, Settings
+from perdure.base.settings import Overflow
 from perdure.process.channel import NOTHING, Channel, Selected
 from perdure.process.current import CURRENT
 from perdure.process.event import Event, ExitResult, Message
-from perdure.process.tasklike import TaskLike
+from perdure.process.tasklike import RUNNING, TaskLike
 from perdure.process.waiter import PARK, Waiter
 
 if TYPE_CHECKING:
@@ -28,14 +28,18 @@ T = TypeVar("T")
 class Inlet(Channel[T]):
     """A channel that only its own process reads, and into which a put never waits."""
 
-    __slots__ = ("owner",)
+    __slots__ = ("asked", "owner")
 
     def __init__(self, owner: "Mailbox") -> None:
         super().__init__()
         self.owner = owner
+        self.asked = False  # whether the process itself has ever asked for it
 
     def put(self, value: T) -> None:
         """Add a value, and wake the reader."""
+        if self._items:  # whoever waits has been woken for what is there already
+            self._items.append(value)
+            return
         if self._items is NOTHING:
             self._items = deque()
         self._items.append(value)
@@ -54,7 +58,7 @@ class Inlet(Channel[T]):
             raise self._foreign()
         if self._items and not line:
             return self._items.popleft()
-        if line or self.closed or current_task() is not owner:  # type: ignore[comparison-overlap]
+        if line or self.closed or owner.state != RUNNING:
             return (yield from self._receive())
         while True:
             line.append(owner)
@@ -89,6 +93,13 @@ class Inlet(Channel[T]):
         return NotOwner(f"this channel belongs to {self.owner.pid}: only that process reads it")
 
 
+class Bound(NamedTuple):
+    """How many messages may wait in one channel, and what becomes of one more."""
+
+    limit: int | None
+    overflow: Overflow
+
+
 class Mailbox(TaskLike):
     """The receiving side of a process."""
 
@@ -97,22 +108,14 @@ class Mailbox(TaskLike):
         "_inbox",
         "_listeners",
         "_requests",
-        "events_asked",
-        "inbox_asked",
-        "limit",
-        "overflow",
+        "bound",
     )
 
     def __init__(
-        self, loop: AbstractEventLoop, coro: Coroutine[Any, Any, Any], settings: Settings
+        self, loop: AbstractEventLoop, coro: Coroutine[Any, Any, Any], bound: Bound
     ) -> None:
         super().__init__(loop, coro)
-        self.limit = settings.mailbox_limit
-        self.overflow = settings.overflow
-        # Whether the process has ever asked for them: an inbox nobody asked for keeps messages
-        # for listeners to come, and a CANCEL nobody will read is no way to stop a process.
-        self.inbox_asked = False
-        self.events_asked = False
+        self.bound = bound
         # Each channel is made when it is first needed.
         self._inbox: Inlet[Message] | None = None
         self._events: Inlet[Event] | None = None
@@ -134,8 +137,9 @@ class Mailbox(TaskLike):
             inlet = self._inbox
             if inlet is None:
                 inlet = self._inbox = Inlet(self)
-        if self.limit is not None and len(inlet) >= self.limit:
-            return self._overflow(inlet, value)
+        limit = self.bound.limit
+        if limit is not None and len(inlet) >= limit:
+            return self._overflow(inlet, value, self.bound.overflow)
         inlet.put(value)
         return True
 
@@ -149,9 +153,9 @@ class Mailbox(TaskLike):
         """Add a request; its number is bounded by that of the processes that can call."""
         self.requests().put(request)
 
-    def _overflow(self, inlet: Inlet[Any], value: object) -> bool:
+    def _overflow(self, inlet: Inlet[Any], value: object, rule: Overflow) -> bool:
         full = MailboxFull(self.pid, len(inlet))
-        match self.overflow:
+        match rule:
             case Overflow.REJECT:
                 raise full
             case Overflow.DROP_NEWEST:
@@ -168,17 +172,21 @@ class Mailbox(TaskLike):
 
     def inbox(self) -> Inlet[Message]:
         """Give the channel of all messages that have no listener."""
-        self.inbox_asked = True
         if self._inbox is None:
             self._inbox = Inlet(self)
+        self._inbox.asked = True
         return self._inbox
 
     def events(self) -> Inlet[Event]:
         """Give the channel of events."""
-        self.events_asked = True
         if self._events is None:
             self._events = Inlet(self)
+        self._events.asked = True
         return self._events
+
+    def asked_for_events(self) -> bool:
+        """Tell whether the process reads its events; if not, a CANCEL is no way to stop it."""
+        return self._events is not None and self._events.asked
 
     def requests(self) -> "Inlet[Request[Any]]":
         """Give the channel of requests that were made by `call`."""
@@ -210,7 +218,7 @@ class Mailbox(TaskLike):
         channel.close()
 
     def _hand_kept(self, listener: "Listener") -> None:
-        if self._inbox is not None and not self.inbox_asked:
+        if self._inbox is not None and not self._inbox.asked:
             for message in self._inbox.remove(lambda kept: kept.topic == listener.topic):
                 listener.put(message if listener.whole else message.payload)
 

@@ -28,9 +28,7 @@ def register(names: "dict[str, Process]", name: str, process: "Process") -> None
     if holder is not None:
         raise NameTaken(name, holder.pid)
     names[name] = process
-    if process.names is None:
-        process.names = []
-    process.names.append(name)
+    process.tie().names.append(name)
 
 
 def unregister(names: "dict[str, Process]", name: str) -> bool:
@@ -39,8 +37,7 @@ def unregister(names: "dict[str, Process]", name: str) -> bool:
     holder = names.pop(name, None)
     if holder is None:
         return False
-    if holder.names is not None:
-        holder.names.remove(name)
+    holder.tie().names.remove(name)
     return True
 
 

@@ -11,7 +11,7 @@ from contextvars import Context, copy_context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from perdure.base.pid import Pid, Ref
+from perdure.base.pid import Pid
 from perdure.process.current import CURRENT
 from perdure.process.death import finish
 from perdure.process.event import ExitResult, LinkDown
@@ -20,7 +20,6 @@ from perdure.process.tasklike import ENDING, PARKED, READY, RUNNING, TaskLike
 from perdure.process.waiter import PARK
 
 if TYPE_CHECKING:
-    from perdure.process.request import Request
     from perdure.process.runtime import Runtime
     from perdure.process.scheduler import Scheduler
 
@@ -35,24 +34,15 @@ class Process(Mailbox):
     __slots__ = (
         "args",
         "born",
-        "calls",
         "context",
-        "deadline",
         "function",
-        "insisting",
-        "links",
-        "names",
         "outcome",
         "parent",
         "pid",
-        "releases",
         "runtime",
         "scheduler",
-        "tasks",
         "trap_links",
         "values",
-        "watchers",
-        "watching",
     )
 
     def __init__(
@@ -64,7 +54,7 @@ class Process(Mailbox):
         parent: "Process | None",
         values: Mapping[str, Any],
     ) -> None:
-        super().__init__(runtime.loop, coro, runtime.settings)
+        super().__init__(runtime.loop, coro, runtime.bound)
         self.runtime = runtime
         self.scheduler: Scheduler = runtime.scheduler
         self.function = function
@@ -74,16 +64,6 @@ class Process(Mailbox):
         self.pid = Pid(runtime.host_name, self)
         self.born = runtime.loop.time()
         self.trap_links = False
-        # What most processes never have is made when it is first needed.
-        self.links: set[Process] | None = None
-        self.watchers: dict[Ref, Process] | None = None  # who monitors this process
-        self.watching: dict[Ref, Pid] | None = None  # whom this process monitors
-        self.names: list[str] | None = None
-        self.tasks: set[asyncio.Task[Any]] | None = None  # asyncio tasks that it started
-        self.releases: list[Callable[[], None]] | None = None  # called at death, before EXIT
-        self.calls: set[Request[Any]] | None = None  # requests that wait for its answer
-        self.deadline: asyncio.TimerHandle | None = None  # of the earliest cancel
-        self.insisting = False  # a kill is being repeated
         # How it ends. Set by a signal before the code notices, and then final, whatever the
         # code does: a kill that is caught is still a kill.
         self.outcome: ExitResult | None = None

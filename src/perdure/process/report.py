@@ -47,7 +47,7 @@ def report_abandoned(process: "Process") -> None:
 
 def _circumstances(process: "Process") -> str:
     age = spell(round(process.loop.time() - process.born, 3))
-    names = ", ".join(process.names or ()) or "none"
+    names = ", ".join(process.tie().names) or "none"
     return (
         f"  function: {call_of(process)}\n"
         f"  started by: {process.parent or 'the runtime'}\n"

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from perdure.base.duration import Duration, seconds, spell
 from perdure.base.errors import CallExit, CallTimeout, NoProcess, ProcError
 from perdure.base.pid import Pid
-from perdure.process.current import current
-from perdure.process.waiter import Waiter, current_waiter
+from perdure.process.current import current, current_waiter
+from perdure.process.waiter import Waiter
 
 if TYPE_CHECKING:
     from perdure.process.process import Process
@@ -32,12 +32,19 @@ class Request(Generic[R]):
 
     __slots__ = ("_error", "_open", "_server", "_value", "_waiter", "body", "done", "sender")
 
-    def __init__(self, server: "Process", body: object, sender: Pid | None, waiter: Waiter) -> None:
+    def __init__(
+        self,
+        server: Pid,
+        body: object,
+        sender: Pid | None,
+        waiter: Waiter,
+        calls: "set[Request[Any]]",
+    ) -> None:
         self.body = body
         self.sender = sender
         self.done = False
-        self._server = server.pid
-        self._open = server.calls
+        self._server = server
+        self._open = calls
         self._waiter = waiter
         self._value: R | None = None
         self._error: CallExit | None = None
@@ -97,10 +104,9 @@ def ask(
     if server is caller:
         raise CallExit(ProcError("a process cannot call itself"), f"the call to {pid}")
     waiter = current_waiter()
-    if server.calls is None:
-        server.calls = set()
-    request: Request[Any] = Request(server, body, caller.pid, waiter)
-    server.calls.add(request)
+    calls = server.tie().calls
+    request: Request[Any] = Request(server.pid, body, caller.pid, waiter, calls)
+    calls.add(request)
     server.ask(request)
     if limit is not None:
         caller.runtime.deadlines.add(limit, request)

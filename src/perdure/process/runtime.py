@@ -13,11 +13,13 @@ from perdure.base.settings import Settings
 from perdure.process.birth import Function
 from perdure.process.current import CURRENT
 from perdure.process.death import adopt_task, finish, kill
+from perdure.process.mailbox import Bound
 from perdure.process.process import Process
 from perdure.process.request import Deadlines
 from perdure.process.root import AdoptedProcess
 from perdure.process.scheduler import Scheduler, Shuffle
 from perdure.process.signal import stop_politely
+from perdure.process.tasklike import RUNNING, WAITING
 
 TaskFactory = Callable[..., "asyncio.Future[Any]"]
 
@@ -40,6 +42,7 @@ class Runtime:
         shuffle: Shuffle | None = None,
     ) -> None:
         self.settings = settings or Settings()
+        self.bound = Bound(self.settings.mailbox_limit, self.settings.overflow)
         self._shuffle = shuffle
         self.clock = clock or SystemClock()
         self.host_name = INLINE
@@ -102,22 +105,41 @@ class Runtime:
         self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any
     ) -> "asyncio.Future[Any]":
         """Make a task that belongs to the process which asks for it, and ends with it."""
-        if self._inner_factory is not None:
-            task = self._inner_factory(loop, coro, **options)
-        else:
-            task = asyncio.Task(coro, loop=loop, **options)
         context = options.get("context")
         owner = CURRENT.get(None) if context is None else context.get(CURRENT)
+        if self._inner_factory is None:
+            task = asyncio.Task(coro, loop=loop, **options)
+        else:
+            task = self._by_inner_factory(owner, loop, coro, options)
         if owner is not None and owner.runtime is self and owner.pid.target is not None:
             adopt_task(owner, task)  # pyright: ignore[reportArgumentType]
         return task
 
+    def _by_inner_factory(
+        self,
+        owner: Process | None,
+        loop: asyncio.AbstractEventLoop,
+        coro: Coroutine[Any, Any, Any],
+        options: dict[str, Any],
+    ) -> "asyncio.Future[Any]":
+        assert self._inner_factory is not None
+        if owner is None or owner.state != RUNNING:
+            return self._inner_factory(loop, coro, **options)
+        # An eager factory runs the task right here: meanwhile it is not the process that runs.
+        owner.state = WAITING
+        try:
+            return self._inner_factory(loop, coro, **options)
+        finally:
+            owner.state = RUNNING
+
     async def stop(self) -> None:
         """End all processes: those without a living parent first, then those they leave."""
         limit = self.loop.time() + self.settings.stop_timeout
+        asked: set[Pid] = set()
         try:
             while self.processes:
-                for process in self._orphans():
+                for process in self._orphans(asked):
+                    asked.add(process.pid)
                     stop_politely(process, max(0.0, limit - self.loop.time()))
                 await self._next_burial()
         except BaseException:  # whoever waits for the end was interrupted: no more patience
@@ -126,12 +148,12 @@ class Runtime:
                 await self._next_burial()
             raise
 
-    def _orphans(self) -> list[Process]:
+    def _orphans(self, asked: set[Pid]) -> list[Process]:
         """Give those to be stopped now, youngest first: nobody above them will do it."""
         return [
             process
             for process in reversed(self.processes.values())
-            if process.deadline is None
+            if process.pid not in asked
             and (process.parent is None or process.parent.target is None)
         ]
 

@@ -1,6 +1,5 @@
 """Links, monitors and cancels: who is told when a process ends, and who ends with it."""
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from perdure.base.errors import NoProcess
@@ -16,19 +15,16 @@ def link(one: "Process", other: "Process") -> None:
     """Tie two processes together; a second time, or to oneself, does nothing."""
     if one is other:
         return
-    for process, peer in ((one, other), (other, one)):
-        if process.links is None:
-            process.links = set()
-        process.links.add(peer)
+    one.tie().links.add(other)
+    other.tie().links.add(one)
 
 
 def unlink(process: "Process", pid: Pid, *, flush: bool) -> None:
     """Untie; after this no signal of the link can come, and with `flush` no notice is left."""
     peer: Process | None = pid.target
-    if peer is not None and process.links and peer in process.links:
-        process.links.discard(peer)
-        if peer.links:
-            peer.links.discard(process)
+    if peer is not None and process.bonds and peer.bonds:
+        process.bonds.links.discard(peer)
+        peer.bonds.links.discard(process)
     if flush:
 
         def of_link(event: Event) -> bool:
@@ -44,24 +40,20 @@ def monitor(watcher: "Process", pid: Pid) -> Ref:
     if target is None:
         watcher.notify(Exit(pid, ExitResult(None, NoProcess(pid)), ref))
         return ref
-    if target.watchers is None:
-        target.watchers = {}
-    if watcher.watching is None:
-        watcher.watching = {}
-    target.watchers[ref] = watcher
-    watcher.watching[ref] = pid
+    target.tie().watchers[ref] = watcher
+    watcher.tie().watching[ref] = pid
     return ref
 
 
 def unmonitor(watcher: "Process", watched: Pid | Ref, *, flush: bool) -> None:
     """Stop watching: one monitor by its ref, or all of a pid."""
-    watching = watcher.watching or {}
+    watching = watcher.tie().watching
     if isinstance(watched, Ref):
         refs = [watched] if watched in watching else []
     else:
         refs = [ref for ref, pid in watching.items() if pid is watched]
     for ref in refs:
-        del watching.pop(ref).target.watchers[ref]
+        del watching.pop(ref).target.bonds.watchers[ref]
     if flush:
 
         def of_monitor(event: Event) -> bool:
@@ -78,16 +70,13 @@ def cancel(
     target.notify(Cancel(sender, when, reason))
     if when is None:
         return
+    bonds = target.tie()
     if timeout == 0:
         kill(target, "cancel timeout")
-    elif target.deadline is None or when < target.deadline.when():
-        if target.deadline is not None:
-            target.deadline.cancel()
-        target.deadline = _arm(target, when)
-
-
-def _arm(target: "Process", when: float) -> asyncio.TimerHandle:
-    return target.loop.call_at(when, kill, target, "cancel timeout")
+    elif bonds.deadline is None or when < bonds.deadline.when():
+        if bonds.deadline is not None:
+            bonds.deadline.cancel()
+        bonds.deadline = target.loop.call_at(when, kill, target, "cancel timeout")
 
 
 def stop_politely(target: "Process", timeout: float) -> None:
@@ -96,5 +85,5 @@ def stop_politely(target: "Process", timeout: float) -> None:
     A CANCEL that nobody reads would only make everybody wait for the deadline.
     """
     cancel(target, None, timeout, "the runtime stops")
-    if not target.events_asked:
+    if not target.asked_for_events():
         target.condemn(ExitResult(None, target.runtime.stopping))

@@ -17,7 +17,7 @@ from perdure.process.messaging import check_topic
 from perdure.process.names import check_name
 from perdure.process.process import Process
 from perdure.process.root import AdoptedProcess
-from perdure.process.waiter import current_waiter
+from perdure.process.current import current_waiter
 
 Values = Mapping[str, Any]
 

@@ -10,13 +10,14 @@ and `uncancel`.
 import asyncio
 import traceback
 from asyncio import CancelledError, InvalidStateError
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextvars import Context
 from enum import IntEnum
 from types import CoroutineType, FrameType
 from typing import Any, TextIO
 
 from perdure.base.pid import Pid
+from perdure.process.bonds import Bonds, Callback
 from perdure.process.event import ExitResult
 from perdure.process.waiter import Waiter
 
@@ -35,8 +36,6 @@ class State(IntEnum):
 # Enum members are compared slowly; the hot paths use plain integers.
 READY, RUNNING, PARKED, WAITING, ENDING, DEAD = map(int, State)
 
-Callback = Callable[[Any], object]
-
 
 class TaskLike(Waiter):
     """The asyncio side of a process."""
@@ -45,10 +44,9 @@ class TaskLike(Waiter):
         "__weakref__",
         "_cancel_message",
         "_cancels",
-        "callbacks",
+        "bonds",
         "coro",
         "future",
-        "label",
         "loop",
         "must_cancel",
         "state",
@@ -68,10 +66,15 @@ class TaskLike(Waiter):
         self.state: int = READY
         self.must_cancel = False
         self.future: asyncio.Future[Any] | None = None  # what it waits for, when WAITING
-        self.label: str | None = None
-        self.callbacks: list[tuple[Callback, Context | None]] | None = None
+        self.bonds: Bonds | None = None
         self._cancels = 0
         self._cancel_message: object = None
+
+    def tie(self) -> Bonds:
+        """Give the ties to others, to add one."""
+        if self.bonds is None:
+            self.bonds = Bonds()
+        return self.bonds
 
     def step(self) -> None:
         """Run on; the process knows how."""
@@ -173,22 +176,15 @@ class TaskLike(Waiter):
         if self.state == DEAD:
             self.loop.call_soon(fn, self, context=context)
             return
-        if self.callbacks is None:
-            self.callbacks = []
-        self.callbacks.append((fn, context))
+        self.tie().callbacks.append((fn, context))
 
     def remove_done_callback(self, fn: Callback, /) -> int:
         """Forget all entries of `fn`."""
-        before = self.callbacks or []
-        kept = [entry for entry in before if entry[0] != fn]
-        self.callbacks = kept or None
-        return len(before) - len(kept)
-
-    def call_callbacks(self) -> None:
-        """Schedule the done-callbacks."""
-        callbacks, self.callbacks = self.callbacks, None
-        for fn, context in callbacks or ():
-            self.loop.call_soon(fn, self, context=context)
+        if self.bonds is None:
+            return 0
+        before = self.bonds.callbacks
+        self.bonds.callbacks = [entry for entry in before if entry[0] != fn]
+        return len(before) - len(self.bonds.callbacks)
 
     # For tools
 
@@ -206,11 +202,11 @@ class TaskLike(Waiter):
 
     def get_name(self) -> str:
         """Give the name that tools show: the pid, unless another was set."""
-        return self.label or str(self.pid)
+        return self.bonds.label if self.bonds and self.bonds.label else str(self.pid)
 
     def set_name(self, value: object) -> None:
         """Set the name that tools show."""
-        self.label = str(value)
+        self.tie().label = str(value)
 
     def get_stack(self, *, limit: int | None = None) -> list[FrameType]:
         """Give the frames of the coroutine and of what it awaits, outermost first."""

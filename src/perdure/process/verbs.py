@@ -19,6 +19,7 @@ from perdure.process.current import current
 from perdure.process.event import ExitResult
 from perdure.process.exits import ExitNow
 from perdure.process.introspect import Info, picture
+from perdure.process.mailbox import Bound
 from perdure.process.messaging import alive_or_raise, locate
 from perdure.process.names import Destination
 
@@ -122,7 +123,7 @@ class ProcessOptions:
 def get_options() -> ProcessOptions:
     """Give the options of this process."""
     me = current("get_options")
-    return ProcessOptions(me.trap_links, me.limit, me.overflow)
+    return ProcessOptions(me.trap_links, me.bound.limit, me.bound.overflow)
 
 
 def set_options(**options: Any) -> None:
@@ -135,8 +136,9 @@ def set_options(**options: Any) -> None:
     me = current("set_options")
     checked = {name: _check_option(name, value) for name, value in options.items()}
     me.trap_links = checked.get("trap_links", me.trap_links)
-    me.limit = checked.get("mailbox_limit", me.limit)
-    me.overflow = checked.get("overflow", me.overflow)
+    me.bound = Bound(
+        checked.get("mailbox_limit", me.bound.limit), checked.get("overflow", me.bound.overflow)
+    )
 
 
 def _check_option(name: str, value: Any) -> Any:

@@ -10,8 +10,6 @@ and a wake-up too many does no harm.
 import asyncio
 from typing import Any
 
-from perdure.base.errors import NotInProcess
-
 
 class Park:
     """What a process yields to its scheduler to be left alone until somebody wakes it."""
@@ -55,16 +53,3 @@ class TaskWaiter(Waiter):
     def wake(self) -> None:
         if self.future is not None and not self.future.done():
             self.future.set_result(None)
-
-
-def current_waiter() -> Waiter:
-    """Give the waiter for the code that is running now."""
-    try:
-        task: object = asyncio.current_task()
-    except RuntimeError:
-        task = None
-    if isinstance(task, Waiter):
-        return task
-    if task is None:
-        raise NotInProcess("waiting")
-    return TaskWaiter(asyncio.get_running_loop())

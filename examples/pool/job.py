@@ -1,0 +1,36 @@
+"""The jobs: most are harmless, some break the worker that does them."""
+
+from dataclasses import dataclass
+
+from perdure import sleep
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something to be done, and for which time it is tried."""
+
+    number: int
+    attempt: int = 1
+
+    def __str__(self) -> str:
+        return f"job {self.number}"
+
+    @property
+    def is_flaky(self) -> bool:
+        """True if it fails at the first attempt."""
+        return self.number % 10 == 7
+
+    @property
+    def is_poisoned(self) -> bool:
+        """True if it fails at every attempt."""
+        return self.number % 25 == 13
+
+
+async def perform(job: Job) -> str:
+    """Do the job: a real one would call somebody else's server here."""
+    await sleep("300ms")
+    if job.is_poisoned:
+        raise ValueError(f"{job} is poisoned")
+    if job.is_flaky and job.attempt == 1:
+        raise ConnectionError(f"{job} lost its connection")
+    return f"completed: {job}"
