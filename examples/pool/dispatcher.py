@@ -19,47 +19,86 @@ log = logging.getLogger(__name__)
 ATTEMPTS = 3
 
 
-class Dispatcher:
-    """Who does which job, and what became of the others."""
+async def dispatch(worker_count: int, job_count: int | None) -> "Jobs":
+    """Get all jobs done, or as many as there is time for until somebody cancels us."""
+    process.register("dispatcher")
+    supervisor = process.spawn_linked_monitored(supervise, worker_count)
+    jobs = Jobs(job_count)
 
-    def __init__(self, total: int | None) -> None:
-        """Have `total` jobs to do; None: for ever."""
-        numbers = itertools.count(1) if total is None else range(1, total + 1)
-        self.total = total
-        self.new = map(Job, numbers)
+    while not jobs.all_settled:
+        jobs.hand_out()
+        news = await next_news()
+        if isinstance(news, process.Cancel):
+            log.info("Asked to stop, the workers finish what they are doing")
+            break
+        jobs.note(news)
+
+    # The supervisor ends its workers first: what they have finished until then counts.
+    process.cancel(supervisor, "3s")
+    while not isinstance(news := await next_news(), process.Exit) or news.sender is not supervisor:
+        jobs.note(news)
+    return jobs
+
+
+async def next_news() -> process.Message | process.Event:
+    """Wait for a message or an event; messages first, since a result counts more than a death."""
+    return (await select(process.inbox(), process.events())).value
+
+
+class Jobs:
+    """Which jobs wait, who does which, and what became of the others."""
+
+    def __init__(self, count: int | None) -> None:
+        """Begin with `count` new jobs; None: as many as anybody can do."""
+        self.count = count
+        self.new = map(Job, itertools.count(1) if count is None else range(1, count + 1))
         self.again: deque[Job] = deque()
-        self.idle: deque[Pid] = deque()
+        self.idle: list[Pid] = []
         self.busy: dict[Pid, Job] = {}
-        self.done = self.crashes = 0
+        self.done = 0
+        self.crashes = 0
         self.given_up: list[Job] = []
 
+    @property
+    def all_settled(self) -> bool:
+        return self.done + len(self.given_up) == self.count
+
     def hand_out(self) -> None:
-        """Give a job to each worker that has none, as long as there are jobs."""
+        """Give every idle worker a job, as long as there are jobs."""
         while self.idle and (job := self.again.popleft() if self.again else next(self.new, None)):
-            worker = self.idle.popleft()
+            worker = self.idle.pop(0)
             self.busy[worker] = job
             process.send(worker, "work", job)
 
-    def worker_came(self, worker: Pid) -> None:
-        process.monitor(worker)
-        self.idle.append(worker)
+    def note(self, news: process.Message | process.Event) -> None:
+        """Keep the books."""
+        match news:
+            case process.Message(topic="ready", sender=Pid() as worker):
+                process.monitor(worker)
+                self.idle.append(worker)
 
-    def worker_finished(self, worker: Pid) -> None:
-        del self.busy[worker]
-        self.idle.append(worker)
-        self.done += 1
-        if self.done % 10 == 0:
-            log.info("%s jobs done", self.done if self.total is None else self.progress)
+            case process.Message(topic="result", sender=Pid() as worker):
+                del self.busy[worker]
+                self.idle.append(worker)
+                self.done += 1
+                if self.done % 10 == 0:
+                    log.info("%s jobs done", self.done)
 
-    def worker_died(self, worker: Pid) -> None:
-        job = self.busy.pop(worker, None)
-        if job is None:  # it had nothing to do
-            self.idle.remove(worker)
-            return
-        self.crashes += 1
+            case process.Exit(sender=worker) if worker in self.busy:
+                self.crashes += 1
+                self.settle_or_repeat(self.busy.pop(worker))
+
+            case process.Exit(sender=worker) if worker in self.idle:
+                self.idle.remove(worker)
+
+            case _:
+                pass
+
+    def settle_or_repeat(self, job: Job) -> None:
+        """Decide about a job whose worker died."""
         if job.attempt < ATTEMPTS:
-            log.warning("%s failed at attempt %s of %s, again", job, job.attempt, ATTEMPTS)
+            log.warning("Attempt %s of %s at %s failed, again", job.attempt, ATTEMPTS, job)
             self.again.append(replace(job, attempt=job.attempt + 1))
         else:
-            log.error("%s failed %s times, given up", job, ATTEMPTS)
+            log.warning("Attempt %s of %s at %s failed, given up", job.attempt, ATTEMPTS, job)
             self.given_up.append(job)

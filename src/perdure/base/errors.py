@@ -182,10 +182,13 @@ class LinkedProcessDown(ProcessExit):
     def __init__(self, pid: Pid, reason: BaseException) -> None:
         self.pid = pid
         self.reason = reason
-        self.root = reason.root if isinstance(reason, LinkedProcessDown) else reason
-        super().__init__(pid, reason)
         # The first cause, not the neighbour's: a chain of ten thousand prints as one step.
-        self.__cause__ = self.root
+        self.__cause__ = reason.root if isinstance(reason, LinkedProcessDown) else reason
+
+    @property
+    def root(self) -> BaseException:
+        """The first cause."""
+        return self.__cause__ or self.reason
 
     def __str__(self) -> str:
         return f"linked process {self.pid} died: {describe(self.root)}"

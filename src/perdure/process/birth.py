@@ -6,6 +6,7 @@ so that a child which dies at once still gives its notice.
 
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
+from inspect import CO_COROUTINE
 from types import CoroutineType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +34,10 @@ class Options(NamedTuple):
     monitor: bool = False
 
 
+PLAIN = Options()
+NO_VALUES: Mapping[str, Any] = {}
+
+
 def give_birth(
     runtime: "Runtime",
     parent: Process | None,
@@ -41,19 +46,23 @@ def give_birth(
     options: Options,
 ) -> Process:
     """Make a process; if anything is wrong, make nothing."""
-    function = runtime.resolve(function)
-    runtime.check_host(options.host)
+    if isinstance(function, str):
+        function = runtime.resolve(function)
+    if options.host is not None:
+        runtime.check_host(options.host)
     if options.name is not None:
         check_name(options.name)
         if holder := runtime.names.get(options.name):
             raise NameTakenAtBirth(options.name, holder.pid)
-    values = _inherited(parent, options.values)
+    values = parent.values if parent is not None else NO_VALUES
+    if options.values:
+        values = {**values, **options.values}
     coro = make_coroutine(function, args)
     child = Process(runtime, function, args, coro, parent, values)
     runtime.processes[child.pid] = child
     if options.name is not None:
         runtime.names[options.name] = child
-        child.tie().names.append(options.name)
+        child.tie().add_name(options.name)
     if parent is not None:
         if options.link:
             link(parent, child)
@@ -67,23 +76,20 @@ def give_birth(
     return child
 
 
-def _inherited(parent: Process | None, values: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    inherited = parent.values if parent is not None else {}
-    return inherited if not values else {**inherited, **values}
-
-
 def make_coroutine(function: Function, args: tuple[Any, ...]) -> Coroutine[Any, Any, Any]:
     """Call a coroutine function, which runs none of its code yet.
 
     Raises:
         SpawnError: It is no coroutine function, or does not take these arguments.
     """
-    check_function(function)
+    # The plain `async def` is recognised here, without a call.
+    if type(function) is not FunctionType or not function.__code__.co_flags & CO_COROUTINE:
+        check_function(function)
     try:
         coro = function(*args)
     except TypeError as error:
         raise SpawnError(f"cannot start {_spell(function)} with {args!r}: {error}") from error
-    if not isinstance(coro, CoroutineType):
+    if type(coro) is not CoroutineType:
         raise SpawnError(f"{_spell(function)} gave {coro!r} instead of a coroutine")
     return coro  # pyright: ignore[reportUnknownVariableType]
 
@@ -91,7 +97,7 @@ def make_coroutine(function: Function, args: tuple[Any, ...]) -> Coroutine[Any, 
 def check_function(function: object) -> None:
     """Refuse what is no `async def` function, without calling it."""
     if type(function) is FunctionType:
-        if function.__code__.co_flags & inspect.CO_COROUTINE:
+        if function.__code__.co_flags & CO_COROUTINE:
             return
     elif inspect.iscoroutinefunction(function):
         return

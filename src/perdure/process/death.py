@@ -21,7 +21,7 @@ from perdure.base.errors import Killed
 from perdure.base.pid import Pid
 from perdure.process.bonds import Bonds
 from perdure.process.event import Exit, ExitResult
-from perdure.process.exits import Upgrade, closes_silently, spread, verdict
+from perdure.process.exits import Upgrade, spread, verdict
 from perdure.process.report import report_abandoned, report_crash
 from perdure.process.tasklike import DEAD, ENDING, PARKED
 
@@ -39,6 +39,9 @@ def finish(process: "Process", value: object, error: BaseException | None) -> No
         error = _upgrade(process, error)
     elif process.outcome is None:
         process.outcome = verdict(value, error)
+        if error is not None and error.__traceback__ is not None:
+            # Our own frame goes: people look for their code, and it would keep the process alive.
+            error.__traceback__ = error.__traceback__.tb_next
     if isinstance(error, KeyboardInterrupt):
         process.runtime.interrupted()
     if process.bonds is not None and process.bonds.tasks:
@@ -72,23 +75,25 @@ def _settle(process: "Process") -> None:
 
 def adopt_task(process: "Process", task: "asyncio.Task[Any]") -> None:
     """Make an asyncio task part of a process."""
-    process.tie().tasks.add(task)
+    process.tie().add_task(task)
     task.add_done_callback(partial(_forget_task, process))
 
 
 def _forget_task(process: "Process", task: "asyncio.Task[Any]") -> None:
-    tasks = process.tie().tasks
-    tasks.discard(task)
+    if process.state == DEAD:
+        return
+    bonds = process.tie()
+    bonds.drop_task(task)
     if process.state == ENDING:
         if not task.cancelled():
             task.exception()  # nobody is left to ask for it, so asyncio must not complain
-        if not tasks:  # the last one was what the end waited for
+        if not bonds.tasks:  # the last one was what the end waited for
             _settle(process)
 
 
 def cancel_tasks(bonds: Bonds) -> None:
     """Cancel the asyncio tasks of a process that ends."""
-    for task in tuple(bonds.tasks):
+    for task in tuple(bonds.tasks or ()):
         task.cancel()
 
 
@@ -150,8 +155,8 @@ def _freeze(coro: object) -> None:
 def bury(process: "Process", outcome: ExitResult) -> None:
     """Do what is left to do, from step 3 on."""
     runtime, bonds = process.runtime, process.bonds
-    if not closes_silently(outcome.error) and process is not runtime.root:
-        report_crash(process, outcome)
+    if outcome.error is not None and process is not runtime.root:
+        report_crash(process, outcome.error)
     if bonds is not None:
         _release(runtime, bonds)
     process.state = DEAD
@@ -160,11 +165,12 @@ def bury(process: "Process", outcome: ExitResult) -> None:
     if bonds is not None:
         _tell_watchers(process.pid, bonds, outcome)
         _tell_links(process, bonds, outcome.error)
-        for callback, context in bonds.callbacks:
+        for callback, context in bonds.callbacks or ():
             process.loop.call_soon(callback, process, context=context)
         process.bonds = None
     process.close_mailbox()
-    runtime.buried(process)
+    if runtime.burials:
+        runtime.tell_of_burial()
     if telemetry.has_handlers(EXIT_EVENT):
         telemetry.execute(
             EXIT_EVENT,
@@ -177,25 +183,27 @@ def _release(runtime: "Runtime", bonds: Bonds) -> None:
     for timer in (bonds.deadline, bonds.repeat):
         if timer is not None:
             timer.cancel()
-    for name in bonds.names:
+    for name in bonds.names or ():
         del runtime.names[name]
-    for release in bonds.releases:
+    for release in bonds.releases or ():
         release()
 
 
 def _tell_watchers(pid: Pid, bonds: Bonds, outcome: ExitResult) -> None:
-    for ref, watched in bonds.watching.items():
-        if watched.target is not None:
-            del watched.target.bonds.watchers[ref]
-    for ref, watcher in bonds.watchers.items():
-        del watcher.tie().watching[ref]
-        watcher.notify(Exit(pid, outcome, ref))
-    for request in tuple(bonds.calls):
+    if bonds.watching is not None:
+        for ref, watched in bonds.watching.items():
+            if watched.target is not None:
+                watched.target.tie().drop_watcher(ref)
+    if bonds.watchers is not None:
+        for ref, watcher in bonds.watchers.items():
+            watcher.tie().drop_watching(ref)
+            watcher.notify(Exit(pid, outcome, ref))
+    for request in tuple(bonds.calls or ()):
         request.fail(outcome.error)
 
 
 def _tell_links(process: "Process", bonds: Bonds, reason: BaseException | None) -> None:
-    for peer in bonds.links:
-        peer.tie().links.discard(process)
+    for peer in bonds.links or ():
+        peer.tie().drop_link(process)
         if reason is not None:
             peer.exit_signal(process.pid, spread(process.pid, reason), told=reason)

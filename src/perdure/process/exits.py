@@ -40,6 +40,6 @@ def spread(dead: Pid, reason: BaseException) -> BaseException:
     return reason if isinstance(reason, Shutdown) else LinkedProcessDown(dead, reason)
 
 
-def closes_silently(reason: BaseException | None) -> bool:
+def closes_silently(reason: BaseException) -> bool:
     """Tell whether an end needs no crash report: planned, or told already at its cause."""
-    return reason is None or isinstance(reason, Shutdown | Killed | LinkedProcessDown)
+    return isinstance(reason, Shutdown | Killed | LinkedProcessDown)

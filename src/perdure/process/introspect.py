@@ -38,7 +38,7 @@ def picture(process: "Process") -> Info:
     bonds = process.bonds or Bonds()
     return Info(
         pid=process.pid,
-        names=tuple(bonds.names),
+        names=tuple(bonds.names or ()),
         function=call_of(process),
         state=State(process.state),
         age=process.loop.time() - process.born,
@@ -46,10 +46,10 @@ def picture(process: "Process") -> Info:
         mailbox=process.mailbox_length(),
         parent=process.parent,
         ancestors=_ancestors(process),
-        links=frozenset(peer.pid for peer in bonds.links),
-        monitors=tuple(bonds.watching.values()),
-        monitored_by=tuple(watcher.pid for watcher in bonds.watchers.values()),
-        tasks=len(bonds.tasks),
+        links=frozenset(peer.pid for peer in bonds.links or ()),
+        monitors=tuple((bonds.watching or {}).values()),
+        monitored_by=tuple(watcher.pid for watcher in (bonds.watchers or {}).values()),
+        tasks=len(bonds.tasks or ()),
         stack=tuple(
             f"{frame.filename}:{frame.lineno} in {frame.name}"
             for frame in traceback.StackSummary.extract(

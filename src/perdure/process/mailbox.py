@@ -51,15 +51,14 @@ class Inlet(Channel[T]):
         """Take the next value; wait for it if there is none.
 
         This is `Channel.receive` without its calls, for the case that is hot:
-        the process itself reads, and nobody else of it does.
+        the process itself reads (if it is RUNNING, no other code can be), and nobody else of it.
         """
         owner, line = self.owner, self._receivers
-        if CURRENT.get(None) is not owner:
-            raise self._foreign()
-        if self._items and not line:
-            return self._items.popleft()
-        if line or self.closed or owner.state != RUNNING:
+        if owner.state != RUNNING or line or self.closed:
+            self._check_reader()
             return (yield from self._receive())
+        if self._items:
+            return self._items.popleft()
         while True:
             line.append(owner)
             try:
@@ -74,8 +73,7 @@ class Inlet(Channel[T]):
                 raise ChannelClosed
 
     def poll(self, waiter: Waiter | None) -> Selected | None:
-        if CURRENT.get(None) is not self.owner:
-            raise self._foreign()
+        self._check_reader()
         return super().poll(waiter)
 
     def drop_oldest(self) -> None:
@@ -89,8 +87,9 @@ class Inlet(Channel[T]):
             self._items = deque(value for value in self._items if not unwanted(value))
         return removed
 
-    def _foreign(self) -> NotOwner:
-        return NotOwner(f"this channel belongs to {self.owner.pid}: only that process reads it")
+    def _check_reader(self) -> None:
+        if CURRENT.get(None) is not self.owner:
+            raise NotOwner(f"this channel belongs to {self.owner.pid}: only that process reads it")
 
 
 class Bound(NamedTuple):

@@ -28,7 +28,7 @@ def register(names: "dict[str, Process]", name: str, process: "Process") -> None
     if holder is not None:
         raise NameTaken(name, holder.pid)
     names[name] = process
-    process.tie().names.append(name)
+    process.tie().add_name(name)
 
 
 def unregister(names: "dict[str, Process]", name: str) -> bool:
@@ -37,7 +37,7 @@ def unregister(names: "dict[str, Process]", name: str) -> bool:
     holder = names.pop(name, None)
     if holder is None:
         return False
-    holder.tie().names.remove(name)
+    holder.tie().drop_name(name)
     return True
 
 

@@ -8,7 +8,6 @@ so `asyncio.timeout`, task groups, anyio and httpx work inside it.
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context, copy_context
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from perdure.base.pid import Pid
@@ -87,7 +86,7 @@ class Process(Mailbox):
         except StopIteration as stop:  # it returned
             value, error = stop.value, None
         except BaseException as raised:  # noqa: BLE001 - it raised: an end like any other
-            value, error = None, raised.with_traceback(_users_part(raised))
+            value, error = None, raised
         else:
             if yielded is PARK:  # it waits in the kernel: who has something for it calls `wake`
                 self.state = PARKED
@@ -141,8 +140,3 @@ class Process(Mailbox):
     def interrupt(self) -> None:
         """Raise a CancelledError where the code waits."""
         self.cancel()
-
-
-def _users_part(error: BaseException) -> TracebackType | None:
-    """Cut our own frame off a traceback: people look for their code, and it would keep us alive."""
-    return error.__traceback__.tb_next if error.__traceback__ is not None else None

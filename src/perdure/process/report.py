@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from perdure.base.duration import spell
 from perdure.base.errors import describe
-from perdure.process.event import ExitResult
+from perdure.process.exits import closes_silently
 
 if TYPE_CHECKING:
     from perdure.process.process import Process
@@ -17,10 +17,9 @@ _log = logging.getLogger("perdure.process")
 _ARGUMENT_WIDTH = 80
 
 
-def report_crash(process: "Process", outcome: ExitResult) -> None:
+def report_crash(process: "Process", error: BaseException) -> None:
     """Log the end of a process that failed: what, why, who started it, and where it broke."""
-    error = outcome.error
-    if error is None or not process.runtime.settings.report_crashes:
+    if closes_silently(error) or not process.runtime.settings.report_crashes:
         return
     _log.error(
         "process %s crashed: %s\n%s%s",
@@ -47,7 +46,7 @@ def report_abandoned(process: "Process") -> None:
 
 def _circumstances(process: "Process") -> str:
     age = spell(round(process.loop.time() - process.born, 3))
-    names = ", ".join(process.tie().names) or "none"
+    names = ", ".join(process.tie().names or ()) or "none"
     return (
         f"  function: {call_of(process)}\n"
         f"  started by: {process.parent or 'the runtime'}\n"

@@ -38,7 +38,7 @@ class Request(Generic[R]):
         body: object,
         sender: Pid | None,
         waiter: Waiter,
-        calls: "set[Request[Any]]",
+        calls: "dict[Request[Any], None]",
     ) -> None:
         self.body = body
         self.sender = sender
@@ -75,7 +75,7 @@ class Request(Generic[R]):
 
     def _finish(self) -> None:
         self.done = True
-        self._open.discard(self)
+        self._open.pop(self, None)
         self._waiter.wake()
 
     def give_up(self) -> None:
@@ -104,9 +104,9 @@ def ask(
     if server is caller:
         raise CallExit(ProcError("a process cannot call itself"), f"the call to {pid}")
     waiter = current_waiter()
-    calls = server.tie().calls
+    calls = server.tie().open_calls()
     request: Request[Any] = Request(server.pid, body, caller.pid, waiter, calls)
-    calls.add(request)
+    calls[request] = None
     server.ask(request)
     if limit is not None:
         caller.runtime.deadlines.add(limit, request)

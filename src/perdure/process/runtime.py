@@ -52,7 +52,7 @@ class Runtime:
         self.root: Process | None = None
         self.stopping = Shutdown("the runtime stops")
         self._closers: list[Callable[[], None]] = []
-        self._burials: list[asyncio.Future[None]] = []
+        self.burials: list[asyncio.Future[None]] = []
         self._inner_factory: TaskFactory | None = None
         self._interrupts = 0
         self._token: Token[Process] | None = None
@@ -73,9 +73,9 @@ class Runtime:
         if host not in (None, INLINE):
             raise SpawnError(f"unknown host {host!r}: the only host here is {INLINE!r}")
 
-    def buried(self, process: Process) -> None:  # noqa: ARG002 - an observer may want it
+    def tell_of_burial(self) -> None:
         """Wake who waits for processes to be gone."""
-        burials, self._burials = self._burials, []
+        burials, self.burials = self.burials, []
         for burial in burials:
             if not burial.done():
                 burial.set_result(None)
@@ -169,7 +169,7 @@ class Runtime:
 
     async def _next_burial(self) -> None:
         burial = self.loop.create_future()
-        self._burials.append(burial)
+        self.burials.append(burial)
         await burial
 
     def interrupted(self) -> None:

@@ -15,16 +15,16 @@ def link(one: "Process", other: "Process") -> None:
     """Tie two processes together; a second time, or to oneself, does nothing."""
     if one is other:
         return
-    one.tie().links.add(other)
-    other.tie().links.add(one)
+    one.tie().add_link(other)
+    other.tie().add_link(one)
 
 
 def unlink(process: "Process", pid: Pid, *, flush: bool) -> None:
     """Untie; after this no signal of the link can come, and with `flush` no notice is left."""
     peer: Process | None = pid.target
     if peer is not None and process.bonds and peer.bonds:
-        process.bonds.links.discard(peer)
-        peer.bonds.links.discard(process)
+        process.bonds.drop_link(peer)
+        peer.bonds.drop_link(process)
     if flush:
 
         def of_link(event: Event) -> bool:
@@ -40,20 +40,20 @@ def monitor(watcher: "Process", pid: Pid) -> Ref:
     if target is None:
         watcher.notify(Exit(pid, ExitResult(None, NoProcess(pid)), ref))
         return ref
-    target.tie().watchers[ref] = watcher
-    watcher.tie().watching[ref] = pid
+    target.tie().add_watcher(ref, watcher)
+    watcher.tie().add_watching(ref, pid)
     return ref
 
 
 def unmonitor(watcher: "Process", watched: Pid | Ref, *, flush: bool) -> None:
     """Stop watching: one monitor by its ref, or all of a pid."""
-    watching = watcher.tie().watching
+    watching = watcher.tie().watching or {}
     if isinstance(watched, Ref):
         refs = [watched] if watched in watching else []
     else:
         refs = [ref for ref, pid in watching.items() if pid is watched]
     for ref in refs:
-        del watching.pop(ref).target.bonds.watchers[ref]
+        watching.pop(ref).target.tie().drop_watcher(ref)
     if flush:
 
         def of_monitor(event: Event) -> bool:

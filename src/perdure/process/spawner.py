@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Self
 from perdure.base.errors import CallExit, ProcError, ProcessExit
 from perdure.base.pid import Pid
 from perdure.process import signal
-from perdure.process.birth import Function, Options, check_function, give_birth
+from perdure.process.birth import PLAIN, Function, Options, check_function, give_birth
 from perdure.process.current import current
 from perdure.process.event import Message
 from perdure.process.exits import Upgrade
@@ -42,7 +42,9 @@ def spawn(
         SpawnError: It cannot be started; nothing was created.
         NameTaken: Another process has the name; nothing was created.
     """
-    return _spawn(function, args, Options(host, name, context))
+    options = PLAIN if host is name is context is None else Options(host, name, context)
+    parent = current("spawn")
+    return give_birth(parent.runtime, parent, function, args, options).pid
 
 
 def spawn_monitored(

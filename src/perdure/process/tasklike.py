@@ -176,15 +176,11 @@ class TaskLike(Waiter):
         if self.state == DEAD:
             self.loop.call_soon(fn, self, context=context)
             return
-        self.tie().callbacks.append((fn, context))
+        self.tie().add_callback(fn, context)
 
     def remove_done_callback(self, fn: Callback, /) -> int:
         """Forget all entries of `fn`."""
-        if self.bonds is None:
-            return 0
-        before = self.bonds.callbacks
-        self.bonds.callbacks = [entry for entry in before if entry[0] != fn]
-        return len(before) - len(self.bonds.callbacks)
+        return 0 if self.bonds is None else self.bonds.drop_callback(fn)
 
     # For tools
 

@@ -1,0 +1,160 @@
+import asyncio
+from typing import Any
+
+import pytest
+
+from perdure import LinkedProcessDown, Overflow, process
+from perdure.process import LinkDown, ProcessOptions
+from perdure.testing import simulated
+from tests.process.tiny import (
+    crash,
+    end_of,
+    link_down_of,
+    others_rest,
+    wait_forever,
+    waiting_events,
+)
+
+
+@simulated
+async def test_links_are_not_trapped_by_default() -> None:
+    assert process.get_options().trap_links is False
+
+
+@simulated
+async def test_an_option_that_is_set_is_read_again() -> None:
+    process.set_options(trap_links=True)
+    assert process.get_options().trap_links is True
+    process.set_options(trap_links=False)
+    assert process.get_options().trap_links is False
+
+
+@simulated
+async def test_children_do_not_inherit_options() -> None:
+    async def child() -> bool:
+        return process.get_options().trap_links
+
+    process.set_options(trap_links=True)
+    assert (await end_of(child)).value is False
+
+
+@simulated
+async def test_a_task_inside_a_process_sets_the_options_of_the_process() -> None:
+    async def inner() -> None:
+        process.set_options(trap_links=True)
+
+    await asyncio.create_task(inner())
+    assert process.get_options().trap_links is True
+
+
+@simulated
+async def test_an_option_that_is_not_named_keeps_its_value() -> None:
+    process.set_options(trap_links=True, mailbox_limit=5)
+    process.set_options(overflow="drop_oldest")
+    assert process.get_options() == ProcessOptions(True, 5, Overflow.DROP_OLDEST)
+
+
+BAD_OPTIONS: list[dict[str, Any]] = [
+    {"trap_links": 1},
+    {"trap_links": None},
+    {"trap_links": "yes"},
+    {"mailbox_limit": 0},
+    {"mailbox_limit": True},
+    {"mailbox_limit": "5"},
+    {"overflow": "explode"},
+    {"colour": "red"},
+]
+
+
+@pytest.mark.parametrize("bad", BAD_OPTIONS, ids=str)
+def test_one_bad_option_lets_none_of_the_call_count(bad: dict[str, Any]) -> None:
+    @simulated
+    async def main() -> None:
+        before = process.get_options()
+        good = {"trap_links": True, "mailbox_limit": 3} | bad
+        with pytest.raises((ValueError, TypeError), match=repr(bad.popitem()[1])):
+            process.set_options(**good)
+        assert process.get_options() == before
+
+    # The message must name the bad value, or the option that does not exist.
+    main() if "colour" not in bad else _unknown_option_is_named()
+
+
+def _unknown_option_is_named() -> None:
+    @simulated
+    async def main() -> None:
+        with pytest.raises(ValueError, match="'colour' is not supported; the options are trap_li"):
+            process.set_options(trap_links=True, colour="red")
+        assert process.get_options() == ProcessOptions()
+
+    main()
+
+
+# When the option counts
+
+
+@simulated
+async def test_a_link_down_is_judged_when_it_arrives_and_not_when_it_is_read() -> None:
+    async def child() -> list[type]:
+        process.set_options(trap_links=True)
+        process.spawn_linked(crash)
+        await others_rest()
+        process.set_options(trap_links=False)
+        await others_rest()
+        return [type(event) for event in await waiting_events()]
+
+    assert (await end_of(child)).value == [LinkDown]
+
+
+@simulated
+async def test_who_stops_trapping_dies_of_the_next_failure() -> None:
+    async def child() -> None:
+        process.set_options(trap_links=True)
+        await link_down_of(process.spawn_linked(crash))
+        process.set_options(trap_links=False)
+        process.spawn_linked(crash)
+        await wait_forever()
+
+    assert isinstance((await end_of(child)).error, LinkedProcessDown)
+
+
+@simulated
+async def test_trapping_does_not_save_a_process_from_its_own_failure() -> None:
+    async def child() -> None:
+        process.set_options(trap_links=True)
+        await crash("own")
+
+    assert str((await end_of(child)).error) == "own"
+
+
+@simulated
+async def test_a_trapped_link_down_waits_for_a_process_that_does_not_listen_yet() -> None:
+    process.set_options(trap_links=True)
+    pid = process.spawn_linked(crash)
+    await process.sleep("1h")
+    await link_down_of(pid)
+
+
+# Within a block
+
+
+@simulated
+async def test_links_are_trapped_within_the_block_only() -> None:
+    with process.trap_links():
+        assert process.get_options().trap_links is True
+    assert process.get_options().trap_links is False
+
+
+@simulated
+async def test_blocks_can_be_nested() -> None:
+    with process.trap_links():
+        with process.trap_links():
+            pass
+        assert process.get_options().trap_links is True
+
+
+@simulated
+async def test_a_failure_in_the_block_restores_the_option() -> None:
+    with pytest.raises(ValueError, match="boom"), process.trap_links():
+        await crash()
+    assert process.get_options().trap_links is False
