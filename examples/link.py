@@ -28,9 +28,9 @@ async def worker_main() -> str:
 
     # Wait for the LINK_DOWN when the target ends.
     result = await select(events, after("3s"))
-    if isinstance(result.value, process.LinkDown):
-        return "LINK_DOWN_RECEIVED"
-    process.fail("no LINK_DOWN received")
+    if not isinstance(result.value, process.LinkDown):
+        process.fail("no LINK_DOWN received")
+    return "LINK_DOWN_RECEIVED"
 
 
 async def main() -> None:

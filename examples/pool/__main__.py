@@ -14,18 +14,15 @@ A second one kills at once; the exit code is then 130 or 143."""
 
 
 async def main(worker_count: int = 4, job_count: int | None = 40) -> None:
-    jobs = await dispatch(worker_count, job_count)
-    print(f"\n{summary(jobs)}")
+    count = "endless" if job_count is None else job_count
+    print(f"{worker_count} workers, {count} jobs; some jobs crash the worker that does them.\n")
+    print(f"\n{summary(await dispatch(worker_count, job_count))}")
 
 
 def summary(jobs: Jobs) -> str:
+    total = "" if jobs.count is None else f" of {jobs.count}"
     given_up = ", ".join(map(str, jobs.given_up)) or "none"
-    count = "" if jobs.count is None else f" of {jobs.count}"
-    return (
-        f"Jobs done:     {jobs.done}{count}\n"
-        f"Given up:      {given_up}\n"
-        f"Crashes:       {jobs.crashes}, and nothing else was disturbed"
-    )
+    return f"Jobs done:  {jobs.done}{total}\nGiven up:   {given_up}\nCrashes:    {jobs.crashes}"
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -43,10 +40,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number of 1 or more, not {text!r}")
+    return int(text)
 
 
 if __name__ == "__main__":

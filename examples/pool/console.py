@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import sys
 
 COLOURS = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m"}
@@ -28,6 +29,8 @@ class Line(logging.Formatter):
 
 def show_reports(*, verbose: bool) -> None:
     """Print what is logged."""
+    if hasattr(signal, "SIGPIPE"):  # when nobody reads any more, as after `| head`, end quietly
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     colourful = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(Line(whole=verbose, colourful=colourful))

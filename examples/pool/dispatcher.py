@@ -37,6 +37,7 @@ async def dispatch(worker_count: int, job_count: int | None) -> "Jobs":
     process.cancel(supervisor, "3s")
     while not isinstance(news := await next_news(), process.Exit) or news.sender is not supervisor:
         jobs.note(news)
+    log.info("All workers have ended")
     return jobs
 
 

@@ -57,7 +57,7 @@ def start_worker(workers: Workers, worker_id: int) -> None:
     try:
         pid = process.spawn_linked_monitored(task_worker, worker_id)
     except SpawnError as error:
-        log.error("Failed to start worker %s: %s", worker_id, error)
+        log.warning("Failed to start worker %s: %s", worker_id, error)
         return
     workers[pid] = Worker(worker_id, now())
     log.info("Worker %s started: %s", worker_id, pid)

@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 FENCE = re.compile(r"```(\w*)\s*$")
@@ -62,15 +63,15 @@ def blocks(text: str) -> Iterator[Block]:
 
 def examples(text: str) -> Iterator[Example]:
     found = list(blocks(text))
-    for block, following in zip(found, [*found[1:], None], strict=True):
+    for block, following in zip_longest(found, found[1:]):
         if block.kind != "python":
             continue
-        prints = following is not None and following.kind == "output" and following.close
+        prints = following and following.kind == "output" and following.close
         mark = NOT_RUN.fullmatch(block.before)
         yield Example(
             block.line,
             block.code,
-            following.code if prints and following is not None else None,
+            following.code if prints else None,
             mark[1].strip(": ") if mark else None,
         )
 
@@ -98,7 +99,7 @@ def _run(example: Example, page: Path) -> tuple[str, str]:
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
-            exec(compile(code, str(page), "exec"), module)  # noqa: S102  our own pages
+            exec(compile(code, str(page), "exec"), module)
             for name, thing in tuple(module.items()):
                 if name.startswith("test_") and callable(thing):
                     thing()

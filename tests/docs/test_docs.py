@@ -1,25 +1,159 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import perdure
+from perdure import process, telemetry, testing
+from tests.doc_links import broken_links
 from tests.docs.examples import examples, failures
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 WITH_EXAMPLES = [page for page in PAGES if any(examples(page.read_text("utf-8")))]
-LONGEST_RUN = 30  # seconds: a page that hangs is ended by force
+LONGEST_RUN = 50  # seconds: a page that hangs is ended by force
+
+SPAN = re.compile(r"`([^`\n]+)`")
+DOTTED = re.compile(r"\b(perdure|process|telemetry)\.(\w+)")
+MODULES = {"perdure": perdure, "process": process, "telemetry": telemetry}
+FILE = re.compile(r"\b(?:(?:base|process|testing)/)?[a-z_]+\.py\b")
+LONGEST_DECISION = 60  # lines: a decision fits on one page
 
 
 def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+def text_of(*pages: Path) -> str:
+    return "\n".join(page.read_text("utf-8") for page in pages)
+
+
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=name_of)
 def test_the_examples_of_the_page_run_and_print_what_it_says(page: Path) -> None:
+    # An OS process for each page: one that hangs can be ended, whatever its program catches.
     command = [sys.executable, "-W", "error", "-m", "tests.docs.examples", name_of(page)]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=LONGEST_RUN, check=False
     )
     assert done.returncode == 0, f"\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_links_of_the_page_resolve(page: Path) -> None:
+    assert list(broken_links(page, ROOT)) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_page_speaks_of_names_that_exist(page: Path) -> None:
+    spans = " ".join(SPAN.findall(page.read_text("utf-8")))
+    unknown = [
+        f"{module}.{name}"
+        for module, name in DOTTED.findall(spans)
+        if name != "py" and not hasattr(MODULES[module], name)
+    ]
+    assert unknown == []
+
+
+def test_every_public_name_is_documented() -> None:
+    text = text_of(*PAGES)
+    names = {*perdure.__all__, *process.__all__, *testing.__all__}
+    assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_the_architecture_names_every_file_and_no_other() -> None:
+    page = DOCS / "ARCHITECTURE.md"
+    source = ROOT / "src" / "perdure"
+    real = {path.name for path in source.rglob("*.py")}
+    named = {Path(path).name for path in FILE.findall(page.read_text("utf-8"))}
+    assert named - real == set()
+    assert real - named == set()
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text("utf-8")
+    assert [page for page in PAGES[1:] if page.relative_to(DOCS).as_posix() not in navigation] == []
+
+
+def test_a_decision_fits_on_a_page() -> None:
+    decisions = sorted((DOCS / "adr").glob("*.md"))
+    assert decisions
+    assert [page for page in decisions if len(text_of(page).splitlines()) > LONGEST_DECISION] == []
+
+
+# The finder itself
+
+PLANTED = """\
+# A page
+
+```python
+print("fine")
+```
+
+```output
+fine
+```
+
+```python
+x = 1
+raise SystemExit("broken")
+```
+
+```python
+print("one")
+```
+
+It prints:
+
+```output
+two
+```
+
+<!-- not run: it would never end -->
+```python
+while True: ...
+```
+
+<!-- not run -->
+```python
+while True: ...
+```
+
+```python
+def test_it() -> None:
+    assert 1 == 2
+```
+
+```python
+print("what follows is no output of this")
+```
+
+Some words.
+
+More words.
+
+```output
+of nothing
+```
+
+```sh
+exit 1
+```
+"""
+
+
+def test_what_is_wrong_with_an_example_is_found_at_its_line(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PLANTED, "utf-8")
+    found = [failure.removeprefix(f"{page}:") for failure in failures(page)]
+    assert [failure.splitlines()[0] for failure in found] == [
+        "11: the example fails",
+        "16: the example prints",
+        "32: an example is left out only with a reason",
+        "36: the example fails",
+    ]
+    assert f'File "{page}", line 13, in <module>' in found[0]
+    assert "SystemExit: broken" in found[0]
+    assert found[1].splitlines()[1:] == ["one", "instead of", "two"]

@@ -2,8 +2,8 @@ import asyncio
 import copy
 
 from perdure import process
-from perdure.testing import simulated
-from tests.process.tiny import end_of, exit_of, give, others_rest, wait_forever
+from perdure.testing import simulate, simulated
+from tests.process.tiny import exit_of, give, others_rest, wait_forever
 
 
 @simulated
@@ -102,12 +102,8 @@ async def test_alive_takes_a_name_too() -> None:
     assert not process.alive("worker")
 
 
-@simulated
-async def test_a_pid_outlives_its_runtime_as_a_dead_one() -> None:
-    pids: list[process.Pid] = []
+def test_a_pid_outlives_its_runtime_as_a_dead_one() -> None:
+    async def main() -> process.Pid:
+        return process.self_pid()
 
-    async def main() -> None:
-        pids.append(process.self_pid())
-
-    await end_of(main)
-    assert not process.alive(pids[0])
+    assert not process.alive(simulate(main))

@@ -175,23 +175,30 @@ class Killed(ProcessExit):
 class LinkedProcessDown(ProcessExit):
     """The process ended because one that it was linked to did.
 
-    `pid` is that neighbour, `reason` what the neighbour died of, and `root` the first cause,
-    however many links away.
+    `pid` is that neighbour, `reason` the first cause, however many links away:
+    a failure that walks a chain of ten thousand processes is told as one step.
     """
 
     def __init__(self, pid: Pid, reason: BaseException) -> None:
-        self.pid = pid
-        self.reason = reason
-        # The first cause, not the neighbour's: a chain of ten thousand prints as one step.
-        self.__cause__ = reason.root if isinstance(reason, LinkedProcessDown) else reason
+        if isinstance(reason, LinkedProcessDown):
+            reason = reason.reason
+            self.args = (pid, reason)
+        self.__cause__ = reason
 
     @property
-    def root(self) -> BaseException:
+    def pid(self) -> Pid:
+        """The neighbour that died."""
+        return self.args[0]
+
+    @property
+    def reason(self) -> BaseException:
         """The first cause."""
-        return self.__cause__ or self.reason
+        return self.args[1]
+
+    root = reason
 
     def __str__(self) -> str:
-        return f"linked process {self.pid} died: {describe(self.root)}"
+        return f"linked process {self.pid} died: {describe(self.reason)}"
 
 
 def is_normal(reason: BaseException | None) -> bool:

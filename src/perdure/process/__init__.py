@@ -1,10 +1,10 @@
 """The kernel: processes on one asyncio loop, and the verbs to use them.
 
-    from perdure import process
+from perdure import process
 
-    pid = process.spawn_monitored(worker, 1)
-    process.send(pid, "work", "a")
-    event = await process.events().receive()
+pid = process.spawn_monitored(worker, 1)
+process.send(pid, "work", "a")
+event = await process.events().receive()
 """
 
 from perdure.base.errors import is_normal, is_planned

@@ -94,20 +94,20 @@ def make_coroutine(function: Function, args: tuple[Any, ...]) -> Coroutine[Any, 
     return coro  # pyright: ignore[reportUnknownVariableType]
 
 
-def check_function(function: object) -> None:
+def check_function(function: object, verb: str = "spawn") -> None:
     """Refuse what is no `async def` function, without calling it."""
     if type(function) is FunctionType:
         if function.__code__.co_flags & CO_COROUTINE:
             return
-    elif inspect.iscoroutinefunction(function):
-        return
-    elif callable(function) and inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+    elif inspect.iscoroutinefunction(function) or (
+        callable(function) and inspect.iscoroutinefunction(getattr(function, "__call__", None))
+    ):
         return
     if isinstance(function, CoroutineType):
         function.close()
         raise SpawnError(
-            f"spawn takes the function and its arguments, not a coroutine: write "
-            f"spawn({function.__name__}, …) instead of spawn({function.__name__}(…))"
+            f"{verb} takes the function and its arguments, not a coroutine: write "
+            f"{verb}({function.__name__}, …) instead of {verb}({function.__name__}(…))"
         )
     raise SpawnError(
         f"a process runs an `async def` function; {_spell(function)} is none"

@@ -6,6 +6,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from perdure.base.pid import Pid, Ref
+from perdure.process.exits import Upgrade
 
 if TYPE_CHECKING:
     from perdure.process.process import Process
@@ -27,6 +28,7 @@ class Bonds:
         "releases",
         "repeat",
         "tasks",
+        "upgrade",
         "watchers",
         "watching",
     )
@@ -46,6 +48,7 @@ class Bonds:
         self.deadline: asyncio.TimerHandle | None = None  # of the earliest cancel
         self.repeat: asyncio.TimerHandle | None = None  # the next repetition of a kill
         self.label: str | None = None  # a name for tools
+        self.upgrade: Upgrade | None = None  # the code to go on with
 
     def add_link(self, peer: "Process") -> None:
         """Tie to a peer."""

@@ -1,18 +1,18 @@
 """Channels, values from one process to another in order, and `select`.
 
 A channel is also a *case* of `select`: anything with `poll`, `join` and `leave` is.
-The rule that keeps order: waiters stand in a line, only the first may take,
-and whoever leaves the line wakes the next one if there is something for it.
+The rule that keeps order: receivers stand in a line, only the first for whom there is something
+may take, and whoever changes anything wakes that one.
 """
 
 import types
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from perdure.base.errors import ChannelClosed
 from perdure.process.current import current_waiter
-from perdure.process.waiter import Waiter
+from perdure.process.waiter import NOBODY, Waiter
 
 T = TypeVar("T")
 
@@ -61,13 +61,22 @@ class Channel(Generic[T]):
     in which they came.
     """
 
-    __slots__ = ("__weakref__", "_items", "_receivers", "_senders", "capacity", "closed")
+    __slots__ = (
+        "__weakref__",
+        "_certain",
+        "_items",
+        "_receivers",
+        "_senders",
+        "capacity",
+        "closed",
+    )
 
     def __init__(self, capacity: int = 0) -> None:
-        self.capacity = capacity if capacity > 0 else 0
+        self.capacity = max(0, capacity)
         self.closed = False
         self._items: deque[T] = NOTHING
         self._receivers: list[Waiter] = []
+        self._certain = 0  # those of them that wait for nothing else
         self._senders: list[SendCase[T]] = NOTHING
 
     def __len__(self) -> int:
@@ -92,38 +101,61 @@ class Channel(Generic[T]):
         return (yield from self._receive())
 
     def _receive(self) -> Generator[Any, None, T]:
-        if not self._receivers and self._ready():
-            return self._take()
+        if self._turn_of(None):
+            return self._take(None)
         waiter = current_waiter()
         self.join(waiter)
+        self._certain += 1
         try:
             while True:
                 yield waiter.pause()
-                if self._receivers[0] is waiter and self._ready():
-                    return self._take()
+                if self._turn_of(waiter):
+                    return self._take(waiter)
         finally:
+            self._certain -= 1
             self.leave(waiter)
 
-    async def __aiter__(self) -> AsyncIterator[T]:
-        while True:
-            try:
-                value = await self.receive()
-            except ChannelClosed:
-                return
-            yield value
+    def __aiter__(self) -> Self:
+        return self
 
-    def _ready(self) -> bool:
-        return bool(self._items or self._senders or self.closed)
+    async def __anext__(self) -> T:
+        try:
+            return await self.receive()
+        except ChannelClosed:
+            raise StopAsyncIteration from None
 
-    def _take(self) -> T:
+    def _has_for(self, waiter: Waiter | None) -> bool:
+        """Tell whether there is anything for a receiver; its own offer is nothing for it."""
+        if self._items or self.closed:
+            return True
+        return any(offer.waiter is not waiter for offer in self._senders)
+
+    def _turn_of(self, waiter: Waiter | None) -> bool:
+        """Tell whether a receiver may take now: nobody before it in the line can."""
+        for other in self._receivers:
+            if other is waiter:
+                break
+            if self._has_for(other):
+                return False
+        return self._has_for(waiter)
+
+    def _take(self, waiter: Waiter | None) -> T:
         if self._items:
             value = self._items.popleft()
-            if self._senders:  # the freed place goes to the sender who waits longest
-                self._items.append(self._senders[0].accept())
+            if self._senders and len(self._items) < self.capacity:
+                self._items.append(self._senders[0].accept())  # it waited longest for the place
             return value
-        if self._senders:
-            return self._senders[0].accept()
+        for offer in self._senders:
+            if offer.waiter is not waiter:
+                return offer.accept()
         raise ChannelClosed
+
+    def _wake_next(self) -> None:
+        """Wake the first in the line for whom there is something."""
+        for waiter in self._receivers:
+            if self._has_for(waiter):
+                waiter.wake()
+                return
 
     # Sending
 
@@ -139,21 +171,22 @@ class Channel(Generic[T]):
     def close(self) -> None:
         """Close it: nothing more can be sent, what is in it can still be received."""
         self.closed = True
-        for offer in tuple(self._senders):
+        offers, self._senders = self._senders, NOTHING
+        for offer in offers:
             offer.waiter.wake()
         for waiter in tuple(self._receivers):
             waiter.wake()
 
-    def _room(self) -> bool:
-        # A receiver who waits is room for one more, also without any capacity.
-        return not self._senders and len(self._items) < self.capacity + len(self._receivers)
-
-    def _put(self, value: T) -> None:
+    def _accepts(self, value: T) -> bool:
+        """Take a value over if that is possible at once; those who wait to send come first."""
+        # A receiver that waits for this channel alone will take one, so it is room for one.
+        if self._senders or len(self._items) >= self.capacity + self._certain:
+            return False
         if self._items is NOTHING:
             self._items = deque()
         self._items.append(value)
-        if self._receivers:
-            self._receivers[0].wake()
+        self._wake_next()
+        return True
 
     # As a case of `select`
 
@@ -165,23 +198,25 @@ class Channel(Generic[T]):
         """Give the case "send this value"."""
         return SendCase(self, value)
 
+    def check_reader(self) -> None:
+        """Refuse whoever may not receive here; anybody may from a plain channel."""
+
     def poll(self, waiter: Waiter | None) -> Selected | None:
-        if self._receivers and self._receivers[0] is not waiter:
+        if not self._turn_of(waiter):
             return None
-        if not self._ready():
-            return None
-        if self._items or self._senders:
-            return Selected(self, self._take(), True)
-        return Selected(self, None, False)
+        try:
+            return Selected(self, self._take(waiter), True)
+        except ChannelClosed:
+            return Selected(self, None, False)
 
     def join(self, waiter: Waiter) -> None:
         self._receivers.append(waiter)
 
     def leave(self, waiter: Waiter) -> None:
-        line = self._receivers
-        line.remove(waiter)
-        if line and self._ready():
-            line[0].wake()
+        if waiter in self._receivers:
+            self._receivers.remove(waiter)
+        if self._receivers:
+            self._wake_next()
 
 
 class SendCase(Generic[T]):
@@ -189,12 +224,11 @@ class SendCase(Generic[T]):
 
     __slots__ = ("channel", "siblings", "taken", "value", "waiter")
 
-    waiter: Waiter
-
     def __init__(self, channel: Channel[T], value: T) -> None:
         self.channel = channel
         self.value = value
         self.taken = False
+        self.waiter: Waiter = NOBODY
         # The offers of the same select: when one is taken, the others are void at once,
         # since the select itself may run only after a second receiver has looked.
         self.siblings: Collection[SendCase[Any]] = ()
@@ -203,17 +237,18 @@ class SendCase(Generic[T]):
         channel = self.channel
         if channel.closed:
             raise ChannelClosed("cannot send: the channel is closed")
-        if not channel._room():  # noqa: SLF001
+        if not channel._accepts(self.value):  # noqa: SLF001
             return None
-        channel._put(self.value)  # noqa: SLF001
         return self.selected()
 
     def join(self, waiter: Waiter) -> None:
         self.waiter = waiter
+        self.taken = False
         channel = self.channel
         if channel._senders is NOTHING:  # noqa: SLF001
             channel._senders = []  # noqa: SLF001
         channel._senders.append(self)  # noqa: SLF001
+        channel._wake_next()  # noqa: SLF001 - a select may stand there, which takes when it runs
 
     def leave(self, waiter: Waiter) -> None:  # noqa: ARG002
         if self in self.channel._senders:  # noqa: SLF001
@@ -282,7 +317,9 @@ def select(
         ChannelClosed: A send case waits on a channel that is closed.
     """
     for case in cases:
-        if not isinstance(case, Channel | SendCase):
+        if isinstance(case, Channel):
+            case.check_reader()
+        elif not isinstance(case, SendCase):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(
                 f"select waits for channels and channel.case_send(value), not for {case!r}"
             )

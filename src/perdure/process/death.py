@@ -13,6 +13,8 @@ So who hears of a death can at once take over its name, its socket, its place.
 
 import asyncio
 import ctypes
+import signal
+from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,21 +31,22 @@ if TYPE_CHECKING:
     from perdure.process.process import Process
     from perdure.process.runtime import Runtime
 
+_NO_CONTEXT = Context()
+
 EXIT_EVENT = ("perdure", "process", "exit")
 
 
 def finish(process: "Process", value: object, error: BaseException | None) -> None:
     """Begin the end: the coroutine has finished."""
     process.state = ENDING
-    if isinstance(error, Upgrade) and process.outcome is None:
-        error = _upgrade(process, error)
-    elif process.outcome is None:
-        process.outcome = verdict(value, error)
-        if error is not None and error.__traceback__ is not None:
-            # Our own frame goes: people look for their code, and it would keep the process alive.
-            error.__traceback__ = error.__traceback__.tb_next
+    if process.outcome is None:
+        if isinstance(error, Upgrade):
+            process.tie().upgrade = error
+        else:
+            process.outcome = verdict(value, error)
+            _cut_own_frame(error)
     if isinstance(error, KeyboardInterrupt):
-        process.runtime.interrupted()
+        process.runtime.interrupted(signal.SIGINT)
     if process.bonds is not None and process.bonds.tasks:
         cancel_tasks(process.bonds)
         insist(process)
@@ -51,23 +54,36 @@ def finish(process: "Process", value: object, error: BaseException | None) -> No
         _settle(process)
 
 
-def _upgrade(process: "Process", upgrade: Upgrade) -> None:
+def _cut_own_frame(error: BaseException | None) -> None:
+    """Cut our frame off a traceback: people look for their code, and it would keep the process."""
+    if error is not None and error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
+
+
+def _settle(process: "Process") -> None:
+    if process.outcome is None:
+        _upgrade(process, process.tie())
+    if process.outcome is not None:
+        bury(process, process.outcome)
+
+
+def _upgrade(process: "Process", bonds: Bonds) -> None:
+    """Let the same process go on with new code, or fail in it."""
+    upgrade, bonds.upgrade = bonds.upgrade, None
+    assert upgrade is not None
+    if bonds.repeat is not None:
+        bonds.repeat.cancel()
+        bonds.repeat = None
     try:
         process.coro = upgrade.function(*upgrade.args)
     except Exception as error:  # noqa: BLE001 - a mistake in the new code ends the process
         error.add_note("raised while the process was being upgraded")
         process.outcome = ExitResult(None, error)
-    else:
-        process.function, process.args = upgrade.function, upgrade.args
-        process.must_cancel = False
-
-
-def _settle(process: "Process") -> None:
-    if process.outcome is None:  # upgraded: the same process runs on, with new code
-        process.state = PARKED
-        process.wake()
-    else:
-        bury(process, process.outcome)
+        return
+    process.function, process.args = upgrade.function, upgrade.args
+    process.must_cancel = False
+    process.state = PARKED
+    process.wake()
 
 
 # Tasks of asyncio that belong to a process
@@ -102,10 +118,16 @@ def cancel_tasks(bonds: Bonds) -> None:
 
 def kill(process: "Process", detail: object = None) -> None:
     """End a process by force: nothing that its code does changes the outcome any more."""
-    if process.state < ENDING:
+    if process.state != DEAD:
         process.outcome = ExitResult(None, Killed(detail))  # also over an exit signal it obeys
-        process.interrupt()
+        _hurry(process)
         insist(process)
+
+
+def _hurry(process: "Process") -> None:
+    process.interrupt()
+    if process.state == ENDING:
+        cancel_tasks(process.tie())
 
 
 def insist(process: "Process") -> None:
@@ -120,17 +142,13 @@ def _wait_and_insist(process: "Process", limit: float) -> None:
 
 
 def _insist_again(process: "Process", limit: float) -> None:
-    bonds = process.tie()
-    if process.outcome is None:  # upgraded: it goes on
-        bonds.repeat = None
-    elif process.loop.time() >= limit:
-        _abandon(process, process.outcome)
-    else:
-        if isinstance(process.outcome.error, Killed):  # others may take their time to clean up
-            process.interrupt()
-            if process.state == ENDING:
-                cancel_tasks(bonds)
-        _wait_and_insist(process, limit)
+    if process.loop.time() >= limit:
+        stuck = Killed("tasks of its old code did not end")
+        _abandon(process, process.outcome or ExitResult(None, stuck))
+        return
+    if process.outcome is not None and isinstance(process.outcome.error, Killed):
+        _hurry(process)  # others may take their time to clean up
+    _wait_and_insist(process, limit)
 
 
 def _abandon(process: "Process", outcome: ExitResult) -> None:
@@ -156,7 +174,7 @@ def bury(process: "Process", outcome: ExitResult) -> None:
     """Do what is left to do, from step 3 on."""
     runtime, bonds = process.runtime, process.bonds
     if outcome.error is not None and process is not runtime.root:
-        report_crash(process, outcome.error)
+        process.context.run(report_crash, process, outcome.error)
     if bonds is not None:
         _release(runtime, bonds)
     process.state = DEAD
@@ -169,6 +187,7 @@ def bury(process: "Process", outcome: ExitResult) -> None:
             process.loop.call_soon(callback, process, context=context)
         process.bonds = None
     process.close_mailbox()
+    process.context = _NO_CONTEXT  # it knows the process: a dead one must not keep itself
     if runtime.burials:
         runtime.tell_of_burial()
     if telemetry.has_handlers(EXIT_EVENT):

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from perdure.base.errors import ChannelClosed, MailboxFull, NotOwner
 from perdure.base.settings import Overflow
-from perdure.process.channel import NOTHING, Channel, Selected
+from perdure.process.channel import NOTHING, Channel
 from perdure.process.current import CURRENT
 from perdure.process.event import Event, ExitResult, Message
 from perdure.process.tasklike import RUNNING, TaskLike
-from perdure.process.waiter import PARK, Waiter
+from perdure.process.waiter import PARK
 
 if TYPE_CHECKING:
     from perdure.process.request import Request
@@ -55,7 +55,7 @@ class Inlet(Channel[T]):
         """
         owner, line = self.owner, self._receivers
         if owner.state != RUNNING or line or self.closed:
-            self._check_reader()
+            self.check_reader()
             return (yield from self._receive())
         if self._items:
             return self._items.popleft()
@@ -72,10 +72,6 @@ class Inlet(Channel[T]):
             if self.closed:
                 raise ChannelClosed
 
-    def poll(self, waiter: Waiter | None) -> Selected | None:
-        self._check_reader()
-        return super().poll(waiter)
-
     def drop_oldest(self) -> None:
         """Make room by forgetting the value that waits longest."""
         self._items.popleft()
@@ -87,7 +83,7 @@ class Inlet(Channel[T]):
             self._items = deque(value for value in self._items if not unwanted(value))
         return removed
 
-    def _check_reader(self) -> None:
+    def check_reader(self) -> None:
         if CURRENT.get(None) is not self.owner:
             raise NotOwner(f"this channel belongs to {self.owner.pid}: only that process reads it")
 

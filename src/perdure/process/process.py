@@ -15,7 +15,7 @@ from perdure.process.current import CURRENT
 from perdure.process.death import finish
 from perdure.process.event import ExitResult, LinkDown
 from perdure.process.mailbox import Mailbox
-from perdure.process.tasklike import ENDING, PARKED, READY, RUNNING, TaskLike
+from perdure.process.tasklike import DEAD, PARKED, READY, RUNNING, TaskLike
 from perdure.process.waiter import PARK
 
 if TYPE_CHECKING:
@@ -133,9 +133,13 @@ class Process(Mailbox):
 
     def condemn(self, outcome: ExitResult) -> None:
         """Decide how the process ends, and interrupt it once: its cleanup may take its time."""
-        if self.outcome is None and self.state < ENDING:
+        if self.outcome is None and self.state != DEAD:
             self.outcome = outcome
             self.interrupt()
+
+    def runs_now(self) -> bool:
+        """Tell whether it is the process itself that runs, and not a task in it."""
+        return self.state == RUNNING
 
     def interrupt(self) -> None:
         """Raise a CancelledError where the code waits."""

@@ -30,7 +30,17 @@ class Request(Generic[R]):
     at once or later, itself or by another process.
     """
 
-    __slots__ = ("_error", "_open", "_server", "_value", "_waiter", "body", "done", "sender")
+    __slots__ = (
+        "_error",
+        "_open",
+        "_server",
+        "_value",
+        "_waiter",
+        "body",
+        "done",
+        "sender",
+        "timer",
+    )
 
     def __init__(
         self,
@@ -40,9 +50,10 @@ class Request(Generic[R]):
         waiter: Waiter,
         calls: "dict[Request[Any], None]",
     ) -> None:
-        self.body = body
+        self.body: Any = body
         self.sender = sender
         self.done = False
+        self.timer: asyncio.TimerHandle | None = None
         self._server = server
         self._open = calls
         self._waiter = waiter
@@ -76,6 +87,8 @@ class Request(Generic[R]):
     def _finish(self) -> None:
         self.done = True
         self._open.pop(self, None)
+        if self.timer is not None:
+            self.timer.cancel()
         self._waiter.wake()
 
     def give_up(self) -> None:
@@ -118,6 +131,9 @@ def ask(
     return request.answer()
 
 
+# So many lengths of time-outs have a queue; with more of them, a timer for each call is cheaper.
+_QUEUES = 16
+
 # A queue of time-outs is cleaned of answered calls when it has grown to this, and then doubled.
 _FIRST_CLEANING = 256
 
@@ -142,6 +158,9 @@ class Deadlines:
         queue = self._queues.get(limit)
         when = self._loop.time() + limit
         if queue is None:
+            if len(self._queues) >= _QUEUES:
+                request.timer = self._loop.call_at(when, request.expire, limit)
+                return
             queue = self._queues[limit] = deque()
             self._timers[limit] = self._loop.call_at(when, self._look, limit)
         else:

@@ -25,6 +25,9 @@ class AdoptedProcess(Process):
         self.state = WAITING
         self._interrupts = 0
 
+    def runs_now(self) -> bool:
+        return asyncio.current_task() is self.task
+
     def interrupt(self) -> None:
         self._interrupts += 1
         self.task.cancel()

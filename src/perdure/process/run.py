@@ -48,24 +48,34 @@ def run_in(
     loop_factory: LoopFactory | None = None,
 ) -> Any:
     """Run `main` as the root process of a given runtime."""
-    check_function(main)
+    check_function(main, "run")
+    _check_no_loop()
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        received, outcome = runner.run(_serve(runtime, main, args))
+        outcome = runner.run(_serve(runtime, main, args))
     if outcome.error is None:
         return outcome.value
-    if received == [signal.SIGINT]:
+    if runtime.received and runtime.received[0] is signal.SIGINT:
         raise KeyboardInterrupt
-    if received:
-        raise SystemExit(128 + received[0])
+    if runtime.received:
+        raise SystemExit(128 + runtime.received[0])
     raise outcome.error
 
 
-async def _serve(
-    runtime: Runtime, main: Function, args: tuple[Any, ...]
-) -> tuple[list[signal.Signals], ExitResult]:
+def _check_no_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(
+        "perdure.run() makes a loop of its own and cannot be called in a running event loop: "
+        "use `async with perdure.Runtime():` there, or process.spawn() if this is a process"
+    )
+
+
+async def _serve(runtime: Runtime, main: Function, args: tuple[Any, ...]) -> ExitResult:
     runtime.open(asyncio.get_running_loop())
     try:
-        with _signals(runtime) as received:
+        with _signals(runtime):
             root = give_birth(runtime, None, main, args, Options())
             runtime.root = root
             await runtime.wait_for(root)
@@ -73,28 +83,22 @@ async def _serve(
     finally:
         runtime.close()
     assert root.outcome is not None
-    return received, root.outcome
+    return root.outcome
 
 
 @contextlib.contextmanager
-def _signals(runtime: Runtime) -> Iterator[list[signal.Signals]]:
+def _signals(runtime: Runtime) -> Iterator[None]:
     """Stop in order on SIGINT and SIGTERM, where this thread may handle signals at all."""
-    received: list[signal.Signals] = []
     if threading.current_thread() is not threading.main_thread():
-        yield received
+        yield
         return
-
-    def stop(number: signal.Signals) -> None:
-        received.append(number)
-        runtime.interrupted()
-
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.getsignal(number) for number in numbers]
     for number in numbers:
         with contextlib.suppress(NotImplementedError):  # not every loop can
-            runtime.loop.add_signal_handler(number, stop, number)
+            runtime.loop.add_signal_handler(number, runtime.interrupted, number)
     try:
-        yield received
+        yield
     finally:
         for number, handler in zip(numbers, before, strict=True):
             with contextlib.suppress(NotImplementedError):

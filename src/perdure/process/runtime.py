@@ -1,7 +1,8 @@
 """The runtime: all processes of one program, from the root process to the last one stopped."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import signal
+from collections.abc import Awaitable, Callable
 from contextvars import Token
 from types import TracebackType
 from typing import Any, Self
@@ -10,18 +11,16 @@ from perdure.base.clock import Clock, SystemClock
 from perdure.base.errors import NotInProcess, Shutdown, SpawnError
 from perdure.base.pid import Pid
 from perdure.base.settings import Settings
+from perdure.process import factory
 from perdure.process.birth import Function
 from perdure.process.current import CURRENT
-from perdure.process.death import adopt_task, finish, kill
+from perdure.process.death import finish, kill
 from perdure.process.mailbox import Bound
 from perdure.process.process import Process
 from perdure.process.request import Deadlines
 from perdure.process.root import AdoptedProcess
 from perdure.process.scheduler import Scheduler, Shuffle
 from perdure.process.signal import stop_politely
-from perdure.process.tasklike import RUNNING, WAITING
-
-TaskFactory = Callable[..., "asyncio.Future[Any]"]
 
 INLINE = "inline"
 
@@ -53,8 +52,7 @@ class Runtime:
         self.stopping = Shutdown("the runtime stops")
         self._closers: list[Callable[[], None]] = []
         self.burials: list[asyncio.Future[None]] = []
-        self._inner_factory: TaskFactory | None = None
-        self._interrupts = 0
+        self.received: list[signal.Signals] = []  # that ask the program to stop
         self._token: Token[Process] | None = None
 
     # What processes ask of it
@@ -87,8 +85,7 @@ class Runtime:
         self.loop = loop
         self.scheduler = Scheduler(loop, self.settings, self._shuffle)
         self.deadlines = Deadlines(loop)
-        self._inner_factory = loop.get_task_factory()
-        loop.set_task_factory(self._make_task)
+        factory.install(loop)
 
     def at_close(self, closer: Callable[[], None]) -> None:
         """Call something when the runtime has moved out."""
@@ -97,40 +94,9 @@ class Runtime:
     def close(self) -> None:
         """Move out, and leave the loop as it was."""
         self.deadlines.close()
-        self.loop.set_task_factory(self._inner_factory)
+        factory.uninstall(self.loop)
         for closer in self._closers:
             closer()
-
-    def _make_task(
-        self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any
-    ) -> "asyncio.Future[Any]":
-        """Make a task that belongs to the process which asks for it, and ends with it."""
-        context = options.get("context")
-        owner = CURRENT.get(None) if context is None else context.get(CURRENT)
-        if self._inner_factory is None:
-            task = asyncio.Task(coro, loop=loop, **options)
-        else:
-            task = self._by_inner_factory(owner, loop, coro, options)
-        if owner is not None and owner.runtime is self and owner.pid.target is not None:
-            adopt_task(owner, task)  # pyright: ignore[reportArgumentType]
-        return task
-
-    def _by_inner_factory(
-        self,
-        owner: Process | None,
-        loop: asyncio.AbstractEventLoop,
-        coro: Coroutine[Any, Any, Any],
-        options: dict[str, Any],
-    ) -> "asyncio.Future[Any]":
-        assert self._inner_factory is not None
-        if owner is None or owner.state != RUNNING:
-            return self._inner_factory(loop, coro, **options)
-        # An eager factory runs the task right here: meanwhile it is not the process that runs.
-        owner.state = WAITING
-        try:
-            return self._inner_factory(loop, coro, **options)
-        finally:
-            owner.state = RUNNING
 
     async def stop(self) -> None:
         """End all processes: those without a living parent first, then those they leave."""
@@ -172,10 +138,10 @@ class Runtime:
         self.burials.append(burial)
         await burial
 
-    def interrupted(self) -> None:
+    def interrupted(self, number: signal.Signals) -> None:
         """Stop in order, because the user or the system asks for it; the second time at once."""
-        self._interrupts += 1
-        if self._interrupts > 1:
+        self.received.append(number)
+        if len(self.received) > 1:
             self.kill_all()
         elif self.root is not None and self.root.pid.target is not None:
             stop_politely(self.root, self.settings.stop_timeout)
@@ -199,16 +165,21 @@ class Runtime:
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
+    ) -> bool:
         root = self.root
-        assert isinstance(root, AdoptedProcess) and self._token is not None
+        assert isinstance(root, AdoptedProcess)
+        assert self._token is not None
         condemned = root.outcome
-        finish(root, None, error)
+        if root.pid.target is not None:  # not abandoned meanwhile
+            finish(root, None, error)
         CURRENT.reset(self._token)
         try:
             await self.wait_for(root)
             await self.stop()
         finally:
             self.close()
-        if condemned is not None and condemned.error is not None and root.absorb(error):
+        if condemned is None or not root.absorb(error):
+            return False
+        if condemned.error is not None:
             raise condemned.error
+        return True  # it ended itself, normally

@@ -7,6 +7,7 @@ so that a storm of messages cannot starve timers and I/O.
 import asyncio
 from collections import deque
 from collections.abc import Callable, MutableSequence
+from contextvars import Context
 from typing import TYPE_CHECKING
 
 from perdure.base.settings import Settings
@@ -23,7 +24,7 @@ Shuffle = Callable[[MutableSequence["Process"]], None]
 class Scheduler:
     """The queue of processes that can run now."""
 
-    __slots__ = ("_looks", "_shuffle", "_steps", "_turn_time", "awake", "loop", "ready")
+    __slots__ = ("_context", "_looks", "_shuffle", "_steps", "_turn_time", "awake", "loop", "ready")
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class Scheduler:
         self.ready: deque[Process] = deque()
         self.awake = False
         self._shuffle = shuffle
+        self._context = Context()
         self._steps = min(_STEPS_PER_LOOK, settings.turn_steps)
         self._looks = settings.turn_steps // self._steps
         self._turn_time = settings.turn_time
@@ -50,7 +52,9 @@ class Scheduler:
     def rouse(self) -> None:
         """Ask the loop for a turn."""
         self.awake = True
-        self.loop.call_soon(self.turn)
+        # In a context of its own: what happens in a turn is nobody's, least of all that of
+        # the process which happened to be woken first.
+        self.loop.call_soon(self.turn, context=self._context)
 
     def turn(self) -> None:
         """Let ready processes step until none is left or the budget is used up."""

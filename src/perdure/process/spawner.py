@@ -1,23 +1,22 @@
 """The verbs of starting: spawn and its family."""
 
-import asyncio
 import types
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Self
 
-from perdure.base.errors import CallExit, ProcError, ProcessExit
+from perdure.base.errors import CallExit, ProcError, ProcessExit, SpawnError
 from perdure.base.pid import Pid
+from perdure.base.settings import Overflow, Settings
 from perdure.process import signal
 from perdure.process.birth import PLAIN, Function, Options, check_function, give_birth
-from perdure.process.current import current
+from perdure.process.current import current, current_waiter
 from perdure.process.event import Message
 from perdure.process.exits import Upgrade
 from perdure.process.messaging import check_topic
 from perdure.process.names import check_name
 from perdure.process.process import Process
 from perdure.process.root import AdoptedProcess
-from perdure.process.current import current_waiter
 
 Values = Mapping[str, Any]
 
@@ -91,7 +90,7 @@ def spawner(
     """Give a builder that spawns with these options."""
     if name is not None:
         check_name(name)
-    return Spawner(Options(host, name, context))
+    return Spawner(Options(host, name, None if context is None else dict(context)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +139,7 @@ class Spawner:
         parent = current("spawn")
         target = parent.runtime.names.get(options.name or "")
         if target is None:
+            self._check_room(parent.runtime.settings)
             target = give_birth(parent.runtime, parent, function, args, options)
         else:
             _relate(parent, target, options)
@@ -147,6 +147,12 @@ class Spawner:
             value = payload[0] if len(payload) == 1 else list(payload) if payload else None
             target.deliver(Message(topic, value, parent.pid))
         return target.pid
+
+    def _check_room(self, settings: Settings) -> None:
+        """Refuse messages that a new mailbox would refuse: then the process is there already."""
+        limit, count = settings.mailbox_limit, len(self._messages)
+        if limit is not None and count > limit and settings.overflow is Overflow.REJECT:
+            raise SpawnError(f"{count} messages at birth: a mailbox here takes only {limit}")
 
 
 def _relate(parent: Process, target: Process, options: Options) -> None:
@@ -199,7 +205,7 @@ def upgrade(function: Function | str, *args: Any) -> NoReturn:
     Does not return. Tasks that the old code started are stopped first.
     """
     process = current("upgrade")
-    if isinstance(process, AdoptedProcess) or asyncio.current_task() is not process:  # pyright: ignore[reportUnnecessaryComparison]
+    if isinstance(process, AdoptedProcess) or not process.runs_now():
         raise ProcError("upgrade is called by the process itself, not by a task inside it")
     function = process.runtime.resolve(function)
     check_function(function)

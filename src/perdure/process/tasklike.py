@@ -82,7 +82,7 @@ class TaskLike(Waiter):
 
     # Waiting for asyncio
 
-    def wait_for(self, yielded: Any) -> None:  # noqa: ANN401 - whatever the code awaits
+    def wait_for(self, yielded: Any) -> None:
         """Wait for what the coroutine yielded, as `asyncio.Task` does."""
         self.state = WAITING
         blocking = getattr(yielded, "_asyncio_future_blocking", None)
@@ -90,7 +90,7 @@ class TaskLike(Waiter):
             yielded._asyncio_future_blocking = False  # noqa: SLF001 - the protocol of futures
             self.future = yielded
             yielded.add_done_callback(self.resume)
-            if self.must_cancel and yielded.cancel():
+            if self.must_cancel and yielded.cancel(msg=self._cancel_message):
                 self.must_cancel = False
         elif yielded is None:  # a bare yield, as in `asyncio.sleep(0)`: one turn of the loop
             self.loop.call_soon(self.resume, None)
@@ -113,7 +113,7 @@ class TaskLike(Waiter):
         if self.state >= ENDING:
             return False
         self._cancels += 1
-        if self.future is not None and self.future.cancel():
+        if self.future is not None and self.future.cancel(msg=msg):
             return True  # its callback brings the CancelledError
         self.must_cancel = True
         self._cancel_message = msg
@@ -157,7 +157,7 @@ class TaskLike(Waiter):
         """Tell whether it was cancelled; a process ends with a reason instead."""
         return False
 
-    def result(self) -> Any:  # noqa: ANN401
+    def result(self) -> Any:
         """Give the value, or raise the reason."""
         if self.outcome is None or self.state != DEAD:
             raise InvalidStateError("the process has not ended")

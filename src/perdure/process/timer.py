@@ -5,10 +5,12 @@ So a loop that makes a new `after("5s")` at each turn leaves nothing behind.
 """
 
 import asyncio
+import types
+from collections.abc import Generator
 from typing import Self
 
 from perdure.base.duration import Duration, required_seconds
-from perdure.process.channel import Channel, Selected
+from perdure.process.channel import Channel
 from perdure.process.waiter import Waiter
 
 
@@ -41,27 +43,18 @@ class Timer(Channel[float]):
         self._rearm()
         return was_armed
 
-    def _ready(self) -> bool:
+    def _has_for(self, waiter: Waiter | None) -> bool:  # noqa: ARG002 - the same for all
         due = self._when is not None and self._loop.time() >= self._when
         return due or self.closed
 
-    def _take(self) -> float:
+    def _take(self, waiter: Waiter | None) -> float:
         if self.closed:
-            return super()._take()
+            return super()._take(waiter)
         self._when = self._next()
         return self._loop.time()
 
     def _next(self) -> float | None:
         return None
-
-    def poll(self, waiter: Waiter | None) -> Selected | None:
-        if self._receivers and self._receivers[0] is not waiter:
-            return None
-        if not self._ready():
-            return None
-        if self.closed:
-            return Selected(self, None, False)
-        return Selected(self, self._take(), True)
 
     def join(self, waiter: Waiter) -> None:
         super().join(waiter)
@@ -82,8 +75,7 @@ class Timer(Channel[float]):
         self._handle = None
         if self._when is not None:  # the loop may be early by the resolution of its clock
             self._when = min(self._when, self._loop.time())
-        if self._receivers:
-            self._receivers[0].wake()
+        self._wake_next()
 
 
 class Ticker(Timer):
@@ -102,8 +94,10 @@ class Ticker(Timer):
         return was_armed
 
     def _next(self) -> float | None:
-        late = self._loop.time() - (self._when or 0.0)
-        return self._loop.time() + self._period - late % self._period
+        due = self._when or 0.0
+        # A tick that is missing only by the rounding of floats has come too, else it came twice.
+        missed = int((self._loop.time() - due) / self._period + 1e-6)
+        return due + (missed + 1) * self._period
 
 
 def after(delay: Duration) -> Timer:
@@ -122,8 +116,20 @@ def ticker(period: Duration) -> Ticker:
 
 
 async def sleep(delay: Duration) -> None:
-    """Suspend only this process; exits and kills still reach it."""
-    await Timer(required_seconds(delay)).receive()
+    """Suspend only this process; exits and kills still reach it.
+
+    Zero gives everybody else one turn.
+    """
+    seconds = required_seconds(delay)
+    if seconds == 0:
+        await _one_turn()
+    else:
+        await Timer(seconds).receive()
+
+
+@types.coroutine
+def _one_turn() -> Generator[None, None, None]:
+    yield  # a bare yield is one turn of the loop, for processes as for tasks
 
 
 def _positive(delay: Duration, what: str) -> float:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from perdure.base.duration import Duration, seconds
-from perdure.base.errors import NoProcess
+from perdure.base.errors import Killed, NoProcess
 from perdure.base.pid import Pid, Ref
 from perdure.base.settings import Overflow
 from perdure.process import death, names, signal
@@ -99,7 +99,8 @@ def registered(name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        unregister(name)
+        if whereis(name) is self_pid():
+            unregister(name)
 
 
 # Options
@@ -253,9 +254,10 @@ def kill(dest: Destination) -> None:
     """
     me = current("kill")
     target = alive_or_raise(dest, "kill it")
-    death.kill(target)
-    if target is me:
+    if target is me and me.runs_now():
+        me.outcome = ExitResult(None, Killed())
         raise ExitNow
+    death.kill(target)
 
 
 def exit(reason: BaseException | None = None, dest: Destination | None = None) -> None:  # noqa: A001
@@ -277,7 +279,7 @@ def exit(reason: BaseException | None = None, dest: Destination | None = None) -
         if reason is not None:
             target.exit_signal(me.pid, reason, told=reason)
         return
-    if asyncio.current_task() is me:  # pyright: ignore[reportUnnecessaryComparison]
+    if me.runs_now():
         me.outcome = me.outcome or ExitResult(None, reason)
         raise ExitNow
     me.condemn(ExitResult(None, reason))  # from a task inside it

@@ -34,6 +34,9 @@ class Waiter:
         raise NotImplementedError
 
 
+NOBODY = Waiter()
+
+
 class TaskWaiter(Waiter):
     """An asyncio task that waits: it pauses on a future of its own."""
 

@@ -1,0 +1,201 @@
+"""The loop's debug mode, tracebacks, and things that nobody can await."""
+
+import asyncio
+import logging
+import traceback
+import warnings
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure import process, select, sleep
+from perdure.testing import simulated
+from tests.interop.ends import end_of, forever, run_child
+
+# Strange awaits
+
+
+class Strange:
+    """Yields what no task can wait for."""
+
+    def __init__(self, yielded: object) -> None:
+        self.yielded = yielded
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield self.yielded
+
+
+@pytest.mark.parametrize("yielded", [42, "text", object(), [None]])
+@simulated
+async def test_awaiting_something_strange_is_refused_with_its_name(yielded: object) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        await Strange(yielded)
+
+    assert repr(yielded) in str(caught.value)
+    await sleep(1)  # and the process goes on
+
+
+@simulated
+async def test_a_future_that_is_yielded_and_not_awaited_is_refused() -> None:
+    with pytest.raises(RuntimeError):
+        await Strange(asyncio.get_running_loop().create_future())
+
+
+@simulated
+async def test_a_future_of_another_loop_is_refused() -> None:
+    other = asyncio.new_event_loop()
+
+    async def child() -> None:
+        await other.create_future()
+
+    pid = process.spawn_monitored(child)
+    process.cancel(pid, "1s")  # should it hang, not for ever
+    result = await end_of(pid)
+    other.close()
+
+    assert isinstance(result.error, RuntimeError)
+    assert "loop" in str(result.error)
+
+
+@simulated
+async def test_a_bare_yield_is_one_turn() -> None:
+    await Strange(None)
+    await asyncio.sleep(0)
+
+
+@simulated
+async def test_a_strange_await_that_nobody_catches_ends_the_process_with_its_error() -> None:
+    async def child() -> None:
+        await Strange(42)
+
+    result = await run_child(child)
+
+    assert isinstance(result.error, RuntimeError)
+
+
+# Tracebacks
+
+
+async def broken() -> None:
+    await sleep(1)
+    await deeper()
+
+
+async def deeper() -> None:
+    await asyncio.sleep(0)
+    raise ValueError("down here")
+
+
+def names_of(error: BaseException | None) -> list[str]:
+    assert error is not None
+    return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+
+
+@simulated
+async def test_a_traceback_shows_the_frames_of_the_user() -> None:
+    result = await run_child(broken)
+
+    assert names_of(result.error) == ["broken", "deeper"]
+
+
+@simulated
+async def test_the_crash_report_has_the_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        await run_child(broken)
+
+    assert "in deeper" in caplog.text
+    assert "ValueError: down here" in caplog.text
+    assert "process.py" not in caplog.text
+
+
+@simulated
+async def test_the_traceback_of_a_task_leads_through_the_await() -> None:
+    async def child() -> None:
+        await asyncio.create_task(deeper())
+
+    result = await run_child(child)
+
+    assert names_of(result.error)[0] == "child"
+    assert names_of(result.error)[-1] == "deeper"
+
+
+@simulated
+async def test_a_stack_walked_inside_a_process_shows_its_callers() -> None:
+    def look() -> list[str]:
+        return [frame.name for frame in traceback.extract_stack()]
+
+    async def child() -> list[str]:
+        await asyncio.sleep(0)
+        return look()
+
+    result = await run_child(child)
+
+    assert result.value[-2:] == ["child", "look"]
+
+
+# Debug mode
+
+
+def debugging_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.set_debug(True)
+    return loop
+
+
+def test_processes_work_in_debug_mode(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> int:
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            task = group.create_task(asyncio.sleep(0, 42))
+        return await task
+
+    async def crash() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("no")
+
+    async def main() -> None:
+        assert asyncio.get_running_loop().get_debug()
+        assert (await run_child(work)).value == 42
+        assert isinstance((await run_child(crash)).error, ValueError)
+        doomed = process.spawn_monitored(forever)
+        process.cancel(doomed, "1ms")
+        assert not (await end_of(doomed)).ok
+        selected = await select(process.inbox(), perdure.after("1ms"))
+        assert selected.ok
+
+    with caplog.at_level(logging.WARNING, "asyncio"):
+        perdure.run(main, loop_factory=debugging_loop)
+
+    assert [record.message for record in caplog.records if record.name == "asyncio"] == []
+
+
+def test_a_slow_step_is_reported_in_debug_mode(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().slow_callback_duration = 0
+        await sleep(0.001)
+
+    with caplog.at_level(logging.WARNING, "asyncio"):
+        perdure.run(main, loop_factory=debugging_loop)
+
+    assert "Executing" in caplog.text
+
+
+def test_debug_mode_can_be_switched_on_inside() -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().set_debug(True)
+        await sleep(0.001)
+        assert (await run_child(asyncio.sleep, 0, 1)).value == 1
+
+    perdure.run(main)
+
+
+def test_nothing_warns_when_processes_are_left_to_the_runtime() -> None:
+    async def main() -> None:
+        process.spawn(forever)
+        process.spawn(sleep, "1h")
+        asyncio.get_running_loop().set_debug(True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        perdure.run(main)
