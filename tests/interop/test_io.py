@@ -94,6 +94,7 @@ def test_a_send_from_a_thread_arrives_at_once_or_is_refused() -> None:
             woken.set()
 
         def work() -> str:
+            assert not woken.wait(0.05)  # meanwhile the loop falls asleep
             try:
                 process.send(pid, "from a thread")
             except (RuntimeError, ProcError):

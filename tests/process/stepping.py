@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from perdure import Channel, Pid, Settings, process, select, sleep
+from perdure import Channel, Pid, Settings, after, process, select, sleep
 from perdure.process import Exit, ExitResult
 from perdure.process.run import run_in
 from perdure.process.runtime import Runtime
@@ -56,6 +56,7 @@ class World:
     got: list[int] = field(default_factory=list[int])
     others: list[Pid] = field(default_factory=list[Pid])
     numbers: Iterator[int] = field(default_factory=itertools.count)
+    _victim: Pid | None = None
 
     def channel(self, capacity: int = 0) -> Channel[int]:
         self.channels.append(Channel(capacity))
@@ -73,8 +74,10 @@ class World:
             await asyncio.create_task(function(*args))
 
         if self.in_task:
-            return process.spawn_monitored(inside)
-        return process.spawn_monitored(function, *args)
+            self._victim = process.spawn_monitored(inside)
+        else:
+            self._victim = process.spawn_monitored(function, *args)
+        return self._victim
 
     async def receive(self, count: int, channel: Channel[int]) -> None:
         """Receive so many values."""
@@ -111,7 +114,7 @@ class World:
         return True
 
     def _take_back(self) -> None:
-        if not self.resumes:
+        if not self.resumes or process.self_pid() is not self._victim:
             raise  # noqa: PLE0704 - it is called where the cancellation is handled
         task = asyncio.current_task()
         assert task is not None
@@ -158,8 +161,8 @@ async def _play(
 
 
 async def _end_of(victim: Pid) -> ExitResult:
-    event = await process.events().receive()
-    assert isinstance(event, Exit)
+    event = (await select(process.events(), after("1h"))).value
+    assert isinstance(event, Exit), "the victim hangs"
     assert event.sender is victim
     return event.result
 
@@ -185,7 +188,8 @@ async def _nothing_is_left(world: World) -> None:
     assert live_timers() == 0
     assert len(asyncio.all_tasks()) == 1  # the one that runs the loop
     for channel in world.channels:
-        await _nobody_waits(channel)
+        if not channel.closed:
+            await _nobody_waits(channel)
 
 
 async def _nobody_waits(channel: Channel[int]) -> None:

@@ -241,7 +241,7 @@ def test_a_body_that_refuses_its_kill_for_long_still_ends_in_order() -> None:
                 process.spawn(killer, process.self_pid())
                 while loop.time() < 2:
                     try:
-                        await asyncio.Event().wait()
+                        await sleep("500ms")
                     except asyncio.CancelledError:
                         continue
         assert loop.get_task_factory() is None

@@ -27,6 +27,7 @@
 An exit reason is any exception, or None for a normal end.
 """
 
+from collections.abc import Callable
 from typing import Literal
 
 from perdure.base.pid import Pid
@@ -211,11 +212,19 @@ def is_planned(reason: BaseException | None) -> bool:
     return reason is None or isinstance(reason, Shutdown)
 
 
+def safe_text(thing: object, spell: Callable[[object], str] = repr) -> str:
+    """Spell a thing for a message; somebody's broken `__repr__` must not break the message."""
+    try:
+        return spell(thing)
+    except Exception as error:  # noqa: BLE001
+        return f"<{type(thing).__name__}: its text raised {type(error).__name__}>"
+
+
 def describe(reason: BaseException | None) -> str:
     """Say an exit reason in a few words, for messages and reports."""
     if reason is None:
         return "it ended normally"
+    text = safe_text(reason, str)
     if isinstance(reason, ProcessExit | ProcError):
-        return str(reason)
-    text = str(reason)
+        return text
     return f"{type(reason).__name__}: {text}" if text else type(reason).__name__

@@ -11,7 +11,7 @@ from types import CoroutineType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.base import telemetry
-from perdure.base.errors import NameTakenAtBirth, SpawnError
+from perdure.base.errors import NameTakenAtBirth, SpawnError, safe_text
 from perdure.process.names import check_name
 from perdure.process.process import Process
 from perdure.process.signal import link, monitor
@@ -88,7 +88,7 @@ def make_coroutine(function: Function, args: tuple[Any, ...]) -> Coroutine[Any, 
     try:
         coro = function(*args)
     except TypeError as error:
-        raise SpawnError(f"cannot start {_spell(function)} with {args!r}: {error}") from error
+        raise SpawnError(f"cannot start {_spell(function)} with {safe_text(args)}: {error}") from error
     if type(coro) is not CoroutineType:
         raise SpawnError(f"{_spell(function)} gave {coro!r} instead of a coroutine")
     return coro  # pyright: ignore[reportUnknownVariableType]

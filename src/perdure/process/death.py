@@ -96,15 +96,14 @@ def adopt_task(process: "Process", task: "asyncio.Task[Any]") -> None:
 
 
 def _forget_task(process: "Process", task: "asyncio.Task[Any]") -> None:
-    if process.state == DEAD:
+    if process.state >= ENDING and not task.cancelled():
+        task.exception()  # nobody is left to ask for it, so asyncio must not complain
+    bonds = process.bonds
+    if bonds is None:  # dead: it was abandoned
         return
-    bonds = process.tie()
     bonds.drop_task(task)
-    if process.state == ENDING:
-        if not task.cancelled():
-            task.exception()  # nobody is left to ask for it, so asyncio must not complain
-        if not bonds.tasks:  # the last one was what the end waited for
-            _settle(process)
+    if process.state == ENDING and not bonds.tasks:  # the last one was what the end waited for
+        _settle(process)
 
 
 def cancel_tasks(bonds: Bonds) -> None:
@@ -154,17 +153,17 @@ def _insist_again(process: "Process", limit: float) -> None:
 def _abandon(process: "Process", outcome: ExitResult) -> None:
     report_abandoned(process)
     process.state = ENDING  # it is never stepped again
-    _freeze(process.coro)
+    freeze(process.coro)
     bury(process, outcome)
 
 
-def _freeze(coro: object) -> None:
-    """Keep a coroutine for ever, so that not even its deletion runs its code again.
+def freeze(code: object) -> None:
+    """Keep a coroutine or a task for ever, so that not even its deletion runs its code again.
 
     Python throws GeneratorExit into a coroutine that it deletes, also at the end of the program.
     Code that catches everything and goes on would then spin without end.
     """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(coro))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(code))
 
 
 # The grave
@@ -174,7 +173,7 @@ def bury(process: "Process", outcome: ExitResult) -> None:
     """Do what is left to do, from step 3 on."""
     runtime, bonds = process.runtime, process.bonds
     if outcome.error is not None and process is not runtime.root:
-        process.context.run(report_crash, process, outcome.error)
+        _report(process, outcome.error)
     if bonds is not None:
         _release(runtime, bonds)
     process.state = DEAD
@@ -196,6 +195,15 @@ def bury(process: "Process", outcome: ExitResult) -> None:
             {"lifetime": process.loop.time() - process.born},
             {"pid": process.pid, "function": process.function, "result": outcome},
         )
+
+
+def _report(process: "Process", error: BaseException) -> None:
+    """Report a crash, in the context of who crashed; no broken log handler stops the death."""
+    try:
+        process.context.run(report_crash, process, error)
+    except Exception as broken:  # noqa: BLE001
+        message = f"the crash report of {process.pid} failed"
+        process.loop.call_exception_handler({"message": message, "exception": broken})
 
 
 def _release(runtime: "Runtime", bonds: Bonds) -> None:

@@ -25,14 +25,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+# How many values a process may take without a wait before others get a turn,
+# so that whoever has a long mailbox, or talks to itself, does not stop the loop.
+STREAK = 1024
+
+
 class Inlet(Channel[T]):
     """A channel that only its own process reads, and into which a put never waits."""
 
-    __slots__ = ("asked", "owner")
+    __slots__ = ("_streak", "asked", "owner")
 
     def __init__(self, owner: "Mailbox") -> None:
         super().__init__()
         self.owner = owner
+        self._streak = STREAK
         self.asked = False  # whether the process itself has ever asked for it
 
     def put(self, value: T) -> None:
@@ -58,6 +64,10 @@ class Inlet(Channel[T]):
             self.check_reader()
             return (yield from self._receive())
         if self._items:
+            self._streak -= 1
+            if not self._streak:  # so many at a stretch: now everybody else
+                self._streak = STREAK
+                yield
             return self._items.popleft()
         while True:
             line.append(owner)

@@ -72,17 +72,19 @@ class Process(Mailbox):
     def __repr__(self) -> str:
         return f"<process {self.pid} {getattr(self.function, '__qualname__', self.function)}>"
 
-    def step(self) -> None:
+    def step(self, error: BaseException | None = None) -> None:
         """Run the coroutine up to its next wait: the core loop of the kernel."""
         if self.state != READY:
             return  # it was abandoned while it stood in the queue
         self.state = RUNNING
         _enter_task(self.loop, self)
         try:
-            if self.must_cancel:
-                yielded = self.context.run(self.coro.throw, self.cancelled_error())
-            else:
+            if self.must_cancel and error is None:
+                error = self.cancelled_error()
+            if error is None:
                 yielded = self.context.run(self.coro.send, None)
+            else:
+                yielded = self.context.run(self.coro.throw, error)
         except StopIteration as stop:  # it returned
             value, error = stop.value, None
         except BaseException as raised:  # noqa: BLE001 - it raised: an end like any other

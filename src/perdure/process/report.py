@@ -6,7 +6,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from perdure.base.duration import spell
-from perdure.base.errors import describe
+from perdure.base.errors import describe, safe_text
 from perdure.process.exits import closes_silently
 
 if TYPE_CHECKING:
@@ -63,8 +63,5 @@ def call_of(process: "Process") -> str:
 
 
 def _short(argument: object) -> str:
-    try:
-        text = repr(argument)
-    except Exception as error:  # noqa: BLE001 - a report must not fail by somebody's repr
-        text = f"<{type(argument).__name__}: its repr raised {type(error).__name__}>"
+    text = safe_text(argument)
     return text if len(text) <= _ARGUMENT_WIDTH else text[: _ARGUMENT_WIDTH - 1] + "…"

@@ -9,6 +9,7 @@ from typing import Any
 
 from perdure.base.settings import Settings
 from perdure.process.birth import Function, Options, check_function, give_birth
+from perdure.process.death import freeze
 from perdure.process.event import ExitResult
 from perdure.process.runtime import Runtime
 
@@ -50,8 +51,11 @@ def run_in(
     """Run `main` as the root process of a given runtime."""
     check_function(main, "run")
     _check_no_loop()
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        outcome = runner.run(_serve(runtime, main, args))
+    loop = (loop_factory or asyncio.new_event_loop)()
+    try:
+        outcome = loop.run_until_complete(_serve(runtime, main, args))
+    finally:
+        _close(loop, runtime.settings.abandon_after)
     if outcome.error is None:
         return outcome.value
     if runtime.received and runtime.received[0] is signal.SIGINT:
@@ -70,6 +74,29 @@ def _check_no_loop() -> None:
         "perdure.run() makes a loop of its own and cannot be called in a running event loop: "
         "use `async with perdure.Runtime():` there, or process.spawn() if this is a process"
     )
+
+
+def _close(loop: asyncio.AbstractEventLoop, patience: float) -> None:
+    """Close a loop as `asyncio.run` does, but do not wait for ever for tasks that refuse to end."""
+    try:
+        loop.run_until_complete(_end_tasks(patience))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()
+
+
+async def _end_tasks(patience: float) -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        done, refusing = await asyncio.wait(tasks, timeout=patience)
+        for task in done:
+            if not task.cancelled():
+                task.exception()  # nobody is left to ask for it
+        for task in refusing:
+            freeze(task)
 
 
 async def _serve(runtime: Runtime, main: Function, args: tuple[Any, ...]) -> ExitResult:

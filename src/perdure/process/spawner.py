@@ -54,7 +54,7 @@ def spawn_monitored(
     context: Values | None = None,
 ) -> Pid:
     """Start a process and monitor it, as one act: its end always gives an EXIT event."""
-    return _spawn(function, args, Options(host, name, context, monitor=True))
+    return _spawn("spawn_monitored", function, args, Options(host, name, context, monitor=True))
 
 
 def spawn_linked(
@@ -65,7 +65,7 @@ def spawn_linked(
     context: Values | None = None,
 ) -> Pid:
     """Start a process and link to it, as one act: if one of the two fails, so does the other."""
-    return _spawn(function, args, Options(host, name, context, link=True))
+    return _spawn("spawn_linked", function, args, Options(host, name, context, link=True))
 
 
 def spawn_linked_monitored(
@@ -76,11 +76,12 @@ def spawn_linked_monitored(
     context: Values | None = None,
 ) -> Pid:
     """Start a process, link to it and monitor it, as one act."""
-    return _spawn(function, args, Options(host, name, context, link=True, monitor=True))
+    options = Options(host, name, context, link=True, monitor=True)
+    return _spawn("spawn_linked_monitored", function, args, options)
 
 
-def _spawn(function: Function | str, args: tuple[Any, ...], options: Options) -> Pid:
-    parent = current("spawn")
+def _spawn(verb: str, function: Function | str, args: tuple[Any, ...], options: Options) -> Pid:
+    parent = current(verb)
     return give_birth(parent.runtime, parent, function, args, options).pid
 
 

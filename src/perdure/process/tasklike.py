@@ -76,8 +76,8 @@ class TaskLike(Waiter):
             self.bonds = Bonds()
         return self.bonds
 
-    def step(self) -> None:
-        """Run on; the process knows how."""
+    def step(self, error: BaseException | None = None) -> None:
+        """Run on, or with an error raised; the process knows how."""
         raise NotImplementedError
 
     # Waiting for asyncio
@@ -85,19 +85,25 @@ class TaskLike(Waiter):
     def wait_for(self, yielded: Any) -> None:
         """Wait for what the coroutine yielded, as `asyncio.Task` does."""
         self.state = WAITING
-        blocking = getattr(yielded, "_asyncio_future_blocking", None)
-        if blocking:
+        if yielded is None:  # a bare yield, as in `asyncio.sleep(0)`: one turn of the loop
+            self.loop.call_soon(self.resume, None)
+        elif getattr(yielded, "_asyncio_future_blocking", False) and (
+            yielded.get_loop() is self.loop
+        ):
             yielded._asyncio_future_blocking = False  # noqa: SLF001 - the protocol of futures
             self.future = yielded
             yielded.add_done_callback(self.resume)
             if self.must_cancel and yielded.cancel(msg=self._cancel_message):
                 self.must_cancel = False
-        elif yielded is None:  # a bare yield, as in `asyncio.sleep(0)`: one turn of the loop
-            self.loop.call_soon(self.resume, None)
         else:
-            self.future = wrong = self.loop.create_future()
-            wrong.add_done_callback(self.resume)
-            wrong.set_exception(RuntimeError(f"{self!r} awaited something strange: {yielded!r}"))
+            wrong = RuntimeError(f"{self!r} awaited something that cannot wake it: {yielded!r}")
+            self.loop.call_soon(self.refuse, wrong)
+
+    def refuse(self, wrong: RuntimeError) -> None:
+        """Raise where the code waits for what will never come."""
+        if self.state == WAITING:
+            self.state = READY
+            self.step(wrong)
 
     def resume(self, done: "asyncio.Future[Any] | None") -> None:
         """Go on after a future: in the callback itself, as asyncio does, not a turn later."""
