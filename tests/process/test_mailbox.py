@@ -132,6 +132,26 @@ async def test_only_the_process_itself_reads_its_inbox() -> None:
     assert len(await drain(process.inbox())) == 1
 
 
+@simulated
+async def test_a_long_read_stands_that_a_task_of_the_process_takes_the_last_message() -> None:
+    count, stolen = 5_000, list[Message]()
+
+    async def thief() -> None:
+        while True:
+            stolen.append(await process.inbox().receive())
+
+    for n in range(count):
+        send_to_me("a", n)
+    task, own = asyncio.create_task(thief()), list[Message]()
+    try:
+        while True:
+            async with asyncio.timeout(1):
+                own.append(await process.inbox().receive())
+    except TimeoutError:
+        task.cancel()
+    assert sorted(message.payload for message in own + stolen) == list(range(count))
+
+
 # Unlisten
 
 

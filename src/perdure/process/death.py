@@ -14,6 +14,7 @@ So who hears of a death can at once take over its name, its socket, its place.
 import asyncio
 import ctypes
 import signal
+from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -199,11 +200,8 @@ def bury(process: "Process", outcome: ExitResult) -> None:
 
 def _report(process: "Process", error: BaseException) -> None:
     """Report a crash, in the context of who crashed; no broken log handler stops the death."""
-    try:
+    with suppress(Exception):
         process.context.run(report_crash, process, error)
-    except Exception as broken:  # noqa: BLE001
-        message = f"the crash report of {process.pid} failed"
-        process.loop.call_exception_handler({"message": message, "exception": broken})
 
 
 def _release(runtime: "Runtime", bonds: Bonds) -> None:

@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, MutableSequence
 from contextvars import Context
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 from perdure.base.settings import Settings
@@ -24,7 +25,7 @@ Shuffle = Callable[[MutableSequence["Process"]], None]
 class Scheduler:
     """The queue of processes that can run now."""
 
-    __slots__ = ("_context", "_looks", "_shuffle", "_steps", "_turn_time", "awake", "loop", "ready")
+    __slots__ = ("_context", "_looks", "_shuffle", "_steps", "_thread", "_turn_time", "awake", "loop", "ready")
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class Scheduler:
         self.awake = False
         self._shuffle = shuffle
         self._context = Context()
+        self._thread = get_ident()
         self._steps = min(_STEPS_PER_LOOK, settings.turn_steps)
         self._looks = settings.turn_steps // self._steps
         self._turn_time = settings.turn_time
@@ -54,7 +56,10 @@ class Scheduler:
         self.awake = True
         # In a context of its own: what happens in a turn is nobody's, least of all that of
         # the process which happened to be woken first.
-        self.loop.call_soon(self.turn, context=self._context)
+        if get_ident() == self._thread:
+            self.loop.call_soon(self.turn, context=self._context)
+        else:  # a thread that a process started sends a message
+            self.loop.call_soon_threadsafe(self.turn, context=self._context)
 
     def turn(self) -> None:
         """Let ready processes step until none is left or the budget is used up."""
