@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Generator
 
 # Only for a program that hangs: a good one ends as soon as it can.
 HANGS = 30
@@ -45,7 +45,7 @@ class Program:
 
 
 @contextlib.contextmanager
-def program(source: str) -> Iterator[Program]:
+def program(source: str) -> Generator[Program]:
     """Start a program of this source; it must define an async `main`."""
     text = PRELUDE + textwrap.dedent(source)
     with subprocess.Popen(

@@ -1,6 +1,7 @@
 """A mistake gives one clear error, and nothing happens."""
 
 import asyncio
+import gc
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
@@ -9,7 +10,15 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import NameTaken, NoProcess, NotInProcess, NotRegistered, ProcError, SpawnError, process
+from perdure import (
+    NameTaken,
+    NoProcess,
+    NotInProcess,
+    NotRegistered,
+    ProcError,
+    SpawnError,
+    process,
+)
 from perdure.testing import simulate, simulated
 from tests.process.tiny import exit_of, give, living, others_rest, wait_forever, waiting_events
 
@@ -22,9 +31,10 @@ async def refused(mistake: Mistake, error: type[Exception], text: str) -> None:
     """Make a mistake: it raises this error, and nothing is created, sent or warned about."""
     me = process.self_pid()
     before = (living(), process.info(me).names, process.info(me).links, process.info(me).monitors)
-    with warnings.catch_warnings(record=True) as warned, pytest.raises(error, match=text):
-        warnings.simplefilter("always")
-        await _awaited(mistake())
+    with warnings.catch_warnings(action="always", record=True) as warned:
+        with pytest.raises(error, match=text):
+            await _awaited(mistake())
+        gc.collect()  # a forgotten coroutine warns when it is deleted
     await others_rest()
     after = (living(), process.info(me).names, process.info(me).links, process.info(me).monitors)
     assert after == before
@@ -206,8 +216,9 @@ def test_a_verb_that_needs_a_living_process_refuses_a_dead_one(
 # Time
 
 
-BAD_DURATIONS = [-1, -0.5, "-1s", "5", "abc", "", "5 s", "1d", True, float("nan"), float("inf")]
-BAD_DURATIONS += [timedelta(seconds=-1), [1]]
+BAD_NUMBERS = [-1, -0.5, float("nan"), float("inf"), True]
+BAD_TEXTS = ["-1s", "5", "abc", "", "5 s", "1d"]
+BAD_DURATIONS = [*BAD_NUMBERS, *BAD_TEXTS, timedelta(seconds=-1), [1]]
 
 TIMED: list[Callable[[Any], object]] = [
     lambda duration: process.cancel(process.self_pid(), duration),
@@ -215,12 +226,11 @@ TIMED: list[Callable[[Any], object]] = [
     perdure.after,
     perdure.timer,
     perdure.ticker,
-    lambda duration: process.call(process.spawn(wait_forever, name="server"), "x", duration),
 ]
-TIMED_NAMES = ["cancel", "sleep", "after", "timer", "ticker", "call"]
+TIMED_NAMES = ["cancel", "sleep", "after", "timer", "ticker"]
 
 
-@pytest.mark.parametrize("verb", TIMED[:5], ids=TIMED_NAMES[:5])
+@pytest.mark.parametrize("verb", TIMED, ids=TIMED_NAMES)
 @pytest.mark.parametrize("duration", BAD_DURATIONS, ids=repr)
 def test_a_bad_duration_is_refused_and_nothing_is_armed(
     verb: Callable[[Any], object], duration: object
@@ -245,7 +255,7 @@ def test_a_timer_of_no_time_is_refused(verb: Callable[[Any], object]) -> None:
     main()
 
 
-@pytest.mark.parametrize("verb", TIMED[1:5], ids=TIMED_NAMES[1:5])
+@pytest.mark.parametrize("verb", TIMED[1:], ids=TIMED_NAMES[1:])
 def test_a_wait_without_a_limit_is_no_duration(verb: Callable[[Any], object]) -> None:
     @simulated
     async def main() -> None:
@@ -277,7 +287,7 @@ OUTSIDE: dict[str, Mistake] = {
     "link": lambda: process.link("name"),
     "set_options": lambda: process.set_options(trap_links=True),
     "get_options": process.get_options,
-    "exit": lambda: process.exit(),
+    "exit": process.exit,
     "upgrade": lambda: process.upgrade(give),
     "call": lambda: process.call("name", "request"),
 }
@@ -285,7 +295,9 @@ OUTSIDE: dict[str, Mistake] = {
 
 @pytest.mark.parametrize("verb", OUTSIDE)
 async def test_a_verb_outside_of_a_runtime_says_how_to_start_one(verb: str) -> None:
-    with pytest.raises(NotInProcess, match=rf"{verb}.* works only .* `perdure\.run\(main\)`"):
+    with pytest.raises(
+        NotInProcess, match=r"works only inside a process: .*`perdure\.run\(main\)`"
+    ):
         await _awaited(OUTSIDE[verb]())
 
 
@@ -308,7 +320,5 @@ def test_a_pid_from_outside_of_a_runtime_is_dead_and_takes_no_message() -> None:
 
 
 def test_every_error_of_a_mistake_is_an_ordinary_exception() -> None:
-    kinds: Iterator[type[Exception]] = (
-        error for _, error, _ in [*BAD_BIRTHS, *BAD_WORDS]
-    )
+    kinds: Iterator[type[Exception]] = (error for _, error, _ in [*BAD_BIRTHS, *BAD_WORDS])
     assert all(issubclass(kind, MISTAKES) for kind in kinds)

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Self
 
 import pytest
 
@@ -242,7 +243,7 @@ async def test_what_a_task_does_at_the_end_does_not_change_the_result() -> None:
 
 
 class Refusing:
-    """A task that refuses to be cancelled until it is told to end."""
+    """A task that refuses to be cancelled until the `with` block around it is left."""
 
     def __init__(self) -> None:
         self.told = asyncio.Event()
@@ -252,34 +253,45 @@ class Refusing:
             with contextlib.suppress(asyncio.CancelledError):
                 await self.told.wait()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.told.set()
+        await others_rest()
+
 
 @simulated(settings=SOON)
-async def test_a_task_that_refuses_to_end_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
-    refusing = Refusing()
-    pid = process.spawn_monitored(start_inside, refusing)
-    result = await exit_of(pid)
-    assert result.ok  # its own code had ended well
-    assert not process.alive(pid)
-    [text] = records(caplog, logging.WARNING)
-    assert str(pid) in text
-    assert "await self.told.wait()" in text  # where the task hangs
-    refusing.told.set()
-    await others_rest()
+async def test_a_task_that_refuses_to_end_is_given_up() -> None:
+    async with Refusing() as refusing:
+        pid = process.spawn_monitored(start_inside, refusing)
+        result = await exit_of(pid)
+        assert result.ok  # its own code had ended well
+        assert not process.alive(pid)
+
+
+@simulated(settings=SOON)
+async def test_the_report_of_a_task_that_is_given_up_says_where_it_hangs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Refusing() as refusing:
+        pid = process.spawn_monitored(start_inside, refusing)
+        await exit_of(pid)
+        [text] = records(caplog, logging.WARNING)
+        assert str(pid) in text
+        assert "await self.told.wait()" in text
+        assert "was killed" not in text  # nobody did
 
 
 @simulated(settings=SOON)
 async def test_a_process_may_have_many_tasks_that_refuse() -> None:
-    refusing = [Refusing() for _ in range(20)]
-
-    async def child() -> None:
-        tasks = [asyncio.create_task(each()) for each in refusing]
+    async def child(refusing: Refusing) -> None:
+        tasks = [asyncio.create_task(refusing()) for _ in range(20)]
         await others_rest()
         del tasks
 
-    await end_of(child)
-    for each in refusing:
-        each.told.set()
-    await others_rest()
+    async with Refusing() as refusing:
+        assert (await end_of(child, refusing)).ok
 
 
 # Noise
@@ -309,15 +321,13 @@ async def test_a_task_that_fails_while_it_is_stopped_makes_no_noise(
 async def test_a_task_that_fails_after_it_was_given_up_makes_no_noise(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    refusing = Refusing()
+    async with Refusing() as refusing:
 
-    async def inner() -> None:
-        await refusing()
-        await crash("late")
+        async def inner() -> None:
+            await refusing()
+            await crash("late")
 
-    await end_of(start_inside, inner)
-    refusing.told.set()
-    await others_rest()
+        await end_of(start_inside, inner)
     assert complaints_of_asyncio(caplog) == []
 
 

@@ -1,5 +1,4 @@
 import asyncio
-import dataclasses
 from typing import Any
 
 import pytest
@@ -44,8 +43,8 @@ async def test_a_listing_is_a_picture_and_does_not_change() -> None:
     listed = process.processes()
     process.spawn(wait_forever)
     assert len(listed) == 1
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        listed[0].names = ("new",)  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(AttributeError):
+        setattr(listed[0], "names", ("new",))  # noqa: B010 - a type checker refuses the plain one
 
 
 # What is seen of one
@@ -220,7 +219,7 @@ async def test_an_argument_whose_repr_raises_does_not_break_a_picture() -> None:
             raise ValueError("no")
 
     pid = process.spawn(give, Rude())
-    assert "Rude: its repr raised ValueError" in process.info(pid).function
+    assert "raised ValueError" in process.info(pid).function
 
 
 @simulated

@@ -70,7 +70,14 @@ async def wait_in_select() -> None:
 
 @pytest.mark.parametrize(
     "wait",
-    [wait_forever, trap_and_wait, wait_for_asyncio, wait_for_time, wait_for_a_reader, wait_in_select],
+    [
+        wait_forever,
+        trap_and_wait,
+        wait_for_asyncio,
+        wait_for_time,
+        wait_for_a_reader,
+        wait_in_select,
+    ],
 )
 def test_a_kill_reaches_a_process_wherever_it_waits(wait: Function) -> None:
     @simulated
@@ -356,7 +363,7 @@ ZOMBIES_CALLS: list[Callable[[], object]] = [
     lambda: process.register("zombie"),
     lambda: process.send("root", "topic"),
     lambda: process.set_options(trap_links=True),
-    lambda: process.exit(),
+    process.exit,
     lambda: process.monitor("root"),
 ]
 

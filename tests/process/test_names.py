@@ -4,6 +4,7 @@ from perdure import NameTaken, NoProcess, NotRegistered, process
 from perdure.process import Cancel, Exit
 from perdure.testing import simulated
 from tests.process.tiny import (
+    Function,
     crash,
     end_of,
     exit_of,
@@ -100,10 +101,10 @@ async def test_a_dead_process_frees_all_its_names() -> None:
 
 
 @pytest.mark.parametrize("end", [give, crash])
-def test_who_gets_the_exit_can_start_a_successor_of_the_same_name(end: object) -> None:
+def test_who_gets_the_exit_can_start_a_successor_of_the_same_name(end: Function) -> None:
     @simulated
     async def main() -> None:
-        first = process.spawn_monitored(end, name="worker")  # type: ignore[arg-type]
+        first = process.spawn_monitored(end, name="worker")
         await exit_of(first)
         second = process.spawn(wait_forever, name="worker")
         assert process.whereis("worker") is second

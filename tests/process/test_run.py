@@ -270,8 +270,9 @@ def test_a_main_that_is_no_coroutine_function_is_refused(main: Any) -> None:
 
 
 def test_a_coroutine_as_main_is_refused_with_the_right_spelling() -> None:
+    mistake: Any = give(1)
     with pytest.raises(SpawnError, match=r"run\(give"):
-        perdure.run(give(1))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        perdure.run(mistake)
 
 
 def test_wrong_arguments_for_main_are_refused() -> None:

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -14,13 +15,19 @@ from perdure import (
 )
 from perdure.process import Cancel, LinkDown
 from perdure.testing import VirtualLoop
-from tests.process.tiny import crash, end_of, give, records, wait_forever
+from tests.process.tiny import Function, crash, end_of, give, records, wait_forever
 
 
 def drive(main: Any) -> Any:
     """Run a plain asyncio program in virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main())
+
+
+async def in_a_runtime(body: Function, settings: Settings | None = None) -> None:
+    """Run a body as the root process of a runtime."""
+    async with Runtime(settings):
+        await body()
 
 
 # Adoption
@@ -133,11 +140,13 @@ async def test_an_error_of_the_body_ends_the_processes_linked_to_it() -> None:
                 reasons.append(event.result.error)
                 return
 
+    async def body() -> None:
+        process.spawn(watcher, process.spawn_linked(wait_forever))
+        await asyncio.sleep(0)
+        await crash()
+
     with pytest.raises(ValueError, match="boom"):
-        async with Runtime():
-            process.spawn(watcher, process.spawn_linked(wait_forever))
-            await asyncio.sleep(0)
-            await crash()
+        await in_a_runtime(body)
     assert isinstance(reasons[0], LinkedProcessDown)
 
 
@@ -159,12 +168,14 @@ def test_what_an_exit_leaves_still_has_time_to_clean_up() -> None:
         await sleep("1s")
         cleaned.append("polite")
 
+    async def body() -> None:
+        process.spawn(polite)
+        await sleep("1s")
+        process.exit(ValueError("reason"))
+
     async def main() -> None:
         with pytest.raises(ValueError, match="reason"):
-            async with Runtime():
-                process.spawn(polite)
-                await sleep("1s")
-                process.exit(ValueError("reason"))
+            await in_a_runtime(body)
         await asyncio.sleep(0)  # nor does a cancellation come later
 
     drive(main)
@@ -174,16 +185,23 @@ def test_what_an_exit_leaves_still_has_time_to_clean_up() -> None:
 # A linked failure
 
 
+async def fail_by_link() -> None:
+    process.spawn_linked(crash, "child")
+    await wait_forever()
+
+
 async def test_a_linked_failure_cancels_the_body_and_is_raised_at_its_end() -> None:
     steps: list[str] = []
+
+    async def body() -> None:
+        try:
+            await fail_by_link()
+        except asyncio.CancelledError:
+            steps.append("cancelled")
+            raise
+
     with pytest.raises(LinkedProcessDown) as caught:
-        async with Runtime():
-            try:
-                process.spawn_linked(crash, "child")
-                await wait_forever()
-            except asyncio.CancelledError:
-                steps.append("cancelled")
-                raise
+        await in_a_runtime(body)
     assert steps == ["cancelled"]
     assert str(caught.value.root) == "child"
 
@@ -192,59 +210,57 @@ async def test_the_task_is_not_cancelled_after_a_linked_failure() -> None:
     task = asyncio.current_task()
     assert task is not None
     with pytest.raises(LinkedProcessDown):
-        async with Runtime():
-            process.spawn_linked(crash)
-            await wait_forever()
+        await in_a_runtime(fail_by_link)
     assert task.cancelling() == 0
     await asyncio.sleep(0)
 
 
 async def test_a_body_that_swallows_the_cancellation_does_not_hide_the_failure() -> None:
+    async def body() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await fail_by_link()
+
     with pytest.raises(LinkedProcessDown):
-        async with Runtime():
-            process.spawn_linked(crash)
-            try:
-                await wait_forever()
-            except asyncio.CancelledError:
-                pass
+        await in_a_runtime(body)
 
 
 async def test_an_error_in_the_cleanup_of_the_body_is_kept_as_context() -> None:
+    async def body() -> None:
+        try:
+            await fail_by_link()
+        finally:
+            raise KeyError("cleanup")
+
     with pytest.raises(LinkedProcessDown) as caught:
-        async with Runtime():
-            process.spawn_linked(crash)
-            try:
-                await wait_forever()
-            finally:
-                raise KeyError("cleanup")
+        await in_a_runtime(body)
     assert isinstance(caught.value.__context__, KeyError)
 
 
+async def kill(victim: process.Pid) -> None:
+    process.kill(victim)
+
+
 async def test_a_killed_body_raises_killed() -> None:
-    async def killer(victim: process.Pid) -> None:
-        process.kill(victim)
+    async def body() -> None:
+        process.spawn(kill, process.self_pid())
+        await wait_forever()
 
     with pytest.raises(Killed):
-        async with Runtime():
-            process.spawn(killer, process.self_pid())
-            await wait_forever()
+        await in_a_runtime(body)
 
 
 def test_a_body_that_refuses_its_kill_for_long_still_ends_in_order() -> None:
-    async def killer(victim: process.Pid) -> None:
-        process.kill(victim)
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        process.spawn(kill, process.self_pid())
+        while loop.time() < 2:
+            with contextlib.suppress(asyncio.CancelledError):
+                await sleep("500ms")
 
     async def main() -> None:
-        loop = asyncio.get_running_loop()
         with pytest.raises(Killed):
-            async with Runtime(Settings(abandon_after="1s")):
-                process.spawn(killer, process.self_pid())
-                while loop.time() < 2:
-                    try:
-                        await sleep("500ms")
-                    except asyncio.CancelledError:
-                        continue
-        assert loop.get_task_factory() is None
+            await in_a_runtime(body, Settings(abandon_after="1s"))
+        assert asyncio.get_running_loop().get_task_factory() is None
 
     drive(main)
 
@@ -264,11 +280,13 @@ async def test_a_cancellation_from_outside_goes_through() -> None:
         await task
 
 
-async def test_a_time_limit_around_the_runtime_works() -> None:
+def test_a_time_limit_around_the_runtime_works() -> None:
+    async def main() -> None:
+        async with asyncio.timeout(1):
+            await in_a_runtime(wait_forever)
+
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0):
-            async with Runtime():
-                await wait_forever()
+        drive(main)
 
 
 async def test_a_cancellation_from_outside_is_kept_beside_a_linked_failure() -> None:
@@ -349,9 +367,7 @@ async def test_a_task_factory_of_the_user_goes_on_to_make_the_tasks() -> None:
 async def test_the_loop_is_left_as_it_was_after_a_failure() -> None:
     loop = asyncio.get_running_loop()
     with pytest.raises(LinkedProcessDown):
-        async with Runtime():
-            process.spawn_linked(crash)
-            await wait_forever()
+        await in_a_runtime(fail_by_link)
     assert loop.get_task_factory() is None
 
 

@@ -34,7 +34,8 @@ perdure.run(main)
 # Main reads its events and ends by itself.
 POLITE = """
 async def main():
-    say("ready") if process.events() else None
+    process.events()
+    say("ready")
     event = await process.events().receive()
     say(f"main {event.kind}")
     return 5
@@ -42,24 +43,22 @@ async def main():
 say(perdure.run(main))
 """
 
-# Neither main nor its child care for a CANCEL.
+# Main and its child hear of the CANCEL and do not care.
 STUBBORN = """
-async def child():
-    process.events()
+async def ignore(name):
     try:
+        await process.events().receive()
+        say(f"{name} asked")
         await wait_forever()
     finally:
-        say("child ended")
+        say(f"{name} ended")
 
 async def main():
+    process.spawn(ignore, "child")
     process.events()
-    process.spawn(child)
     await sleep("10ms")
     say("ready")
-    try:
-        await wait_forever()
-    finally:
-        say("main ended")
+    await ignore("main")
 
 perdure.run(main, settings=Settings(stop_timeout="1h"))
 """
@@ -69,6 +68,8 @@ REFUSING = """
 async def main():
     process.events()
     say("ready")
+    await process.events().receive()
+    say("asked")
     while True:
         try:
             await wait_forever()
@@ -76,6 +77,24 @@ async def main():
             pass
 
 perdure.run(main, settings=Settings(stop_timeout="1h", abandon_after="100ms"))
+"""
+
+# Main ends well, but a task that it started cannot be ended.
+REFUSING_TASK = """
+async def refuse():
+    while True:
+        try:
+            await wait_forever()
+        except asyncio.CancelledError:
+            pass
+
+async def main():
+    task = asyncio.create_task(refuse())
+    await sleep("10ms")
+    say("ready")
+    await wait_forever()
+
+perdure.run(main, settings=Settings(abandon_after="100ms"))
 """
 
 CAUGHT = """
@@ -147,9 +166,8 @@ def test_a_second_signal_kills_what_is_left(first: signal.Signals, second: signa
     with program(STUBBORN) as running:
         running.line()
         running.signal(first)
+        assert running.line() == "main asked"
         running.signal(second)
-        if first is second:  # the system may merge two signals of one kind into one
-            running.signal(second)
         code, lines, _ = running.end()
     assert sorted(lines) == ["child ended", "main ended"]
     assert code != 0
@@ -159,10 +177,20 @@ def test_a_program_whose_main_refuses_even_the_kill_still_ends() -> None:
     with program(REFUSING) as running:
         running.line()
         running.signal(TERM)
-        running.signal(INT)
+        assert running.line() == "asked"
+        running.signal(TERM)
         code, _, complaints = running.end()
-    assert code != 0
+    assert code == 143
     assert "was killed and did not end" in complaints
+
+
+def test_a_program_with_a_task_that_refuses_to_end_still_ends() -> None:
+    with program(REFUSING_TASK) as running:
+        running.line()
+        running.signal(TERM)
+        code, _, complaints = running.end()
+    assert code == 143
+    assert "refuse" in complaints
 
 
 def test_a_signal_that_comes_while_the_rest_is_stopped_is_not_fatal() -> None:
@@ -170,7 +198,7 @@ def test_a_signal_that_comes_while_the_rest_is_stopped_is_not_fatal() -> None:
     async def worker():
         await process.events().receive()
         say("worker asked")
-        await Channel().receive() if False else await sleep("20ms")
+        await sleep("20ms")
         say("worker done")
 
     async def main():

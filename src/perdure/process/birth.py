@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.base import telemetry
 from perdure.base.errors import NameTakenAtBirth, SpawnError, safe_text
-from perdure.process.names import check_name
+from perdure.process.names import check_name, register
 from perdure.process.process import Process
 from perdure.process.signal import link, monitor
 
@@ -48,32 +48,40 @@ def give_birth(
     """Make a process; if anything is wrong, make nothing."""
     if isinstance(function, str):
         function = runtime.resolve(function)
-    if options.host is not None:
-        runtime.check_host(options.host)
-    if options.name is not None:
-        check_name(options.name)
-        if holder := runtime.names.get(options.name):
-            raise NameTakenAtBirth(options.name, holder.pid)
     values = parent.values if parent is not None else NO_VALUES
-    if options.values:
-        values = {**values, **options.values}
+    if options is not PLAIN:
+        _check(runtime, options)
+        if options.values:
+            values = {**values, **options.values}
     coro = make_coroutine(function, args)
     child = Process(runtime, function, args, coro, parent, values)
     runtime.processes[child.pid] = child
-    if options.name is not None:
-        runtime.names[options.name] = child
-        child.tie().add_name(options.name)
-    if parent is not None:
-        if options.link:
-            link(parent, child)
-        if options.monitor:
-            monitor(parent, child.pid)
+    if options is not PLAIN:
+        _relate(runtime, parent, child, options)
     child.start()
     if telemetry.has_handlers(SPAWN_EVENT):
         telemetry.execute(
             SPAWN_EVENT, {}, {"pid": child.pid, "parent": child.parent, "function": function}
         )
     return child
+
+
+def _check(runtime: "Runtime", options: Options) -> None:
+    if options.host is not None:
+        runtime.check_host(options.host)
+    if options.name is not None:
+        check_name(options.name)
+        if holder := runtime.names.get(options.name):
+            raise NameTakenAtBirth(options.name, holder.pid)
+
+
+def _relate(runtime: "Runtime", parent: Process | None, child: Process, options: Options) -> None:
+    if options.name is not None:
+        register(runtime.names, options.name, child)
+    if parent is not None and options.link:
+        link(parent, child)
+    if parent is not None and options.monitor:
+        monitor(parent, child.pid)
 
 
 def make_coroutine(function: Function, args: tuple[Any, ...]) -> Coroutine[Any, Any, Any]:
@@ -88,7 +96,9 @@ def make_coroutine(function: Function, args: tuple[Any, ...]) -> Coroutine[Any, 
     try:
         coro = function(*args)
     except TypeError as error:
-        raise SpawnError(f"cannot start {_spell(function)} with {safe_text(args)}: {error}") from error
+        raise SpawnError(
+            f"cannot start {_spell(function)} with {safe_text(args)}: {error}"
+        ) from error
     if type(coro) is not CoroutineType:
         raise SpawnError(f"{_spell(function)} gave {coro!r} instead of a coroutine")
     return coro  # pyright: ignore[reportUnknownVariableType]
@@ -96,12 +106,8 @@ def make_coroutine(function: Function, args: tuple[Any, ...]) -> Coroutine[Any, 
 
 def check_function(function: object, verb: str = "spawn") -> None:
     """Refuse what is no `async def` function, without calling it."""
-    if type(function) is FunctionType:
-        if function.__code__.co_flags & CO_COROUTINE:
-            return
-    elif inspect.iscoroutinefunction(function) or (
-        callable(function) and inspect.iscoroutinefunction(getattr(function, "__call__", None))
-    ):
+    method = getattr(function, "__call__", None)  # noqa: B004 - an instance with an async call
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(method):
         return
     if isinstance(function, CoroutineType):
         function.close()

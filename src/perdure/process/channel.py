@@ -177,8 +177,10 @@ class Channel(Generic[T]):
         for waiter in tuple(self._receivers):
             waiter.wake()
 
-    def _accepts(self, value: T) -> bool:
+    def accepts(self, value: T) -> bool:
         """Take a value over if that is possible at once; those who wait to send come first."""
+        if self.closed:
+            raise ChannelClosed("cannot send: the channel is closed")
         # A receiver that waits for this channel alone will take one, so it is room for one.
         if self._senders or len(self._items) >= self.capacity + self._certain:
             return False
@@ -187,6 +189,18 @@ class Channel(Generic[T]):
         self._items.append(value)
         self._wake_next()
         return True
+
+    def add_offer(self, offer: "SendCase[T]") -> None:
+        """Let a sender wait."""
+        if self._senders is NOTHING:
+            self._senders = []
+        self._senders.append(offer)
+        self._wake_next()  # a select may stand in the line, which takes when it runs
+
+    def drop_offer(self, offer: "SendCase[T]") -> None:
+        """Forget a sender that waits no more."""
+        if offer in self._senders:
+            self._senders.remove(offer)
 
     # As a case of `select`
 
@@ -234,25 +248,15 @@ class SendCase(Generic[T]):
         self.siblings: Collection[SendCase[Any]] = ()
 
     def poll(self, waiter: Waiter | None) -> Selected | None:  # noqa: ARG002 - same for each
-        channel = self.channel
-        if channel.closed:
-            raise ChannelClosed("cannot send: the channel is closed")
-        if not channel._accepts(self.value):  # noqa: SLF001
-            return None
-        return self.selected()
+        return self.selected() if self.channel.accepts(self.value) else None
 
     def join(self, waiter: Waiter) -> None:
         self.waiter = waiter
         self.taken = False
-        channel = self.channel
-        if channel._senders is NOTHING:  # noqa: SLF001
-            channel._senders = []  # noqa: SLF001
-        channel._senders.append(self)  # noqa: SLF001
-        channel._wake_next()  # noqa: SLF001 - a select may stand there, which takes when it runs
+        self.channel.add_offer(self)
 
     def leave(self, waiter: Waiter) -> None:  # noqa: ARG002
-        if self in self.channel._senders:  # noqa: SLF001
-            self.channel._senders.remove(self)  # noqa: SLF001
+        self.channel.drop_offer(self)
 
     def accept(self) -> T:
         """Take the offered value: the receiver calls this."""
@@ -271,7 +275,7 @@ def wait_for_first(cases: Sequence[Case]) -> Generator[Any, None, Selected]:
     if (selected := first_ready(cases, None)) is not None:
         return selected
     waiter = current_waiter()
-    offers = [case for case in cases if isinstance(case, SendCase)]
+    offers: list[SendCase[Any]] = [case for case in cases if isinstance(case, SendCase)]
     for offer in offers:
         offer.siblings = offers
     for case in cases:
@@ -279,14 +283,20 @@ def wait_for_first(cases: Sequence[Case]) -> Generator[Any, None, Selected]:
     try:
         while True:
             yield waiter.pause()
-            for offer in offers:
-                if offer.taken:
-                    return offer.selected()
-            if (selected := first_ready(cases, waiter)) is not None:
+            selected = _taken(offers) or first_ready(cases, waiter)
+            if selected is not None:
                 return selected
     finally:
         for case in cases:
             case.leave(waiter)
+
+
+def _taken(offers: Sequence[SendCase[Any]]) -> Selected | None:
+    """Give the offer that a receiver has taken: then all is decided."""
+    for offer in offers:
+        if offer.taken:
+            return offer.selected()
+    return None
 
 
 def first_ready(cases: Sequence[Case], waiter: Waiter | None) -> Selected | None:

@@ -14,6 +14,7 @@ So who hears of a death can at once take over its name, its socket, its place.
 import asyncio
 import ctypes
 import signal
+from collections.abc import Iterable
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
@@ -23,8 +24,8 @@ from perdure.base import telemetry
 from perdure.base.errors import Killed
 from perdure.base.pid import Pid
 from perdure.process.bonds import Bonds
-from perdure.process.event import Exit, ExitResult
-from perdure.process.exits import Upgrade, spread, verdict
+from perdure.process.event import Exit, ExitResult, LinkDown
+from perdure.process.exits import SILENT, Upgrade, spread, verdict
 from perdure.process.report import report_abandoned, report_crash
 from perdure.process.tasklike import DEAD, ENDING, PARKED
 
@@ -152,7 +153,8 @@ def _insist_again(process: "Process", limit: float) -> None:
 
 
 def _abandon(process: "Process", outcome: ExitResult) -> None:
-    report_abandoned(process)
+    with suppress(Exception):  # no broken log handler stops the death
+        report_abandoned(process)
     process.state = ENDING  # it is never stepped again
     freeze(process.coro)
     bury(process, outcome)
@@ -173,8 +175,9 @@ def freeze(code: object) -> None:
 def bury(process: "Process", outcome: ExitResult) -> None:
     """Do what is left to do, from step 3 on."""
     runtime, bonds = process.runtime, process.bonds
-    if outcome.error is not None and process is not runtime.root:
-        _report(process, outcome.error)
+    error = outcome.error
+    if error is not None and not isinstance(error, SILENT) and process is not runtime.root:
+        _report(process, error)
     if bonds is not None:
         _release(runtime, bonds)
     process.state = DEAD
@@ -182,7 +185,8 @@ def bury(process: "Process", outcome: ExitResult) -> None:
     del runtime.processes[process.pid]
     if bonds is not None:
         _tell_watchers(process.pid, bonds, outcome)
-        _tell_links(process, bonds, outcome.error)
+        if bonds.links is not None:
+            _tell_links(process, bonds.links, error)
         for callback, context in bonds.callbacks or ():
             process.loop.call_soon(callback, process, context=context)
         process.bonds = None
@@ -205,13 +209,16 @@ def _report(process: "Process", error: BaseException) -> None:
 
 
 def _release(runtime: "Runtime", bonds: Bonds) -> None:
-    for timer in (bonds.deadline, bonds.repeat):
-        if timer is not None:
-            timer.cancel()
-    for name in bonds.names or ():
-        del runtime.names[name]
-    for release in bonds.releases or ():
-        release()
+    if bonds.deadline is not None:
+        bonds.deadline.cancel()
+    if bonds.repeat is not None:
+        bonds.repeat.cancel()
+    if bonds.names is not None:
+        for name in bonds.names:
+            del runtime.names[name]
+    if bonds.releases is not None:
+        for release in bonds.releases:
+            release()
 
 
 def _tell_watchers(pid: Pid, bonds: Bonds, outcome: ExitResult) -> None:
@@ -223,12 +230,19 @@ def _tell_watchers(pid: Pid, bonds: Bonds, outcome: ExitResult) -> None:
         for ref, watcher in bonds.watchers.items():
             watcher.tie().drop_watching(ref)
             watcher.notify(Exit(pid, outcome, ref))
-    for request in tuple(bonds.calls or ()):
-        request.fail(outcome.error)
+    if bonds.calls is not None:
+        for request in tuple(bonds.calls):
+            request.fail(outcome.error)
 
 
-def _tell_links(process: "Process", bonds: Bonds, reason: BaseException | None) -> None:
-    for peer in bonds.links or ():
+def _tell_links(
+    process: "Process", peers: "Iterable[Process]", reason: BaseException | None
+) -> None:
+    for peer in peers:
         peer.tie().drop_link(process)
-        if reason is not None:
-            peer.exit_signal(process.pid, spread(process.pid, reason), told=reason)
+        if reason is None:
+            continue
+        if peer.trap_links:
+            peer.notify(LinkDown(process.pid, reason))
+        elif peer.outcome is None:
+            peer.condemn(ExitResult(None, spread(process.pid, reason)))

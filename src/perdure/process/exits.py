@@ -40,6 +40,5 @@ def spread(dead: Pid, reason: BaseException) -> BaseException:
     return reason if isinstance(reason, Shutdown) else LinkedProcessDown(dead, reason)
 
 
-def closes_silently(reason: BaseException) -> bool:
-    """Tell whether an end needs no crash report: planned, or told already at its cause."""
-    return isinstance(reason, Shutdown | Killed | LinkedProcessDown)
+# Ends that need no crash report: planned, or told already at their cause.
+SILENT = (Shutdown, Killed, LinkedProcessDown)

@@ -28,8 +28,9 @@ class TaskFactory:
     ) -> "asyncio.Future[Any]":
         context = options.get("context")
         owner = CURRENT.get(None) if context is None else context.get(CURRENT)
-        if isinstance(coro, GeneratorType):  # a wait of the kernel, which asyncio takes for none
-            coro = _awaited(coro)  # pyright: ignore[reportUnknownArgumentType]
+        given: object = coro
+        if isinstance(given, GeneratorType):  # a wait of the kernel, which asyncio takes for none
+            coro = _awaited(coro)
         if self.inner is None:
             task = asyncio.Task(coro, loop=loop, **options)
         else:
@@ -65,7 +66,7 @@ def install(loop: asyncio.AbstractEventLoop) -> None:
     factory = loop.get_task_factory()
     if not isinstance(factory, TaskFactory):
         factory = TaskFactory(factory)
-        loop.set_task_factory(factory)
+        loop.set_task_factory(factory)  # pyright: ignore[reportArgumentType]
     factory.users += 1
 
 

@@ -6,9 +6,8 @@ a listener that comes late still gets those of its topic.
 """
 
 import types
-from asyncio import AbstractEventLoop
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from perdure.base.errors import ChannelClosed, MailboxFull, NotOwner
@@ -116,16 +115,16 @@ class Mailbox(TaskLike):
         "bound",
     )
 
-    def __init__(
-        self, loop: AbstractEventLoop, coro: Coroutine[Any, Any, Any], bound: Bound
-    ) -> None:
-        super().__init__(loop, coro)
-        self.bound = bound
-        # Each channel is made when it is first needed.
-        self._inbox: Inlet[Message] | None = None
-        self._events: Inlet[Event] | None = None
-        self._listeners: dict[str, Listener] | None = None
-        self._requests: Inlet[Request[Any]] | None = None
+    bound: Bound
+    # Each channel is made when it is first needed.
+    _inbox: Inlet[Message] | None
+    _events: Inlet[Event] | None
+    _listeners: "dict[str, Listener] | None"
+    _requests: "Inlet[Request[Any]] | None"
+
+    def condemn(self, outcome: ExitResult) -> None:
+        """End; the process knows how."""
+        raise NotImplementedError
 
     # What others do
 

@@ -53,7 +53,16 @@ class Process(Mailbox):
         parent: "Process | None",
         values: Mapping[str, Any],
     ) -> None:
-        super().__init__(runtime.loop, coro, runtime.bound)
+        self.loop = loop = runtime.loop
+        self.coro = coro
+        self.state = READY
+        self.must_cancel = False
+        self.future = None
+        self.bonds = None
+        self._cancels = 0
+        self._cancel_message = None
+        self.bound = runtime.bound
+        self._inbox = self._events = self._listeners = self._requests = None
         self.runtime = runtime
         self.scheduler: Scheduler = runtime.scheduler
         self.function = function
@@ -61,7 +70,7 @@ class Process(Mailbox):
         self.values = values
         self.parent: Pid | None = parent.pid if parent is not None else None
         self.pid = Pid(runtime.host_name, self)
-        self.born = runtime.loop.time()
+        self.born = loop.time()
         self.trap_links = False
         # How it ends. Set by a signal before the code notices, and then final, whatever the
         # code does: a kill that is caught is still a kill.
@@ -72,7 +81,7 @@ class Process(Mailbox):
     def __repr__(self) -> str:
         return f"<process {self.pid} {getattr(self.function, '__qualname__', self.function)}>"
 
-    def step(self, error: BaseException | None = None) -> None:
+    def step(self, error: BaseException | None = None) -> None:  # noqa: C901, PLR0912
         """Run the coroutine up to its next wait: the core loop of the kernel."""
         if self.state != READY:
             return  # it was abandoned while it stood in the queue
@@ -100,6 +109,7 @@ class Process(Mailbox):
         finally:
             _leave_task(self.loop, self)
         finish(self, value, error)
+        error = None  # its traceback knows this frame: without this, a cycle for each death
 
     def start(self) -> None:
         """Stand in the queue for the first step."""
@@ -120,16 +130,10 @@ class Process(Mailbox):
 
     # Signals
 
-    def exit_signal(self, sender: Pid, reason: BaseException, told: BaseException) -> None:
-        """Take in an exit signal; whether it is trapped is judged now, once.
-
-        Args:
-            sender: who sends it.
-            reason: what the process ends with, if it does not trap.
-            told: what a trapping process is told.
-        """
+    def exit_signal(self, sender: Pid, reason: BaseException) -> None:
+        """Take in an exit signal by hand; whether it is trapped is judged now, once."""
         if self.trap_links:
-            self.notify(LinkDown(sender, told))
+            self.notify(LinkDown(sender, reason))
         else:
             self.condemn(ExitResult(None, reason))
 

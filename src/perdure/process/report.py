@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from perdure.base.duration import spell
 from perdure.base.errors import describe, safe_text
-from perdure.process.exits import closes_silently
+from perdure.process.tasklike import ENDING
 
 if TYPE_CHECKING:
     from perdure.process.process import Process
@@ -19,7 +19,7 @@ _ARGUMENT_WIDTH = 80
 
 def report_crash(process: "Process", error: BaseException) -> None:
     """Log the end of a process that failed: what, why, who started it, and where it broke."""
-    if closes_silently(error) or not process.runtime.settings.report_crashes:
+    if not process.runtime.settings.report_crashes:
         return
     _log.error(
         "process %s crashed: %s\n%s%s",
@@ -31,16 +31,22 @@ def report_crash(process: "Process", error: BaseException) -> None:
 
 
 def report_abandoned(process: "Process") -> None:
-    """Log that a process was killed and would not end."""
+    """Log that a process, or a task that it started, would not end."""
+    tasks = process.tie().tasks or ()
     stack = io.StringIO()
     process.print_stack(file=stack)
+    for task in tasks:
+        task.print_stack(file=stack)
     _log.warning(
-        "process %s was killed and did not end; it is abandoned.\n"
+        "process %s %s abandoned.\n"
         "It catches CancelledError and goes on waiting: let it end there instead.\n%s"
         "it waits at:\n%s",
         process.pid,
+        "ended, but a task that it started did not; that is"
+        if process.state == ENDING
+        else "was killed and did not end; it is",
         _circumstances(process),
-        stack.getvalue().rstrip() or "  (its tasks)",
+        stack.getvalue().rstrip(),
     )
 
 

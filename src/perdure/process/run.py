@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from perdure.base.settings import Settings
@@ -114,7 +114,7 @@ async def _serve(runtime: Runtime, main: Function, args: tuple[Any, ...]) -> Exi
 
 
 @contextlib.contextmanager
-def _signals(runtime: Runtime) -> Iterator[None]:
+def _signals(runtime: Runtime) -> Generator[None, None, None]:
     """Stop in order on SIGINT and SIGTERM, where this thread may handle signals at all."""
     if threading.current_thread() is not threading.main_thread():
         yield

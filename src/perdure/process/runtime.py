@@ -2,10 +2,10 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextvars import Token
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from perdure.base.clock import Clock, SystemClock
 from perdure.base.errors import NotInProcess, Shutdown, SpawnError
@@ -165,7 +165,7 @@ class Runtime:
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> bool:
+    ) -> bool | None:  # a bare bool tells type checkers that names of the body may be unbound
         root = self.root
         assert isinstance(root, AdoptedProcess)
         assert self._token is not None

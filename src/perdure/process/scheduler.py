@@ -25,7 +25,17 @@ Shuffle = Callable[[MutableSequence["Process"]], None]
 class Scheduler:
     """The queue of processes that can run now."""
 
-    __slots__ = ("_context", "_looks", "_shuffle", "_steps", "_thread", "_turn_time", "awake", "loop", "ready")
+    __slots__ = (
+        "_context",
+        "_looks",
+        "_shuffle",
+        "_steps",
+        "_thread",
+        "_turn_time",
+        "awake",
+        "loop",
+        "ready",
+    )
 
     def __init__(
         self,

@@ -52,23 +52,18 @@ class TaskLike(Waiter):
         "state",
     )
 
+    # All fields are set by `Process`, in one place: three constructors would cost as much again.
+    loop: asyncio.AbstractEventLoop
+    coro: Coroutine[Any, Any, Any]
+    state: int
+    must_cancel: bool
+    future: asyncio.Future[Any] | None  # what it waits for, when WAITING
+    bonds: Bonds | None
+    _cancels: int
+    _cancel_message: object
     pid: Pid
     context: Context
     outcome: ExitResult | None
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        coro: Coroutine[Any, Any, Any],
-    ) -> None:
-        self.loop = loop
-        self.coro = coro
-        self.state: int = READY
-        self.must_cancel = False
-        self.future: asyncio.Future[Any] | None = None  # what it waits for, when WAITING
-        self.bonds: Bonds | None = None
-        self._cancels = 0
-        self._cancel_message: object = None
 
     def tie(self) -> Bonds:
         """Give the ties to others, to add one."""

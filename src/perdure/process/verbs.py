@@ -5,7 +5,7 @@ They only change bookkeeping, so they are plain functions and cannot be interrup
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -93,7 +93,7 @@ def pid_of(name: str) -> Pid:
 
 
 @contextlib.contextmanager
-def registered(name: str) -> Iterator[None]:
+def registered(name: str) -> Generator[None, None, None]:
     """Have a name inside the `with` block."""
     register(name)
     try:
@@ -162,7 +162,7 @@ def _check_option(name: str, value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def trap_links() -> Iterator[None]:
+def trap_links() -> Generator[None, None, None]:
     """Trap links inside the `with` block."""
     before = get_options().trap_links
     set_options(trap_links=True)
@@ -198,7 +198,7 @@ def unmonitor(watched: Destination | Ref, *, flush: bool = True) -> None:
 
 
 @contextlib.contextmanager
-def monitored(dest: Destination) -> Iterator[Ref]:
+def monitored(dest: Destination) -> Generator[Ref, None, None]:
     """Monitor a process inside the `with` block."""
     ref = monitor(dest)
     try:
@@ -277,7 +277,7 @@ def exit(reason: BaseException | None = None, dest: Destination | None = None) -
     target = me if dest is None else alive_or_raise(dest, "signal it")
     if target is not me:
         if reason is not None:
-            target.exit_signal(me.pid, reason, told=reason)
+            target.exit_signal(me.pid, reason)
         return
     if me.runs_now():
         me.outcome = me.outcome or ExitResult(None, reason)

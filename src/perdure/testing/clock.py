@@ -3,8 +3,17 @@
 import asyncio
 import random
 import selectors
+from collections import deque
 from collections.abc import MutableSequence
 from typing import Any
+
+
+# How long, in real seconds, I/O and threads are waited for when nothing else can happen.
+REAL_WAIT = 5.0
+
+
+class Deadlock(AssertionError):
+    """Nothing can happen any more: everybody waits for somebody else."""
 
 
 class VirtualClock:
@@ -44,7 +53,10 @@ class _JumpingSelector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> Any:
         if timeout is None:  # no timer at all: only real I/O, or a thread, can go on
-            return super().select(None)
+            events = super().select(REAL_WAIT)
+            if not events:
+                raise Deadlock("all wait, and no timer, thread or I/O will wake anybody")
+            return events
         events = super().select(min(timeout, self._patience))
         if not events and timeout > 0:
             self._clock.advance(timeout)
@@ -79,14 +91,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._random.shuffle(ready)
 
     def _run_once(self) -> None:
-        ready: Any = self._ready  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+        loop: Any = self  # whose private parts are nobody's business but a test's
+        ready: deque[Any] = self._ready
         # Only steps of tasks change places: transports rely on the order of their callbacks.
         places = [i for i, handle in enumerate(ready) if _steps_a_task(handle)]
         steps = [ready[i] for i in places]
         self.shuffle(steps)
         for i, step in zip(places, steps, strict=True):
             ready[i] = step
-        super()._run_once()  # pyright: ignore[reportAttributeAccessIssue]
+        parent: Any = super()
+        parent._run_once()  # noqa: SLF001
 
 
 def _steps_a_task(handle: Any) -> bool:

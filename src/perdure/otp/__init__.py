@@ -1,0 +1,1 @@
+"""OTP on the kernel: tasks, agents, servers, supervisors."""

@@ -1,0 +1,109 @@
+"""Start a process and wait until it is ready.
+
+A plain `spawn` returns before the process has run a line.
+A server is started only when its `init` is done: the starter waits for the acknowledgement,
+and a start that fails is raised there, and does not kill the starter, linked or not.
+"""
+
+import types
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any
+
+from perdure.base.duration import Duration, seconds, spell
+from perdure.base.errors import StartError
+from perdure.process.birth import Options, give_birth
+from perdure.process.current import current, current_waiter
+from perdure.process.death import kill
+from perdure.process.process import Process
+from perdure.process.signal import link as tie
+from perdure.process.waiter import Waiter
+
+Body = Callable[..., Awaitable[Any]]
+
+
+class Ack:
+    """By which a process that is being started says that it is ready."""
+
+    __slots__ = ("_starter", "_waiter", "done", "linked", "value")
+
+    def __init__(self, starter: Process, waiter: Waiter, *, linked: bool) -> None:
+        self._starter = starter
+        self._waiter = waiter
+        self.linked = linked
+        self.done = False
+        self.value: Any = None
+
+    def ready(self, process: Process, value: Any = None) -> None:
+        """Tell the starter; from now on the two share their fate, if they are to."""
+        if self.done:
+            return
+        self.done = True
+        self.value = value
+        if self.linked and self._starter.pid.target is not None:
+            tie(self._starter, process)
+        self._waiter.wake()
+
+
+async def start(
+    label: object,
+    body: Body,
+    *args: Any,
+    name: str | None = None,
+    link: bool = True,
+    timeout: Duration = None,
+) -> tuple[Process, Any]:
+    """Start `body(ack, *args)` as a process and wait until it calls `ack.ready(process, value)`.
+
+    Args:
+        label: Names the child in errors: an id or a class.
+        body: An `async def` function; its first argument is the `Ack`.
+        *args: Its other arguments.
+        name: A name that it is born with.
+        link: Link the two when it is ready.
+        timeout: How long it may take to get ready.
+
+    Returns:
+        The process and the value that it gave; a process that ended normally without
+        getting ready gives its return value instead.
+
+    Raises:
+        StartError: It failed, or was not ready in time; it is dead then.
+        NameTaken: Another process has the name.
+    """
+    limit = seconds(timeout)
+    starter = current("start")
+    ack = Ack(starter, current_waiter(), linked=link)
+    child = give_birth(starter.runtime, starter, body, (ack, *args), Options(name=name))
+    await _acknowledged(child, ack, label, limit)
+    if ack.done:
+        return child, ack.value
+    assert child.outcome is not None
+    if child.outcome.error is not None:
+        raise StartError(label, child.outcome.error) from child.outcome.error
+    return child, child.outcome.value
+
+
+@types.coroutine
+def _acknowledged(
+    child: Process, ack: Ack, label: object, limit: float | None
+) -> Generator[Any, None, None]:
+    waiter = current_waiter()
+
+    def wake(_: object) -> None:
+        waiter.wake()
+
+    loop, when = child.loop, None if limit is None else child.loop.time() + limit
+    timer = None if when is None else loop.call_at(when, waiter.wake)
+    child.add_done_callback(wake)
+    try:
+        while not (ack.done or child.done()):
+            if when is not None and loop.time() >= when:
+                late = TimeoutError(f"not ready within {spell(limit)}")
+                raise StartError(label, late)
+            yield waiter.pause()
+    finally:
+        child.remove_done_callback(wake)
+        if timer is not None:
+            timer.cancel()
+        if not ack.done and not child.done():  # too late, or the starter itself was interrupted
+            kill(child, "its start was given up")
