@@ -89,17 +89,22 @@ def _acknowledged(
 ) -> Generator[Any, None, None]:
     waiter = current_waiter()
 
+    expired = False
+
     def wake(_: object) -> None:
         waiter.wake()
 
-    loop, when = child.loop, None if limit is None else child.loop.time() + limit
-    timer = None if when is None else loop.call_at(when, waiter.wake)
+    def expire() -> None:
+        nonlocal expired
+        expired = True
+        waiter.wake()
+
+    timer = None if limit is None else child.loop.call_later(limit, expire)
     child.add_done_callback(wake)
     try:
         while not (ack.done or child.done()):
-            if when is not None and loop.time() >= when:
-                late = TimeoutError(f"not ready within {spell(limit)}")
-                raise StartError(label, late)
+            if expired:
+                raise StartError(label, TimeoutError(f"not ready within {spell(limit)}"))
             yield waiter.pause()
     finally:
         child.remove_done_callback(wake)

@@ -28,8 +28,7 @@ class TaskFactory:
     ) -> "asyncio.Future[Any]":
         context = options.get("context")
         owner = CURRENT.get(None) if context is None else context.get(CURRENT)
-        given: object = coro
-        if isinstance(given, GeneratorType):  # a wait of the kernel, which asyncio takes for none
+        if _is_generator(coro):  # a wait of the kernel, which asyncio takes for none
             coro = _awaited(coro)
         if self.inner is None:
             task = asyncio.Task(coro, loop=loop, **options)
@@ -55,6 +54,10 @@ class TaskFactory:
             return self.inner(loop, coro, **options)
         finally:
             owner.state = RUNNING
+
+
+def _is_generator(given: object) -> bool:
+    return isinstance(given, GeneratorType)
 
 
 async def _awaited(wait: Awaitable[T]) -> T:

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import MutableSequence
 from typing import Any
 
-
 # How long, in real seconds, I/O and threads are waited for when nothing else can happen.
 REAL_WAIT = 5.0
 
@@ -92,7 +91,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _run_once(self) -> None:
         loop: Any = self  # whose private parts are nobody's business but a test's
-        ready: deque[Any] = self._ready
+        ready: deque[Any] = loop._ready
         # Only steps of tasks change places: transports rely on the order of their callbacks.
         places = [i for i, handle in enumerate(ready) if _steps_a_task(handle)]
         steps = [ready[i] for i in places]
