@@ -4,11 +4,12 @@ Each test plays its scenario again and again, and interrupts the victim one step
 """
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 
-from perdure import CallExit, Pid, after, process, select, sleep, ticker
+from perdure import CallExit, Pid, Selected, after, process, select, sleep, ticker
 from perdure.process import Message, Request, call, run_process
 from perdure.process.channel import SendCase
 from tests.process.interrupts import Interrupt, shut_down
@@ -56,11 +57,13 @@ def send_to_a_buffer(world: World) -> Pid:
 def select_among_several(world: World) -> Pid:
     first, second, outlet = world.channel(), world.channel(1), world.channel()
 
+    def attempt() -> Awaitable[Selected]:
+        offer = outlet.case_send(world.offer())
+        return select(first, offer, second, after("1ms"), after("10h"))
+
     async def choose() -> None:
         for _ in range(5):
-            found = await world.again(
-                lambda: select(first, outlet.case_send(world.offer()), second, after("1ms"))
-            )
+            found = await world.again(attempt)
             if found.channel is outlet:
                 world.sent.append(found.value)
             elif found.channel in (first, second):
@@ -123,7 +126,7 @@ def sleep_and_tick(world: World) -> Pid:
         for _ in range(3):
             await world.again(source.receive)
         await world.once(lambda: sleep(0))
-        await world.once(lambda: select(after("1ms"), source, after("2ms")))
+        await world.once(lambda: select(after("1ms"), source, after("10h")))
         world.sent.append(world.offer())
         world.got.append(world.sent[-1])
 

@@ -332,6 +332,55 @@ async def test_an_abandoned_process_never_runs_on() -> None:
     assert steps == []
 
 
+async def send_to(channel: Channel[str], value: str) -> None:
+    await channel.send(value)
+
+
+@pytest.mark.parametrize("capacity", [0, 1])
+def test_an_abandoned_process_takes_no_value_from_those_who_live(capacity: int) -> None:
+    @simulated(settings=SOON)
+    async def main() -> None:
+        channel = Channel[str](capacity)
+
+        async def child() -> None:
+            while True:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await channel.receive()
+
+        await killed(child)
+        process.spawn(send_to, channel, "for the living")
+        async with asyncio.timeout(1):
+            assert await channel.receive() == "for the living"
+
+    main()
+
+
+@simulated(settings=SOON)
+async def test_an_abandoned_sender_does_not_hold_up_those_who_live() -> None:
+    channel = Channel[str]()
+
+    async def child() -> None:
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await channel.send("of a zombie")
+
+    await killed(child)
+    process.spawn(send_to, channel, "of the living")
+    async with asyncio.timeout(1):
+        assert await channel.receive() == "of the living"
+
+
+@simulated(settings=SOON)
+async def test_an_abandoned_sleeper_leaves_no_armed_timer() -> None:
+    async def child() -> None:
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await process.sleep("1h")
+
+    await killed(child)
+    # The test fails with `Leak` if the hour is still waited for.
+
+
 @simulated(settings=SOON)
 async def test_a_process_that_waits_for_a_refusing_one_by_link_is_freed() -> None:
     process.set_options(trap_links=True)

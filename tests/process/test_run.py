@@ -286,10 +286,16 @@ def test_wrong_arguments_for_main_are_refused() -> None:
 
 
 def test_the_handlers_of_signals_are_as_before() -> None:
+    def handler(number: int, frame: object) -> None: ...
+
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.getsignal(number) for number in numbers]
-    perdure.run(give)
-    assert [signal.getsignal(number) for number in numbers] == before
+    before = [signal.signal(number, handler) for number in numbers]
+    try:
+        perdure.run(give)
+        assert [signal.getsignal(number) for number in numbers] == [handler, handler]
+    finally:
+        for number, old in zip(numbers, before, strict=True):
+            signal.signal(number, old)
 
 
 def test_run_works_in_a_thread_too() -> None:

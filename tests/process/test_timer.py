@@ -223,6 +223,15 @@ async def test_a_ticker_does_not_drift_when_its_reader_is_slow() -> None:
     assert seen == [1, 2, 3]
 
 
+@simulated
+async def test_a_tick_that_is_read_late_does_not_move_the_next_one() -> None:
+    source = ticker("1s")
+    seen = await ticks(source, 1)
+    await sleep("1300ms")
+    seen += await ticks(source, 2)
+    assert seen == [1, 2.3, 3]
+
+
 @pytest.mark.parametrize(("period", "late"), [(0.1, 0.7), (0.3, 1.2), (0.1, 0.35), (0.25, 10)])
 @simulated
 async def test_a_late_reader_of_a_ticker_gets_one_tick_for_all_it_missed(

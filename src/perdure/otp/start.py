@@ -6,19 +6,18 @@ and a start that fails is raised there, and does not kill the starter, linked or
 """
 
 import types
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
 from perdure.base.duration import Duration, seconds, spell
 from perdure.base.errors import StartError
-from perdure.process.birth import Options, give_birth
+from perdure.otp.via import Via
+from perdure.process.birth import PLAIN, Function, Options, give_birth
 from perdure.process.current import current, current_waiter
 from perdure.process.death import kill
 from perdure.process.process import Process
 from perdure.process.signal import link as tie
 from perdure.process.waiter import Waiter
-
-Body = Callable[..., Awaitable[Any]]
 
 
 class Ack:
@@ -46,9 +45,9 @@ class Ack:
 
 async def start(
     label: object,
-    body: Body,
+    body: Function,
     *args: Any,
-    name: str | None = None,
+    name: str | Via | None = None,
     link: bool = True,
     timeout: Duration = None,
 ) -> tuple[Process, Any]:
@@ -73,7 +72,7 @@ async def start(
     limit = seconds(timeout)
     starter = current("start")
     ack = Ack(starter, current_waiter(), linked=link)
-    child = give_birth(starter.runtime, starter, body, (ack, *args), Options(name=name))
+    child = _born(starter, body, (ack, *args), name)
     await _acknowledged(child, ack, label, limit)
     if ack.done:
         return child, ack.value
@@ -81,6 +80,17 @@ async def start(
     if child.outcome.error is not None:
         raise StartError(label, child.outcome.error) from child.outcome.error
     return child, child.outcome.value
+
+
+def _born(
+    starter: Process, body: Function, args: tuple[Any, ...], name: str | Via | None
+) -> Process:
+    if not isinstance(name, Via):
+        return give_birth(starter.runtime, starter, body, args, Options(name=name))
+    name.check_free()
+    child = give_birth(starter.runtime, starter, body, args, PLAIN)
+    name.give(child)
+    return child
 
 
 @types.coroutine

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from perdure.base import telemetry
@@ -25,7 +26,7 @@ from perdure.base.errors import Killed
 from perdure.base.pid import Pid
 from perdure.process.bonds import Bonds
 from perdure.process.event import Exit, ExitResult, LinkDown
-from perdure.process.exits import SILENT, Upgrade, spread, verdict
+from perdure.process.exits import SILENT, Upgrade, reason_of, spread
 from perdure.process.report import report_abandoned, report_crash
 from perdure.process.tasklike import DEAD, ENDING, PARKED
 
@@ -42,31 +43,40 @@ def finish(process: "Process", value: object, error: BaseException | None) -> No
     """Begin the end: the coroutine has finished."""
     process.state = ENDING
     if process.outcome is None:
-        if isinstance(error, Upgrade):
-            process.tie().upgrade = error
-        else:
-            process.outcome = verdict(value, error)
-            _cut_own_frame(error)
-    if isinstance(error, KeyboardInterrupt):
-        process.runtime.interrupted(signal.SIGINT)
-    if process.bonds is not None and process.bonds.tasks:
-        cancel_tasks(process.bonds)
+        _judge(process, value, error)
+    bonds = process.bonds
+    if bonds is not None and bonds.tasks:
+        cancel_tasks(bonds)
         insist(process)
     else:
         _settle(process)
 
 
-def _cut_own_frame(error: BaseException | None) -> None:
+def _judge(process: "Process", value: object, error: BaseException | None) -> None:
+    """Decide how it ended, since nobody had before its code did."""
+    if error is None:
+        process.outcome = ExitResult(value)
+    elif isinstance(error, Upgrade):
+        process.tie().upgrade = error
+    else:
+        process.outcome = ExitResult(None, reason_of(error))
+        _cut_own_frame(error)
+        if isinstance(error, KeyboardInterrupt):
+            process.runtime.interrupted(signal.SIGINT)
+
+
+def _cut_own_frame(error: BaseException) -> None:
     """Cut our frame off a traceback: people look for their code, and it would keep the process."""
-    if error is not None and error.__traceback__ is not None:
+    if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next
 
 
 def _settle(process: "Process") -> None:
-    if process.outcome is None:
+    outcome = process.outcome
+    if outcome is None:
         _upgrade(process, process.tie())
-    if process.outcome is not None:
-        bury(process, process.outcome)
+    else:
+        bury(process, outcome)
 
 
 def _upgrade(process: "Process", bonds: Bonds) -> None:
@@ -81,6 +91,7 @@ def _upgrade(process: "Process", bonds: Bonds) -> None:
     except Exception as error:  # noqa: BLE001 - a mistake in the new code ends the process
         error.add_note("raised while the process was being upgraded")
         process.outcome = ExitResult(None, error)
+        bury(process, process.outcome)
         return
     process.function, process.args = upgrade.function, upgrade.args
     process.must_cancel = False
@@ -155,9 +166,24 @@ def _insist_again(process: "Process", limit: float) -> None:
 def _abandon(process: "Process", outcome: ExitResult) -> None:
     with suppress(Exception):  # no broken log handler stops the death
         report_abandoned(process)
+    if process.state == PARKED:
+        _leave_lines(process.coro)
     process.state = ENDING  # it is never stepped again
     freeze(process.coro)
     bury(process, outcome)
+
+
+def _leave_lines(waiting: object) -> None:
+    """End the wait of the kernel in which an abandoned process stands, and nothing else of it.
+
+    Otherwise it would keep its place in the line of a channel, before the living, and its timer.
+    """
+    innermost = waiting
+    while waiting is not None:
+        innermost = waiting
+        waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "gi_yieldfrom", None)
+    if isinstance(innermost, GeneratorType):
+        innermost.close()
 
 
 def freeze(code: object) -> None:
@@ -184,11 +210,13 @@ def bury(process: "Process", outcome: ExitResult) -> None:
     process.pid.target = None
     del runtime.processes[process.pid]
     if bonds is not None:
-        _tell_watchers(process.pid, bonds, outcome)
+        if bonds.watchers or bonds.watching or bonds.calls:
+            _tell_watchers(process.pid, bonds, outcome)
         if bonds.links is not None:
             _tell_links(process, bonds.links, error)
-        for callback, context in bonds.callbacks or ():
-            process.loop.call_soon(callback, process, context=context)
+        if bonds.callbacks is not None:
+            for callback, context in bonds.callbacks:
+                process.loop.call_soon(callback, process, context=context)
         process.bonds = None
     process.close_mailbox()
     process.context = _NO_CONTEXT  # it knows the process: a dead one must not keep itself
@@ -239,7 +267,7 @@ def _tell_links(
     process: "Process", peers: "Iterable[Process]", reason: BaseException | None
 ) -> None:
     for peer in peers:
-        peer.tie().drop_link(process)
+        del peer.bonds.links[process]  # pyright: ignore[reportOptionalMemberAccess, reportOptionalSubscript]
         if reason is None:
             continue
         if peer.trap_links:

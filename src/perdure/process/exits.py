@@ -6,7 +6,6 @@ from typing import Any
 
 from perdure.base.errors import Killed, LinkedProcessDown, Shutdown
 from perdure.base.pid import Pid
-from perdure.process.event import ExitResult
 
 
 class ExitNow(BaseException):
@@ -22,13 +21,11 @@ class Upgrade(BaseException):
         self.args = args
 
 
-def verdict(value: object, error: BaseException | None) -> ExitResult:
-    """Say how a process ended whose end nobody had decided before its code did."""
-    if error is None:
-        return ExitResult(value, None)
+def reason_of(error: BaseException) -> BaseException:
+    """Give the exit reason for what came out of a process's code."""
     if isinstance(error, CancelledError):
-        return ExitResult(None, Killed("its task was cancelled"))
-    return ExitResult(None, error)
+        return Killed("its task was cancelled")
+    return error
 
 
 def spread(dead: Pid, reason: BaseException) -> BaseException:

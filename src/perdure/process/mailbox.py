@@ -67,6 +67,7 @@ class Inlet(Channel[T]):
             if not self._streak:  # so many at a stretch: now everybody else
                 self._streak = STREAK
                 yield
+                return (yield from self._receive())  # a task may have emptied it meanwhile
             return self._items.popleft()
         while True:
             line.append(owner)
@@ -108,6 +109,7 @@ class Mailbox(TaskLike):
     """The receiving side of a process."""
 
     __slots__ = (
+        "_direct",
         "_events",
         "_inbox",
         "_listeners",
@@ -116,6 +118,8 @@ class Mailbox(TaskLike):
     )
 
     bound: Bound
+    # The inbox, if every message goes there: there is no listener, and no limit.
+    _direct: Inlet[Message] | None
     # Each channel is made when it is first needed.
     _inbox: Inlet[Message] | None
     _events: Inlet[Event] | None
@@ -129,7 +133,14 @@ class Mailbox(TaskLike):
     # What others do
 
     def deliver(self, message: Message) -> bool:
-        """Sort one message in; tell whether it was taken."""
+        """Take a message in; tell whether it was taken."""
+        inlet = self._direct
+        if inlet is None:
+            return self._sort_in(message)
+        inlet.put(message)
+        return True
+
+    def _sort_in(self, message: Message) -> bool:
         inlet: Inlet[Any] | None = None
         value: Any = message
         if self._listeners is not None:
@@ -141,11 +152,21 @@ class Mailbox(TaskLike):
             inlet = self._inbox
             if inlet is None:
                 inlet = self._inbox = Inlet(self)
+                self._direct_or_not()
         limit = self.bound.limit
         if limit is not None and len(inlet) >= limit:
             return self._overflow(inlet, value, self.bound.overflow)
         inlet.put(value)
         return True
+
+    def set_bound(self, bound: Bound) -> None:
+        """Set how many messages may wait."""
+        self.bound = bound
+        self._direct_or_not()
+
+    def _direct_or_not(self) -> None:
+        plain = not self._listeners and self.bound.limit is None
+        self._direct = self._inbox if plain else None
 
     def notify(self, event: Event) -> None:
         """Add an event; events are never refused, since each is a fact that is told once."""
@@ -178,6 +199,7 @@ class Mailbox(TaskLike):
         """Give the channel of all messages that have no listener."""
         if self._inbox is None:
             self._inbox = Inlet(self)
+            self._direct_or_not()
         self._inbox.asked = True
         return self._inbox
 
@@ -205,6 +227,7 @@ class Mailbox(TaskLike):
         listener = self._listeners.get(topic)
         if listener is None:
             listener = self._listeners[topic] = Listener(self, topic, whole=whole)
+            self._direct_or_not()
             self._hand_kept(listener)
         elif listener.whole is not whole:
             raise ValueError(
@@ -219,6 +242,7 @@ class Mailbox(TaskLike):
         if not isinstance(channel, Listener) or listeners.get(channel.topic) is not channel:
             raise NotOwner("unlisten takes a channel that this process got from listen()")
         del listeners[channel.topic]
+        self._direct_or_not()
         channel.close()
 
     def _hand_kept(self, listener: "Listener") -> None:
@@ -238,7 +262,7 @@ class Mailbox(TaskLike):
 
     def close_mailbox(self) -> None:
         """Forget everything: the process is dead."""
-        self._inbox = self._events = self._listeners = self._requests = None
+        self._direct = self._inbox = self._events = self._listeners = self._requests = None
 
 
 class Listener(Inlet[Any]):

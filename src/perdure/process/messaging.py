@@ -12,6 +12,10 @@ from perdure.process.names import Destination, holder_of
 from perdure.process.process import Process
 from perdure.process.request import Request, ask
 
+# Topics that were found good: most programs have a few, and checking one is dearer than this.
+_TOPICS_REMEMBERED = 1024
+_KNOWN_TOPICS: set[str] = set()
+
 
 def send(dest: Destination, topic: str, payload: Any = None, /, *more: Any) -> bool:
     """Send a message; never waits.
@@ -27,17 +31,23 @@ def send(dest: Destination, topic: str, payload: Any = None, /, *more: Any) -> b
         ValueError: The topic is empty or begins with "@", which is the runtime's own.
         MailboxFull: The receiver has a limit and the overflow rule "reject".
     """
-    if type(topic) is not str or not topic or topic[0] == "@":
+    try:
+        known = topic in _KNOWN_TOPICS
+    except TypeError:  # not hashable, so no text
+        known = False
+    if not known:
         check_topic(topic)
-    sender = CURRENT.get(None)
-    if sender is not None and sender.pid.target is None:
-        raise NoProcess(sender.pid, "send")
+    sender, origin = CURRENT.get(None), None
+    if sender is not None:
+        origin = sender.pid
+        if origin.target is None:
+            raise NoProcess(origin, "send")
     target: Process | None = dest.target if type(dest) is Pid else locate(dest, "send")
     if target is None:
         return False
     if more:
         payload = [payload, *more]
-    return target.deliver(Message(topic, payload, sender.pid if sender is not None else None))
+    return target.deliver(Message(topic, payload, origin))
 
 
 def inbox() -> Channel[Message]:
@@ -105,3 +115,5 @@ def check_topic(topic: object) -> None:
         raise ValueError("a topic must not be empty")
     if topic.startswith("@"):
         raise ValueError(f"topic {topic!r}: topics that begin with '@' are the runtime's own")
+    if len(_KNOWN_TOPICS) < _TOPICS_REMEMBERED:
+        _KNOWN_TOPICS.add(topic)

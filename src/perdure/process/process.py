@@ -62,7 +62,7 @@ class Process(Mailbox):
         self._cancels = 0
         self._cancel_message = None
         self.bound = runtime.bound
-        self._inbox = self._events = self._listeners = self._requests = None
+        self._direct = self._inbox = self._events = self._listeners = self._requests = None
         self.runtime = runtime
         self.scheduler: Scheduler = runtime.scheduler
         self.function = function

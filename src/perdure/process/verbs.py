@@ -137,9 +137,8 @@ def set_options(**options: Any) -> None:
     me = current("set_options")
     checked = {name: _check_option(name, value) for name, value in options.items()}
     me.trap_links = checked.get("trap_links", me.trap_links)
-    me.bound = Bound(
-        checked.get("mailbox_limit", me.bound.limit), checked.get("overflow", me.bound.overflow)
-    )
+    limit = checked.get("mailbox_limit", me.bound.limit)
+    me.set_bound(Bound(limit, checked.get("overflow", me.bound.overflow)))
 
 
 def _check_option(name: str, value: Any) -> Any:

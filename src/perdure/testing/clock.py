@@ -91,7 +91,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _run_once(self) -> None:
         loop: Any = self  # whose private parts are nobody's business but a test's
-        ready: deque[Any] = loop._ready
+        ready: deque[Any] = loop._ready  # noqa: SLF001
         # Only steps of tasks change places: transports rely on the order of their callbacks.
         places = [i for i, handle in enumerate(ready) if _steps_a_task(handle)]
         steps = [ready[i] for i in places]
