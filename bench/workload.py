@@ -22,7 +22,8 @@ SENDERS = 100
 BURST = 100
 CALL_TIMEOUT = 5.0
 
-clock = time.perf_counter
+# The time of the processor, since nothing here waits: what else the machine does counts less.
+clock = time.process_time
 
 _STATM = Path("/proc/self/statm")
 

@@ -117,11 +117,11 @@ def cascade(n: int) -> float:
         one.add_done_callback(lambda _: other.cancel())
         other.add_done_callback(lambda _: one.cancel())
 
-    async def member() -> None:
-        await asyncio.get_running_loop().create_future()
+    async def member(inbox: asyncio.Queue[None]) -> None:
+        await inbox.get()  # a process that is linked has a mailbox, and waits for it
 
     async def watcher() -> float:
-        chain = [asyncio.create_task(member()) for _ in range(n)]
+        chain = [asyncio.create_task(member(asyncio.Queue())) for _ in range(n)]
         await asyncio.sleep(0)
         for one, other in itertools.pairwise(chain):
             link(one, other)

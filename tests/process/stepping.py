@@ -55,6 +55,7 @@ class World:
     sent: list[int] = field(default_factory=list[int])  # its sender was told that it is sent
     got: list[int] = field(default_factory=list[int])
     others: list[Pid] = field(default_factory=list[Pid])
+    mortals: list[Pid] = field(default_factory=list[Pid])  # must come to an end by themselves
     numbers: Iterator[int] = field(default_factory=itertools.count)
     _victim: Pid | None = None
 
@@ -155,6 +156,7 @@ async def _play(
     await sleep("1h")
     result = await _end_of(victim)
     assert result.ok or hits
+    assert not any(process.alive(pid) for pid in world.mortals), "another process hangs"
     await _balance(world, complete=result.ok)
     await _nothing_is_left(world)
     return bool(hits)

@@ -189,6 +189,21 @@ async def test_a_process_may_set_a_deadline_for_itself() -> None:
 
 
 @simulated
+async def test_a_process_that_gives_itself_no_time_ends_at_its_next_wait() -> None:
+    steps: list[int] = []
+
+    async def hasty() -> None:
+        process.cancel(process.self_pid(), 0)
+        steps.append(1)
+        await wait_forever()
+        steps.append(2)
+
+    pid = process.spawn_monitored(hasty)
+    assert isinstance((await exit_of(pid)).error, Killed)
+    assert (steps, now()) == ([1], 0)
+
+
+@simulated
 async def test_the_deadline_also_ends_a_cleanup_after_an_exit_signal() -> None:
     async def slow() -> None:
         try:

@@ -4,6 +4,7 @@ Each test plays its scenario again and again, and interrupts the victim one step
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable
 from typing import Any
 
@@ -152,8 +153,6 @@ def call_a_server(world: World) -> Pid:
 
 
 def answer_calls(world: World) -> Pid:
-    ended: list[int] = []
-
     async def answer() -> None:
         for _ in range(4):
             request: Request[Any] = await world.again(process.requests().receive)
@@ -162,17 +161,12 @@ def answer_calls(world: World) -> Pid:
                 world.sent.append(request.body)
 
     async def client(dest: Pid) -> None:
-        for _ in range(2):
-            try:
-                world.got.append(await call(dest, world.offer(), timeout="1s"))
-            except CallExit:
-                return
-            finally:
-                ended.append(1)
+        with contextlib.suppress(CallExit):
+            for _ in range(2):
+                world.got.append(await call(dest, world.offer(), timeout=None))
 
     victim = world.victim(answer)
-    world.spawn(client, victim)
-    world.spawn(client, victim)
+    world.mortals += [world.spawn(client, victim), world.spawn(client, victim)]
     return victim
 
 

@@ -151,18 +151,18 @@ async def test_monitor_cancel_and_kill_take_names() -> None:
         assert isinstance(event, Cancel)
         return "cancelled"
 
-    process.spawn(child, name="polite")
-    process.spawn(wait_forever, name="other")
+    polite = process.spawn(child, name="polite")
+    other = process.spawn(wait_forever, name="other")
     process.monitor("polite")
     process.monitor("other")
     process.cancel("polite")
     process.kill("other")
     await others_rest()
-    events = await waiting_events()
-    assert [event.result.value for event in events if isinstance(event, Exit)] == [
-        "cancelled",
-        None,
-    ]
+    exits = [event for event in await waiting_events() if isinstance(event, Exit)]
+    assert {event.sender: event.result.value for event in exits} == {
+        polite: "cancelled",
+        other: None,
+    }
 
 
 @simulated

@@ -61,9 +61,9 @@ async def test_a_pid_prints_its_host_and_number_alive_or_dead() -> None:
 
 @simulated
 async def test_the_pid_of_a_dead_process_is_not_used_again() -> None:
-    pids = [process.spawn_monitored(give) for _ in range(50)]
-    for pid in pids:
-        await exit_of(pid)
+    pids = [process.spawn(give) for _ in range(50)]
+    await others_rest()
+    assert not any(process.alive(pid) for pid in pids)
     later = [process.spawn(give) for _ in range(50)]
     assert len({str(pid) for pid in pids + later}) == 100
 

@@ -76,9 +76,9 @@ async def test_a_builder_does_not_change_with_the_mapping_that_it_was_made_of() 
 @simulated
 async def test_a_builder_spawns_as_often_as_it_is_asked() -> None:
     builder = process.spawner(context={"a": 1})
-    pids = [builder.spawn_monitored(seen) for _ in range(3)]
+    pids = [builder.spawn(wait_forever) for _ in range(3)]
     assert len(set(pids)) == 3
-    assert [await exit_of(pid) for pid in pids] == [process.ExitResult({"a": 1})] * 3
+    assert [await context_of(builder) for _ in range(3)] == [{"a": 1}] * 3
 
 
 # Spawn or signal

@@ -6,6 +6,7 @@
      ├── NameTaken                  the name belongs to another living process
      ├── NotRegistered              no process has that name (now)
      ├── NoProcess                  the process is dead: an ordinary race
+     ├── NoTable                    the table is gone: its owner ended, or it was deleted
      ├── SpawnError                 a process could not be started; nothing was created
      │    └── NameTakenAtBirth      … because its name is taken; also a NameTaken
      ├── ChannelClosed              the other side closed the channel
@@ -14,7 +15,9 @@
      ├── StartError                 a child did not start; `reason` says why
      ├── ChildError                 a supervisor's child is not in the state that was asked for
      ├── BadReturn                  a callback returned what it may not return
+     ├── SnapshotError              a saved state cannot be read or written
      └── CallExit                   a request will get no answer; `reason` says why
+          ├── NoServer              … nobody has the name; also a NotRegistered
           ├── TaskExit              … the task ended without a result
           ├── CallTimeout           … in the given time; also a TimeoutError
           └── TaskTimeout           … in the given time; also a TimeoutError
@@ -77,6 +80,10 @@ class NoProcess(ProcError):
         self.pid = pid
 
 
+class NoTable(ProcError, LookupError):
+    """The table is gone: its owner ended, or it was deleted, or there never was one."""
+
+
 class SpawnError(ProcError):
     """A process could not be started; nothing was created."""
 
@@ -131,6 +138,10 @@ class BadReturn(ProcError):
     """A callback returned a value that means nothing there."""
 
 
+class SnapshotError(ProcError):
+    """A saved state cannot be read or written."""
+
+
 class CallExit(ProcError):
     """A request will get no answer; `reason` is why (None: the other side ended normally)."""
 
@@ -139,6 +150,14 @@ class CallExit(ProcError):
         self.reason = reason
         self.what = what
         self.__cause__ = reason
+
+
+class NoServer(CallExit, NotRegistered):
+    """A server was called by a name that nobody has, perhaps because it is being restarted."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(NoProcess(), f"the call to {name!r}")
+        self.name = name
 
 
 class TaskExit(CallExit):

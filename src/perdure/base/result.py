@@ -4,14 +4,14 @@ All three are always true, whatever they hold,
 so that `await task.poll(1) or await task.shutdown()` reads as it should: only None is "not yet".
 """
 
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 T_co = TypeVar("T_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Ok(Generic[T_co]):
+class Ok(Struct, Generic[T_co], frozen=True):
     """It worked and gave this value."""
 
     value: T_co
@@ -20,8 +20,7 @@ class Ok(Generic[T_co]):
         return f"Ok({self.value!r})"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Err(Generic[T_co]):
+class Err(Struct, Generic[T_co], frozen=True):
     """It failed in a way that the caller is expected to handle; `with_retry` tries again."""
 
     error: T_co
@@ -30,8 +29,7 @@ class Err(Generic[T_co]):
         return f"Err({self.error!r})"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Exited(Generic[T_co]):
+class Exited(Struct, Generic[T_co], frozen=True):
     """The process that should have given a value ended first; a None reason is a normal end."""
 
     reason: T_co

@@ -40,8 +40,10 @@ class Settings:
     mailbox_limit: int | None
     # What a full mailbox does with one more message.
     overflow: Overflow
-    # Whether a crash that nobody waits for is logged.
+    # Whether crashes are logged: all but that of the root process, which `run` raises.
     report_crashes: bool
+    # A task that runs longer is warned of: long-lived loops belong into a server. None = never.
+    long_task: float | None
 
     def __init__(  # noqa: PLR0913  a record has a parameter for each field
         self,
@@ -54,6 +56,7 @@ class Settings:
         mailbox_limit: int | None = None,
         overflow: Overflow | str = Overflow.REJECT,
         report_crashes: bool = True,
+        long_task: Duration = "5m",
     ) -> None:
         """Check every value.
 
@@ -70,6 +73,8 @@ class Settings:
         object.__setattr__(self, "mailbox_limit", limit)
         object.__setattr__(self, "overflow", _overflow("overflow", overflow))
         object.__setattr__(self, "report_crashes", _flag("report_crashes", report_crashes))
+        limit_of_task = None if long_task is None else _some_time("long_task", long_task)
+        object.__setattr__(self, "long_task", limit_of_task)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:
@@ -104,6 +109,8 @@ def _read(variable: str, text: str) -> tuple[str, Any]:
             return setting, _integer(text)
         case "mailbox_limit":
             return setting, None if text.lower() == "none" else _integer(text)
+        case "long_task":
+            return setting, None if text.lower() == "none" else text
         case "report_crashes":
             return setting, _boolean(text)
         case _:

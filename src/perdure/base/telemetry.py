@@ -156,9 +156,13 @@ class Telemetry:
             except BaseException as error:  # noqa: BLE001  an exit raised by a handler is its failure
                 self._fail(entry, error)
 
-    def has_handlers(self, event: Event) -> bool:
-        """Tell whether anybody listens, for tellers to whom even the metadata is too dear."""
-        return bool(self._by_event.get(event))
+    @property
+    def has_handlers(self) -> Callable[[Event], object]:
+        """Tell whether anybody listens, for tellers to whom even the metadata is too dear.
+
+        This is the look-up itself, without a call around it: true or not is all it says.
+        """
+        return self._by_event.get
 
     def span(self, prefix: Event, /, **metadata: object) -> "Span":
         """Measure a piece of work, in sync and async code alike.

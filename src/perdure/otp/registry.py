@@ -1,80 +1,55 @@
 """Registry: find processes by key, with a value for each entry.
 
 With unique keys a registry names servers, with duplicate keys it is a list of subscribers.
-The entries are kept beside the registry's process and not in it: a look-up waits for nobody.
 A process enters only itself, and its entries vanish when it dies, before anybody hears of it.
 """
 
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from enum import StrEnum
-from functools import partial
+from contextlib import asynccontextmanager
 from inspect import iscoroutinefunction
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, Union
 
-from perdure.base.errors import (
-    MailboxFull,
-    NameTaken,
-    NoProcess,
-    NotOwner,
-    NotRegistered,
-    safe_text,
-)
+from perdure.base.errors import NoProcess, NotOwner, NotRegistered
 from perdure.base.pid import Pid
+from perdure.otp.book import Book, Keys, spell
 from perdure.otp.key import strict
-from perdure.otp.lock import Locks
 from perdure.otp.start import Ack, start
 from perdure.otp.via import Via
 from perdure.process.current import current
 from perdure.process.event import Cancel
-from perdure.process.messaging import alive_or_raise, events, send
+from perdure.process.messaging import alive_or_raise, events
 from perdure.process.names import check_name
 from perdure.process.process import Process
 from perdure.process.signal import cancel
 from perdure.process.spawner import joined
 
-Found = tuple[Pid, Any]
+This: TypeAlias = Union["Registry", Pid, str]
+"""A registry by its handle, its pid or its name."""
+
+Found: TypeAlias = tuple[Pid, Any]
 """An entry as others see it: who made it, and its value."""
 
 
-class Keys(StrEnum):
-    """How many entries a key may have."""
-
-    UNIQUE = "unique"
-    DUPLICATE = "duplicate"
-
-
-@dataclass(eq=False, slots=True)
-class _Entry:
-    """One entry; two of them are never the same, whatever they hold."""
-
-    key: Hashable
-    pid: Pid
-    value: Any
-
-
 class Registry:
-    """A registry, and the handle to it.
+    """A registry; this is the handle to it.
 
     Every method may also be called on the class, with the registry's name or pid in place of
-    the instance: `Registry.lookup("rooms", "lobby")`.
+    the handle: `Registry.lookup("rooms", "lobby")`.
     """
 
-    def __init__(self, keys: Keys, name: str, listeners: tuple[str, ...]) -> None:
-        """Use `start_link` instead, which also starts the process that it belongs to."""
-        self.name = name
-        self.pid: Pid
-        self._unique = keys is Keys.UNIQUE
-        self._listeners = listeners
-        self._meta: dict[Hashable, Any] = {}
-        # Dicts as ordered sets, so that one of a million subscribers leaves without a search.
-        self._by_key: dict[Hashable, dict[_Entry, None]] = {}
-        self._by_pid: dict[Pid, dict[_Entry, None]] = {}
-        self._locks: Locks
+    __slots__ = ("book",)
+
+    def __init__(self, book: Book) -> None:
+        """Use `start_link` instead, which also starts the process that the book belongs to."""
+        self.book = book
+
+    @property
+    def pid(self) -> Pid:
+        """The process that the registry lives and dies with."""
+        return self.book.pid
 
     def __repr__(self) -> str:
-        return f"<registry {self.name!r} {self.pid}>"
+        return f"<registry {self.book.name!r} {self.pid}>"
 
     # Life
 
@@ -99,57 +74,37 @@ class Registry:
             NameTaken: Another process has the name.
         """
         check_name(name)
-        if isinstance(listeners, str):
-            raise TypeError(f"listeners is a list of names, not the text {listeners!r}")
-        names = tuple(listeners)
-        for listener in names:
-            check_name(listener)
-        registry = cls(Keys(keys), name, names)
+        heard = _checked_listeners(listeners)
+        _, book = await start(cls, _serve, name, Keys(keys), heard, name=name)
         for key, value in (meta or {}).items():
-            registry._meta[strict(key)] = value
-        await start(cls, _serve, registry, name=name)
-        return registry
+            book.meta[strict(key)] = value
+        return cls(book)
 
-    async def stop(self: "Registry | Pid | str") -> None:
+    async def stop(self: This) -> None:
         """End the registry normally, and wait until it is gone."""
-        process: Process = _found(self).pid.target
+        process: Process = _book(self).pid.target
         cancel(process, current("stop").pid, None)
         await joined(process)
 
-    def open(self, process: Process) -> None:
-        """Belong to a process from now on."""
-        self.pid = process.pid
-        self._locks = Locks(process.pid)
-        process.tie().at_death(self._close)
-
-    def _close(self) -> None:
-        self._by_key.clear()
-        self._by_pid.clear()
-        self._locks.wake_all()
-
     # Entries of this process
 
-    def register(self: "Registry | Pid | str", key: Hashable, value: Any = None) -> None:
+    def register(self: This, key: Hashable, value: Any = None) -> None:
         """Enter this process under a key.
 
         Raises:
             NameTaken: The keys are unique and this one is taken, be it by this process.
         """
-        _found(self).add(current("register"), key, value)
+        _book(self).add(current("register"), key, value)
 
-    def unregister(self: "Registry | Pid | str", key: Hashable) -> None:
+    def unregister(self: This, key: Hashable) -> None:
         """Remove all entries of this process under a key; that there is none is fine."""
-        _found(self)._remove(key, lambda _: True)  # noqa: SLF001 - `self` may be a name
+        _book(self).remove(current("unregister").pid, key, lambda _: True)
 
-    def unregister_match(
-        self: "Registry | Pid | str", key: Hashable, predicate: Callable[[Any], bool]
-    ) -> None:
+    def unregister_match(self: This, key: Hashable, predicate: Callable[[Any], bool]) -> None:
         """Remove those entries of this process under a key whose values fit."""
-        _found(self)._remove(key, predicate)  # noqa: SLF001
+        _book(self).remove(current("unregister_match").pid, key, predicate)
 
-    def update_value(
-        self: "Registry | Pid | str", key: Hashable, fn: Callable[[Any], Any]
-    ) -> tuple[Any, Any]:
+    def update_value(self: This, key: Hashable, fn: Callable[[Any], Any]) -> tuple[Any, Any]:
         """Change the value of this process' entry; give the new value and the old one.
 
         Raises:
@@ -157,205 +112,159 @@ class Registry:
             NotOwner: It belongs to another process.
             ValueError: The keys are not unique.
         """
-        registry = _found(self)
-        if not registry._unique:
-            raise ValueError(f"update_value needs unique keys; those of {registry} are not")
-        entry = next(iter(registry._of(key)), None)
-        if entry is None:
-            raise NotRegistered(_spell(key))
-        if entry.pid is not current("update_value").pid:
-            raise NotOwner(f"the entry {_spell(key)!r} belongs to {entry.pid}")
-        old, entry.value = entry.value, fn(entry.value)
-        return entry.value, old
-
-    def add(self, process: Process, key: Hashable, value: Any) -> None:
-        """Enter a process; behind `register` and behind names by `via`."""
-        place = strict(key)
-        self.check_free(key)
-        owned = self._by_pid.get(process.pid)
-        if owned is None:
-            owned = self._by_pid[process.pid] = {}
-            process.tie().at_death(partial(self._forget, process.pid))
-        entry = _Entry(key, process.pid, value)
-        self._by_key.setdefault(place, {})[entry] = None
-        owned[entry] = None
-        self._tell("register", self.name, key, process.pid, value)
-
-    def check_free(self, key: Hashable) -> None:
-        """Refuse a key that must be unique and is taken."""
-        if self._unique:
-            for entry in self._of(key):
-                raise NameTaken(_spell(key), entry.pid)
-
-    def _remove(self, key: Hashable, predicate: Callable[[Any], bool]) -> None:
-        me = current("unregister").pid
-        for entry in tuple(self._of(key)):
-            if entry.pid is me and predicate(entry.value):
-                self._drop(entry)
-                del self._by_pid[me][entry]
-                self._tell("unregister", self.name, key, me)
-
-    def _forget(self, pid: Pid) -> None:
-        """Remove what a process leaves at its death; listeners monitor if they want to know."""
-        for entry in self._by_pid.pop(pid, ()):
-            self._drop(entry)
-        self._locks.forget(pid)
-
-    def _drop(self, entry: _Entry) -> None:
-        place = strict(entry.key)
-        entries = self._by_key[place]
-        del entries[entry]
-        if not entries:
-            del self._by_key[place]
-
-    def _tell(self, topic: str, *payload: Any) -> None:
-        for listener in self._listeners:
-            # It may be about to be restarted, or slow: that must not fail who registers.
-            with suppress(NotRegistered, MailboxFull):
-                send(listener, topic, list(payload))
+        book = _book(self)
+        book.check_unique("update_value")
+        for entry in book.of(key):
+            if entry.pid is not current("update_value").pid:
+                raise NotOwner(f"the entry {spell(key)!r} belongs to {entry.pid}")
+            old, entry.value = entry.value, fn(entry.value)
+            return entry.value, old
+        raise NotRegistered(spell(key))
 
     # What everybody may ask
 
-    def _of(self, key: Hashable) -> Iterable[_Entry]:
-        return self._by_key.get(strict(key), ())
-
-    def lookup(self: "Registry | Pid | str", key: Hashable) -> list[Found]:
+    def lookup(self: This, key: Hashable) -> list[Found]:
         """Give the entries of a key, oldest first."""
-        return [(entry.pid, entry.value) for entry in _found(self)._of(key)]
+        return [(entry.pid, entry.value) for entry in _book(self).of(key)]
 
-    def match(
-        self: "Registry | Pid | str", key: Hashable, predicate: Callable[[Any], bool]
-    ) -> list[Found]:
+    def match(self: This, key: Hashable, predicate: Callable[[Any], bool]) -> list[Found]:
         """Give the entries of a key whose values fit."""
         return [found for found in Registry.lookup(self, key) if predicate(found[1])]
 
     def select(
-        self: "Registry | Pid | str", predicate: Callable[[Any, Pid, Any], bool]
+        self: This, predicate: Callable[[Any, Pid, Any], bool]
     ) -> list[tuple[Any, Pid, Any]]:
         """Give key, pid and value of all entries that fit."""
-        every = [entry for entries in _found(self)._by_key.values() for entry in entries]
-        found = [(entry.key, entry.pid, entry.value) for entry in every]
+        found = [(entry.key, entry.pid, entry.value) for entry in _book(self).every()]
         return [each for each in found if predicate(*each)]
 
-    def keys(self: "Registry | Pid | str", pid: Pid | None = None) -> list[Any]:
+    def keys(self: This, pid: Pid | None = None) -> list[Any]:
         """Give the keys of a process, by default of this one; once for each entry."""
-        owner = pid or current("keys").pid
-        return [entry.key for entry in _found(self)._by_pid.get(owner, ())]
+        return [entry.key for entry in _book(self).owned_by(pid or current("keys").pid)]
 
-    def values(self: "Registry | Pid | str", key: Hashable, pid: Pid | None = None) -> list[Any]:
+    def values(self: This, key: Hashable, pid: Pid | None = None) -> list[Any]:
         """Give the values that a process, by default this one, has under a key."""
         owner = pid or current("values").pid
         return [value for found, value in Registry.lookup(self, key) if found is owner]
 
-    def count(self: "Registry | Pid | str") -> int:
+    def count(self: This) -> int:
         """Count all entries."""
-        return sum(map(len, _found(self)._by_key.values()))
+        return len(_book(self))
 
-    def whereis(self: "Registry | Pid | str", key: Hashable) -> Pid | None:
+    def whereis(self: This, key: Hashable) -> Pid | None:
         """Give the process of a unique key."""
-        return next((entry.pid for entry in _found(self)._of(key)), None)
+        book = _book(self)
+        book.check_unique("whereis")
+        return next((entry.pid for entry in book.of(key)), None)
 
-    def dispatch(
-        self: "Registry | Pid | str", key: Hashable, fn: Callable[[list[Found]], object]
-    ) -> None:
+    def dispatch(self: This, key: Hashable, fn: Callable[[list[Found]], object]) -> None:
         """Call `fn`, here and now, with the entries of a key; not at all if there are none."""
         if iscoroutinefunction(fn):
             raise TypeError("dispatch calls a plain function, which may `send`; not an `async def`")
         if found := Registry.lookup(self, key):
             fn(found)
 
-    # Locks, names and values of its own
+    # Locks, names, and values of its own
 
     @asynccontextmanager
-    async def lock(self: "Registry | Pid | str", key: Hashable) -> AsyncGenerator[None]:
+    async def lock(self: This, key: Hashable) -> AsyncGenerator[None]:
         """Hold a lock inside the `async with` block; it is free when its holder dies.
 
         A lock has nothing to do with the entry of the same key.
         """
-        locks = _found(self)._locks
+        locks = _book(self).locks
         turn = await locks.take(strict(key), current("lock").pid)
         try:
             yield
         finally:
             locks.leave(turn)
 
-    def via(self: "Registry | Pid | str", key: Hashable, value: Any = None) -> Via:
-        """Give a name that this registry keeps, for `name=` and in place of a pid."""
-        if isinstance(self, Registry):
-            self._check_unique()
+    def via(self: This, key: Hashable, value: Any = None) -> Via:
+        """Give a name that this registry keeps, for `name=` and in place of a pid.
+
+        On the class, the registry need not be there yet.
+
+        Raises:
+            ValueError: The keys are not unique.
+        """
         strict(key)
-        return _Name(self.name if isinstance(self, Registry) else self, key, value)
+        if isinstance(self, Registry):
+            self.book.check_unique("via")
+            self = self.book.name  # noqa: PLW0642 - so the name outlives a restart of the registry
+        return _Name(self, key, value)
 
-    def _check_unique(self) -> None:
-        if not self._unique:
-            raise ValueError(f"a name needs unique keys; those of {self} are not")
-
-    def put_meta(self: "Registry | Pid | str", key: Hashable, value: Any) -> None:
+    def put_meta(self: This, key: Hashable, value: Any) -> None:
         """Keep a value that belongs to the registry itself."""
-        _found(self)._meta[strict(key)] = value  # noqa: SLF001
+        _book(self).meta[strict(key)] = value
 
-    def meta(self: "Registry | Pid | str", key: Hashable, default: Any = None) -> Any:
+    def meta(self: This, key: Hashable, default: Any = None) -> Any:
         """Give a value that belongs to the registry itself."""
-        return _found(self)._meta.get(strict(key), default)  # noqa: SLF001
+        return _book(self).meta.get(strict(key), default)
 
-    def delete_meta(self: "Registry | Pid | str", key: Hashable) -> None:
+    def delete_meta(self: This, key: Hashable) -> None:
         """Forget a value that belongs to the registry itself."""
-        _found(self)._meta.pop(strict(key), None)  # noqa: SLF001
+        _book(self).meta.pop(strict(key), None)
 
 
 class _Name(Via):
-    """A key as a name. It knows the registry by name, so it outlives a restart of that."""
+    """A key of a registry as a name."""
 
-    __slots__ = ("_key", "_ref", "_value")
+    __slots__ = ("_key", "_registry", "_value")
 
-    def __init__(self, ref: Pid | str, key: Hashable, value: Any) -> None:
-        self._ref = ref
+    def __init__(self, registry: Pid | str, key: Hashable, value: Any) -> None:
+        self._registry = registry
         self._key = key
         self._value = value
 
     def __repr__(self) -> str:
-        return f"<{self._key!r} in registry {self._ref}>"
+        return f"<via {self}>"
 
     def __str__(self) -> str:
-        return f"{self._ref}/{_spell(self._key)}"
+        return f"{self._registry}/{spell(self._key)}"
 
     @property
     def pid(self) -> Pid:
-        pid = _found(self._ref).whereis(self._key)
+        pid = Registry.whereis(self._registry, self._key)
         if pid is None:
             raise NotRegistered(str(self))
         return pid
 
     def check_free(self) -> None:
-        registry = _found(self._ref)
-        registry._check_unique()  # noqa: SLF001
-        registry.check_free(self._key)
+        book = _book(self._registry)
+        book.check_unique("via")
+        book.check_free(self._key)
 
     def give(self, process: Process) -> None:
-        _found(self._ref).add(process, self._key, self._value)
+        _book(self._registry).add(process, self._key, self._value)
 
 
-async def _serve(ack: Ack, registry: Registry) -> None:
-    """Be the process that the registry belongs to: it only lives, until it is cancelled."""
+async def _serve(ack: Ack, name: str, keys: Keys, listeners: tuple[str, ...]) -> None:
+    """Be the process that the book belongs to: it only lives, until it is cancelled."""
     me = current("registry")
-    registry.open(me)
-    ack.ready(me)
+    book = Book(me, name, keys, listeners)
+    me.args = (book,)  # by which it is found, see `_book`
+    ack.ready(me, book)
     async for event in events():
         if isinstance(event, Cancel):
             return
 
 
-def _found(ref: Registry | Pid | str) -> Registry:
-    """Give the living registry behind a handle, a pid or a name."""
-    if not isinstance(ref, Registry):
-        process = alive_or_raise(ref, "use the registry")
-        if process.function is not _serve:
-            raise TypeError(f"{ref!r} is no registry")
-        ref = process.args[1]
-    if ref.pid.target is None:
-        raise NoProcess(ref.pid, "use the registry")
-    return ref
+def _book(ref: This) -> Book:
+    """Give the book of a living registry."""
+    if isinstance(ref, Registry):
+        if ref.book.pid.target is None:
+            raise NoProcess(ref.book.pid, "use the registry")
+        return ref.book
+    process = alive_or_raise(ref, "use the registry")
+    if process.function is not _serve or not isinstance(process.args[0], Book):
+        raise TypeError(f"{ref!r} is no registry")
+    return process.args[0]
 
 
-def _spell(key: Hashable) -> str:
-    return key if isinstance(key, str) else safe_text(key)
+def _checked_listeners(listeners: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(listeners, str):
+        raise TypeError(f"listeners is a list of names, not the text {listeners!r}")
+    names = tuple(listeners)
+    for name in names:
+        check_name(name)
+    return names

@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Callable
 from contextvars import Context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from perdure.base.pid import Pid, Ref
+from perdure.process.event import ExitResult
 from perdure.process.exits import Upgrade
 
 if TYPE_CHECKING:
@@ -13,6 +14,16 @@ if TYPE_CHECKING:
     from perdure.process.request import Request
 
 Callback = Callable[[Any], object]
+
+
+class Collector(Protocol):
+    """Who takes the outcome of a process before anybody else: a task, a stream."""
+
+    callers: tuple[Pid, ...]  # whose request the process works on, nearest first
+
+    def collect(self, process: "Process", outcome: ExitResult) -> None:
+        """Take the outcome; the process is dead, and its links are not told yet."""
+        ...
 
 
 class Bonds:
@@ -28,6 +39,7 @@ class Bonds:
         "releases",
         "repeat",
         "tasks",
+        "uncollected",
         "upgrade",
         "watchers",
         "watching",
@@ -49,6 +61,7 @@ class Bonds:
         self.repeat: asyncio.TimerHandle | None = None  # the next repetition of a kill
         self.label: str | None = None  # a name for tools
         self.upgrade: Upgrade | None = None  # the code to go on with
+        self.uncollected: dict[Any, None] | None = None  # its tasks whose result nobody took
 
     def add_link(self, peer: "Process") -> None:
         """Tie to a peer."""

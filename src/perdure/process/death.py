@@ -48,6 +48,8 @@ def finish(process: "Process", value: object, error: BaseException | None) -> No
     if bonds is not None and bonds.tasks:
         cancel_tasks(bonds)
         insist(process)
+    elif process.outcome is not None:
+        bury(process, process.outcome)
     else:
         _settle(process)
 
@@ -200,8 +202,7 @@ def freeze(code: object) -> None:
 
 def bury(process: "Process", outcome: ExitResult) -> None:
     """Do what is left to do, from step 3 on."""
-    runtime, bonds = process.runtime, process.bonds
-    error = outcome.error
+    runtime, bonds, error = process.runtime, process.bonds, outcome.error
     if error is not None and not isinstance(error, SILENT) and process is not runtime.root:
         _report(process, error)
     if bonds is not None:
@@ -209,14 +210,10 @@ def bury(process: "Process", outcome: ExitResult) -> None:
     process.state = DEAD
     process.pid.target = None
     del runtime.processes[process.pid]
+    if process.collector is not None:  # before links: who waits for it takes its failure there
+        process.collector.collect(process, outcome)
     if bonds is not None:
-        if bonds.watchers or bonds.watching or bonds.calls:
-            _tell_watchers(process.pid, bonds, outcome)
-        if bonds.links is not None:
-            _tell_links(process, bonds.links, error)
-        if bonds.callbacks is not None:
-            for callback, context in bonds.callbacks:
-                process.loop.call_soon(callback, process, context=context)
+        _tell(process, bonds, outcome)
         process.bonds = None
     process.close_mailbox()
     process.context = _NO_CONTEXT  # it knows the process: a dead one must not keep itself
@@ -225,9 +222,20 @@ def bury(process: "Process", outcome: ExitResult) -> None:
     if telemetry.has_handlers(EXIT_EVENT):
         telemetry.execute(
             EXIT_EVENT,
-            {"lifetime": process.loop.time() - process.born},
+            {"lifetime": runtime.now() - process.born},
             {"pid": process.pid, "function": process.function, "result": outcome},
         )
+
+
+def _tell(process: "Process", bonds: Bonds, outcome: ExitResult) -> None:
+    """Tell those who are tied to it, in order: monitors, callers, links, joiners."""
+    if bonds.watchers or bonds.watching or bonds.calls:
+        _tell_watchers(process.pid, bonds, outcome)
+    if bonds.links is not None:
+        _tell_links(process, bonds.links, outcome.error)
+    if bonds.callbacks is not None:
+        for callback, context in bonds.callbacks:
+            process.loop.call_soon(callback, process, context=context)
 
 
 def _report(process: "Process", error: BaseException) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from perdure.base.errors import Killed, LinkedProcessDown, Shutdown
 from perdure.base.pid import Pid
+from perdure.process.event import ExitResult
 
 
 class ExitNow(BaseException):
@@ -19,6 +20,10 @@ class Upgrade(BaseException):
         super().__init__(function)
         self.function = function
         self.args = args
+
+
+# The outcome of `exit(None)`: a normal end, without even the value None.
+LEFT = ExitResult()
 
 
 def reason_of(error: BaseException) -> BaseException:

@@ -30,6 +30,8 @@ class Info:
     monitors: tuple[Pid, ...]
     monitored_by: tuple[Pid, ...]
     tasks: int
+    callers: tuple[Pid, ...]
+    pending_tasks: int
     stack: tuple[str, ...] = field(repr=False)
 
 
@@ -41,7 +43,7 @@ def picture(process: "Process") -> Info:
         names=tuple(bonds.names or ()),
         function=call_of(process),
         state=State(process.state),
-        age=process.loop.time() - process.born,
+        age=process.runtime.now() - process.born,
         trap_links=process.trap_links,
         mailbox=process.mailbox_length(),
         parent=process.parent,
@@ -50,6 +52,8 @@ def picture(process: "Process") -> Info:
         monitors=tuple((bonds.watching or {}).values()),
         monitored_by=tuple(watcher.pid for watcher in (bonds.watchers or {}).values()),
         tasks=len(bonds.tasks or ()),
+        callers=process.collector.callers if process.collector is not None else (),
+        pending_tasks=sum(task.ended for task in bonds.uncollected or ()),
         stack=tuple(
             f"{frame.filename}:{frame.lineno} in {frame.name}"
             for frame in traceback.StackSummary.extract(

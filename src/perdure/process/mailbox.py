@@ -82,9 +82,12 @@ class Inlet(Channel[T]):
             if self.closed:
                 raise ChannelClosed
 
-    def drop_oldest(self) -> None:
-        """Make room by forgetting the value that waits longest."""
-        self._items.popleft()
+    def drop_oldest(self, kind: type) -> None:
+        """Make room by forgetting the value of a kind that waits longest."""
+        for place, value in enumerate(self._items):
+            if isinstance(value, kind):
+                del self._items[place]
+                return
 
     def remove(self, unwanted: Callable[[T], bool]) -> list[T]:
         """Take out the values that are unwanted, in order."""
@@ -186,7 +189,8 @@ class Mailbox(TaskLike):
             case Overflow.DROP_NEWEST:
                 return False
             case Overflow.DROP_OLDEST:
-                inlet.drop_oldest()
+                # Where everything is in one queue, only a message may go.
+                inlet.drop_oldest(Message if inlet is self._events else object)
                 inlet.put(value)
                 return True
             case Overflow.EXIT:
@@ -219,6 +223,17 @@ class Mailbox(TaskLike):
         if self._requests is None:
             self._requests = Inlet(self)
         return self._requests
+
+    def unify(self) -> Inlet[Any]:
+        """Let messages, events and requests come through one channel, in order of arrival."""
+        one: Inlet[Any] = Inlet(self)
+        one.asked = True
+        for inlet in (self._events, self._requests, self._inbox):
+            for value in inlet.remove(lambda _: True) if inlet is not None else ():
+                one.put(value)
+        self._inbox = self._events = self._requests = one
+        self._direct_or_not()
+        return one
 
     def listen(self, topic: str, *, whole: bool) -> "Listener":
         """Give the channel of one topic, made at the first call."""
@@ -257,7 +272,7 @@ class Mailbox(TaskLike):
 
     def mailbox_length(self) -> int:
         """Count what waits to be received."""
-        inlets = [self._inbox, self._events, self._requests, *(self._listeners or {}).values()]
+        inlets = {self._inbox, self._events, self._requests, *(self._listeners or {}).values()}
         return sum(len(inlet) for inlet in inlets if inlet is not None)
 
     def close_mailbox(self) -> None:

@@ -11,6 +11,7 @@ from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 from perdure.base.pid import Pid
+from perdure.process.bonds import Collector
 from perdure.process.current import CURRENT
 from perdure.process.death import finish
 from perdure.process.event import ExitResult, LinkDown
@@ -33,6 +34,7 @@ class Process(Mailbox):
     __slots__ = (
         "args",
         "born",
+        "collector",
         "context",
         "function",
         "outcome",
@@ -53,7 +55,7 @@ class Process(Mailbox):
         parent: "Process | None",
         values: Mapping[str, Any],
     ) -> None:
-        self.loop = loop = runtime.loop
+        self.loop = runtime.loop
         self.coro = coro
         self.state = READY
         self.must_cancel = False
@@ -70,8 +72,9 @@ class Process(Mailbox):
         self.values = values
         self.parent: Pid | None = parent.pid if parent is not None else None
         self.pid = Pid(runtime.host_name, self)
-        self.born = loop.time()
+        self.born = runtime.now()
         self.trap_links = False
+        self.collector: Collector | None = None
         # How it ends. Set by a signal before the code notices, and then final, whatever the
         # code does: a kill that is caught is still a kill.
         self.outcome: ExitResult | None = None
@@ -149,4 +152,9 @@ class Process(Mailbox):
 
     def interrupt(self) -> None:
         """Raise a CancelledError where the code waits."""
-        self.cancel()
+        if self.state == PARKED:  # `cancel` without its calls: whole chains of processes die here
+            self._cancels += 1
+            self.must_cancel = True
+            self.wake()
+        else:
+            self.cancel()

@@ -51,7 +51,7 @@ def report_abandoned(process: "Process") -> None:
 
 
 def _circumstances(process: "Process") -> str:
-    age = spell(round(process.loop.time() - process.born, 3))
+    age = spell(round(process.runtime.now() - process.born, 3))
     names = ", ".join(process.tie().names or ()) or "none"
     return (
         f"  function: {call_of(process)}\n"

@@ -44,6 +44,7 @@ class Runtime:
         self.bound = Bound(self.settings.mailbox_limit, self.settings.overflow)
         self._shuffle = shuffle
         self.clock = clock or SystemClock()
+        self.now = self.clock.monotonic  # by which the age of a process is measured
         self.host_name = INLINE
         self.processes: dict[Pid, Process] = {}
         self.names: dict[str, Process] = {}

@@ -17,7 +17,7 @@ from perdure.base.settings import Overflow
 from perdure.process import death, names, signal
 from perdure.process.current import current
 from perdure.process.event import ExitResult
-from perdure.process.exits import ExitNow
+from perdure.process.exits import LEFT, ExitNow
 from perdure.process.introspect import Info, picture
 from perdure.process.mailbox import Bound
 from perdure.process.messaging import alive_or_raise, locate
@@ -278,10 +278,11 @@ def exit(reason: BaseException | None = None, dest: Destination | None = None) -
         if reason is not None:
             target.exit_signal(me.pid, reason)
         return
+    outcome = LEFT if reason is None else ExitResult(None, reason)
     if me.runs_now():
-        me.outcome = me.outcome or ExitResult(None, reason)
+        me.outcome = me.outcome or outcome
         raise ExitNow
-    me.condemn(ExitResult(None, reason))  # from a task inside it
+    me.condemn(outcome)  # from a task inside it
     raise asyncio.CancelledError
 
 

@@ -1,0 +1,110 @@
+"""Who collects the result of a process: a task, or a stream.
+
+A collector is told of the end before links are,
+so that an owner who waits for exactly this takes the failure there and does not die of it.
+"""
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from perdure.base.errors import Killed
+from perdure.base.pid import Pid
+from perdure.base.result import Exited, Ok
+from perdure.process import exits
+from perdure.process.event import ExitResult
+from perdure.process.process import Process
+from perdure.process.signal import unlink
+
+if TYPE_CHECKING:
+    from perdure.process.request import Request
+
+Ended = Exited[BaseException | None]
+
+# How `exit()` without a reason ends a process: normally, but without a value.
+_LEFT: ExitResult | None = getattr(exits, "LEFT", None)
+
+
+class Collector(Protocol):
+    """Takes the result of one process."""
+
+    @property
+    def callers(self) -> tuple[Pid, ...]:
+        """On whose behalf the process works, nearest first."""
+        ...
+
+    def collect(self, process: Process, outcome: ExitResult) -> None:
+        """Take the result; the process is dead, its links have not been told yet."""
+        ...
+
+
+class Started:
+    """The collector of a process whose result nobody wants: it only knows the callers."""
+
+    __slots__ = ("callers",)
+
+    def __init__(self, callers: tuple[Pid, ...]) -> None:
+        self.callers = callers
+
+    def collect(self, process: Process, outcome: ExitResult) -> None:
+        """Drop the result."""
+
+
+class _Hook:
+    """Hangs a collector into what the kernel tells at a death, in the place of a request."""
+
+    __slots__ = ("collector", "process")
+
+    def __init__(self, process: Process, collector: Collector) -> None:
+        self.process = process
+        self.collector = collector
+
+    def fail(self, reason: BaseException | None) -> None:
+        outcome = self.process.outcome or ExitResult(None, reason or Killed())
+        self.collector.collect(self.process, outcome)
+
+
+def attach(process: Process, collector: Collector) -> None:
+    """Let a collector take the result of a process that has not run yet."""
+    hook: Any = _Hook(process, collector)
+    calls: dict[Request[Any], None] = process.tie().open_calls()
+    calls[hook] = None
+
+
+def callers_of(process: Process) -> tuple[Pid, ...]:
+    """Name those on whose behalf a process works: who made its task, who made theirs, and so on."""
+    calls: dict[Any, None] = (process.bonds and process.bonds.calls) or {}
+    for hook in calls:
+        if type(hook) is _Hook:
+            return hook.collector.callers
+    return ()
+
+
+def result_of(outcome: ExitResult) -> Ok[Any] | Ended:
+    """Give how a process ended as a result; only a return is a value."""
+    if outcome.error is None and outcome is not _LEFT:
+        return Ok(outcome.value)
+    return Exited(outcome.error)
+
+
+def consume_link(owner: Process | None, process: Process) -> bool:
+    """Take the failure of a linked process out of its link; tell whether there was one to take.
+
+    A trapping owner keeps the link: it asked to be told by an event.
+    """
+    if owner is None or owner.trap_links or process.bonds is None:
+        return False
+    if owner not in (process.bonds.links or ()):
+        return False
+    _cut(owner, process)
+    return True
+
+
+def _cut(owner: Process, process: Process) -> None:
+    if owner.bonds is not None:
+        owner.bonds.drop_link(process)
+    if process.bonds is not None:
+        process.bonds.drop_link(owner)
+
+
+def untie(owner: Process, pid: Pid) -> None:
+    """End the link of an owner to its process, and forget a notice of it."""
+    unlink(owner, pid, flush=True)

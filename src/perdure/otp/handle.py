@@ -1,0 +1,131 @@
+"""What the handles of all supervisors share: to be started, asked, and stopped."""
+
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeAlias
+
+from perdure.base.duration import Duration
+from perdure.base.errors import CallExit, ProcError, Shutdown, StartError
+from perdure.base.pid import Pid
+from perdure.base.result import Err
+from perdure.otp.oversight import Oversight, Stop, oversee, oversight_of
+from perdure.otp.start import start
+from perdure.otp.via import Via
+from perdure.process.messaging import alive_or_raise, call
+
+
+class HasPid(Protocol):
+    """A handle of a process, or a name that a registry keeps."""
+
+    @property
+    def pid(self) -> Pid:
+        """The process."""
+        ...
+
+
+Ref: TypeAlias = HasPid | Pid | str
+"""Where a request goes: a handle, a pid, or a name."""
+
+
+def address(ref: Ref) -> Pid | str:
+    """Give what the kernel can deliver to."""
+    return ref if isinstance(ref, Pid | str) else ref.pid
+
+
+async def request(ref: Ref, body: object, timeout: Duration = None) -> Any:
+    """Ask a supervisor; an answer that is an error is raised."""
+    answer = await call(address(ref), body, timeout)
+    if isinstance(answer, Err):
+        raise answer.error  # pyright: ignore[reportUnknownMemberType]
+    return answer.value
+
+
+def inside(ref: Ref, kind: type[Any]) -> Any:
+    """Look into a living supervisor of this kind, without a request.
+
+    Raises:
+        NoProcess: It is dead.
+        TypeError: It is something else.
+    """
+    oversight = oversight_of(alive_or_raise(address(ref), "use the supervisor"))
+    if not isinstance(oversight, kind):
+        raise TypeError(f"{ref!r} is no supervisor of the kind that is needed here")
+    return oversight
+
+
+class Supervised:
+    """A supervisor that is described here, and runs between `start` and `stop`."""
+
+    def __init__(self, name: str | Via | None) -> None:
+        self.name = name
+        self._pid: Pid | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self._label()} {self._pid or 'not started'}>"
+
+    @property
+    def pid(self) -> Pid:
+        """Its process.
+
+        Raises:
+            ProcError: It was not started.
+        """
+        if self._pid is None:
+            kind = type(self).__name__
+            raise ProcError(
+                f"this {kind} was not started: use `async with`, or `await {kind}.start_link(…)`"
+            )
+        return self._pid
+
+    def _label(self) -> str:
+        return type(self).__name__ if self.name is None else f"{type(self).__name__} {self.name}"
+
+    def _oversight(self) -> Oversight:
+        raise NotImplementedError
+
+    async def _start(self) -> Self:
+        """Start it, linked to this process, and wait until its children have started."""
+        if self._pid is not None and self._pid.target is not None:
+            raise ProcError(f"{self!r} runs already")
+        label = self.name or type(self)
+        try:
+            process, ready = await start(label, oversee, self._oversight(), name=self.name)
+        except StartError as error:
+            raise _first_child_error(error) from error.reason
+        if not ready:
+            raise StartError(label, Shutdown("it was stopped while its children started"))
+        self._pid = process.pid
+        return self
+
+    async def stop(
+        self: Ref, reason: BaseException | None = None, timeout: Duration = None
+    ) -> None:
+        """Stop all children and end, normally unless a reason is given; wait until it is over.
+
+        Raises:
+            CallExit: It was dead already, or ended for another reason.
+            CallTimeout: It did not end in time, and goes on stopping.
+        """
+        try:
+            await request(self, Stop(reason), timeout)
+        except CallExit as error:
+            if error.reason is not reason:
+                raise
+
+    async def __aenter__(self) -> Self:
+        return await self._start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.pid.target is not None:
+            await self.stop()
+
+
+def _first_child_error(error: StartError) -> StartError:
+    """Give the error of the child that failed, out of the end of the supervisor by it."""
+    if isinstance(error.reason, Shutdown) and isinstance(error.reason.detail, StartError):
+        return error.reason.detail
+    return error

@@ -1,0 +1,135 @@
+"""The one queue of a server: messages, events and requests in the order of their arrival.
+
+A server that is called while it is idle answers *at once*:
+the caller lets it run a step right where it is, instead of waiting for the scheduler twice.
+For both it looks as if the scheduler had happened to choose that order,
+and a call costs half.
+"""
+
+import asyncio
+import types
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+
+from perdure.base.duration import Duration, seconds
+from perdure.base.pid import Pid
+from perdure.process.current import CURRENT
+from perdure.process.mailbox import Inlet
+from perdure.process.process import Process
+from perdure.process.request import Request, ask
+from perdure.process.tasklike import PARKED, READY, RUNNING
+from perdure.process.waiter import PARK
+
+_tasks: Any = asyncio.tasks
+_enter_task: Callable[[asyncio.AbstractEventLoop, Any], None] = _tasks._enter_task  # noqa: SLF001
+_leave_task: Callable[[asyncio.AbstractEventLoop, Any], None] = _tasks._leave_task  # noqa: SLF001
+
+# So many requests are answered at once in a row; then one goes through the scheduler,
+# and everybody else gets a turn.
+_IN_A_ROW = 16
+
+
+class Queue(Inlet[Any]):
+    """All that a server receives."""
+
+    __slots__ = ("_at_once", "_calls", "_in_a_row", "idle", "items")
+
+    def __init__(self, owner: Process) -> None:
+        super().__init__(owner)
+        self._items = self.items = deque[Any]()  # always the same, so that the server may keep it
+        self.asked = True
+        self.idle = False  # whether the server waits for the next item, and for nothing else
+        self._calls = owner.tie().open_calls()
+        # Where a seed draws the order, the scheduler must see every step.
+        seeded = owner.scheduler._shuffle is not None  # noqa: SLF001
+        self._at_once = self._in_a_row = 0 if seeded else _IN_A_ROW
+
+    def put(self, value: Any) -> None:
+        """Add an item, and wake the server."""
+        self.items.append(value)
+        if self.idle:
+            owner: Any = self.owner
+            owner.wake()
+        elif self._receivers:  # its own code reads the inbox in a callback
+            self._receivers[0].wake()
+
+    def remove(self, unwanted: Callable[[Any], bool]) -> list[Any]:
+        """Take out the items that are unwanted, in order."""
+        items = list(self.items)
+        self.items.clear()
+        self.items.extend(item for item in items if not unwanted(item))
+        return [item for item in items if unwanted(item)]
+
+    def serve_at_once(self, body: object, caller: Process) -> "Request[Any] | None":
+        """Let the server take a request right now, if it is idle; else give None."""
+        owner: Any = self.owner
+        if not self.idle or owner.state != PARKED:
+            return None
+        self._at_once -= 1
+        if self._at_once <= 0:
+            self._at_once = self._in_a_row
+            return None
+        calls, loop = self._calls, owner.loop
+        asked: Request[Any] = Request(owner.pid, body, caller.pid, caller, calls)
+        calls[asked] = None
+        self.items.append(asked)
+        owner.state = READY
+        _leave_task(loop, caller)
+        try:
+            owner.step()
+        finally:
+            _enter_task(loop, caller)
+        return asked
+
+
+def one_queue(process: Process) -> Queue:
+    """Give a process one queue for all that it receives; what waits already comes first."""
+    queue = Queue(process)
+    owner: Any = process
+    for inlet in (owner._events, owner._requests, owner._inbox):  # noqa: SLF001 - its own fields
+        for item in inlet.remove(_any) if inlet is not None else ():
+            queue.put(item)
+    owner._events = owner._requests = owner._inbox = queue  # noqa: SLF001 - its own fields
+    return queue
+
+
+def _any(_: object) -> bool:
+    return True
+
+
+@types.coroutine
+def request(pid: Pid, body: object, timeout: Duration) -> Generator[Any, None, Any]:
+    """Send a request to a server and wait for the answer; as `process.call`, if it is no server.
+
+    Raises:
+        CallTimeout: No reply came in time; a late one is dropped.
+        CallExit: The process died, or was dead; `reason` says why.
+    """
+    server: Any = pid.target
+    caller = CURRENT.get(None)
+    # A server that calls another waits as usual, so that such steps do not nest.
+    if server is not None and caller is not None and caller.state == RUNNING:
+        queue = server._requests  # noqa: SLF001 - the field of our queue
+        if type(queue) is Queue and type(caller._requests) is not Queue:  # noqa: SLF001
+            limit = seconds(timeout)
+            asked = queue.serve_at_once(body, caller)
+            if asked is not None:
+                if asked.done and not caller.must_cancel:
+                    return asked.answer()
+                return (yield from _answer(asked, caller, limit))
+    return (yield from ask(server, pid, body, timeout))
+
+
+def _answer(asked: Request[Any], caller: Process, limit: float | None) -> Generator[Any, None, Any]:
+    """Wait for a server that takes its time."""
+    if asked.done:  # it died, and the caller with it
+        yield PARK
+    elif limit is not None:
+        caller.runtime.deadlines.add(limit, asked)
+    try:
+        while not asked.done:
+            yield PARK
+    finally:
+        asked.give_up()
+    return asked.answer()

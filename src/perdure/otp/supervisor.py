@@ -1,0 +1,361 @@
+"""Supervisor: starts its children in order, restarts them by a strategy, stops them in reverse.
+
+    async with Supervisor([child(worker, 1), child(worker, 2, id="second")]):
+        ...
+
+What is decided is in `strategy`, what every supervisor does is in `oversight`.
+"""
+
+from collections.abc import Hashable, Iterable
+from functools import partial
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
+
+from perdure.base.duration import Duration
+from perdure.base.errors import ChildError, Shutdown, StartError
+from perdure.otp.handle import Ref, Supervised, request
+from perdure.otp.oversight import ChildInfo, Counts, Oversight, StopWanted, Ward
+from perdure.otp.spec import (
+    IGNORE,
+    Child,
+    ChildSpec,
+    ChildType,
+    RestartWord,
+    Shutdowns,
+    as_spec,
+    as_specs,
+)
+from perdure.otp.strategy import (
+    AutoShutdown,
+    Fate,
+    Intensity,
+    Restart,
+    Strategy,
+    affected,
+    affected_again,
+    ends_supervisor,
+    fate,
+)
+from perdure.otp.via import Via
+
+StrategyWord: TypeAlias = Strategy | Literal["one_for_one", "one_for_all", "rest_for_one"]
+AutoShutdownWord: TypeAlias = AutoShutdown | Literal["never", "any_significant", "all_significant"]
+
+
+# The requests
+
+
+class StartChild(NamedTuple):
+    """Add a child and start it."""
+
+    spec: ChildSpec
+
+
+class RestartChild(NamedTuple):
+    """Start a child that does not run."""
+
+    id: Hashable
+
+
+class TerminateChild(NamedTuple):
+    """Stop a child."""
+
+    id: Hashable
+
+
+class DeleteChild(NamedTuple):
+    """Forget a child that does not run."""
+
+    id: Hashable
+
+
+class WhichChildren(NamedTuple):
+    """List the children."""
+
+
+class CountChildren(NamedTuple):
+    """Count the children."""
+
+
+class Children(Oversight):
+    """The inside of a supervisor with an ordered list of children."""
+
+    def __init__(
+        self,
+        label: str,
+        specs: Iterable[ChildSpec],
+        strategy: Strategy,
+        intensity: Intensity,
+        auto_shutdown: AutoShutdown = AutoShutdown.NEVER,
+    ) -> None:
+        super().__init__(label, intensity)
+        self.strategy = strategy
+        self.auto_shutdown = auto_shutdown
+        self.children = {spec.id: Ward(spec) for spec in specs}
+
+    def wards(self) -> Iterable[Ward]:
+        return self.children.values()
+
+    async def begin(self) -> None:
+        for ward in tuple(self.children.values()):
+            await self._start_first(ward)
+
+    async def _start_first(self, ward: Ward) -> Any:
+        given = await self.start(ward)
+        if given is IGNORE and ward.spec.restart is Restart.TEMPORARY:
+            self.children.pop(ward.spec.id, None)
+        return given
+
+    async def ended(self, ward: Ward, reason: BaseException | None) -> None:
+        match fate(ward.spec.restart, reason):
+            case Fate.RESTART:
+                self.count_restart(ward, reason)
+                await self._restart(affected(self.strategy, list(self.children), ward.spec.id))
+                return
+            case Fate.KEEP:
+                pass
+            case Fate.FORGET:
+                del self.children[ward.spec.id]
+        if ward.spec.significant:
+            self._significant_ended(ward)
+
+    def _significant_ended(self, ward: Ward) -> None:
+        others = [each for each in self.children.values() if each.spec.significant]
+        active = any(each is not ward and each.pid is not None for each in others)
+        if ends_supervisor(self.auto_shutdown, others_active=active):
+            raise StopWanted(Shutdown(f"significant child {ward.spec.id!r} ended"))
+
+    async def try_again(self, ward: Ward) -> None:
+        self.count_restart(ward, ward.failure)
+        await self._restart(affected_again(self.strategy, list(self.children), ward.spec.id))
+
+    async def _restart(self, ids: list[Hashable]) -> None:
+        """Stop these children, the last first, and start them, the first first."""
+        group = [self.children[id] for id in ids]
+        await self._stop_in_order(group)
+        for ward in group:
+            if ward.spec.restart is Restart.TEMPORARY:
+                del self.children[ward.spec.id]
+            elif not await self.restart(ward):
+                return  # the rest is started when this one is
+
+    async def _stop_in_order(self, wards: Iterable[Ward]) -> None:
+        for ward in reversed(tuple(wards)):
+            await self.stop([ward])
+
+    async def end_children(self) -> None:
+        await self._stop_in_order(self.children.values())
+
+    # Requests
+
+    async def answer(self, body: object) -> Any:
+        match body:
+            case StartChild(spec=spec):
+                return await self._add(spec)
+            case RestartChild(id=id):
+                return await self.start(self._idle(id))
+            case TerminateChild(id=id):
+                return await self._terminate(self._known(id))
+            case DeleteChild(id=id):
+                del self.children[self._idle(id).spec.id]
+                return None
+            case _:
+                return self._look(body)
+
+    def _look(self, body: object) -> Any:
+        match body:
+            case WhichChildren():
+                return [ward.info(ward.spec.id) for ward in reversed(self.children.values())]
+            case CountChildren():
+                return count(self.children.values())
+            case _:
+                raise TypeError(f"a supervisor does not understand {body!r}")
+
+    async def _add(self, spec: ChildSpec) -> Any:
+        check_significant([spec], self.auto_shutdown)
+        known = self.children.get(spec.id)
+        if known is not None and known.pid is None:
+            raise ChildError("already_present", spec.id)
+        if known is not None:
+            pid = None if known.process is None else known.process.pid
+            raise ChildError("already_started", spec.id, pid)
+        ward = self.children[spec.id] = Ward(spec)
+        try:
+            return await self._start_first(ward)
+        except StartError:
+            del self.children[spec.id]
+            raise
+
+    async def _terminate(self, ward: Ward) -> None:
+        await self.stop([ward])
+        if ward.spec.restart is Restart.TEMPORARY:
+            del self.children[ward.spec.id]
+
+    def _known(self, id: Hashable) -> Ward:
+        ward = self.children.get(id)
+        if ward is None:
+            raise ChildError("not_found", id)
+        return ward
+
+    def _idle(self, id: Hashable) -> Ward:
+        ward = self._known(id)
+        if ward.process is not None:
+            raise ChildError("running", id, ward.process.pid)
+        if ward.restarting:
+            raise ChildError("restarting", id)
+        return ward
+
+
+def count(wards: Iterable[Ward]) -> Counts:
+    """Count children."""
+    all_of_them = tuple(wards)
+    supervisors = sum(ward.spec.type is ChildType.SUPERVISOR for ward in all_of_them)
+    active = sum(ward.process is not None for ward in all_of_them)
+    return Counts(len(all_of_them), active, supervisors, len(all_of_them) - supervisors)
+
+
+def check_significant(specs: Iterable[ChildSpec], auto_shutdown: AutoShutdown) -> None:
+    """Refuse significant children where their end means nothing."""
+    for spec in specs:
+        if spec.significant and auto_shutdown is AutoShutdown.NEVER:
+            raise ValueError(
+                f"child {spec.id!r} is significant, but the supervisor has auto_shutdown='never': "
+                "set it to 'any_significant' or 'all_significant'"
+            )
+
+
+class Supervisor(Supervised):
+    """A supervisor, and the handle to it.
+
+    `async with Supervisor([...])` runs it for the block, `Supervisor.start_link([...])` until
+    `stop` or until this process ends.
+    Every method may also be called on the class, with a pid or a name in place of the instance:
+    `Supervisor.which_children("app")`.
+    """
+
+    def __init__(
+        self,
+        children: Iterable[Child],
+        *,
+        strategy: StrategyWord = "one_for_one",
+        max_restarts: int = 3,
+        max_seconds: Duration = 5,
+        auto_shutdown: AutoShutdownWord = "never",
+        name: str | Via | None = None,
+    ) -> None:
+        """Describe it; nothing is started yet.
+
+        Args:
+            children: Specs, classes with `child_spec()`, or `(class, argument)`; started in order.
+            strategy: Whom the restart of one child concerns.
+            max_restarts: With more restarts than this within `max_seconds` it gives up.
+            max_seconds: The time in which restarts are counted.
+            auto_shutdown: Whether the end of significant children ends it.
+            name: A name for its process.
+
+        Raises:
+            ValueError: An option or a spec is bad, or two ids are the same.
+            TypeError: An option or a child has the wrong type.
+        """
+        super().__init__(name)
+        self._specs = as_specs(children)
+        self._strategy = Strategy(strategy)
+        self._intensity = Intensity(max_restarts, max_seconds)
+        self._auto_shutdown = AutoShutdown(auto_shutdown)
+        check_significant(self._specs, self._auto_shutdown)
+
+    def _oversight(self) -> Oversight:
+        return Children(
+            self._label(), self._specs, self._strategy, self._intensity, self._auto_shutdown
+        )
+
+    @classmethod
+    async def start_link(
+        cls,
+        children: Iterable[Child],
+        *,
+        strategy: StrategyWord = "one_for_one",
+        max_restarts: int = 3,
+        max_seconds: Duration = 5,
+        auto_shutdown: AutoShutdownWord = "never",
+        name: str | Via | None = None,
+    ) -> Self:
+        """Start a supervisor and its children, linked to this process.
+
+        Raises:
+            StartError: A child did not start; those before it are stopped again.
+            NameTaken: Another process has the name.
+        """
+        described = cls(
+            children,
+            strategy=strategy,
+            max_restarts=max_restarts,
+            max_seconds=max_seconds,
+            auto_shutdown=auto_shutdown,
+            name=name,
+        )
+        return await described._start()
+
+    @classmethod
+    def child(
+        cls,
+        children: Iterable[Child],
+        *,
+        id: Hashable = None,
+        name: str | Via | None = None,
+        restart: RestartWord = "permanent",
+        shutdown: Shutdowns = None,
+        significant: bool = False,
+        **options: Any,
+    ) -> ChildSpec:
+        """Describe a supervisor as the child of another; `options` are those of `start_link`.
+
+        The id is by default its name.
+        """
+        specs = as_specs(children)
+        cls(specs, name=name, **options)  # a mistake is told here, and not at the start
+        start = partial(cls.start_link, specs, name=name, **options)
+        return ChildSpec(
+            id if id is not None else name, start, restart, shutdown, "supervisor", significant
+        )
+
+    async def which_children(self: Ref) -> list[ChildInfo]:
+        """List the children, last started first."""
+        return await request(self, WhichChildren())
+
+    async def count_children(self: Ref) -> Counts:
+        """Count specs, running children, supervisors and workers."""
+        return await request(self, CountChildren())
+
+    async def start_child(self: Ref, spec: Child) -> Any:
+        """Add a child and start it; give its pid or handle.
+
+        Raises:
+            ChildError: There is a child with this id.
+            StartError: It did not start, and was not added.
+        """
+        return await request(self, StartChild(as_spec(spec)))
+
+    async def restart_child(self: Ref, id: Hashable) -> Any:
+        """Start a child that does not run; give its pid or handle.
+
+        Raises:
+            ChildError: There is none with this id, or it runs.
+            StartError: It did not start.
+        """
+        return await request(self, RestartChild(id))
+
+    async def terminate_child(self: Ref, id: Hashable) -> None:
+        """Stop a child; it stays known unless it is temporary, and is not restarted.
+
+        Raises:
+            ChildError: There is none with this id.
+        """
+        await request(self, TerminateChild(id))
+
+    async def delete_child(self: Ref, id: Hashable) -> None:
+        """Forget a child that does not run.
+
+        Raises:
+            ChildError: There is none with this id, or it runs.
+        """
+        await request(self, DeleteChild(id))
