@@ -17,6 +17,7 @@ def test_the_defaults_are_in_seconds() -> None:
         "mailbox_limit": None,
         "overflow": Overflow.REJECT,
         "report_crashes": True,
+        "long_task": 300.0,
     }
 
 
@@ -89,6 +90,7 @@ def test_every_setting_can_be_read_from_the_environment() -> None:
         "PERDURE_MAILBOX_LIMIT": "1000",
         "PERDURE_OVERFLOW": "drop_newest",
         "PERDURE_REPORT_CRASHES": "off",
+        "PERDURE_LONG_TASK": "none",
     }
     assert Settings.from_env(environ) == Settings(
         stop_timeout=10,
@@ -99,6 +101,7 @@ def test_every_setting_can_be_read_from_the_environment() -> None:
         mailbox_limit=1000,
         overflow=Overflow.DROP_NEWEST,
         report_crashes=False,
+        long_task=None,
     )
     assert {f"PERDURE_{field.name.upper()}" for field in dataclasses.fields(Settings)} == {*environ}
 

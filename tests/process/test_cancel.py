@@ -178,6 +178,14 @@ async def test_a_timeout_of_zero_is_the_event_and_the_kill_at_once() -> None:
 
 
 @simulated
+async def test_with_a_timeout_of_zero_even_a_polite_process_is_killed() -> None:
+    pid = process.spawn_monitored(polite)
+    await others_rest()
+    process.cancel(pid, 0)
+    assert isinstance((await exit_of(pid)).error, Killed)
+
+
+@simulated
 async def test_a_process_may_set_a_deadline_for_itself() -> None:
     async def hurried() -> None:
         process.cancel(process.self_pid(), "2s")

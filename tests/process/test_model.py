@@ -137,6 +137,8 @@ class Machine:
             await self.tell(who, partial(self.set_reading, who, reads=True, obeys=False))
             self.model.set_reading(who, reads=True, obeys=False)
             self.compare()
+        for who in self.model.living:  # so that no time passes any more: a timer left is a leak
+            process.kill(self.pids[who])
 
     async def found(self, ties: int) -> None:
         """Begin with some processes; each bit says who traps, and who is linked to whom."""

@@ -263,7 +263,9 @@ def test_a_run_inside_of_a_run_is_refused_and_harms_nothing() -> None:
     assert perdure.run(main) == 1
 
 
-@pytest.mark.parametrize("main", [lambda: None, len, None, 5, "main"], ids=str)
+@pytest.mark.parametrize(
+    "main", [lambda: None, len, None, 5, "main"], ids=lambda main: type(main).__name__
+)
 def test_a_main_that_is_no_coroutine_function_is_refused(main: Any) -> None:
     with pytest.raises(SpawnError, match="`async def`"):
         perdure.run(main)

@@ -4,36 +4,16 @@ A collector is told of the end before links are,
 so that an owner who waits for exactly this takes the failure there and does not die of it.
 """
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
-from perdure.base.errors import Killed
 from perdure.base.pid import Pid
 from perdure.base.result import Exited, Ok
-from perdure.process import exits
 from perdure.process.event import ExitResult
+from perdure.process.exits import LEFT
 from perdure.process.process import Process
 from perdure.process.signal import unlink
 
-if TYPE_CHECKING:
-    from perdure.process.request import Request
-
 Ended = Exited[BaseException | None]
-
-# How `exit()` without a reason ends a process: normally, but without a value.
-_LEFT: ExitResult | None = getattr(exits, "LEFT", None)
-
-
-class Collector(Protocol):
-    """Takes the result of one process."""
-
-    @property
-    def callers(self) -> tuple[Pid, ...]:
-        """On whose behalf the process works, nearest first."""
-        ...
-
-    def collect(self, process: Process, outcome: ExitResult) -> None:
-        """Take the result; the process is dead, its links have not been told yet."""
-        ...
 
 
 class Started:
@@ -48,39 +28,14 @@ class Started:
         """Drop the result."""
 
 
-class _Hook:
-    """Hangs a collector into what the kernel tells at a death, in the place of a request."""
-
-    __slots__ = ("collector", "process")
-
-    def __init__(self, process: Process, collector: Collector) -> None:
-        self.process = process
-        self.collector = collector
-
-    def fail(self, reason: BaseException | None) -> None:
-        outcome = self.process.outcome or ExitResult(None, reason or Killed())
-        self.collector.collect(self.process, outcome)
-
-
-def attach(process: Process, collector: Collector) -> None:
-    """Let a collector take the result of a process that has not run yet."""
-    hook: Any = _Hook(process, collector)
-    calls: dict[Request[Any], None] = process.tie().open_calls()
-    calls[hook] = None
-
-
 def callers_of(process: Process) -> tuple[Pid, ...]:
     """Name those on whose behalf a process works: who made its task, who made theirs, and so on."""
-    calls: dict[Any, None] = (process.bonds and process.bonds.calls) or {}
-    for hook in calls:
-        if type(hook) is _Hook:
-            return hook.collector.callers
-    return ()
+    return () if process.collector is None else process.collector.callers
 
 
 def result_of(outcome: ExitResult) -> Ok[Any] | Ended:
     """Give how a process ended as a result; only a return is a value."""
-    if outcome.error is None and outcome is not _LEFT:
+    if outcome.error is None and outcome is not LEFT:
         return Ok(outcome.value)
     return Exited(outcome.error)
 

@@ -22,7 +22,7 @@ class Absent(Enum):
 ABSENT: Final = Absent.ABSENT
 """As the reply of a `Stop`: there is none."""
 
-NoReply: Final = Absent.NO_REPLY  # noqa: N816 - one of the words Reply, NoReply, Stop
+NoReply: Final = Absent.NO_REPLY
 """Returned as it is: go on; a caller gets its answer later, by `GenServer.reply`."""
 
 

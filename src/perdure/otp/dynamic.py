@@ -10,8 +10,9 @@ from typing import Any, Literal, NamedTuple, Self
 from perdure.base.duration import Duration
 from perdure.base.errors import ChildError, MaxChildren
 from perdure.base.pid import Pid
-from perdure.otp.handle import Ref, Supervised, request
-from perdure.otp.oversight import ChildInfo, Counts, Oversight, Ward, count
+from perdure.otp.handle import Supervised, request
+from perdure.otp.oversight import Oversight
+from perdure.otp.ref import ServerRef
 from perdure.otp.spec import (
     IGNORE,
     Child,
@@ -22,6 +23,7 @@ from perdure.otp.spec import (
 )
 from perdure.otp.strategy import Fate, Intensity, Strategy, fate
 from perdure.otp.via import Via
+from perdure.otp.ward import ChildInfo, Counts, Ward, count
 from perdure.process.process import Process
 
 # The requests
@@ -56,7 +58,7 @@ class DynamicChildren(Oversight):
     def __init__(self, label: str, intensity: Intensity, max_children: int | None = None) -> None:
         super().__init__(label, intensity)
         self.max_children = max_children
-        self.children: dict[Pid, Ward] = {}
+        self.children: dict[Pid | None, Ward] = {}
 
     def wards(self) -> Iterable[Ward]:
         return self.children.values()
@@ -80,21 +82,18 @@ class DynamicChildren(Oversight):
             self.count_restart(ward, reason)
             await self._restart(ward)
         else:
-            self._forget(ward)
+            del self.children[ward.last_pid]
 
     async def try_again(self, ward: Ward) -> None:
         self.count_restart(ward, ward.failure)
         await self._restart(ward)
 
     async def _restart(self, ward: Ward) -> None:
+        old = ward.last_pid
         if await self.restart(ward):
-            self._forget(ward)
-            if ward.pid_now is not None:  # else it said IGNORE
-                self.children[ward.pid_now] = ward
-
-    def _forget(self, ward: Ward) -> None:
-        if ward.key is not None:
-            self.children.pop(ward.key, None)
+            del self.children[old]
+            if ward.last_pid is not old:  # else there is nothing to run any more
+                self.children[ward.last_pid] = ward
 
     async def end_children(self) -> None:
         await self.stop(tuple(self.children.values()))
@@ -128,3 +127,132 @@ class DynamicChildren(Oversight):
             raise ChildError("not_found", pid)
         await self.stop([ward])
         self.children.pop(pid)
+
+
+class DynamicSupervisor(Supervised):
+    """A supervisor of children that come and go, and the handle to it.
+
+    Every method may also be called on the class, with a pid or a name in place of the instance.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str | Via | None = None,
+        max_children: int | None = None,
+        max_restarts: int = 3,
+        max_seconds: Duration = 5,
+        strategy: Literal["one_for_one"] = "one_for_one",
+    ) -> None:
+        """Describe it; nothing is started yet.
+
+        Args:
+            name: A name for its process.
+            max_children: How many children it may have; None = no limit.
+            max_restarts: With more restarts than this within `max_seconds` it gives up.
+            max_seconds: The time in which restarts are counted.
+            strategy: There is only one.
+
+        Raises:
+            ValueError: An option is bad.
+            TypeError: An option has the wrong type.
+        """
+        super().__init__(name)
+        check_one_for_one(strategy)
+        self._max_children = check_max_children(max_children)
+        self._intensity = Intensity(max_restarts, max_seconds)
+
+    def _oversight(self) -> Oversight:
+        return DynamicChildren(self._label(), self._intensity, self._max_children)
+
+    @classmethod
+    async def start_link(
+        cls,
+        *,
+        name: str | Via | None = None,
+        max_children: int | None = None,
+        max_restarts: int = 3,
+        max_seconds: Duration = 5,
+        strategy: Literal["one_for_one"] = "one_for_one",
+    ) -> Self:
+        """Start a supervisor without children, linked to this process.
+
+        Raises:
+            NameTaken: Another process has the name.
+        """
+        described = cls(
+            name=name,
+            max_children=max_children,
+            max_restarts=max_restarts,
+            max_seconds=max_seconds,
+            strategy=strategy,
+        )
+        return await described.start()
+
+    @classmethod
+    def child(
+        cls,
+        *,
+        id: Hashable = None,
+        name: str | Via | None = None,
+        restart: RestartWord = "permanent",
+        shutdown: Shutdowns = None,
+        significant: bool = False,
+        **options: Any,
+    ) -> ChildSpec:
+        """Describe it as the child of a supervisor; `options` are those of `start_link`.
+
+        The id is by default its name, or else the name of the class.
+        """
+        cls(name=name, **options)  # a mistake is told here, and not at the start
+        start = partial(cls.start_link, name=name, **options)
+        known_as = next(each for each in (id, name, cls.__name__) if each is not None)
+        return ChildSpec(known_as, start, restart, shutdown, "supervisor", significant)
+
+    async def start_child(self: ServerRef, spec: Child) -> Any:
+        """Start a child; give its pid, its handle, or `IGNORE` if there is nothing to run.
+
+        The ids of its children need not differ.
+
+        Raises:
+            MaxChildren: It has as many as it may have.
+            StartError: The child did not start.
+            ValueError: The child is significant, which means nothing here.
+        """
+        checked = as_spec(spec)
+        if checked.significant:
+            raise ValueError(f"child {checked.id!r} is significant, which means nothing here")
+        return await request(self, StartChild(checked))
+
+    async def terminate_child(self: ServerRef, pid: Pid) -> None:
+        """Stop a child and forget it, also one that is being restarted.
+
+        Raises:
+            ChildError: It is no child.
+        """
+        await request(self, TerminateChild(pid))
+
+    async def which_children(self: ServerRef) -> list[ChildInfo]:
+        """List the children, last started first; their ids are None."""
+        return await request(self, WhichChildren())
+
+    async def count_children(self: ServerRef) -> Counts:
+        """Count specs, running children, supervisors and workers."""
+        return await request(self, CountChildren())
+
+
+def check_one_for_one(strategy: object) -> None:
+    """Refuse the other strategies: children that come and go have no order."""
+    if strategy != Strategy.ONE_FOR_ONE:
+        raise ValueError(f"the only strategy here is 'one_for_one', not {strategy!r}")
+
+
+def check_max_children(max_children: object) -> int | None:
+    """Refuse what cannot be a number of children."""
+    if max_children is None:
+        return None
+    if isinstance(max_children, bool) or not isinstance(max_children, int):
+        raise TypeError(f"max_children is a whole number or None, not {max_children!r}")
+    if max_children < 0:
+        raise ValueError(f"max_children is 0 or more, not {max_children}")
+    return max_children

@@ -1,52 +1,35 @@
 """What the handles of all supervisors share: to be started, asked, and stopped."""
 
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, Self
 
 from perdure.base.duration import Duration
 from perdure.base.errors import CallExit, ProcError, Shutdown, StartError
 from perdure.base.pid import Pid
 from perdure.base.result import Err
 from perdure.otp.oversight import Oversight, Stop, oversee, oversight_of
+from perdure.otp.ref import ServerRef, pid_of
 from perdure.otp.start import start
 from perdure.otp.via import Via
 from perdure.process.messaging import alive_or_raise, call
 
 
-class HasPid(Protocol):
-    """A handle of a process, or a name that a registry keeps."""
-
-    @property
-    def pid(self) -> Pid:
-        """The process."""
-        ...
-
-
-Ref: TypeAlias = HasPid | Pid | str
-"""Where a request goes: a handle, a pid, or a name."""
-
-
-def address(ref: Ref) -> Pid | str:
-    """Give what the kernel can deliver to."""
-    return ref if isinstance(ref, Pid | str) else ref.pid
-
-
-async def request(ref: Ref, body: object, timeout: Duration = None) -> Any:
+async def request(ref: ServerRef, body: object, timeout: Duration = None) -> Any:
     """Ask a supervisor; an answer that is an error is raised."""
-    answer = await call(address(ref), body, timeout)
+    answer = await call(pid_of(ref, "ask a supervisor"), body, timeout)
     if isinstance(answer, Err):
         raise answer.error  # pyright: ignore[reportUnknownMemberType]
     return answer.value
 
 
-def inside(ref: Ref, kind: type[Any]) -> Any:
+def inside(ref: ServerRef, kind: type[Any]) -> Any:
     """Look into a living supervisor of this kind, without a request.
 
     Raises:
         NoProcess: It is dead.
         TypeError: It is something else.
     """
-    oversight = oversight_of(alive_or_raise(address(ref), "use the supervisor"))
+    oversight = oversight_of(alive_or_raise(pid_of(ref, "look into"), "look into it"))
     if not isinstance(oversight, kind):
         raise TypeError(f"{ref!r} is no supervisor of the kind that is needed here")
     return oversight
@@ -82,7 +65,7 @@ class Supervised:
     def _oversight(self) -> Oversight:
         raise NotImplementedError
 
-    async def _start(self) -> Self:
+    async def start(self) -> Self:
         """Start it, linked to this process, and wait until its children have started."""
         if self._pid is not None and self._pid.target is not None:
             raise ProcError(f"{self!r} runs already")
@@ -97,7 +80,7 @@ class Supervised:
         return self
 
     async def stop(
-        self: Ref, reason: BaseException | None = None, timeout: Duration = None
+        self: ServerRef, reason: BaseException | None = None, timeout: Duration = None
     ) -> None:
         """Stop all children and end, normally unless a reason is given; wait until it is over.
 
@@ -112,7 +95,7 @@ class Supervised:
                 raise
 
     async def __aenter__(self) -> Self:
-        return await self._start()
+        return await self.start()
 
     async def __aexit__(
         self,

@@ -6,6 +6,8 @@ Also tasks that live so long that they should be something else.
 import asyncio
 import logging
 import sys
+from collections.abc import Callable
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
@@ -13,14 +15,12 @@ from perdure.base import telemetry
 from perdure.base.duration import spell
 from perdure.base.errors import is_normal, is_planned
 from perdure.base.pid import Pid
+from perdure.process.bonds import Bonds
 from perdure.process.process import Process
 from perdure.process.report import call_of
 
 UNCOLLECTED_EVENT = ("perdure", "task", "uncollected")
 LONG_EVENT = ("perdure", "task", "long")
-
-LONG_TASK = 300.0
-"""A task that runs longer than this is warned of, if the settings say nothing else."""
 
 _SHOWN = 10  # a report is read by a person
 
@@ -43,7 +43,9 @@ class Place:
 
 def place_of_caller(depth: int) -> Place:
     """Give the line that called, so many calls above the function which asks."""
-    return Place(sys._getframe(depth + 1))  # noqa: SLF001 - inspect would look at every frame
+    look: Callable[[int], FrameType] = getattr(sys, "_getframe")  # noqa: B009 - see below
+    # `inspect.stack` would look at every frame, and read their files.
+    return Place(look(depth + 1))
 
 
 class Owed(Protocol):
@@ -59,57 +61,33 @@ class Owed(Protocol):
         ...
 
 
-class Leftovers:
-    """The tasks of one owner whose result nobody has taken yet; called when the owner dies."""
-
-    __slots__ = ("_owner", "tasks")
-
-    def __init__(self, owner: Pid) -> None:
-        self._owner = owner
-        self.tasks: dict[Owed, None] = {}
-
-    def pending(self) -> int:
-        """Count those that have ended."""
-        return sum(task.ended for task in self.tasks)
-
-    def __call__(self) -> None:
-        owner: Process | None = self._owner.target
-        tasks, self.tasks = self.tasks, {}
-        if owner is None or owner.outcome is None:
-            return
-        reason = owner.outcome.error
-        if is_normal(reason):
-            left = list(tasks)
-        elif is_planned(reason):  # stopped from outside: what still ran is no mistake of it
-            left = [task for task in tasks if task.ended]
-        else:  # its failure is the story, and is told
-            left = []
-        if left:
-            _report(owner, left)
-
-
-def leftovers_of(owner: Process) -> Leftovers | None:
-    """Give the leftovers of an owner, if it ever had a task."""
-    for release in (owner.bonds and owner.bonds.releases) or ():
-        if type(release) is Leftovers:
-            return release
-    return None
-
-
 def remember(owner: Process, task: Owed) -> None:
     """Note that an owner must ask for a result."""
-    leftovers = leftovers_of(owner)
-    if leftovers is None:
-        leftovers = Leftovers(owner.pid)
-        owner.tie().at_death(leftovers)
-    leftovers.tasks[task] = None
+    bonds = owner.tie()
+    if bonds.uncollected is None:
+        bonds.uncollected = {}
+        bonds.at_death(partial(_owner_ends, owner.pid, bonds))
+    bonds.uncollected[task] = None
 
 
 def forget(owner: Process | None, task: Owed) -> None:
     """Note that an owner has asked, or need not any more."""
-    leftovers = None if owner is None else leftovers_of(owner)
-    if leftovers is not None:
-        leftovers.tasks.pop(task, None)
+    if owner is not None and owner.bonds is not None and owner.bonds.uncollected is not None:
+        owner.bonds.uncollected.pop(task, None)
+
+
+def _owner_ends(pid: Pid, bonds: Bonds) -> None:
+    owner: Process | None = pid.target
+    tasks: list[Owed] = list(bonds.uncollected or ())
+    if not tasks or owner is None or owner.outcome is None:
+        return
+    reason = owner.outcome.error
+    if not is_planned(reason):
+        return  # its failure is the story, and is told
+    if not is_normal(reason):  # stopped from outside: what still ran is no mistake of it
+        tasks = [task for task in tasks if task.ended]
+    if tasks:
+        _report(owner, tasks)
 
 
 def _report(owner: Process, tasks: list[Owed]) -> None:
@@ -162,7 +140,7 @@ class LongWatch:
 
 def watch_length(process: Process, place: Place) -> None:
     """Warn if a task still runs after the time that the settings give."""
-    limit: float | None = getattr(process.runtime.settings, "long_task", LONG_TASK)
+    limit = process.runtime.settings.long_task
     if limit is None:
         return
     watch: Any = LongWatch(process.pid, place)

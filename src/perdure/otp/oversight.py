@@ -5,21 +5,21 @@ It stops when it is asked to, by a request or by CANCEL, and when its parent exi
 While it waits for a child to start, it goes on listening, so that a start that hangs is no trap.
 """
 
-import asyncio
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, cast
 
 from perdure.base.errors import BadReturn, Killed, ProcError, ProcessExit, Shutdown, StartError
 from perdure.base.pid import Pid, Ref
 from perdure.base.result import Err, Ok
 from perdure.otp import report
-from perdure.otp.spec import BRUTAL_KILL, IGNORE, ChildSpec, ChildType, Spawn, StartFunction
+from perdure.otp.farewell import Farewell
+from perdure.otp.spec import IGNORE, ChildSpec, Spawn, StartFunction
 from perdure.otp.start import Ack
 from perdure.otp.strategy import Intensity
+from perdure.otp.ward import Ward
 from perdure.process.channel import Channel, select
 from perdure.process.current import current
-from perdure.process.death import kill
 from perdure.process.event import Cancel, Exit, ExitResult, LinkDown
 from perdure.process.exits import spread
 from perdure.process.process import Process
@@ -29,8 +29,6 @@ from perdure.process.timer import after, sleep
 
 # How long a start function that is no longer wanted gets to clean up.
 START_CLEANUP = 5.0
-
-RESTARTING: Literal["restarting"] = "restarting"
 
 
 class StopWanted(Exception):
@@ -45,51 +43,6 @@ class Stop(NamedTuple):
     """The request to end, for this reason."""
 
     reason: BaseException | None
-
-
-class ChildInfo(NamedTuple):
-    """A child as `which_children` shows it."""
-
-    id: Hashable
-    pid: Pid | None | Literal["restarting"]
-    type: ChildType
-    restarts: int
-
-
-class Counts(NamedTuple):
-    """What `count_children` counts."""
-
-    specs: int
-    active: int
-    supervisors: int
-    workers: int
-
-
-class Ward:
-    """One child under supervision, over all its lives."""
-
-    __slots__ = ("failure", "handle", "process", "ref", "restarting", "restarts", "since", "spec")
-
-    def __init__(self, spec: ChildSpec) -> None:
-        self.spec = spec
-        self.process: Process | None = None  # until its end has been dealt with
-        self.ref: Ref | None = None
-        self.handle: Any = None  # what its start function gave
-        self.restarting = False
-        self.failure: BaseException | None = None  # why it is still restarting
-        self.restarts = 0
-        self.since = 0.0  # the loop's time of its last start
-
-    @property
-    def pid(self) -> Pid | None | Literal["restarting"]:
-        """What others see as its pid."""
-        if self.process is not None:
-            return self.process.pid
-        return RESTARTING if self.restarting else None
-
-    def info(self, id: Hashable) -> ChildInfo:
-        """Give what others may know of it."""
-        return ChildInfo(id, self.pid, self.spec.type, self.restarts)
 
 
 class Oversight:
@@ -149,8 +102,8 @@ class Oversight:
             reason = stop.reason
         except StartError as error:  # of the first start; later ones are dealt with
             reason = Shutdown(error)
-        await self.end_children()
         await self._end_strays()
+        await self.end_children()
         return reason
 
     def _open(self, me: Process) -> None:
@@ -209,7 +162,7 @@ class Oversight:
                 if self._fallen is not None:
                     self._fallen[sender] = error
             case Exit() | Request():
-                self._backlog.append(told)
+                self._backlog.append(cast("Exit | Request[Any]", told))
             case _:
                 report.unknown_message(self, told)
 
@@ -254,7 +207,7 @@ class Oversight:
             await self._attach(ward, given)
         except StopWanted:
             raise
-        except (Exception, ProcessExit) as error:
+        except (Exception, ProcessExit) as error:  # noqa: BLE001 - told to who waits for the start
             reason = first_reason(error)
             raise StartError(ward.spec.id, reason) from reason
         finally:
@@ -272,8 +225,6 @@ class Oversight:
         except StopWanted:
             task.cancel()
             await select(done, after(START_CLEANUP))
-            if task.done() and not task.cancelled() and task.exception() is None:
-                await self._attach(ward, task.result())  # so that it is stopped with the others
             raise
         if task.cancelled():
             raise Killed("its start function was cancelled")
@@ -292,6 +243,7 @@ class Oversight:
     def adopt(self, ward: Ward, pid: Pid, handle: Any) -> None:
         """Watch over a process as this child, from now on."""
         ward.handle = handle
+        ward.last_pid = pid
         ward.since = self.me.loop.time()
         process: Process | None = pid.target
         if process is not None:
@@ -330,46 +282,15 @@ class Oversight:
         return ward.process is not None
 
     async def _end_strays(self) -> None:
-        """Stop what start functions left behind that failed or were given up."""
+        """Stop what start functions began that failed or were given up, the youngest first."""
+        known = {ward.process for ward in self.wards()}
         links = self.me.tie().links or {}
-        strays = [peer for peer in links if peer.parent is self.me.pid]
+        strays = [peer for peer in links if peer.parent is self.me.pid and peer not in known]
         for stray in reversed(strays):
-            ward = Ward(ChildSpec(stray.pid, Spawn(stray.function, stray.args)))
+            kind = "worker" if oversight_of(stray) is None else "supervisor"
+            ward = Ward(ChildSpec(stray.pid, Spawn(stray.function, stray.args), type=kind))
             ward.process, ward.ref = stray, Ref()
             await self.stop([ward])
-
-
-class Farewell:
-    """The stop of one child: a polite signal, a limit, a kill."""
-
-    def __init__(self, me: Process, ward: Ward) -> None:
-        assert ward.process is not None
-        self.ward = ward
-        self.process = process = ward.process
-        self._gone: Channel[None] = Channel()
-        self._timer: asyncio.TimerHandle | None = None
-        process.add_done_callback(self._is_gone)
-        shutdown = ward.spec.shutdown
-        if shutdown is BRUTAL_KILL:
-            kill(process)
-        elif not process.done():
-            process.exit_signal(me.pid, Shutdown())
-            if shutdown is not None:
-                self._timer = me.loop.call_later(shutdown, kill, process, "it did not stop in time")
-
-    def _is_gone(self, _: object) -> None:
-        self.forget()
-        self._gone.close()
-
-    async def over(self) -> None:
-        """Wait until the process is dead."""
-        await select(self._gone)
-
-    def forget(self) -> None:
-        """Disarm the kill."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 async def oversee(ack: Ack, oversight: Oversight) -> None:

@@ -42,7 +42,8 @@ class Queue(Inlet[Any]):
         self.idle = False  # whether the server waits for the next item, and for nothing else
         self._calls = owner.tie().open_calls()
         # Where a seed draws the order, the scheduler must see every step.
-        seeded = owner.scheduler._shuffle is not None  # noqa: SLF001
+        scheduler: Any = owner.scheduler
+        seeded = scheduler._shuffle is not None  # noqa: SLF001
         self._at_once = self._in_a_row = 0 if seeded else _IN_A_ROW
 
     def put(self, value: Any) -> None:
@@ -107,7 +108,7 @@ def request(pid: Pid, body: object, timeout: Duration) -> Generator[Any, None, A
         CallExit: The process died, or was dead; `reason` says why.
     """
     server: Any = pid.target
-    caller = CURRENT.get(None)
+    caller: Any = CURRENT.get(None)
     # A server that calls another waits as usual, so that such steps do not nest.
     if server is not None and caller is not None and caller.state == RUNNING:
         queue = server._requests  # noqa: SLF001 - the field of our queue
@@ -118,7 +119,8 @@ def request(pid: Pid, body: object, timeout: Duration) -> Generator[Any, None, A
                 if asked.done and not caller.must_cancel:
                     return asked.answer()
                 return (yield from _answer(asked, caller, limit))
-    return (yield from ask(server, pid, body, timeout))
+    waiting: Any = ask(server, pid, body, timeout)
+    return (yield from waiting)
 
 
 def _answer(asked: Request[Any], caller: Process, limit: float | None) -> Generator[Any, None, Any]:

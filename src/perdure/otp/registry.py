@@ -6,6 +6,7 @@ A process enters only itself, and its entries vanish when it dies, before anybod
 
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, Literal, TypeAlias, Union
 
@@ -13,6 +14,7 @@ from perdure.base.errors import NoProcess, NotOwner, NotRegistered
 from perdure.base.pid import Pid
 from perdure.otp.book import Book, Keys, spell
 from perdure.otp.key import strict
+from perdure.otp.spec import ChildSpec
 from perdure.otp.start import Ack, start
 from perdure.otp.via import Via
 from perdure.process.current import current
@@ -79,6 +81,22 @@ class Registry:
         for key, value in (meta or {}).items():
             book.meta[strict(key)] = value
         return cls(book)
+
+    @classmethod
+    def child(
+        cls,
+        *,
+        keys: Keys | Literal["unique", "duplicate"],
+        name: str,
+        listeners: Iterable[str] = (),
+        meta: Mapping[Hashable, Any] | None = None,
+        id: Hashable = None,
+    ) -> ChildSpec:
+        """Describe a registry as the child of a supervisor; its id is by default its name."""
+        check_name(name)
+        heard = _checked_listeners(listeners)
+        begin = partial(cls.start_link, keys=Keys(keys), name=name, listeners=heard, meta=meta)
+        return ChildSpec(id or name, begin)
 
     async def stop(self: This) -> None:
         """End the registry normally, and wait until it is gone."""

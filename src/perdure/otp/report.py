@@ -11,10 +11,11 @@ from perdure.base import telemetry
 from perdure.base.duration import spell
 from perdure.base.errors import StartError, describe, is_planned, safe_text
 from perdure.otp.spec import BRUTAL_KILL
+from perdure.otp.ward import Ward
 from perdure.process.process import Process
 
 if TYPE_CHECKING:
-    from perdure.otp.oversight import Oversight, Ward
+    from perdure.otp.oversight import Oversight
 
 _log = logging.getLogger("perdure.supervisor")
 
@@ -23,7 +24,7 @@ RETRY_EVENT = ("perdure", "supervisor", "restart_failed")
 GIVE_UP_EVENT = ("perdure", "supervisor", "give_up")
 
 
-def restarts(oversight: "Oversight", ward: "Ward", reason: BaseException | None) -> None:
+def restarts(oversight: "Oversight", ward: Ward, reason: BaseException | None) -> None:
     """Tell that a child ended and is restarted."""
     _tell(RESTART_EVENT, oversight, ward, reason)
     _log.log(
@@ -34,7 +35,7 @@ def restarts(oversight: "Oversight", ward: "Ward", reason: BaseException | None)
     )
 
 
-def gave_up(oversight: "Oversight", ward: "Ward", reason: BaseException | None) -> None:
+def gave_up(oversight: "Oversight", ward: Ward, reason: BaseException | None) -> None:
     """Tell that there were too many restarts."""
     _tell(GIVE_UP_EVENT, oversight, ward, reason)
     _log.error(
@@ -44,7 +45,7 @@ def gave_up(oversight: "Oversight", ward: "Ward", reason: BaseException | None) 
     )
 
 
-def restart_failed(oversight: "Oversight", ward: "Ward", error: StartError) -> None:
+def restart_failed(oversight: "Oversight", ward: Ward, error: StartError) -> None:
     """Tell that a child could not be started again, and that it will be tried once more."""
     _tell(RETRY_EVENT, oversight, ward, error.reason)
     _log.warning(
@@ -54,7 +55,7 @@ def restart_failed(oversight: "Oversight", ward: "Ward", error: StartError) -> N
     )
 
 
-def stopped(oversight: "Oversight", ward: "Ward", process: Process) -> None:
+def stopped(oversight: "Oversight", ward: Ward, process: Process) -> None:
     """Tell that a child that was to stop did not stop as it should."""
     error = process.outcome.error if process.outcome is not None else None
     if is_planned(error) or ward.spec.shutdown is BRUTAL_KILL:
@@ -72,7 +73,7 @@ def unknown_message(oversight: "Oversight", message: object) -> None:
 
 
 def _tell(
-    event: telemetry.Event, oversight: "Oversight", ward: "Ward", reason: BaseException | None
+    event: telemetry.Event, oversight: "Oversight", ward: Ward, reason: BaseException | None
 ) -> None:
     if telemetry.has_handlers(event):
         telemetry.execute(
@@ -86,7 +87,7 @@ def _who(oversight: "Oversight") -> str:
     return f"{oversight.label} {oversight.me.pid}"
 
 
-def _circumstances(oversight: "Oversight", ward: "Ward", reason: BaseException | None) -> str:
+def _circumstances(oversight: "Oversight", ward: Ward, reason: BaseException | None) -> str:
     limit = oversight.intensity
     return (
         f"  child: {ward.spec.id!r}, {ward.spec.restart} {ward.spec.type}\n"
@@ -97,7 +98,7 @@ def _circumstances(oversight: "Oversight", ward: "Ward", reason: BaseException |
     )
 
 
-def _since(oversight: "Oversight", ward: "Ward") -> str:
+def _since(oversight: "Oversight", ward: Ward) -> str:
     """Spell when the child was last started, by the wall clock and as a span."""
     age = oversight.me.loop.time() - ward.since
     began = datetime.fromtimestamp(oversight.me.runtime.clock.time() - age, tz=UTC)

@@ -1,15 +1,15 @@
 """The generic server: state that one process owns, behind requests that it serves in order.
 
-    class Counter(GenServer):
-        async def init(self, start: int = 0) -> None:
-            self.count = start
+class Counter(GenServer):
+    async def init(self, start: int = 0) -> None:
+        self.count = start
 
-        async def handle_call(self, request: Add, frm: Request) -> int:
-            self.count += request.amount
-            return self.count
+    async def handle_call(self, request: Add, frm: Request) -> int:
+        self.count += request.amount
+        return self.count
 
-    counter = await Counter.start_link(10)
-    total = await GenServer.call(counter, Add(5))
+counter = await Counter.start_link(10)
+total = await GenServer.call(counter, Add(5))
 """
 
 import logging
@@ -164,10 +164,9 @@ class GenServer:
             CallExit: The server died, or was dead; `reason` says why.
             NoServer: Nobody has the name; a CallExit too.
         """
-        # The first two without a call: this is the hot path.
-        kind = type(ref)
-        pid = ref if kind is Pid else ref.pid if kind is ServerHandle else pid_of(ref, "call")
-        return await ask(pid, request, timeout)
+        if type(ref) is ServerHandle:  # without a call: this is the hot path
+            return await ask(ref.pid, request, timeout)
+        return await ask(pid_of(ref, "call"), request, timeout)
 
     @staticmethod
     def cast(ref: ServerRef, request: object) -> None:

@@ -119,8 +119,9 @@ class Serving:
             raise ending.stop.reason
 
     @types.coroutine
-    def _serve(self) -> Generator[Any, Any, Ending]:
+    def _serve(self) -> Generator[Any, Any, Ending]:  # noqa: C901
         """Take one item after another: the core loop, with as few calls as can be."""
+        waiting: Any
         server, queue = self._server, self._queue
         items, streak = queue.items, STREAK
         while True:
@@ -133,22 +134,25 @@ class Serving:
                 streak = STREAK
                 yield
                 continue  # a task inside may have taken it
-            item = items.popleft()
+            item: Any = items.popleft()
             if self._expiry is not None:
                 item = self._expired(item)
             if type(item) is Request:
-                body = item.body
+                asked: Request[Any] = item
+                body = asked.body
                 if type(body) is StopOrder:
                     return Ending(Stop(body.reason))
-                result = server.handle_call(body, item)
+                result: Any = server.handle_call(body, asked)
                 if type(result) is CoroutineType:
-                    result = yield from result
+                    waiting = result
+                    result = yield from waiting
                 if type(result) not in DIRECTIVES:
-                    item.reply(result)
+                    asked.reply(result)
                     continue
-                ending = yield from self._after_call(item, result)
+                waiting = self._after_call(asked, result)
             else:
-                ending = yield from self._other(item)
+                waiting = self._other(item)
+            ending: Ending | None = yield from waiting
             if ending is not None:
                 return ending
 
@@ -194,9 +198,9 @@ class Serving:
         if isinstance(result, Timeout):
             self._arm(result)
             return None
-        if isinstance(result, Stop) and result.reply is ABSENT:
-            return result
-        bad_return(self._server, callback, result)
+        if not isinstance(result, Stop) or result.reply is not ABSENT:
+            bad_return(self._server, callback, result)
+        return result
 
     # Time-outs
 

@@ -154,7 +154,7 @@ Child: TypeAlias = ChildSpec | type[HasChildSpec] | tuple[type[HasChildSpec], An
 def child(
     what: Function | str | Child | type[Any],
     *args: Any,
-    id: Hashable | Default = DEFAULT,
+    id: Hashable = None,
     name: str | None = None,
     restart: RestartWord | Default = DEFAULT,
     shutdown: Shutdowns | Default = DEFAULT,
@@ -178,12 +178,17 @@ def child(
         TypeError: A field has the wrong type, or `what` cannot be a child.
         SpawnError: `what` is no `async def` function.
     """
-    given = {"id": id, "restart": restart, "shutdown": shutdown, "significant": significant}
+    given = {
+        "id": DEFAULT if id is None else id,
+        "restart": restart,
+        "shutdown": shutdown,
+        "significant": significant,
+    }
     changes = {key: value for key, value in given.items() if value is not DEFAULT}
     if isinstance(what, ChildSpec | tuple | type):
         if name is not None:
             raise TypeError("name= is only for a process function: a server gets its own name")
-        spec = as_spec((what, *args) if args else cast("Child", what))
+        spec = as_spec((what, *args) if args else what)  # pyright: ignore[reportUnknownArgumentType]
         return replace(spec, **changes)
     check_function_or_entry(what)
     changes.setdefault("id", name or _name_of(what))
@@ -202,20 +207,16 @@ def as_spec(given: object) -> ChildSpec:
     Raises:
         TypeError: It is none of the forms.
     """
-    match given:
-        case ChildSpec():
-            return given
-        case type():
-            return _spec_of_class(given, ())
-        case (type() as cls, *args):
-            return _spec_of_class(cls, tuple(args))
-        case _ if inspect.iscoroutinefunction(given):
-            raise TypeError(f"{given!r} is a function: write child({_name_of(given)}, …)")
-        case _:
-            raise TypeError(
-                "a child is a ChildSpec, a class with child_spec(), or (class, argument); "
-                f"not {given!r}"
-            )
+    if isinstance(given, ChildSpec):
+        return given
+    form = cast("tuple[Any, ...]", given if type(given) is tuple else (given,))
+    if form and isinstance(form[0], type):
+        return _spec_of_class(form[0], form[1:])
+    if inspect.iscoroutinefunction(given):
+        raise TypeError(f"{given!r} is a function: write child({_name_of(given)}, …)")
+    raise TypeError(
+        f"a child is a ChildSpec, a class with child_spec(), or (class, argument); not {given!r}"
+    )
 
 
 def as_specs(children: Iterable[object]) -> list[ChildSpec]:

@@ -23,11 +23,11 @@ from perdure.process.waiter import Waiter
 class Ack:
     """By which a process that is being started says that it is ready."""
 
-    __slots__ = ("_starter", "_waiter", "done", "linked", "value")
+    __slots__ = ("_starter", "done", "linked", "value", "waiter")
 
     def __init__(self, starter: Process, waiter: Waiter, *, linked: bool) -> None:
         self._starter = starter
-        self._waiter = waiter
+        self.waiter = waiter
         self.linked = linked
         self.done = False
         self.value: Any = None
@@ -40,7 +40,7 @@ class Ack:
         self.value = value
         if self.linked and self._starter.pid.target is not None:
             tie(self._starter, process)
-        self._waiter.wake()
+        self.waiter.wake()
 
 
 async def start(
@@ -97,8 +97,7 @@ def _born(
 def _acknowledged(
     child: Process, ack: Ack, label: object, limit: float | None
 ) -> Generator[Any, None, None]:
-    waiter = current_waiter()
-
+    waiter = ack.waiter  # the one that is woken: a task has a new waiter for each wait
     expired = False
 
     def wake(_: object) -> None:

@@ -12,13 +12,13 @@ from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 from perdure.base.duration import Duration
 from perdure.base.errors import ChildError, Shutdown, StartError
-from perdure.otp.handle import Ref, Supervised, request
-from perdure.otp.oversight import ChildInfo, Counts, Oversight, StopWanted, Ward
+from perdure.otp.handle import Supervised, request
+from perdure.otp.oversight import Oversight, StopWanted
+from perdure.otp.ref import ServerRef
 from perdure.otp.spec import (
     IGNORE,
     Child,
     ChildSpec,
-    ChildType,
     RestartWord,
     Shutdowns,
     as_spec,
@@ -36,6 +36,7 @@ from perdure.otp.strategy import (
     fate,
 )
 from perdure.otp.via import Via
+from perdure.otp.ward import ChildInfo, Counts, Ward, count
 
 StrategyWord: TypeAlias = Strategy | Literal["one_for_one", "one_for_all", "rest_for_one"]
 AutoShutdownWord: TypeAlias = AutoShutdown | Literal["never", "any_significant", "all_significant"]
@@ -205,14 +206,6 @@ class Children(Oversight):
         return ward
 
 
-def count(wards: Iterable[Ward]) -> Counts:
-    """Count children."""
-    all_of_them = tuple(wards)
-    supervisors = sum(ward.spec.type is ChildType.SUPERVISOR for ward in all_of_them)
-    active = sum(ward.process is not None for ward in all_of_them)
-    return Counts(len(all_of_them), active, supervisors, len(all_of_them) - supervisors)
-
-
 def check_significant(specs: Iterable[ChildSpec], auto_shutdown: AutoShutdown) -> None:
     """Refuse significant children where their end means nothing."""
     for spec in specs:
@@ -293,7 +286,7 @@ class Supervisor(Supervised):
             auto_shutdown=auto_shutdown,
             name=name,
         )
-        return await described._start()
+        return await described.start()
 
     @classmethod
     def child(
@@ -318,15 +311,15 @@ class Supervisor(Supervised):
             id if id is not None else name, start, restart, shutdown, "supervisor", significant
         )
 
-    async def which_children(self: Ref) -> list[ChildInfo]:
+    async def which_children(self: ServerRef) -> list[ChildInfo]:
         """List the children, last started first."""
         return await request(self, WhichChildren())
 
-    async def count_children(self: Ref) -> Counts:
+    async def count_children(self: ServerRef) -> Counts:
         """Count specs, running children, supervisors and workers."""
         return await request(self, CountChildren())
 
-    async def start_child(self: Ref, spec: Child) -> Any:
+    async def start_child(self: ServerRef, spec: Child) -> Any:
         """Add a child and start it; give its pid or handle.
 
         Raises:
@@ -335,7 +328,7 @@ class Supervisor(Supervised):
         """
         return await request(self, StartChild(as_spec(spec)))
 
-    async def restart_child(self: Ref, id: Hashable) -> Any:
+    async def restart_child(self: ServerRef, id: Hashable) -> Any:
         """Start a child that does not run; give its pid or handle.
 
         Raises:
@@ -344,7 +337,7 @@ class Supervisor(Supervised):
         """
         return await request(self, RestartChild(id))
 
-    async def terminate_child(self: Ref, id: Hashable) -> None:
+    async def terminate_child(self: ServerRef, id: Hashable) -> None:
         """Stop a child; it stays known unless it is temporary, and is not restarted.
 
         Raises:
@@ -352,7 +345,7 @@ class Supervisor(Supervised):
         """
         await request(self, TerminateChild(id))
 
-    async def delete_child(self: Ref, id: Hashable) -> None:
+    async def delete_child(self: ServerRef, id: Hashable) -> None:
         """Forget a child that does not run.
 
         Raises:

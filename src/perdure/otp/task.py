@@ -14,14 +14,19 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final, Generic, ParamSpec, TypeVar, final
 
 from perdure.base.duration import Duration, seconds, spell
-from perdure.base.errors import NoProcess, NotOwner, Shutdown, TaskExit, TaskTimeout
-from perdure.base.errors import Killed as KilledError
+from perdure.base.errors import (
+    Killed,
+    NoProcess,
+    NotOwner,
+    Shutdown,
+    TaskExit,
+    TaskTimeout,
+)
 from perdure.base.pid import Pid, Ref
 from perdure.base.result import Exited, Ok
 from perdure.otp.collector import (
     Ended,
     Started,
-    attach,
     callers_of,
     consume_link,
     result_of,
@@ -138,7 +143,7 @@ class Task(Generic[T]):
         """Become the task of a process that was just born, before it runs."""
         self.pid = process.pid
         self._function = process.function
-        attach(process, self)
+        process.collector = self
         owner: Process | None = self.owner.target
         if owner is not None:
             remember(owner, self)
@@ -213,7 +218,7 @@ class Task(Generic[T]):
         return self._result_of_shutdown(how)
 
     def _result_of_shutdown(self, how: Duration | BrutalKill) -> Ok[T] | Ended | None:
-        planned = KilledError if isinstance(how, BrutalKill) else Shutdown
+        planned = Killed if isinstance(how, BrutalKill) else Shutdown
         result = self.result()
         return None if isinstance(result, Exited) and isinstance(result.reason, planned) else result
 
@@ -316,7 +321,7 @@ class Task(Generic[T]):
         self._wait = wait
 
     def end_wait(self, *, interrupted: bool) -> None:
-        """Let nobody be told any more; a failure that the wait cannot give goes back to the link."""
+        """Let nobody be told any more; a failure that was not given goes back to the link."""
         self._wait = None
         owner: Process | None = self.owner.target
         if interrupted and self._consumed and owner is not None:
@@ -338,12 +343,12 @@ def bound(
 def _start(fn: Callable[..., Coroutine[Any, Any, Any]], args: Any, options: Options) -> Pid:
     parent = current("Task.start")
     process = give_birth(parent.runtime, parent, fn, args, options)
-    attach(process, Started((parent.pid, *callers_of(parent))))
+    process.collector = Started((parent.pid, *callers_of(parent)))
     watch_length(process, place_of_caller(2))
     return process.pid
 
 
-def _end(process: Process, sender: Pid, grace: float | None | BrutalKill) -> None:
+def _end(process: Process, sender: Pid, grace: float | BrutalKill | None) -> None:
     """End a process politely or not; the deadline holds even if nobody waits for it any more."""
     if isinstance(grace, BrutalKill) or grace == 0:
         kill(process)

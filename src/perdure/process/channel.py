@@ -11,7 +11,7 @@ from collections.abc import Collection, Generator, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from perdure.base.errors import ChannelClosed
-from perdure.process.current import current_waiter
+from perdure.process.current import CURRENT, current_waiter
 from perdure.process.waiter import NOBODY, Waiter
 
 T = TypeVar("T")
@@ -333,6 +333,9 @@ def select(
             raise TypeError(
                 f"select waits for channels and channel.case_send(value), not for {case!r}"
             )
+    process = CURRENT.get(None)
+    if process is not None and process.scheduler.tires():
+        yield  # before anything is taken, so that nothing is lost if this is where it ends
     if default:
         return first_ready(cases, None) or Selected(None, None, True)
     if not cases:

@@ -15,6 +15,7 @@ from perdure.base.settings import Overflow
 from perdure.process.channel import NOTHING, Channel
 from perdure.process.current import CURRENT
 from perdure.process.event import Event, ExitResult, Message
+from perdure.process.scheduler import STREAK
 from perdure.process.tasklike import RUNNING, TaskLike
 from perdure.process.waiter import PARK
 
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
     from perdure.process.request import Request
 
 T = TypeVar("T")
-
-
-# How many values a process may take without a wait before others get a turn,
-# so that whoever has a long mailbox, or talks to itself, does not stop the loop.
-STREAK = 1024
 
 
 class Inlet(Channel[T]):

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 # The time is looked at once in so many steps: often enough to be fair, seldom enough to be free.
 _STEPS_PER_LOOK = 32
 
+# How much may be received at a stretch, without a wait, before others get a turn:
+# whoever has a long mailbox, or talks to itself, must not stop the loop.
+STREAK = 1024
+
 Shuffle = Callable[[MutableSequence["Process"]], None]
 
 
@@ -30,6 +34,7 @@ class Scheduler:
         "_looks",
         "_shuffle",
         "_steps",
+        "_streak",
         "_thread",
         "_turn_time",
         "awake",
@@ -57,6 +62,7 @@ class Scheduler:
         self._shuffle = shuffle
         self._context = Context()
         self._thread = get_ident()
+        self._streak = STREAK
         self._steps = min(_STEPS_PER_LOOK, settings.turn_steps)
         self._looks = settings.turn_steps // self._steps
         self._turn_time = settings.turn_time
@@ -70,6 +76,14 @@ class Scheduler:
             self.loop.call_soon(self.turn, context=self._context)
         else:  # a thread that a process started sends a message
             self.loop.call_soon_threadsafe(self.turn, context=self._context)
+
+    def tires(self) -> bool:
+        """Count what is done without a wait; tell when everybody else should get a turn."""
+        self._streak -= 1
+        if self._streak:
+            return False
+        self._streak = STREAK
+        return True
 
     def turn(self) -> None:
         """Let ready processes step until none is left or the budget is used up."""

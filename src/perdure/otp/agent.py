@@ -1,0 +1,317 @@
+"""The agent: state that is changed only by functions which are sent to it.
+
+    kv = await Agent.start_link(dict, name="kv")
+    await kv.update(lambda state: {**state, "x": 42})
+    x = await kv.get(lambda state: state["x"])
+
+The functions run inside the agent, one after another, in the order in which they arrive.
+Every method may also be called on the class, with a pid or a name: `Agent.get("kv", function)`.
+"""
+
+from collections.abc import Callable, Coroutine, Hashable
+from functools import partial
+from types import TracebackType
+from typing import Any, Generic, Self, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
+
+from perdure.base.duration import Duration
+from perdure.base.pid import Pid
+from perdure.otp.agent_server import AgentOptions, AgentServer
+from perdure.otp.queue import request as ask
+from perdure.otp.ref import ServerRef, pid_of
+from perdure.otp.server import GenServer, start_server, stop_if_alive
+from perdure.otp.snapshot import Snapshot
+from perdure.otp.spec import ChildSpec, RestartWord, Shutdowns
+from perdure.otp.via import Via
+
+S = TypeVar("S")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Behaviour(TypedDict, Generic[S], total=False):
+    """The options of an agent.
+
+    Attributes:
+        on_stop: Called with the state at a planned end, inside the time for the shutdown;
+            not at a crash or a kill.
+        snapshot: Where the state is saved, and loaded from at the start.
+        isolate: Give copies of what can be changed; True by default.
+        allow_none: Let an update replace a dict, list or set by None; False by default.
+        warn_after: Warn when one function holds the agent for so long; "1s" by default.
+    """
+
+    on_stop: Callable[[S], Any] | None
+    snapshot: Snapshot[S] | None
+    isolate: bool
+    allow_none: bool
+    warn_after: Duration
+
+
+class Agent(Generic[S]):
+    """A running agent: what `start` gives. `async with` stops it at the end."""
+
+    __slots__ = ("pid",)
+
+    def __init__(self, pid: Pid) -> None:
+        self.pid = pid
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.pid}>"
+
+    # Starting
+
+    @overload
+    @classmethod
+    async def start(
+        cls,
+        init: Callable[[], Coroutine[Any, Any, S]],
+        *,
+        name: str | Via | None = None,
+        timeout: Duration = None,
+        **behaviour: Unpack[Behaviour[S]],
+    ) -> "Agent[S]": ...
+    @overload
+    @classmethod
+    async def start(
+        cls,
+        init: Callable[[], S],
+        *,
+        name: str | Via | None = None,
+        timeout: Duration = None,
+        **behaviour: Unpack[Behaviour[S]],
+    ) -> "Agent[S]": ...
+    @classmethod
+    async def start(
+        cls,
+        init: Callable[[], Any],
+        *,
+        name: str | Via | None = None,
+        timeout: Duration = None,
+        **behaviour: Unpack[Behaviour[Any]],
+    ) -> "Agent[Any]":
+        """Start an agent that is linked to nobody, and wait until it has its first state.
+
+        Args:
+            init: Gives the first state; runs inside the agent.
+            name: A name for it.
+            timeout: How long `init` may take.
+            **behaviour: See `Behaviour`.
+
+        Raises:
+            StartError: `init` failed or took too long, or the snapshot cannot be used.
+            NameTaken: Another process has the name.
+        """
+        args = _checked(init, behaviour)
+        return Agent(await start_server(AgentServer, args, name, timeout, link=False))
+
+    @overload
+    @classmethod
+    async def start_link(
+        cls,
+        init: Callable[[], Coroutine[Any, Any, S]],
+        *,
+        name: str | Via | None = None,
+        timeout: Duration = None,
+        **behaviour: Unpack[Behaviour[S]],
+    ) -> "Agent[S]": ...
+    @overload
+    @classmethod
+    async def start_link(
+        cls,
+        init: Callable[[], S],
+        *,
+        name: str | Via | None = None,
+        timeout: Duration = None,
+        **behaviour: Unpack[Behaviour[S]],
+    ) -> "Agent[S]": ...
+    @classmethod
+    async def start_link(
+        cls,
+        init: Callable[[], Any],
+        *,
+        name: str | Via | None = None,
+        timeout: Duration = None,
+        **behaviour: Unpack[Behaviour[Any]],
+    ) -> "Agent[Any]":
+        """Start an agent that is linked to the caller; else as `start`."""
+        args = _checked(init, behaviour)
+        return Agent(await start_server(AgentServer, args, name, timeout, link=True))
+
+    @classmethod
+    def child(
+        cls,
+        init: Callable[[], Any],
+        *,
+        id: Hashable = None,
+        name: str | Via | None = None,
+        restart: RestartWord = "permanent",
+        shutdown: Shutdowns = 5.0,
+        **behaviour: Unpack[Behaviour[Any]],
+    ) -> ChildSpec:
+        """Say how a supervisor starts and stops it; the id is the name by default."""
+        _checked(init, behaviour)
+        start: Any = partial(cls.start_link, init, name=name, **behaviour)
+        return ChildSpec(
+            id=id if id is not None else name if isinstance(name, str) else "Agent",
+            start=start,
+            restart=restart,
+            shutdown=shutdown,
+        )
+
+    @classmethod
+    def child_spec(cls, init: Callable[[], Any]) -> ChildSpec:
+        """Say how a supervisor starts it, when it is given `(Agent, init)`."""
+        return cls.child(init)
+
+    # Functions on the state
+
+    @overload
+    async def get(
+        self: "Agent[S]",
+        fn: Callable[[S, *Ts], Coroutine[Any, Any, T]],
+        *args: *Ts,
+        timeout: Duration = 5.0,
+        isolate: bool | None = None,
+    ) -> T: ...
+    @overload
+    async def get(
+        self: "Agent[S]",
+        fn: Callable[[S, *Ts], T],
+        *args: *Ts,
+        timeout: Duration = 5.0,
+        isolate: bool | None = None,
+    ) -> T: ...
+    @overload
+    async def get(
+        self: ServerRef,
+        fn: Callable[..., Any],
+        *args: Any,
+        timeout: Duration = 5.0,
+        isolate: bool | None = None,
+    ) -> Any: ...
+    async def get(
+        self: ServerRef,
+        fn: Callable[..., Any],
+        *args: Any,
+        timeout: Duration = 5.0,
+        isolate: bool | None = None,
+    ) -> Any:
+        """Give `fn(state, *args)`; the state stays as it is.
+
+        Args:
+            fn: Any function, `async def` or not; it runs inside the agent.
+            *args: Its arguments after the state.
+            timeout: How long to wait.
+            isolate: False gives the very object, not a copy.
+
+        Raises:
+            CallTimeout: No answer in time; the agent still finishes the function.
+            CallExit: The function raised and the agent died of it, or the agent is dead.
+        """
+        pid = self.pid if type(self) is Agent else pid_of(self, "get")
+        return await ask(pid, (AgentServer.got, fn, args, isolate), timeout)
+
+    @overload
+    async def update(
+        self: "Agent[S]",
+        fn: Callable[[S, *Ts], Coroutine[Any, Any, S]],
+        *args: *Ts,
+        timeout: Duration = 5.0,
+        allow_none: bool | None = None,
+    ) -> None: ...
+    @overload
+    async def update(
+        self: "Agent[S]",
+        fn: Callable[[S, *Ts], S],
+        *args: *Ts,
+        timeout: Duration = 5.0,
+        allow_none: bool | None = None,
+    ) -> None: ...
+    @overload
+    async def update(
+        self: ServerRef,
+        fn: Callable[..., Any],
+        *args: Any,
+        timeout: Duration = 5.0,
+        allow_none: bool | None = None,
+    ) -> None: ...
+    async def update(
+        self: ServerRef,
+        fn: Callable[..., Any],
+        *args: Any,
+        timeout: Duration = 5.0,
+        allow_none: bool | None = None,
+    ) -> None:
+        """Make `fn(state, *args)` the new state; raises as `get`."""
+        pid = self.pid if type(self) is Agent else pid_of(self, "update")
+        await ask(pid, (AgentServer.updated, fn, args, allow_none), timeout)
+
+    @overload
+    async def get_and_update(
+        self: "Agent[S]",
+        fn: Callable[[S, *Ts], Coroutine[Any, Any, tuple[T, S]]],
+        *args: *Ts,
+        timeout: Duration = 5.0,
+        isolate: bool | None = None,
+    ) -> T: ...
+    @overload
+    async def get_and_update(
+        self: "Agent[S]",
+        fn: Callable[[S, *Ts], tuple[T, S]],
+        *args: *Ts,
+        timeout: Duration = 5.0,
+        isolate: bool | None = None,
+    ) -> T: ...
+    @overload
+    async def get_and_update(
+        self: ServerRef,
+        fn: Callable[..., Any],
+        *args: Any,
+        timeout: Duration = 5.0,
+        isolate: bool | None = None,
+    ) -> Any: ...
+    async def get_and_update(
+        self: ServerRef,
+        fn: Callable[..., Any],
+        *args: Any,
+        timeout: Duration = 5.0,
+        isolate: bool | None = None,
+    ) -> Any:
+        """Let `fn(state, *args)` give a pair: the reply, and the new state; raises as `get`."""
+        pid = self.pid if type(self) is Agent else pid_of(self, "get_and_update")
+        return await ask(pid, (AgentServer.swapped, fn, args, isolate), timeout)
+
+    def cast(self: ServerRef, fn: Callable[..., Any], *args: Any) -> None:
+        """Update, and wait for nothing; it does not matter whether anybody is there."""
+        GenServer.cast(self, (AgentServer.updated, fn, args, None))
+
+    async def stop(
+        self: ServerRef, reason: BaseException | None = None, timeout: Duration = None
+    ) -> None:
+        """End it, after all that was asked before, and wait until it is dead.
+
+        Raises:
+            CallTimeout: It has not ended in time.
+            CallExit: It ended for another reason, or was dead.
+        """
+        await GenServer.stop(self, reason, timeout)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await stop_if_alive(self.pid)
+
+
+def _checked(init: object, behaviour: Any) -> tuple[Any, AgentOptions]:
+    """Refuse bad options at the call, before anything runs."""
+    if not callable(init):
+        raise TypeError(f"an agent starts with a function that gives its first state, not {init!r}")
+    options = AgentOptions(**behaviour)
+    options.patience()
+    return init, options

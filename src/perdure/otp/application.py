@@ -1,0 +1,99 @@
+"""Application: a program with a root supervisor, that starts and stops in order."""
+
+from types import TracebackType
+from typing import Self
+
+from perdure.base.errors import ProcError, Shutdown, StartError
+from perdure.base.pid import Pid
+from perdure.otp.ref import HasPid
+from perdure.process.current import current
+from perdure.process.process import Process
+from perdure.process.run import run
+from perdure.process.signal import unlink
+from perdure.process.spawner import joined
+
+
+class Application:
+    """The base class of an application: say in `start` what runs.
+
+    class App(Application):
+        async def start(self) -> Supervisor:
+            return await Supervisor.start_link([...], name="App.Root")
+
+    `async with App() as app: await app.wait()` runs it inside a process; `App().run()` is a whole
+    program, which SIGINT and SIGTERM stop in order.
+    """
+
+    _root: Process | None = None
+
+    # What a subclass says
+
+    async def start(self) -> HasPid | Pid:
+        """Start the root supervisor, linked to this process, and give it."""
+        raise NotImplementedError(f"{type(self).__name__} needs `async def start`")
+
+    async def prep_stop(self) -> None:
+        """Do what must be done while everything still runs, such as to refuse new work."""
+
+    async def stop(self) -> None:
+        """Clean up when nothing runs any more."""
+
+    # What it does
+
+    async def wait(self) -> BaseException | None:
+        """Wait until the root supervisor ends by itself, and give the reason; None is normal."""
+        if self._root is None:
+            raise ProcError(f"{type(self).__name__} does not run: enter it with `async with`")
+        await joined(self._root)
+        assert self._root.outcome is not None
+        return self._root.outcome.error
+
+    def run(self) -> None:
+        """Run it as a program until its root supervisor ends, or a signal asks it to stop.
+
+        Raises:
+            BaseException: The reason of the root supervisor, if it is no normal end.
+            KeyboardInterrupt: SIGINT stopped it.
+            SystemExit: SIGTERM stopped it.
+        """
+        run(self._serve)
+
+    async def _serve(self) -> None:
+        async with self:
+            reason = await self.wait()
+        if reason is not None:
+            raise reason
+
+    async def __aenter__(self) -> Self:
+        if self._root is not None:
+            raise ProcError(f"{type(self).__name__} runs already")
+        given = await self.start()
+        root = given if isinstance(given, Pid) else given.pid
+        if root.target is None:
+            raise StartError(type(self), ProcError("its root supervisor has ended already"))
+        self._root = root.target
+        # The end of the root is told by `wait`, and must not strike this process.
+        # The root still stops when this process ends, since it watches its parent.
+        unlink(current("Application"), root, flush=True)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        root, self._root = self._root, None
+        assert root is not None
+        try:
+            if not root.done():
+                await self._stop_root(root)
+        finally:
+            await self.stop()
+
+    async def _stop_root(self, root: Process) -> None:
+        try:
+            await self.prep_stop()
+        finally:
+            root.exit_signal(current("Application").pid, Shutdown())
+            await joined(root)
