@@ -383,7 +383,7 @@ def test_bad_options_start_nothing(options: dict[str, Any]) -> None:
 @simulated
 async def test_a_worker_that_is_no_async_function_is_refused() -> None:
     with pytest.raises(SpawnError, match="async def"):
-        await Pool.start_link(lambda worker_id: None)  # pyright: ignore[reportArgumentType]
+        await Pool.start_link(print)  # pyright: ignore[reportArgumentType]
     assert len(living()) == 1
 
 

@@ -18,6 +18,7 @@ from perdure import (
 )
 from perdure.otp.registry import Registry
 from perdure.otp.start import Ack, start
+from perdure.otp.supervisor import Supervisor
 from perdure.otp.via import Via
 from perdure.process.current import current
 from perdure.testing import simulated
@@ -273,6 +274,17 @@ async def test_the_death_of_a_member_that_outlived_the_registry_harms_nobody() -
     await registry.stop()
     process.kill(pid)
     assert isinstance((await exit_of(pid)).error, Killed)
+
+
+@simulated
+async def test_a_supervised_registry_comes_back_empty_and_is_stopped_in_order() -> None:
+    async with Supervisor([Registry.child(keys="unique", name="names", meta={"m": 1})]):
+        Registry.register("names", "k")
+        process.kill("names")
+        await others_rest()
+        assert Registry.lookup("names", "k") == []
+        assert Registry.meta("names", "m") == 1
+    assert process.whereis("names") is None
 
 
 @simulated

@@ -27,6 +27,8 @@ S = TypeVar("S")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+_GOT, _UPDATED, _SWAPPED = AgentServer.got, AgentServer.updated, AgentServer.swapped
+
 
 class Behaviour(TypedDict, Generic[S], total=False):
     """The options of an agent.
@@ -209,7 +211,7 @@ class Agent(Generic[S]):
             CallExit: The function raised and the agent died of it, or the agent is dead.
         """
         pid = self.pid if type(self) is Agent else pid_of(self, "get")
-        return await ask(pid, (AgentServer.got, fn, args, isolate), timeout)
+        return await ask(pid, (_GOT, fn, args, isolate), timeout)
 
     @overload
     async def update(
@@ -244,7 +246,7 @@ class Agent(Generic[S]):
     ) -> None:
         """Make `fn(state, *args)` the new state; raises as `get`."""
         pid = self.pid if type(self) is Agent else pid_of(self, "update")
-        await ask(pid, (AgentServer.updated, fn, args, allow_none), timeout)
+        await ask(pid, (_UPDATED, fn, args, allow_none), timeout)
 
     @overload
     async def get_and_update(
@@ -279,11 +281,11 @@ class Agent(Generic[S]):
     ) -> Any:
         """Let `fn(state, *args)` give a pair: the reply, and the new state; raises as `get`."""
         pid = self.pid if type(self) is Agent else pid_of(self, "get_and_update")
-        return await ask(pid, (AgentServer.swapped, fn, args, isolate), timeout)
+        return await ask(pid, (_SWAPPED, fn, args, isolate), timeout)
 
     def cast(self: ServerRef, fn: Callable[..., Any], *args: Any) -> None:
         """Update, and wait for nothing; it does not matter whether anybody is there."""
-        GenServer.cast(self, (AgentServer.updated, fn, args, None))
+        GenServer.cast(self, (_UPDATED, fn, args, None))
 
     async def stop(
         self: ServerRef, reason: BaseException | None = None, timeout: Duration = None

@@ -52,6 +52,8 @@ class Tick:
 
 TICK = Tick()
 
+NOBODY: Any = None  # who waits for the answer to a cast
+
 
 class AgentServer(GenServer):
     """A server whose requests are functions."""
@@ -79,15 +81,16 @@ class AgentServer(GenServer):
     def handle_call(self, request: Order, frm: Request[Any]) -> Any:
         """Run a function on the state; `async def` ones hold the agent until they are done."""
         finish, function, args, option = request
-        began = self._now()
-        result = function(self.state, *args)
+        now = self._now
+        limit = now() + self._patience
+        result = function(self.state, *args) if args else function(self.state)
         if type(result) is CoroutineType:
             return self._later(request, result, frm)
-        if self._now() - began >= self._patience:
-            self._warn(function, self._now() - began)
+        if now() >= limit:
+            self._warn(function, now() - limit + self._patience)
         return finish(self, result, option, frm)
 
-    async def _later(self, request: Order, coroutine: Any, frm: Request[Any] | None) -> Any:
+    async def _later(self, request: Order, coroutine: Any, frm: Request[Any]) -> Any:
         finish, function, _, option = request
         timer = None
         if self._patience < inf:
@@ -103,15 +106,9 @@ class AgentServer(GenServer):
 
     async def handle_cast(self, request: Order) -> None:
         """Run an update that nobody waits for."""
-        finish, function, args, option = request
-        began = self._now()
-        result = function(self.state, *args)
+        result = self.handle_call(request, NOBODY)
         if type(result) is CoroutineType:
-            await self._later(request, result, None)
-            return
-        if self._now() - began >= self._patience:
-            self._warn(function, self._now() - began)
-        finish(self, result, option, None)
+            await result
 
     def got(self, value: Any, isolate: bool | None, frm: Request[Any]) -> Any:  # noqa: FBT001
         """Answer with a value."""

@@ -48,19 +48,18 @@ def isolated(value: T) -> T:
 
 def is_immutable(value: Any) -> bool:
     """Tell whether nobody can change the value, nor anything in it."""
-    kind: type[Any] = type(value)
-    if kind in ATOMS or issubclass(kind, Enum):
+    if type(value) in ATOMS or isinstance(value, Enum):
         return True
-    if kind is frozenset or (issubclass(kind, tuple) and not hasattr(value, "__dict__")):
-        return all(map(is_immutable, value))
-    names = _frozen_fields(kind)
+    if type(value) is frozenset or (isinstance(value, tuple) and not hasattr(value, "__dict__")):  # pyright: ignore[reportUnknownArgumentType]
+        return all(map(is_immutable, value))  # pyright: ignore[reportUnknownArgumentType]
+    names = _frozen_fields(value)
     return names is not None and all(is_immutable(getattr(value, name)) for name in names)
 
 
-def _frozen_fields(kind: type[Any]) -> tuple[str, ...] | None:
-    """Give the fields of a frozen record type; None if it is no such type."""
-    if issubclass(kind, Struct):
-        return kind.__struct_fields__ if kind.__struct_config__.frozen else None
-    if is_dataclass(kind) and kind.__dataclass_params__.frozen:
-        return tuple(field.name for field in fields(kind))
+def _frozen_fields(value: Any) -> tuple[str, ...] | None:
+    """Give the fields of a frozen record; None if it is no such thing."""
+    if isinstance(value, Struct):
+        return value.__struct_fields__ if value.__struct_config__.frozen else None
+    if is_dataclass(value) and getattr(value, "__dataclass_params__").frozen:  # noqa: B009
+        return tuple(field.name for field in fields(value))
     return None

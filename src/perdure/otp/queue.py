@@ -18,7 +18,7 @@ from perdure.process.current import CURRENT
 from perdure.process.mailbox import Inlet
 from perdure.process.process import Process
 from perdure.process.request import Request, ask
-from perdure.process.tasklike import PARKED, READY, RUNNING
+from perdure.process.tasklike import DEAD, PARKED, READY, RUNNING
 from perdure.process.waiter import PARK
 
 _tasks: Any = asyncio.tasks
@@ -28,6 +28,8 @@ _leave_task: Callable[[asyncio.AbstractEventLoop, Any], None] = _tasks._leave_ta
 # So many requests are answered at once in a row; then one goes through the scheduler,
 # and everybody else gets a turn.
 _IN_A_ROW = 16
+
+_LONG = 1e9  # seconds; whether a longer time-out is one at all is looked at with more care
 
 
 class Queue(Inlet[Any]):
@@ -71,9 +73,8 @@ class Queue(Inlet[Any]):
         if self._at_once <= 0:
             self._at_once = self._in_a_row
             return None
-        calls, loop = self._calls, owner.loop
-        asked: Request[Any] = Request(owner.pid, body, caller.pid, caller, calls)
-        calls[asked] = None
+        loop = owner.loop
+        asked: Request[Any] = Request(owner.pid, body, caller.pid, caller, self._calls)
         self.items.append(asked)
         owner.state = READY
         _leave_task(loop, caller)
@@ -81,22 +82,29 @@ class Queue(Inlet[Any]):
             owner.step()
         finally:
             _enter_task(loop, caller)
+        if not asked.done:
+            self._keep(asked)
         return asked
+
+    def _keep(self, asked: Request[Any]) -> None:
+        """Let the death of the server end a request, as soon as it is not answered at once."""
+        owner: Any = self.owner
+        if owner.state == DEAD:
+            asked.fail(owner.outcome.error)
+        else:
+            self._calls[asked] = None
 
 
 def one_queue(process: Process) -> Queue:
     """Give a process one queue for all that it receives; what waits already comes first."""
     queue = Queue(process)
     owner: Any = process
-    for inlet in (owner._events, owner._requests, owner._inbox):  # noqa: SLF001 - its own fields
-        for item in inlet.remove(_any) if inlet is not None else ():
-            queue.put(item)
-    owner._events = owner._requests = owner._inbox = queue  # noqa: SLF001 - its own fields
+    owner.unify()
+    for item in owner._inbox.remove(lambda _: True):  # noqa: SLF001 - its own fields
+        queue.put(item)
+    owner._events = owner._requests = owner._inbox = queue  # noqa: SLF001
+    owner._direct_or_not()  # noqa: SLF001
     return queue
-
-
-def _any(_: object) -> bool:
-    return True
 
 
 @types.coroutine
@@ -113,14 +121,17 @@ def request(pid: Pid, body: object, timeout: Duration) -> Generator[Any, None, A
     if server is not None and caller is not None and caller.state == RUNNING:
         queue = server._requests  # noqa: SLF001 - the field of our queue
         if type(queue) is Queue and type(caller._requests) is not Queue:  # noqa: SLF001
-            limit = seconds(timeout)
+            # The plain number of nearly all calls, without two calls more.
+            plain = type(timeout) is float and 0.0 <= timeout < _LONG
+            limit = timeout if plain else seconds(timeout)
             asked = queue.serve_at_once(body, caller)
             if asked is not None:
                 if asked.done and not caller.must_cancel:
                     return asked.answer()
                 return (yield from _answer(asked, caller, limit))
     waiting: Any = ask(server, pid, body, timeout)
-    return (yield from waiting)
+    answer: Any = yield from waiting
+    return answer
 
 
 def _answer(asked: Request[Any], caller: Process, limit: float | None) -> Generator[Any, None, Any]:

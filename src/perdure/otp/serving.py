@@ -121,9 +121,10 @@ class Serving:
     @types.coroutine
     def _serve(self) -> Generator[Any, Any, Ending]:  # noqa: C901
         """Take one item after another: the core loop, with as few calls as can be."""
-        waiting: Any
         server, queue = self._server, self._queue
         items, streak = queue.items, STREAK
+        waiting: Any
+        ending: Any
         while True:
             while not items:
                 streak, queue.idle = STREAK, True
@@ -137,22 +138,22 @@ class Serving:
             item: Any = items.popleft()
             if self._expiry is not None:
                 item = self._expired(item)
-            if type(item) is Request:
-                asked: Request[Any] = item
-                body = asked.body
+            kind: Any = type(item)
+            if kind is Request:
+                body: Any = item.body
                 if type(body) is StopOrder:
                     return Ending(Stop(body.reason))
-                result: Any = server.handle_call(body, asked)
-                if type(result) is CoroutineType:
-                    waiting = result
-                    result = yield from waiting
+                result: Any = server.handle_call(body, item)
+                kind = type(result)
+                if kind is CoroutineType:
+                    result = yield from result
                 if type(result) not in DIRECTIVES:
-                    asked.reply(result)
+                    item.reply(result)
                     continue
-                waiting = self._after_call(asked, result)
+                waiting = self._after_call(item, result)
             else:
                 waiting = self._other(item)
-            ending: Ending | None = yield from waiting
+            ending = yield from waiting
             if ending is not None:
                 return ending
 

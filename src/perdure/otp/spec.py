@@ -209,11 +209,11 @@ def as_spec(given: object) -> ChildSpec:
     """
     if isinstance(given, ChildSpec):
         return given
+    if inspect.iscoroutinefunction(given):
+        raise TypeError(f"{given!r} is a function: write child({_name_of(given)}, …)")
     form = cast("tuple[Any, ...]", given if type(given) is tuple else (given,))
     if form and isinstance(form[0], type):
         return _spec_of_class(form[0], form[1:])
-    if inspect.iscoroutinefunction(given):
-        raise TypeError(f"{given!r} is a function: write child({_name_of(given)}, …)")
     raise TypeError(
         f"a child is a ChildSpec, a class with child_spec(), or (class, argument); not {given!r}"
     )

@@ -112,9 +112,11 @@ def _acknowledged(
     child.add_done_callback(wake)
     try:
         while not (ack.done or child.done()):
-            if expired:
-                raise StartError(label, TimeoutError(f"not ready within {spell(limit)}"))
+            if expired:  # it is dead, and its name is free, before the starter hears of it
+                kill(child, "it was not ready in time")
             yield waiter.pause()
+        if expired and not ack.done:
+            raise StartError(label, TimeoutError(f"not ready within {spell(limit)}"))
     finally:
         child.remove_done_callback(wake)
         if timer is not None:

@@ -9,28 +9,26 @@ An item that ends only notes its result and wakes the consumer.
 import asyncio
 import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from perdure.base.duration import spell
 from perdure.base.errors import NotOwner, Shutdown, TaskExit, TaskTimeout, safe_text
-from perdure.base.pid import Pid
 from perdure.base.result import Exited
 from perdure.otp.collector import callers_of, consume_link, result_of, untie
 from perdure.otp.feed import NOT_YET, Feed
-from perdure.process.birth import PLAIN, Function, Options, give_birth
+from perdure.process.birth import PLAIN, Function, give_birth
 from perdure.process.current import CURRENT, current, current_waiter
 from perdure.process.death import kill
 from perdure.process.event import ExitResult
 from perdure.process.exits import spread
 from perdure.process.process import Process
-from perdure.process.signal import cancel
+from perdure.process.signal import cancel, link
 from perdure.process.waiter import Waiter
 
 Progress = Callable[[int, int], object]
-Launch = Callable[[Function, "Item"], Awaitable[None]]
+Launch = Callable[[Function, Any], Process]
 
-_LINKED = Options(link=True)
 _GRACE = 5.0  # for items whose consumer died to clean up
 
 
@@ -51,19 +49,15 @@ class Rules(NamedTuple):
 class Item:
     """One element of the input, the process that works on it, and its result."""
 
-    __slots__ = ("late", "process", "result", "value", "window")
+    __slots__ = ("callers", "late", "process", "result", "value", "window")
 
     def __init__(self, window: "Window", value: object) -> None:
         self.window = window
+        self.callers = window.callers
         self.value = value
         self.process: Process | None = None
         self.result: Any = None
         self.late = False
-
-    @property
-    def callers(self) -> tuple[Pid, ...]:
-        """On whose behalf it works."""
-        return self.window.callers
 
     def collect(self, process: Process, outcome: ExitResult) -> None:
         """Note the result; called by the death of the process."""
@@ -150,7 +144,7 @@ class Window:
                 if self._trouble is not None:
                     raise self._trouble
                 if not self._input_ended and self._has_room():
-                    yield from self._fill(waiter)
+                    self._fill(waiter)
                 if self._rules.progress is not None:
                     self._tell_progress(self._rules.progress)
                 if queue and queue[0].result is not None:
@@ -174,7 +168,7 @@ class Window:
             return True
         return queue[0].result is None and len(self._running) < rules.max_concurrency
 
-    def _fill(self, waiter: Waiter) -> Generator[Any, None, None]:
+    def _fill(self, waiter: Waiter) -> None:
         while self._has_room():
             try:
                 value = self._feed.take(waiter)
@@ -183,20 +177,16 @@ class Window:
                 return
             if value is NOT_YET:
                 return
-            item = Item(self, value)
-            if self._rules.launch is None:
-                self._start(item)
-            else:
-                yield from self._rules.launch(self._fn, item).__await__()
+            self._start(Item(self, value))
 
     def _start(self, item: Item) -> None:
-        owner = self._owner
-        options = _LINKED if self._rules.fail_fast else PLAIN
-        process = give_birth(owner.runtime, owner, self._fn, (item.value,), options)
-        self.began(item, process)
-
-    def began(self, item: Item, process: Process) -> None:
-        """Take an item in whose process was just born, and has not run yet."""
+        owner, rules = self._owner, self._rules
+        if rules.launch is None:
+            process = give_birth(owner.runtime, owner, self._fn, (item.value,), PLAIN)
+        else:
+            process = rules.launch(self._fn, item.value)
+        if rules.fail_fast:
+            link(owner, process)
         process.collector = item
         item.process = process
         self._started += 1

@@ -37,6 +37,7 @@ class Bonds:
         "links",
         "names",
         "releases",
+        "supervision",
         "repeat",
         "tasks",
         "uncollected",
@@ -60,6 +61,7 @@ class Bonds:
         self.deadline: asyncio.TimerHandle | None = None  # of the earliest cancel
         self.repeat: asyncio.TimerHandle | None = None  # the next repetition of a kill
         self.label: str | None = None  # a name for tools
+        self.supervision: Callable[[], str] | None = None  # says who supervises it, for reports
         self.upgrade: Upgrade | None = None  # the code to go on with
         self.uncollected: dict[Any, None] | None = None  # its tasks whose result nobody took
 

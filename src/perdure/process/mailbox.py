@@ -220,9 +220,9 @@ class Mailbox(TaskLike):
             self._requests = Inlet(self)
         return self._requests
 
-    def unify(self) -> Inlet[Any]:
+    def unify(self, one: Inlet[Any] | None = None) -> Inlet[Any]:
         """Let messages, events and requests come through one channel, in order of arrival."""
-        one: Inlet[Any] = Inlet(self)
+        one = one or Inlet(self)
         one.asked = True
         for inlet in (self._events, self._requests, self._inbox):
             for value in inlet.remove(lambda _: True) if inlet is not None else ():

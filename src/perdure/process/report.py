@@ -52,10 +52,13 @@ def report_abandoned(process: "Process") -> None:
 
 def _circumstances(process: "Process") -> str:
     age = spell(round(process.runtime.now() - process.born, 3))
-    names = ", ".join(process.tie().names or ()) or "none"
+    bonds = process.tie()
+    names = ", ".join(bonds.names or ()) or "none"
+    supervised = f"  supervised by: {bonds.supervision()}\n" if bonds.supervision else ""
     return (
         f"  function: {call_of(process)}\n"
         f"  started by: {process.parent or 'the runtime'}\n"
+        f"{supervised}"
         f"  lived: {age}, name: {names}\n"
     )
 

@@ -67,6 +67,11 @@ class Scheduler:
         self._looks = settings.turn_steps // self._steps
         self._turn_time = settings.turn_time
 
+    @property
+    def seeded(self) -> bool:
+        """Whether a test draws the order of steps."""
+        return self._shuffle is not None
+
     def rouse(self) -> None:
         """Ask the loop for a turn."""
         self.awake = True

@@ -1,0 +1,175 @@
+"""TaskSupervisor: tasks that belong to a supervisor, and not only to who asked for them.
+
+    async with TaskSupervisor(name="fetchers", max_children=100) as fetchers:
+        task = fetchers.create(fetch, url)
+        page = await task
+
+It is stopped with its tree, and its tasks with it.
+"""
+
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from perdure.base.pid import Pid
+from perdure.otp.collector import Started, callers_of
+from perdure.otp.dynamic import DynamicChildren, DynamicSupervisor
+from perdure.otp.handle import inside
+from perdure.otp.leftover import place_of_caller
+from perdure.otp.ref import ServerRef
+from perdure.otp.spec import WORKER_SHUTDOWN, ChildSpec, RestartWord, Shutdowns, Spawn
+from perdure.otp.stream import AsyncStream, Work, check_rules
+from perdure.otp.task import Task, bound
+from perdure.process.birth import Function
+from perdure.process.current import current
+from perdure.process.process import Process
+from perdure.process.signal import link
+
+P = ParamSpec("P")
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class TaskSupervisor(DynamicSupervisor):
+    """A supervisor of tasks, and the handle to it.
+
+    It starts empty. `restart` in its own `child` is about the supervisor;
+    tasks are not restarted, but for those of `start_child` that ask for it.
+    Every method may also be called on the class, with a pid or a name in place of the instance:
+    `TaskSupervisor.create("fetchers", fetch, url)`.
+    """
+
+    @classmethod
+    def child_spec(cls, name: str | None = None) -> ChildSpec:
+        """Describe it for a list of children: `TaskSupervisor`, or `(TaskSupervisor, name)`."""
+        return cls.child(name=name)
+
+    def create(
+        self: ServerRef,
+        fn: Callable[P, Coroutine[Any, Any, T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Task[T]:
+        """Start a task under the supervisor, linked to the caller, who must collect the result.
+
+        Raises:
+            MaxChildren: The supervisor has as many children as it may have.
+            NoProcess: The supervisor is dead.
+            SpawnError: The task cannot be started.
+        """
+        return _create(self, bound(fn, kwargs), args, linked=True)
+
+    def create_nolink(
+        self: ServerRef,
+        fn: Callable[P, Coroutine[Any, Any, T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Task[T]:
+        """Start a task under the supervisor whose failure is only seen by asking for the result.
+
+        Raises:
+            MaxChildren: The supervisor has as many children as it may have.
+            NoProcess: The supervisor is dead.
+            SpawnError: The task cannot be started.
+        """
+        return _create(self, bound(fn, kwargs), args, linked=False)
+
+    def start_child(  # pyright: ignore[reportIncompatibleMethodOverride] - it takes the task itself
+        self: ServerRef,
+        fn: Callable[..., Coroutine[Any, Any, Any]],
+        *args: Any,
+        restart: RestartWord = "temporary",
+        shutdown: Shutdowns = WORKER_SHUTDOWN,
+    ) -> Pid:
+        """Start a task that gives no result; it may be restarted.
+
+        Args:
+            fn: An `async def` function.
+            *args: Its arguments, at each restart the same.
+            restart: When it is started again.
+            shutdown: Seconds that it gets to end when it is stopped; or `BRUTAL_KILL`.
+
+        Raises:
+            MaxChildren: The supervisor has as many children as it may have.
+            NoProcess: The supervisor is dead.
+            SpawnError: The task cannot be started.
+        """
+        caller = current("TaskSupervisor.start_child")
+        process = _birth(self, fn, args, restart, shutdown)
+        process.collector = Started((caller.pid, *callers_of(caller)))
+        return process.pid
+
+    def children(self: ServerRef) -> list[Pid]:
+        """List the tasks that run, oldest first; not those that are being restarted."""
+        wards = _inside(self).children.values()
+        return [ward.process.pid for ward in wards if ward.process is not None]
+
+    def async_stream(
+        self: ServerRef,
+        items: Iterable[A] | AsyncIterable[A],
+        fn: Work[A, T],
+        **options: Any,
+    ) -> AsyncStream[T]:
+        """Stream as `perdure.async_stream`, with the items as children of the supervisor.
+
+        Raises:
+            ValueError: An option is out of its range.
+            TypeError: An option has the wrong type.
+        """
+        shutdown = options.pop("shutdown", WORKER_SHUTDOWN)
+        launch = partial(_launch, self, shutdown)
+        return AsyncStream(items, fn, check_rules(**options)._replace(launch=launch))
+
+    def async_stream_nolink(
+        self: ServerRef,
+        items: Iterable[A] | AsyncIterable[A],
+        fn: Work[A, T],
+        **options: Any,
+    ) -> AsyncStream[T]:
+        """Stream with items that go on when the consumer dies; an early end still ends them.
+
+        Raises:
+            ValueError: An option is out of its range.
+            TypeError: An option has the wrong type, or is `fail_fast`, which needs links.
+        """
+        if options.pop("fail_fast", False):
+            raise TypeError("fail_fast needs links: use async_stream instead")
+        shutdown = options.pop("shutdown", WORKER_SHUTDOWN)
+        launch = partial(_launch, self, shutdown)
+        rules = check_rules(**options)._replace(launch=launch, outlives=True)
+        return AsyncStream(items, fn, rules)
+
+
+def _inside(ref: ServerRef) -> DynamicChildren:
+    return inside(ref, DynamicChildren)
+
+
+def _create(ref: ServerRef, fn: Function, args: tuple[Any, ...], *, linked: bool) -> Task[Any]:
+    owner = current("TaskSupervisor.create")
+    task: Task[Any] = Task(owner, place_of_caller(2))
+    process = _birth(ref, fn, args)
+    if linked:
+        link(owner, process)
+    task.take_over(process)
+    return task
+
+
+def _birth(
+    ref: ServerRef,
+    fn: Function,
+    args: tuple[Any, ...],
+    restart: RestartWord = "temporary",
+    shutdown: Shutdowns = WORKER_SHUTDOWN,
+) -> Process:
+    """Start a child of the supervisor at once: it has not run yet when this returns."""
+    supervisor = _inside(ref)
+    supervisor.check_room()
+    spawn = Spawn(fn, args)
+    spec = ChildSpec(getattr(fn, "__name__", "task"), spawn, restart, shutdown)
+    process = spawn.birth(supervisor.me)
+    supervisor.admit(spec, process)
+    return process
+
+
+def _launch(ref: ServerRef, shutdown: Shutdowns, fn: Function, value: object) -> Process:
+    return _birth(ref, fn, (value,), shutdown=shutdown)
