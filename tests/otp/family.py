@@ -26,6 +26,7 @@ class Family:
             if self.failing.get(id, 0):
                 self.failing[id] -= 1
                 self.diary.append(f"!{id}")
+                await others_rest()
                 raise ValueError(f"{id} does not start")
             self.diary.append(f"+{id}")
             self.pids[id] = process.spawn_linked(self.live, id)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import pytest
@@ -145,12 +146,15 @@ class Machine:
         """Begin with some processes; each bit says who traps, and who is linked to whom."""
         for who in range(FIRST_PROCESSES):
             self.born(None, link=False, monitor=False, spawn=process.spawn)
-            verbs = ["trap", *["link"] * who]
-            for other, verb in enumerate(verbs, start=-1):
-                ties, wanted = divmod(ties, 2)
-                if wanted:
-                    number = who + MOST_PROCESSES * max(other, 0) + MOST_PROCESSES**2
-                    await self.carry_out(Rule(verb, number))
+            if ties >> who & 1:
+                self.tell(who, partial(process.set_options, trap_links=True))
+                self.model.set_trap(who, on=True)
+        ties >>= FIRST_PROCESSES
+        for bit, (who, other) in enumerate(combinations(range(FIRST_PROCESSES), 2)):
+            if ties >> bit & 1:
+                self.tell(who, partial(process.link, self.pids[other]))
+                self.model.link(who, other)
+        await self.rest()
         self.compare()
 
     async def carry_out(self, rule: Rule) -> None:

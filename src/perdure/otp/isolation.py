@@ -53,7 +53,7 @@ def is_immutable(value: Any) -> bool:
     if type(value) is frozenset or (isinstance(value, tuple) and not hasattr(value, "__dict__")):  # pyright: ignore[reportUnknownArgumentType]
         return all(map(is_immutable, value))  # pyright: ignore[reportUnknownArgumentType]
     names = _frozen_fields(value)
-    return names is not None and all(is_immutable(getattr(value, name)) for name in names)
+    return names is not None and all(is_immutable(getattr(value, name)) for name in names)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _frozen_fields(value: Any) -> tuple[str, ...] | None:

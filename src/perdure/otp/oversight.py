@@ -179,10 +179,10 @@ class Oversight:
 
     async def restart(self, ward: Ward) -> bool:
         """Start a child again; if that fails, note that it is to be tried again."""
+        ward.restarting = True
         try:
             await self.start(ward)
         except StartError as error:
-            ward.restarting = True
             ward.failure = error.reason
             self.retries[ward] = None
             report.restart_failed(self, ward, error)
@@ -199,7 +199,6 @@ class Oversight:
             StartError: It did not start.
         """
         self.retries.pop(ward, None)
-        ward.restarting = False
         start = ward.spec.start
         self._fallen = {}
         try:
@@ -212,6 +211,7 @@ class Oversight:
             raise StartError(ward.spec.id, reason) from reason
         finally:
             self._fallen = None
+        ward.restarting = False
         return given
 
     async def _call(self, ward: Ward) -> Any:

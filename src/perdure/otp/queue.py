@@ -99,12 +99,15 @@ def one_queue(process: Process) -> Queue:
     """Give a process one queue for all that it receives; what waits already comes first."""
     queue = Queue(process)
     owner: Any = process
-    owner.unify()
-    for item in owner._inbox.remove(lambda _: True):  # noqa: SLF001 - its own fields
+    for item in owner.unify().remove(_any):
         queue.put(item)
-    owner._events = owner._requests = owner._inbox = queue  # noqa: SLF001
+    owner._events = owner._requests = owner._inbox = queue  # noqa: SLF001 - its own fields
     owner._direct_or_not()  # noqa: SLF001
     return queue
+
+
+def _any(_: object) -> bool:
+    return True
 
 
 @types.coroutine
@@ -122,16 +125,17 @@ def request(pid: Pid, body: object, timeout: Duration) -> Generator[Any, None, A
         queue = server._requests  # noqa: SLF001 - the field of our queue
         if type(queue) is Queue and type(caller._requests) is not Queue:  # noqa: SLF001
             # The plain number of nearly all calls, without two calls more.
-            plain = type(timeout) is float and 0.0 <= timeout < _LONG
-            limit = timeout if plain else seconds(timeout)
+            if type(timeout) is float and 0.0 <= timeout < _LONG:
+                limit = timeout
+            else:
+                limit = seconds(timeout)
             asked = queue.serve_at_once(body, caller)
             if asked is not None:
                 if asked.done and not caller.must_cancel:
                     return asked.answer()
                 return (yield from _answer(asked, caller, limit))
     waiting: Any = ask(server, pid, body, timeout)
-    answer: Any = yield from waiting
-    return answer
+    return (yield from waiting)  # pyright: ignore[reportUnknownVariableType] - so is `yield from`
 
 
 def _answer(asked: Request[Any], caller: Process, limit: float | None) -> Generator[Any, None, Any]:

@@ -1,5 +1,9 @@
 """The life of a server: `init`, then one thing after another, then `terminate`."""
 
+# What comes out of a `yield from` is unknown to the checker.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+
 import asyncio
 import inspect
 import types
@@ -124,7 +128,6 @@ class Serving:
         server, queue = self._server, self._queue
         items, streak = queue.items, STREAK
         waiting: Any
-        ending: Any
         while True:
             while not items:
                 streak, queue.idle = STREAK, True
@@ -138,14 +141,12 @@ class Serving:
             item: Any = items.popleft()
             if self._expiry is not None:
                 item = self._expired(item)
-            kind: Any = type(item)
-            if kind is Request:
+            if type(item) is Request:
                 body: Any = item.body
                 if type(body) is StopOrder:
                     return Ending(Stop(body.reason))
                 result: Any = server.handle_call(body, item)
-                kind = type(result)
-                if kind is CoroutineType:
+                if type(result) is CoroutineType:
                     result = yield from result
                 if type(result) not in DIRECTIVES:
                     item.reply(result)
@@ -161,7 +162,7 @@ class Serving:
         if isinstance(result, Stop):
             return Ending(result, asked)
         if isinstance(result, Reply):
-            asked.reply(result.value)  # pyright: ignore[reportUnknownMemberType]
+            asked.reply(result.value)
             result = result.then
         stop = await self._follow("handle_call", result)
         return None if stop is None else Ending(stop)

@@ -102,7 +102,7 @@ class TaskSupervisor(DynamicSupervisor):
     def children(self: ServerRef) -> list[Pid]:
         """List the tasks that run, oldest first; not those that are being restarted."""
         wards = _inside(self).children.values()
-        return [ward.process.pid for ward in wards if ward.process is not None]
+        return [ward.process.pid for ward in wards if ward.process and not ward.process.done()]
 
     def async_stream(
         self: ServerRef,
@@ -163,12 +163,21 @@ def _birth(
 ) -> Process:
     """Start a child of the supervisor at once: it has not run yet when this returns."""
     supervisor = _inside(ref)
-    supervisor.check_room()
+    _check_room(supervisor)
     spawn = Spawn(fn, args)
     spec = ChildSpec(getattr(fn, "__name__", "task"), spawn, restart, shutdown)
     process = spawn.birth(supervisor.me)
     supervisor.admit(spec, process)
     return process
+
+
+def _check_room(supervisor: DynamicChildren) -> None:
+    """Refuse one child too many; one that has just ended is none, noticed already or not."""
+    limit, wards = supervisor.max_children, supervisor.children.values()
+    if limit is not None and len(wards) >= limit:
+        gone = sum(ward.process is not None and ward.process.done() for ward in wards)
+        if len(wards) - gone >= limit:
+            supervisor.check_room()
 
 
 def _launch(ref: ServerRef, shutdown: Shutdowns, fn: Function, value: object) -> Process:

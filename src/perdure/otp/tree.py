@@ -5,7 +5,7 @@ print(tree().json())     # for programs
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -61,8 +61,11 @@ class Node:
 
     def __iter__(self) -> "Iterator[Node]":
         """Go through it and all below it."""
-        yield self
-        yield from chain.from_iterable(self.children)
+        waiting = [self]
+        while waiting:  # no recursion here and below: a chain of processes may be long
+            node = waiting.pop()
+            yield node
+            waiting.extend(reversed(node.children))
 
     def as_dict(self) -> dict[str, Any]:
         """Give it as plain values, ready for JSON."""
@@ -111,49 +114,52 @@ def tree(root: ServerRef | None = None) -> Tree:
         roots = [alive_or_raise(pid_of(root, "tree"), "look at it")]
     else:
         roots = [each for each in processes if _is_root(each)]
-    picture_of_all = _Relations(processes)
-    return Tree(tuple(picture_of_all.node(each) for each in roots))
+    nodes = _drawn(tuple(processes))
+    return Tree(tuple(nodes[each] for each in roots))
 
 
 def _is_root(process: Process) -> bool:
     return process.parent is None or process.parent.target is None
 
 
-class _Relations:
-    """Who started whom, and who supervises whom."""
+def _drawn(processes: Sequence[Process]) -> dict[Process, Node]:
+    """Draw all processes, the youngest first: whom a process started is younger than itself."""
+    wards = {
+        ward.process: ward
+        for each in processes
+        for ward in _wards_of(oversight_of(each))
+        if ward.process is not None
+    }
+    below: dict[Pid | None, list[Process]] = {}
+    for each in processes:
+        below.setdefault(each.parent, []).append(each)
+    nodes: dict[Process, Node] = {}
+    for each in reversed(processes):
+        started = {child: nodes[child] for child in below.get(each.pid, ())}
+        nodes[each] = _node(each, wards.get(each), started)
+    return nodes
 
-    def __init__(self, processes: Iterable[Process]) -> None:
-        self._below: dict[Pid | None, list[Process]] = {}
-        self._wards: dict[Process, Ward] = {}
-        for each in processes:
-            self._below.setdefault(each.parent, []).append(each)
-            for ward in _wards_of(oversight_of(each)):
-                if ward.process is not None:
-                    self._wards[ward.process] = ward
 
-    def node(self, process: Process) -> Node:
-        """Draw a process and all below it."""
-        oversight, ward, info = oversight_of(process), self._wards.get(process), picture(process)
-        return Node(
-            id=None if ward is None else ward.spec.id,
-            kind=_kind(oversight, ward),
-            label=", ".join(info.names) or _activity(oversight, info),
-            state=info.state.name.lower(),
-            restarts=0 if ward is None else ward.restarts,
-            info=info,
-            children=tuple(self._children(process, oversight)),
-        )
+def _node(process: Process, ward: Ward | None, started: dict[Process, Node]) -> Node:
+    oversight, info = oversight_of(process), picture(process)
+    return Node(
+        id=None if ward is None else ward.spec.id,
+        kind=_kind(oversight, ward),
+        label=", ".join(info.names) or _activity(oversight, info),
+        state=info.state.name.lower(),
+        restarts=0 if ward is None else ward.restarts,
+        info=info,
+        children=_children(_wards_of(oversight), started),
+    )
 
-    def _children(self, process: Process, oversight: Oversight | None) -> Iterator[Node]:
-        """Draw the children of a supervisor in start order, then what else a process started."""
-        wards = _wards_of(oversight)
-        for ward in wards:
-            runs = ward.process is not None and not ward.process.done()
-            yield self.node(ward.process) if runs and ward.process else _absent(ward)
-        supervised = {ward.process for ward in wards}
-        for each in self._below.get(process.pid, ()):
-            if each not in supervised:
-                yield self.node(each)
+
+def _children(wards: list[Ward], started: dict[Process, Node]) -> tuple[Node, ...]:
+    """Give the children of a supervisor in start order, then what else a process started."""
+    supervised = [
+        _absent(ward) if ward.process is None else started.pop(ward.process, _absent(ward))
+        for ward in wards
+    ]
+    return (*supervised, *started.values())
 
 
 def _wards_of(oversight: Oversight | None) -> list[Ward]:
@@ -206,15 +212,18 @@ def _plain(id: object) -> object:
 
 # For people
 
+_BELOW = {"├─ ": "│  ", "└─ ": "   "}
 
-def _lines(node: Node) -> Iterator[str]:
-    yield _line(node)
-    for child in node.children:
-        last = child is node.children[-1]
-        first, *rest = _lines(child)
-        yield ("└─ " if last else "├─ ") + first
-        for line in rest:
-            yield ("   " if last else "│  ") + line
+
+def _lines(root: Node) -> Iterator[str]:
+    waiting = [(root, "", "")]
+    while waiting:
+        node, branch, indent = waiting.pop()
+        yield branch + _line(node)
+        ends = ["├─ "] * (len(node.children) - 1) + ["└─ "]
+        drawn = zip(node.children, ends[-len(node.children) :], strict=False)
+        below = [(child, indent + end, indent + _BELOW[end]) for child, end in drawn]
+        waiting.extend(reversed(below))
 
 
 def _line(node: Node) -> str:

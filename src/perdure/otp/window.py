@@ -314,9 +314,12 @@ class Window:
                 item.process.condemn(ExitResult(None, reason))
 
     def abandoned(self) -> None:
-        """Kill what runs: nobody holds the stream any more, so nobody can ask for a result."""
+        """Kill what runs: nobody holds the stream any more, so nobody can ask for a result.
+
+        If that is because the consumer dies, its death decides instead.
+        """
         alive = self._owner.pid.target is not None and self._owner.outcome is None
-        if not self._closed and (alive or not self._rules.outlives):
+        if alive and not self._closed:
             self._closed = True
             self.kill_all()
             self._release()

@@ -1,0 +1,14 @@
+"""Words: what a text consists of."""
+
+import re
+import unicodedata
+
+# Latin letters, digits and Korean syllables make words; all else stands between them.
+BETWEEN_WORDS = re.compile(r"[^a-z0-9가-힣\s]")
+
+
+def tokenize(text: str) -> list[str]:
+    """Give the words of a text, in lower case and in order."""
+    # Some systems write a Korean syllable as its letters: join them first.
+    joined = unicodedata.normalize("NFC", text).lower()
+    return BETWEEN_WORDS.sub(" ", joined).split()
