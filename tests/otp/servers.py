@@ -1,9 +1,11 @@
-"""Servers that many tests start."""
+"""Servers and agents that many tests start."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from perdure import process
+from perdure.otp.agent import Agent
 from perdure.otp.server import Ask, GenServer
 from perdure.process import Request
 
@@ -60,3 +62,8 @@ class Diary(GenServer):
 class TrappingDiary(Diary):
     async def init(self, diary: list[Any], *, trap: bool = True) -> None:
         await super().init(diary, trap=trap)
+
+
+async def start_any(init: Callable[[], Any], **options: Any) -> Agent[Any]:
+    """Start an agent whose state may be anything."""
+    return await Agent.start(init, **options)

@@ -23,6 +23,7 @@ from perdure.otp.agent import Agent
 from perdure.otp.directive import Stop
 from perdure.otp.spec import Restart
 from perdure.testing import simulated
+from tests.otp.servers import start_any
 from tests.process.probes import now
 from tests.process.tiny import exit_of, others_rest
 
@@ -81,10 +82,11 @@ async def test_a_first_function_that_takes_too_long_fails_the_start() -> None:
 @simulated
 async def test_bad_options_are_refused_before_anything_runs() -> None:
     wrong: Any = 3
+    wrong_options: Any = {"colour": "red"}
     with pytest.raises(TypeError, match="function"):
         await Agent.start_link(wrong)
     with pytest.raises(TypeError):
-        await Agent.start_link(dict, colour="red")  # pyright: ignore
+        await Agent.start_link(lambda: 1, **wrong_options)
     with pytest.raises(ValueError, match="warn_after"):
         await Agent.start_link(lambda: 1, warn_after=-1)
     assert len(process.processes()) == 1
@@ -170,7 +172,7 @@ async def test_a_read_comes_after_every_write_before_it() -> None:
 
 @simulated
 async def test_a_state_may_be_anything() -> None:
-    agent = await Agent[Any].start_link(lambda: None)
+    agent = await start_any(lambda: None)
     for value in (None, 0, (), Stop(), ValueError("x"), lambda: 1):
         await agent.update(lambda _, value=value: value)
         assert await agent.get(lambda state: state, isolate=False) is value
@@ -273,7 +275,7 @@ async def test_a_caller_that_gives_up_leaves_the_agent_alone() -> None:
 def test_an_update_that_forgot_its_return_is_refused(first: Any) -> None:
     @simulated
     async def check() -> None:
-        agent = await Agent.start(first)
+        agent = await start_any(first)
         with pytest.raises(CallExit, match="return the new state") as caught:
             await agent.update(lambda state: None)
         assert isinstance(caught.value.reason, BadReturn)
@@ -283,11 +285,11 @@ def test_an_update_that_forgot_its_return_is_refused(first: Any) -> None:
 
 @simulated
 async def test_none_is_taken_when_it_is_meant() -> None:
-    one = await Agent[Any].start_link(dict, allow_none=True)
+    one = await start_any(dict, allow_none=True)
     await one.update(lambda state: None)
-    two = await Agent[Any].start_link(dict)
+    two = await start_any(dict)
     await two.update(lambda state: None, allow_none=True)
-    three = await Agent[Any].start_link(lambda: 1)
+    three = await start_any(lambda: 1)
     await three.update(lambda state: None)
     for agent in (one, two, three):
         assert await agent.get(lambda state: state) is None
@@ -295,16 +297,13 @@ async def test_none_is_taken_when_it_is_meant() -> None:
 
 @simulated
 async def test_a_cast_and_a_pair_that_forgot_the_state_are_refused_too() -> None:
-    for spoil in (
-        lambda agent: agent.cast(lambda state: None),
-        lambda agent: asyncio.ensure_future(agent.get_and_update(lambda state: (1, None))),
-    ):
-        agent: Agent[Any] = await Agent.start(dict)
-        process.monitor(agent.pid)
-        asked: Any = spoil(agent)
-        assert isinstance((await exit_of(agent.pid)).error, BadReturn)
-        if asked is not None:
-            assert isinstance((await asyncio.wait([asked]))[0].pop().exception(), CallExit)
+    agent = await start_any(dict)
+    process.monitor(agent.pid)
+    agent.cast(lambda state: None)
+    assert isinstance((await exit_of(agent.pid)).error, BadReturn)
+    with pytest.raises(CallExit) as caught:
+        await (await start_any(dict)).get_and_update(lambda state: (1, None))
+    assert isinstance(caught.value.reason, BadReturn)
 
 
 # Slow functions
@@ -316,7 +315,11 @@ async def test_a_function_that_holds_the_agent_is_warned_of(
 ) -> None:
     agent = await Agent.start_link(lambda: 0, warn_after="500ms")
     held: list[Any] = []
-    telemetry.attach("slow", ("perdure", "agent", "slow"), lambda *event: held.append(event[1]))
+
+    def note(event: Any, measurements: Any, metadata: Any, config: Any) -> None:
+        held.append(measurements)
+
+    telemetry.attach("slow", ("perdure", "agent", "slow"), note)
     try:
         await agent.update(increment_later)
     finally:
@@ -369,8 +372,9 @@ def test_a_child_spec_says_how_it_is_supervised() -> None:
     assert (spec.id, spec.restart, spec.shutdown) == ("kv", Restart.TRANSIENT, 10)
     assert Agent.child(dict, id="a", name="kv").id == "a"
     assert Agent.child_spec(dict).shutdown == 5.0
+    wrong: Any = {"colour": "red"}
     with pytest.raises(TypeError):
-        Agent.child(dict, colour="red")  # pyright: ignore
+        Agent.child(dict, **wrong)
 
 
 @simulated

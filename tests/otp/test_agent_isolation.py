@@ -17,6 +17,7 @@ from perdure import CallExit, process
 from perdure.otp.agent import Agent
 from perdure.otp.isolation import is_immutable, isolated
 from perdure.testing import simulated
+from tests.otp.servers import start_any
 
 
 class Colour(Enum):
@@ -46,7 +47,7 @@ class ThawedStruct(Struct):
     value: Any
 
 
-class Loaded(tuple[Any, ...]):
+class Loaded(tuple[Any, ...]):  # noqa: SLOT001 - that is the point
     """A tuple with a pocket."""
 
 
@@ -95,9 +96,9 @@ json_like = st.recursive(
 def containers(value: Any) -> set[int]:
     """Give the identities of everything in a value that can be changed."""
     if isinstance(value, dict):
-        inner: list[Any] = list(value.values())  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        inner: list[Any] = list(value.values())  # pyright: ignore[reportUnknownArgumentType]
     elif isinstance(value, list | tuple):
-        inner = list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        inner = list(value)  # pyright: ignore[reportUnknownArgumentType]
     else:
         return set()
     own: set[int] = {id(value)} if isinstance(value, dict | list) else set()  # pyright: ignore[reportUnknownArgumentType]
@@ -113,7 +114,7 @@ def test_a_value_and_its_isolated_form_share_nothing_that_can_be_changed(value: 
 
 @simulated
 async def test_a_change_to_what_get_gave_does_not_reach_the_agent() -> None:
-    agent = await Agent[dict[str, list[int]]].start_link(lambda: {"a": [1]})
+    agent = await Agent.start_link(lambda: {"a": [1]})
     mine = await agent.get(lambda state: state)
     mine["a"].append(2)
     inner = await agent.get_and_update(lambda state: (state["a"], state))
@@ -134,7 +135,7 @@ async def test_isolation_can_be_switched_off_for_a_call_and_for_an_agent() -> No
 
 @simulated
 async def test_what_cannot_be_copied_fails_the_call_and_spares_the_agent() -> None:
-    agent = await Agent[Any].start_link(lambda: [threading.Lock()])
+    agent = await start_any(lambda: [threading.Lock()])
     with pytest.raises(CallExit, match="isolate=False") as caught:
         await agent.get(lambda state: state)
     assert isinstance(caught.value.reason, TypeError)

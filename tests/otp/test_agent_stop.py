@@ -7,12 +7,13 @@ import pytest
 from perdure import CallExit, Killed, Shutdown, process, sleep
 from perdure.otp.agent import Agent
 from perdure.testing import simulate, simulated
+from tests.otp.servers import start_any
 from tests.process.tiny import exit_of, others_rest
 
 
 @simulated
 async def test_a_stop_waits_until_the_agent_is_dead() -> None:
-    agent = await Agent.start_link(dict)
+    agent = await start_any(dict)
     await agent.stop()
     assert not process.alive(agent.pid)
 
@@ -29,7 +30,7 @@ async def test_a_stop_comes_after_what_was_asked_before() -> None:
 
 @simulated
 async def test_a_stop_of_a_dead_agent_says_so() -> None:
-    agent = await Agent.start_link(dict)
+    agent = await start_any(dict)
     await agent.stop()
     with pytest.raises(CallExit):
         await agent.stop()
@@ -72,9 +73,12 @@ async def test_on_stop_runs_when_the_parent_shuts_the_agent_down() -> None:
 @simulated
 async def test_on_stop_runs_when_anybody_shuts_the_agent_down_or_cancels_it() -> None:
     saved: list[Any] = []
-    for end in (lambda pid: process.exit(Shutdown(), pid), lambda pid: process.cancel(pid, "1s")):
+    for shut_down in (True, False):
         agent = await Agent.start(lambda: 1, on_stop=saved.append)
-        end(agent.pid)
+        if shut_down:
+            process.exit(Shutdown(), agent.pid)
+        else:
+            process.cancel(agent.pid, "1s")
         await others_rest()
         assert not process.alive(agent.pid)
     assert saved == [1, 1]

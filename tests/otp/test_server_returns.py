@@ -318,15 +318,17 @@ class Odd(GenServer):
 @simulated
 async def test_a_bad_return_names_the_callback_that_it_came_from() -> None:
     informed, called, continued = [await Odd.start() for _ in range(3)]
-    errors: list[str] = []
     process.send(informed.pid, "x")
     GenServer.cast(continued, 1)
     for server in (informed, continued, called):
         process.monitor(server.pid)
     assert await GenServer.call(called, 1) == 1  # the reply itself was fine
-    for server in (called, informed, continued):
-        errors.append(str((await exit_of(server.pid)).error).split()[0])
-    assert errors == ["Odd.handle_call", "Odd.handle_info", "Odd.handle_continue"]
+    ends = [await exit_of(server.pid) for server in (called, informed, continued)]
+    assert [str(end.error).split()[0] for end in ends] == [
+        "Odd.handle_call",
+        "Odd.handle_info",
+        "Odd.handle_continue",
+    ]
 
 
 @simulated

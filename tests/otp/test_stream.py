@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from perdure import NotOwner, Ok, Pid, SpawnError, process, sleep
+from perdure import Killed, NotOwner, Ok, Pid, SpawnError, process, sleep
 from perdure.otp.stream import async_stream
 from perdure.process import Info
 from perdure.testing import simulated
-from tests.otp.work import forever, give, now, run, slowly
+from tests.otp.work import end_of, forever, give, now, rest, run, slowly
 
 
 class Gauge:
@@ -357,8 +357,16 @@ async def test_a_stream_without_a_limit_lets_items_take_their_time() -> None:
 
 @simulated
 async def test_a_stream_can_be_killed_with_its_consumer_while_it_waits() -> None:
+    async def hang(_: int) -> None:
+        await forever()
+
     async def consumer() -> None:
-        async for _ in async_stream([1], lambda _: forever(), timeout=None):  # type: ignore[misc]
+        async for _ in async_stream([1], hang, timeout=None):
             pass
 
-    assert not (await run(consumer)).ok
+    pid = process.spawn_monitored(consumer)
+    await sleep(1)
+    process.kill(pid)
+    assert isinstance((await end_of(pid)).error, Killed)
+    await rest()
+    assert len(process.processes()) == 1

@@ -37,9 +37,9 @@ async def test_join_many_has_one_limit_for_all() -> None:
 
 @simulated
 async def test_the_first_failure_ends_a_join_of_many_at_once() -> None:
-    tasks = [Task.create(slowly, 1, 4.0), Task.create(crash_later, 1.0)]
+    tasks: list[Task[Any]] = [Task.create(slowly, 1, 4.0), Task.create(crash_later, 1.0)]
     with pytest.raises(TaskExit, match="boom"):
-        await join_many(tasks)  # pyright: ignore[reportArgumentType, reportUnknownArgumentType]
+        await join_many(tasks)
     assert now() == 1
     assert tasks[0].pid is not None
     assert process.alive(tasks[0].pid)

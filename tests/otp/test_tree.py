@@ -84,7 +84,7 @@ async def test_children_that_do_not_run_are_shown() -> None:
         nodes = {node.id: node for node in tree(sup)}
         assert (nodes["w"].state, nodes["x"].state) == ("restarting", "not running")
         assert nodes["w"].pid is None
-        assert "x (worker, not running)" in str(tree(sup))
+        assert "x: (worker, not running)" in str(tree(sup))
 
 
 @simulated

@@ -11,7 +11,17 @@ Every method may also be called on the class, with a pid or a name: `Agent.get("
 from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Self,
+    TypedDict,
+    TypeVar,
+    TypeVarTuple,
+    Unpack,
+    overload,
+)
 
 from perdure.base.duration import Duration
 from perdure.base.pid import Pid
@@ -23,7 +33,13 @@ from perdure.otp.snapshot import Snapshot
 from perdure.otp.spec import ChildSpec, RestartWord, Shutdowns
 from perdure.otp.via import Via
 
-S = TypeVar("S")
+if TYPE_CHECKING:  # a default only type checkers understand: `Agent` alone is an `Agent[Any]`
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    S = TypeVarWithDefault("S", default=Any)
+else:
+    S = TypeVar("S")
+A = TypeVar("A")  # as S, in methods that are also called on the class
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -63,28 +79,25 @@ class Agent(Generic[S]):
     # Starting
 
     @overload
-    @classmethod
+    @staticmethod
     async def start(
-        cls,
-        init: Callable[[], Coroutine[Any, Any, S]],
+        init: Callable[[], Coroutine[Any, Any, A]],
         *,
         name: str | Via | None = None,
         timeout: Duration = None,
-        **behaviour: Unpack[Behaviour[S]],
-    ) -> "Agent[S]": ...
+        **behaviour: Unpack[Behaviour[A]],
+    ) -> "Agent[A]": ...
     @overload
-    @classmethod
+    @staticmethod
     async def start(
-        cls,
-        init: Callable[[], S],
+        init: Callable[[], A],
         *,
         name: str | Via | None = None,
         timeout: Duration = None,
-        **behaviour: Unpack[Behaviour[S]],
-    ) -> "Agent[S]": ...
-    @classmethod
+        **behaviour: Unpack[Behaviour[A]],
+    ) -> "Agent[A]": ...
+    @staticmethod
     async def start(
-        cls,
         init: Callable[[], Any],
         *,
         name: str | Via | None = None,
@@ -107,28 +120,25 @@ class Agent(Generic[S]):
         return Agent(await start_server(AgentServer, args, name, timeout, link=False))
 
     @overload
-    @classmethod
+    @staticmethod
     async def start_link(
-        cls,
-        init: Callable[[], Coroutine[Any, Any, S]],
+        init: Callable[[], Coroutine[Any, Any, A]],
         *,
         name: str | Via | None = None,
         timeout: Duration = None,
-        **behaviour: Unpack[Behaviour[S]],
-    ) -> "Agent[S]": ...
+        **behaviour: Unpack[Behaviour[A]],
+    ) -> "Agent[A]": ...
     @overload
-    @classmethod
+    @staticmethod
     async def start_link(
-        cls,
-        init: Callable[[], S],
+        init: Callable[[], A],
         *,
         name: str | Via | None = None,
         timeout: Duration = None,
-        **behaviour: Unpack[Behaviour[S]],
-    ) -> "Agent[S]": ...
-    @classmethod
+        **behaviour: Unpack[Behaviour[A]],
+    ) -> "Agent[A]": ...
+    @staticmethod
     async def start_link(
-        cls,
         init: Callable[[], Any],
         *,
         name: str | Via | None = None,
@@ -139,9 +149,8 @@ class Agent(Generic[S]):
         args = _checked(init, behaviour)
         return Agent(await start_server(AgentServer, args, name, timeout, link=True))
 
-    @classmethod
+    @staticmethod
     def child(
-        cls,
         init: Callable[[], Any],
         *,
         id: Hashable = None,
@@ -152,7 +161,7 @@ class Agent(Generic[S]):
     ) -> ChildSpec:
         """Say how a supervisor starts and stops it; the id is the name by default."""
         _checked(init, behaviour)
-        start: Any = partial(cls.start_link, init, name=name, **behaviour)
+        start: Any = partial(Agent.start_link, init, name=name, **behaviour)
         return ChildSpec(
             id=id if id is not None else name if isinstance(name, str) else "Agent",
             start=start,
@@ -160,25 +169,25 @@ class Agent(Generic[S]):
             shutdown=shutdown,
         )
 
-    @classmethod
-    def child_spec(cls, init: Callable[[], Any]) -> ChildSpec:
+    @staticmethod
+    def child_spec(init: Callable[[], Any]) -> ChildSpec:
         """Say how a supervisor starts it, when it is given `(Agent, init)`."""
-        return cls.child(init)
+        return Agent.child(init)
 
     # Functions on the state
 
     @overload
     async def get(
-        self: "Agent[S]",
-        fn: Callable[[S, *Ts], Coroutine[Any, Any, T]],
+        self: "Agent[A]",
+        fn: Callable[[A, *Ts], Coroutine[Any, Any, T]],
         *args: *Ts,
         timeout: Duration = 5.0,
         isolate: bool | None = None,
     ) -> T: ...
     @overload
     async def get(
-        self: "Agent[S]",
-        fn: Callable[[S, *Ts], T],
+        self: "Agent[A]",
+        fn: Callable[[A, *Ts], T],
         *args: *Ts,
         timeout: Duration = 5.0,
         isolate: bool | None = None,
@@ -186,8 +195,8 @@ class Agent(Generic[S]):
     @overload
     async def get(
         self: ServerRef,
-        fn: Callable[..., Any],
-        *args: Any,
+        fn: Callable[[Any, *Ts], Any],
+        *args: *Ts,
         timeout: Duration = 5.0,
         isolate: bool | None = None,
     ) -> Any: ...
@@ -215,16 +224,16 @@ class Agent(Generic[S]):
 
     @overload
     async def update(
-        self: "Agent[S]",
-        fn: Callable[[S, *Ts], Coroutine[Any, Any, S]],
+        self: "Agent[A]",
+        fn: Callable[[A, *Ts], Coroutine[Any, Any, A]],
         *args: *Ts,
         timeout: Duration = 5.0,
         allow_none: bool | None = None,
     ) -> None: ...
     @overload
     async def update(
-        self: "Agent[S]",
-        fn: Callable[[S, *Ts], S],
+        self: "Agent[A]",
+        fn: Callable[[A, *Ts], A],
         *args: *Ts,
         timeout: Duration = 5.0,
         allow_none: bool | None = None,
@@ -232,8 +241,8 @@ class Agent(Generic[S]):
     @overload
     async def update(
         self: ServerRef,
-        fn: Callable[..., Any],
-        *args: Any,
+        fn: Callable[[Any, *Ts], Any],
+        *args: *Ts,
         timeout: Duration = 5.0,
         allow_none: bool | None = None,
     ) -> None: ...
@@ -250,16 +259,16 @@ class Agent(Generic[S]):
 
     @overload
     async def get_and_update(
-        self: "Agent[S]",
-        fn: Callable[[S, *Ts], Coroutine[Any, Any, tuple[T, S]]],
+        self: "Agent[A]",
+        fn: Callable[[A, *Ts], Coroutine[Any, Any, tuple[T, A]]],
         *args: *Ts,
         timeout: Duration = 5.0,
         isolate: bool | None = None,
     ) -> T: ...
     @overload
     async def get_and_update(
-        self: "Agent[S]",
-        fn: Callable[[S, *Ts], tuple[T, S]],
+        self: "Agent[A]",
+        fn: Callable[[A, *Ts], tuple[T, A]],
         *args: *Ts,
         timeout: Duration = 5.0,
         isolate: bool | None = None,
@@ -267,8 +276,8 @@ class Agent(Generic[S]):
     @overload
     async def get_and_update(
         self: ServerRef,
-        fn: Callable[..., Any],
-        *args: Any,
+        fn: Callable[[Any, *Ts], Any],
+        *args: *Ts,
         timeout: Duration = 5.0,
         isolate: bool | None = None,
     ) -> Any: ...
@@ -283,6 +292,12 @@ class Agent(Generic[S]):
         pid = self.pid if type(self) is Agent else pid_of(self, "get_and_update")
         return await ask(pid, (_SWAPPED, fn, args, isolate), timeout)
 
+    @overload
+    def cast(
+        self: "Agent[A]", fn: Callable[[A, *Ts], A | Coroutine[Any, Any, A]], *args: *Ts
+    ) -> None: ...
+    @overload
+    def cast(self: ServerRef, fn: Callable[[Any, *Ts], Any], *args: *Ts) -> None: ...
     def cast(self: ServerRef, fn: Callable[..., Any], *args: Any) -> None:
         """Update, and wait for nothing; it does not matter whether anybody is there."""
         GenServer.cast(self, (_UPDATED, fn, args, None))

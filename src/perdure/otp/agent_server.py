@@ -174,6 +174,7 @@ class AgentServer(GenServer):
 
     async def terminate(self, reason: BaseException | None) -> None:
         """Save at a planned end; after a failure, what was saved before counts."""
+        self._stop_timer()
         if not is_planned(reason):
             return
         if self._options.snapshot is not None:

@@ -50,12 +50,12 @@ class Queue(Inlet[Any]):
 
     def put(self, value: Any) -> None:
         """Add an item, and wake the server."""
-        self.items.append(value)
         if self.idle:
+            self.items.append(value)
             owner: Any = self.owner
             owner.wake()
-        elif self._receivers:  # its own code reads the inbox in a callback
-            self._receivers[0].wake()
+        else:  # it is busy, or its own code reads the inbox in a callback
+            super().put(value)
 
     def remove(self, unwanted: Callable[[Any], bool]) -> list[Any]:
         """Take out the items that are unwanted, in order."""

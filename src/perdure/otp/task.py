@@ -46,6 +46,7 @@ from perdure.process.timer import sleep
 
 P = ParamSpec("P")
 T = TypeVar("T")
+R = TypeVar("R")  # of the functions that make a task: the class itself has no type there
 
 _ALONE: Final = Options()
 _LINKED: Final = Options(link=True)
@@ -96,15 +97,15 @@ class Task(Generic[T]):
 
     @staticmethod
     def create(
-        fn: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
-    ) -> "Task[T]":
+        fn: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs
+    ) -> "Task[R]":
         """Start a task, linked to the caller, who must collect the result.
 
         Raises:
             SpawnError: It cannot be started; nothing was created.
         """
         owner = current("Task.create")
-        task: Task[T] = Task(owner, place_of_caller(1))
+        task: Task[R] = Task(owner, place_of_caller(1))
         process = give_birth(owner.runtime, owner, bound(fn, kwargs), args, _LINKED)
         task.take_over(process)
         return task
@@ -122,9 +123,9 @@ class Task(Generic[T]):
         return _start(bound(fn, kwargs), args, _LINKED)
 
     @staticmethod
-    def completed(value: T) -> "Task[T]":
+    def completed(value: R) -> "Task[R]":
         """Give a task without a process whose result is there already."""
-        task: Task[T] = Task(current("Task.completed"), place_of_caller(1))
+        task: Task[R] = Task(current("Task.completed"), place_of_caller(1))
         task._outcome = ExitResult(value, None)
         return task
 

@@ -15,8 +15,8 @@ from perdure.base.settings import Overflow
 from perdure.process.channel import NOTHING, Channel
 from perdure.process.current import CURRENT
 from perdure.process.event import Event, ExitResult, Message
-from perdure.process.scheduler import STREAK
-from perdure.process.tasklike import RUNNING, TaskLike
+from perdure.process.scheduler import STREAK, Scheduler
+from perdure.process.tasklike import PARKED, READY, RUNNING, TaskLike
 from perdure.process.waiter import PARK
 
 if TYPE_CHECKING:
@@ -38,24 +38,35 @@ class Inlet(Channel[T]):
 
     def put(self, value: T) -> None:
         """Add a value, and wake the reader."""
-        if self._items:  # whoever waits has been woken for what is there already
+        owner = self.owner
+        if owner.reading is self and value is not None:
+            # The process itself waits right here, and alone: it gets the value with its next step.
+            owner.reading = None
+            owner.handed = value
+            owner.wake()
+        elif self._items:  # whoever waits has been woken for what is there already
             self._items.append(value)
-            return
+        else:
+            self._put_first(value)
+
+    def _put_first(self, value: T) -> None:
         if self._items is NOTHING:
             self._items = deque()
         self._items.append(value)
-        if self._receivers:
+        if self.owner.reading is self:
+            self.owner.wake()
+        elif self._receivers:
             self._receivers[0].wake()
 
     @types.coroutine
-    def receive(self) -> Generator[Any, None, T]:
+    def receive(self) -> Generator[Any, Any, T]:
         """Take the next value; wait for it if there is none.
 
         This is `Channel.receive` without its calls, for the case that is hot:
         the process itself reads (if it is RUNNING, no other code can be), and nobody else of it.
         """
-        owner, line = self.owner, self._receivers
-        if owner.state != RUNNING or line or self.closed:
+        owner = self.owner
+        if owner.state != RUNNING or self._receivers or self.closed:
             self.check_reader()
             return (yield from self._receive())
         if self._items:
@@ -66,17 +77,35 @@ class Inlet(Channel[T]):
                 return (yield from self._receive())  # a task may have emptied it meanwhile
             return self._items.popleft()
         while True:
-            line.append(owner)
+            owner.reading = self
             try:
-                yield PARK
-            finally:
-                line.remove(owner)
-                if line and self._items:  # a task of this process came to read too
-                    line[0].wake()
+                value = yield PARK
+            except BaseException:
+                self._give_back(owner)
+                raise
+            if value is not None:
+                return value
+            owner.reading = None
             if self._items:
                 return self._items.popleft()
             if self.closed:
                 raise ChannelClosed
+
+    def _give_back(self, owner: "Mailbox") -> None:
+        """Put back what the process has in hand: interrupted, it does not take it."""
+        owner.reading = None
+        handed, owner.handed = owner.handed, None
+        if handed is not None:  # the only reader had it, so its place is still the first
+            if self._items is NOTHING:
+                self._items = deque()
+            self._items.appendleft(handed)
+        if self._items and self._receivers:  # a task of this process came to read too
+            self._receivers[0].wake()
+
+    def close(self) -> None:
+        super().close()
+        if self.owner.reading is self:
+            self.owner.wake()
 
     def drop_oldest(self, kind: type) -> None:
         """Make room by forgetting the value of a kind that waits longest."""
@@ -114,9 +143,15 @@ class Mailbox(TaskLike):
         "_listeners",
         "_requests",
         "bound",
+        "handed",
+        "reading",
     )
 
+    scheduler: Scheduler
     bound: Bound
+    # The inlet in which the process itself waits, alone; and what it gets with its next step.
+    reading: Inlet[Any] | None
+    handed: Any
     # The inbox, if every message goes there: there is no listener, and no limit.
     _direct: Inlet[Message] | None
     # Each channel is made when it is first needed.
@@ -136,7 +171,18 @@ class Mailbox(TaskLike):
         inlet = self._direct
         if inlet is None:
             return self._sort_in(message)
-        inlet.put(message)
+        if self.reading is not inlet:
+            inlet.put(message)
+            return True
+        # The hot path, without the calls of `put` and `wake`: it waits for exactly this.
+        self.reading = None
+        self.handed = message
+        if self.state == PARKED:
+            self.state = READY
+            scheduler = self.scheduler
+            scheduler.ready.append(self)
+            if not scheduler.awake:
+                scheduler.rouse()
         return True
 
     def _sort_in(self, message: Message) -> bool:
@@ -269,11 +315,13 @@ class Mailbox(TaskLike):
     def mailbox_length(self) -> int:
         """Count what waits to be received."""
         inlets = {self._inbox, self._events, self._requests, *(self._listeners or {}).values()}
-        return sum(len(inlet) for inlet in inlets if inlet is not None)
+        waiting = sum(len(inlet) for inlet in inlets if inlet is not None)
+        return waiting if self.handed is None else waiting + 1
 
     def close_mailbox(self) -> None:
         """Forget everything: the process is dead."""
         self._direct = self._inbox = self._events = self._listeners = self._requests = None
+        self.reading = self.handed = None
 
 
 class Listener(Inlet[Any]):

@@ -32,13 +32,14 @@ def send(dest: Destination, topic: str, payload: Any = None, /, *more: Any) -> b
         MailboxFull: The receiver has a limit and the overflow rule "reject".
     """
     try:
-        known = topic in _KNOWN_TOPICS
-    except TypeError:  # not hashable, so no text
-        known = False
-    if not known:
-        check_topic(topic)
-    sender, origin = CURRENT.get(None), None
-    if sender is not None:
+        if topic not in _KNOWN_TOPICS:
+            check_topic(topic)
+    except TypeError:
+        raise TypeError(f"a topic is text, not {topic!r}") from None
+    sender = CURRENT.get(None)
+    if sender is None:
+        origin = None
+    else:
         origin = sender.pid
         if origin.target is None:
             raise NoProcess(origin, "send")

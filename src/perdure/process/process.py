@@ -65,6 +65,7 @@ class Process(Mailbox):
         self._cancel_message = None
         self.bound = runtime.bound
         self._direct = self._inbox = self._events = self._listeners = self._requests = None
+        self.reading = self.handed = None
         self.runtime = runtime
         self.scheduler: Scheduler = runtime.scheduler
         self.function = function
@@ -84,18 +85,18 @@ class Process(Mailbox):
     def __repr__(self) -> str:
         return f"<process {self.pid} {getattr(self.function, '__qualname__', self.function)}>"
 
-    def step(self, error: BaseException | None = None) -> None:  # noqa: C901, PLR0912
+    def step(self, error: BaseException | None = None) -> None:
         """Run the coroutine up to its next wait: the core loop of the kernel."""
         if self.state != READY:
             return  # it was abandoned while it stood in the queue
         self.state = RUNNING
         _enter_task(self.loop, self)
         try:
-            if self.must_cancel and error is None:
-                error = self.cancelled_error()
-            if error is None:
-                yielded = self.context.run(self.coro.send, None)
+            if error is None and not self.must_cancel:
+                handed, self.handed = self.handed, None
+                yielded = self.context.run(self.coro.send, handed)
             else:
+                error = error or self.cancelled_error()
                 yielded = self.context.run(self.coro.throw, error)
         except StopIteration as stop:  # it returned
             value, error = stop.value, None

@@ -9,12 +9,9 @@ from collections import deque
 from collections.abc import Callable, MutableSequence
 from contextvars import Context
 from threading import get_ident
-from typing import TYPE_CHECKING
+from typing import Any
 
 from perdure.base.settings import Settings
-
-if TYPE_CHECKING:
-    from perdure.process.process import Process
 
 # The time is looked at once in so many steps: often enough to be fair, seldom enough to be free.
 _STEPS_PER_LOOK = 32
@@ -23,7 +20,7 @@ _STEPS_PER_LOOK = 32
 # whoever has a long mailbox, or talks to itself, must not stop the loop.
 STREAK = 1024
 
-Shuffle = Callable[[MutableSequence["Process"]], None]
+Shuffle = Callable[[MutableSequence[Any]], None]
 
 
 class Scheduler:
@@ -57,7 +54,7 @@ class Scheduler:
                 by which tests find and replay races.
         """
         self.loop = loop
-        self.ready: deque[Process] = deque()
+        self.ready: deque[Any] = deque()
         self.awake = False
         self._shuffle = shuffle
         self._context = Context()
