@@ -1,15 +1,16 @@
 """A pool keeps its workers alive."""
 
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
 from perdure import (
     Channel,
-    Killed,
     NameTaken,
     NoProcess,
     ProcError,
+    ProcessExit,
     Shutdown,
     SpawnError,
     process,
@@ -236,25 +237,60 @@ async def test_workers_that_read_no_events_do_not_hold_up_the_end() -> None:
     assert start.pid in living()
 
 
-@simulated
-async def test_workers_that_do_not_obey_are_killed_in_time() -> None:
-    ends: list[float] = []
+async def disobey(worker_id: int) -> None:
+    process.events()
+    await wait_forever()
 
-    async def stubborn(worker_id: int) -> None:
-        process.events()
-        await wait_forever()
 
-    pool = await Pool.start_link(stubborn, size=3, shutdown="2s")
-    for worker in pool.workers():
-        process.monitor(worker.pid)
-    await others_rest()
-    process.cancel(pool.pid)
-    for _ in range(3):
+@pytest.mark.parametrize(
+    ("timeout", "expected"), [(None, 5.0), ("1h", 5.0), ("2s", 1.8), ("0s", 0.0)]
+)
+def test_workers_that_do_not_obey_are_killed_in_time(timeout: Any, expected: float) -> None:
+    @simulated
+    async def main() -> None:
+        loop = process.self_pid().target.loop
+        process.set_options(trap_links=True)
+        pool = await Pool.start_link(disobey, size=3)
+        for worker in pool.workers():
+            process.monitor(worker.pid)
+        await others_rest()
+        start = loop.time()
+        process.cancel(pool.pid, timeout)
+        ends = [event async for event in exits(3)]
+        assert all(isinstance(end.result.error, ProcessExit) for end in ends)
+        assert loop.time() - start == pytest.approx(expected)
+        await others_rest()
+        assert living() == {process.self_pid()}
+
+    main()
+
+
+async def exits(count: int) -> AsyncGenerator[process.Exit]:
+    while count:
         event = await process.events().receive()
-        assert isinstance(event, process.Exit)
-        assert isinstance(event.result.error, Killed)
-        ends.append(process.self_pid().target.loop.time())
-    assert [round(end, 3) for end in ends] == [2.001] * 3
+        if isinstance(event, process.Exit):
+            count -= 1
+            yield event
+
+
+@simulated
+async def test_a_pool_is_done_before_its_own_deadline() -> None:
+    pool = await Pool.start_link(disobey)
+    await others_rest()
+    process.monitor(pool.pid)
+    process.cancel(pool.pid, "2s")
+    assert (await exit_of(pool.pid)).ok
+
+
+@simulated
+async def test_a_worker_that_dies_with_the_cancel_of_the_pool_spares_the_others_no_word() -> None:
+    pool = await Pool.start_link(obey, size=3)
+    await others_rest()
+    process.monitor(pool.pid)
+    process.kill(pid_of(pool, 1))
+    process.cancel(pool.pid)
+    assert (await exit_of(pool.pid)).ok
+    assert living() == {process.self_pid()}
 
 
 @simulated

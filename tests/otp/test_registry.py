@@ -1,6 +1,8 @@
 """A registry with unique keys: names for processes, with values."""
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -403,6 +405,33 @@ async def test_the_lock_of_a_killed_holder_is_free() -> None:
     process.kill(pid)
     async with registry.lock("k"):
         assert not process.alive(pid)
+
+
+@simulated
+async def test_the_lock_of_a_holder_that_refuses_to_die_is_free_when_it_is_abandoned() -> None:
+    registry = await unique()
+
+    async def holder() -> None:
+        async with registry.lock("k"):
+            while True:
+                with suppress(asyncio.CancelledError):
+                    await wait_forever()
+
+    pid = process.spawn(holder)
+    await others_rest()
+    process.kill(pid)
+    async with registry.lock("k"):
+        assert not process.alive(pid)
+
+
+@simulated
+async def test_a_process_that_locks_a_thousand_times_leaves_one_hook() -> None:
+    registry = await unique()
+    before = len(process.self_pid().target.tie().releases or ())
+    for number in range(1000):
+        async with registry.lock(number % 2):
+            pass
+    assert len(process.self_pid().target.tie().releases) == before + 1
 
 
 @simulated

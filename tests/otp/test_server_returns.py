@@ -44,6 +44,10 @@ async def test_a_reply_is_sent_before_what_follows_it() -> None:
     assert [entry[0] for entry in diary] == ["cast", "call", "continue"]
 
 
+def test_a_reply_can_be_made_with_its_type() -> None:
+    assert Reply[int](1) == Reply(1)
+
+
 # Continue
 
 

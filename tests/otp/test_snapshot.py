@@ -1,5 +1,7 @@
 """Snapshots: what an agent knew is there again after a restart, whatever happened to the file."""
 
+# ruff: noqa: ASYNC240 - the tests look at small files themselves
+
 import json
 import logging
 import os
@@ -123,9 +125,11 @@ async def test_a_crash_and_a_kill_save_nothing(path: Path) -> None:
 @simulated
 async def test_the_snapshot_is_written_before_on_stop_runs(path: Path) -> None:
     seen: list[bool] = []
-    agent = await start_any(
-        lambda: 1, snapshot=Snapshot(path), on_stop=lambda _: seen.append(path.exists())
-    )
+
+    def look(_: int) -> None:
+        seen.append(path.exists())
+
+    agent = await start_any(lambda: 1, snapshot=Snapshot(path), on_stop=look)
     await agent.stop()
     assert seen == [True]
 
@@ -135,7 +139,7 @@ async def test_typed_states_come_back_as_what_they_were(path: Path) -> None:
     snapshot = Snapshot(path, kind=dict[int, Order])
     agent = await Agent.start(lambda: {7: Order("tea", 2)}, snapshot=snapshot)
     await agent.stop()
-    again = await Agent.start(lambda: dict[int, Order](), snapshot=snapshot)
+    again = await Agent.start(dict[int, Order], snapshot=snapshot)
     assert await again.get(lambda state: state) == {7: Order("tea", 2)}
 
 

@@ -104,7 +104,6 @@ class Book:
         """Remove what a process leaves at its death; listeners monitor if they want to know."""
         for entry in self._by_pid.pop(pid, ()):
             self._drop(entry)
-        self.locks.forget(pid)
 
     def _drop(self, entry: Entry) -> None:
         place = strict(entry.key)

@@ -138,7 +138,8 @@ class Crew:
         match event:
             case Cancel(deadline=deadline):
                 left = inf if deadline is None else deadline - self._me.loop.time()
-                return Ending(None, max(0.0, min(self._patience, left)))
+                # At the deadline we are killed ourselves: be done before.
+                return Ending(None, max(0.0, min(self._patience, 0.9 * left)))
             case LinkDown(sender=sender, error=error) if sender is self._me.parent:
                 return Ending(spread(sender, error), self._patience)
             case Exit(sender=sender) if sender is self._me.parent:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
+from msgspec import Struct
+
 from perdure.base.duration import Duration, required_seconds
 
 T = TypeVar("T")
@@ -43,8 +45,7 @@ class Timeout:
         object.__setattr__(self, "seconds", required_seconds(seconds))
 
 
-@dataclass(frozen=True, slots=True)
-class Reply(Generic[T]):
+class Reply(Struct, Generic[T], frozen=True):
     """Answer with `value`; needed only with `then`, or if the value is itself one of these."""
 
     value: T

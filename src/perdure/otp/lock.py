@@ -3,11 +3,13 @@
 import asyncio
 import types
 from collections.abc import Generator, Hashable
+from functools import partial
 from typing import Any
 
 from perdure.base.errors import NoProcess, ProcError
 from perdure.base.pid import Pid
 from perdure.process.current import current_waiter
+from perdure.process.process import Process
 
 
 class Turn:
@@ -17,8 +19,8 @@ class Turn:
 
     def __init__(self, key: Hashable, holder: Pid) -> None:
         self.key = key
-        self.holder = holder
-        self.task = asyncio.current_task()  # a process may take different locks in its tasks
+        self.holder = holder  # the process, which may take other locks in its tasks
+        self.task = asyncio.current_task()
         self.waiter = current_waiter()
 
 
@@ -34,19 +36,19 @@ class Locks:
         self._turns: dict[Pid, dict[Turn, None]] = {}
 
     @types.coroutine
-    def take(self, key: Hashable, holder: Pid) -> Generator[Any, None, Turn]:
+    def take(self, key: Hashable, holder: Process) -> Generator[Any, None, Turn]:
         """Wait for the lock and hold it.
 
         Raises:
             ProcError: This code holds it already, and would wait for itself.
             NoProcess: Whom the locks belong to is dead.
         """
-        turn = Turn(key, holder)
+        turn = Turn(key, holder.pid)
         line = self._lines.setdefault(key, {})
         if any(other.task is turn.task for other in line):
             raise ProcError("this process already holds the lock: it would wait for itself")
         line[turn] = None
-        self._turns.setdefault(holder, {})[turn] = None
+        self._turns_of(holder)[turn] = None
         try:
             while next(iter(line), None) is not turn:
                 self._check_open()
@@ -56,6 +58,14 @@ class Locks:
             self.leave(turn)
             raise
         return turn
+
+    def _turns_of(self, holder: Process) -> dict[Turn, None]:
+        turns = self._turns.get(holder.pid)
+        if turns is None:
+            turns = self._turns[holder.pid] = {}
+            # A process that was abandoned never leaves its blocks.
+            holder.tie().at_death(partial(self._forget, holder.pid))
+        return turns
 
     def _check_open(self) -> None:
         if self._owner.target is None:
@@ -67,19 +77,17 @@ class Locks:
         if turn not in line:
             return
         del line[turn]
-        turns = self._turns[turn.holder]
-        del turns[turn]
-        if not turns:
-            del self._turns[turn.holder]
+        self._turns[turn.holder].pop(turn, None)
         if line:
             next(iter(line)).waiter.wake()
         else:
             del self._lines[turn.key]
 
-    def forget(self, holder: Pid) -> None:
+    def _forget(self, holder: Pid) -> None:
         """Free what a dead process held or waited for."""
-        for turn in tuple(self._turns.get(holder, ())):
+        for turn in tuple(self._turns[holder]):
             self.leave(turn)
+        del self._turns[holder]
 
     def wake_all(self) -> None:
         """Let everybody who waits look again: the owner dies."""

@@ -191,7 +191,7 @@ class Registry:
         A lock has nothing to do with the entry of the same key.
         """
         locks = _book(self).locks
-        turn = await locks.take(strict(key), current("lock").pid)
+        turn = await locks.take(strict(key), current("lock"))
         try:
             yield
         finally:

@@ -27,7 +27,7 @@ S = TypeVar("S")
 FORMAT = "perdure.snapshot.1"
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, init=False)  # with slots, Python 3.11 could not make a `Snapshot[int]`
 class Snapshot(Generic[S]):
     """Where, how often and in which shape a state is saved."""
 

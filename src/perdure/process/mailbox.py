@@ -59,7 +59,7 @@ class Inlet(Channel[T]):
             self._receivers[0].wake()
 
     @types.coroutine
-    def receive(self) -> Generator[Any, Any, T]:
+    def receive(self) -> Generator[Any, Any, T]:  # noqa: C901 - the hot path, on one screen
         """Take the next value; wait for it if there is none.
 
         This is `Channel.receive` without its calls, for the case that is hot:

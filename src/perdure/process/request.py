@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from msgspec import Struct
+
 from perdure.base.duration import Duration, seconds, spell
 from perdure.base.errors import CallExit, CallTimeout, NoProcess, ProcError
 from perdure.base.pid import Pid
@@ -23,42 +25,22 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class Request(Generic[R]):
+class Request(Struct, Generic[R], eq=False):
     """A question to a server, and the place for its answer.
 
     The server gets it from `process.requests()`, reads `body` and calls `reply`,
     at once or later, itself or by another process.
     """
 
-    __slots__ = (
-        "_error",
-        "_open",
-        "_server",
-        "_value",
-        "_waiter",
-        "body",
-        "done",
-        "sender",
-        "timer",
-    )
-
-    def __init__(
-        self,
-        server: Pid,
-        body: object,
-        sender: Pid | None,
-        waiter: Waiter,
-        calls: "dict[Request[Any], None]",
-    ) -> None:
-        self.body: Any = body
-        self.sender = sender
-        self.done = False
-        self.timer: asyncio.TimerHandle | None = None
-        self._server = server
-        self._open = calls
-        self._waiter = waiter
-        self._value: R | None = None
-        self._error: CallExit | None = None
+    _server: Pid
+    body: Any
+    sender: Pid | None
+    _waiter: Waiter
+    _open: "dict[Request[Any], None]"  # where the server keeps it until it is answered
+    done: bool = False
+    timer: asyncio.TimerHandle | None = None
+    _value: Any = None
+    _error: CallExit | None = None
 
     def __repr__(self) -> str:
         return f"<request {self.body!r} from {self.sender}>"
@@ -102,7 +84,7 @@ class Request(Generic[R]):
             raise self._error
         value, self._value = self._value, None
         self.body = None  # it is answered: nothing of it is needed any more
-        return value  # pyright: ignore[reportReturnType]
+        return value
 
 
 @types.coroutine
