@@ -1,5 +1,6 @@
 """GenServer: what each callback may return, and what then happens."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -151,6 +152,27 @@ async def test_a_time_out_that_was_overtaken_does_not_count_for_the_next_one() -
     GenServer.cast(slow, 5)
     await sleep(20)
     assert log == [6]
+
+
+@simulated
+async def test_a_time_out_that_runs_out_just_behind_a_message_is_void() -> None:
+    class Idle(GenServer):
+        async def init(self, log: list[tuple[str, float]]) -> Timeout:
+            self.log = log
+            return Timeout(1)
+
+        async def handle_info(self, message: Any) -> Timeout | None:
+            self.log.append((type(message).__name__, now()))
+            return Timeout(3) if isinstance(message, Message) else None
+
+    def knock() -> None:
+        process.send("idle", "knock")
+
+    log: list[tuple[str, float]] = []
+    asyncio.get_running_loop().call_later(1, knock)  # in the same turn, before the time-out
+    await Idle.start_link(log, name="idle")
+    await sleep(10)
+    assert log == [("Message", 1), ("Timeout", 4)]
 
 
 @simulated

@@ -99,6 +99,24 @@ async def test_a_server_that_kills_itself_runs_no_terminate() -> None:
 
 
 @simulated
+async def test_a_server_whose_task_is_cancelled_runs_no_terminate() -> None:
+    class Waiting(Diary):
+        async def handle_cast(self, request: list[Any]) -> None:
+            request.append(asyncio.current_task())
+            await wait_forever()
+
+    diary: list[Any] = []
+    tasks: list[Any] = []
+    server = await Waiting.start(diary)
+    process.monitor(server.pid)
+    GenServer.cast(server, tasks)
+    await others_rest()
+    tasks[0].cancel()
+    assert isinstance((await exit_of(server.pid)).error, Killed)
+    assert ends(diary) == []
+
+
+@simulated
 async def test_a_signal_ends_a_server_that_does_not_trap_without_terminate() -> None:
     diary: list[Any] = []
     server = await Diary.start_link(diary)

@@ -40,7 +40,7 @@ async def test_requests_of_every_kind_of_class_can_name_their_answer() -> None:
     number: int = await GenServer.call(calculator, Double(21))
     text: str = await GenServer.call(calculator, Spell(number))
     assert (number, text) == (42, "42")
-    assert (await calculator.call(Plain())) is None  # pyright: ignore[reportUnnecessaryComparison]
+    assert (await calculator.call(Plain())) is None
 
 
 def test_the_mark_costs_a_request_nothing() -> None:

@@ -138,7 +138,7 @@ def test_two_children_with_one_id_are_refused() -> None:
         as_specs([ChildSpec("w", start), child(wait_forever, id="w")])
 
 
-@pytest.mark.parametrize("bad", [None, 3, "worker", (), ("worker", 1), object()], ids=repr)
+@pytest.mark.parametrize("bad", [None, 3, "worker", (), ("worker", 1), pytest.param(object(), id="object")])
 def test_what_is_no_child_is_refused(bad: object) -> None:
     with pytest.raises(TypeError, match="a child is a ChildSpec"):
         as_spec(bad)

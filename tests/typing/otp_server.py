@@ -76,7 +76,7 @@ async def later(state: int, by: int) -> float:
 
 async def arguments_and_async_functions_are_checked(agent: Agent[int]) -> None:
     assert_type(await agent.get(later, 2), float)
-    await agent.get(later, "two")  # pyright: ignore[reportArgumentType]
+    await agent.get(later, "two")  # pyright: ignore[reportArgumentType, reportCallIssue]
     await agent.update(lambda state: "text")  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 

@@ -15,7 +15,9 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
+    Never,
     Self,
+    TypeAlias,
     TypedDict,
     TypeVar,
     TypeVarTuple,
@@ -44,6 +46,11 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _GOT, _UPDATED, _SWAPPED = AgentServer.got, AgentServer.updated, AgentServer.swapped
+
+
+# What stands for an agent when a method is called on the class. In the overloads it is joined by
+# `Agent[Never]`, which no agent is: a checker drops an overload whose `self` fits no agent at all.
+Name: TypeAlias = Pid | str | Via
 
 
 class Behaviour(TypedDict, Generic[S], total=False):
@@ -194,7 +201,7 @@ class Agent(Generic[S]):
     ) -> T: ...
     @overload
     async def get(
-        self: ServerRef,
+        self: "Name | Agent[Never]",
         fn: Callable[[Any, *Ts], Any],
         *args: *Ts,
         timeout: Duration = 5.0,
@@ -240,7 +247,7 @@ class Agent(Generic[S]):
     ) -> None: ...
     @overload
     async def update(
-        self: ServerRef,
+        self: "Name | Agent[Never]",
         fn: Callable[[Any, *Ts], Any],
         *args: *Ts,
         timeout: Duration = 5.0,
@@ -275,7 +282,7 @@ class Agent(Generic[S]):
     ) -> T: ...
     @overload
     async def get_and_update(
-        self: ServerRef,
+        self: "Name | Agent[Never]",
         fn: Callable[[Any, *Ts], Any],
         *args: *Ts,
         timeout: Duration = 5.0,
@@ -297,7 +304,7 @@ class Agent(Generic[S]):
         self: "Agent[A]", fn: Callable[[A, *Ts], A | Coroutine[Any, Any, A]], *args: *Ts
     ) -> None: ...
     @overload
-    def cast(self: ServerRef, fn: Callable[[Any, *Ts], Any], *args: *Ts) -> None: ...
+    def cast(self: "Name | Agent[Never]", fn: Callable[[Any, *Ts], Any], *args: *Ts) -> None: ...
     def cast(self: ServerRef, fn: Callable[..., Any], *args: Any) -> None:
         """Update, and wait for nothing; it does not matter whether anybody is there."""
         GenServer.cast(self, (_UPDATED, fn, args, None))

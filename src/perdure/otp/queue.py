@@ -44,9 +44,7 @@ class Queue(Inlet[Any]):
         self.idle = False  # whether the server waits for the next item, and for nothing else
         self._calls = owner.tie().open_calls()
         # Where a seed draws the order, the scheduler must see every step.
-        scheduler: Any = owner.scheduler
-        seeded = scheduler._shuffle is not None  # noqa: SLF001
-        self._at_once = self._in_a_row = 0 if seeded else _IN_A_ROW
+        self._at_once = self._in_a_row = 0 if owner.scheduler.seeded else _IN_A_ROW
 
     def put(self, value: Any) -> None:
         """Add an item, and wake the server."""
@@ -98,16 +96,8 @@ class Queue(Inlet[Any]):
 def one_queue(process: Process) -> Queue:
     """Give a process one queue for all that it receives; what waits already comes first."""
     queue = Queue(process)
-    owner: Any = process
-    for item in owner.unify().remove(_any):
-        queue.put(item)
-    owner._events = owner._requests = owner._inbox = queue  # noqa: SLF001 - its own fields
-    owner._direct_or_not()  # noqa: SLF001
+    process.unify(queue)
     return queue
-
-
-def _any(_: object) -> bool:
-    return True
 
 
 @types.coroutine

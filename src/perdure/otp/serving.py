@@ -224,9 +224,12 @@ class Serving:
 
     def _expired(self, item: Any) -> Any:
         """Turn the expiry that was waited for into its `Timeout`; all else ends the waiting."""
-        due = item.timeout if item is self._expiry else item
+        if item is self._expiry:
+            item = item.timeout
+        elif type(item) is Expiry:  # an older one, which came just too late
+            return item
         self._disarm()
-        return due
+        return item
 
 
 async def settled(result: Any) -> Any:
