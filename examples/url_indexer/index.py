@@ -12,12 +12,12 @@ Counts = Counter[str]
 
 async def inc_tokens(tokens: list[str]) -> None:
     """Count the words of one page, all of them or none."""
-    await Agent[Counts].update(NAME, _count, tokens)
+    await Agent.update(NAME, _count, tokens)
 
 
 async def top(n: int) -> list[tuple[str, int]]:
     """Give the most frequent words; those that are equally frequent by the alphabet."""
-    return await Agent[Counts].get(NAME, _most_frequent, n)
+    return await Agent.get(NAME, _most_frequent, n)
 
 
 # These run inside the agent. It has all its state to itself, so it need not copy it.

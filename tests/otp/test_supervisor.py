@@ -6,8 +6,11 @@ import pytest
 
 from perdure import NameTaken, Pid, Shutdown, StartError, process, sleep
 from perdure.otp.spec import IGNORE, ChildSpec, child
+from perdure.otp.start import Ack
+from perdure.otp.start import start as handshake
 from perdure.otp.supervisor import Supervisor
 from perdure.process import Exit
+from perdure.process.current import current
 from perdure.testing import simulate, simulated
 from tests.otp.family import Family, states
 from tests.process.probes import now
@@ -154,6 +157,26 @@ async def test_a_child_that_ends_before_its_start_returns_is_not_lost() -> None:
     async with Supervisor([ChildSpec("w", start, "transient")]) as sup:
         await sleep(5)
         assert states(await sup.which_children()) == {"w": "none"}  # the second ended normally
+    assert len(starts) == 2
+
+
+@simulated
+async def test_a_child_that_fails_in_the_turn_in_which_it_got_ready_is_restarted() -> None:
+    starts: list[int] = []
+
+    async def body(ack: Ack) -> None:
+        starts.append(1)
+        ack.ready(current())
+        if len(starts) == 1:
+            raise ValueError("at once")
+        await wait_forever()
+
+    async def start() -> Pid:
+        return (await handshake("w", body))[0].pid
+
+    async with Supervisor([ChildSpec("w", start, "transient")]) as sup:
+        await sleep(1)
+        assert states(await sup.which_children()) == {"w": "running"}
     assert len(starts) == 2
 
 
@@ -352,6 +375,22 @@ async def test_requests_are_served_between_two_tries() -> None:
         tries = family.diary.count("!w")
         await family.rest()
         assert family.diary.count("!w") == tries
+
+
+@simulated
+async def test_others_run_and_are_served_between_two_tries_that_fail_at_once() -> None:
+    async def thief() -> None:
+        process.register("w")
+        await wait_forever()
+
+    async with Supervisor([child(wait_forever, name="w")], max_restarts=10**6) as sup:
+        process.kill(process.pid_of("w"))
+        process.spawn(thief)
+        while process.whereis("w") is None or len(states(await sup.which_children())) != 1:
+            await sleep(0)
+        assert states(await sup.which_children()) == {"w": "restarting"}
+        await sup.terminate_child("w")
+        assert states(await sup.which_children()) == {"w": "none"}
 
 
 @simulated

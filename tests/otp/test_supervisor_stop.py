@@ -237,6 +237,21 @@ async def test_a_killed_supervisor_takes_its_children_with_it() -> None:
 
 
 @simulated
+async def test_a_child_that_was_started_without_a_link_dies_with_a_killed_supervisor() -> None:
+    process.set_options(trap_links=True)
+    pids: list[Pid] = []
+
+    async def start() -> Pid:
+        pids.append(process.spawn(wait_forever))
+        return pids[0]
+
+    sup = await Supervisor.start_link([ChildSpec("w", start)])
+    process.kill(sup.pid)
+    await sleep(1)
+    assert not process.alive(pids[0])
+
+
+@simulated
 async def test_the_end_of_a_linked_stranger_is_ignored() -> None:
     family = Family()
     async with Supervisor([family("a")]) as sup:
@@ -358,6 +373,26 @@ async def test_a_restart_that_hangs_does_not_hold_up_a_stop() -> None:
         await sleep(1)
     assert starts == [2]
     assert family.entries() == "+a -a"
+
+
+@simulated
+async def test_a_start_that_hangs_cleans_up_before_the_others_are_stopped() -> None:
+    family = Family()
+
+    async def careful() -> Pid:
+        try:
+            return await hang()
+        finally:
+            await sleep(1)
+            family.diary.append("cleaned up")
+
+    sup = await Supervisor.start_link([family("a")])
+    asking = asyncio.ensure_future(sup.start_child(ChildSpec("h", careful)))
+    await sleep(1)
+    with pytest.raises(CallExit):
+        await asyncio.gather(asking, sup.stop())
+    await sleep(5)
+    assert family.entries() == "+a cleaned up -a"
 
 
 @simulated

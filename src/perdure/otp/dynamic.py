@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, Self
 
 from perdure.base.duration import Duration
-from perdure.base.errors import ChildError, MaxChildren
+from perdure.base.errors import ChildError, MaxChildren, NoProcess
 from perdure.base.pid import Pid
 from perdure.otp.handle import Supervised, request
 from perdure.otp.oversight import Oversight
@@ -64,7 +64,14 @@ class DynamicChildren(Oversight):
         return self.children.values()
 
     def check_room(self) -> None:
-        """Refuse one child too many; those that are being restarted count too."""
+        """Refuse one child too many; those that are being restarted count too.
+
+        Raises:
+            MaxChildren: There are as many as there may be.
+            NoProcess: The supervisor is stopping.
+        """
+        if self.ending:
+            raise NoProcess(self.me.pid, "start a child, for it is stopping")
         if self.max_children is not None and len(self.children) >= self.max_children:
             raise MaxChildren(
                 f"{self.label} has {len(self.children)} children, and may have no more"

@@ -7,6 +7,7 @@ While it waits for a child to start, it goes on listening, so that a start that 
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 from perdure.base.errors import BadReturn, Killed, ProcError, ProcessExit, Shutdown, StartError
@@ -58,6 +59,7 @@ class Oversight:
         self._by_ref: dict[Ref, Ward] = {}
         self._backlog: deque[Exit | Request[Any]] = deque()  # told, and not yet dealt with
         self._fallen: dict[Pid, BaseException] | None = None  # who died by a link during a start
+        self.ending = False
         self.retries: dict[Ward, None] = {}  # whose restart failed and is tried again
 
     def __repr__(self) -> str:
@@ -102,6 +104,7 @@ class Oversight:
             reason = stop.reason
         except StartError as error:  # of the first start; later ones are dealt with
             reason = Shutdown(error)
+        self.ending = True  # from now on nobody may add a child: it would be left behind
         await self._end_strays()
         await self.end_children()
         return reason
@@ -249,6 +252,7 @@ class Oversight:
         if process is not None:
             ward.process = process
             link(self.me, process)
+            process.tie().supervision = partial(report.place, self, ward)
             ward.ref = monitor(self.me, pid)
         else:  # dead already: had it failed, the link would have told
             ward.ref = Ref()

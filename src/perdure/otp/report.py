@@ -67,6 +67,14 @@ def stopped(oversight: "Oversight", ward: Ward, process: Process) -> None:
     )
 
 
+def place(oversight: "Oversight", ward: Ward) -> str:
+    """Say under whom a child runs, since when, and how often it was restarted: for its crash."""
+    return (
+        f"{_who(oversight)} as {ward.spec.id!r}, {ward.spec.restart}, "
+        f"since {_since(oversight, ward)}, restarted {_times(ward.restarts)} before"
+    )
+
+
 def unknown_message(oversight: "Oversight", message: object) -> None:
     """Tell that somebody sent to a supervisor what it has no use for."""
     _log.warning("%s got a message and ignores it: %s", _who(oversight), safe_text(message))

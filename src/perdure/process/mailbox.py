@@ -79,11 +79,13 @@ class Inlet(Channel[T]):
         while True:
             owner.reading = self
             try:
-                value = yield PARK
+                yield PARK
             except BaseException:
                 self._give_back(owner)
                 raise
+            value = owner.handed
             if value is not None:
+                owner.handed = None
                 return value
             owner.reading = None
             if self._items:

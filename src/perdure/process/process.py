@@ -93,8 +93,7 @@ class Process(Mailbox):
         _enter_task(self.loop, self)
         try:
             if error is None and not self.must_cancel:
-                handed, self.handed = self.handed, None
-                yielded = self.context.run(self.coro.send, handed)
+                yielded = self.context.run(self.coro.send, None)
             else:
                 error = error or self.cancelled_error()
                 yielded = self.context.run(self.coro.throw, error)
