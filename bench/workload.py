@@ -43,9 +43,3 @@ def expect(truth: object, what: str) -> None:
     """Refuse a figure for work that was not done."""
     if not truth:
         raise RuntimeError(f"the work was not done: {what}")
-
-
-def batches(n: int, most: int) -> list[int]:
-    """Split ``n`` operations into equal parts of at most so many, and a rest."""
-    whole, rest = divmod(n, most)
-    return [most] * whole + [rest] * bool(rest)

@@ -6,9 +6,9 @@ import io
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from otpylib import atom, gen_server, process, supervisor
+from otpylib import atom, gen_server, process
 from otpylib.gen_server import NoReply, Reply
-from otpylib.module import GEN_SERVER, SUPERVISOR, OTPModule
+from otpylib.module import GEN_SERVER, OTPModule
 from otpylib.runtime import set_runtime
 from otpylib.runtime.backends.asyncio_backend import AsyncIOBackend
 
@@ -171,77 +171,3 @@ def idle(n: int) -> float:
         return resident_bytes() - before
 
     return _run(parent)
-
-
-# Its call is that of a server already.
-server_call = call
-
-
-class _Holder(_Echo, metaclass=OTPModule, behavior=GEN_SERVER, version="1.0.0"):
-    """An agent by hand: it applies the functions that it is sent."""
-
-    async def init(self, _: object) -> int:
-        return 0
-
-    async def handle_call(self, request: Any, _: object, state: Any) -> tuple[Any, Any]:
-        state = request(state)
-        return Reply(state), state
-
-
-def agent_update(n: int) -> float:
-    """``gen_server.call`` of a server that applies functions."""
-    name = atom.ensure("agent")
-
-    async def client() -> float:
-        await gen_server.start(_Holder, None, name=name)
-        count = 0
-        began = clock()
-        for _ in range(n):
-            count = await gen_server.call(name, lambda state: state + 1, timeout=CALL_TIMEOUT)
-        seconds = clock() - began
-        expect(count == n, "some updates are missing")
-        return seconds
-
-    return _run(client)
-
-
-class _Fragile(_Echo, metaclass=OTPModule, behavior=GEN_SERVER, version="1.0.0"):
-    """A server that reports its start, and crashes when it is told to."""
-
-    async def init(self, client: Any) -> None:
-        await process.send(client, ("up", process.self()))
-
-    async def handle_cast(self, request: object, _: object) -> tuple[Any, object]:
-        raise RuntimeError(request)
-
-
-class _Keeper(metaclass=OTPModule, behavior=SUPERVISOR, version="1.0.0"):
-    async def init(self, client: Any) -> tuple[Any, Any]:
-        child = supervisor.child_spec("fragile", _Fragile, client)
-        return [child], supervisor.options(max_restarts=1_000_000)
-
-    async def terminate(self, reason: object, state: object) -> None:
-        pass
-
-
-def restart(n: int) -> float:
-    """A permanent child of its supervisor."""
-
-    async def client() -> float:
-        me = process.self()
-
-        # Apart, since the start of a supervisor waits for the next message, whatever it is.
-        async def root() -> None:
-            await supervisor.start_link(_Keeper, me)
-            await process.receive()
-
-        await process.spawn(root)
-        _, server = await process.receive()
-        began = clock()
-        for number in range(n):
-            await gen_server.cast(server, "crash")
-            _, server = await process.receive(timeout=CALL_TIMEOUT)
-            await gen_server.call(server, number, timeout=CALL_TIMEOUT)
-        return clock() - began
-
-    return _run(client)

@@ -133,7 +133,3 @@ def idle(n: int) -> float:
         return resident_bytes() - before
 
     return _run(parent)
-
-
-# Its call is that of a server already.
-server_call = call

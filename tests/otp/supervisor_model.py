@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 WINDOW = 5.0
 
 
-class GivesUp(Exception):  # noqa: N818 - no error, a way out
+class GivesUp(Exception):
     """There were too many restarts."""
 
 

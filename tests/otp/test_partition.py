@@ -174,8 +174,9 @@ async def test_a_partition_that_does_not_start_again_is_told() -> None:
     ],
 )
 def test_bad_options_are_refused_at_once(options: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"name": "p", **options}
     with pytest.raises((ValueError, TypeError)):
-        PartitionSupervisor(child(named), **{"name": "p", **options})
+        PartitionSupervisor(child(named), **given)
 
 
 def test_partitions_cannot_be_significant() -> None:

@@ -42,6 +42,10 @@ def test_a_supervisor_gets_all_the_time_that_it_needs() -> None:
     assert ChildSpec("s", start, type="supervisor", shutdown=3).shutdown == 3.0
 
 
+def a_spec(fields: dict[str, Any]) -> ChildSpec:
+    return ChildSpec(**fields)
+
+
 @pytest.mark.parametrize(
     ("given", "kept"),
     [(0, 0.0), ("100ms", 0.1), (timedelta(seconds=2), 2.0), (None, None), (BRUTAL_KILL,) * 2],
@@ -64,7 +68,7 @@ def test_the_time_to_stop_may_be_any_duration(given: Any, kept: object) -> None:
 )
 def test_a_bad_value_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        ChildSpec(**{"id": "w", "start": start, **fields})
+        a_spec({"id": "w", "start": start, **fields})
 
 
 @pytest.mark.parametrize(
@@ -78,7 +82,7 @@ def test_a_bad_value_is_refused(fields: dict[str, Any], words: str) -> None:
 )
 def test_a_value_of_a_wrong_type_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(TypeError, match=words):
-        ChildSpec(**{"id": "w", "start": start, **fields})
+        a_spec({"id": "w", "start": start, **fields})
 
 
 @pytest.mark.parametrize("restart", ["transient", "temporary"])
@@ -92,7 +96,7 @@ def test_specs_are_values() -> None:
         ChildSpec("w", start).id = "x"  # pyright: ignore[reportAttributeAccessIssue]
 
 
-# child()
+# The function `child`
 
 
 def test_a_function_is_named_by_its_name() -> None:
@@ -138,7 +142,9 @@ def test_two_children_with_one_id_are_refused() -> None:
         as_specs([ChildSpec("w", start), child(wait_forever, id="w")])
 
 
-@pytest.mark.parametrize("bad", [None, 3, "worker", (), ("worker", 1), pytest.param(object(), id="object")])
+@pytest.mark.parametrize(
+    "bad", [None, 3, "worker", (), ("worker", 1), pytest.param(object(), id="object")]
+)
 def test_what_is_no_child_is_refused(bad: object) -> None:
     with pytest.raises(TypeError, match="a child is a ChildSpec"):
         as_spec(bad)

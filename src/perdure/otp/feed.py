@@ -2,18 +2,11 @@
 
 import asyncio
 import types
-from collections.abc import (
-    AsyncIterable,
-    AsyncIterator,
-    Callable,
-    Generator,
-    Iterable,
-    Iterator,
-)
+from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from perdure.process.current import current_waiter
-from perdure.process.waiter import NOBODY
+from perdure.process.waiter import NOBODY, Waiter
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
@@ -25,9 +18,8 @@ NOT_YET: Any = object()
 class Feed(Protocol[A_co]):
     """The input of a stream."""
 
-    @property
-    def take(self) -> Callable[[], A_co]:
-        """Give the next value, or `NOT_YET`, and then wake the consumer when it is there.
+    def take(self, waiter: Waiter) -> A_co:
+        """Give the next value, or `NOT_YET` and wake the waiter when it is there.
 
         Raises:
             StopIteration: There are no more.
@@ -41,15 +33,18 @@ class Feed(Protocol[A_co]):
 class PlainFeed(Generic[A]):
     """Takes values from an iterable."""
 
-    __slots__ = ("take",)
+    __slots__ = ("_iterator",)
 
     def __init__(self, items: Iterable[A]) -> None:
-        self.take: Callable[[], A] = iter(items).__next__  # without a call around it
+        self._iterator: Iterator[A] = iter(items)
+
+    def take(self, waiter: Waiter) -> A:  # noqa: ARG002 - it never waits
+        """Give the next value."""
+        return next(self._iterator)
 
     async def close(self) -> None:
         """Let go: a generator that nobody else holds runs its cleanup now."""
-        nothing: Iterator[A] = iter(())
-        self.take = nothing.__next__
+        self._iterator = iter(())
 
 
 class AsyncFeed(Generic[A]):
@@ -60,19 +55,19 @@ class AsyncFeed(Generic[A]):
     and cancel scopes in the input are entered and left by the same task.
     """
 
-    __slots__ = ("_asked", "_ended", "_error", "_items", "_task", "_value", "_wake", "_wanted")
+    __slots__ = ("_asked", "_ended", "_error", "_items", "_task", "_value", "_waiter", "_wanted")
 
-    def __init__(self, items: AsyncIterable[A], wake: Callable[[], None]) -> None:
+    def __init__(self, items: AsyncIterable[A]) -> None:
         self._items: AsyncIterator[A] = aiter(items)
         self._value: Any = NOT_YET
         self._error: BaseException | None = None
         self._ended = False
         self._wanted = False
-        self._wake = wake  # tells the consumer of a value
+        self._waiter = NOBODY  # the consumer's, told of a value
         self._asked = NOBODY  # the task's, told of a wish
         self._task: asyncio.Task[None] | None = None
 
-    def take(self) -> A:
+    def take(self, waiter: Waiter) -> A:
         """Give the value that is there, or wish for one."""
         if self._value is not NOT_YET:
             value, self._value = self._value, NOT_YET
@@ -82,6 +77,7 @@ class AsyncFeed(Generic[A]):
             raise error
         if self._ended:
             raise StopIteration
+        self._waiter = waiter
         self._wanted = True
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -99,13 +95,14 @@ class AsyncFeed(Generic[A]):
         finally:
             await _close(self._items)
             self._ended = True
-            self._wake()
+            if self._waiter is not NOBODY:
+                self._waiter.wake()
 
     async def _pump(self) -> None:
         async for value in self._items:
             self._value = value
             self._wanted = False
-            self._wake()
+            self._waiter.wake()
             await self._wish()
 
     @types.coroutine
@@ -119,6 +116,7 @@ class AsyncFeed(Generic[A]):
 
     async def close(self) -> None:
         """Stop the input, and wait for its cleanup."""
+        self._waiter = NOBODY
         self._ended = True
         task, self._task = self._task, None
         if task is None:
@@ -137,10 +135,10 @@ async def _close(items: AsyncIterator[Any]) -> None:
         await close()
 
 
-def feed_of(items: Iterable[A] | AsyncIterable[A], wake: Callable[[], None]) -> Feed[A]:
-    """Open an input; `wake` tells that a value has come which was not there yet."""
+def feed_of(items: Iterable[A] | AsyncIterable[A]) -> Feed[A]:
+    """Open an input."""
     if isinstance(items, AsyncIterable):
-        return AsyncFeed(items, wake)
+        return AsyncFeed(items)
     return PlainFeed(items)
 
 

@@ -61,7 +61,7 @@ class Node:
 
     def __iter__(self) -> "Iterator[Node]":
         """Go through it and all below it."""
-        waiting = [self]
+        waiting: list[Node] = [self]
         while waiting:  # no recursion here and below: a chain of processes may be long
             node = waiting.pop()
             yield node
