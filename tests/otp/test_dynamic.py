@@ -1,5 +1,6 @@
 """The dynamic supervisor: children that come and go, each for itself."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from perdure import (
     ChildError,
     MaxChildren,
+    NoProcess,
     Pid,
     Shutdown,
     StartError,
@@ -324,6 +326,29 @@ async def test_a_process_can_be_admitted_without_a_request() -> None:
         await sleep(1)
         assert await sup.which_children() == []
         assert process.alive(sup.pid)
+
+
+@simulated
+async def test_nobody_is_admitted_while_it_stops() -> None:
+    ran: list[int] = []
+
+    async def late() -> None:
+        ran.append(1)
+        await wait_forever()
+
+    sup = await DynamicSupervisor.start_link()
+    await sup.start_child(child(refuse_to_stop, shutdown=3))
+    stopping = asyncio.ensure_future(sup.stop())
+    await sleep(1)
+    children: DynamicChildren = inside(sup, DynamicChildren)
+    with pytest.raises(NoProcess, match="stopping"):
+        children.check_room()
+    born = give_birth(children.me.runtime, children.me, late, (), PLAIN)
+    with pytest.raises(NoProcess, match="stopping"):
+        children.admit(child(late), born)
+    await stopping
+    assert ran == []
+    assert len(living()) == 1
 
 
 @simulated

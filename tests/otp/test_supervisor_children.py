@@ -12,6 +12,7 @@ from perdure import (
     NotRegistered,
     Pid,
     ProcError,
+    Settings,
     StartError,
     process,
     sleep,
@@ -313,7 +314,7 @@ async def test_a_request_that_it_does_not_know_is_refused_and_harms_nothing() ->
 # Reports
 
 
-def crashing_program(crashes: int) -> None:
+def crashing_program(crashes: int, settings: Settings | None = None) -> None:
     async def main() -> None:
         process.set_options(trap_links=True)
         family = Family()
@@ -322,7 +323,7 @@ def crashing_program(crashes: int) -> None:
             await sleep(1)
             await family.tell("index", "crash")
 
-    simulate(main)
+    simulate(main, settings=settings)
 
 
 def test_a_restart_is_reported_with_all_that_one_must_know(
@@ -331,6 +332,8 @@ def test_a_restart_is_reported_with_all_that_one_must_know(
     crashing_program(2)
     crash, report, _, second = records(caplog, logging.WARNING)
     assert "crashed: ValueError: index" in crash
+    assert "supervised by: Supervisor App.Root" in crash
+    assert "as 'index', permanent, since 1970-01-01 00:00:0" in crash
     assert "Supervisor App.Root" in report
     assert "child: 'index', permanent worker" in report
     assert "why: ValueError: index" in report
@@ -362,6 +365,31 @@ def test_a_planned_end_that_is_restarted_is_no_warning(caplog: pytest.LogCapture
 
     simulate(main)
     assert records(caplog, logging.WARNING) == []
+
+
+def test_reports_can_be_switched_off(caplog: pytest.LogCaptureFixture) -> None:
+    crashing_program(3, settings=Settings(report_crashes=False))
+    assert records(caplog, logging.INFO) == []
+
+
+def test_a_broken_log_handler_does_not_end_a_supervisor() -> None:
+    class Broken(logging.Handler):
+        def handle(self, record: logging.LogRecord) -> bool:
+            raise OSError("disk full")
+
+    async def main() -> None:
+        family = Family()
+        async with Supervisor([family("a")]) as sup:
+            process.send(sup.pid, "unknown")
+            await family.tell("a", "crash")
+            assert family.alive() == "a"
+
+    broken, logger = Broken(), logging.getLogger("perdure.supervisor")
+    logger.addHandler(broken)
+    try:
+        simulate(main)
+    finally:
+        logger.removeHandler(broken)
 
 
 def test_restarts_are_told_by_telemetry() -> None:

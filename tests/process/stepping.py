@@ -155,6 +155,8 @@ async def _play(
     loop.before_turn(step, partial(contextvars.copy_context().run, strike))
     await sleep("1h")
     result = await _end_of(victim)
+    if isinstance(result.error, Exception):  # it failed by itself, and not by the interrupt
+        raise result.error
     assert result.ok or hits
     assert not any(process.alive(pid) for pid in world.mortals), "another process hangs"
     await _balance(world, complete=result.ok)

@@ -3,7 +3,6 @@
 Each test plays its scenario again and again, and interrupts the victim one step later each time.
 """
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable
 from typing import Any
@@ -226,28 +225,49 @@ def read_messages(world: World) -> Pid:
     """The mailbox dies with its process; so only one that goes on is held to account."""
 
     async def read() -> None:
-        inbox, other = process.inbox(), process.listen("other")
-        for _ in range(6):
+        other, inbox = process.listen("other"), process.inbox()
+        for _ in range(12):
             found = await world.again(lambda: select(other, inbox, process.events()))
             value = found.value
             world.got.append(value.payload if isinstance(value, Message) else value)
         world.sent.extend(world.offered)
 
-    async def write(dest: Pid, topic: str) -> None:
-        for _ in range(3):
-            process.send(dest, topic, world.offer())
-            await asyncio.sleep(0)
-
     victim = world.victim(read)
-    world.spawn(write, victim, "any")
-    world.spawn(write, victim, "other")
+    world.spawn(write, world, victim, "any")
+    world.spawn(write, world, victim, "other")
     return victim
 
 
+def read_one_channel_after_the_other(world: World) -> Pid:
+    async def read() -> None:
+        other, inbox = process.listen("other"), process.inbox()
+        for _ in range(6):
+            message = await world.again(inbox.receive)
+            world.got += [message.payload, await world.again(other.receive)]
+        assert world.got[::2] == sorted(world.got[::2])
+        assert world.got[1::2] == sorted(world.got[1::2])
+        world.sent.extend(world.offered)
+
+    victim = world.victim(read)
+    world.spawn(write, world, victim, "any")
+    world.spawn(write, world, victim, "other")
+    return victim
+
+
+async def write(world: World, dest: Pid, topic: str) -> None:
+    for _ in range(3):
+        process.send(dest, topic, world.offer())
+        process.send(dest, topic, world.offer())
+        await sleep("1ms")
+
+
+@pytest.mark.parametrize("scenario", [read_messages, read_one_channel_after_the_other])
 @pytest.mark.parametrize("in_task", [False, True], ids=["in the process", "in a task of it"])
-def test_a_cancellation_of_a_reader_that_goes_on_loses_no_message(in_task: bool) -> None:
+def test_a_cancellation_of_a_reader_that_goes_on_loses_no_message(
+    scenario: Scenario, in_task: bool
+) -> None:
     for seed in range(5):
         steps = interrupt_everywhere(
-            read_messages, cancel_task, seed=seed, in_task=in_task, resumes=True
+            scenario, cancel_task, seed=seed, in_task=in_task, resumes=True
         )
         assert steps >= 4

@@ -23,7 +23,7 @@ Goal = Callable[[], bool]
 
 
 class Storm:
-    """Two processes that send each other one message after the other, until a goal is reached."""
+    """Two processes that send each other a ball to and fro, until a goal is reached."""
 
     def __init__(self, goal: Goal) -> None:
         self.goal = goal
@@ -39,8 +39,7 @@ class Storm:
 
     def start(self) -> list[Pid]:
         one, other = (process.spawn(self.player, process.self_pid()) for _ in range(2))
-        process.send(one, "ball", other)
-        process.send(other, "ball", one)
+        process.send(one, "ball", other)  # one ball: none of the two ever has a message waiting
         return [one, other]
 
     async def rage(self) -> None:

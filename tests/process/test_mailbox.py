@@ -20,7 +20,7 @@ from perdure import (
 )
 from perdure.process import Exit, Message
 from perdure.testing import simulate, simulated
-from tests.process.probes import drain
+from tests.process.probes import drain, now
 from tests.process.tiny import give, others_rest, wait_forever
 
 
@@ -208,6 +208,31 @@ async def test_listen_refuses_what_is_no_topic(topic: Any) -> None:
         process.listen(topic)
 
 
+# Flush
+
+
+@simulated(settings=Settings(turn_steps=1))
+async def test_unmonitor_in_a_task_takes_back_an_exit_that_the_process_was_about_to_get() -> None:
+    ended = asyncio.get_running_loop().create_future()
+
+    async def target() -> None:
+        await process.inbox().receive()
+        ended.set_result(None)
+
+    async def forget(pid: Pid) -> None:
+        await ended
+        process.unmonitor(pid)
+
+    pid = process.spawn_monitored(target)
+    task = asyncio.create_task(forget(pid))
+    await others_rest()
+    process.send(pid, "end")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await process.events().receive()
+    await task
+
+
 # Order
 
 
@@ -231,6 +256,80 @@ def test_messages_of_one_sender_keep_their_order_in_each_channel(seed: int) -> N
             assert [n for sender, n in rest if sender == label] == [1, 3]
 
     simulate(main, seed=seed)
+
+
+@pytest.mark.parametrize("topic", ["for the inbox", "listened to"])
+@simulated
+async def test_a_reader_that_waits_gets_all_that_is_sent_in_one_turn_in_order(topic: str) -> None:
+    got: list[Any] = []
+
+    async def reader() -> None:
+        channel: Channel[Any] = process.inbox()
+        if topic == "listened to":
+            channel = process.listen(topic, message=True)
+        while True:
+            got.append((await channel.receive()).payload)
+
+    pid = process.spawn(reader)
+    await others_rest()
+    for n in range(5):
+        process.send(pid, topic, n)
+    await others_rest()
+    assert got == [0, 1, 2, 3, 4]
+
+
+@simulated
+async def test_a_reader_interrupted_while_messages_come_gets_them_all_in_order() -> None:
+    got: list[Any] = []
+
+    async def reader() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await process.inbox().receive()
+        while True:
+            got.append((await process.inbox().receive()).payload)
+
+    pid = process.spawn(reader)
+    await others_rest()
+    for n in range(3):
+        process.send(pid, "a", n)
+    pid.target.cancel()
+    await others_rest()
+    assert got == [0, 1, 2]
+
+
+@simulated
+async def test_a_message_that_comes_when_its_reader_waits_elsewhere_is_kept_for_it() -> None:
+    got: list[Any] = []
+
+    async def reader() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await process.inbox().receive()
+        await sleep(2)
+        got.extend([now(), (await process.inbox().receive()).payload])
+
+    pid = process.spawn(reader)
+    await sleep(2)
+    process.send(pid, "a", "kept")
+    await sleep(2)
+    assert got == [3, "kept"]
+
+
+@simulated
+async def test_none_among_the_payloads_keeps_its_place() -> None:
+    got: list[Any] = []
+
+    async def reader() -> None:
+        channel = process.listen("a")
+        while True:
+            got.append(await channel.receive())
+
+    pid = process.spawn(reader)
+    await others_rest()
+    for payload in (None, 1, None, 2):
+        process.send(pid, "a", payload)
+    await others_rest()
+    assert got == [None, 1, None, 2]
 
 
 # Bounds

@@ -24,6 +24,7 @@ from perdure.otp.spec import (
 from perdure.otp.strategy import Fate, Intensity, Strategy, fate
 from perdure.otp.via import Via
 from perdure.otp.ward import ChildInfo, Counts, Ward, count
+from perdure.process.death import kill
 from perdure.process.process import Process
 
 # The requests
@@ -71,14 +72,24 @@ class DynamicChildren(Oversight):
             NoProcess: The supervisor is stopping.
         """
         if self.ending:
-            raise NoProcess(self.me.pid, "start a child, for it is stopping")
+            raise self._stops()
         if self.max_children is not None and len(self.children) >= self.max_children:
             raise MaxChildren(
                 f"{self.label} has {len(self.children)} children, and may have no more"
             )
 
+    def _stops(self) -> NoProcess:
+        return NoProcess(self.me.pid, "start a child, for it is stopping")
+
     def admit(self, spec: ChildSpec, process: Process) -> Ward:
-        """Take in a process that was just born, at once and without a request."""
+        """Take in a process that was just born, at once and without a request.
+
+        Raises:
+            NoProcess: The supervisor is stopping; the process is killed before it runs a line.
+        """
+        if self.ending:
+            kill(process, "its supervisor is stopping")
+            raise self._stops()
         ward = Ward(spec)
         self.adopt(ward, process.pid, process.pid)
         self.children[process.pid] = ward

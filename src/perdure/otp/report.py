@@ -4,6 +4,7 @@ The traceback of a crash is in the report of the process that crashed, which com
 """
 
 import logging
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -27,57 +28,58 @@ GIVE_UP_EVENT = ("perdure", "supervisor", "give_up")
 def restarts(oversight: "Oversight", ward: Ward, reason: BaseException | None) -> None:
     """Tell that a child ended and is restarted."""
     _tell(RESTART_EVENT, oversight, ward, reason)
-    _log.log(
-        logging.INFO if is_planned(reason) else logging.WARNING,
-        "%s restarts a child\n%s",
-        _who(oversight),
-        _circumstances(oversight, ward, reason),
-    )
-
-
-def gave_up(oversight: "Oversight", ward: Ward, reason: BaseException | None) -> None:
-    """Tell that there were too many restarts."""
-    _tell(GIVE_UP_EVENT, oversight, ward, reason)
-    _log.error(
-        "%s gives up: it stops all its children and ends\n%s",
-        _who(oversight),
-        _circumstances(oversight, ward, reason),
-    )
+    level = logging.INFO if is_planned(reason) else logging.WARNING
+    _write(level, oversight, "restarts a child", ward, reason)
 
 
 def restart_failed(oversight: "Oversight", ward: Ward, error: StartError) -> None:
     """Tell that a child could not be started again, and that it will be tried once more."""
     _tell(RETRY_EVENT, oversight, ward, error.reason)
-    _log.warning(
-        "%s could not restart a child and tries again\n%s",
-        _who(oversight),
-        _circumstances(oversight, ward, error.reason),
-    )
+    what = "could not restart a child and tries again"
+    _write(logging.WARNING, oversight, what, ward, error.reason)
+
+
+def gave_up(oversight: "Oversight", ward: Ward, reason: BaseException | None) -> None:
+    """Tell that there were too many restarts."""
+    _tell(GIVE_UP_EVENT, oversight, ward, reason)
+    what = "gives up: it stops all its children and ends"
+    _write(logging.ERROR, oversight, what, ward, reason)
 
 
 def stopped(oversight: "Oversight", ward: Ward, process: Process) -> None:
     """Tell that a child that was to stop did not stop as it should."""
     error = process.outcome.error if process.outcome is not None else None
-    if is_planned(error) or ward.spec.shutdown is BRUTAL_KILL:
-        return
-    _log.warning(
-        "%s stopped a child, which ended otherwise than asked\n%s",
-        _who(oversight),
-        _circumstances(oversight, ward, error),
-    )
+    if not is_planned(error) and ward.spec.shutdown is not BRUTAL_KILL:
+        what = "stopped a child, which ended otherwise than asked"
+        _write(logging.WARNING, oversight, what, ward, error)
 
 
 def place(oversight: "Oversight", ward: Ward) -> str:
     """Say under whom a child runs, since when, and how often it was restarted: for its crash."""
     return (
-        f"{_who(oversight)} as {ward.spec.id!r}, {ward.spec.restart}, "
+        f"{_who(oversight)} as {safe_text(ward.spec.id)}, {ward.spec.restart}, "
         f"since {_since(oversight, ward)}, restarted {_times(ward.restarts)} before"
     )
 
 
 def unknown_message(oversight: "Oversight", message: object) -> None:
     """Tell that somebody sent to a supervisor what it has no use for."""
-    _log.warning("%s got a message and ignores it: %s", _who(oversight), safe_text(message))
+    with suppress(Exception):
+        _log.warning("%s got a message and ignores it: %s", _who(oversight), safe_text(message))
+
+
+def _write(
+    level: int, oversight: "Oversight", what: str, ward: Ward, reason: BaseException | None
+) -> None:
+    if oversight.me.runtime.settings.report_crashes:
+        with suppress(Exception):  # no broken log handler ends a supervisor
+            _log.log(
+                level,
+                "%s %s\n%s",
+                _who(oversight),
+                what,
+                _circumstances(oversight, ward, reason),
+            )
 
 
 def _tell(
@@ -98,7 +100,7 @@ def _who(oversight: "Oversight") -> str:
 def _circumstances(oversight: "Oversight", ward: Ward, reason: BaseException | None) -> str:
     limit = oversight.intensity
     return (
-        f"  child: {ward.spec.id!r}, {ward.spec.restart} {ward.spec.type}\n"
+        f"  child: {safe_text(ward.spec.id)}, {ward.spec.restart} {ward.spec.type}\n"
         f"  why: {describe(reason)}\n"
         f"  since: {_since(oversight, ward)}, restarted {_times(ward.restarts)} before\n"
         f"  restarts of all children: {len(oversight.history)} in the last "
