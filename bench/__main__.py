@@ -8,11 +8,12 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import kernel
+from bench import kernel, otp
 from bench.outcome import Options, Outcome
 
 BENCHES: dict[str, Callable[[Options], Outcome]] = {
     "kernel": kernel.run,
+    "otp": otp.run,
 }
 
 

@@ -17,7 +17,7 @@ def main(contender: str, workload: str, n: int) -> None:
     module = importlib.import_module(f"bench.contenders.{contender}")
     function: Callable[[int], float] | None = getattr(module, workload, None)
     if function is None:
-        answer: dict[str, object] = {"unsupported": "has no such thing"}
+        answer: dict[str, object] = {"unsupported": "there is none, or it is not written here"}
     else:
         answer = _measure(function, n)
     print(json.dumps(answer), flush=True)

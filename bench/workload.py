@@ -4,14 +4,19 @@ A contender is a module of ``bench.contenders`` with a function for each workloa
 The function gets ``n``, the number of operations, and returns the seconds of the hot part alone
 (``idle``: the bytes); set-up and checks stay outside the clock. One operation is:
 
-============  ==================================================================================
-``pingpong``  one round trip of two messages between two processes
-``call``      one request and reply, with failure at once when the server dies, and a time-out
-``fan_in``    one message of 100 senders to one receiver; a sender yields after each 100 messages
-``spawn``     the start and the normal end of one trivial process
-``cascade``   the death of one process in a chain of linked ones, of which the first is killed
-``idle``      one process that waits on its inbox (resident bytes)
-============  ==================================================================================
+====================  ============================================================================
+``pingpong``          one round trip of two messages between two processes
+``call``              one request and reply; a time-out, and failure at once when the server dies
+``fan_in``            one message of 100 senders to one receiver; a sender yields after each 100
+``spawn``             the start and the normal end of one trivial process
+``cascade``           the death of one process in a chain of linked ones, when the first is killed
+``idle``              one process that waits on its inbox (resident bytes)
+``server_call``       as ``call``, of the ready-made server of the contender
+``agent_update``      one update of a state that a process holds, acknowledged before the next
+``stream_unordered``  one item of an async function over many items, 100 at once
+``stream_ordered``    the same, with the results in the order of the items
+``restart``           a crash of a supervised server, its restart, and an answer of the new one
+====================  ============================================================================
 """
 
 import os
@@ -21,6 +26,9 @@ from pathlib import Path
 SENDERS = 100
 BURST = 100
 CALL_TIMEOUT = 5.0
+WINDOW = 100
+# After so many restarts a new supervisor: some look through the earlier ones at each restart.
+RESTARTS = 50
 
 # The time of the processor, since nothing here waits: what else the machine does counts less.
 clock = time.process_time
@@ -43,3 +51,9 @@ def expect(truth: object, what: str) -> None:
     """Refuse a figure for work that was not done."""
     if not truth:
         raise RuntimeError(f"the work was not done: {what}")
+
+
+def batches(n: int, most: int) -> list[int]:
+    """Split ``n`` operations into equal parts of at most so many, and a rest."""
+    whole, rest = divmod(n, most)
+    return [most] * whole + [rest] * bool(rest)

@@ -5,17 +5,26 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-_SOURCE = Path(__file__).with_name("beam_pingpong.erl")
 # Below the limit of the run, so that no virtual machine outlives the measurement that started it.
 _TIME_LIMIT = 8.0
 
 
 def pingpong(n: int) -> float:
-    """Compile the program, run it, and take the seconds from the line that it prints."""
+    """Two processes."""
+    return _seconds("beam_pingpong", n)
+
+
+def server_call(n: int) -> float:
+    """``gen_server:call``, which monitors the server, with its usual time-out of 5 seconds."""
+    return _seconds("beam_call", n)
+
+
+def _seconds(module: str, n: int) -> float:
+    """Compile a program, run it, and take the seconds from the line that it prints."""
     with tempfile.TemporaryDirectory() as folder:
-        _output("erlc", "-o", folder, str(_SOURCE))
+        _output("erlc", "-o", folder, str(Path(__file__).with_name(f"{module}.erl")))
         options = ("+S", "1", "-noshell", "-pa", folder)
-        line = _output("erl", *options, "-run", "beam_pingpong", "main", str(n))
+        line = _output("erl", *options, "-run", module, "main", str(n))
     return float(json.loads(line)["seconds"])
 
 

@@ -10,7 +10,7 @@ import anyio
 import fauxtp
 from anyio.abc import TaskGroup
 
-from bench.workload import BURST, CALL_TIMEOUT, SENDERS, clock, resident_bytes
+from bench.workload import BURST, CALL_TIMEOUT, SENDERS, clock, expect, resident_bytes
 
 _WHATEVER = (fauxtp.ANY, lambda message: message)
 
@@ -154,3 +154,66 @@ def idle(n: int) -> float:
         return resident_bytes() - before
 
     return _run(parent)
+
+
+# Its call is that of a server already.
+server_call = call
+
+
+class _Holder(fauxtp.GenServer):
+    """An agent by hand: it applies the functions that it is sent."""
+
+    async def init(self) -> int:
+        return 0
+
+    async def handle_call(self, request: Any, _: Any, state: Any) -> tuple[Any, Any]:
+        state = request(state)
+        return state, state
+
+
+def agent_update(n: int) -> float:
+    """``call`` of a server that applies functions."""
+
+    async def client(group: TaskGroup) -> float:
+        agent = await _Holder.start(task_group=group)
+        count = 0
+        began = clock()
+        for _ in range(n):
+            count = await fauxtp.call(agent, lambda state: state + 1, timeout=CALL_TIMEOUT)
+        seconds = clock() - began
+        expect(count == n, "some updates are missing")
+        return seconds
+
+    return _run(client)
+
+
+class _Fragile(_Echo):
+    """A server that reports its start, and crashes when it is told to."""
+
+    def __init__(self, started: Any) -> None:
+        super().__init__()
+        self._started = started
+
+    async def init(self) -> None:
+        self._started.send_nowait(self.pid)
+
+    async def handle_cast(self, request: Any, state: Any) -> Any:
+        raise RuntimeError(request, state)
+
+
+def restart(n: int) -> float:
+    """A child of its ``Supervisor``, which restarts without limit."""
+
+    async def client(group: TaskGroup) -> float:
+        send, receive = anyio.create_memory_object_stream[Any](1)
+        child = fauxtp.ChildSpec(_Fragile, "fragile", (send,))
+        await fauxtp.Supervisor.start([child], task_group=group)
+        server = await receive.receive()
+        began = clock()
+        for number in range(n):
+            await fauxtp.cast(server, "crash")
+            server = await receive.receive()
+            await fauxtp.call(server, number, timeout=CALL_TIMEOUT)
+        return clock() - began
+
+    return _run(client)

@@ -171,3 +171,40 @@ def idle(n: int) -> float:
         return resident_bytes() - before
 
     return _run(parent)
+
+
+# Its call is that of a server already.
+server_call = call
+
+
+class _Holder(metaclass=OTPModule, behavior=GEN_SERVER, version="1.0.0"):
+    """An agent by hand: it applies the functions that it is sent."""
+
+    async def init(self, _: object) -> int:
+        return 0
+
+    async def handle_call(self, request: Any, _: object, state: Any) -> tuple[Any, Any]:
+        state = request(state)
+        return Reply(state), state
+
+    # Every callback must be written in the class itself.
+    handle_cast = _Echo.handle_cast
+    handle_info = _Echo.handle_info
+    terminate = _Echo.terminate
+
+
+def agent_update(n: int) -> float:
+    """``gen_server.call`` of a server that applies functions."""
+    name = atom.ensure("agent")
+
+    async def client() -> float:
+        await gen_server.start(_Holder, None, name=name)
+        count = 0
+        began = clock()
+        for _ in range(n):
+            count = await gen_server.call(name, lambda state: state + 1, timeout=CALL_TIMEOUT)
+        seconds = clock() - began
+        expect(count == n, "some updates are missing")
+        return seconds
+
+    return _run(client)

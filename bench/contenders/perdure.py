@@ -7,8 +7,11 @@ import perdure
 from bench.workload import (
     BURST,
     CALL_TIMEOUT,
+    RESTARTS,
     SENDERS,
+    WINDOW,
     Unsupported,
+    batches,
     clock,
     expect,
     resident_bytes,
@@ -143,3 +146,96 @@ def idle(n: int) -> float:
         return resident_bytes() - before
 
     return perdure.run(parent)
+
+
+class _Echo(perdure.GenServer):
+    async def handle_call(self, request: object, frm: process.Request[Any]) -> object:  # noqa: ARG002
+        return request
+
+
+def server_call(n: int) -> float:
+    """``call`` of a server's handle."""
+
+    async def client() -> float:
+        server = await _Echo.start()
+        began = clock()
+        for number in range(n):
+            await server.call(number, CALL_TIMEOUT)
+        return clock() - began
+
+    return perdure.run(client)
+
+
+def agent_update(n: int) -> float:
+    """``Agent.update``, with its time-out and its monitor."""
+
+    async def client() -> float:
+        agent = await perdure.Agent.start(int)
+        began = clock()
+        for _ in range(n):
+            await agent.update(lambda count: count + 1)
+        seconds = clock() - began
+        expect(await agent.get(lambda count: count) == n, "some updates are missing")
+        return seconds
+
+    return perdure.run(client)
+
+
+async def _identity(item: int) -> int:
+    return item
+
+
+def _stream(n: int, *, ordered: bool) -> float:
+    async def consumer() -> float:
+        total = 0
+        began = clock()
+        stream = perdure.async_stream(range(n), _identity, max_concurrency=WINDOW, ordered=ordered)
+        async with stream as results:
+            async for result in results:
+                total += result.value
+        seconds = clock() - began
+        expect(total == sum(range(n)), "some items are missing")
+        return seconds
+
+    return perdure.run(consumer)
+
+
+def stream_unordered(n: int) -> float:
+    """``async_stream``, each item in a process with a time-out."""
+    return _stream(n, ordered=False)
+
+
+def stream_ordered(n: int) -> float:
+    """``async_stream`` as it is by default."""
+    return _stream(n, ordered=True)
+
+
+class _Fragile(_Echo):
+    """A server that reports its start, and crashes when it is told to."""
+
+    async def init(self, client: process.Pid) -> None:
+        process.send(client, "up", process.self_pid())
+
+    async def handle_cast(self, request: object) -> None:
+        raise RuntimeError(request)
+
+
+def restart(n: int) -> float:
+    """A permanent child of a ``Supervisor``; its crashes are not logged."""
+
+    async def client() -> float:
+        inbox = process.inbox()
+        spec = _Fragile.child(process.self_pid())
+        seconds = 0.0
+        for crashes in batches(n, RESTARTS):
+            async with perdure.Supervisor([spec], max_restarts=crashes):
+                pid = (await inbox.receive()).payload
+                began = clock()
+                for number in range(crashes):
+                    perdure.GenServer.cast(pid, "crash")
+                    pid = (await inbox.receive()).payload
+                    await perdure.GenServer.call(pid, number, CALL_TIMEOUT)
+                seconds += clock() - began
+        return seconds
+
+    return perdure.run(client, settings=perdure.Settings(report_crashes=False))

@@ -2,8 +2,11 @@
 
 import asyncio
 import itertools
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
 
-from bench.workload import BURST, CALL_TIMEOUT, SENDERS, clock, expect, resident_bytes
+from bench.workload import BURST, CALL_TIMEOUT, SENDERS, WINDOW, clock, expect, resident_bytes
 
 
 def pingpong(n: int) -> float:
@@ -32,7 +35,7 @@ class _Server:
     """A task that answers requests; a caller learns of its death at once."""
 
     def __init__(self) -> None:
-        self.inbox: asyncio.Queue[tuple[object, asyncio.Future[object]]] = asyncio.Queue()
+        self.inbox: asyncio.Queue[Any] = asyncio.Queue()
         self.task = asyncio.create_task(self._serve())
 
     async def _serve(self) -> None:
@@ -40,6 +43,9 @@ class _Server:
             request, reply = await self.inbox.get()
             if not reply.done():
                 reply.set_result(request)
+
+    def crash(self) -> None:
+        self.inbox.put_nowait(None)  # no pair: taking it apart fails
 
     async def call(self, request: object) -> object:
         reply: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -156,3 +162,115 @@ def idle(n: int) -> float:
         return used
 
     return asyncio.run(parent())
+
+
+# There is no ready-made server: the one by hand is the server.
+server_call = call
+
+
+def agent_update(n: int) -> float:
+    """A queue of functions and a future for each; without a time-out or a notice of death."""
+
+    async def agent(inbox: asyncio.Queue[Any]) -> None:
+        state = 0
+        while True:
+            function, done = await inbox.get()
+            state = function(state)
+            if not done.done():
+                done.set_result(None)
+
+    async def client() -> float:
+        loop = asyncio.get_running_loop()
+        inbox: asyncio.Queue[Any] = asyncio.Queue()
+        task = asyncio.create_task(agent(inbox))
+        began = clock()
+        for _ in range(n):
+            done: asyncio.Future[None] = loop.create_future()
+            inbox.put_nowait((lambda count: count + 1, done))
+            await done
+        seconds = clock() - began
+        task.cancel()
+        return seconds
+
+    return asyncio.run(client())
+
+
+async def _identity(item: int) -> int:
+    return item
+
+
+async def _unordered(items: Iterable[int]) -> AsyncIterator[int]:
+    """Give results as they come: a finished task puts itself into a queue.
+
+    The running ones are only counted, the cheapest that works: the loop holds each that is ready.
+    """
+    finished: asyncio.Queue[asyncio.Task[int]] = asyncio.Queue()
+    running = 0
+    for item in items:
+        if running == WINDOW:
+            yield (await finished.get()).result()
+            running -= 1
+        asyncio.create_task(_identity(item)).add_done_callback(finished.put_nowait)
+        running += 1
+    for _ in range(running):
+        yield (await finished.get()).result()
+
+
+async def _ordered(items: Iterable[int]) -> AsyncIterator[int]:
+    """Give results in order: the oldest task is waited for."""
+    running: deque[asyncio.Task[int]] = deque()
+    for item in items:
+        if len(running) == WINDOW:
+            yield await running.popleft()
+        running.append(asyncio.create_task(_identity(item)))
+    while running:
+        yield await running.popleft()
+
+
+def _consume(stream: Callable[[Iterable[int]], AsyncIterator[int]], n: int) -> float:
+    async def consumer() -> float:
+        total = 0
+        began = clock()
+        async for result in stream(range(n)):
+            total += result
+        seconds = clock() - began
+        expect(total == sum(range(n)), "some items are missing")
+        return seconds
+
+    return asyncio.run(consumer())
+
+
+def stream_unordered(n: int) -> float:
+    """A window of tasks and a queue of the finished ones; without a time-out."""
+    return _consume(_unordered, n)
+
+
+def stream_ordered(n: int) -> float:
+    """A window of tasks in order; without a time-out."""
+    return _consume(_ordered, n)
+
+
+def restart(n: int) -> float:
+    """A task that starts another one whenever that has crashed; nothing counts the crashes."""
+    started: asyncio.Queue[_Server] = asyncio.Queue()
+
+    async def supervisor() -> None:
+        while True:
+            server = _Server()
+            started.put_nowait(server)
+            await asyncio.wait([server.task])
+            server.task.exception()  # seen: asyncio does not log it
+
+    async def client() -> float:
+        task = asyncio.create_task(supervisor())
+        server = await started.get()
+        began = clock()
+        for number in range(n):
+            server.crash()
+            server = await started.get()
+            await server.call(number)
+        seconds = clock() - began
+        task.cancel()
+        return seconds
+
+    return asyncio.run(client())

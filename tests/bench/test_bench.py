@@ -7,8 +7,8 @@ import pytest
 
 from bench import kernel
 from bench.__main__ import BENCHES, main
+from bench.comparison import Plan
 from bench.contenders import RAW_ASYNCIO, Contender, choose
-from bench.kernel import Plan
 from bench.outcome import Goal, Options, Outcome
 from bench.runner import Results, Trial, TrialFailed, run_rounds, run_trial
 from bench.table import render

@@ -2,49 +2,37 @@
 
 import asyncio
 import types
-from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+)
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from perdure.process.current import current_waiter
-from perdure.process.waiter import NOBODY, Waiter
+from perdure.process.waiter import NOBODY
 
 A = TypeVar("A")
-A_co = TypeVar("A_co", covariant=True)
 
 NOT_YET: Any = object()
 """What a feed gives when its next value is still to come."""
 
 
-class Feed(Protocol[A_co]):
-    """The input of a stream."""
-
-    def take(self, waiter: Waiter) -> A_co:
-        """Give the next value, or `NOT_YET` and wake the waiter when it is there.
-
-        Raises:
-            StopIteration: There are no more.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Let go of the input."""
-
-
 class PlainFeed(Generic[A]):
     """Takes values from an iterable."""
 
-    __slots__ = ("_iterator",)
+    __slots__ = ("take",)
 
     def __init__(self, items: Iterable[A]) -> None:
-        self._iterator: Iterator[A] = iter(items)
-
-    def take(self, waiter: Waiter) -> A:  # noqa: ARG002 - it never waits
-        """Give the next value."""
-        return next(self._iterator)
+        self.take: Callable[[], A] = iter(items).__next__  # without a call around it
 
     async def close(self) -> None:
         """Let go: a generator that nobody else holds runs its cleanup now."""
-        self._iterator = iter(())
+        nothing: Iterator[A] = iter(())
+        self.take = nothing.__next__
 
 
 class AsyncFeed(Generic[A]):
@@ -55,19 +43,19 @@ class AsyncFeed(Generic[A]):
     and cancel scopes in the input are entered and left by the same task.
     """
 
-    __slots__ = ("_asked", "_ended", "_error", "_items", "_task", "_value", "_waiter", "_wanted")
+    __slots__ = ("_asked", "_ended", "_error", "_items", "_task", "_value", "_wake", "_wanted")
 
-    def __init__(self, items: AsyncIterable[A]) -> None:
+    def __init__(self, items: AsyncIterable[A], wake: Callable[[], None]) -> None:
         self._items: AsyncIterator[A] = aiter(items)
         self._value: Any = NOT_YET
         self._error: BaseException | None = None
         self._ended = False
         self._wanted = False
-        self._waiter = NOBODY  # the consumer's, told of a value
+        self._wake = wake  # tells the consumer of a value
         self._asked = NOBODY  # the task's, told of a wish
         self._task: asyncio.Task[None] | None = None
 
-    def take(self, waiter: Waiter) -> A:
+    def take(self) -> A:
         """Give the value that is there, or wish for one."""
         if self._value is not NOT_YET:
             value, self._value = self._value, NOT_YET
@@ -77,7 +65,6 @@ class AsyncFeed(Generic[A]):
             raise error
         if self._ended:
             raise StopIteration
-        self._waiter = waiter
         self._wanted = True
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -95,14 +82,13 @@ class AsyncFeed(Generic[A]):
         finally:
             await _close(self._items)
             self._ended = True
-            if self._waiter is not NOBODY:
-                self._waiter.wake()
+            self._wake()
 
     async def _pump(self) -> None:
         async for value in self._items:
             self._value = value
             self._wanted = False
-            self._waiter.wake()
+            self._wake()
             await self._wish()
 
     @types.coroutine
@@ -116,7 +102,6 @@ class AsyncFeed(Generic[A]):
 
     async def close(self) -> None:
         """Stop the input, and wait for its cleanup."""
-        self._waiter = NOBODY
         self._ended = True
         task, self._task = self._task, None
         if task is None:
@@ -135,10 +120,14 @@ async def _close(items: AsyncIterator[Any]) -> None:
         await close()
 
 
-def feed_of(items: Iterable[A] | AsyncIterable[A]) -> Feed[A]:
-    """Open an input."""
+Feed: TypeAlias = PlainFeed[A] | AsyncFeed[A]
+"""The input of a stream: `take` gives the next value, or `NOT_YET`, or raises StopIteration."""
+
+
+def feed_of(items: Iterable[A] | AsyncIterable[A], wake: Callable[[], None]) -> Feed[A]:
+    """Open an input; `wake` tells that a value has come which was not there yet."""
     if isinstance(items, AsyncIterable):
-        return AsyncFeed(items)
+        return AsyncFeed(items, wake)
     return PlainFeed(items)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
 
 from perdure.base.duration import Duration, seconds
 from perdure.base.result import Exited, Ok
-from perdure.otp.feed import check_items, feed_of
+from perdure.otp.feed import check_items
 from perdure.otp.window import Progress, Rules, Window
 from perdure.process.birth import check_function
 from perdure.process.current import current
@@ -106,8 +106,7 @@ class AsyncStream(Generic[T]):
 
     def _open(self) -> Window:
         items, self._items = self._items, None
-        feed = feed_of(() if items is None else items)
-        self._window = window = Window(self._fn, feed, self._rules)
+        self._window = window = Window(self._fn, () if items is None else items, self._rules)
         return window
 
     async def aclose(self) -> None:

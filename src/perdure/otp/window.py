@@ -9,15 +9,21 @@ An item that ends only notes its result and wakes the consumer.
 import asyncio
 import types
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import AsyncIterable, Callable, Generator, Iterable
+from contextvars import copy_context
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
+from perdure.base import telemetry
 from perdure.base.duration import spell
 from perdure.base.errors import NotOwner, Shutdown, TaskExit, TaskTimeout, safe_text
+from perdure.base.pid import Pid
 from perdure.base.result import Exited
 from perdure.otp.collector import callers_of, consume_link, result_of, untie
-from perdure.otp.feed import NOT_YET, Feed
-from perdure.process.birth import PLAIN, Function, give_birth
+from perdure.otp.feed import NOT_YET, Feed, feed_of
+from perdure.otp.lane import Lane
+from perdure.process.birth import PLAIN, SPAWN_EVENT, Function, give_birth, make_coroutine
 from perdure.process.current import CURRENT, current, current_waiter
 from perdure.process.death import kill
 from perdure.process.event import ExitResult
@@ -46,18 +52,17 @@ class Rules(NamedTuple):
     outlives: bool = False  # items go on when the consumer dies
 
 
-class Item:
+class Item(Struct, eq=False):
     """One element of the input, the process that works on it, and its result."""
 
-    __slots__ = ("callers", "late", "process", "result", "value", "window")
-
-    def __init__(self, window: "Window", value: object) -> None:
-        self.window = window
-        self.callers = window.callers
-        self.value = value
-        self.process: Process | None = None
-        self.result: Any = None
-        self.late = False
+    window: "Window"
+    callers: tuple[Pid, ...]
+    args: tuple[Any]
+    code: Any = None  # until it has begun
+    context: Any = None
+    process: Process | None = None  # while it runs
+    result: Any = None
+    late: bool = False
 
     def collect(self, process: Process, outcome: ExitResult) -> None:
         """Note the result; called by the death of the process."""
@@ -74,10 +79,13 @@ class Window:
     """The state of one run of a stream."""
 
     __slots__ = (
+        "_calm",
         "_closed",
         "_feed",
         "_fn",
         "_input_ended",
+        "_lane",
+        "_ordinary",
         "_owner",
         "_queue",
         "_reported",
@@ -88,14 +96,20 @@ class Window:
         "_trouble",
         "_waiter",
         "callers",
+        "finished",
+        "waiting",
     )
 
-    def __init__(self, fn: Function, feed: Feed[Any], rules: Rules) -> None:
+    def __init__(
+        self, fn: Function, items: Iterable[Any] | AsyncIterable[Any], rules: Rules
+    ) -> None:
         owner = current("a stream")
         self._owner = owner
         self._fn = fn
-        self._feed = feed
+        self._feed: Feed[Any] = feed_of(items, self.wake)
         self._rules = rules
+        self._calm = rules.progress is None  # nothing to attend to but results
+        self._ordinary = rules.launch is not None or rules.fail_fast
         self._running: dict[Item, None] = {}  # in the order of their start
         # What is to be given: ordered, all that was started; else what has ended.
         self._queue: deque[Item] = deque()
@@ -107,97 +121,125 @@ class Window:
         self._waiter: Waiter | None = None
         self._closed = False
         self.callers = (owner.pid, *callers_of(owner))
+        self.waiting: deque[Item] = deque()  # pulled, and not begun
+        self.finished = None if rules.ordered else self._queue
+        self._lane = Lane(owner, fn, self)
         owner.tie().at_death(self._orphaned)
 
     # What the consumer does
 
     @types.coroutine
-    def next(self) -> Generator[Any, None, Any]:
+    def next(self) -> Generator[Any, None, Any]:  # noqa: C901 - the core loop, on one screen
         """Give the next result.
 
         Raises:
             StopAsyncIteration: There are no more.
         """
-        if CURRENT.get(None) is not self._owner:
-            raise NotOwner(f"this stream is read by {self._owner.pid}: another cannot join in")
-        if self._closed:
-            raise StopAsyncIteration
-        if self._waiter is not None:
-            raise RuntimeError("this stream is already being read by another task")
+        if CURRENT.get(None) is not self._owner or self._waiter is not None:
+            raise self._not_yours()
+        queue = self._queue
         try:
-            item = yield from self._next_item()
+            while not self._closed:
+                if not self._input_ended:
+                    self._fill()
+                if not self._calm:
+                    self._attend()
+                if queue and queue[0].result is not None:
+                    return queue.popleft().result
+                if self._input_ended and not self._running and not self.waiting:
+                    break
+                yield from self._pause()
         except asyncio.CancelledError:
             raise  # only this wait was interrupted: the stream can be read on
         except BaseException:
             yield from self.close().__await__()
             raise
-        if item is None:
-            yield from self.close().__await__()
-            raise StopAsyncIteration
-        return item.result
+        yield from self.close().__await__()
+        raise StopAsyncIteration
 
-    def _next_item(self) -> Generator[Any, None, Item | None]:
+    def _attend(self) -> None:
+        if self._trouble is not None:
+            raise self._trouble
+        if self._rules.progress is not None:
+            self._tell_progress(self._rules.progress)
+
+    def _pause(self) -> Generator[Any, None, None]:
         waiter = self._waiter = current_waiter()
-        queue = self._queue
         try:
-            while True:
-                if self._trouble is not None:
-                    raise self._trouble
-                if not self._input_ended and self._has_room():
-                    self._fill(waiter)
-                if self._rules.progress is not None:
-                    self._tell_progress(self._rules.progress)
-                if queue and queue[0].result is not None:
-                    return queue.popleft()
-                if self._input_ended and not self._running and not queue:
-                    return None
-                yield waiter.pause()
+            yield waiter.pause()
         finally:
             self._waiter = None
 
-    def _has_room(self) -> bool:
-        """Tell whether the next input may be pulled.
+    def wake(self) -> None:
+        """Let the consumer look again, if it waits."""
+        if self._waiter is not None:
+            self._waiter.wake()
+
+    def _not_yours(self) -> Exception:
+        if CURRENT.get(None) is not self._owner:
+            return NotOwner(f"this stream is read by {self._owner.pid}: another cannot join in")
+        return RuntimeError("this stream is already being read by another task")
+
+    def _fill(self) -> None:
+        """Pull and start what there is room for."""
+        take, waiting, ordered = self._feed.take, self.waiting, self._rules.ordered
+        ordinary = self._ordinary or telemetry.has_handlers(SPAWN_EVENT)
+        for _ in range(self._room()):
+            try:
+                value = take()
+            except StopIteration:
+                self._input_ended = True
+                break
+            if value is NOT_YET:
+                break
+            if ordinary:
+                item = self._start_ordinary(value)
+            else:
+                code = make_coroutine(self._fn, (value,))
+                item = Item(self, self.callers, (value,), code, copy_context())
+                waiting.append(item)
+            self._started += 1
+            if ordered:
+                self._queue.append(item)
+        if waiting:
+            self._lane.rouse()
+
+    def _room(self) -> int:
+        """Count what may be pulled.
 
         What waits to be given counts too, or a slow consumer would collect results without end.
         Only while the first in order is missing, those behind it may run ahead.
         """
-        rules, queue = self._rules, self._queue
-        if not rules.ordered:
-            return len(self._running) + len(queue) < rules.max_concurrency
-        if len(queue) < rules.max_concurrency:
-            return True
-        return queue[0].result is None and len(self._running) < rules.max_concurrency
+        queue, most = self._queue, self._rules.max_concurrency
+        if not self._rules.ordered:
+            return most - len(self._running) - len(self.waiting) - len(queue)
+        if len(queue) >= most and queue[0].result is None:
+            return most - len(self._running) - len(self.waiting)
+        return most - len(queue)
 
-    def _fill(self, waiter: Waiter) -> None:
-        while self._has_room():
-            try:
-                value = self._feed.take(waiter)
-            except StopIteration:
-                self._input_ended = True
-                return
-            if value is NOT_YET:
-                return
-            self._start(Item(self, value))
-
-    def _start(self, item: Item) -> None:
+    def _start_ordinary(self, value: object) -> Item:
+        """Start an item that needs a process before it runs: for its supervisor, or its link."""
         owner, rules = self._owner, self._rules
-        if rules.launch is None:
-            process = give_birth(owner.runtime, owner, self._fn, (item.value,), PLAIN)
+        if rules.launch is not None:
+            process = rules.launch(self._fn, value)
         else:
-            process = rules.launch(self._fn, item.value)
+            process = give_birth(owner.runtime, owner, self._fn, (value,), PLAIN)
+        process.collector = item = Item(self, self.callers, (value,))
         if rules.fail_fast:
             link(owner, process)
-        process.collector = item
+        self.began(item, process)
+        return item
+
+    def began(self, item: Item, process: Process) -> None:
+        """Note that an item has a process of its own."""
         item.process = process
-        self._started += 1
         self._running[item] = None
-        if self._rules.ordered:
-            self._queue.append(item)
         if self._timer is None and self._rules.timeout is not None:
             self._arm(item, self._rules.timeout)
 
     def _tell_progress(self, progress: Progress) -> None:
-        now = (self._started - len(self._running), self._started)
+        done = self._started - len(self._running) - len(self.waiting)
+        now = (done, self._started)
         if now != self._reported:
             self._reported = now
             progress(*now)
@@ -205,12 +247,11 @@ class Window:
     # What items do when they end
 
     def ended(self, item: Item) -> None:
-        """Note that an item has its result."""
+        """Note that an item has its result, and no process any more."""
         del self._running[item]
-        if not self._rules.ordered:
-            self._queue.append(item)
-        if self._waiter is not None:
-            self._waiter.wake()
+        if self.finished is not None:
+            self.finished.append(item)
+        self.wake()
 
     def failed(self, item: Item, process: Process, how: Exited[Any]) -> Exited[Any]:
         """Say what is given for an item that failed."""
@@ -219,10 +260,12 @@ class Window:
         if item.late:
             reason = TimeoutError(f"not done within {spell(rules.timeout)}")
             if rules.exit_on_timeout:
-                self._trouble = TaskTimeout(reason, f"item {safe_text(item.value)} of a stream")
+                self._calm = False
+                self._trouble = TaskTimeout(reason, f"item {safe_text(item.args[0])} of a stream")
         elif self._takes_failure_of(process):
-            self._trouble = TaskExit(reason, f"item {safe_text(item.value)} of a stream")
-        return Exited((item.value, reason)) if rules.zip_input_on_exit else Exited(reason)
+            self._calm = False
+            self._trouble = TaskExit(reason, f"item {safe_text(item.args[0])} of a stream")
+        return Exited((item.args[0], reason)) if rules.zip_input_on_exit else Exited(reason)
 
     def _takes_failure_of(self, process: Process) -> bool:
         """Tell whether the consumer waits for just this, so that it does not die of the link."""
@@ -281,12 +324,19 @@ class Window:
             untie(self._owner, process.pid)
 
     def _release(self) -> None:
+        self._forget_waiting()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         bonds = self._owner.bonds
         if bonds is not None and bonds.releases and self._orphaned in bonds.releases:
             bonds.releases.remove(self._orphaned)
+
+    def _forget_waiting(self) -> None:
+        for item in self.waiting:
+            item.code.close()
+        self.waiting.clear()
+        self._lane.drop()
 
     @types.coroutine
     def _gone(self) -> Generator[Any, None, None]:
@@ -302,6 +352,7 @@ class Window:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._forget_waiting()
         if self._rules.outlives:
             return
         outcome = self._owner.outcome
