@@ -102,7 +102,7 @@ def test_subclasses_of_numbers_are_numbers() -> None:
         ("5s ", "unknown unit 's '"),
         ("5 s", "unknown unit ' s'"),
         ("5S", "unknown unit 'S'"),
-        ("3d", "unknown unit 'd'"),
+        ("3w", "unknown unit 'w'"),
         ("1s-2s", "unknown unit 's-'"),
         ("1e3s", "unknown unit 'e'"),
         ("5s\n", "unknown unit"),

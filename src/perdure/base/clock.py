@@ -37,3 +37,18 @@ class SystemClock:
     monotonic_ns = staticmethod(machine.monotonic_ns)
     time = staticmethod(machine.time)
     time_ns = staticmethod(machine.time_ns)
+
+
+class BootClock:
+    """Counts from the start of the machine, sleep included: no set wall clock moves it.
+
+    All processes of one machine read the same time, until it starts anew.
+    """
+
+    __slots__ = ()
+
+    @staticmethod
+    def seconds() -> float:
+        """Seconds since the machine started."""
+        clock = getattr(machine, "CLOCK_BOOTTIME", machine.CLOCK_MONOTONIC)
+        return machine.clock_gettime(clock)

@@ -16,7 +16,7 @@ CACHED_TEXTS = 512  # a program has far fewer durations in its source
 
 _ACCEPTED = (
     "give seconds as a number, a timedelta, or text with units"
-    ' such as "100ms" or "1m30s" (ns us \u00b5s ms s m h)'
+    ' such as "100ms" or "1m30s" (ns us \u00b5s ms s m h d)'
 )
 _LARGEST = sys.float_info.max
 _NANOSECONDS = 10**9
@@ -29,6 +29,7 @@ _UNITS = {
     "s": Fraction(1),
     "m": Fraction(60),
     "h": Fraction(3600),
+    "d": Fraction(86_400),  # of 24 hours: what a job sleeps for
 }
 _PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([^0-9.]*)")
 

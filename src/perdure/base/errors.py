@@ -16,6 +16,9 @@
      ├── ChildError                 a supervisor's child is not in the state that was asked for
      ├── BadReturn                  a callback returned what it may not return
      ├── SnapshotError              a saved state cannot be read or written
+     ├── HostBusy                   a worker of a host is slower than those who send to it
+     ├── NotPortable                your code: a thing that cannot cross to another OS process
+     ├── EntriesError               your files: entries with mistakes, all of them told at once
      └── CallExit                   a request will get no answer; `reason` says why
           ├── NoServer              … nobody has the name; also a NotRegistered
           ├── TaskExit              … the task ended without a result
@@ -25,14 +28,50 @@
     ProcessExit(BaseException)      reasons why a process ended; `except Exception` lets them pass
      ├── Shutdown                   planned: somebody asked for the end
      ├── Killed                     forced: it was killed
+     ├── HostDown                   the OS process or thread that it ran in is gone
      └── LinkedProcessDown          a linked process died, and this one with it
+
+    RemoteError(Exception)          stands for an exception that could not cross as it was
+
+    JobError(Exception)             durable jobs: drawn in `base/job_errors.py`
 
 An exit reason is any exception, or None for a normal end.
 """
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Iterable
+from typing import Literal, NamedTuple
 
+# One place to import errors from, in two files.
+# pyright: reportUnusedImport=false
+from perdure.base.job_errors import (  # noqa: F401
+    ApprovalExpired,
+    ApprovalRejected,
+    ArgumentError,
+    BudgetExceeded,
+    DefinitionError,
+    Drift,
+    EffectInDoubt,
+    IllegalTransition,
+    JobError,
+    JobFailed,
+    JobNotFound,
+    KeyConflict,
+    LeaseLost,
+    PayloadTooLarge,
+    Permanent,
+    PlanError,
+    Refused,
+    SchemaError,
+    StepFailed,
+    StepTimeout,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnreachable,
+    UnknownName,
+    Unstorable,
+    WrongType,
+)
 from perdure.base.pid import Pid
 
 
@@ -142,6 +181,46 @@ class SnapshotError(ProcError):
     """A saved state cannot be read or written."""
 
 
+class Mistake(NamedTuple):
+    """One thing that is wrong in entries, and what to write instead."""
+
+    file: str
+    line: int  # 0: the entries are no file
+    entry: str  # "": it is no part of one entry
+    text: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        return (
+            f"{where}: entry {self.entry}: {self.text}" if self.entry else f"{where}: {self.text}"
+        )
+
+
+class EntriesError(ProcError):
+    """Entries have mistakes; nothing of them was started. `mistakes` are all that were found."""
+
+    def __init__(self, mistakes: Iterable[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        number = len(self.mistakes)
+        title = "a mistake in the entries" if number == 1 else f"{number} mistakes in the entries"
+        super().__init__("\n  ".join([f"{title}:", *map(str, self.mistakes)]))
+
+
+class HostBusy(ProcError):
+    """So many signals wait for a worker of a host that it takes no more."""
+
+    def __init__(self, host: str, waiting: int) -> None:
+        super().__init__(
+            f"{waiting} signals wait for a worker of host {host!r}, and it takes no more: "
+            "let receivers answer before more is sent, or raise queue_size"
+        )
+        self.host = host
+
+
+class NotPortable(ProcError, TypeError):
+    """A function or a value cannot cross to another OS process."""
+
+
 class CallExit(ProcError):
     """A request will get no answer; `reason` is why (None: the other side ended normally)."""
 
@@ -190,6 +269,32 @@ class Killed(ProcessExit):
     def __init__(self, detail: object = None) -> None:
         super().__init__("killed" if detail is None else f"killed: {detail}")
         self.detail = detail
+
+
+class HostDown(ProcessExit):
+    """The worker of a host that the process ran in is gone, and all its processes with it.
+
+    `cause` says why: killed by a signal, ended by itself, blocked for too long.
+    """
+
+    def __init__(self, host: str, worker: str, cause: str) -> None:
+        super().__init__(f"worker {worker} of host {host!r} is down: {cause}")
+        self.host = host
+        self.worker = worker
+        self.cause = cause
+
+
+class RemoteError(Exception):
+    """Stands for an exception of another OS process that could not cross as it was.
+
+    `kind` is the name of its class, `text` what it said, `trace` where it was raised.
+    """
+
+    def __init__(self, kind: str, text: str, trace: str = "") -> None:
+        super().__init__(f"{kind}: {text}" if text else kind)
+        self.kind = kind
+        self.text = text
+        self.trace = trace
 
 
 class LinkedProcessDown(ProcessExit):

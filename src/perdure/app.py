@@ -1,0 +1,323 @@
+"""App: definitions, a store, and a worker in one object.
+
+app = App("sqlite:///perdure.db")
+
+@app.step
+async def greet(ctx: StepContext, name: str) -> str:
+    return f"hello {name}"
+
+@app.job
+async def welcome(ctx: JobContext, name: str) -> str:
+    return await ctx.run(greet, name)
+
+print(app.run_sync(welcome, "Kim"))
+"""
+
+import contextlib
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from typing import Any, ParamSpec, Self, TypeVar, cast, overload
+
+from perdure.base.codec import LIMITS, Limits, digest
+from perdure.base.duration import Duration, seconds
+from perdure.base.errors import NotInProcess
+from perdure.base.settings import Settings
+from perdure.engine.handle import Handle
+from perdure.engine.node import Node
+from perdure.engine.settings import WorkerSettings
+from perdure.engine.submission import new_id
+from perdure.engine.worker import working
+from perdure.jobs.cron import CatchUp, check_cron, next_time
+from perdure.jobs.definition import JobDefinition
+from perdure.jobs.model import Job, NewJob, QueueLimit, Schedule
+from perdure.jobs.plan import Plan
+from perdure.jobs.query import JobQuery
+from perdure.jobs.registry import Registry
+from perdure.process.current import current
+from perdure.process.event import Cancel
+from perdure.process.messaging import events
+from perdure.process.run import run
+from perdure.process.runtime import Runtime
+from perdure.store.open import open_store
+from perdure.store.port import Store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# What a worker gets to come to its end after it was told to, on top of its own grace.
+_STOP_MARGIN = 10.0
+
+
+class App(Registry):
+    """A registry of steps and jobs with a store to keep them in."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        worker: WorkerSettings | None = None,
+        queues: Mapping[str, QueueLimit] | Iterable[str] = ("default",),
+        limits: Limits = LIMITS,
+    ) -> None:
+        """Describe the app; nothing is opened yet.
+
+        Args:
+            url: Where jobs are kept: `sqlite:///file.db` or `postgresql://…`.
+            worker: The bounds of a worker of this app.
+            queues: The queues that its workers serve, with limits if there are any.
+            limits: The largest payloads.
+        """
+        super().__init__()
+        self.url = url
+        self.limits = limits
+        self.worker_settings = worker or WorkerSettings()
+        self.queues = _limited(queues)
+        self._store: Store | None = None
+        self._nodes: list[Node] = []
+
+    # Open and close
+
+    async def store(self) -> Store:
+        """Give the store, opened when first needed."""
+        if self._store is None:
+            store = open_store(self.url)
+            await store.open()
+            self._store = store
+        return self._store
+
+    async def close(self) -> None:
+        """Let the store go."""
+        store, self._store = self._store, None
+        if store is not None:
+            await store.close()
+
+    async def __aenter__(self) -> Self:
+        await self.store()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # Submit and find
+
+    @overload
+    async def submit(
+        self,
+        job: JobDefinition[P, R],
+        *args: Any,
+        tenant: str = ...,
+        user: str = ...,
+        key: str | None = ...,
+        queue: str | None = ...,
+        priority: int | None = ...,
+        delay: Duration = ...,
+        deadline: Duration = ...,
+        **kwargs: Any,
+    ) -> Handle[R]: ...
+
+    @overload
+    async def submit(
+        self,
+        job: Plan,
+        *,
+        tenant: str = ...,
+        user: str = ...,
+        key: str | None = ...,
+        queue: str | None = ...,
+        priority: int | None = ...,
+        delay: Duration = ...,
+        deadline: Duration = ...,
+    ) -> Handle[Any]: ...
+
+    async def submit(self, job: Any, *args: Any, **options: Any) -> Handle[Any]:
+        """Keep a job, to be run by whichever worker is free; durable when it returns.
+
+        Args:
+            job: A job of this app, or a plan of its steps.
+            *args: The job's arguments.
+            **options: `tenant`, `user`: whose it is. `key`: the same key of a tenant twice is one
+                job. `queue`, `priority`: others than the job's own. `delay`: not before.
+                `deadline`: fail it if it has not ended by then. All else: arguments of the job.
+
+        Raises:
+            ArgumentError: The arguments do not fit; every reason is named.
+            PlanError: The plan cannot be run; every reason is named.
+            KeyConflict: The key is that of another job, or of other arguments.
+        """
+        made = self.new_job(job, args, options)
+        submitted = (await (await self.store()).submit([made], made.user))[0]
+        self.poke()
+        definition = None if isinstance(job, Plan) else job
+        return Handle(await self.store(), submitted.id, definition, new=submitted.created)
+
+    async def submit_many(
+        self, job: JobDefinition[P, R], calls: Iterable[tuple[Any, ...]], **options: Any
+    ) -> list[Handle[R]]:
+        """Keep many jobs at once: all of them, or none."""
+        made = [self.new_job(job, args, dict(options)) for args in calls]
+        store = await self.store()
+        submitted = await store.submit(made, made[0].user if made else "")
+        self.poke()
+        return [Handle(store, one.id, job, new=one.created) for one in submitted]
+
+    def new_job(self, job: Any, args: tuple[Any, ...], options: dict[str, Any]) -> NewJob:
+        """Make what is stored of a submission."""
+        known = {name: options.pop(name) for name in _OPTIONS if name in options}
+        plan: bytes | None = None
+        if isinstance(job, Plan):
+            job.check(self)
+            plan, packed = job.to_json(), b"{}"
+        else:
+            packed = job.pack(args, options, self.limits)
+        queue = known.get("queue") or getattr(job, "queue", None) or "default"
+        priority = known.get("priority")
+        deadline = seconds(known.get("deadline"))
+        return NewJob(
+            id=new_id(),
+            tenant=known.get("tenant", "default"),
+            user=known.get("user", ""),
+            name=job.name if isinstance(job, Plan) else self.name(job),
+            version=getattr(job, "version", "1"),
+            input=packed,
+            plan=plan,
+            queue=queue,
+            priority=getattr(job, "priority", 0) if priority is None else priority,
+            key=known.get("key"),
+            fingerprint=digest(job.name, packed, plan or b""),
+            delay=seconds(known.get("delay")) or 0.0,
+            deadline=getattr(job, "timeout", None) if deadline is None else deadline,
+        )
+
+    async def handle(self, job_id: str) -> Handle[Any]:
+        """Find a job by its id.
+
+        Raises:
+            JobNotFound: There is none.
+        """
+        found: Handle[Any] = Handle(await self.store(), job_id, None, new=False)
+        job = await found.job()
+        definition = None if job.plan is not None else self.find_job(job.name)
+        return Handle(await self.store(), job_id, definition, new=False)
+
+    async def send(
+        self, job_id: str, topic: str, payload: Any = None, *, key: str | None = None
+    ) -> bool:
+        """Send a message to a job; False: this key was sent before."""
+        return await (await self.handle(job_id)).send(topic, payload, key=key)
+
+    async def find_jobs(self, query: JobQuery | None = None) -> list[Job]:
+        """Find jobs, newest first."""
+        return await (await self.store()).jobs(query or JobQuery())
+
+    async def schedule(
+        self,
+        name: str,
+        cron: str,
+        job: JobDefinition[P, R],
+        *args: Any,
+        timezone: str = "UTC",
+        catch_up: CatchUp = "one",
+        **options: Any,
+    ) -> str:
+        """Submit a job again and again, by the rules of cron; the same name replaces a schedule.
+
+        Args:
+            name: What the schedule is known by.
+            cron: "0 3 * * *": minute, hour, day, month, day of the week.
+            job: The job.
+            *args: Its arguments.
+            timezone: Where the hours are.
+            catch_up: What to do for times at which no worker ran: "skip", "one" or "all".
+            **options: As those of `submit`.
+
+        Returns:
+            The schedule in words.
+
+        Raises:
+            DefinitionError: The expression or the time zone is none.
+        """
+        words = check_cron(cron, timezone)
+        store = await self.store()
+        template = self.new_job(job, args, options)
+        next_at = next_time(cron, timezone, await store.now())
+        made = Schedule(
+            name=name,
+            cron=cron,
+            job=template,
+            timezone=timezone,
+            catch_up=catch_up,
+            next_at=next_at,
+        )
+        await store.put_schedule(made)
+        return words
+
+    # Work
+
+    @contextlib.asynccontextmanager
+    async def running(self, settings: WorkerSettings | None = None) -> AsyncGenerator["App", None]:
+        """Have a worker inside the block; it drains at its end."""
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                current()
+            except NotInProcess:
+                await stack.enter_async_context(Runtime(self._runtime_settings()))
+            store = await self.store()
+            node = Node(store, self, settings or self.worker_settings, self.queues, self.limits)
+            self._nodes.append(node)
+            try:
+                async with working(node):
+                    yield self
+            finally:
+                self._nodes.remove(node)
+
+    async def run(self, settings: WorkerSettings | None = None) -> None:
+        """Work until told to stop: by SIGTERM or Ctrl-C if this is the main process."""
+        async with self.running(settings):
+            while not isinstance(await events().receive(), Cancel):
+                pass
+
+    def run_sync(self, job: Any, *args: Any, **options: Any) -> Any:
+        """Run a job from a script, and give its result; or an async function with a worker about.
+
+        Jobs that were left unfinished in the store are worked on meanwhile, too.
+        """
+
+        async def main() -> Any:
+            try:
+                async with self.running():
+                    if isinstance(job, JobDefinition | Plan):
+                        handle = await self.submit(cast("Any", job), *args, **options)
+                        return await handle.result()
+                    return await job(*args, **options)
+            finally:
+                await self.close()
+
+        return run(main, settings=self._runtime_settings())
+
+    def work(self, settings: WorkerSettings | None = None) -> None:
+        """Be a worker: the main job of a process, until SIGTERM (drain) or a second one (stop)."""
+
+        async def main() -> None:
+            try:
+                await self.run(settings)
+            finally:
+                await self.close()
+
+        run(main, settings=self._runtime_settings(settings))
+
+    def poke(self) -> None:
+        """Let the workers of this process look for work at once."""
+        for node in self._nodes:
+            node.poke()
+
+    def _runtime_settings(self, settings: WorkerSettings | None = None) -> Settings:
+        grace = (settings or self.worker_settings).drain_grace
+        return Settings(stop_timeout=grace + _STOP_MARGIN)
+
+
+def _limited(queues: Mapping[str, QueueLimit] | Iterable[str]) -> dict[str, QueueLimit]:
+    if isinstance(queues, Mapping):
+        return dict(cast("Mapping[str, QueueLimit]", queues))
+    return {name: QueueLimit() for name in queues}
+
+
+_OPTIONS = ("tenant", "user", "key", "queue", "priority", "delay", "deadline")

@@ -1,0 +1,281 @@
+"""How arguments, results and checkpoints become bytes, and come back as they were.
+
+JSON, the same for every store. A value is read back before it is stored: what would not come back
+equal is refused with `Unstorable`, before anything has happened. So stored are
+
+* what JSON knows, with ints of up to 4300 digits and `-0.0` exact;
+* tuples, sets, bytes, dates, keys that are no text, …: where the declared type says so;
+* dataclasses, msgspec Structs, attrs classes, pydantic models: likewise;
+
+and refused are NUL characters and half surrogate pairs in text, NaN and infinities, secrets,
+other objects, what is nested too deep, and what is larger than its limit. Nothing is ever pickled.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any, Generic, Literal, NoReturn, TypeAlias, TypeVar, overload
+
+import msgspec
+from msgspec import Struct
+
+from perdure.base.errors import DefinitionError, Drift, PayloadTooLarge, Unstorable, WrongType
+from perdure.base.schema import adapted, check, is_abstract, read_unknown, write_unknown
+from perdure.base.storable import difference, flaw
+
+T = TypeVar("T")
+
+Kind: TypeAlias = Literal["argument", "result", "checkpoint", "message"]
+
+VERSION = b"perdure/1"  # in every digest: another way to make them gets another tag
+CACHED_TYPES = 1024  # a program has far fewer types in its source
+
+_NUL = b"\\u0000"
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_CHUNK = 2048  # bytes of which brackets are counted at once
+_STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_write = msgspec.json.Encoder(enc_hook=write_unknown).encode
+_write_sorted = msgspec.json.Encoder(enc_hook=write_unknown, order="sorted").encode
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """The largest sizes that are stored: bytes of JSON, and how deep it may be nested."""
+
+    argument: int = 2 * 1024 * 1024  # all arguments of a call together
+    result: int = 2 * 1024 * 1024
+    checkpoint: int = 64 * 1024  # it is written again and again: keep a cursor in it, not results
+    message: int = 256 * 1024
+    depth: int = 200
+
+
+LIMITS = Limits()
+
+
+class Codec(Generic[T]):
+    """Writes and reads values of one declared type.
+
+    Attributes:
+        what: What the values are, for messages: "the result of step convert".
+        kind: Which of the limits holds.
+    """
+
+    __slots__ = ("_loose", "_read", "kind", "what")
+
+    def __init__(
+        self,
+        declared: Any,
+        what: str = "the value",
+        kind: Kind = "result",
+        *,
+        loose: bool | None = None,
+    ) -> None:
+        """Prepare everything that can be prepared.
+
+        Args:
+            declared: The type; Any is whatever JSON knows.
+            what: What the values are, for messages.
+            kind: Which of the limits holds.
+            loose: Whether tuples may come back as lists; by the type when it is not given.
+
+        Raises:
+            DefinitionError: No value of this type can be stored.
+        """
+        self.what = what
+        self.kind: Kind = kind
+        prepare = _prepare_once if isinstance(declared, Hashable) else _prepare
+        try:
+            self._read, abstract = prepare(declared)
+        except (TypeError, NameError) as error:
+            raise DefinitionError(f"{what} cannot be of the type {declared!r}: {error}") from None
+        self._loose = abstract if loose is None else loose
+
+    def encode(self, value: T, limits: Limits = LIMITS) -> bytes:
+        """Give the value as JSON.
+
+        Raises:
+            WrongType: The value is not of the declared type.
+            PayloadTooLarge: It is larger than its limit.
+            Unstorable: It would not come back as it is; the text says which part.
+        """
+        try:
+            data = _write(value)
+            if len(data) > getattr(limits, self.kind):
+                self._refuse_size(data, limits)
+            back = self._read(data)
+            # Two brackets a level: most values are too short to be deep.
+            shallow = len(data) <= 2 * limits.depth or _is_shallow(data, limits.depth)
+            if back == value and shallow and _NUL not in data:
+                return data
+        except PayloadTooLarge:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever it was, the next line says where
+            self._refuse(value, limits, error)
+        if depth(data) > limits.depth:
+            raise Unstorable(f"{self.what}: {_too_deep(limits)}")
+        self._look_closer(value, back)
+        return data
+
+    def decode(self, data: bytes) -> T:
+        """Read what was stored.
+
+        Raises:
+            Drift: It was stored by code that had another type here.
+        """
+        try:
+            return self._read(data)
+        except (ValueError, RecursionError) as error:  # msgspec's and pydantic's are ValueErrors
+            text = f"{self.what} was stored as what the code does not take any more"
+            raise Drift(f"{text}: {on_one_line(error)}") from error
+
+    def _refuse_size(self, data: bytes, limits: Limits) -> NoReturn:
+        most = getattr(limits, self.kind)
+        raise PayloadTooLarge(
+            f"{self.what} has {len(data):,} bytes, and `Limits.{self.kind}` allows {most:,}: "
+            "store it elsewhere and pass a reference, or raise the limit"
+        )
+
+    def _look_closer(self, value: T, back: T) -> None:
+        """Refuse a value that is not equal to what came back, unless only `==` says so."""
+        if found := flaw(value) or difference(value, back, loose=self._loose):
+            raise Unstorable(f"{_place(self.what, found.path)}: {found.why}")
+
+    def _refuse(self, value: T, limits: Limits, error: Exception) -> NoReturn:
+        if isinstance(error, RecursionError):
+            raise Unstorable(f"{self.what}: {_too_deep(limits)}, or holds itself") from None
+        found = flaw(value)
+        if found is not None:
+            raise Unstorable(f"{_place(self.what, found.path)}: {found.why}") from None
+        raise WrongType(f"{self.what} is not of its declared type: {on_one_line(error)}") from None
+
+
+def _prepare(declared: Any) -> tuple[Callable[[bytes], Any], bool]:
+    """Give what reads values of a type, and whether the type is abstract."""
+    stand_in = adapted(declared)
+    check(stand_in)
+    read = msgspec.json.Decoder(stand_in, dec_hook=read_unknown).decode
+    return read, is_abstract(declared)
+
+
+_prepare_once = lru_cache(maxsize=CACHED_TYPES)(_prepare)
+
+
+def encode(
+    value: Any,
+    declared: Any = Any,
+    *,
+    what: str = "the value",
+    kind: Kind = "result",
+    limits: Limits = LIMITS,
+) -> bytes:
+    """Give a value as JSON; see `Codec.encode`."""
+    return Codec[Any](declared, what, kind).encode(value, limits)
+
+
+@overload
+def decode(data: bytes, declared: type[T], *, what: str = ...) -> T: ...
+@overload
+def decode(data: bytes, declared: Any = ..., *, what: str = ...) -> Any: ...
+def decode(data: bytes, declared: Any = Any, *, what: str = "the value") -> Any:
+    """Read what was stored; see `Codec.decode`."""
+    return Codec[Any](declared, what).decode(data)
+
+
+def parse(text: bytes | str, what: str = "the text") -> Any:
+    """Read JSON that a person or a program wrote, more strictly than most parsers.
+
+    Raises:
+        Unstorable: It is no JSON, or the same key stands twice in one object.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise Unstorable(f"{what} is not the JSON that was expected: {error}") from None
+
+
+def canonical(value: Any) -> bytes:
+    """Give a value as JSON that is the same for equal values: keys are sorted.
+
+    Only for keys and fingerprints; what is stored keeps its order.
+
+    Raises:
+        Unstorable: The value has parts that cannot be stored.
+    """
+    if found := flaw(value):
+        raise Unstorable(f"{_place('the value', found.path)}: {found.why}")
+    return _write_sorted(value)
+
+
+def digest(*parts: bytes | str) -> str:
+    """Give the SHA-256 of some parts, each after its length: `"a", "b"` is not `"ab"`."""
+    made = Digest()
+    for part in parts:
+        made.add(part)
+    return made.hex()
+
+
+class Digest:
+    """A digest that parts are added to one by one."""
+
+    __slots__ = ("_hash",)
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256(VERSION)
+
+    def add(self, part: bytes | str) -> None:
+        """Add a part after its length."""
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        self._hash.update(b"%d:" % len(data))
+        self._hash.update(data)
+
+    def hex(self) -> str:
+        """Give the digest of all parts up to now."""
+        return self._hash.hexdigest()
+
+
+def depth(data: bytes) -> int:
+    """Tell how deep JSON is nested."""
+    brackets = _TEXT.sub(b"", data).translate(None, _NO_BRACKETS)
+    return max(accumulate(map(_STEP.__getitem__, brackets)), default=0)
+
+
+def _is_shallow(data: bytes, most: int) -> bool:
+    """Tell that JSON is surely not deeper, by counting brackets; False if that is not certain."""
+    level = 0
+    for start in range(0, len(data), _CHUNK):
+        end = start + _CHUNK
+        opened = data.count(b"[", start, end) + data.count(b"{", start, end)
+        if level + opened > most:
+            return False
+        level += opened - data.count(b"]", start, end) - data.count(b"}", start, end)
+    return level == 0  # else texts hold brackets
+
+
+def _too_deep(limits: Limits) -> str:
+    return f"it is nested deeper than the {limits.depth} levels of `Limits.depth`"
+
+
+def _place(what: str, path: str) -> str:
+    return f"{what}, at {path.strip('. ')}" if path else what
+
+
+def on_one_line(error: BaseException | None) -> str:
+    """Put a message on one line; pydantic's have many, some of them advertisement."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return " ".join(line for line in lines if not line.startswith("For further information"))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} stands twice in one object")
+    return made
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"JSON has no number {name}")

@@ -1,0 +1,44 @@
+"""The calendar: submits what is scheduled, once, whichever worker comes first."""
+
+import logging
+from typing import cast
+
+from msgspec.structs import replace
+
+from perdure.base.errors import StoreError
+from perdure.base.retry import pause
+from perdure.engine.node import Node
+from perdure.engine.submission import new_id
+from perdure.jobs.cron import CatchUp, due, key
+from perdure.jobs.model import NewJob, Schedule
+
+_log = logging.getLogger("perdure.worker")
+
+_LOOK_EVERY = 1.0
+
+
+async def follow_calendar(node: Node) -> None:
+    """Look again and again for schedules that are due; for ever."""
+    while True:
+        try:
+            now = await node.store.now()
+            for schedule in await node.store.schedules():
+                if not schedule.paused and schedule.next_at is not None:
+                    await _follow(node, schedule, schedule.next_at, now)
+        except StoreError as error:
+            _log.warning("looking at the calendar: %s", error)
+        await pause(_LOOK_EVERY)
+
+
+async def _follow(node: Node, schedule: Schedule, next_at: float, now: float) -> None:
+    if next_at > now:
+        return
+    found = due(schedule.cron, schedule.timezone, next_at, now, cast("CatchUp", schedule.catch_up))
+    jobs = [_job_for(schedule, time) for time in found.times]
+    # Only the worker that still finds the old time there submits: the others came too late.
+    if await node.store.fire(schedule.name, next_at, found.next_at, jobs):
+        node.poke()
+
+
+def _job_for(schedule: Schedule, time: float) -> NewJob:
+    return replace(schedule.job, id=new_id(), key=key(schedule.name, time))

@@ -1,0 +1,130 @@
+"""The core of the engine: run a claimed job as far as it goes, and write how that ended."""
+
+from typing import TYPE_CHECKING, Any
+
+from perdure.base.errors import JobError
+from perdure.engine.context import JobContext
+from perdure.engine.run import Run
+from perdure.engine.verdict import (
+    Cancelled,
+    Completed,
+    Drained,
+    Failed,
+    Lost,
+    Parked,
+    Paused,
+    Suspended,
+    Unwound,
+    Verdict,
+)
+from perdure.jobs.failure import failure_of
+from perdure.jobs.model import Claim, Event, JobChange
+from perdure.jobs.plan import Plan
+from perdure.jobs.state import JobState
+
+if TYPE_CHECKING:
+    from perdure.engine.node import Node
+
+
+async def execute(node: "Node", claim: Claim) -> None:
+    """The process of a running job."""
+    run = Run(node, claim)
+    node.admit(run, claim)
+    try:
+        verdict = await judge(run)
+        await run.silence()
+        if not isinstance(verdict, Lost):
+            await conclude(run, verdict)
+    except Unwound:
+        pass  # the lease was lost at the last moment: its new owner goes on
+    finally:
+        node.dismiss(run)
+
+
+async def judge(run: Run) -> Verdict:
+    """Run the job, unless it must not be run."""
+    if run.job.request == "cancel":
+        return Cancelled()
+    if run.job.request == "pause":
+        return Paused()
+    if run.job.claims > run.node.settings.max_claims:
+        return Parked(failure_of(JobError(_crashes(run.job.claims))))
+    verdict = await run.play(_code)
+    if isinstance(verdict, Failed) and verdict.failure.outage and _waits_out(run):
+        return Parked(verdict.failure)
+    return verdict
+
+
+def _waits_out(run: Run) -> bool:
+    """Tell whether a job that another system's outage stopped waits for a person to resume it."""
+    if run.job.plan is not None:
+        return True
+    return run.node.registry.find_job(run.job.name).on_outage == "park"
+
+
+def _crashes(claims: int) -> str:
+    return (
+        f"{claims - 1} workers in a row took this job and ended without any progress on it: "
+        "it may be what kills them. Look at the workers' logs, then resume or cancel it"
+    )
+
+
+async def _code(run: Run) -> bytes:
+    """Run the code that the job was submitted for."""
+    context, job = JobContext(run), run.job
+    if job.plan is not None:
+        return await _plan(context, Plan.from_json(job.plan), run)
+    definition = run.node.registry.find_job(job.name)
+    args, kwargs = definition.unpack(job.input)
+    return definition.pack_result(await definition.fn(context, *args, **kwargs))
+
+
+async def _plan(context: JobContext, plan: Plan, run: Run) -> bytes:
+    """Run the calls of a plan, one after the other; the last one gives the result."""
+    outputs: dict[str, Any] = {}
+    result = b"null"
+    for call in plan.calls:
+        step = run.node.registry.find_step(call.step)
+        args, kwargs = plan.resolve(call, outputs, step)
+        outputs[call.id] = output = await context.run_as(call.id, step, *args, **kwargs)
+        result = step.pack_result(output)
+    return result
+
+
+async def conclude(run: Run, verdict: Verdict) -> None:
+    """Write how a run ended."""
+    change = change_for(verdict, run.now())
+    told = {"error": _summary(verdict)} if isinstance(verdict, Failed | Parked) else {}
+    event = Event(type=f"job.{change.state.lower()}", data=told, actor=run.node.owner)
+    quiet = isinstance(verdict, Suspended | Drained)
+    await run.write(job=change, events=() if quiet else (event,))
+
+
+def change_for(verdict: Verdict, now: float) -> JobChange:
+    """Decide what becomes of the job."""
+    match verdict:
+        case Completed(result):
+            return JobChange(state=JobState.COMPLETED, result=result)
+        case Failed(failure):
+            return JobChange(state=JobState.FAILED, error=failure.pack())
+        case Parked(failure):
+            return JobChange(state=JobState.ATTENTION, error=failure.pack(), release=True)
+        case Cancelled():
+            return JobChange(state=JobState.CANCELLED, clear_request=True)
+        case _:
+            return _released(verdict, now)
+
+
+def _released(verdict: Verdict, now: float) -> JobChange:
+    """Decide when a job that goes on later is due."""
+    match verdict:
+        case Suspended(due_at, wait):
+            return JobChange(state=JobState.WAITING, due_at=due_at, wait=wait, release=True)
+        case Paused():
+            return JobChange(state=JobState.PAUSED, release=True, clear_request=True)
+        case _:  # drained: at once, elsewhere
+            return JobChange(state=JobState.WAITING, due_at=now, release=True)
+
+
+def _summary(verdict: "Failed | Parked") -> str:
+    return verdict.failure.summary()

@@ -1,0 +1,185 @@
+"""A handle to a submitted job: ask how it stands, wait for it, tell it what to do."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from perdure.base.codec import decode, encode
+from perdure.base.duration import Duration, seconds, spell
+from perdure.base.errors import JobFailed, JobNotFound
+from perdure.engine.submission import new_id
+from perdure.jobs.failure import Failure
+from perdure.jobs.model import Command, Entry, Event, Job, NewJob
+from perdure.jobs.state import ENDED, JobState
+from perdure.store.port import Store
+
+if TYPE_CHECKING:
+    from perdure.jobs.definition import JobDefinition
+
+R = TypeVar("R")
+
+# Hints tell when to look; this is how often to look without one.
+_LOOK_EVERY = 0.5
+
+
+class Handle(Generic[R]):
+    """One job, from outside."""
+
+    def __init__(
+        self, store: Store, job_id: str, definition: "JobDefinition[Any, R] | None", *, new: bool
+    ) -> None:
+        self._store = store
+        self._definition = definition
+        self.id = job_id
+        self.new = new  # False: this key had been submitted before
+
+    def __repr__(self) -> str:
+        return f"<handle of job {self.id}>"
+
+    # Looking
+
+    async def job(self) -> Job:
+        """Read the job as it stands.
+
+        Raises:
+            JobNotFound: It was deleted, or never was.
+        """
+        job = await self._store.job(self.id)
+        if job is None:
+            raise JobNotFound(self.id)
+        return job
+
+    async def status(self) -> JobState:
+        """Tell the job's state."""
+        return (await self.job()).state
+
+    async def journal(self) -> list[Entry]:
+        """Read what the job has done, in order."""
+        return await self._store.journal(self.id)
+
+    async def events(self) -> list[Event]:
+        """Read what happened to the job, in order."""
+        return await self._store.events(self.id)
+
+    async def wait(self, timeout: Duration = None) -> Job:
+        """Wait until the job has ended, however it did.
+
+        Raises:
+            TimeoutError: It has not, in this time; it goes on.
+        """
+        limit = seconds(timeout)
+        changed = asyncio.Event()
+        unwatch = self._store.watch(changed.set)
+        try:
+            async with asyncio.timeout(limit):
+                while True:
+                    changed.clear()
+                    job = await self.job()
+                    if job.state in ENDED:
+                        return job
+                    await _soon(changed)
+        except TimeoutError:
+            raise TimeoutError(f"job {self.id} has not ended within {spell(limit or 0)}") from None
+        finally:
+            unwatch()
+
+    async def result(self, timeout: Duration = None) -> R:
+        """Wait for the job's result.
+
+        Raises:
+            JobFailed: It ended without one.
+            TimeoutError: It has not ended in this time; it goes on.
+        """
+        job = await self.wait(timeout)
+        if job.state is not JobState.COMPLETED or job.result is None:
+            why = Failure.unpack(job.error).summary() if job.error is not None else "no reason"
+            raise JobFailed(job.id, job.state, why)
+        if self._definition is None:
+            return decode(job.result, Any)
+        return self._definition.unpack_result(job.result)
+
+    # Telling
+
+    async def send(self, topic: str, payload: Any = None, *, key: str | None = None) -> bool:
+        """Send the job a message, for its `ctx.receive`; False: this key was sent before."""
+        data = encode(payload, what=f"message {topic!r}", kind="message")
+        return await self._store.send(self.id, topic, data, key)
+
+    async def cancel(self, reason: str = "", *, by: str = "") -> None:
+        """End the job: its running steps get CANCEL, then are killed."""
+        await self._command("cancel", by, reason)
+
+    async def pause(self, reason: str = "", *, by: str = "") -> None:
+        """Let the running steps end, and then nothing more until `resume`."""
+        await self._command("pause", by, reason)
+
+    async def resume(self, reason: str = "", *, by: str = "") -> None:
+        """Let a paused or parked job go on."""
+        await self._command("resume", by, reason)
+
+    async def retry(self, step: str | None = None, reason: str = "", *, by: str = "") -> None:
+        """Run a failed job again from where it failed, or from this step."""
+        seq = None if step is None else (await self._entry(step)).seq
+        await self._command("retry", by, reason, seq=seq)
+
+    async def skip(self, step: str, reason: str, *, output: Any = None, by: str = "") -> None:
+        """Take a step as done, with this output: somebody did it by hand."""
+        entry = await self._entry(step)
+        await self._command("skip", by, reason, seq=entry.seq, output=encode(output))
+
+    async def fork(self, before: str, *args: Any, by: str = "", **kwargs: Any) -> "Handle[R]":
+        """Submit a copy of the job that has done all before this step; other arguments may be given.
+
+        Raises:
+            LookupError: The job has no such step.
+        """
+        job, entry = await self.job(), await self._entry(before)
+        packed = job.input
+        if args or kwargs:
+            if self._definition is None:
+                raise ValueError("a plan is forked with the arguments that it has")
+            packed = self._definition.pack(args, kwargs)
+        copy = NewJob(
+            id=new_id(),
+            tenant=job.tenant,
+            user=job.user,
+            name=job.name,
+            version=job.version,
+            input=packed,
+            plan=job.plan,
+            queue=job.queue,
+            priority=job.priority,
+            options=job.options,
+            forked_from=job.forked_from or job.id,
+        )
+        await self._store.fork(job.id, copy, entry.seq, by)
+        return Handle(self._store, copy.id, self._definition, new=True)
+
+    async def _entry(self, step: str) -> Entry:
+        wanted = step if "#" in step else f"{step}#1"
+        for entry in await self.journal():
+            if entry.id == wanted:
+                return entry
+        raise LookupError(f"job {self.id} has no step {wanted!r} in its journal")
+
+    async def _command(
+        self,
+        action: str,
+        actor: str,
+        reason: str,
+        *,
+        seq: int | None = None,
+        output: bytes | None = None,
+    ) -> None:
+        await self._store.command(
+            Command(
+                job_id=self.id, action=action, actor=actor, reason=reason, seq=seq, output=output
+            )
+        )
+
+
+async def _soon(changed: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(_LOOK_EVERY):
+            await changed.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,73 @@
+"""The keeper of the leases: a thread renews them all at once, as long as the loop gets on.
+
+A thread, because a loop that is held up for a minute must not lose its jobs;
+gated by a pulse of the loop, because one that is held up for ever must.
+"""
+
+import logging
+import threading
+
+from perdure.base.errors import StoreError
+from perdure.base.retry import pause
+from perdure.engine.node import Node
+
+_log = logging.getLogger("perdure.worker")
+
+# So often in the time of one beat the loop shows that it gets on.
+_PULSES_PER_BEAT = 10
+
+
+class Heart(threading.Thread):
+    """Renews the leases of a node until it is stopped."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(name="perdure-heart", daemon=True)
+        self._node = node
+        self._end = threading.Event()
+        self.pulse = node.loop.time()  # set by the loop
+
+    def run(self) -> None:
+        while not self._end.wait(self._node.settings.beat):
+            if self._node.loop.time() - self.pulse > self._node.settings.stuck_after:
+                _log.error("the event loop stands still: its leases are not renewed any more")
+            else:
+                self._beat()
+
+    def _beat(self) -> None:
+        node, since = self._node, self._node.loop.time()
+        held = node.held()
+        if not held:
+            return
+        try:
+            kept = node.store.renew_blocking(node.owner, held, node.settings.lease)
+        except StoreError as error:
+            _log.warning("renewing %d leases: %s", len(held), error)
+            return
+        if not self._end.is_set():
+            node.loop.call_soon_threadsafe(node.renewed, held, kept, since)
+
+    def stop(self) -> None:
+        """End soon, without another beat."""
+        self._end.set()
+
+
+async def keep(node: Node) -> None:
+    """Show the pulse of the loop, and stop what outlives its lease; for ever."""
+    heart = Heart(node)
+    heart.start()
+    try:
+        while True:
+            await _sign_on(node)
+            for _ in range(_PULSES_PER_BEAT):
+                heart.pulse = node.loop.time()
+                node.distrust()
+                await pause(node.settings.beat / _PULSES_PER_BEAT)
+    finally:
+        heart.stop()
+
+
+async def _sign_on(node: Node) -> None:
+    try:
+        await node.store.beat(node.owner, node.info())
+    except StoreError as error:
+        _log.warning("signing on: %s", error)

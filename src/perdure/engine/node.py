@@ -1,0 +1,211 @@
+"""What all parts of one worker share."""
+
+import asyncio
+import os
+import socket
+import uuid
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from perdure.base.codec import Limits
+from perdure.engine.run import Run
+from perdure.engine.settings import WorkerSettings
+from perdure.engine.verdict import Cancelled, Drained, Lost, Paused
+from perdure.jobs.model import Claim, News, QueueLimit
+from perdure.jobs.registry import Registry
+from perdure.process.birth import PLAIN, give_birth
+from perdure.process.current import current
+from perdure.store.port import Store
+
+if TYPE_CHECKING:
+    from perdure.engine.step import StepOperation
+
+
+class WorkerInfo(Struct, frozen=True, kw_only=True):
+    """Who a worker is, for people and for its neighbours on the same machine."""
+
+    host: str
+    boot: str
+    pid: int
+    started_at: float
+    queues: tuple[str, ...]
+    concurrency: int
+
+
+class Node:
+    """The state of one worker: its store, its definitions, its running jobs."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        settings: WorkerSettings,
+        queues: dict[str, QueueLimit],
+        limits: Limits,
+    ) -> None:
+        me = current("a worker")
+        self.store = store
+        self.registry = registry
+        self.settings = settings
+        self.queues = queues
+        self.limits = limits
+        self.owner = uuid.uuid4().hex  # of this incarnation: never used again
+        self.runtime = me.runtime
+        self.loop = me.runtime.loop
+        self.runs: dict[str, Run] = {}
+        self.claimed: set[str] = set()  # jobs that run here, or are about to
+        self.draining = False
+        self.wanted = asyncio.Event()  # somebody should look for work
+        self.changed = asyncio.Event()  # a run ended, or a step did: for those who wait for that
+        self._begun: deque[StepOperation[Any]] = deque()
+        self._flush: asyncio.TimerHandle | None = None
+
+    def info(self) -> bytes:
+        """Describe this worker."""
+        return msgspec.json.encode(
+            WorkerInfo(
+                host=socket.gethostname(),
+                boot=boot_id(),
+                pid=os.getpid(),
+                started_at=self.runtime.now(),
+                queues=tuple(self.queues),
+                concurrency=self.settings.concurrency,
+            )
+        )
+
+    # Runs
+
+    def admit(self, run: Run, claim: Claim) -> None:
+        """Take up a run."""
+        run.trusted_until = self.loop.time() + claim.until - self.settings.margin
+        self.claimed.add(run.job.id)
+        self.runs[run.job.id] = run
+        if self.draining:
+            run.end(Drained())
+
+    def dismiss(self, run: Run) -> None:
+        """Let a run go."""
+        if self.runs.get(run.job.id) is run:
+            del self.runs[run.job.id]
+        self.claimed.discard(run.job.id)
+        self.changed.set()
+        self.poke()
+
+    @property
+    def free(self) -> int:
+        """How many more jobs may run here."""
+        return 0 if self.draining else self.settings.concurrency - len(self.claimed)
+
+    def poke(self) -> None:
+        """Let the producer look for work soon."""
+        self.wanted.set()
+
+    def drain(self) -> None:
+        """Claim no more, and let every job go at its next safe point."""
+        self.draining = True
+        for run in tuple(self.runs.values()):
+            run.end(Drained())
+
+    # News from outside
+
+    def hear(self, news: News) -> None:
+        """Obey what is asked of a job, or let it read what came for it."""
+        run = self.runs.get(news.job_id)
+        if run is None or news.news == run.news:
+            return
+        run.news = news.news
+        match news.request:
+            case "cancel":
+                run.end(Cancelled())
+            case "pause":
+                run.end(Paused())
+            case _:
+                give_birth(self.runtime, run.process, _read_news, (self, run), PLAIN)
+
+    # Leases
+
+    def held(self) -> list[tuple[str, int]]:
+        """Give the leases to be renewed: those of jobs that get on."""
+        now = self.loop.time()
+        return [
+            (run.job.id, run.epoch)
+            for run in tuple(self.runs.values())
+            if now - run.progress_at <= self._patience(run)
+        ]
+
+    def _patience(self, run: Run) -> float:
+        """Give how long a run may show no progress: a step's own time-out may allow more."""
+        limits = [op.longest for op in tuple(run.working)]
+        return max(self.settings.stuck_after, *limits, 0.0)
+
+    def renewed(self, asked: list[tuple[str, int]], kept: set[str], since: float) -> None:
+        """Take note of a renewal that was sent at `since`."""
+        for job_id, epoch in asked:
+            run = self.runs.get(job_id)
+            if run is None or run.epoch != epoch:
+                continue
+            if job_id in kept:
+                run.trusted_until = since + self.settings.lease - self.settings.margin
+            else:
+                run.lose()
+
+    def distrust(self) -> None:
+        """Stop the runs whose lease may have run out: no renewal came through."""
+        now = self.loop.time()
+        for run in tuple(self.runs.values()):
+            if run.verdict is None and now > run.trusted_until:
+                run.lose()
+
+    # Records that nobody waits for
+
+    def step_started(self, operation: "StepOperation[Any]") -> None:
+        """Record the start of a step, if it does not end soon."""
+        self._begun.append(operation)
+        self.flush_soon()
+
+    def flush_soon(self) -> None:
+        """Write soon what waits to go along with another write."""
+        if self._flush is None:
+            after = self.settings.start_record_after
+            self._flush = self.loop.call_later(after, self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flush = None
+        limit = self.loop.time() - self.settings.start_record_after
+        while self._begun and self._begun[0].begun_at <= limit:
+            operation = self._begun.popleft()
+            if operation.unrecorded and operation.run.verdict is None:
+                entry = operation.running_entry()
+                operation.run.buffer.setdefault(entry.seq, entry)
+        for run in tuple(self.runs.values()):
+            if run.buffer and run.verdict is None:
+                give_birth(self.runtime, run.process, _flush_run, (run,), PLAIN)
+        if self._begun:
+            self.flush_soon()
+
+    def close(self) -> None:
+        """Leave nothing armed."""
+        if self._flush is not None:
+            self._flush.cancel()
+        for run in tuple(self.runs.values()):
+            run.stop(Lost())
+
+
+async def _flush_run(run: Run) -> None:
+    await run.flush()
+
+
+async def _read_news(node: Node, run: Run) -> None:
+    run.heard(await node.store.messages(run.job.id))
+
+
+def boot_id() -> str:
+    """Tell one boot of the machine from another."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""

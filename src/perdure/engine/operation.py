@@ -1,0 +1,105 @@
+"""An operation of a job: what `await ctx.run(…)`, `ctx.sleep(…)` and the like wait for.
+
+It gets its identity when the code asks for it, begins when the code awaits it, and is settled
+by the journal (replay), or by the run when what it stands for has happened and is durable.
+"""
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from perdure.engine.verdict import Unwound
+from perdure.jobs.model import Entry
+from perdure.process.current import current_waiter
+from perdure.process.waiter import Waiter
+
+if TYPE_CHECKING:
+    from perdure.engine.run import Run
+
+R = TypeVar("R")
+
+
+class Operation(Generic[R]):
+    """One thing that the code of a job waits for."""
+
+    __slots__ = ("_begun", "_error", "_value", "_waiters", "entry", "recorded", "run", "settled")
+
+    # What a person reads when the job waits for it: "timer", "message", "child", …
+    waits_for = ""
+
+    # How long it may work without a sign of progress, by its own rules.
+    longest = 0.0
+
+    def __init__(self, run: "Run", entry: Entry, *, recorded: bool) -> None:
+        self.run = run
+        self.entry = entry
+        self.recorded = recorded  # whether an earlier run had come here already
+        self.settled = False
+        self._begun = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._waiters: list[Waiter] = []
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.entry.id} of job {self.run.job.id}>"
+
+    def __await__(self) -> Generator[Any, None, R]:
+        run = self.run
+        if not self.settled and run.verdict is None:
+            self.begin()
+            yield from self._wait()
+        if run.verdict is not None:
+            raise Unwound
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def _wait(self) -> Generator[Any, None, None]:
+        run, waiter = self.run, current_waiter()
+        self._waiters.append(waiter)
+        try:
+            while not self.settled and run.verdict is None:
+                yield waiter.pause()
+        finally:
+            self._waiters.remove(waiter)
+            if self.settled:
+                run.resuming -= 1
+
+    def begin(self) -> None:
+        """Set it going, if nobody has."""
+        if not self._begun and not self.settled:
+            self._begun = True
+            self.run.begin(self)
+
+    def start(self) -> None:
+        """Do what it stands for, or begin to wait for it."""
+        raise NotImplementedError
+
+    def due(self) -> None:
+        """Go on: the time that it waited for has come."""
+        self.start()
+
+    def heard(self) -> None:
+        """Look again: there is news for the job."""
+
+    def interrupt(self, *, hard: bool) -> None:
+        """Stop working: `hard` by force if need be, else only at the next safe point."""
+
+    def settle(self, value: R | None, error: BaseException | None = None) -> None:
+        """Give the code its answer."""
+        if not self.settled:
+            self.settled = True
+            self._value, self._error = value, error
+            self.run.resuming += len(self._waiters)
+            self.wake()
+
+    def wake(self) -> None:
+        """Let the code that waits look again."""
+        for waiter in self._waiters:
+            waiter.wake()
+
+    def describe(self) -> dict[str, Any]:
+        """Say to people what it waits for."""
+        told: dict[str, Any] = {"kind": self.waits_for, "id": self.entry.id}
+        if self.entry.wake_at is not None:
+            told["until"] = self.entry.wake_at
+        return told

@@ -1,0 +1,63 @@
+"""The producer: claims jobs while there is room, and otherwise waits for a reason to look again."""
+
+import asyncio
+import logging
+
+from perdure.base.errors import StoreError
+from perdure.engine.executor import execute
+from perdure.engine.node import Node
+from perdure.otp.task_supervisor import TaskSupervisor
+
+_log = logging.getLogger("perdure.worker")
+
+# Claims are made for several jobs at once: when this part of the room is free.
+_BATCH = 4
+
+
+async def produce(node: Node, jobs: str) -> None:
+    """Claim and start jobs, for ever. `jobs` is the supervisor of their processes."""
+    unwatch = node.store.watch(node.wanted.set)
+    try:
+        while True:
+            node.wanted.clear()
+            await _round(node, jobs)
+            await _reason_to_look(node)
+    finally:
+        unwatch()
+
+
+async def _round(node: Node, jobs: str) -> None:
+    """Hear the news and claim what there is room for."""
+    try:
+        if node.runs:
+            for news in await node.store.news(node.owner):
+                node.hear(news)
+        while node.free >= max(1, node.settings.concurrency // _BATCH) or (
+            node.free and not node.runs
+        ):
+            settings = node.settings
+            claims = await node.store.claim(node.owner, node.queues, node.free, settings.lease)
+            for claim in claims:
+                node.claimed.add(claim.job.id)
+                TaskSupervisor.start_child(jobs, execute, node, claim)
+            if not claims:
+                return
+    except StoreError as error:
+        _log.warning("looking for work: %s; trying again", error)
+
+
+async def _reason_to_look(node: Node) -> None:
+    """Wait for a hint, the time of the next job, or the poll that is the truth."""
+    patience = node.settings.poll
+    if node.free:
+        try:
+            due = await node.store.next_due(list(node.queues))
+            if due is not None:
+                patience = min(patience, max(0.0, due - await node.store.now()))
+        except StoreError:
+            pass
+    try:
+        async with asyncio.timeout(patience):
+            await node.wanted.wait()
+    except TimeoutError:
+        return

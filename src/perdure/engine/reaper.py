@@ -1,0 +1,63 @@
+"""The reaper: frees the jobs of workers that are dead or do not renew their leases."""
+
+import logging
+import socket
+
+from perdure.base.codec import decode
+from perdure.base.errors import JobError, StoreError
+from perdure.base.retry import pause
+from perdure.engine.incarnation import forget, is_dead
+from perdure.engine.node import Node, WorkerInfo, boot_id
+
+_log = logging.getLogger("perdure.worker")
+
+
+class Reaper:
+    """Looks for jobs without a living owner."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        # After an outage of the store nobody could renew: so long an old lease proves nothing.
+        self._grace_until = 0.0
+
+    async def look(self) -> None:
+        """Free what can be freed now."""
+        node = self._node
+        dead = [owner for owner in await self._neighbours() if is_dead(owner)]
+        in_grace = node.loop.time() < self._grace_until
+        freed = await node.store.reap(0 if in_grace else node.settings.reap_limit, dead)
+        for owner in dead:
+            await node.store.beat(owner, None)
+            forget(owner)
+        if freed:
+            _log.warning("took %d jobs from workers that are gone: %s", len(freed), freed[:10])
+            node.poke()
+
+    async def _neighbours(self) -> list[str]:
+        """List the other workers of this machine and boot."""
+        here, boot = socket.gethostname(), boot_id()
+        found: list[str] = []
+        for owner, _, data in await self._node.store.workers():
+            try:
+                info = decode(data, WorkerInfo)
+            except JobError:
+                continue  # of another version: its leases tell
+            if owner != self._node.owner and (info.host, info.boot) == (here, boot):
+                found.append(owner)
+        return found
+
+    def failed(self) -> None:
+        """Take note that the store did not answer."""
+        self._grace_until = self._node.loop.time() + 2 * self._node.settings.beat
+
+
+async def reap(node: Node) -> None:
+    """Look again and again, for ever."""
+    reaper = Reaper(node)
+    while True:
+        try:
+            await reaper.look()
+        except StoreError as error:
+            reaper.failed()
+            _log.warning("looking for dead workers: %s", error)
+        await pause(node.settings.reap_every)

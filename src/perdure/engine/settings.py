@@ -1,0 +1,103 @@
+"""The times and bounds of a worker; checked once, so that they fit together."""
+
+from dataclasses import dataclass
+
+from perdure.base.duration import Duration, named_seconds
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class WorkerSettings:
+    """The bounds of a worker; durations are kept as seconds."""
+
+    # Jobs that run at once in this worker.
+    concurrency: int
+    # How long a claim is good without a renewal.
+    lease: float
+    # How often all claims of the worker are renewed, in one write.
+    beat: float
+    # So long before its lease runs out a worker stops to trust it.
+    margin: float
+    # A step without any sign of progress for so long is stuck: its lease is not renewed.
+    stuck_after: float
+    # How often a job may take a worker down with it before it is parked.
+    max_claims: int
+    # A wait that ends within this stays in memory; a longer one frees the worker.
+    linger: float
+    # How often to look for work when no hint came: the truth behind the hints.
+    poll: float
+    # What a cancelled step gets between CANCEL and kill.
+    cancel_grace: float
+    # How long a draining worker lets its steps reach a safe point.
+    drain_grace: float
+    # A step that runs longer than this is recorded as started; shorter ones only when they end.
+    start_record_after: float
+    # How often to look for jobs whose owner is dead.
+    reap_every: float
+    # How many jobs may be taken from dead owners at a time.
+    reap_limit: int
+    # Ended jobs are kept for so long; None = for ever.
+    keep: float | None
+
+    def __init__(  # noqa: PLR0913  a record has a parameter for each field
+        self,
+        *,
+        concurrency: int = 100,
+        lease: Duration = "2m",
+        beat: Duration = "30s",
+        margin: Duration = "35s",
+        stuck_after: Duration = "5m",
+        max_claims: int = 5,
+        linger: Duration = "1s",
+        poll: Duration = "5s",
+        cancel_grace: Duration = "1s",
+        drain_grace: Duration = "20s",
+        start_record_after: Duration = "100ms",
+        reap_every: Duration = "500ms",
+        reap_limit: int = 100,
+        keep: Duration = None,
+    ) -> None:
+        """Check every field, and that they fit together.
+
+        Raises:
+            ValueError: With the rule that is broken.
+        """
+        given = {
+            "lease": lease,
+            "beat": beat,
+            "margin": margin,
+            "stuck_after": stuck_after,
+            "linger": linger,
+            "poll": poll,
+            "cancel_grace": cancel_grace,
+            "drain_grace": drain_grace,
+            "start_record_after": start_record_after,
+            "reap_every": reap_every,
+        }
+        for name, value in given.items():
+            object.__setattr__(self, name, named_seconds(name, value))
+        object.__setattr__(self, "keep", None if keep is None else named_seconds("keep", keep))
+        for name, count in (
+            ("concurrency", concurrency),
+            ("max_claims", max_claims),
+            ("reap_limit", reap_limit),
+        ):
+            if count < 1:
+                raise ValueError(f"{name} is at least 1, not {count}")
+            object.__setattr__(self, name, count)
+        self._check_fit()
+
+    def _check_fit(self) -> None:
+        if self.beat > self.lease / 3:
+            raise ValueError(
+                f"beat ({self.beat:g} s) must be at most a third of lease ({self.lease:g} s): "
+                "two renewals may fail before a claim is lost"
+            )
+        if not self.beat <= self.margin <= self.lease / 2:
+            raise ValueError(
+                f"margin ({self.margin:g} s) must lie between beat ({self.beat:g} s) and "
+                f"half of lease ({self.lease / 2:g} s): a worker must stop before its lease ends"
+            )
+        if self.stuck_after < self.lease:
+            raise ValueError(
+                f"stuck_after ({self.stuck_after:g} s) must be at least lease ({self.lease:g} s)"
+            )

@@ -1,0 +1,260 @@
+"""A step of a job: attempts until one succeeds or the policy gives up."""
+
+import asyncio
+from typing import Any, TypeVar, cast
+
+from perdure.base.errors import StepTimeout
+from perdure.engine.operation import Operation
+from perdure.engine.run import Run
+from perdure.engine.step_context import AtSafePoint, StepContext
+from perdure.engine.threads import call_off_loop
+from perdure.jobs.definition import Step
+from perdure.jobs.failure import Failure, failure_of
+from perdure.jobs.item import Verdict
+from perdure.jobs.model import Entry, Event
+from perdure.jobs.partial import Partial
+from perdure.jobs.policy import Again, GiveUp, decide, is_permanent
+from perdure.jobs.state import StepState
+from perdure.process.death import kill
+from perdure.process.signal import cancel, stop_politely
+
+R = TypeVar("R")
+
+
+class StepOperation(Operation[R]):
+    """One call of a step."""
+
+    __slots__ = (
+        "_args",
+        "_expiry",
+        "_kwargs",
+        "attempt",
+        "begun_at",
+        "context",
+        "started_at",
+        "step",
+        "unrecorded",
+    )
+
+    waits_for = "retry"
+
+    def __init__(
+        self,
+        run: Run,
+        entry: Entry,
+        step: Step[Any, R],
+        call: tuple[tuple[Any, ...], dict[str, Any]],
+        *,
+        recorded: bool,
+    ) -> None:
+        super().__init__(run, entry, recorded=recorded)
+        self.step = step
+        self._args, self._kwargs = call
+        self.attempt = entry.attempt
+        self.started_at: float | None = None
+        self.begun_at = 0.0
+        self.unrecorded = False  # it works, and the journal does not say so yet
+        self.context: StepContext | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+
+    @property
+    def longest(self) -> float:
+        return self.step.timeout or 0.0
+
+    def start(self) -> None:
+        until = self.entry.wake_at
+        if until is not None and until > self.run.now():
+            self.run.wait(self, until)
+            return
+        self.attempt += 1
+        self.started_at = self.run.now()
+        self.begun_at = self.run.node.loop.time()
+        self.unrecorded = True
+        self.run.work(self, self._attempt)
+        self.run.node.step_started(self)
+        if self.step.timeout is not None:
+            self._expiry = self.run.node.loop.call_later(self.step.timeout, self._expire)
+
+    async def _attempt(self) -> None:
+        """One attempt: call the function, write what came of it, then tell the code."""
+        step, context = self.step, StepContext(self)
+        self.context = context
+        try:
+            if step.is_async:
+                value = await step.fn(context, *self._args, **self._kwargs)
+            else:
+                value = await call_off_loop(step.fn, context, self._args, self._kwargs)
+            if type(value) is Partial:
+                await self._go_on_later(cast("Partial[Any]", value))
+                return
+            output = step.pack_result(value)
+        except AtSafePoint:  # the worker stops: its checkpoint is saved, another goes on
+            return
+        except Exception as error:  # noqa: BLE001 - the user's code failed: the policy decides
+            await self._failed(error)
+        else:
+            await self._succeeded(output)
+        finally:
+            self.unrecorded = False
+            self._disarm()
+
+    async def _succeeded(self, output: bytes) -> None:
+        self.unrecorded = False  # from here on the record of its start would be a step back
+        done = self.entry = self._entry(StepState.SUCCEEDED, output=output)
+        await self.run.write(done)
+        # What a replay will give is what the code gets now: through the codec, once.
+        self.settle(self.step.unpack_result(output))
+
+    async def _failed(self, error: Exception) -> None:
+        self.unrecorded = False
+        verdict = decide(self.step.retry, error, self.attempt)
+        failure = failure_of(
+            error,
+            self.attempt,
+            permanent=is_permanent(error),
+            outage=isinstance(verdict, GiveUp) and verdict.outage,
+        )
+        if await self._passed_over(failure):
+            return
+        if isinstance(verdict, Again):
+            wake_at = self.run.now() + verdict.delay
+            again = self._entry(StepState.PENDING, error=failure.pack(), wake_at=wake_at)
+            await self._restart(again, self._event("step.retried", failure))
+            return
+        failed = self.entry = self._entry(StepState.FAILED, error=failure.pack())
+        await self.run.write(failed, events=(self._event("step.failed", failure),))
+        told = failure.as_error(self.entry.id)
+        told.__cause__ = error
+        self.settle(None, told)
+
+    async def _passed_over(self, failure: Failure) -> bool:
+        """Go on without the item at which the step failed, if its policy says so."""
+        judged = self.context.judge_item(failure) if self.context is not None else None
+        if judged is None or judged[0] is Verdict.FAIL:
+            return False
+        verdict, checkpoint = judged
+        self.attempt -= 1
+        onward = self._entry(
+            StepState.PENDING, checkpoint=checkpoint, checkpoint_no=self.entry.checkpoint_no + 1
+        )
+        kind = "item.left" if verdict is Verdict.GO_ON else "item.retried"
+        await self._restart(onward, self._event(kind, failure))
+        return True
+
+    async def _go_on_later(self, partial: "Partial[Any]") -> None:
+        """Keep what is done so far, and go on from there: this is no failure, and no attempt."""
+        assert self.context is not None
+        checkpoint = self.context.encode_checkpoint(partial.checkpoint)
+        self.attempt -= 1
+        so_far = self._entry(
+            StepState.PENDING,
+            checkpoint=checkpoint,
+            checkpoint_no=self.entry.checkpoint_no + 1,
+        )
+        await self._restart(so_far)
+
+    async def _restart(self, entry: Entry, *events: Event) -> None:
+        """Write where the step stands, and begin the next attempt when its time comes."""
+        self.entry = entry
+        await self.run.write(entry, events=events)
+        self.run.begin_again(self)
+
+    # Records
+
+    def running_entry(self) -> Entry:
+        """Give the record of a step that has begun."""
+        return self._entry(StepState.RUNNING)
+
+    def _entry(
+        self,
+        state: StepState,
+        *,
+        output: bytes | None = None,
+        error: bytes | None = None,
+        wake_at: float | None = None,
+        checkpoint: bytes | None = None,
+        checkpoint_no: int | None = None,
+    ) -> Entry:
+        old = self.entry
+        ended = state in (StepState.SUCCEEDED, StepState.FAILED)
+        return Entry(
+            seq=old.seq,
+            id=old.id,
+            kind=old.kind,
+            name=old.name,
+            state=state,
+            attempt=self.attempt,
+            input=old.input,
+            output=output,
+            error=error,
+            # A finished step needs no checkpoint any more.
+            checkpoint=None if state is StepState.SUCCEEDED else checkpoint or old.checkpoint,
+            checkpoint_no=old.checkpoint_no if checkpoint_no is None else checkpoint_no,
+            wake_at=wake_at,
+            started_at=self.started_at,
+            ended_at=self.run.now() if ended else None,
+        )
+
+    async def save_checkpoint(self, data: bytes) -> None:
+        """Write how far the attempt has come."""
+        number = self.entry.checkpoint_no + 1
+        self.unrecorded = False
+        self.entry = self._entry(StepState.RUNNING, checkpoint=data, checkpoint_no=number)
+        await self.run.write(self.entry)
+
+    def _event(self, kind: str, failure: Failure) -> Event:
+        data = {"step": self.entry.id, "attempt": self.attempt, "error": failure.summary()}
+        return Event(type=kind, data=data, actor=self.run.node.owner)
+
+    # Ends from outside
+
+    def interrupt(self, *, hard: bool) -> None:
+        """Ask the step to stop: CANCEL, then by force; or only at its next checkpoint."""
+        if self.context is not None:
+            self.context.stopping = True
+        process = self.run.working.get(self)
+        if process is None or not hard:
+            return
+        if self.context is not None:
+            self.context.cancelled.set()
+        process.tie().at_death(self._gone)
+        grace = self.run.node.settings.cancel_grace
+        if process.asked_for_events():
+            cancel(process, None, grace, "the job ends")
+        else:
+            stop_politely(process, grace)
+
+    def _gone(self) -> None:
+        """Take note of a process that may have been abandoned, and so never said it was done."""
+        self._disarm()
+        self.run.worked(self)
+
+    def _expire(self) -> None:
+        """End an attempt that takes too long; the process cannot record that itself."""
+        process = self.run.working.get(self)
+        if process is not None and self.run.verdict is None:
+            process.tie().at_death(self._expired)
+            kill(process, "the step's time is up")
+
+    def _expired(self) -> None:
+        self.run.worked(self)
+        if self.run.verdict is None and self.run.ending is None and not self.settled:
+            self.run.work(self, self._record_timeout)
+
+    async def _record_timeout(self) -> None:
+        limit = self.step.timeout
+        await self._failed(StepTimeout(f"step {self.entry.id} took longer than {limit:g} s"))
+
+    def _disarm(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+
+def skipped_or_done(operation: StepOperation[Any], entry: Entry) -> None:
+    """Settle an operation by what the journal says."""
+    if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
+        output = entry.output
+        operation.settle(None if output is None else operation.step.unpack_result(output))
+    elif entry.state is StepState.FAILED and entry.error is not None:
+        operation.settle(None, Failure.unpack(entry.error).as_error(entry.id))

@@ -1,0 +1,154 @@
+"""What a step is given: who it works for, and how it keeps its progress."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from perdure.base.codec import decode, digest, encode
+from perdure.base.duration import Duration, required_seconds
+from perdure.base.errors import Permanent
+from perdure.jobs.failure import Failure
+from perdure.jobs.item import Cadence, Cursor, ItemPolicy, ItemReport, OnError, Verdict, key_of
+
+if TYPE_CHECKING:
+    from perdure.engine.step import StepOperation
+
+T = TypeVar("T")
+
+
+class AtSafePoint(BaseException):
+    """Leaves a step whose progress is saved, because its worker stops."""
+
+
+class StepContext:
+    """The world as one attempt of a step sees it."""
+
+    def __init__(self, operation: "StepOperation[Any]") -> None:
+        self._operation = operation
+        self._cursor: Cursor | None = None
+        self.stopping = False  # the worker stops: leave at the next checkpoint
+        self.cancelled = asyncio.Event()  # the job ends: give up what you do
+
+    def __repr__(self) -> str:
+        return f"<context of {self._operation!r}, attempt {self.attempt}>"
+
+    @property
+    def job_id(self) -> str:
+        """The job that the step belongs to."""
+        return self._operation.run.job.id
+
+    @property
+    def tenant_id(self) -> str:
+        """The tenant that the job was submitted for."""
+        return self._operation.run.job.tenant
+
+    @property
+    def user_id(self) -> str:
+        """The user that the job was submitted by."""
+        return self._operation.run.job.user
+
+    @property
+    def step_id(self) -> str:
+        """The step's identity in its job: "send_mail#2"."""
+        return self._operation.entry.id
+
+    @property
+    def attempt(self) -> int:
+        """1 at the first attempt."""
+        return self._operation.attempt
+
+    @property
+    def idempotency_key(self) -> str:
+        """A key that is the same at every attempt and after every crash, and nowhere else."""
+        job = self._operation.run.job
+        return digest(job.tenant, job.id, self._operation.entry.id)
+
+    # Progress
+
+    @property
+    def previous_checkpoint(self) -> Any:
+        """What was saved last, as plain JSON values; None at the first attempt."""
+        data = self._operation.entry.checkpoint
+        return None if data is None else decode(data, Any)
+
+    def checkpoint_as(self, kind: type[T]) -> T | None:
+        """Read what was saved last, as this type.
+
+        Raises:
+            Unstorable: It does not fit: the code's idea of its checkpoint has changed.
+        """
+        data = self._operation.entry.checkpoint
+        return None if data is None else decode(data, kind)
+
+    async def save_checkpoint(self, checkpoint: Any) -> None:
+        """Save how far the step has come; durable when it returns."""
+        await self._operation.save_checkpoint(self.encode_checkpoint(checkpoint))
+        if self.stopping:
+            raise AtSafePoint
+
+    def encode_checkpoint(self, checkpoint: Any) -> bytes:
+        """Encode a checkpoint within its limit."""
+        what = f"the checkpoint of {self.step_id}"
+        limits = self._operation.run.node.limits
+        return encode(checkpoint, what=what, kind="checkpoint", limits=limits)
+
+    def progress(self) -> None:
+        """Say that the step is alive and gets on, without saving anything."""
+        self._operation.run.progress_at = self._operation.run.node.loop.time()
+
+    async def items(
+        self,
+        items: Iterable[T],
+        *,
+        key: Callable[[T], str | int] = key_of,
+        every: int = 100,
+        or_after: Duration = "30s",
+        on_error: OnError | ItemPolicy = "fail",
+    ) -> AsyncIterator[T]:
+        """Go through items, and after a crash only through those that are not done.
+
+        An item is done when the next one is asked for.
+        Progress is saved after `every` items or `or_after`, whichever comes first;
+        what was done since then is done again after a crash.
+
+        Args:
+            items: The same items in the same order at every attempt; more may come at the end.
+            key: What an item is known by.
+            every: Save after so many items.
+            or_after: Save after so long.
+            on_error: What to do with an item on which the step fails: "fail", "skip" and report,
+                or "quarantine"; an `ItemPolicy` says more.
+
+        Raises:
+            Drift: The items are not those of which some are done already.
+            Permanent: At the end, if some are in quarantine.
+        """
+        loop = self._operation.run.node.loop
+        policy = on_error if isinstance(on_error, ItemPolicy) else ItemPolicy(on_error=on_error)
+        listed = list(items)
+        cursor = Cursor.start([key(item) for item in listed], self.previous_checkpoint, policy)
+        self._cursor = cursor
+        cadence = Cadence(every, required_seconds(or_after), loop.time())
+        for place in cursor.left():
+            cursor.begin(place)
+            yield listed[place]
+            cursor.done(place)
+            self.progress()
+            if cadence.due(loop.time()):
+                await self.save_checkpoint(cursor.checkpoint())
+        await self.save_checkpoint(cursor.checkpoint())
+        if bad := cursor.report().quarantined:
+            named = "; ".join(f"{aside.key}: {aside.error}" for aside in bad)
+            raise Permanent(f"{len(bad)} items are in quarantine: {named}")
+
+    @property
+    def item_report(self) -> ItemReport | None:
+        """How far `items` has come, and which it left; None before."""
+        return None if self._cursor is None else self._cursor.report()
+
+    def judge_item(self, failure: Failure) -> tuple[Verdict, bytes] | None:
+        """Judge the item at which the step has failed; None if it failed at none."""
+        if self._cursor is None or self._cursor.in_hand is None:
+            return None
+        verdict = self._cursor.failed(failure)
+        return verdict, self.encode_checkpoint(self._cursor.checkpoint())

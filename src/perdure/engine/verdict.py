@@ -1,0 +1,53 @@
+"""How a run of a job ends: what is decided here, somebody else writes."""
+
+from msgspec import Struct
+
+from perdure.jobs.failure import Failure
+
+
+class Completed(Struct, frozen=True):
+    """The code returned."""
+
+    result: bytes
+
+
+class Failed(Struct, frozen=True):
+    """The code raised, or the job may not go on."""
+
+    failure: Failure
+
+
+class Suspended(Struct, frozen=True):
+    """Nothing can be done before a time or a piece of news; the worker is free."""
+
+    due_at: float | None
+    wait: bytes
+
+
+class Paused(Struct, frozen=True):
+    """A person asked for a pause."""
+
+
+class Cancelled(Struct, frozen=True):
+    """A person asked for the end."""
+
+
+class Drained(Struct, frozen=True):
+    """The worker stops; another one may go on at once."""
+
+
+class Parked(Struct, frozen=True):
+    """A person must look at it."""
+
+    failure: Failure
+
+
+class Lost(Struct, frozen=True):
+    """Another worker owns the job now: nothing more may be written."""
+
+
+Verdict = Completed | Failed | Suspended | Paused | Cancelled | Drained | Parked | Lost
+
+
+class Unwound(BaseException):
+    """Leaves the code of a job whose run has ended; not an error, and not to be caught."""

@@ -1,0 +1,156 @@
+"""What a job can wait for besides steps: a time, a message, another job. None holds a worker."""
+
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from perdure.base.codec import decode, encode
+from perdure.base.errors import JobFailed, StepTimeout
+from perdure.engine.operation import Operation
+from perdure.engine.run import Run
+from perdure.jobs.definition import JobDefinition
+from perdure.jobs.failure import Failure, failure_of
+from perdure.jobs.model import Entry, NewJob, Outcome
+from perdure.jobs.state import ENDED, JobState, StepState
+
+R = TypeVar("R")
+
+_NOTHING = encode(None)
+
+
+class Sleep(Operation[None]):
+    """A wait for a time."""
+
+    __slots__ = ()
+    waits_for = "timer"
+
+    def start(self) -> None:
+        if self.entry.state is StepState.PENDING and not self.recorded:
+            self.run.note(self.entry)
+        self.run.wait(self, self.entry.wake_at)
+
+    def due(self) -> None:
+        self.run.work(self, self._over)
+
+    async def _over(self) -> None:
+        done = replace(
+            self.entry, state=StepState.SUCCEEDED, output=_NOTHING, ended_at=self.run.now()
+        )
+        await self.run.write(done)
+        self.settle(None)
+
+
+class Receive(Operation[Any]):
+    """A wait for a message."""
+
+    __slots__ = ("_kind",)
+    waits_for = "message"
+
+    def __init__(self, run: Run, entry: Entry, kind: Any, *, recorded: bool) -> None:
+        super().__init__(run, entry, recorded=recorded)
+        self._kind = kind
+
+    def start(self) -> None:
+        if not self._take():
+            if not self.recorded:
+                self.run.note(self.entry)
+            self.run.wait(self, self.entry.wake_at)
+
+    def heard(self) -> None:
+        self._take()
+
+    def due(self) -> None:
+        if not self._take():
+            self.run.work(self, self._too_late)
+
+    def _take(self) -> bool:
+        topic = self.entry.name.removeprefix("receive:")
+        message = next((one for one in self.run.messages if one.topic == topic), None)
+        if message is None:
+            return False
+        # Nobody else gets it, whenever the write is done.
+        self.run.messages.remove(message)
+        self.run.received.add(message.no)
+        self.run.work(self, lambda: self._received(message.no, message.payload))
+        return True
+
+    async def _received(self, number: int, payload: bytes) -> None:
+        done = replace(
+            self.entry, state=StepState.SUCCEEDED, output=payload, ended_at=self.run.now()
+        )
+        await self.run.write(done, taken=(number,))
+        self.settle(decode(payload, self._kind))
+
+    async def _too_late(self) -> None:
+        topic = self.entry.name.removeprefix("receive:")
+        error = StepTimeout(f"no message {topic!r} came in time")
+        failed = replace(
+            self.entry,
+            state=StepState.FAILED,
+            error=failure_of(error).pack(),
+            ended_at=self.run.now(),
+        )
+        await self.run.write(failed)
+        self.settle(None, error)
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "topic": self.entry.name.removeprefix("receive:")}
+
+
+class Child(Operation[R]):
+    """A wait for another job, which this one submits."""
+
+    __slots__ = ("_definition", "_job")
+    waits_for = "child"
+
+    def __init__(
+        self,
+        run: Run,
+        entry: Entry,
+        definition: "JobDefinition[Any, R]",
+        job: NewJob,
+        *,
+        recorded: bool,
+    ) -> None:
+        super().__init__(run, entry, recorded=recorded)
+        self._definition = definition
+        self._job = job
+
+    def start(self) -> None:
+        self.run.work(self, self._look if self.recorded else self._submit)
+
+    def heard(self) -> None:
+        self.run.work(self, self._look)
+
+    async def _submit(self) -> None:
+        running = replace(self.entry, state=StepState.RUNNING, started_at=self.run.now())
+        await self.run.write(running, children=(self._job,))
+        self.entry, self.recorded = running, True
+        self.run.node.poke()
+        self.run.wait(self)
+
+    async def _look(self) -> None:
+        outcomes = await self.run.node.store.outcomes([self._job.id])
+        if outcomes and outcomes[0].state in ENDED:
+            await self._ended(outcomes[0])
+        else:
+            self.run.wait(self)
+
+    async def _ended(self, outcome: Outcome) -> None:
+        if outcome.state is JobState.COMPLETED and outcome.result is not None:
+            done = replace(self.entry, state=StepState.SUCCEEDED, output=outcome.result)
+            await self.run.write(replace(done, ended_at=self.run.now()))
+            self.settle(self._definition.unpack_result(outcome.result))
+            return
+        error = outcome.error or failure_of(RuntimeError(f"it is {outcome.state}")).pack()
+        failed = replace(self.entry, state=StepState.FAILED, error=error)
+        await self.run.write(replace(failed, ended_at=self.run.now()))
+        self.settle(None, child_failed(self._job.id, outcome.state, error))
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "job": self._job.id}
+
+
+def child_failed(job_id: str, state: str, error: bytes) -> JobFailed:
+    """Say that a child ended without a result."""
+    return JobFailed(job_id, state, Failure.unpack(error).summary())

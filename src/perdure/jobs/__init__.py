@@ -1,0 +1,1 @@
+"""The domain of durable jobs: pure values and decisions, without I/O."""

@@ -1,0 +1,295 @@
+"""The ledger of effects: what a job did to the world, or may have done; pure.
+
+An effect is written down as INTENT before the first byte leaves, and afterwards as what became
+of it. Only DONE answers for the call: an attempt is not a deed.
+
+    INTENT ── DONE        it happened; its result is kept, and given again instead of a call
+       │ ├─── FAILED      it certainly did not happen; the next call has a new key
+       │ └─── IN_DOUBT    nobody knows
+       │          ├ DONE  … until the receiver is asked, or a person says it
+       └──────────┴ FAILED
+
+What is found as INTENT or IN_DOUBT is resolved before anything else is done about it.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, Final, Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perdure.base.codec import LIMITS, Codec, Limits, digest
+from perdure.base.errors import IllegalTransition, Unstorable, safe_text
+
+InDoubt: TypeAlias = Literal["replay", "ask"]
+Choice: TypeAlias = Literal["happened", "did not happen", "compensate"]
+
+# A receiver that does not say how long it knows a key is trusted for a day.
+KEY_LIVES: Final = 24 * 3600.0
+# A key may die on the way: near its end it is not used any more.
+MARGIN_SHARE: Final = 0.1
+LONGEST_MARGIN: Final = 60.0
+
+LONGEST_SUBSTITUTE: Final = 4096  # characters kept of a result that cannot be stored
+
+
+class EffectState(StrEnum):
+    """What is known of an effect."""
+
+    INTENT = "INTENT"
+    DONE = "DONE"
+    FAILED = "FAILED"
+    IN_DOUBT = "IN_DOUBT"
+
+
+_E = EffectState
+
+TRANSITIONS: Final[dict[EffectState, frozenset[EffectState]]] = {
+    _E.INTENT: frozenset({_E.DONE, _E.FAILED, _E.IN_DOUBT}),
+    _E.IN_DOUBT: frozenset({_E.DONE, _E.FAILED}),
+    _E.DONE: frozenset(),
+    _E.FAILED: frozenset(),
+}
+
+OPEN: Final = frozenset({_E.INTENT, _E.IN_DOUBT})
+
+
+class Place(Struct, frozen=True):
+    """Which effect of a step it is, the same at every attempt.
+
+    `part` is the item that the step was at, if it goes through items, else empty;
+    `ordinal` counts the effects of that part from 1.
+    """
+
+    step: str  # the identity of the step in its job: "send_mail#2"
+    ordinal: int
+    part: str = ""
+
+
+class UndoCall(Struct, frozen=True):
+    """The step that undoes an effect: it takes the result, then what is given here by name."""
+
+    step: str
+    given: bytes = b"{}"
+
+
+class Effect(Struct, frozen=True, kw_only=True):
+    """One line of the ledger.
+
+    Attributes:
+        job_id: Whose it is; nobody else's undo touches it.
+        tenant: The tenant of that job.
+        no: Its place in the ledger of the job: effects are undone in the reverse order.
+        place: Which effect of which step.
+        generation: Counts from 1; the next one begins when this one certainly did not happen.
+        key: What the receiver gets, in order to know the call again.
+        kind: "email", "payment", …
+        target: Who or what is acted upon; it tells one effect from another.
+        state: What is known of it.
+        in_doubt: Whether the receiver may be called again with the same key.
+        key_lives: Seconds for which the receiver knows a key.
+        details: For people; JSON, redacted.
+        result: What the call gave, as JSON.
+        problem: Why the result could not be stored; `result` is then a mere description.
+        error: What the call raised, as a packed `Failure`.
+        undo: How to undo it, if the step itself does not.
+        proof: How it is known what became of it: "answer", "query", or who said so.
+        called_at: When the key was first used, by the store's clock.
+        ended_at: When it became what it is.
+    """
+
+    job_id: str
+    tenant: str
+    no: int
+    place: Place
+    key: str
+    kind: str
+    target: str
+    called_at: float
+    generation: int = 1
+    state: EffectState = EffectState.INTENT
+    in_doubt: InDoubt = "ask"
+    key_lives: float = KEY_LIVES
+    details: bytes | None = None
+    result: bytes | None = None
+    problem: str | None = None
+    error: bytes | None = None
+    undo: UndoCall | None = None
+    proof: str = ""
+    ended_at: float | None = None
+
+    def to(self, state: EffectState, at: float, **changes: Any) -> "Effect":
+        """Give the line as it stands after a change of its state.
+
+        Raises:
+            IllegalTransition: The ledger has the last word on this effect already.
+        """
+        if state not in TRANSITIONS[self.state]:
+            raise IllegalTransition(
+                f"effect {self.no} of job {self.job_id} is {self.state}: it cannot become {state}"
+            )
+        return replace(self, state=state, ended_at=at, **changes)
+
+
+# Keys
+
+
+def effect_key(tenant: str, job_id: str, place: Place, generation: int = 1) -> str:
+    """Make the key of a call: the same at every attempt and after every crash, and nowhere else."""
+    return digest(
+        "effect", tenant, job_id, place.step, place.part, str(place.ordinal), str(generation)
+    )
+
+
+def business_key(tenant: str, kind: str, key: str, generation: int = 1) -> str:
+    """Make the key of an effect that is to happen once in all jobs of a tenant."""
+    return digest("business", tenant, kind, key, str(generation))
+
+
+# What to do with a line that is found
+
+
+class UseResult(Struct, frozen=True):
+    """It happened: give the recorded result, call nobody."""
+
+
+class CallAnew(Struct, frozen=True):
+    """It did not happen: call with the key of this generation, as a new line."""
+
+    generation: int
+
+
+class CallAgain(Struct, frozen=True):
+    """Call with the same key: the receiver knows it."""
+
+
+class AskReceiver(Struct, frozen=True):
+    """Ask the receiver, by the key, whether it happened."""
+
+
+class AskPerson(Struct, frozen=True):
+    """Only a person can find out; `why` says what the program could not."""
+
+    why: str
+
+
+Resolution: TypeAlias = UseResult | CallAnew | CallAgain | AskReceiver | AskPerson
+
+
+def resolve(effect: Effect, now: float, *, can_query: bool) -> Resolution:
+    """Decide what to do with an effect that an earlier attempt or another worker left."""
+    if effect.state is EffectState.DONE:
+        return UseResult()
+    if effect.state is EffectState.FAILED:
+        return CallAnew(effect.generation + 1)
+    return AskReceiver() if can_query else _replay_or_ask(effect, now)
+
+
+def _replay_or_ask(effect: Effect, now: float) -> Resolution:
+    if effect.in_doubt != "replay":
+        return AskPerson("the receiver is not known to tell a repeated call from a new one")
+    margin = min(effect.key_lives * MARGIN_SHARE, LONGEST_MARGIN)
+    if now < effect.called_at + effect.key_lives - margin:
+        return CallAgain()
+    return AskPerson("the receiver may have forgotten the key since the first call")
+
+
+# What a receiver may answer
+
+
+class Happened(Struct, frozen=True):
+    """The answer of a `query`: it did, with this result."""
+
+    result: Any = None
+
+
+class DidNotHappen(Struct, frozen=True):
+    """The answer of a `query`: it did not, and is not under way."""
+
+
+class Unknown(Struct, frozen=True):
+    """The answer of a `query`: the receiver cannot tell."""
+
+
+Answer: TypeAlias = Happened | DidNotHappen | Unknown
+
+
+def after_query(effect: Effect, answer: Answer, now: float) -> Resolution:
+    """Decide what to do when the receiver was asked.
+
+    After "it did not" the key stays the same: if a first call is still on its way after all,
+    a receiver that knows keys takes both for one.
+    """
+    match answer:
+        case Happened():
+            return UseResult()
+        case DidNotHappen():
+            return CallAgain()
+        case Unknown():
+            return _replay_or_ask(effect, now)
+
+
+def settled_by_person(
+    effect: Effect, choice: Choice, person: str, at: float, result: bytes | None = None
+) -> Effect:
+    """Give the line as a person has settled it.
+
+    Raises:
+        IllegalTransition: There is no doubt about it (any more).
+    """
+    if effect.state not in OPEN:
+        raise IllegalTransition(
+            f"effect {effect.no} of job {effect.job_id} is {effect.state}: nothing is in doubt"
+        )
+    match choice:
+        case "happened":
+            return effect.to(_E.DONE, at, result=result or b"null", proof=person)
+        case "did not happen":
+            return effect.to(_E.FAILED, at, proof=person)
+        case "compensate":
+            # It stays in doubt, and its undo is told so.
+            return effect if effect.state is _E.IN_DOUBT else effect.to(_E.IN_DOUBT, at)
+
+
+# Results
+
+
+class PackedResult(Struct, frozen=True):
+    """A result as it is stored; `problem` says why it is only a description of it."""
+
+    data: bytes
+    problem: str | None = None
+
+
+def pack_result(value: Any, codec: Codec[Any], limits: Limits = LIMITS) -> PackedResult:
+    """Give a result as JSON. This never fails, since what it is the result of has happened."""
+    try:
+        return PackedResult(codec.encode(value, limits))
+    except Unstorable as problem:
+        kind = type(value).__name__
+        text = safe_text(value)[:LONGEST_SUBSTITUTE].replace("\0", "\\0")
+        text = text.encode("utf-8", "backslashreplace").decode()
+        substitute = _SUBSTITUTE.encode({"type": kind, "text": text})
+        return PackedResult(substitute, str(problem))
+
+
+def unpack_result(effect: Effect, codec: Codec[Any]) -> Any:
+    """Give the recorded result, exactly.
+
+    Raises:
+        Unstorable: The effect has happened, and its result could not be stored.
+        Drift: The code does not take what was stored any more.
+    """
+    if effect.problem is not None:
+        raise Unstorable(
+            f"the {effect.kind} to {effect.target} has happened and is not repeated, but its "
+            f"result could not be stored: {effect.problem}; let the call return less"
+        )
+    assert effect.result is not None
+    return codec.decode(effect.result)
+
+
+_SUBSTITUTE: Final = Codec[Any](dict[str, str], "the description of a result")
+
+Query: TypeAlias = Callable[[str], Any]  # takes the key, gives (or is awaited for) an Answer

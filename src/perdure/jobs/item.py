@@ -1,0 +1,222 @@
+"""Going through many items in one step: which are done, when to save it, what to do with bad ones.
+
+Pure: the context of the step drives it, and tells it the time.
+
+The place is kept by item key, with a fingerprint of all items before it. So a list that has grown
+at its end goes on where it stood, and one that is changed or sorted otherwise is refused,
+instead of items being left out or done twice.
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct, field
+
+from perdure.base.codec import Digest, canonical, digest
+from perdure.base.errors import Drift
+from perdure.jobs.failure import Failure
+
+OnError: TypeAlias = Literal["fail", "skip", "quarantine"]
+
+MOST_ASIDE = 100  # items that are told with their errors; a checkpoint must stay small
+LONGEST_TEXT = 200  # characters of a key or an error that are kept for each
+
+Key: TypeAlias = str | int
+
+_FORMAT = 1
+
+
+class ItemPolicy(Struct, frozen=True, kw_only=True):
+    """What to do with an item on which the step fails.
+
+    Attributes:
+        on_error: "fail": the step fails there, and goes on there when it is tried again.
+            "skip": the item is reported, and the others are done.
+            "quarantine": likewise, but at the end the step fails for good and names these items;
+            when somebody retries it, only they are done.
+        tries: Attempts at an item before it counts as bad.
+        most: More bad items than this fail the step: then it is not the items.
+    """
+
+    on_error: OnError = "fail"
+    tries: int = 1
+    most: int = MOST_ASIDE
+
+
+class Verdict(StrEnum):
+    """What follows an error at an item."""
+
+    FAIL = "fail"  # the step fails, by its own policy of retries
+    AGAIN = "again"  # likewise, but the attempt at this item is counted: save the checkpoint
+    GO_ON = "go on"  # save the checkpoint, and go on with the next item
+
+
+class Aside(Struct, frozen=True):
+    """An item that failed, with its place in the list."""
+
+    place: int
+    key: str
+    error: str
+
+
+class ItemReport(Struct, frozen=True, kw_only=True):
+    """How it went: how many items are done, and which were left."""
+
+    done: int
+    skipped: tuple[Aside, ...] = ()
+    quarantined: tuple[Aside, ...] = ()
+
+
+class _Saved(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The checkpoint: everything before `place` is done, but what is named here."""
+
+    items: int  # the version of this format, and how a checkpoint of items is known
+    place: int = 0
+    before: str = ""  # fingerprint of the keys before the place
+    skipped: list[Aside] = field(default_factory=list[Aside])
+    quarantined: list[Aside] = field(default_factory=list[Aside])
+    again: list[int] = field(default_factory=list[int])  # out of quarantine: to be done now
+    trouble: tuple[int, int] | None = None  # the place that failed last, and how often
+    ended: bool = False  # all that could be done was done
+
+
+class Cadence:
+    """When to save: after so many items, or so many seconds, whichever comes first."""
+
+    __slots__ = ("_count", "_since", "after", "every")
+
+    def __init__(self, every: int, after: float, now: float) -> None:
+        if every < 1:
+            raise ValueError(f"every must be 1 or more: {every}")
+        self.every = every
+        self.after = after
+        self._count = 0
+        self._since = now
+
+    def due(self, now: float) -> bool:
+        """Count one item; tell whether it is time to save, from which it counts anew."""
+        self._count += 1
+        if self._count < self.every and now - self._since < self.after:
+            return False
+        self._count, self._since = 0, now
+        return True
+
+
+class Cursor:
+    """Which of the items are done, and which comes next.
+
+    Attributes:
+        in_hand: The place of the item that is being worked on; None between items.
+    """
+
+    __slots__ = ("_before", "_keys", "_saved", "in_hand", "policy")
+
+    def __init__(self, keys: Sequence[Key], saved: _Saved, policy: ItemPolicy) -> None:
+        self._keys = keys
+        self._saved = saved
+        self._before = Digest()
+        for key in keys[: saved.place]:
+            self._before.add(str(key))
+        self.policy = policy
+        self.in_hand: int | None = None
+
+    @classmethod
+    def start(
+        cls, keys: Sequence[Key], checkpoint: Any = None, policy: ItemPolicy | None = None
+    ) -> "Cursor":
+        """Begin, or go on from a checkpoint.
+
+        Raises:
+            Drift: The checkpoint is of other items, or not of items.
+        """
+        saved = _Saved(items=_FORMAT) if checkpoint is None else _read(checkpoint)
+        made = cls(keys, saved, policy or ItemPolicy())
+        if saved.place > len(keys) or (saved.place and made._before.hex() != saved.before):
+            raise Drift(
+                f"the first {saved.place} items are not those that are done already: give the same "
+                "items in the same order at each attempt, or fork the job to begin anew"
+            )
+        if saved.ended:  # somebody wants those in quarantine to be tried once more
+            saved.again += [aside.place for aside in saved.quarantined]
+            saved.quarantined, saved.ended = [], False
+        return made
+
+    def left(self) -> Iterator[int]:
+        """List the places to be worked on; each is asked for when the one before is settled."""
+        while self._saved.again:
+            yield self._saved.again[0]
+        while self._saved.place < len(self._keys):
+            yield self._saved.place
+
+    def begin(self, place: int) -> None:
+        """Take an item in hand."""
+        self.in_hand = place
+
+    def done(self, place: int) -> None:
+        """Put an item down: it is done."""
+        self.in_hand = None
+        self._settle(place)
+
+    def finish(self) -> ItemReport:
+        """Say that no item is left; save the checkpoint, and fail if any is in quarantine."""
+        self._saved.ended = bool(self._saved.quarantined)
+        return self.report()
+
+    def failed(self, failure: Failure) -> Verdict:
+        """Judge the item in hand, at which the step has failed."""
+        place, self.in_hand = self.in_hand, None
+        if place is None or self.policy.on_error == "fail":
+            return Verdict.FAIL
+        known = self._saved.trouble
+        tries = 1 + (known[1] if known and known[0] == place else 0)
+        if tries < self.policy.tries and not failure.permanent:
+            self._saved.trouble = (place, tries)
+            return Verdict.AGAIN
+        return self._put_aside(place, failure)
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Give what must be saved, as plain JSON values."""
+        self._saved.before = self._before.hex()
+        return msgspec.to_builtins(self._saved)
+
+    def report(self) -> ItemReport:
+        """Tell how far it came."""
+        saved = self._saved
+        return ItemReport(
+            done=saved.place - len(saved.skipped) - len(saved.quarantined) - len(saved.again),
+            skipped=tuple(saved.skipped),
+            quarantined=tuple(saved.quarantined),
+        )
+
+    def _put_aside(self, place: int, failure: Failure) -> Verdict:
+        saved = self._saved
+        if len(saved.skipped) + len(saved.quarantined) >= min(self.policy.most, MOST_ASIDE):
+            return Verdict.FAIL
+        shown = str(self._keys[place])[:LONGEST_TEXT]
+        aside = Aside(place, shown, failure.summary()[:LONGEST_TEXT])
+        (saved.skipped if self.policy.on_error == "skip" else saved.quarantined).append(aside)
+        self._settle(place)
+        return Verdict.GO_ON
+
+    def _settle(self, place: int) -> None:
+        saved = self._saved
+        saved.trouble = None
+        if place in saved.again:
+            saved.again.remove(place)
+        elif place == saved.place:
+            saved.place += 1
+            self._before.add(str(self._keys[place]))
+
+
+def key_of(item: Any) -> Key:
+    """Give what an item is known by, if nobody says it: itself, or a digest of what it holds."""
+    return item if isinstance(item, str | int) else digest(canonical(item))
+
+
+def _read(checkpoint: Any) -> _Saved:
+    try:
+        return msgspec.convert(checkpoint, _Saved)
+    except msgspec.ValidationError as error:
+        raise Drift(f"the checkpoint of this step is not one of `ctx.items`: {error}") from None

@@ -1,0 +1,215 @@
+"""What the stores keep and the engine works with: plain frozen values.
+
+Payloads (`input`, `output`, `checkpoint`, `error`, …) are JSON, already encoded by the codec:
+the stores never look inside. Times are UNIX seconds by the store's clock.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct
+
+from perdure.jobs.state import JobState, StepState
+
+
+class EntryKind(StrEnum):
+    """What an entry of the journal records."""
+
+    STEP = "step"
+    SLEEP = "sleep"
+    RECEIVE = "receive"
+    VALUE = "value"  # now, uuid, random: drawn once, then always the same
+    CHILD = "child"
+    APPROVE = "approve"
+    UNDO = "undo"  # the compensation of a step
+
+
+class NewJob(Struct, frozen=True, kw_only=True):
+    """A job to be submitted."""
+
+    id: str
+    tenant: str
+    user: str
+    name: str
+    version: str
+    input: bytes
+    plan: bytes | None = None  # a plan's calls; None for a job that is code
+    queue: str = "default"
+    priority: int = 0  # higher is earlier
+    key: str | None = None  # unique per tenant: the same submission twice is one job
+    fingerprint: str = ""  # of name and input: the same key with another one is a mistake
+    parent: str | None = None
+    parent_seq: int | None = None  # the parent's journal entry that waits for it
+    delay: float = 0.0  # seconds from now until it may start
+    deadline: float | None = None  # seconds from now until the whole job must have ended
+    options: bytes = b"{}"  # what the engine wants to find again: policies of this submission
+    forked_from: str | None = None
+
+
+class Submitted(Struct, frozen=True):
+    """What became of a submission: the job, and whether it is new."""
+
+    id: str
+    created: bool
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """A job as it is stored."""
+
+    id: str
+    tenant: str
+    user: str
+    name: str
+    version: str
+    state: JobState
+    queue: str
+    priority: int
+    input: bytes
+    plan: bytes | None = None
+    options: bytes = b"{}"
+    result: bytes | None = None
+    error: bytes | None = None  # why it failed, or what needs attention
+    wait: bytes | None = None  # what it waits for, for people: [{"kind": "timer", …}]
+    request: str | None = None  # "cancel" or "pause", asked from outside, not yet obeyed
+    key: str | None = None
+    parent: str | None = None
+    parent_seq: int | None = None
+    forked_from: str | None = None
+    created_at: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
+    deadline_at: float | None = None
+    due_at: float | None = None  # from its lease: when it may next be claimed
+    owner: str | None = None  # from its lease
+    epoch: int = 0
+    claims: int = 0  # claims in a row that ended without any progress
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One entry of a job's journal. `seq` is its place, `id` ("send_mail#2") its identity."""
+
+    seq: int
+    id: str
+    kind: EntryKind
+    name: str
+    state: StepState
+    attempt: int = 0
+    input: bytes | None = None
+    output: bytes | None = None
+    error: bytes | None = None
+    checkpoint: bytes | None = None
+    checkpoint_no: int = 0  # only grows
+    wake_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+
+
+class Message(Struct, frozen=True, kw_only=True):
+    """A message sent to a job, not yet received by it."""
+
+    no: int
+    topic: str
+    payload: bytes
+    sent_at: float
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """One line of a job's append-only log."""
+
+    type: str  # "submitted", "claimed", "step.retried", "paused", …
+    data: dict[str, Any] = {}
+    actor: str = ""  # the person or worker that did it
+    at: float = 0.0  # set by the store
+    no: int = 0  # set by the store
+
+
+class JobChange(Struct, frozen=True, kw_only=True):
+    """How a write changes the job itself."""
+
+    state: JobState
+    result: bytes | None = None
+    error: bytes | None = None
+    wait: bytes | None = None
+    # When it may next be claimed, if it is released. None: only news (a message, a decision) wakes it.
+    due_at: float | None = None
+    release: bool = False  # give the lease up; ended jobs always do
+    clear_request: bool = False  # the cancel or pause asked for is being obeyed
+
+
+class Write(Struct, frozen=True, kw_only=True):
+    """One durable, fenced write of a job's owner: all of it happens, or nothing.
+
+    Refused with `LeaseLost` unless the job's lease has this owner and this epoch at the commit.
+    """
+
+    job_id: str
+    owner: str
+    epoch: int
+    entries: tuple[Entry, ...] = ()
+    job: JobChange | None = None
+    events: tuple[Event, ...] = ()
+    taken: tuple[int, ...] = ()  # numbers of messages received by this write
+    children: tuple[NewJob, ...] = ()
+    news_seen: int | None = None  # with `release`: if there is later news, it is due at once
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """A job that a worker now owns, with everything needed to go on."""
+
+    job: Job
+    epoch: int
+    now: float  # the store's clock at the claim
+    until: float  # seconds the lease lasts from `now`
+    news: int
+    journal: tuple[Entry, ...]
+    messages: tuple[Message, ...]
+
+
+class News(Struct, frozen=True):
+    """Something happened to an owned job from outside: read it again."""
+
+    job_id: str
+    news: int
+    request: str | None
+
+
+class Outcome(Struct, frozen=True):
+    """How a job ended, or that it has not."""
+
+    job_id: str
+    state: JobState
+    result: bytes | None
+    error: bytes | None
+
+
+class QueueLimit(Struct, frozen=True, kw_only=True):
+    """How much of one queue may run at once, over the whole fleet."""
+
+    running: int | None = None
+    running_per_tenant: int | None = None
+    rate: int | None = None  # claims …
+    per: float = 1.0  # … in so many seconds
+
+
+class Command(Struct, frozen=True, kw_only=True):
+    """What a person (or a program for one) asks of a job. All are audited."""
+
+    job_id: str
+    action: str  # cancel | pause | resume | retry | skip
+    actor: str
+    reason: str = ""
+    seq: int | None = None  # retry: from this entry on; skip: this entry
+    output: bytes | None = None  # skip: what the step is said to have given
+
+
+class Schedule(Struct, frozen=True, kw_only=True):
+    """A cron schedule. `catch_up`: "skip", "one" or "all" of the times missed."""
+
+    name: str
+    cron: str
+    job: NewJob  # the template; id and key are made for each time
+    timezone: str = "UTC"
+    catch_up: str = "one"
+    paused: bool = False
+    next_at: float | None = None
+    last_at: float | None = None

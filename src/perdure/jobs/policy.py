@@ -1,0 +1,149 @@
+"""Whether a step that failed is tried again; pure.
+
+A step says it with `Retry`: after every exception, or those in `on`. A step that says nothing is
+tried again by the kind of its error: a few times within seconds, so that a bug shows soon, but
+for about an hour after an *outage* (a refused connection, a 5xx, a 429): an error of another
+system must not throw away hours of work.
+
+`Permanent`, and errors that would come again for certain, are never tried again.
+"""
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any, Final, Literal, TypeAlias, cast
+
+from msgspec import Struct
+
+from perdure.base.backoff import Retry
+from perdure.base.duration import required_seconds
+from perdure.base.errors import (
+    ArgumentError,
+    DefinitionError,
+    Drift,
+    Permanent,
+    StepFailed,
+    StepTimeout,
+    Unstorable,
+)
+
+STANDARD: Final = Retry(attempts=4, first="200ms", factor=2, jitter=0.2)
+OUTAGE: Final = Retry(attempts=20, first="1s", factor=2, most="5m", jitter=0.2)
+LONGEST_WAIT = 24 * 3600.0  # seconds: who asks for a longer one is not waited for so long
+
+_CERTAIN = (Permanent, Unstorable, ArgumentError, DefinitionError, Drift, StepFailed)
+_PASSING_STATUS = frozenset({408, 425, 429})
+_SERVER_ERROR = range(500, 600)
+_NEVER_WORKS = frozenset({501, 505})  # the server will not learn it while we wait
+
+Why: TypeAlias = Literal["permanent", "not retried", "used up"]
+
+
+class Again(Struct, frozen=True):
+    """Try again after so many seconds."""
+
+    delay: float
+
+
+class GiveUp(Struct, frozen=True):
+    """Do not try again; `outage`: the error is another system's, which may recover."""
+
+    why: Why
+    outage: bool = False
+
+
+Decision: TypeAlias = Again | GiveUp
+
+
+def decide(
+    retry: Retry | None, error: BaseException, attempt: int, random: Random | None = None
+) -> Decision:
+    """Say what follows a failed attempt.
+
+    Args:
+        retry: The policy of the step; None: by the kind of the error.
+        error: What it raised.
+        attempt: Which attempt that was, from 1.
+        random: The source of the jitter.
+    """
+    if is_permanent(error):
+        return GiveUp("permanent")
+    outage = is_outage(error)
+    policy = retry or (OUTAGE if outage else STANDARD)
+    if policy.on and not any(isinstance(each, policy.on) for each in leaves(error)):
+        return GiveUp("not retried", outage)
+    if attempt >= policy.attempts:
+        return GiveUp("used up", outage)
+    return Again(max(policy.delay(attempt, random), _asked_wait(error)))
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Tell that no retry can mend the error."""
+    return any(
+        not isinstance(each, Exception) or isinstance(each, _CERTAIN) for each in leaves(error)
+    )
+
+
+def is_outage(error: BaseException) -> bool:
+    """Tell that another system failed, and may be well again later."""
+    return all(_is_one_outage(each) for each in leaves(error))
+
+
+def _is_one_outage(error: BaseException) -> bool:
+    status = http_status(error)
+    if status is not None:
+        passing = status in _PASSING_STATUS or status in _SERVER_ERROR
+        return passing and status not in _NEVER_WORKS
+    if isinstance(error, StepTimeout):
+        return False  # our own limit: nobody else said that he is down
+    # Libraries have classes of their own for what the builtin ones mean.
+    names = {base.__name__ for base in type(error).__mro__}
+    return isinstance(error, ConnectionError | TimeoutError) or bool(names & _OUTAGE_NAMES)
+
+
+_OUTAGE_NAMES: Final = frozenset(
+    {
+        "TransportError",  # httpx
+        "APIConnectionError",  # clients of LLMs
+        "ClientConnectionError",  # aiohttp
+        "ConnectTimeout",
+        "ReadTimeout",
+        "OperationalError",  # databases
+    }
+)
+
+
+def http_status(error: BaseException) -> int | None:
+    """Find the HTTP status of an error, wherever its library keeps it."""
+    response: Any = getattr(error, "response", None)
+    for holder in (error, response):
+        for name in ("status_code", "status"):
+            found = getattr(holder, name, None)
+            if isinstance(found, int) and not isinstance(found, bool):
+                return int(found)
+    return None
+
+
+def _asked_wait(error: BaseException) -> float:
+    """Give the seconds that the other side asks for, as `retry_after` or in the header of a 429."""
+    waits = [_one_wait(each) for each in leaves(error)]
+    return min(max(waits, default=0.0), LONGEST_WAIT)
+
+
+def _one_wait(error: BaseException) -> float:
+    asked: Any = getattr(error, "retry_after", None)
+    if asked is None:
+        headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
+        asked = headers.get("retry-after") or headers.get("Retry-After")
+    try:
+        return float(asked) if isinstance(asked, str) else required_seconds(asked)
+    except (TypeError, ValueError):
+        return 0.0  # none, or a date: the clock is not ours to read here
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """List the errors of a group, or the error itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+            yield from leaves(each)
+    else:
+        yield error

@@ -1,0 +1,210 @@
+"""Where steps and jobs are registered, and found again by name."""
+
+import difflib
+from collections.abc import Callable, Coroutine, Mapping
+from types import MappingProxyType
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, Unpack, cast, overload
+
+from perdure.base.errors import DefinitionError, UnknownName
+from perdure.jobs.definition import JobDefinition, Step, job_of, step_of
+from perdure.jobs.option import JobOptions, StepOptions
+from perdure.jobs.partial import Partial
+from perdure.jobs.step_class import StepClass, is_step_class, step_of_object
+
+P = ParamSpec("P")
+R = TypeVar("R")
+I = TypeVar("I")  # noqa: E741  input and output, as in the seed of the interface
+O = TypeVar("O")  # noqa: E741
+
+Definition: TypeAlias = Step[..., Any] | JobDefinition[..., Any]
+AsyncFunction: TypeAlias = Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
+SyncFunction: TypeAlias = Callable[Concatenate[Any, P], R]
+
+
+class _StepDecorator:
+    """What `@registry.step(…)` gives: typed as the function that it decorates."""
+
+    __slots__ = ("_options", "_registry")
+
+    def __init__(self, registry: "Registry", options: StepOptions) -> None:
+        self._registry = registry
+        self._options = options
+
+    @overload
+    def __call__(self, fn: type[StepClass[I, O]], /) -> Step[[I], O]: ...
+    @overload
+    def __call__(self, fn: AsyncFunction[P, R | Partial[R]], /) -> Step[P, R]: ...
+    @overload
+    def __call__(self, fn: SyncFunction[P, R | Partial[R]], /) -> Step[P, R]: ...
+    def __call__(self, fn: Any, /) -> Any:
+        if is_step_class(fn):
+            made = step_of_object(fn(), **self._options)
+        else:
+            made = step_of(fn, **self._options)
+        self._registry.add(made)
+        return made
+
+
+class Registry:
+    """A set of steps and jobs; an app includes registries, as a web app includes routers.
+
+    ```python
+    billing = Registry(prefix="billing.")
+
+    @billing.step
+    async def charge(ctx: StepContext, order: Order) -> Receipt: ...
+
+    app.include(billing)
+    ```
+
+    A step or job is known by its *full* name: its own, after the prefixes of its registry and
+    of each registry that includes that one. What is registered later is included too.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix
+        self._steps: dict[str, Step[..., Any]] = {}
+        self._jobs: dict[str, JobDefinition[..., Any]] = {}
+        self._names: dict[int, str] = {}  # by the id of the definition, which lives as long
+        self._parents: list[tuple[Registry, str]] = []
+
+    @property
+    def steps(self) -> Mapping[str, Step[..., Any]]:
+        """All steps by full name."""
+        return MappingProxyType(self._steps)
+
+    @property
+    def jobs(self) -> Mapping[str, JobDefinition[..., Any]]:
+        """All jobs by full name."""
+        return MappingProxyType(self._jobs)
+
+    @overload
+    def step(self, fn: type[StepClass[I, O]], /) -> Step[[I], O]: ...
+    @overload
+    def step(self, fn: AsyncFunction[P, R | Partial[R]], /) -> Step[P, R]: ...
+    @overload
+    def step(self, fn: SyncFunction[P, R | Partial[R]], /) -> Step[P, R]: ...
+    @overload
+    def step(self, /, **options: Unpack[StepOptions]) -> _StepDecorator: ...
+    def step(self, fn: Any = None, /, **options: Unpack[StepOptions]) -> Any:
+        """Decorate a function, or a class with `execute`, that is a step.
+
+        Raises:
+            DefinitionError: It cannot work, or its name is taken.
+        """
+        decorate = _StepDecorator(self, options)
+        return decorate if fn is None else decorate(fn)
+
+    @overload
+    def job(self, fn: AsyncFunction[P, R], /) -> JobDefinition[P, R]: ...
+    @overload
+    def job(
+        self, /, **options: Unpack[JobOptions]
+    ) -> Callable[[AsyncFunction[P, R]], JobDefinition[P, R]]: ...
+    def job(self, fn: Any = None, /, **options: Unpack[JobOptions]) -> Any:
+        """Decorate an async function that is a job.
+
+        Raises:
+            DefinitionError: It cannot work, or its name is taken.
+        """
+
+        def add(function: Callable[..., Any]) -> JobDefinition[..., Any]:
+            made = job_of(function, **options)
+            self.add(made)
+            return made
+
+        return add if fn is None else add(fn)
+
+    def add(self, thing: Any) -> Any:
+        """Register a step or job that was made elsewhere, or an object with `execute`.
+
+        Returns:
+            The step or job.
+
+        Raises:
+            DefinitionError: It is none, or its name is taken.
+        """
+        known = isinstance(thing, Step | JobDefinition)
+        made = cast("Definition", thing) if known else step_of_object(thing)
+        self._check(self.prefix + made.name, made)
+        self._put(self.prefix + made.name, made)
+        return made
+
+    def include(self, other: "Registry", prefix: str = "") -> None:
+        """Take in all that another registry has, now and later, under a further prefix.
+
+        Raises:
+            DefinitionError: A name is taken, or it is included already; nothing was taken in.
+        """
+        if other is self or self._is_within(other):
+            raise DefinitionError("a registry cannot include itself")
+        found = [*other.steps.items(), *other.jobs.items()]
+        for name, made in found:
+            self._check(self.prefix + prefix + name, made)
+        for name, made in found:
+            self._put(self.prefix + prefix + name, made)
+        other._parents.append((self, prefix))  # noqa: SLF001  of the same class
+
+    def find_step(self, name: str) -> Step[..., Any]:
+        """Give the step of a full name.
+
+        Raises:
+            UnknownName: There is none; the text names those that look like it.
+        """
+        found = self._steps.get(name)
+        return found if found is not None else _unknown("step", name, self._steps)
+
+    def find_job(self, name: str) -> JobDefinition[..., Any]:
+        """Give the job of a full name.
+
+        Raises:
+            UnknownName: There is none; the text names those that look like it.
+        """
+        found = self._jobs.get(name)
+        return found if found is not None else _unknown("job", name, self._jobs)
+
+    def name(self, definition: Step[..., Any] | JobDefinition[..., Any]) -> str:
+        """Give the full name of a step or job.
+
+        Raises:
+            UnknownName: It is registered elsewhere, and that registry is not included.
+        """
+        try:
+            return self._names[id(definition)]
+        except KeyError:
+            raise UnknownName(
+                f"{_what(definition)} is not registered here: decorate it with this app, or "
+                "include its registry with `include`"
+            ) from None
+
+    def _check(self, name: str, made: Definition) -> None:
+        known = self._jobs if isinstance(made, JobDefinition) else self._steps
+        if name in known:
+            raise DefinitionError(f"there are two definitions of {_what(made, name)}: rename one")
+        if id(made) in self._names:
+            raise DefinitionError(f"{_what(made, name)} is registered as {self.name(made)} already")
+        for parent, prefix in self._parents:
+            parent._check(parent.prefix + prefix + name, made)  # noqa: SLF001  of the same class
+
+    def _put(self, name: str, made: Definition) -> None:
+        if isinstance(made, JobDefinition):
+            self._jobs[name] = made
+        else:
+            self._steps[name] = made
+        self._names[id(made)] = name
+        for parent, prefix in self._parents:
+            parent._put(parent.prefix + prefix + name, made)  # noqa: SLF001  of the same class
+
+    def _is_within(self, other: "Registry") -> bool:
+        above = (parent for parent, _ in self._parents)
+        return any(each is other or each._is_within(other) for each in above)  # noqa: SLF001
+
+
+def _what(made: Definition, name: str = "") -> str:
+    return f"{'job' if isinstance(made, JobDefinition) else 'step'} {name or made.name}"
+
+
+def _unknown(what: str, name: str, known: Mapping[str, object]) -> Any:
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise UnknownName(f"there is no {what} {name!r}{hint}")

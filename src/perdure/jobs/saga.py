@@ -1,0 +1,156 @@
+"""What must be undone when a job fails, and in which order; pure.
+
+The list is made of the ledger of effects and the journal, the later first:
+
+* every effect with an `undo` of its own that has happened, or may have;
+* every step with a compensation that has begun, also the one that failed or was interrupted.
+
+It is stored before it is begun and run as ordinary steps. After a pivot nothing is undone:
+the job can only go forward, with the help of a person.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+from msgspec import Struct
+
+from perdure.base.errors import UnknownName
+from perdure.jobs.definition import Step
+from perdure.jobs.effect import OPEN, Effect, EffectState
+from perdure.jobs.model import Entry, EntryKind
+from perdure.jobs.state import StepState
+
+FindStep: TypeAlias = Callable[[str], Step[..., Any]]  # raises UnknownName
+OnUndoFailure: TypeAlias = Literal["stop", "continue"]
+
+_HAPPENED: Final = frozenset({EffectState.DONE, *OPEN})
+_UNDONE: Final = frozenset({StepState.SUCCEEDED, StepState.SKIPPED})
+
+
+class Undo(Struct, frozen=True):
+    """One thing to undo: a step by its compensation, or an effect by its own undo."""
+
+    id: str  # its identity in the journal: "undo:charge#1", "undo:charge#1/3"
+    step: str  # the identity of the step whose deed it is
+    seq: int  # the place of that step in the journal
+    effect: int | None = None  # the number of the effect in the ledger
+
+
+class Forward(Struct, frozen=True):
+    """There is no way back: the pivot is passed, or may be."""
+
+    pivot: str
+
+
+def undo_list(
+    journal: Iterable[Entry], ledger: Iterable[Effect], find: FindStep
+) -> list[Undo] | Forward:
+    """Give what must be undone, the first thing first."""
+    steps = _begun(journal)
+    effects = [effect for effect in ledger if effect.state in _HAPPENED]
+    if (pivot := _passed_pivot(steps, effects, find)) is not None:
+        return Forward(pivot.id)
+    return undo_after(0, steps, effects, find)
+
+
+def undo_after(
+    seq: int, journal: Iterable[Entry], ledger: Iterable[Effect], find: FindStep
+) -> list[Undo]:
+    """Give what must be undone of what came after a place of the journal, such as a pivot.
+
+    A step that the code has no more is in the list: nobody knows whether it had a compensation.
+    """
+    steps = [entry for entry in _begun(journal) if entry.seq > seq]
+    numbers = {entry.id: entry.seq for entry in steps}
+    effects = [
+        effect for effect in ledger if effect.state in _HAPPENED and effect.place.step in numbers
+    ]
+    found = [
+        ((effect.no, 0, 0), _undo_of_effect(effect, numbers[effect.place.step]))
+        for effect in effects
+        if effect.undo is not None
+    ]
+    last = 0
+    for entry in steps:
+        own = [effect.no for effect in effects if effect.place.step == entry.id]
+        last = max([last, *own])
+        if entry.state is not StepState.SKIPPED and _needs_compensation(entry, find):
+            undo = Undo(f"undo:{entry.id}", entry.id, entry.seq)
+            # A step is over after its last effect; one without any, after those before it.
+            found.append(((max(own, default=last), 1, entry.seq), undo))
+    return [undo for _, undo in sorted(found, key=lambda each: each[0], reverse=True)]
+
+
+def _undo_of_effect(effect: Effect, seq: int) -> Undo:
+    step = effect.place.step
+    return Undo(f"undo:{step}/{effect.no}", step, seq, effect.no)
+
+
+def _begun(journal: Iterable[Entry]) -> list[Entry]:
+    """List the steps that have done something, or may have, in the order of the code."""
+    steps = (entry for entry in journal if entry.kind is EntryKind.STEP)
+    begun = (each for each in steps if each.attempt or each.state is not StepState.PENDING)
+    return sorted(begun, key=lambda entry: entry.seq)
+
+
+def _needs_compensation(entry: Entry, find: FindStep) -> bool:
+    try:
+        return find(entry.name).undo is not None
+    except UnknownName:
+        return True
+
+
+def _passed_pivot(
+    steps: Sequence[Entry], effects: Sequence[Effect], find: FindStep
+) -> Entry | None:
+    """Find the last pivot that was passed, or of which that cannot be ruled out."""
+    acted = {effect.place.step for effect in effects}
+    for entry in reversed(steps):
+        # One that failed, and left no effect behind, has not been passed.
+        if _is_pivot(entry, find) and (entry.state is not StepState.FAILED or entry.id in acted):
+            return entry
+    return None
+
+
+def _is_pivot(entry: Entry, find: FindStep) -> bool:
+    try:
+        return find(entry.name).pivot
+    except UnknownName:
+        return False
+
+
+# Running the list
+
+
+class Do(Struct, frozen=True):
+    """Undo this next."""
+
+    undo: Undo
+
+
+class Stopped(Struct, frozen=True):
+    """One could not be undone: a person must retry it, mark it as done, or let the rest go on."""
+
+    failed: Undo
+
+
+class Undone(Struct, frozen=True):
+    """Nothing is left to do; `failed` are those that a person must still see to."""
+
+    failed: tuple[Undo, ...] = ()
+
+
+def next_undo(
+    undos: Sequence[Undo], states: Mapping[str, StepState], on_failure: OnUndoFailure = "stop"
+) -> Do | Stopped | Undone:
+    """Decide what to do next, by what became of each; one that is not in `states` is not begun."""
+    failed: list[Undo] = []
+    for undo in undos:
+        state = states.get(undo.id, StepState.PENDING)
+        if state is StepState.FAILED:
+            if on_failure == "stop":
+                return Stopped(undo)
+            failed.append(undo)
+        elif state not in _UNDONE:
+            return Do(undo)
+    return Undone(tuple(failed))

@@ -1,0 +1,1 @@
+"""The stores of durable jobs: the only place that knows SQL."""

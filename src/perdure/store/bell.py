@@ -1,0 +1,39 @@
+"""Wakes a thread that waits: by another thread, or by a file descriptor that it watches too."""
+
+import os
+import select
+
+
+class Bell:
+    """One thread waits, all others ring."""
+
+    def __init__(self) -> None:
+        self._hear, self._ring = os.pipe()
+        os.set_blocking(self._hear, False)
+        os.set_blocking(self._ring, False)
+        self._poll = select.poll()
+        self._poll.register(self._hear, select.POLLIN)
+
+    def watch(self, descriptor: int) -> None:
+        """Let a descriptor that has something to read end a wait, too."""
+        self._poll.register(descriptor, select.POLLIN)
+
+    def ring(self) -> None:
+        """End the wait of the other thread, now or as soon as it begins."""
+        try:
+            os.write(self._ring, b"!")
+        except BlockingIOError:
+            return  # it rings already
+
+    def wait(self, seconds: float | None) -> None:
+        """Wait until it rings, the watched descriptor has something, or the time is over."""
+        self._poll.poll(None if seconds is None else seconds * 1000)
+        try:
+            os.read(self._hear, 4096)
+        except BlockingIOError:
+            return  # not rung
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        os.close(self._hear)
+        os.close(self._ring)

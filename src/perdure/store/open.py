@@ -1,0 +1,41 @@
+"""From a URL to a store."""
+
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from perdure.base.clock import Clock
+from perdure.base.errors import StoreError
+from perdure.store.port import Store
+from perdure.store.sqlite.store import SqliteStore
+
+_FORMS = "sqlite:///file.db, sqlite:////folder/file.db or postgresql://user@host/database"
+
+
+def open_store(url: str, *, clock: Clock | None = None) -> Store:
+    """Give the store that a URL names; `await store.open()` connects it.
+
+    Args:
+        url: `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://…`.
+            Options follow after `?`: `force_network=1` (SQLite).
+        clock: Tells the time instead of the machine (SQLite only): for tests.
+
+    Raises:
+        StoreError: The URL is of no known form.
+    """
+    scheme, _, rest = url.partition(":")
+    if scheme == "sqlite":
+        return _sqlite(url, rest, clock)
+    raise StoreError(f"{scheme!r} is no store that perdure knows: write {_FORMS}")
+
+
+def _sqlite(url: str, rest: str, clock: Clock | None) -> SqliteStore:
+    parts = urlsplit(url)
+    path = unquote(parts.path).removeprefix("/")
+    if parts.netloc or not path or not rest.startswith("///"):
+        raise StoreError(
+            f"{url!r} names no file: write sqlite:///file.db, or sqlite:////folder/file.db"
+        )
+    options = dict(parse_qsl(parts.query))
+    force = options.pop("force_network", "0") == "1"
+    if options:
+        raise StoreError(f"{url!r} has options that perdure does not know: {', '.join(options)}")
+    return SqliteStore(path, clock=clock, force_network=force)

@@ -1,0 +1,171 @@
+"""What the engine asks of a store. Two implementations, one conformance suite.
+
+Every verb is one transaction; what it returned is durable, and what raised did nothing.
+A verb that is cancelled while it waits happens as a whole or not at all.
+
+A job that has not ended has exactly one *lease* row: who owns it (nobody, while it waits),
+its epoch, when it may next be claimed, and a counter of news from outside.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from perdure.jobs.model import (
+    Claim,
+    Command,
+    Entry,
+    Event,
+    Job,
+    Message,
+    NewJob,
+    News,
+    Outcome,
+    QueueLimit,
+    Schedule,
+    Submitted,
+    Write,
+)
+from perdure.jobs.query import JobQuery
+
+
+class Store(Protocol):
+    """The door to the database."""
+
+    async def open(self) -> None:
+        """Connect, check what the database can do, bring its schema up to date.
+
+        Raises:
+            StoreUnreachable, StoreReadOnly, SchemaError: With what to do.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Finish what is under way and let the database go."""
+        ...
+
+    async def now(self) -> float:
+        """Read the store's clock: UNIX seconds, by which all due times are kept."""
+        ...
+
+    # Submitting and reading
+
+    async def submit(self, jobs: Sequence[NewJob], actor: str = "") -> list[Submitted]:
+        """Keep new jobs, all or none; a job whose key is known is the job of that key.
+
+        Raises:
+            KeyConflict: The key is known with another fingerprint.
+        """
+        ...
+
+    async def job(self, job_id: str, tenant: str | None = None) -> Job | None: ...
+
+    async def jobs(self, query: JobQuery) -> list[Job]:
+        """Find jobs, newest first."""
+        ...
+
+    async def counts(self, tenant: str | None = None) -> dict[str, int]:
+        """Count jobs by state."""
+        ...
+
+    async def journal(self, job_id: str) -> list[Entry]: ...
+
+    async def events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[Event]: ...
+
+    async def messages(self, job_id: str) -> list[Message]:
+        """Read what was sent to a job and not yet received."""
+        ...
+
+    async def outcomes(self, job_ids: Sequence[str]) -> list[Outcome]: ...
+
+    # Owning
+
+    async def claim(
+        self,
+        owner: str,
+        queues: Mapping[str, QueueLimit],
+        free: int,
+        lease: float,
+    ) -> list[Claim]:
+        """Take up to `free` due jobs of these queues: by priority, then in turn by tenant.
+
+        The epoch grows by one, `claims` too, the state becomes RUNNING (COMPENSATING stays).
+        """
+        ...
+
+    async def renew(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
+        """Prolong leases `(job, epoch)`; a job that is not returned is lost."""
+        ...
+
+    def renew_blocking(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
+        """Do the same from a thread, also while the loop or the writer is held up."""
+        ...
+
+    async def write(self, write: Write) -> None:
+        """Do a fenced write. Concurrent writes share one commit.
+
+        Raises:
+            LeaseLost: The owner or the epoch is not that of the lease; nothing was written.
+        """
+        ...
+
+    async def news(self, owner: str) -> list[News]:
+        """List the owned jobs with their counters of news and what is asked of them."""
+        ...
+
+    async def reap(self, limit: int, dead: Sequence[str] = ()) -> list[str]:
+        """Free all jobs of dead owners, and up to `limit` whose lease has run out: due at once."""
+        ...
+
+    async def next_due(self, queues: Sequence[str]) -> float | None:
+        """Tell when the next unowned job falls due; None if none has a time."""
+        ...
+
+    # From outside
+
+    async def send(self, job_id: str, topic: str, payload: bytes, key: str | None = None) -> bool:
+        """Leave a message for a job and wake it; False if that key was sent before."""
+        ...
+
+    async def command(self, command: Command) -> None:
+        """Ask something of a job.
+
+        Raises:
+            JobNotFound, IllegalTransition: The text says what state the job is in.
+        """
+        ...
+
+    async def fork(self, source: str, job: NewJob, before: int, actor: str) -> None:
+        """Submit a job with a copy of the journal entries of `source` with `seq < before`."""
+        ...
+
+    # Schedules, old jobs, workers
+
+    async def put_schedule(self, schedule: Schedule) -> None: ...
+
+    async def schedules(self) -> list[Schedule]: ...
+
+    async def fire(
+        self, name: str, expected: float, next_at: float | None, jobs: Sequence[NewJob]
+    ) -> bool:
+        """Submit a schedule's jobs and set its next time, if its time is still `expected`."""
+        ...
+
+    async def prune(self, ended_before: float, limit: int) -> int:
+        """Delete ended jobs with all they have, but none that a live job refers to."""
+        ...
+
+    async def beat(self, owner: str, info: bytes | None) -> None:
+        """Register a worker, or say that it lives; None signs it off."""
+        ...
+
+    async def workers(self) -> list[tuple[str, float, bytes]]:
+        """List workers: owner, seconds since the last beat, info."""
+        ...
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` (on the loop) soon after somebody wrote: a hint, never the truth.
+
+        Returns:
+            A function that ends the watch.
+        """
+        ...

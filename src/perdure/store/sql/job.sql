@@ -1,0 +1,110 @@
+-- name: insert_job
+INSERT INTO job (id, tenant, "user", name, version, state, queue, priority, input, plan, options,
+                 key, fingerprint, parent, parent_seq, forked_from, created_at, deadline_at)
+VALUES (:id, :tenant, :user, :name, :version, 'PENDING', :queue, :priority, :input, :plan, :options,
+        :key, :fingerprint, :parent, :parent_seq, :forked_from, :created_at, :deadline_at)
+ON CONFLICT DO NOTHING
+
+-- name: same_job
+SELECT id, fingerprint FROM job
+WHERE (tenant = :tenant AND key = :key) OR id = :id
+ORDER BY id = :id DESC
+
+-- name: job_state
+SELECT state, request, paused_from, queue, tenant, priority, epoch FROM job WHERE id = :id
+FOR UPDATE  -- postgres
+
+-- name: has_ended
+SELECT state, ended_at IS NOT NULL FROM job WHERE id = :id
+
+-- name: claim_jobs
+UPDATE job SET
+  state = CASE state WHEN 'COMPENSATING' THEN state ELSE 'RUNNING' END,
+  started_at = coalesce(started_at, :now),
+  wait = NULL
+WHERE id IN (SELECT value FROM json_each(:ids))  -- sqlite
+WHERE id = ANY(:ids)  -- postgres
+
+-- name: change_job
+UPDATE job SET
+  state = :state, result = :result, error = :error, wait = :wait,
+  request = CASE WHEN :clear_request = 1 THEN NULL ELSE request END,
+  paused_from = CASE :state WHEN 'PAUSED' THEN state END
+WHERE id = :id
+
+-- name: end_job
+UPDATE job SET
+  state = :state, result = :result, error = :error, wait = NULL, request = NULL,
+  paused_from = NULL, ended_at = :now, epoch = :epoch
+WHERE id = :id
+
+-- name: command_job
+UPDATE job SET
+  state = :state, request = :request, error = CASE WHEN :forget = 1 THEN NULL ELSE error END,
+  ended_at = CASE WHEN :forget = 1 THEN NULL ELSE ended_at END,
+  paused_from = CASE :state WHEN 'PAUSED' THEN state END
+WHERE id = :id
+
+-- name: get_job
+SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.queue, job.priority,
+       job.input, job.plan, job.options, job.result, job.error, job.wait, job.request, job.key,
+       job.parent, job.parent_seq, job.forked_from, job.created_at, job.started_at, job.ended_at,
+       job.deadline_at, lease.due_at, lease.owner, coalesce(lease.epoch, job.epoch),
+       coalesce(lease.claims, 0)
+FROM job LEFT JOIN lease ON lease.job_id = job.id
+WHERE job.id = :id
+
+-- name: get_jobs
+SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.queue, job.priority,
+       job.input, job.plan, job.options, job.result, job.error, job.wait, job.request, job.key,
+       job.parent, job.parent_seq, job.forked_from, job.created_at, job.started_at, job.ended_at,
+       job.deadline_at, lease.due_at, lease.owner, coalesce(lease.epoch, job.epoch),
+       coalesce(lease.claims, 0)
+FROM job LEFT JOIN lease ON lease.job_id = job.id
+WHERE job.id IN (SELECT value FROM json_each(:ids))  -- sqlite
+WHERE job.id = ANY(:ids)  -- postgres
+
+-- name: outcomes
+SELECT id, state, result, error FROM job
+WHERE id IN (SELECT value FROM json_each(:ids))  -- sqlite
+WHERE id = ANY(:ids)  -- postgres
+
+-- name: counts
+SELECT state, count(*) FROM job GROUP BY state
+
+-- name: counts_of_tenant
+SELECT state, count(*) FROM job WHERE tenant = :tenant GROUP BY state
+
+-- name: prunable
+SELECT id FROM job
+WHERE ended_at < :before
+  AND NOT EXISTS (SELECT 1 FROM lease WHERE lease.job_id = job.parent)
+  AND NOT EXISTS (SELECT 1 FROM job AS child JOIN lease ON lease.job_id = child.id
+                  WHERE child.parent = job.id)
+ORDER BY ended_at
+LIMIT :limit
+FOR UPDATE SKIP LOCKED  -- postgres
+
+-- name: delete_jobs
+DELETE FROM job
+WHERE id IN (SELECT value FROM json_each(:ids))  -- sqlite
+WHERE id = ANY(:ids)  -- postgres
+
+-- name: find_jobs
+SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.queue, job.priority,
+       job.input, job.plan, job.options, job.result, job.error, job.wait, job.request, job.key,
+       job.parent, job.parent_seq, job.forked_from, job.created_at, job.started_at, job.ended_at,
+       job.deadline_at, lease.due_at, lease.owner, coalesce(lease.epoch, job.epoch),
+       coalesce(lease.claims, 0)
+FROM job LEFT JOIN lease ON lease.job_id = job.id
+WHERE job.created_at <= :until
+  AND (job.created_at, job.id) < (:until, :last)  -- if last
+  AND job.tenant = :tenant  -- if tenant
+  AND job.state IN (SELECT value FROM json_each(:states))  -- sqlite if states
+  AND job.state = ANY(:states)  -- postgres if states
+  AND job.name = :name  -- if name
+  AND job.queue = :queue  -- if queue
+  AND job.parent = :parent  -- if parent
+  AND job.key = :key  -- if key
+ORDER BY job.created_at DESC, job.id DESC
+LIMIT :limit

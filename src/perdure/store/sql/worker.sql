@@ -1,0 +1,9 @@
+-- name: beat
+INSERT INTO worker (owner, info, beat) VALUES (:owner, :info, :clock)
+ON CONFLICT (owner) DO UPDATE SET info = excluded.info, beat = excluded.beat
+
+-- name: sign_off
+DELETE FROM worker WHERE owner = :owner
+
+-- name: workers
+SELECT owner, :clock - beat, info FROM worker ORDER BY owner

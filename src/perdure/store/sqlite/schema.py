@@ -1,0 +1,90 @@
+"""Brings a file's schema up to date, and its leases after a start of the machine."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from perdure.base.errors import SchemaError
+from perdure.store.migration import Migration, migrations, missing
+from perdure.store.sqlite.session import SqliteSession
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_TABLE = """
+CREATE TABLE IF NOT EXISTS perdure_migration (
+  number INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL
+) STRICT
+"""
+
+
+def migrate(database: sqlite3.Connection, known: list[Migration] | None = None) -> None:
+    """Apply what is missing, each migration as a whole.
+
+    The write lock of the file is the lock: who comes second finds it done.
+
+    Raises:
+        SchemaError: The file is newer than this code, was made by other files, or is not ours.
+    """
+    known = migrations("sqlite") if known is None else known
+    for each in missing(known, _applied(database)):
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            _apply(database, each)
+            database.execute("COMMIT")
+        except BaseException:
+            database.execute("ROLLBACK")
+            raise
+
+
+def _applied(database: sqlite3.Connection) -> dict[int, str]:
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_schema")}
+    if "perdure_migration" in tables:
+        return dict(database.execute("SELECT number, checksum FROM perdure_migration"))
+    if tables:
+        raise SchemaError(
+            "the file holds tables of another program: give perdure a file of its own"
+        )
+    return {}
+
+
+def _apply(database: sqlite3.Connection, migration: Migration) -> None:
+    database.execute(_TABLE)
+    done = database.execute(
+        "SELECT 1 FROM perdure_migration WHERE number = ?", (migration.number,)
+    ).fetchone()
+    if done:  # another process was faster
+        return
+    for statement in _statements(migration.sql):
+        database.execute(statement)
+    database.execute(
+        "INSERT INTO perdure_migration VALUES (?, ?, ?)",
+        (migration.number, migration.name, migration.checksum),
+    )
+
+
+def _statements(sql: str) -> Iterator[str]:
+    """Split a file where SQLite says that a statement is complete: triggers hold semicolons."""
+    lines: list[str] = []
+    for line in sql.splitlines(keepends=True):
+        lines.append(line)
+        if sqlite3.complete_statement("".join(lines)):
+            yield "".join(lines)
+            lines.clear()
+
+
+def boot_id() -> str:
+    """Name the start of the machine by which the clock of the leases counts."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return "unknown"
+
+
+def after_boot(session: SqliteSession, boot: str) -> None:
+    """Free all jobs if the machine was started anew: their owners are dead, their clock is gone."""
+    found = session.one("boot")
+    if found is not None and found[0] == boot:
+        return
+    if found is not None:
+        session.run("free_all", now=session.now())
+        session.run("forget_workers")
+    session.run("set_boot", boot=boot)

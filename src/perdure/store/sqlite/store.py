@@ -1,0 +1,66 @@
+"""The store in one SQLite file, shared by the processes of one machine."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from perdure.base.clock import Clock, SystemClock
+from perdure.jobs.model import Claim, QueueLimit
+from perdure.store.durable import DurableStore
+from perdure.store.lane import Lane
+from perdure.store.sqlite.reader import SqliteReader
+from perdure.store.sqlite.renewer import SqliteRenewer
+from perdure.store.sqlite.writer import SqliteWriter
+
+_LOG_SIZE: Final = 4_200_000  # a little more than SQLite lets the log grow to
+
+
+class SqliteStore(DurableStore):
+    """Jobs in a file: one thread writes, one reads.
+
+    Args:
+        path: The file; made if it is not there.
+        clock: Tells the time instead of the machine: for tests.
+        force_network: Do not refuse a network file system.
+    """
+
+    def __init__(
+        self, path: str | Path, *, clock: Clock | None = None, force_network: bool = False
+    ) -> None:
+        super().__init__()
+        self.path = Path(path)
+        self._clock = clock or SystemClock()
+        self._has_claimed = False
+        writer = SqliteWriter(self.path, clock, self._tell_watchers, force=force_network)
+        self._writer = self._control = Lane("perdure-writer", writer)
+        self._renewer = SqliteRenewer(self.path, clock, force=force_network)
+        self._reader = Lane("perdure-reader", SqliteReader(self.path, clock, force=force_network))
+
+    async def now(self) -> float:
+        return self._clock.time()
+
+    async def claim(
+        self, owner: str, queues: Mapping[str, QueueLimit], free: int, lease: float
+    ) -> list[Claim]:
+        if not self._has_claimed:
+            self._has_claimed = True
+            await self._grow_log()
+        return await super().claim(owner, queues, free, lease)
+
+    async def _grow_log(self) -> None:
+        """Give the log of changes its full size before work begins: see the table `pad`."""
+        if _size(Path(f"{self.path}-wal")) < _LOG_SIZE:
+            # Two transactions: what comes and goes in one is never written.
+            await self._control.do(lambda session: session.run("fill_pad", size=_LOG_SIZE))
+            await self._control.do(lambda session: session.run("empty_pad"))
+
+    def renew_blocking(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
+        return self._renewer.renew(owner, held, lease)
+
+    async def close(self) -> None:
+        await super().close()
+        self._renewer.close()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

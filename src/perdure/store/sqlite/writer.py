@@ -1,0 +1,192 @@
+"""The one connection of a process that writes: everything that has gathered, in one transaction."""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from perdure.base.backoff import Retry
+from perdure.base.clock import Clock
+from perdure.jobs.model import Write
+from perdure.store.request import Request, rounds
+from perdure.store.sqlite.connection import connect, is_broken, is_busy, translate
+from perdure.store.sqlite.schema import after_boot, boot_id, migrate
+from perdure.store.sqlite.session import SqliteSession
+from perdure.store.sqlite.touched import drain, touches
+from perdure.store.verb.write import progresses, write_one
+
+# Another process may hold the write lock: SQLite itself waits for a while each time.
+_BUSY: Final = Retry(attempts=6, first="5ms", most="200ms", jitter=0.5)
+_POLL: Final = 0.005  # how often to look where the kernel does not tell
+_AGAIN: Final = 0.001
+_LOOKS: Final = 20
+
+
+class _Refused(Exception):
+    """A fence did not hold; the writes must be done one by one to see whose."""
+
+
+class SqliteWriter:
+    """Does requests in transactions of their own, as many as there are at once."""
+
+    _session: SqliteSession
+
+    def __init__(
+        self, path: Path, clock: Clock | None, changed: Callable[[], None], *, force: bool
+    ) -> None:
+        self._path = path
+        self._clock = clock
+        self._changed = changed
+        self._force = force
+        self._version = -1
+        self._broken = False
+        self._touched: int | None = None
+        self._looks = 0
+
+    def connect(self) -> int | None:
+        database = connect(self._path, force_network=self._force)
+        self._session = SqliteSession(database, self._clock, set())
+        try:
+            migrate(database)
+            self._in_transaction(lambda: after_boot(self._session, boot_id()))
+        except BaseException as error:
+            database.close()
+            if isinstance(error, sqlite3.Error):
+                raise translate(error, self._path) from error
+            raise
+        self._broken = False
+        if self._touched is None:
+            self._touched = touches(Path(f"{self._path}-wal"))
+        return self._touched
+
+    def disconnect(self) -> None:
+        self._session.database.close()
+        if self._touched is not None:
+            os.close(self._touched)
+            self._touched = None
+
+    def idle(self) -> float | None:
+        """See whether another connection has written in the meantime."""
+        touched = self._touched is None or drain(self._touched)
+        (version,) = self._session.database.execute("PRAGMA data_version").fetchone()
+        if version != self._version:
+            self._version = version
+            self._changed()
+            touched = False
+        # A file is touched before the commit can be seen: look again, but not for ever.
+        self._looks = self._looks + 1 if touched else 0
+        if self._touched is None:
+            return _POLL
+        return _AGAIN if 0 < self._looks < _LOOKS else None
+
+    def execute(self, requests: Sequence[Request]) -> None:
+        failures = 0
+        while True:
+            try:
+                if self._broken:
+                    self._reopen()
+                self._together(requests)
+            except sqlite3.Error as error:
+                self._roll_back()
+                failures += 1
+                if is_busy(error) and failures < _BUSY.attempts:
+                    threading.Event().wait(_BUSY.delay(failures))
+                    continue
+                self._fail(requests, error)
+            return
+
+    def _reopen(self) -> None:
+        self.disconnect()
+        self.connect()
+
+    def _together(self, requests: Sequence[Request]) -> None:
+        if len(requests) == 1 and self._alone(requests[0]):
+            return
+        try:
+            self._in_transaction(lambda: self._batch(requests))
+        except (_Refused, sqlite3.IntegrityError):
+            self._in_transaction(lambda: [self._apart(request) for request in requests])
+
+    def _in_transaction(self, work: Callable[[], Any]) -> None:
+        database = self._session.database
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            work()
+            database.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _roll_back(self) -> None:
+        # A full disk makes SQLite roll back by itself.
+        if self._session.database.in_transaction:
+            self._session.database.execute("ROLLBACK")
+
+    def _alone(self, request: Request) -> bool:
+        """Do a single journal entry as a single statement: the least that can be done."""
+        write = request.write
+        if (
+            write is None
+            or not request.is_plain
+            or len(request.rows) != 1
+            or self._session.suspects
+        ):
+            return False
+        try:
+            done = self._session.upsert_one(request.rows[0])
+        except sqlite3.IntegrityError as error:
+            request.error = translate(error, self._path)
+            return True
+        return bool(done)  # if not: fenced, or late; `write_one` tells which
+
+    def _batch(self, requests: Sequence[Request]) -> None:
+        for plain, apart in rounds(requests):
+            entries = [row for request in plain for row in request.rows]
+            if entries and self._session.upsert(entries) != len(entries):
+                raise _Refused
+            for request in plain:
+                self._note_progress(request.write)
+            for request in apart:
+                self._apart(request)
+
+    def _note_progress(self, write: Write | None) -> None:
+        suspects = self._session.suspects
+        if (
+            suspects
+            and write
+            and (write.job_id, write.epoch) in suspects
+            and progresses(write.entries)
+        ):
+            suspects.discard((write.job_id, write.epoch))
+            self._session.run("progressed", id=write.job_id)
+
+    def _apart(self, request: Request) -> None:
+        """Do one request so that its failure undoes only itself."""
+        database = self._session.database
+        request.error = None
+        database.execute("SAVEPOINT apart")
+        try:
+            request.result = self._perform(request)
+        except sqlite3.IntegrityError as error:
+            request.error = translate(error, self._path)
+        except sqlite3.Error:
+            raise
+        except Exception as error:  # noqa: BLE001  whoever asked gets it
+            request.error = error
+        if request.error is not None:
+            database.execute("ROLLBACK TO apart")
+        database.execute("RELEASE apart")
+
+    def _perform(self, request: Request) -> Any:
+        if request.write is not None:
+            return write_one(self._session, request.write, request.rows)
+        return request.call(self._session) if request.call is not None else None
+
+    def _fail(self, requests: Sequence[Request], error: sqlite3.Error) -> None:
+        for request in requests:
+            request.result = None
+            request.error = translate(error, self._path)
+            request.error.__cause__ = error
+        self._broken = is_broken(error)

@@ -1,0 +1,1 @@
+"""The transactions behind the port's verbs, the same for both databases."""

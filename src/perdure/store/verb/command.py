@@ -1,0 +1,179 @@
+"""What people ask of jobs: checked against the table of transitions, and always audited."""
+
+from typing import NamedTuple
+
+from perdure.base.errors import IllegalTransition, JobNotFound
+from perdure.jobs.model import Command, Event
+from perdure.jobs.state import ENDED, LIVE, STEP_TRANSITIONS, JobState, StepState, check_job
+from perdure.store import row
+from perdure.store.session import Session
+from perdure.store.verb.submit import take_turns
+
+_S = JobState
+
+
+class Standing(NamedTuple):
+    """Where a job stands when something is asked of it."""
+
+    id: str
+    state: JobState
+    request: str | None
+    paused_from: str | None
+    queue: str
+    tenant: str
+    priority: int
+    epoch: int
+    owner: str | None
+
+
+class Answer(NamedTuple):
+    """What becomes of the job."""
+
+    state: JobState
+    request: str | None = None
+    due: bool = False  # a worker shall look at it at once
+
+
+def command(session: Session, asked: Command) -> None:
+    """Do what is asked, or have the job's owner do it.
+
+    Raises:
+        JobNotFound, IllegalTransition: Nothing was changed.
+    """
+    job = _standing(session, asked.job_id)
+    answer = _ANSWERS[asked.action](job)
+    if answer.state != job.state:
+        check_job(job.id, job.state, answer.state)
+    if asked.action == "retry":
+        session.run("retry_entries", id=job.id, seq=asked.seq or 0)
+    elif asked.action == "skip":
+        _skip(session, job, asked)
+    _apply(session, job, answer)
+    given = {"reason": asked.reason, "seq": asked.seq}
+    data = {name: value for name, value in given.items() if value not in (None, "")}
+    note = Event(type=f"{asked.action}.asked", data=data, actor=asked.actor)
+    session.run("insert_event", **row.event_row(job.id, note, session.now()))
+
+
+def _standing(session: Session, job_id: str) -> Standing:
+    # The lease first, as whoever writes does: two who lock in another order wait for ever.
+    owner, epoch = session.one("lock_lease", id=job_id) or (None, None)
+    found = session.one("job_state", id=job_id)
+    if found is None:
+        raise JobNotFound(job_id)
+    state, request, paused_from, queue, tenant, priority, last_epoch = found
+    epoch = last_epoch if epoch is None else epoch
+    return Standing(
+        job_id, JobState(state), request, paused_from, queue, tenant, priority, epoch, owner
+    )
+
+
+def _apply(session: Session, job: Standing, answer: Answer) -> None:
+    now = session.now()
+    if answer.state in ENDED and job.state not in ENDED:
+        session.run(
+            "end_job", id=job.id, state=answer.state.value, result=None, error=None, now=now,
+            epoch=job.epoch,
+        )  # fmt: skip
+        session.run("end_lease", id=job.id)
+        session.run("wake_parent", id=job.id, now=now)
+        return
+    again = job.state in ENDED | {_S.ATTENTION} and answer.state != job.state
+    session.run(
+        "command_job", id=job.id, state=answer.state.value, request=answer.request,
+        forget=int(again),
+    )  # fmt: skip
+    if job.state in ENDED and again:
+        _new_lease(session, job, now)
+    elif answer.state == _S.PAUSED and job.owner is None:
+        session.run("park", id=job.id)
+    else:
+        session.run("make_due", id=job.id, due=int(answer.due), now=now)
+
+
+def _new_lease(session: Session, job: Standing, now: float) -> None:
+    """Let an ended job be claimed again; its epoch goes on, since old owners must stay fenced."""
+    (tag,) = take_turns(session, job.queue, job.tenant, 1)
+    session.run(
+        "insert_lease", id=job.id, tenant=job.tenant, queue=job.queue, priority=job.priority,
+        tag=tag, ready=1, due_at=now, epoch=job.epoch,
+    )  # fmt: skip
+
+
+def _cancel(job: Standing) -> Answer:
+    if job.state in ENDED:
+        raise IllegalTransition(f"job {job.id} is {job.state}: there is nothing to cancel")
+    if job.owner is None and not job.epoch:  # never begun: nothing to undo
+        return Answer(_S.CANCELLED)
+    if job.owner is None:
+        # A worker ends it: what it did may have to be undone.
+        state = {_S.PAUSED: _back(job), _S.ATTENTION: _S.PENDING}.get(job.state, job.state)
+        return Answer(state, "cancel", due=True)
+    return Answer(job.state, "cancel")
+
+
+def _pause(job: Standing) -> Answer:
+    if job.state not in LIVE:
+        raise IllegalTransition(f"job {job.id} is {job.state}: it cannot be paused")
+    if job.owner is None:
+        return Answer(_S.PAUSED, job.request)
+    return Answer(job.state, job.request or "pause")
+
+
+def _resume(job: Standing) -> Answer:
+    if job.state == _S.PAUSED:
+        return Answer(_back(job), job.request, due=True)
+    if job.state == _S.ATTENTION:
+        return Answer(_S.PENDING, job.request, due=True)
+    if job.request == "pause":  # not yet obeyed
+        return Answer(job.state)
+    raise IllegalTransition(f"job {job.id} is {job.state}: only a paused job can be resumed")
+
+
+def _retry(job: Standing) -> Answer:
+    if job.state not in (_S.FAILED, _S.CANCELLED, _S.ATTENTION):
+        raise IllegalTransition(
+            f"job {job.id} is {job.state}: only one that is FAILED, CANCELLED or in ATTENTION "
+            "can be retried"
+        )
+    return Answer(_S.PENDING, due=True)
+
+
+def _skip_step(job: Standing) -> Answer:
+    if job.owner is not None:
+        raise IllegalTransition(f"job {job.id} is at work: pause it before a step is skipped")
+    if job.state in (_S.FAILED, _S.CANCELLED, _S.ATTENTION):
+        return Answer(_S.PENDING, due=True)
+    if job.state in ENDED:
+        raise IllegalTransition(f"job {job.id} is {job.state}: there is nothing to skip")
+    return Answer(job.state, job.request, due=job.state != _S.PAUSED)
+
+
+_ANSWERS = {
+    "cancel": _cancel,
+    "pause": _pause,
+    "resume": _resume,
+    "retry": _retry,
+    "skip": _skip_step,
+}
+
+
+def _back(job: Standing) -> JobState:
+    """Tell what a paused job was."""
+    if job.paused_from == _S.COMPENSATING:
+        return _S.COMPENSATING
+    return _S.WAITING if job.epoch else _S.PENDING
+
+
+def _skip(session: Session, job: Standing, asked: Command) -> None:
+    found = None
+    if asked.seq is not None:
+        found = session.one("entry_state", id=job.id, seq=asked.seq)
+    if found is None:
+        raise IllegalTransition(f"job {job.id} has no journal entry {asked.seq}")
+    if StepState.SKIPPED not in STEP_TRANSITIONS[StepState(found[0])]:
+        raise IllegalTransition(
+            f"entry {asked.seq} of job {job.id} is {found[0]}: not to be skipped"
+        )
+    output = row.text(asked.output)
+    session.run("skip_entry", id=job.id, seq=asked.seq, output=output, now=session.now())

@@ -1,0 +1,78 @@
+"""Reading, and the deletion of what is old."""
+
+import sys
+from collections.abc import Sequence
+
+from perdure.jobs.model import Entry, Event, Job, Message, Outcome
+from perdure.jobs.query import JobQuery
+from perdure.store import row
+from perdure.store.session import Session
+
+
+def job(session: Session, job_id: str, tenant: str | None) -> Job | None:
+    """Read a job; None if there is none, or none that this tenant may see."""
+    found = session.one("get_job", id=job_id)
+    if found is None:
+        return None
+    result = row.job(found)
+    return result if tenant in (None, result.tenant) else None
+
+
+def jobs(session: Session, query: JobQuery) -> list[Job]:
+    """Find jobs, newest first."""
+    until, last = query.before or (sys.float_info.max, None)
+    states = None if query.states is None else session.array([each.value for each in query.states])
+    values = {
+        "last": last,
+        "tenant": query.tenant,
+        "states": states,
+        "name": query.name,
+        "queue": query.queue,
+        "parent": query.parent,
+        "key": query.key,
+    }
+    present = {name: value for name, value in values.items() if value is not None}
+    rows = session.find("find_jobs", set(present), **present, until=until, limit=query.limit)
+    return [row.job(each) for each in rows]
+
+
+def counts(session: Session, tenant: str | None) -> dict[str, int]:
+    """Count jobs by state."""
+    if tenant is None:
+        rows = session.all("counts")
+    else:
+        rows = session.all("counts_of_tenant", tenant=tenant)
+    return {state: number for state, number in rows}  # noqa: C416  rows are no pairs to the type checker
+
+
+def journal(session: Session, job_id: str) -> list[Entry]:
+    """Read a job's journal in order."""
+    return [row.entry(each) for each in session.all("journal", ids=session.array([job_id]))]
+
+
+def events(session: Session, job_id: str, after: int, limit: int) -> list[Event]:
+    """Read a job's log."""
+    rows = session.all("events", id=job_id, after=after, limit=limit)
+    return [row.event(each) for each in rows]
+
+
+def messages(session: Session, job_id: str) -> list[Message]:
+    """Read what was sent to a job and not yet received."""
+    return [row.message(each) for each in session.all("messages", ids=session.array([job_id]))]
+
+
+def outcomes(session: Session, job_ids: Sequence[str]) -> list[Outcome]:
+    """Tell how jobs ended, in the order asked for; unknown ones are left out."""
+    rows = session.all("outcomes", ids=session.array(job_ids))
+    found = {each[0]: row.outcome(each) for each in rows}
+    return [found[job_id] for job_id in job_ids if job_id in found]
+
+
+def prune(session: Session, before: float, limit: int) -> int:
+    """Delete old jobs that no live job refers to; their logs can only go after them."""
+    ids = [each[0] for each in session.all("prunable", before=before, limit=limit)]
+    if ids:
+        every = session.array(ids)
+        for name in ("delete_jobs", "delete_journal", "delete_events", "delete_messages"):
+            session.run(name, ids=every)
+    return len(ids)

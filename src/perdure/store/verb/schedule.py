@@ -1,0 +1,42 @@
+"""Schedules, and who works: the small tables."""
+
+from collections.abc import Sequence
+
+from perdure.jobs.model import NewJob, Schedule
+from perdure.store import row
+from perdure.store.session import Session
+from perdure.store.verb.submit import submit
+
+
+def put_schedule(session: Session, schedule: Schedule) -> None:
+    """Keep a schedule under its name."""
+    session.run("put_schedule", **row.schedule_row(schedule))
+
+
+def schedules(session: Session) -> list[Schedule]:
+    """List the schedules by name."""
+    return [row.schedule(each) for each in session.all("schedules")]
+
+
+def fire(
+    session: Session, name: str, expected: float, next_at: float, jobs: Sequence[NewJob]
+) -> bool:
+    """Submit a schedule's jobs, unless somebody else was faster."""
+    if not session.run("fire", name=name, expected=expected, next_at=next_at):
+        return False
+    submit(session, jobs, f"schedule {name}")
+    return True
+
+
+def beat(session: Session, owner: str, info: str | None) -> None:
+    """Note that a worker lives, or that it has gone."""
+    if info is None:
+        session.run("sign_off", owner=owner)
+    else:
+        session.run("beat", owner=owner, info=info, clock=session.clock())
+
+
+def workers(session: Session) -> list[tuple[str, float, bytes]]:
+    """List workers with the seconds since their last beat."""
+    rows = session.all("workers", clock=session.clock())
+    return [(owner, max(age, 0.0), info.encode()) for owner, age, info in rows]

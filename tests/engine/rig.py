@@ -1,0 +1,50 @@
+"""What the engine's tests share: an app on a real store, run as a real worker."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import perdure
+from perdure.app import App
+from perdure.engine.settings import WorkerSettings
+from perdure.jobs.state import JobState
+
+# Quick enough for tests, and in the same proportions as the real ones.
+QUICK = WorkerSettings(
+    concurrency=20,
+    lease="3s",
+    beat="300ms",
+    margin="500ms",
+    stuck_after="3s",
+    linger="20ms",
+    poll="200ms",
+    cancel_grace="100ms",
+    drain_grace="2s",
+    start_record_after="20ms",
+    reap_every="50ms",
+)
+
+Test = Callable[..., Coroutine[Any, Any, None]]
+
+
+def durable(test: Test) -> Callable[..., None]:
+    """Run a test as root process with an open app on the store `url`."""
+
+    def run(url: str) -> None:
+        async def main() -> None:
+            app = App(url, worker=QUICK)
+            try:
+                await test(app)
+            finally:
+                await app.close()
+
+        perdure.run(main)
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+async def until(app: App, job_id: str, state: JobState) -> None:
+    """Wait until a job is in a state."""
+    handle = await app.handle(job_id)
+    while await handle.status() is not state:
+        await perdure.sleep("5ms")

@@ -1,0 +1,293 @@
+"""Steps and jobs as they are defined, and what their calls become."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+import pytest
+from msgspec import Struct
+from pydantic import BaseModel
+
+from perdure.base.backoff import Retry
+from perdure.base.codec import Limits
+from perdure.base.errors import (
+    ArgumentError,
+    DefinitionError,
+    Drift,
+    PayloadTooLarge,
+    Unstorable,
+    WrongType,
+)
+from perdure.base.secret import Secret
+from perdure.jobs.definition import job_of, step_of
+from perdure.jobs.partial import Partial
+
+if TYPE_CHECKING:
+    from perdure.nowhere import Context  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+
+
+class Report(Struct):
+    rows: int
+
+
+class Mail(BaseModel):
+    to: str
+
+
+@dataclass
+class Customer:
+    name: str
+    mails: list[Mail]
+
+
+async def mixed(
+    ctx: Any, customer: Customer, count: int = 3, /, label: str = "x", *, loud: bool, to: Any = None
+) -> Report:
+    """Do many things.
+
+    At length.
+    """
+    return Report(count)
+
+
+async def count(ctx: Any, a: int, b: str) -> int:
+    return a
+
+
+CUSTOMER = Customer("kim", [Mail(to="a")])
+
+
+def test_a_call_becomes_json_by_parameter_name_and_comes_back_typed() -> None:
+    step = step_of(mixed)
+    data = step.pack((CUSTOMER, 5), {"loud": True})
+    assert msgspec.json.decode(data) == {
+        "customer": {"name": "kim", "mails": [{"to": "a"}]},
+        "count": 5,
+        "label": "x",
+        "loud": True,
+        "to": None,
+    }
+    assert step.unpack(data) == ((CUSTOMER, 5, "x"), {"loud": True, "to": None})
+
+
+def test_defaults_are_stored_so_that_a_new_default_changes_no_old_call() -> None:
+    async def greet(ctx: Any, word: str = "hello", names: Sequence[str] = ("a",)) -> None: ...
+
+    assert step_of(greet).pack((), {}) == b'{"word":"hello","names":["a"]}'
+
+
+def test_a_call_stored_before_a_parameter_was_added_gets_its_default() -> None:
+    async def greet(ctx: Any, word: str, loud: bool = False) -> None: ...
+
+    assert step_of(greet).unpack(b'{"word":"x"}') == (("x", False), {})
+
+
+def test_a_step_without_parameters_takes_none() -> None:
+    async def tick(ctx: Any) -> None: ...
+
+    step = step_of(tick)
+    assert step.pack((), {}) == b"{}"
+    assert step.unpack(b"{}") == ((), {})
+
+
+def test_arguments_that_do_not_fit_are_all_named_at_once() -> None:
+    with pytest.raises(ArgumentError) as caught:
+        step_of(mixed).pack(("x", "y"), {"colour": 1})
+    assert len(caught.value.problems) == 4
+    text = str(caught.value)
+    assert text.startswith("the arguments of step mixed do not fit: ")
+    for part in ("`loud` is missing", "no parameter `colour`", "`customer` is not", "`count` is"):
+        assert part in text
+
+
+def test_too_many_and_doubled_arguments_are_named() -> None:
+    with pytest.raises(ArgumentError) as caught:
+        step_of(count).pack((1, "x", 3), {"a": 2})
+    assert "3 positional arguments where there are 2" in str(caught.value)
+    assert "`a` is given twice" in str(caught.value)
+
+
+def test_arguments_that_fit_but_cannot_be_stored_are_named_with_their_path() -> None:
+    with pytest.raises(Unstorable, match=r"the arguments of step count, at b: the text has a NUL"):
+        step_of(count).pack((1, "a\0"), {})
+    with pytest.raises(PayloadTooLarge, match=r"Limits\.argument"):
+        step_of(count).pack((1, "x" * 50), {}, Limits(argument=40))
+
+
+def test_arguments_that_somebody_wrote_as_json_are_checked() -> None:
+    parameters = step_of(mixed).parameters
+    data = parameters.pack_json('{"customer": {"name": "kim", "mails": []}, "loud": true}')
+    assert step_of(mixed).unpack(data)[0][0] == Customer("kim", [])
+    with pytest.raises(ArgumentError) as caught:
+        parameters.pack_json('{"customer": {"name": 3}, "lout": true}')
+    assert len(caught.value.problems) == 3
+    with pytest.raises(ArgumentError, match="must be a JSON object"):
+        parameters.pack_json("[1]")
+    with pytest.raises(Unstorable, match="stands twice"):
+        parameters.pack_json('{"loud": true, "loud": false}')
+
+
+@pytest.mark.parametrize("stored", [b'{"a":"x","b":"y"}', b'{"a":1}', b'{"a":1,"b":"","c":1}'])
+def test_stored_arguments_that_do_not_fit_the_code_any_more_are_a_drift(stored: bytes) -> None:
+    with pytest.raises(Drift, match="the arguments of step count"):
+        step_of(count).unpack(stored)
+
+
+def test_a_result_is_stored_by_its_declared_type() -> None:
+    step = step_of(mixed)
+    assert step.pack_result(Report(3)) == b'{"rows":3}'
+    assert step.unpack_result(b'{"rows":3}') == Report(3)
+    with pytest.raises(WrongType, match="the result of step mixed"):
+        step.pack_result(None)
+
+
+def test_without_an_annotation_a_result_is_plain_json() -> None:
+    step: Any = step_of(eval("lambda ctx, x: x"), name="anything")
+    assert step.unpack_result(step.pack_result({"a": [1]})) == {"a": [1]}
+    with pytest.raises(Unstorable, match="declare its type"):
+        step.pack_result((1, 2))
+
+
+def test_partial_is_no_part_of_the_type_of_the_result() -> None:
+    async def whole(ctx: Any) -> Partial[int]: ...
+    async def either(ctx: Any) -> int | Partial[int] | None: ...
+    async def never(ctx: Any) -> NoReturn: ...
+
+    assert step_of(whole).result_type is int
+    assert step_of(either).result_type == int | None
+    assert step_of(never).result_type is Any
+
+
+def test_the_type_of_the_context_need_not_exist() -> None:
+    async def quoted(ctx: "Context", a: "int") -> "Report": ...  # pyright: ignore[reportUnknownParameterType]
+
+    step: Any = step_of(quoted)  # pyright: ignore[reportUnknownArgumentType]
+    assert step.unpack(b'{"a":1}') == ((1,), {})
+    assert step.result_type is Report
+
+
+def test_options_are_read_and_have_defaults() -> None:
+    step = step_of(
+        mixed, name="m", retry=Retry(2), timeout="2m", tags=["a", "a"], takes="1h", cost=3.5
+    )
+    assert (step.name, step.timeout, step.tags, step.takes) == ("m", 120, frozenset({"a"}), 3600)
+    assert step.retry == Retry(2)
+    assert step.description == "Do many things."
+    plain = step_of(count)
+    assert (plain.name, plain.version, plain.retry, plain.timeout) == ("count", "1", None, None)
+    assert plain.description == ""
+
+
+def test_async_code_runs_on_the_loop_and_other_code_in_a_thread() -> None:
+    def sync(ctx: Any) -> None: ...
+
+    class Callable:
+        async def __call__(self, ctx: Any) -> None: ...
+
+    assert (step_of(count).isolation, step_of(count).is_async) == ("inline", True)
+    assert (step_of(sync).isolation, step_of(sync).is_async) == ("thread", False)
+    assert step_of(Callable(), name="c").is_async
+    assert step_of(count, isolation="process").isolation == "process"
+
+
+async def test_to_call_a_step_is_to_call_its_function() -> None:
+    assert await step_of(count)(None, 3, "x") == 3
+
+
+def no_context() -> None: ...
+async def many(ctx: Any, *args: int) -> None: ...
+async def named(ctx: Any, **kwargs: int) -> None: ...
+async def hidden(*, ctx: Any) -> None: ...
+async def yields(ctx: Any) -> Any:
+    yield 1
+
+
+async def secret(ctx: Any, token: Secret[str]) -> None: ...
+async def no_data(ctx: Any, loop: complex) -> None: ...
+async def bad_default(ctx: Any, a: int = None) -> None: ...  # noqa: RUF013  # pyright: ignore[reportArgumentType]
+async def nowhere(ctx: Any, a: "Nowhere") -> None: ...  # noqa: F821  # pyright: ignore[reportUndefinedVariable, reportUnknownParameterType]
+
+
+BAD: list[tuple[Any, str]] = [
+    (no_context, "must take a context"),
+    (many, "must take a context and then parameters with names"),
+    (named, "must take a context and then parameters with names"),
+    (hidden, "must take its context by position"),
+    (yields, "must return its result, not yield it"),
+    (secret, "a secret is never stored"),
+    (no_data, "`loop` of step no_data cannot be of the type"),
+    (bad_default, "the default cannot be stored"),
+    (nowhere, "cannot be resolved"),
+    (3, "the name of a step must be text"),
+]
+
+
+@pytest.mark.parametrize(("fn", "why"), BAD)
+def test_a_function_that_cannot_be_a_step_is_refused(fn: Any, why: str) -> None:
+    with pytest.raises(DefinitionError, match=why):
+        step_of(fn)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"name": "a b"}, "cannot be the name"),
+        ({"name": "a#1"}, "cannot be the name"),
+        ({"name": "x" * 201}, "cannot be the name"),
+        ({"timeout": "soon"}, "timeout of step count"),
+        ({"timeout": -1}, "timeout of step count"),
+        ({"retry": 3}, "retry of step count must be a Retry"),
+        ({"tags": "financial"}, "tags of step count must be a set of texts"),
+        ({"isolation": "jail"}, "must be one of inline, thread, process"),
+        ({"ungated": True}, "only an `irreversible` step has a gate"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: Any, why: str) -> None:
+    with pytest.raises(DefinitionError, match=why):
+        step_of(count, **options)
+
+
+def test_a_local_function_cannot_run_in_another_os_process() -> None:
+    async def local(ctx: Any) -> None: ...
+
+    with pytest.raises(DefinitionError, match="at the top of a module"):
+        step_of(local, isolation="process")
+
+
+def test_a_job_is_async_and_has_its_own_options() -> None:
+    def sync(ctx: Any) -> None: ...
+
+    with pytest.raises(DefinitionError, match="must be `async def`"):
+        job_of(sync)
+    with pytest.raises(DefinitionError, match="on_cancel of job count must be one of"):
+        job_of(count, on_cancel="explode")  # pyright: ignore[reportArgumentType]
+    job = job_of(count, queue="slow", priority=3, timeout="1h", on_cancel="compensate")
+    assert (job.queue, job.priority, job.timeout) == ("slow", 3, 3600)
+    assert (job.on_cancel, job.on_outage, job.max_claims) == ("compensate", "park", 5)
+    assert job.unpack(job.pack((1, "x"), {})) == ((1, "x"), {})
+    assert job.unpack_result(job.pack_result(3)) == 3
+
+
+def test_a_compensation_gets_the_arguments_and_the_output() -> None:
+    step = step_of(mixed)
+    seen: list[Any] = []
+
+    @step.compensate(retry=Retry(9), timeout="5s")
+    def undo(ctx: Any, customer: Customer, *rest: Any, loud: bool, to: Any) -> None:
+        seen.append((ctx, customer, *rest, loud, to))
+
+    assert step.undo is not None
+    args, kwargs = step.unpack(step.pack((CUSTOMER,), {"loud": True}))
+    step.undo("ctx", args, kwargs, Report(1))
+    assert seen == [("ctx", CUSTOMER, 3, "x", Report(1), True, None)]
+    assert (step.undo.retry, step.undo.timeout, step.undo.isolation) == (Retry(9), 5.0, "thread")
+    with pytest.raises(DefinitionError, match="has a compensation already"):
+        step.compensate(undo)
+
+
+def test_a_compensation_without_the_right_parameters_is_refused() -> None:
+    async def undo(ctx: Any, a: int) -> None: ...
+
+    with pytest.raises(DefinitionError, match=r"must take \(ctx, a, b, output\)"):
+        step_of(count).compensate(undo)
