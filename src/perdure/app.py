@@ -19,8 +19,9 @@ from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 
 from perdure.base.codec import LIMITS, Limits, digest
 from perdure.base.duration import Duration, seconds
-from perdure.base.errors import NotInProcess
+from perdure.base.errors import JobNotFound, NotInProcess
 from perdure.base.settings import Settings
+from perdure.engine.awaiting import Awaiting
 from perdure.engine.handle import Handle
 from perdure.engine.node import Node
 from perdure.engine.settings import WorkerSettings
@@ -72,6 +73,7 @@ class App(Registry):
         self.worker_settings = worker or WorkerSettings()
         self.queues = _limited(queues)
         self._store: Store | None = None
+        self._awaiting: Awaiting | None = None
         self._nodes: list[Node] = []
 
     # Open and close
@@ -86,7 +88,7 @@ class App(Registry):
 
     async def close(self) -> None:
         """Let the store go."""
-        store, self._store = self._store, None
+        store, self._store, self._awaiting = self._store, None, None
         if store is not None:
             await store.close()
 
@@ -147,7 +149,7 @@ class App(Registry):
         submitted = (await (await self.store()).submit([made], made.user))[0]
         self.poke()
         definition = None if isinstance(job, Plan) else job
-        return Handle(await self.store(), submitted.id, definition, new=submitted.created)
+        return await self._handle(submitted.id, definition, new=submitted.created)
 
     async def submit_many(
         self, job: JobDefinition[P, R], calls: Iterable[tuple[Any, ...]], **options: Any
@@ -157,7 +159,7 @@ class App(Registry):
         store = await self.store()
         submitted = await store.submit(made, made[0].user if made else "")
         self.poke()
-        return [Handle(store, one.id, job, new=one.created) for one in submitted]
+        return [await self._handle(one.id, job, new=one.created) for one in submitted]
 
     def new_job(self, job: Any, args: tuple[Any, ...], options: dict[str, Any]) -> NewJob:
         """Make what is stored of a submission."""
@@ -193,10 +195,18 @@ class App(Registry):
         Raises:
             JobNotFound: There is none.
         """
-        found: Handle[Any] = Handle(await self.store(), job_id, None, new=False)
-        job = await found.job()
-        definition = None if job.plan is not None else self.find_job(job.name)
-        return Handle(await self.store(), job_id, definition, new=False)
+        job = await (await self.store()).job(job_id)
+        if job is None:
+            raise JobNotFound(job_id)
+        return await self._handle(job_id, self.jobs.get(job.name), new=False)
+
+    async def _handle(
+        self, job_id: str, definition: JobDefinition[Any, R] | None, *, new: bool
+    ) -> Handle[R]:
+        store = await self.store()
+        if self._awaiting is None:
+            self._awaiting = Awaiting(store)
+        return Handle(store, self._awaiting, job_id, definition, new=new)
 
     async def send(
         self, job_id: str, topic: str, payload: Any = None, *, key: str | None = None

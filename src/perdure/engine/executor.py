@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from perdure.engine.node import Node
 
 
-async def execute(node: "Node", claim: Claim) -> None:
-    """The process of a running job."""
+async def execute(node: "Node", claim: Claim, since: float) -> None:
+    """The process of a running job, claimed at a time (or later) by the loop's clock."""
     run = Run(node, claim)
-    node.admit(run, claim)
+    node.admit(run, since)
     try:
         verdict = await judge(run)
         await run.silence()
@@ -47,7 +47,7 @@ async def judge(run: Run) -> Verdict:
         return Cancelled()
     if run.job.request == "pause":
         return Paused()
-    if run.job.claims > run.node.settings.max_claims:
+    if run.job.claims > _most_claims(run):
         return Parked(failure_of(JobError(_crashes(run.job.claims))))
     verdict = await run.play(_code)
     if isinstance(verdict, Failed) and verdict.failure.outage and _waits_out(run):
@@ -60,6 +60,11 @@ def _waits_out(run: Run) -> bool:
     if run.job.plan is not None:
         return True
     return run.node.registry.find_job(run.job.name).on_outage == "park"
+
+
+def _most_claims(run: Run) -> int:
+    definition = run.node.registry.jobs.get(run.job.name)
+    return run.node.settings.max_claims if definition is None else definition.max_claims
 
 
 def _crashes(claims: int) -> str:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from perdure.base.codec import decode, encode
 from perdure.base.duration import Duration, seconds, spell
 from perdure.base.errors import JobFailed, JobNotFound
+from perdure.engine.awaiting import Awaiting
 from perdure.engine.submission import new_id
 from perdure.jobs.failure import Failure
-from perdure.jobs.model import Command, Entry, Event, Job, NewJob
-from perdure.jobs.state import ENDED, JobState
+from perdure.jobs.model import Command, Entry, Event, Job, NewJob, Outcome
+from perdure.jobs.state import JobState
 from perdure.store.port import Store
 
 if TYPE_CHECKING:
@@ -17,17 +18,21 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-# Hints tell when to look; this is how often to look without one.
-_LOOK_EVERY = 0.5
-
 
 class Handle(Generic[R]):
     """One job, from outside."""
 
     def __init__(
-        self, store: Store, job_id: str, definition: "JobDefinition[Any, R] | None", *, new: bool
+        self,
+        store: Store,
+        awaiting: Awaiting,
+        job_id: str,
+        definition: "JobDefinition[Any, R] | None",
+        *,
+        new: bool,
     ) -> None:
         self._store = store
+        self._awaiting = awaiting
         self._definition = definition
         self.id = job_id
         self.new = new  # False: this key had been submitted before
@@ -60,27 +65,13 @@ class Handle(Generic[R]):
         """Read what happened to the job, in order."""
         return await self._store.events(self.id)
 
-    async def wait(self, timeout: Duration = None) -> Job:
-        """Wait until the job has ended, however it did.
+    async def wait(self, timeout: Duration = None) -> JobState:
+        """Wait until the job has ended, however it did, and give its state.
 
         Raises:
             TimeoutError: It has not, in this time; it goes on.
         """
-        limit = seconds(timeout)
-        changed = asyncio.Event()
-        unwatch = self._store.watch(changed.set)
-        try:
-            async with asyncio.timeout(limit):
-                while True:
-                    changed.clear()
-                    job = await self.job()
-                    if job.state in ENDED:
-                        return job
-                    await _soon(changed)
-        except TimeoutError:
-            raise TimeoutError(f"job {self.id} has not ended within {spell(limit or 0)}") from None
-        finally:
-            unwatch()
+        return (await self._ended(timeout)).state
 
     async def result(self, timeout: Duration = None) -> R:
         """Wait for the job's result.
@@ -89,13 +80,22 @@ class Handle(Generic[R]):
             JobFailed: It ended without one.
             TimeoutError: It has not ended in this time; it goes on.
         """
-        job = await self.wait(timeout)
-        if job.state is not JobState.COMPLETED or job.result is None:
-            why = Failure.unpack(job.error).summary() if job.error is not None else "no reason"
-            raise JobFailed(job.id, job.state, why)
+        outcome = await self._ended(timeout)
+        if outcome.state is not JobState.COMPLETED or outcome.result is None:
+            error = outcome.error
+            why = Failure.unpack(error).summary() if error is not None else "no reason is known"
+            raise JobFailed(self.id, outcome.state, why)
         if self._definition is None:
-            return decode(job.result, Any)
-        return self._definition.unpack_result(job.result)
+            return decode(outcome.result, Any)
+        return self._definition.unpack_result(outcome.result)
+
+    async def _ended(self, timeout: Duration) -> Outcome:
+        limit = seconds(timeout)
+        try:
+            async with asyncio.timeout(limit):
+                return await self._awaiting.ended(self.id)
+        except TimeoutError:
+            raise TimeoutError(f"job {self.id} has not ended within {spell(limit or 0)}") from None
 
     # Telling
 
@@ -127,7 +127,7 @@ class Handle(Generic[R]):
         await self._command("skip", by, reason, seq=entry.seq, output=encode(output))
 
     async def fork(self, before: str, *args: Any, by: str = "", **kwargs: Any) -> "Handle[R]":
-        """Submit a copy of the job that has done all before this step; other arguments may be given.
+        """Submit a copy that has done all before this step; other arguments may be given.
 
         Raises:
             LookupError: The job has no such step.
@@ -152,7 +152,7 @@ class Handle(Generic[R]):
             forked_from=job.forked_from or job.id,
         )
         await self._store.fork(job.id, copy, entry.seq, by)
-        return Handle(self._store, copy.id, self._definition, new=True)
+        return Handle(self._store, self._awaiting, copy.id, self._definition, new=True)
 
     async def _entry(self, step: str) -> Entry:
         wanted = step if "#" in step else f"{step}#1"
@@ -175,11 +175,3 @@ class Handle(Generic[R]):
                 job_id=self.id, action=action, actor=actor, reason=reason, seq=seq, output=output
             )
         )
-
-
-async def _soon(changed: asyncio.Event) -> None:
-    try:
-        async with asyncio.timeout(_LOOK_EVERY):
-            await changed.wait()
-    except TimeoutError:
-        return

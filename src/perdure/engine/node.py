@@ -15,7 +15,7 @@ from perdure.base.codec import Limits
 from perdure.engine.run import Run
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.verdict import Cancelled, Drained, Lost, Paused
-from perdure.jobs.model import Claim, News, QueueLimit
+from perdure.jobs.model import News, QueueLimit
 from perdure.jobs.registry import Registry
 from perdure.process.birth import PLAIN, give_birth
 from perdure.process.current import current
@@ -79,9 +79,9 @@ class Node:
 
     # Runs
 
-    def admit(self, run: Run, claim: Claim) -> None:
-        """Take up a run."""
-        run.trusted_until = self.loop.time() + claim.until - self.settings.margin
+    def admit(self, run: Run, since: float) -> None:
+        """Take up a run, claimed at that time or later."""
+        run.trusted_until = since + self.settings.lease - self.settings.margin
         self.claimed.add(run.job.id)
         self.runs[run.job.id] = run
         if self.draining:

@@ -21,7 +21,17 @@ R = TypeVar("R")
 class Operation(Generic[R]):
     """One thing that the code of a job waits for."""
 
-    __slots__ = ("_begun", "_error", "_value", "_waiters", "entry", "recorded", "run", "settled")
+    __slots__ = (
+        "_begun",
+        "_error",
+        "_value",
+        "_waiters",
+        "again",
+        "entry",
+        "recorded",
+        "run",
+        "settled",
+    )
 
     # What a person reads when the job waits for it: "timer", "message", "child", …
     waits_for = ""
@@ -34,6 +44,7 @@ class Operation(Generic[R]):
         self.entry = entry
         self.recorded = recorded  # whether an earlier run had come here already
         self.settled = False
+        self.again = False  # start it anew when the process that works for it has ended
         self._begun = False
         self._value: Any = None
         self._error: BaseException | None = None

@@ -35,11 +35,11 @@ async def _round(node: Node, jobs: str) -> None:
         while node.free >= max(1, node.settings.concurrency // _BATCH) or (
             node.free and not node.runs
         ):
-            settings = node.settings
+            settings, since = node.settings, node.loop.time()
             claims = await node.store.claim(node.owner, node.queues, node.free, settings.lease)
             for claim in claims:
                 node.claimed.add(claim.job.id)
-                TaskSupervisor.start_child(jobs, execute, node, claim)
+                TaskSupervisor.start_child(jobs, execute, node, claim, since)
             if not claims:
                 return
     except StoreError as error:

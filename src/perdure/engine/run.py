@@ -127,10 +127,6 @@ class Run:
         else:
             operation.start()
 
-    def begin_again(self, operation: Operation[Any]) -> None:
-        """Start an operation anew, when the process that worked for it has ended."""
-        self.waiting[operation] = self.node.loop.call_soon(self._due, operation)
-
     def _hold(self, operation: Operation[Any]) -> None:
         # Code that fits comes by all that is recorded before it needs the answer to anything new.
         if not self._held:
@@ -154,6 +150,9 @@ class Run:
     def worked(self, operation: Operation[Any]) -> None:
         """Take note that an operation's process has done what it could."""
         self.working.pop(operation, None)
+        if operation.again and self.ending is None and self.verdict is None:
+            operation.again = False
+            operation.start()
         if not self.working and (self.waiting or self._held or self.ending is not None):
             self.look()
 

@@ -26,6 +26,7 @@ class StepOperation(Operation[R]):
 
     __slots__ = (
         "_args",
+        "_expired",
         "_expiry",
         "_kwargs",
         "attempt",
@@ -56,6 +57,7 @@ class StepOperation(Operation[R]):
         self.unrecorded = False  # it works, and the journal does not say so yet
         self.context: StepContext | None = None
         self._expiry: asyncio.TimerHandle | None = None
+        self._expired = False  # whatever the attempt gives now comes too late
 
     @property
     def longest(self) -> float:
@@ -84,6 +86,8 @@ class StepOperation(Operation[R]):
                 value = await step.fn(context, *self._args, **self._kwargs)
             else:
                 value = await call_off_loop(step.fn, context, self._args, self._kwargs)
+            if self._expired:
+                return
             if type(value) is Partial:
                 await self._go_on_later(cast("Partial[Any]", value))
                 return
@@ -157,7 +161,7 @@ class StepOperation(Operation[R]):
         """Write where the step stands, and begin the next attempt when its time comes."""
         self.entry = entry
         await self.run.write(entry, events=events)
-        self.run.begin_again(self)
+        self.again = True
 
     # Records
 
@@ -233,11 +237,13 @@ class StepOperation(Operation[R]):
         """End an attempt that takes too long; the process cannot record that itself."""
         process = self.run.working.get(self)
         if process is not None and self.run.verdict is None:
-            process.tie().at_death(self._expired)
+            self._expired = True
+            process.tie().at_death(self._died_late)
             kill(process, "the step's time is up")
 
-    def _expired(self) -> None:
+    def _died_late(self) -> None:
         self.run.worked(self)
+        self._expired = False
         if self.run.verdict is None and self.run.ending is None and not self.settled:
             self.run.work(self, self._record_timeout)
 

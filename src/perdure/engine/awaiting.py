@@ -1,0 +1,80 @@
+"""Waiting for jobs to end: however many wait, the store is asked for all of them at once."""
+
+import asyncio
+import contextlib
+from contextvars import Context
+
+from perdure.base.errors import StoreError
+from perdure.base.retry import pause
+from perdure.jobs.model import Outcome
+from perdure.jobs.state import ENDED
+from perdure.store.port import Store
+
+# Hints tell when to look; this is how often to look without one.
+_LOOK_EVERY = 0.5
+
+# Between two looks, so that a busy store is not asked after each of its writes.
+_AT_MOST_EVERY = 0.005
+
+
+class Awaiting:
+    """Who waits for which job, on one loop.
+
+    What it does on its own it does in an empty context: it belongs to no process,
+    and so outlives whoever was the first to wait.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiters: dict[str, list[asyncio.Future[Outcome]]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    async def ended(self, job_id: str) -> Outcome:
+        """Wait until a job has ended."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Outcome] = loop.create_future()
+        self._waiters.setdefault(job_id, []).append(future)
+        self._changed.set()
+        if self._task is None:
+            self._task = Context().run(loop.create_task, self._watch())
+        try:
+            return await future
+        finally:
+            self._forget(job_id, future)
+
+    def _forget(self, job_id: str, future: "asyncio.Future[Outcome]") -> None:
+        waiters = self._waiters.get(job_id, [])
+        if future in waiters:
+            waiters.remove(future)
+        if not waiters:
+            self._waiters.pop(job_id, None)
+        if not self._waiters:
+            self._changed.set()  # nobody waits: the watch ends
+
+    async def _watch(self) -> None:
+        """Look whenever something has changed, as long as anybody waits."""
+        unwatch = self._store.watch(self._changed.set)
+        try:
+            while self._waiters:
+                self._changed.clear()
+                with contextlib.suppress(StoreError):  # the next look tells
+                    await self._look()
+                await pause(_AT_MOST_EVERY)
+                if self._waiters:
+                    await self._hint()
+        finally:
+            unwatch()
+            self._task = None
+
+    async def _look(self) -> None:
+        for outcome in await self._store.outcomes(list(self._waiters)):
+            if outcome.state in ENDED:
+                for future in self._waiters.pop(outcome.job_id, []):
+                    if not future.done():
+                        future.set_result(outcome)
+
+    async def _hint(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_EVERY):
+                await self._changed.wait()
