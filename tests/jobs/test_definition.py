@@ -71,6 +71,16 @@ def test_a_call_becomes_json_by_parameter_name_and_comes_back_typed() -> None:
     assert step.unpack(data) == ((CUSTOMER, 5, "x"), {"loud": True, "to": None})
 
 
+def test_models_may_be_one_of_several_types_of_a_parameter() -> None:
+    async def either(ctx: Any, what: Mail | str | list[Mail] | None) -> Mail | int: ...
+
+    step = step_of(either)
+    for value in (Mail(to="a"), "a", [Mail(to="b")], None):
+        assert step.unpack(step.pack((value,), {})) == ((value,), {})
+    for result in (Mail(to="a"), 3):
+        assert step.unpack_result(step.pack_result(result)) == result
+
+
 def test_defaults_are_stored_so_that_a_new_default_changes_no_old_call() -> None:
     async def greet(ctx: Any, word: str = "hello", names: Sequence[str] = ("a",)) -> None: ...
 
@@ -126,6 +136,13 @@ def test_arguments_that_somebody_wrote_as_json_are_checked() -> None:
         parameters.pack_json("[1]")
     with pytest.raises(Unstorable, match="stands twice"):
         parameters.pack_json('{"loud": true, "loud": false}')
+
+
+def test_parameters_are_described_for_those_who_write_arguments() -> None:
+    described = step_of(mixed).parameters.schema()["$defs"]["Arguments"]
+    assert described["required"] == ["customer", "loud"]
+    assert described["properties"]["loud"] == {"type": "boolean"}
+    assert described["additionalProperties"] is False
 
 
 @pytest.mark.parametrize("stored", [b'{"a":"x","b":"y"}', b'{"a":1}', b'{"a":1,"b":"","c":1}'])

@@ -91,6 +91,11 @@ def test_a_registry_is_included_once_and_never_in_itself() -> None:
         app.include(app)
 
 
+def test_a_prefix_must_make_a_name() -> None:
+    with pytest.raises(DefinitionError, match="cannot be the name"):
+        Registry(prefix="my steps.").step(charge)
+
+
 def test_a_step_of_another_registry_has_no_name_here() -> None:
     with pytest.raises(UnknownName, match="include its registry"):
         Registry().name(step_of(charge))

@@ -67,11 +67,13 @@ class Operation(Generic[R]):
     def _wait(self) -> Generator[Any, None, None]:
         run, waiter = self.run, current_waiter()
         self._waiters.append(waiter)
+        run.awaited.add(self)
         try:
             while not self.settled and run.verdict is None:
                 yield waiter.pause()
         finally:
             self._waiters.remove(waiter)
+            run.awaited.discard(self)
             if self.settled:
                 run.resuming -= 1
 

@@ -61,7 +61,8 @@ class Run:
         self.process: Process = current("a run of a job")
         self.verdict: Verdict | None = None  # how the run ends, once that is certain
         self.ending: Verdict | None = None  # how it ends as soon as no step works any more
-        # Operations that the code awaits: working ones have a process, waiting ones a reason.
+        self.awaited: set[Operation[Any]] = set()  # by the code, at this moment
+        # Operations that have begun: working ones have a process, waiting ones a reason.
         self.working: dict[Operation[Any], Process] = {}
         self.waiting: dict[Operation[Any], asyncio.Handle | None] = {}
         self.resuming = 0  # awaits of the code that are over, which it does not know yet
@@ -142,9 +143,8 @@ class Run:
     def work(self, operation: Operation[Any], body: Callable[[], Awaitable[None]]) -> None:
         """Give an operation a process that works for it."""
         self._unwait(operation)
-        node = self.node
         self.working[operation] = give_birth(
-            node.runtime, self.process, _work, (self, operation, body), PLAIN
+            self.node.runtime, self.process, _work, (self, operation, body), PLAIN
         )
 
     def worked(self, operation: Operation[Any]) -> None:
@@ -200,16 +200,12 @@ class Run:
         Raises:
             Unwound: The job is not ours any more.
         """
-        if self.buffer:
-            merged = {**self.buffer, **{entry.seq: entry for entry in entries}}
-            self.buffer.clear()
-            entries = tuple(merged.values())
         await self._write(
             Write(
                 job_id=self.job.id,
                 owner=self.node.owner,
                 epoch=self.epoch,
-                entries=entries,
+                entries=self._with_buffer(entries),
                 job=job,
                 events=events,
                 taken=taken,
@@ -218,6 +214,21 @@ class Run:
             )
         )
         self.progress_at = self.node.loop.time()
+
+    def write_soon(self, entry: Entry, done: Callable[[BaseException | None], None]) -> None:
+        """Write one entry, fenced; `done` is called when it is durable, or with what went wrong."""
+        entries = self._with_buffer((entry,)) if self.buffer else (entry,)
+        self.node.store.write_soon(
+            Write(job_id=self.job.id, owner=self.node.owner, epoch=self.epoch, entries=entries),
+            done,
+        )
+
+    def _with_buffer(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        if not self.buffer:
+            return entries
+        merged = {**self.buffer, **{entry.seq: entry for entry in entries}}
+        self.buffer.clear()
+        return tuple(merged.values())
 
     async def flush(self) -> None:
         """Write what waits to go along with another write."""
@@ -254,7 +265,7 @@ class Run:
         """End the run now: the code unwinds."""
         if self.verdict is None:
             self.verdict = verdict
-            for operation in (*self.working, *self.waiting, *self._held):
+            for operation in tuple(self.awaited):
                 operation.wake()
 
     def lose(self) -> None:

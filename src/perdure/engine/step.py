@@ -8,6 +8,7 @@ from perdure.engine.operation import Operation
 from perdure.engine.run import Run
 from perdure.engine.step_context import AtSafePoint, StepContext
 from perdure.engine.threads import call_off_loop
+from perdure.engine.verdict import Parked, Unwound
 from perdure.jobs.definition import Step
 from perdure.jobs.failure import Failure, failure_of
 from perdure.jobs.item import Verdict
@@ -15,6 +16,7 @@ from perdure.jobs.model import Entry, Event
 from perdure.jobs.partial import Partial
 from perdure.jobs.policy import Again, GiveUp, decide, is_permanent
 from perdure.jobs.state import StepState
+from perdure.process.birth import PLAIN, give_birth
 from perdure.process.death import kill
 from perdure.process.signal import cancel, stop_politely
 
@@ -31,6 +33,7 @@ class StepOperation(Operation[R]):
         "_kwargs",
         "attempt",
         "begun_at",
+        "committing",
         "context",
         "started_at",
         "step",
@@ -54,6 +57,7 @@ class StepOperation(Operation[R]):
         self.attempt = entry.attempt
         self.started_at: float | None = None
         self.begun_at = 0.0
+        self.committing = False  # it is done, and waits for the disk
         self.unrecorded = False  # it works, and the journal does not say so yet
         self.context: StepContext | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -72,13 +76,14 @@ class StepOperation(Operation[R]):
         self.started_at = self.run.now()
         self.begun_at = self.run.node.loop.time()
         self.unrecorded = True
-        self.run.work(self, self._attempt)
-        self.run.node.step_started(self)
+        run = self.run
+        run.working[self] = give_birth(run.node.runtime, run.process, _attempt, (self,), PLAIN)
+        run.node.step_started(self)
         if self.step.timeout is not None:
-            self._expiry = self.run.node.loop.call_later(self.step.timeout, self._expire)
+            self._expiry = run.node.loop.call_later(self.step.timeout, self._expire)
 
-    async def _attempt(self) -> None:
-        """One attempt: call the function, write what came of it, then tell the code."""
+    async def attempt_once(self) -> None:
+        """Call the function, and see to it that what came of it is written and told."""
         step, context = self.step, StepContext(self)
         self.context = context
         try:
@@ -97,17 +102,38 @@ class StepOperation(Operation[R]):
         except Exception as error:  # noqa: BLE001 - the user's code failed: the policy decides
             await self._failed(error)
         else:
-            await self._succeeded(output)
-        finally:
-            self.unrecorded = False
-            self._disarm()
+            self._succeeded(output)
 
-    async def _succeeded(self, output: bytes) -> None:
+    def _succeeded(self, output: bytes) -> None:
+        """Let the result be written. Nobody waits for that: this process has done its work."""
         self.unrecorded = False  # from here on the record of its start would be a step back
-        done = self.entry = self._entry(StepState.SUCCEEDED, output=output)
-        await self.run.write(done)
+        self.entry = self._entry(StepState.SUCCEEDED, output=output)
+        self.committing = True
+        self.run.write_soon(self.entry, self._written)
+
+    def _written(self, error: BaseException | None) -> None:
+        """Tell the code: the result is durable."""
+        self.committing = False
+        if error is not None:
+            self.run.work(self, self._write_again)
+            return
+        run = self.run
+        run.progress_at = run.node.loop.time()
+        run.worked(self)
         # What a replay will give is what the code gets now: through the codec, once.
-        self.settle(self.step.unpack_result(output))
+        self.settle(self.step.unpack_result(cast("bytes", self.entry.output)))
+
+    async def _write_again(self) -> None:
+        """Insist, as long as the lease lets us: the step is done, and must not be done again."""
+        await self.run.write(self.entry)
+        self.settle(self.step.unpack_result(cast("bytes", self.entry.output)))
+
+    def attempted(self) -> None:
+        """Take note that the process of the attempt has ended."""
+        self.unrecorded = False
+        self._disarm()
+        if not self.committing:
+            self.run.worked(self)
 
     async def _failed(self, error: Exception) -> None:
         self.unrecorded = False
@@ -217,7 +243,7 @@ class StepOperation(Operation[R]):
         if self.context is not None:
             self.context.stopping = True
         process = self.run.working.get(self)
-        if process is None or not hard:
+        if process is None or self.committing or not hard:
             return
         if self.context is not None:
             self.context.cancelled.set()
@@ -255,6 +281,18 @@ class StepOperation(Operation[R]):
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
+
+
+async def _attempt(operation: StepOperation[Any]) -> None:
+    """The process of one attempt."""
+    try:
+        await operation.attempt_once()
+    except Unwound:
+        pass
+    except Exception as error:  # noqa: BLE001 - a fault of the engine itself must not be silent
+        operation.run.stop(Parked(failure_of(error)))
+    finally:
+        operation.attempted()
 
 
 def skipped_or_done(operation: StepOperation[Any], entry: Entry) -> None:

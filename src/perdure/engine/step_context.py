@@ -27,7 +27,7 @@ class StepContext:
         self._operation = operation
         self._cursor: Cursor | None = None
         self.stopping = False  # the worker stops: leave at the next checkpoint
-        self.cancelled = asyncio.Event()  # the job ends: give up what you do
+        self._cancelled: asyncio.Event | None = None
 
     def __repr__(self) -> str:
         return f"<context of {self._operation!r}, attempt {self.attempt}>"
@@ -62,6 +62,13 @@ class StepContext:
         """A key that is the same at every attempt and after every crash, and nowhere else."""
         job = self._operation.run.job
         return digest(job.tenant, job.id, self._operation.entry.id)
+
+    @property
+    def cancelled(self) -> asyncio.Event:
+        """Set when the job ends: give up what you do."""
+        if self._cancelled is None:
+            self._cancelled = asyncio.Event()
+        return self._cancelled
 
     # Progress
 

@@ -1,16 +1,19 @@
 """From a call of a job to the job that is stored."""
 
-import uuid
+import secrets
 from typing import Any
 
+from perdure.base.clock import SystemClock
 from perdure.base.codec import digest
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.model import Entry, Job, NewJob
 
+_CLOCK = SystemClock()
+
 
 def new_id() -> str:
-    """Draw the id of a job: unguessable, and sorted roughly by time."""
-    return uuid.uuid4().hex
+    """Draw the id of a job: in the order of time, which keeps indexes small; the rest by chance."""
+    return f"{_CLOCK.time_ns():016x}{secrets.token_hex(8)}"
 
 
 def child_job(
@@ -18,7 +21,7 @@ def child_job(
 ) -> NewJob:
     """Make the job that a parent submits; the same one, however often it is asked for."""
     return NewJob(
-        id=digest("child", parent.id, entry.id)[:32],
+        id=parent.id[:16] + digest("child", parent.id, entry.id)[:16],
         tenant=parent.tenant,
         user=parent.user,
         name=name,

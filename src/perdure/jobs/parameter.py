@@ -15,6 +15,7 @@ from msgspec.structs import astuple
 
 from perdure.base.codec import LIMITS, Codec, Limits, on_one_line, parse
 from perdure.base.errors import ArgumentError, DefinitionError, Drift, WrongType
+from perdure.base.json_schema import json_schema
 from perdure.base.schema import adapted, is_abstract
 from perdure.jobs.partial import Partial
 
@@ -95,6 +96,10 @@ class Parameters:
         names = (parameter.name for parameter in self.all[self._positions :])
         args = values[: self._positions]
         return args, dict(zip(names, values[self._positions :], strict=True))
+
+    def schema(self) -> dict[str, Any]:
+        """Describe the JSON object of arguments: for people, and for programs that write it."""
+        return json_schema(self._struct)
 
     def problems(self, written: Mapping[str, Any]) -> list[str]:
         """Name everything that is wrong with arguments in the form of plain JSON."""

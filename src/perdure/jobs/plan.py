@@ -13,7 +13,7 @@ from perdure.base.schema import write_unknown
 from perdure.base.storable import flaw
 from perdure.jobs.definition import Step
 from perdure.jobs.plan_check import Caller, problems
-from perdure.jobs.reference import KEY, Ref, filled
+from perdure.jobs.reference import KEY, Ref, filled, refs, split
 from perdure.jobs.registry import Registry
 
 
@@ -129,9 +129,10 @@ class Plan(Struct, frozen=True):
             PlanError: A reference leads nowhere in what was really given.
             ArgumentError: What was given does not fit.
         """
-        needed = {id: _plain(value, id) for id, value in outputs.items()} if outputs else {}
+        found = (split(path, outputs) for path in refs(call.arguments))
+        needed = {each[0] for each in found if each}
         try:
-            arguments = filled(call.arguments, needed)
+            arguments = filled(call.arguments, {id: _plain(outputs[id], id) for id in needed})
         except LookupError as error:
             raise PlanError([f"call {call.id}: {error}"]) from None
         parameters = step.parameters

@@ -7,7 +7,7 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, Unpack, cast
 
 from perdure.base.errors import DefinitionError, UnknownName
 from perdure.jobs.definition import JobDefinition, Step, job_of, step_of
-from perdure.jobs.option import JobOptions, StepOptions
+from perdure.jobs.option import JobOptions, StepOptions, check_name
 from perdure.jobs.partial import Partial
 from perdure.jobs.step_class import StepClass, is_step_class, step_of_object
 
@@ -179,6 +179,7 @@ class Registry:
 
     def _check(self, name: str, made: Definition) -> None:
         known = self._jobs if isinstance(made, JobDefinition) else self._steps
+        check_name(name, "step or job")  # the prefixes too
         if name in known:
             raise DefinitionError(f"there are two definitions of {_what(made, name)}: rename one")
         if id(made) in self._names:

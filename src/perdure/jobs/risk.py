@@ -8,6 +8,7 @@ What cannot be judged is HIGH.
 import math
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum, StrEnum
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias, cast
 
 from msgspec import Struct
@@ -124,11 +125,13 @@ def _long(facts: Facts) -> tuple[RiskLevel, str] | None:
     return RiskLevel.MEDIUM, f"it may take {facts.takes / 60:g} minutes"
 
 
-TAGS: Final[Mapping[str, RiskLevel]] = {
-    "financial": RiskLevel.HIGH,
-    "data_destructive": RiskLevel.CRITICAL,
-    "external_email": RiskLevel.LOW,  # judged by the number of its recipients
-}
+TAGS: Final[Mapping[str, RiskLevel]] = MappingProxyType(
+    {
+        "financial": RiskLevel.HIGH,
+        "data_destructive": RiskLevel.CRITICAL,
+        "external_email": RiskLevel.LOW,  # judged by the number of its recipients
+    }
+)
 RULES: Final[tuple[Rule, ...]] = (_large_mailing, _dear, _long)
 
 
@@ -240,12 +243,14 @@ class Gate(StrEnum):
     WAIT = "wait"  # a person is asked
 
 
-GATES: Final[Mapping[RiskLevel, Gate]] = {
-    RiskLevel.LOW: Gate.RUN,
-    RiskLevel.MEDIUM: Gate.RECORD,
-    RiskLevel.HIGH: Gate.WAIT,
-    RiskLevel.CRITICAL: Gate.WAIT,
-}
+GATES: Final[Mapping[RiskLevel, Gate]] = MappingProxyType(
+    {
+        RiskLevel.LOW: Gate.RUN,
+        RiskLevel.MEDIUM: Gate.RECORD,
+        RiskLevel.HIGH: Gate.WAIT,
+        RiskLevel.CRITICAL: Gate.WAIT,
+    }
+)
 
 
 class GatePolicy(Struct, frozen=True, kw_only=True):

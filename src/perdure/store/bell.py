@@ -18,6 +18,10 @@ class Bell:
         """Let a descriptor that has something to read end a wait, too."""
         self._poll.register(descriptor, select.POLLIN)
 
+    def unwatch(self, descriptor: int) -> None:
+        """Undo `watch`."""
+        self._poll.unregister(descriptor)
+
     def ring(self) -> None:
         """End the wait of the other thread, now or as soon as it begins."""
         try:

@@ -23,7 +23,7 @@ from perdure.jobs.model import (
 )
 from perdure.jobs.query import JobQuery
 from perdure.store.lane import Lane
-from perdure.store.request import Call
+from perdure.store.request import Call, Done
 from perdure.store.verb import claim, message, read, submit
 from perdure.store.verb import command as commands
 from perdure.store.verb import schedule as small
@@ -74,8 +74,8 @@ class DurableStore:
         return await self._control.do(call)
 
     async def _make_due(self, call: Call) -> Any:
-        """Do something by which a job may fall due; other connections hear of it otherwise."""
-        result = await self._control.do(call)
+        """Do something by which a job may fall due."""
+        result = await self._control.do(call, announces=True)
         self._tell_watchers()
         return result
 
@@ -119,9 +119,14 @@ class DurableStore:
     async def renew(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
         return await self._change(partial(claim.renew, owner=owner, held=held, lease=lease))
 
+    def write_soon(self, write: Write, done: Done) -> None:
+        self._writer.write_soon(write, done)
+
     async def write(self, write: Write) -> None:
-        await self._writer.write(write)
-        if write.job is not None or write.children:  # a parent, a child, or itself may be due
+        # A parent, a child, or the job itself may be due.
+        announces = write.job is not None or bool(write.children)
+        await self._writer.write(write, announces=announces)
+        if announces:
             self._tell_watchers()
 
     async def news(self, owner: str) -> list[News]:

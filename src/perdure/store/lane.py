@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from perdure.base.errors import StoreError
 from perdure.jobs.model import Write
 from perdure.store.bell import Bell
-from perdure.store.request import Call, Request, settle
+from perdure.store.request import Call, Done, Request, settle
 
 # As many requests as one transaction may hold, so that no waiter's commit is put off for long.
 _MOST = 1000
@@ -35,6 +35,10 @@ class Connection(Protocol):
 
     def execute(self, requests: Sequence[Request]) -> None:
         """Do them all, and give each its result or its error."""
+        ...
+
+    def afterwards(self) -> None:
+        """Do what nobody waits for. Never raises."""
         ...
 
     def idle(self) -> float | None:
@@ -86,15 +90,24 @@ class Lane:
         self._thread.join()
         self._bell.close()  # by the one who rings it, never before
 
-    def write(self, write: Write) -> asyncio.Future[None]:
+    def write(self, write: Write, *, announces: bool = False) -> asyncio.Future[None]:
         """Put a write in the queue."""
-        return self._put(Request(write))
+        return self._put(Request(write, announces=announces))
 
-    def do(self, call: Call) -> asyncio.Future[Any]:
+    def write_soon(self, write: Write, done: Done) -> None:
+        """Put a write in the queue; `done` is called on the loop when it is durable, or failed."""
+        self._enqueue(Request(write, done=done))
+
+    def do(self, call: Call, *, announces: bool = False) -> asyncio.Future[Any]:
         """Put a verb in the queue."""
-        return self._put(Request(call=call))
+        return self._put(Request(call=call, announces=announces))
 
     def _put(self, request: Request) -> asyncio.Future[Any]:
+        self._enqueue(request)
+        assert request.future is not None
+        return request.future
+
+    def _enqueue(self, request: Request) -> None:
         if not self._is_open:
             raise StoreError("the store is not open")
         if self._pid != os.getpid():
@@ -102,7 +115,6 @@ class Lane:
         self._queue.put(request)
         if self._asleep:
             self._bell.ring()
-        return request.future
 
     def _serve(self) -> None:
         opening = self._queue.get()
@@ -124,6 +136,7 @@ class Lane:
                 for request in requests:
                     request.error = error
             settle(requests)
+            self._connection.afterwards()
             del requests  # else the last ones would be kept until there are others
         self._connection.disconnect()
 

@@ -1,5 +1,6 @@
 """From a URL to a store."""
 
+from importlib import import_module
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from perdure.base.clock import Clock
@@ -15,7 +16,8 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
 
     Args:
         url: `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://…`.
-            Options follow after `?`: `force_network=1` (SQLite).
+            Options follow after `?`: `force_network=1` (SQLite);
+            `schema=name`, `pgbouncer=1` (PostgreSQL).
         clock: Tells the time instead of the machine (SQLite only): for tests.
 
     Raises:
@@ -24,7 +26,18 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
     scheme, _, rest = url.partition(":")
     if scheme == "sqlite":
         return _sqlite(url, rest, clock)
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(url)
     raise StoreError(f"{scheme!r} is no store that perdure knows: write {_FORMS}")
+
+
+def _postgres(url: str) -> Store:
+    try:
+        # Only here: the driver is there only for those who asked for it.
+        module = import_module("perdure.store.postgres.store")
+    except ImportError as error:
+        raise StoreError("PostgreSQL needs its driver: pip install 'perdure[postgres]'") from error
+    return module.PostgresStore(url)
 
 
 def _sqlite(url: str, rest: str, clock: Clock | None) -> SqliteStore:

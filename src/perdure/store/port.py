@@ -100,6 +100,13 @@ class Store(Protocol):
         """Do the same from a thread, also while the loop or the writer is held up."""
         ...
 
+    def write_soon(self, write: Write, done: Callable[[BaseException | None], None]) -> None:
+        """Do a fenced write of journal entries alone, without a wait.
+
+        `done` is called on the loop when it is durable, or with what `write` would raise.
+        """
+        ...
+
     async def write(self, write: Write) -> None:
         """Do a fenced write. Concurrent writes share one commit.
 

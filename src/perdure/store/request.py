@@ -10,21 +10,42 @@ from perdure.store.session import Session
 from perdure.store.verb.write import is_plain
 
 Call = Callable[[Session], Any]
+Done = Callable[[BaseException | None], None]
 
 
 class Request:
     """Something to be done in a transaction: a write, or a verb as a function."""
 
-    __slots__ = ("call", "error", "future", "is_plain", "loop", "result", "rows", "write")
+    __slots__ = (
+        "announces",
+        "call",
+        "done",
+        "error",
+        "future",
+        "is_plain",
+        "loop",
+        "result",
+        "rows",
+        "write",
+    )
 
-    def __init__(self, write: Write | None = None, call: Call | None = None) -> None:
+    def __init__(
+        self,
+        write: Write | None = None,
+        call: Call | None = None,
+        *,
+        announces: bool = False,
+        done: Done | None = None,
+    ) -> None:
         self.write = write
         # Spelled here, not in the thread: what cannot be stored fails before it touches others.
         self.rows = [entry_row(write, entry) for entry in write.entries] if write else []
         self.is_plain = write is not None and is_plain(write)
         self.call = call
+        self.announces = announces  # something may fall due by it: others want to know
         self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.done = done  # called instead of the future: most writes need no more than that
+        self.future: asyncio.Future[Any] | None = None if done else self.loop.create_future()
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -70,6 +91,10 @@ def settle(requests: Sequence[Request]) -> None:
 def _resolve(requests: Sequence[Request]) -> None:
     for request in requests:
         future = request.future
+        if future is None:
+            assert request.done is not None
+            request.done(request.error)
+            continue
         if future.done():  # cancelled in the meantime
             continue
         if request.error is None:

@@ -44,6 +44,13 @@ SELECT tenant, count(*) FROM lease WHERE owner IS NOT NULL AND queue = :queue GR
 SELECT news, claims FROM lease WHERE job_id = :id AND owner = :owner AND epoch = :epoch
 FOR UPDATE  -- postgres
 
+-- name: fences
+SELECT job_id, owner, epoch, news, claims FROM lease
+WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
+WHERE job_id = ANY(:ids)  -- postgres
+ORDER BY job_id
+FOR UPDATE  -- postgres
+
 -- name: end_lease
 DELETE FROM lease WHERE job_id = :id
 

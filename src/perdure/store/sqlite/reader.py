@@ -30,6 +30,9 @@ class SqliteReader:
     def disconnect(self) -> None:
         self._session.database.close()
 
+    def afterwards(self) -> None:
+        """Nothing is left to do."""
+
     def idle(self) -> float | None:
         return None
 

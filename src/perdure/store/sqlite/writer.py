@@ -67,6 +67,9 @@ class SqliteWriter:
             os.close(self._touched)
             self._touched = None
 
+    def afterwards(self) -> None:
+        """Nothing is left to do."""
+
     def idle(self) -> float | None:
         """See whether another connection has written in the meantime."""
         touched = self._touched is None or drain(self._touched)

@@ -19,7 +19,7 @@ def schedules(session: Session) -> list[Schedule]:
 
 
 def fire(
-    session: Session, name: str, expected: float, next_at: float, jobs: Sequence[NewJob]
+    session: Session, name: str, expected: float, next_at: float | None, jobs: Sequence[NewJob]
 ) -> bool:
     """Submit a schedule's jobs, unless somebody else was faster."""
     if not session.run("fire", name=name, expected=expected, next_at=next_at):

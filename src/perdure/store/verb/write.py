@@ -1,7 +1,7 @@
 """The fenced write of a job's owner: all of it, or nothing."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from perdure.base.errors import LeaseLost
 from perdure.jobs.model import Entry, JobChange, Write
@@ -9,6 +9,8 @@ from perdure.jobs.state import ENDED, JobState, StepState
 from perdure.store import row
 from perdure.store.session import Session
 from perdure.store.verb.submit import submit
+
+Rows = Sequence[tuple[Any, ...]]
 
 _FINISHED: Final = (StepState.SUCCEEDED, StepState.FAILED)
 _PARKED: Final = (JobState.PAUSED, JobState.ATTENTION)
@@ -24,7 +26,14 @@ def progresses(entries: Iterable[Entry]) -> bool:
     return any(entry.state in _FINISHED or entry.checkpoint_no for entry in entries)
 
 
-def write_one(session: Session, write: Write, entries: Sequence[tuple[Any, ...]]) -> None:
+class Fence(NamedTuple):
+    """What the lease says while nobody can change it."""
+
+    news: int
+    claims: int
+
+
+def write_one(session: Session, write: Write, entries: Rows) -> None:
     """Do one write, whatever is in it; `entries` are its entries as rows.
 
     Raises:
@@ -33,11 +42,15 @@ def write_one(session: Session, write: Write, entries: Sequence[tuple[Any, ...]]
     fence = session.one("fence", id=write.job_id, owner=write.owner, epoch=write.epoch)
     if fence is None:
         raise LeaseLost(write.job_id, write.epoch)
-    news, claims = fence
+    write_behind(session, write, entries, Fence(*fence))
+
+
+def write_behind(session: Session, write: Write, entries: Rows, fence: Fence) -> None:
+    """Do one write whose fence holds until the end of the transaction."""
     now = session.now()
     if entries:
         session.upsert(entries)
-        if claims > 1 and progresses(write.entries):
+        if fence.claims > 1 and progresses(write.entries):
             session.run("progressed", id=write.job_id)
     if write.events:
         events = [row.event_row(write.job_id, event, now) for event in write.events]
@@ -48,7 +61,7 @@ def write_one(session: Session, write: Write, entries: Sequence[tuple[Any, ...]]
         submit(session, write.children, write.owner)
     if write.job is not None:
         session.suspects.discard((write.job_id, write.epoch))
-        _change(session, write, write.job, news, now)
+        _change(session, write, write.job, fence.news, now)
 
 
 def _change(session: Session, write: Write, change: JobChange, news: int, now: float) -> None:
