@@ -8,10 +8,13 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import kernel, otp
+from bench import hosts, kernel, otp
+from bench.durable.bench import run as run_durable
 from bench.outcome import Options, Outcome
 
 BENCHES: dict[str, Callable[[Options], Outcome]] = {
+    "durable": run_durable,
+    "hosts": hosts.run,
     "kernel": kernel.run,
     "otp": otp.run,
 }

@@ -17,7 +17,7 @@ class Outcome:
     """A text for people and figures for programs."""
 
     text: str
-    figures: Mapping[str, float]
+    figures: Mapping[str, float | Mapping[str, float]]
 
 
 @dataclass(frozen=True)

@@ -72,14 +72,14 @@ def run_rounds(
         for trial in trials:
             if trial.key in results.skipped:
                 continue
-            _show(f"round {number}/{rounds}: {trial.workload}, {trial.contender}")
+            show(f"round {number}/{rounds}: {trial.workload}, {trial.contender}")
             try:
                 value = measure(trial, time_limit)
             except TrialFailed as failure:
                 results.skip(trial, str(failure))
             else:
                 results.samples.setdefault(trial.key, []).append(value)
-    _show("")
+    show("")
     return results
 
 
@@ -89,9 +89,18 @@ def run_trial(trial: Trial, time_limit: float) -> float:
     Raises:
         TrialFailed: It crashed, hung, printed no figure or said that it has none to give.
     """
+    return _figure(run_command(trial.command, time_limit))
+
+
+def run_command(command: Sequence[str], time_limit: float) -> str:
+    """Run a command and give its last line.
+
+    Raises:
+        TrialFailed: It crashed or hung.
+    """
     try:
         done = subprocess.run(  # the commands are our own
-            trial.command,
+            command,
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -105,7 +114,7 @@ def run_trial(trial: Trial, time_limit: float) -> float:
         raise TrialFailed(str(error)) from error
     if done.returncode:
         raise TrialFailed(f"ended with status {done.returncode}: {_last_line(done.stderr)}")
-    return _figure(_last_line(done.stdout))
+    return _last_line(done.stdout)
 
 
 def _figure(line: str) -> float:
@@ -123,7 +132,7 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else ""
 
 
-def _show(progress: str) -> None:
+def show(progress: str) -> None:
     """Show progress where somebody watches; the line is overwritten by the next one."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{progress}", end="", file=sys.stderr, flush=True)

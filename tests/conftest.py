@@ -1,9 +1,27 @@
 """What all tests share."""
 
+import gc
+
 from hypothesis import settings
+
+from tests.hosts import on_worker
+from tests.postgres_server import postgres_server, postgres_url
+
+__all__ = ["postgres_server", "postgres_url"]
 
 # A red run must be red again: everyday runs draw the same examples each time.
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=100)
+# For a further interpreter, after the whole suite has passed on the first.
+settings.register_profile("light", derandomize=True, deadline=None, max_examples=20)
 # `scripts/test --hypothesis-profile=long` searches at random, and for long.
 settings.register_profile("long", derandomize=False, deadline=None, max_examples=10_000)
 settings.load_profile("ci")
+
+
+def pytest_collection_finish() -> None:
+    """Let garbage collections pass over all that was imported, and take less of the time."""
+    gc.collect()
+    gc.freeze()
+
+# With PERDURE_TEST_HOST=threads or =os, simulated tests run on a worker of such a host.
+on_worker.install()

@@ -9,6 +9,8 @@ from tests import tidy_rules as rules
 from tests.doc_links import broken_links
 from tests.tidy_rules import Source
 
+pytestmark = pytest.mark.once
+
 Rule = Callable[[Source], Iterator[str]]
 
 ROOT = Path(__file__).parent.parent

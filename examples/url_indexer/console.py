@@ -5,6 +5,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.highlighter import NullHighlighter
 from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -20,8 +21,11 @@ console = Console(stderr=True)
 
 def show_log(*, verbose: bool) -> None:
     """Print what is logged, each fetch too if that is wanted."""
-    handler = RichHandler(console=console, show_path=False, show_time=console.is_terminal)
-    logging.basicConfig(format="%(message)s", handlers=[handler])
+    if console.is_terminal:
+        above_the_bar = RichHandler(console=console, show_path=False, highlighter=NullHighlighter())
+        logging.basicConfig(format="%(message)s", handlers=[above_the_bar])
+    else:  # whole lines, for files and for grep
+        logging.basicConfig(format="%(levelname)s %(message)s")
     if verbose:
         log.setLevel(logging.INFO)
         telemetry.attach("fetch-logger", (*FETCH, "stop"), _log_fetch)

@@ -2,6 +2,7 @@
 
     import perdure
     from perdure import process
+from perdure.app import App
 
     async def main() -> None:
         pid = process.spawn_monitored(worker)
@@ -13,20 +14,35 @@ The kernel verbs are in `perdure.process`; everything else is here.
 """
 
 from perdure import process
+from perdure.app import App
 from perdure.base import telemetry
 from perdure.base.backoff import Retry
 from perdure.base.clock import Clock, SystemClock
+from perdure.base.codec import Limits
 from perdure.base.duration import Duration
 from perdure.base.errors import (
+    ArgumentError,
     BadReturn,
     CallExit,
     CallTimeout,
     ChannelClosed,
     ChildError,
+    DefinitionError,
+    Drift,
+    EntriesError,
+    HostBusy,
+    HostDown,
+    IllegalTransition,
+    JobError,
+    JobFailed,
+    JobNotFound,
+    KeyConflict,
     Killed,
+    LeaseLost,
     LinkedProcessDown,
     MailboxFull,
     MaxChildren,
+    Mistake,
     NameTaken,
     NameTakenAtBirth,
     NoProcess,
@@ -34,22 +50,54 @@ from perdure.base.errors import (
     NoTable,
     NotInProcess,
     NotOwner,
+    NotPortable,
     NotRegistered,
+    PayloadTooLarge,
+    Permanent,
+    PlanError,
     ProcError,
     ProcessExit,
+    RemoteError,
+    SchemaError,
     Shutdown,
     SnapshotError,
     SpawnError,
     StartError,
+    StepFailed,
+    StepTimeout,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnreachable,
     TaskExit,
     TaskTimeout,
+    UnknownName,
+    Unstorable,
+    WrongType,
     is_normal,
     is_planned,
 )
-from perdure.base.pid import Pid, Ref
+from perdure.base.pid import Pid
 from perdure.base.result import Err, Exited, Ok
 from perdure.base.retry import with_retry
+from perdure.base.secret import Secret
 from perdure.base.settings import Overflow, Settings
+from perdure.engine.context import JobContext
+from perdure.engine.handle import Handle
+from perdure.engine.settings import WorkerSettings
+from perdure.engine.step_context import StepContext
+from perdure.entries.guardian import Service, ready
+from perdure.entries.load import load_entries, load_yaml
+from perdure.entries.loaded import Loaded
+from perdure.jobs.definition import JobDefinition, Step
+from perdure.jobs.item import ItemPolicy
+from perdure.jobs.model import Entry, Event, Job, QueueLimit
+from perdure.jobs.partial import Partial
+from perdure.jobs.plan import Call, Plan
+from perdure.jobs.query import JobQuery
+from perdure.jobs.reference import Ref
+from perdure.jobs.registry import Registry as JobRegistry
+from perdure.jobs.state import JobState, StepState
 from perdure.otp.agent import Agent
 from perdure.otp.application import Application
 from perdure.otp.directive import Continue, NoReply, Reply, Stop, Timeout
@@ -68,6 +116,8 @@ from perdure.otp.task_many import join_many, poll_many
 from perdure.otp.task_supervisor import TaskSupervisor
 from perdure.otp.tree import tree
 from perdure.process.channel import Channel, Selected, select
+from perdure.process.hosts import ProcessHost
+from perdure.process.offload import offload
 from perdure.process.run import run
 from perdure.process.runtime import Runtime
 from perdure.process.timer import after, sleep, ticker, timer
@@ -78,10 +128,13 @@ __all__ = [
     "BRUTAL_KILL",
     "IGNORE",
     "Agent",
+    "App",
     "Application",
+    "ArgumentError",
     "Ask",
     "AsyncStream",
     "BadReturn",
+    "Call",
     "CallExit",
     "CallTimeout",
     "Channel",
@@ -90,15 +143,39 @@ __all__ = [
     "ChildSpec",
     "Clock",
     "Continue",
+    "DefinitionError",
+    "Drift",
     "Duration",
     "DynamicSupervisor",
+    "EntriesError",
+    "Entry",
     "Err",
+    "Event",
     "Exited",
     "GenServer",
+    "Handle",
+    "HostBusy",
+    "HostDown",
+    "IllegalTransition",
+    "ItemPolicy",
+    "Job",
+    "JobContext",
+    "JobDefinition",
+    "JobError",
+    "JobFailed",
+    "JobNotFound",
+    "JobQuery",
+    "JobRegistry",
+    "JobState",
+    "KeyConflict",
     "Killed",
+    "LeaseLost",
+    "Limits",
     "LinkedProcessDown",
+    "Loaded",
     "MailboxFull",
     "MaxChildren",
+    "Mistake",
     "NameTaken",
     "NameTakenAtBirth",
     "NoProcess",
@@ -107,28 +184,49 @@ __all__ = [
     "NoTable",
     "NotInProcess",
     "NotOwner",
+    "NotPortable",
     "NotRegistered",
     "Ok",
     "Overflow",
+    "Partial",
     "PartitionSupervisor",
+    "PayloadTooLarge",
+    "Permanent",
     "Pid",
+    "Plan",
+    "PlanError",
     "Pool",
     "ProcError",
     "ProcessExit",
+    "ProcessHost",
+    "QueueLimit",
     "Ref",
     "Registry",
+    "RemoteError",
     "Reply",
     "Retry",
     "Runtime",
+    "SchemaError",
+    "Secret",
     "Selected",
     "ServerHandle",
+    "Service",
     "Settings",
     "Shutdown",
     "Snapshot",
     "SnapshotError",
     "SpawnError",
     "StartError",
+    "Step",
+    "StepContext",
+    "StepFailed",
+    "StepState",
+    "StepTimeout",
     "Stop",
+    "StoreError",
+    "StoreFull",
+    "StoreReadOnly",
+    "StoreUnreachable",
     "Supervisor",
     "SystemClock",
     "Table",
@@ -137,14 +235,22 @@ __all__ = [
     "TaskSupervisor",
     "TaskTimeout",
     "Timeout",
+    "UnknownName",
+    "Unstorable",
+    "WorkerSettings",
+    "WrongType",
     "after",
     "async_stream",
     "child",
     "is_normal",
     "is_planned",
     "join_many",
+    "load_entries",
+    "load_yaml",
+    "offload",
     "poll_many",
     "process",
+    "ready",
     "run",
     "select",
     "sleep",

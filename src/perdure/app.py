@@ -17,8 +17,8 @@ import contextlib
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 
-from perdure.base.codec import LIMITS, Limits, digest
-from perdure.base.duration import Duration, seconds
+from perdure.base.codec import LIMITS, Limits, fingerprint
+from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import JobNotFound, NotInProcess
 from perdure.base.settings import Settings
 from perdure.engine.awaiting import Awaiting
@@ -172,7 +172,7 @@ class App(Registry):
             packed = job.pack(args, options, self.limits)
         queue = known.get("queue") or getattr(job, "queue", None) or "default"
         priority = known.get("priority")
-        deadline = seconds(known.get("deadline"))
+        deadline = job_seconds(known.get("deadline"))
         return NewJob(
             id=new_id(),
             tenant=known.get("tenant", "default"),
@@ -184,8 +184,8 @@ class App(Registry):
             queue=queue,
             priority=getattr(job, "priority", 0) if priority is None else priority,
             key=known.get("key"),
-            fingerprint=digest(job.name, packed, plan or b""),
-            delay=seconds(known.get("delay")) or 0.0,
+            fingerprint=fingerprint(job.name, packed, plan or b"null"),
+            delay=job_seconds(known.get("delay")) or 0.0,
             deadline=getattr(job, "timeout", None) if deadline is None else deadline,
         )
 

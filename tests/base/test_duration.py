@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from perdure.base.duration import (
     LONGEST_TEXT,
     Duration,
+    job_seconds,
     named_seconds,
     required_seconds,
     seconds,
@@ -102,7 +103,7 @@ def test_subclasses_of_numbers_are_numbers() -> None:
         ("5s ", "unknown unit 's '"),
         ("5 s", "unknown unit ' s'"),
         ("5S", "unknown unit 'S'"),
-        ("3w", "unknown unit 'w'"),
+        ("3d", "unknown unit 'd'"),
         ("1s-2s", "unknown unit 's-'"),
         ("1e3s", "unknown unit 'e'"),
         ("5s\n", "unknown unit"),
@@ -196,3 +197,19 @@ def test_parts_add_up(parts: list[tuple[int, str]]) -> None:
     sizes = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
     text = "".join(f"{number}{unit}" for number, unit in parts)
     assert seconds(text) == sum(number * sizes[unit] for number, unit in parts) / 10**9
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [("3d", 259_200.0), ("1.5d", 129_600.0), ("1d12h", 129_600.0), ("90s", 90.0), (None, None)],
+)
+def test_what_jobs_wait_for_may_be_given_in_days(
+    written: str | None, expected: float | None
+) -> None:
+    assert job_seconds(written) == expected
+
+
+@pytest.mark.parametrize("written", ["d", "-1d", "1d-1h", "1h1d", "1dd", "3w"])
+def test_days_that_are_none_are_refused(written: str) -> None:
+    with pytest.raises(ValueError, match="bad duration"):
+        job_seconds(written)

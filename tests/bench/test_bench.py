@@ -13,6 +13,8 @@ from bench.outcome import Goal, Options, Outcome
 from bench.runner import Results, Trial, TrialFailed, run_rounds, run_trial
 from bench.table import render
 
+pytestmark = pytest.mark.once
+
 TINY = {"pingpong": 20, "call": 20, "fan_in": 200, "spawn": 20, "cascade": 20, "idle": 200}
 AGAINST_ASYNCIO = {"pingpong", "call", "fan_in", "spawn", "cascade"}
 

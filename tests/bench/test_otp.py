@@ -12,6 +12,8 @@ from bench.outcome import Options, Outcome
 from bench.runner import Results
 from bench.workload import RESTARTS, WINDOW, batches
 
+pytestmark = pytest.mark.once
+
 # More items than run at once, and more restarts than one supervisor sees.
 TINY = {
     "server_call": 20,

@@ -3,6 +3,7 @@
 Every ```python block is a whole program, and is run as one.
 Its functions named `test_…` are called, as pytest would.
 A ```output block that follows it must be exactly what the program prints.
+It is run in an empty folder of its own, so that it may write files.
 `<!-- not run: reason -->` right before a block leaves it out.
 
 `python -m tests.docs.examples PAGE…` runs pages by hand; the exit code is 1 if any example failed.
@@ -12,6 +13,7 @@ import contextlib
 import io
 import re
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -98,7 +100,11 @@ def _run(example: Example, page: Path) -> tuple[str, str]:
     module: dict[str, object] = {"__name__": "__main__"}
     printed = io.StringIO()
     try:
-        with contextlib.redirect_stdout(printed):
+        with (
+            contextlib.redirect_stdout(printed),
+            tempfile.TemporaryDirectory() as folder,
+            contextlib.chdir(folder),
+        ):
             exec(compile(code, str(page), "exec"), module)
             for name, thing in tuple(module.items()):
                 if name.startswith("test_") and callable(thing):

@@ -6,6 +6,7 @@ import pytest
 
 from perdure import Shutdown, SpawnError, process, sleep, telemetry
 from perdure.otp.pool import Pool
+from perdure.process.entry import Entry
 from perdure.testing import simulated
 from tests.process.tiny import crash, exit_of, give, others_rest, wait_forever
 
@@ -136,7 +137,7 @@ async def test_a_worker_that_cannot_be_started_is_told_and_tried_again() -> None
     assert "no:such:entry" in told[0]
     assert pool.workers() == []
 
-    process.self_pid().target.runtime.entries["no:such:entry"] = stay
+    process.self_pid().target.runtime.entries["no:such:entry"] = Entry(stay)
     await sleep("101ms")
     assert [worker.id for worker in pool.workers()] == [1, 2]
 

@@ -8,6 +8,7 @@ from perdure.otp.strategy import (
     Fate,
     Intensity,
     Restart,
+    Restarts,
     Strategy,
     affected,
     affected_again,
@@ -57,27 +58,34 @@ def test_a_try_again_begins_at_the_child_that_did_not_start(strategy: str, expec
 
 
 def test_so_many_restarts_are_allowed_and_one_more_is_not() -> None:
-    intensity, history = Intensity(3, 5), ()
-    verdicts: list[bool] = []
-    for now in (0.0, 1.0, 2.0, 3.0):
-        history = intensity.with_restart(history, now)
-        verdicts.append(intensity.exceeded(history))
+    restarts = Restarts(Intensity(3, 5))
+    verdicts = [restarts.too_many_with(now) for now in (0.0, 1.0, 2.0, 3.0)]
     assert verdicts == [False, False, False, True]
 
 
-def test_a_restart_counts_until_the_end_of_the_window() -> None:
-    intensity = Intensity(1, 5)
-    assert intensity.exceeded(intensity.with_restart((0.0,), 5.0))
-    assert not intensity.exceeded(intensity.with_restart((0.0,), 5.01))
+@pytest.mark.parametrize(("now", "too_many"), [(5.0, True), (5.01, False)])
+def test_a_restart_counts_until_the_end_of_the_window(now: float, too_many: bool) -> None:
+    restarts = Restarts(Intensity(1, 5))
+    restarts.too_many_with(0.0)
+    assert restarts.too_many_with(now) is too_many
 
 
 def test_old_restarts_are_dropped() -> None:
-    assert Intensity(3, 5).with_restart((0.0, 1.0, 6.0), 9.0) == (6.0, 9.0)
+    restarts = Restarts(Intensity(3, 5))
+    for now in (0.0, 1.0, 6.0, 9.0):
+        restarts.too_many_with(now)
+    assert len(restarts) == 2
 
 
 def test_with_none_allowed_the_first_restart_is_too_many() -> None:
-    intensity = Intensity(0, 5)
-    assert intensity.exceeded(intensity.with_restart((), 0.0))
+    assert Restarts(Intensity(0, 5)).too_many_with(0.0)
+
+
+def test_the_cost_of_a_restart_does_not_grow_with_those_before() -> None:
+    restarts = Restarts(Intensity(200_000, "1h"))
+    for now in range(200_000):  # with a copy of the history each time, this takes minutes
+        assert not restarts.too_many_with(now / 1000)
+    assert len(restarts) == 200_000
 
 
 @pytest.mark.parametrize("bad", [-1, 1.5, "3", True, None])

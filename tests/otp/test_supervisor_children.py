@@ -333,7 +333,8 @@ def test_a_restart_is_reported_with_all_that_one_must_know(
     crash, report, _, second = records(caplog, logging.WARNING)
     assert "crashed: ValueError: index" in crash
     assert "supervised by: Supervisor App.Root" in crash
-    assert "as 'index', permanent, since 1970-01-01 00:00:0" in crash
+    assert "as 'index', permanent, restarted" in crash
+    assert ", since 1970-01-01 00:00:0" in crash
     assert "Supervisor App.Root" in report
     assert "child: 'index', permanent worker" in report
     assert "why: ValueError: index" in report

@@ -1,5 +1,6 @@
 """TaskSupervisor: tasks that belong to a supervisor."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from perdure import (
     Killed,
     LinkedProcessDown,
     MaxChildren,
+    NoProcess,
     NotRegistered,
     Ok,
     Pid,
@@ -23,6 +25,7 @@ from perdure.otp.supervisor import Supervisor
 from perdure.otp.task_supervisor import TaskSupervisor
 from perdure.process import Info
 from perdure.testing import simulated
+from tests.otp.family import refuse_to_stop
 from tests.otp.work import crash, crash_later, end_of, forever, give, now, rest, run, slowly
 
 
@@ -51,6 +54,31 @@ async def test_a_task_without_link_is_linked_to_its_supervisor_alone() -> None:
     async with TaskSupervisor() as tasks:
         picture = await tasks.create_nolink(about_me)
         assert picture.links == {tasks.pid}
+
+
+@simulated
+async def test_a_supervisor_takes_a_task_before_it_has_run_a_line() -> None:
+    starting = asyncio.ensure_future(TaskSupervisor.start_link(name="workers"))
+    await asyncio.sleep(0)
+    assert process.whereis("workers") is not None
+    task = TaskSupervisor.create("workers", slowly, 1, delay=1.0)
+    tasks = await starting
+    assert tasks.children() == [task.pid]
+    assert await task == 1
+    await tasks.stop()
+
+
+@simulated
+async def test_no_task_is_taken_while_the_supervisor_stops() -> None:
+    tasks = await TaskSupervisor.start_link()
+    tasks.start_child(refuse_to_stop, shutdown=3)
+    await sleep(1)
+    stopping = asyncio.ensure_future(tasks.stop())
+    await sleep(1)
+    with pytest.raises(NoProcess, match="stopping"):
+        tasks.create(forever)
+    await stopping
+    assert [info.pid for info in process.processes()] == [process.self_pid()]
 
 
 @simulated

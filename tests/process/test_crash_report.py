@@ -3,6 +3,7 @@ import contextlib
 import logging
 from collections.abc import Generator
 from contextvars import ContextVar
+from functools import partial
 
 import pytest
 
@@ -36,13 +37,14 @@ def check(customer: str) -> None:
 
 @simulated
 async def test_a_report_tells_what_crashed_and_why_and_who_started_it(caplog: Caplog) -> None:
+    process.register("desk")
     pid = process.spawn_monitored(charge, "kim", 5, name="billing")
     await exit_of(pid)
     [text] = records(caplog)
     lines = text.splitlines()
     assert lines[0] == f"process {pid} crashed: LookupError: no such customer: kim"
     assert lines[1] == "  function: tests.process.test_crash_report.charge('kim', 5)"
-    assert lines[2] == f"  started by: {process.self_pid()}"
+    assert lines[2] == f"  started by: {process.self_pid()} desk"
     assert "name: billing" in lines[3]
 
 
@@ -137,6 +139,17 @@ async def test_a_process_started_by_nobody_in_particular_is_reported_too(caplog:
     await process.sleep("2s")
     [text] = records(caplog)
     assert f"started by: {parent_pid}" in text
+
+
+@simulated
+async def test_the_starter_is_named_by_its_function_if_it_has_no_name(caplog: Caplog) -> None:
+    async def starter(prefix: str) -> None:
+        await exit_of(process.spawn_monitored(charge, prefix, 5))
+
+    pid = process.spawn_monitored(partial(starter, "kim"))
+    await exit_of(pid)
+    [text] = records(caplog)
+    assert f"started by: {pid} {__name__}.{starter.__qualname__}\n" in text
 
 
 @simulated

@@ -127,7 +127,11 @@ class Codec(Generic[T]):
         """
         try:
             return self._read(data)
-        except (ValueError, RecursionError) as error:  # msgspec's and pydantic's are ValueErrors
+        except (
+            ValueError,
+            msgspec.MsgspecError,
+            RecursionError,
+        ) as error:  # pydantic's is the first
             text = f"{self.what} was stored as what the code does not take any more"
             raise Drift(f"{text}: {on_one_line(error)}") from error
 
@@ -217,6 +221,12 @@ def digest(*parts: bytes | str) -> str:
     return made.hex()
 
 
+def fingerprint(name: str, *payloads: bytes) -> str:
+    """Give a digest of stored JSON that does not depend on the order of keys."""
+    values = (msgspec.json.decode(payload) for payload in payloads)
+    return digest(name, *(_write_sorted(value) for value in values))
+
+
 class Digest:
     """A digest that parts are added to one by one."""
 
@@ -243,7 +253,11 @@ def depth(data: bytes) -> int:
 
 
 def _is_shallow(data: bytes, most: int) -> bool:
-    """Tell that JSON is surely not deeper, by counting brackets; False if that is not certain."""
+    """Tell quickly that JSON is not deeper; False if it may be.
+
+    Brackets are counted as if texts had none. Where that shows, the answer is False. Where it does
+    not, somebody built a text to hide a deep value, and the limit of the interpreter stands behind.
+    """
     level = 0
     for start in range(0, len(data), _CHUNK):
         end = start + _CHUNK
@@ -251,7 +265,9 @@ def _is_shallow(data: bytes, most: int) -> bool:
         if level + opened > most:
             return False
         level += opened - data.count(b"]", start, end) - data.count(b"}", start, end)
-    return level == 0  # else texts hold brackets
+        if level < 0:
+            return False
+    return True
 
 
 def _too_deep(limits: Limits) -> str:

@@ -16,7 +16,7 @@ CACHED_TEXTS = 512  # a program has far fewer durations in its source
 
 _ACCEPTED = (
     "give seconds as a number, a timedelta, or text with units"
-    ' such as "100ms" or "1m30s" (ns us \u00b5s ms s m h d)'
+    ' such as "100ms" or "1m30s" (ns us \u00b5s ms s m h)'
 )
 _LARGEST = sys.float_info.max
 _NANOSECONDS = 10**9
@@ -29,8 +29,9 @@ _UNITS = {
     "s": Fraction(1),
     "m": Fraction(60),
     "h": Fraction(3600),
-    "d": Fraction(86_400),  # of 24 hours: what a job sleeps for
 }
+_DAY = 86_400.0
+_DAYS = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,9})?)d(.*)", re.ASCII | re.DOTALL)
 _PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([^0-9.]*)")
 
 
@@ -65,6 +66,17 @@ def required_seconds(duration: Duration) -> float:
         return required_seconds(plain(duration))
     why = "a limit is needed here" if duration is None else f"{type(duration).__name__} is no time"
     raise TypeError(_sentence(duration, why))
+
+
+def job_seconds(duration: Duration) -> float | None:
+    """Give the duration of something in a job, where days are common: `"3d"`, `"1d12h"`.
+
+    A day has 24 hours. All else is as in `seconds`.
+    """
+    if isinstance(duration, str) and (found := _DAYS.match(duration)):
+        days, rest = found.groups()
+        return float(days) * _DAY + (required_seconds(rest) if rest else 0.0)
+    return seconds(duration)
 
 
 def named_seconds(name: str, duration: Duration) -> float:

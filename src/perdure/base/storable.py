@@ -62,7 +62,7 @@ def difference(value: Any, back: Any, *, loose: bool = False, path: str = "") ->
 def _same_kind(value: Any, back: Any, *, loose: bool) -> bool:
     if type(value) is type(back) or _equal(value, back):
         return True
-    return True and isinstance(value, list | tuple) and isinstance(back, list | tuple)
+    return loose and isinstance(value, list | tuple) and isinstance(back, list | tuple)
 
 
 def _flaw_of_one(value: Any) -> str:

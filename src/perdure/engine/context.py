@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
 
 from perdure.base.codec import decode, digest, encode
-from perdure.base.duration import Duration, required_seconds, seconds
+from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import StepTimeout
 from perdure.engine.operation import Operation
 from perdure.engine.run import Run
@@ -127,7 +127,9 @@ class JobContext:
     def sleep(self, duration: Duration) -> "Operation[None]":
         """Wait; no worker is held meanwhile, and a restart does not begin the wait anew."""
         run = self._run
-        length = required_seconds(duration)
+        length = job_seconds(duration)
+        if length is None:
+            raise TypeError("sleep needs a duration; to wait for ever, receive a message")
         id = run.journal.identity("sleep")
         packed = encode(length)
         entry = run.visit(id, EntryKind.SLEEP, packed)
@@ -145,7 +147,7 @@ class JobContext:
             StepTimeout: When awaited: none came in time.
         """
         run = self._run
-        limit = seconds(timeout)
+        limit = job_seconds(timeout)
         name = f"receive:{topic}"
         id = run.journal.identity(name)
         packed = encode(limit)

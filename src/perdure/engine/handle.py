@@ -4,7 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from perdure.base.codec import decode, encode
-from perdure.base.duration import Duration, seconds, spell
+from perdure.base.duration import Duration, job_seconds, spell
 from perdure.base.errors import JobFailed, JobNotFound
 from perdure.engine.awaiting import Awaiting
 from perdure.engine.submission import new_id
@@ -90,7 +90,7 @@ class Handle(Generic[R]):
         return self._definition.unpack_result(outcome.result)
 
     async def _ended(self, timeout: Duration) -> Outcome:
-        limit = seconds(timeout)
+        limit = job_seconds(timeout)
         try:
             async with asyncio.timeout(limit):
                 return await self._awaiting.ended(self.id)

@@ -57,17 +57,18 @@ async def keep(node: Node) -> None:
     heart.start()
     try:
         while True:
-            await _sign_on(node)
-            for _ in range(_PULSES_PER_BEAT):
-                heart.pulse = node.loop.time()
-                node.distrust()
-                await pause(node.settings.beat / _PULSES_PER_BEAT)
+            heart.pulse = node.loop.time()
+            node.distrust()
+            await pause(node.settings.beat / _PULSES_PER_BEAT)
     finally:
         heart.stop()
 
 
-async def _sign_on(node: Node) -> None:
-    try:
-        await node.store.beat(node.owner, node.info())
-    except StoreError as error:
-        _log.warning("signing on: %s", error)
+async def sign_on(node: Node) -> None:
+    """Say again and again that this worker lives; for ever."""
+    while True:
+        try:
+            await node.store.beat(node.owner, node.info())
+        except StoreError as error:
+            _log.warning("signing on: %s", error)
+        await pause(node.settings.beat)

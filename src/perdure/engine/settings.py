@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from perdure.base.duration import Duration, named_seconds
+from perdure.base.duration import Duration, job_seconds, named_seconds
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -75,7 +75,7 @@ class WorkerSettings:
         }
         for name, value in given.items():
             object.__setattr__(self, name, named_seconds(name, value))
-        object.__setattr__(self, "keep", None if keep is None else named_seconds("keep", keep))
+        object.__setattr__(self, "keep", job_seconds(keep))
         for name, count in (
             ("concurrency", concurrency),
             ("max_claims", max_claims),

@@ -82,7 +82,7 @@ class StepContext:
         """Read what was saved last, as this type.
 
         Raises:
-            Unstorable: It does not fit: the code's idea of its checkpoint has changed.
+            Drift: It does not fit: the code's idea of its checkpoint has changed.
         """
         data = self._operation.entry.checkpoint
         return None if data is None else decode(data, kind)
@@ -143,8 +143,9 @@ class StepContext:
             self.progress()
             if cadence.due(loop.time()):
                 await self.save_checkpoint(cursor.checkpoint())
+        bad = cursor.finish().quarantined
         await self.save_checkpoint(cursor.checkpoint())
-        if bad := cursor.report().quarantined:
+        if bad:
             named = "; ".join(f"{aside.key}: {aside.error}" for aside in bad)
             raise Permanent(f"{len(bad)} items are in quarantine: {named}")
 

@@ -18,7 +18,7 @@ from perdure.base.errors import StoreError
 from perdure.base.retry import pause
 from perdure.engine.calendar import follow_calendar
 from perdure.engine.incarnation import Incarnation
-from perdure.engine.keeper import keep
+from perdure.engine.keeper import keep, sign_on
 from perdure.engine.node import Node
 from perdure.engine.producer import produce
 from perdure.engine.reaper import reap
@@ -44,6 +44,7 @@ async def working(node: Node) -> AsyncGenerator[Node, None]:
     children = [
         TaskSupervisor.child(name=jobs),
         child(keep, node, id="keeper"),
+        child(sign_on, node, id="sign_on"),
         child(reap, node, id="reaper"),
         child(follow_calendar, node, id="calendar"),
         child(prune, node, id="pruner"),

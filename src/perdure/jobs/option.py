@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeAlias, TypedDict
 
 from perdure.base.backoff import Retry
-from perdure.base.duration import Duration, named_seconds
+from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import DefinitionError
 
 Isolation: TypeAlias = Literal["inline", "thread", "process"]
@@ -110,12 +110,10 @@ def check_choice(wanted: object, choices: tuple[str, ...], what: str) -> Any:
 
 def check_seconds(duration: Duration, what: str) -> float | None:
     """Give a duration in seconds; None = no limit."""
-    if duration is None:
-        return None
     try:
-        return named_seconds(what, duration)
+        return job_seconds(duration)
     except (TypeError, ValueError) as error:
-        raise DefinitionError(str(error)) from None
+        raise DefinitionError(f"{what}: {error}") from None
 
 
 def check_retry(retry: object, what: str) -> Retry | None:

@@ -10,13 +10,11 @@ Every method may also be called on the class, with a pid or a name: `Agent.get("
 
 from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
-from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
     Never,
-    Self,
     TypeAlias,
     TypedDict,
     TypeVar,
@@ -30,9 +28,10 @@ from perdure.base.pid import Pid
 from perdure.otp.agent_server import AgentOptions, AgentServer
 from perdure.otp.queue import request as ask
 from perdure.otp.ref import ServerRef, pid_of
-from perdure.otp.server import GenServer, start_server, stop_if_alive
+from perdure.otp.server import GenServer, start_server
 from perdure.otp.snapshot import Snapshot
 from perdure.otp.spec import ChildSpec, RestartWord, Shutdowns
+from perdure.otp.stoppable import Stoppable
 from perdure.otp.via import Via
 
 if TYPE_CHECKING:  # a default only type checkers understand: `Agent` alone is an `Agent[Any]`
@@ -57,6 +56,7 @@ class Behaviour(TypedDict, Generic[S], total=False):
     """The options of an agent.
 
     Attributes:
+        host: Where the agent runs; the running loop by default.
         on_stop: Called with the state at a planned end, inside the time for the shutdown;
             not at a crash or a kill.
         snapshot: Where the state is saved, and loaded from at the start.
@@ -65,6 +65,7 @@ class Behaviour(TypedDict, Generic[S], total=False):
         warn_after: Warn when one function holds the agent for so long; "1s" by default.
     """
 
+    host: str | None
     on_stop: Callable[[S], Any] | None
     snapshot: Snapshot[S] | None
     isolate: bool
@@ -72,7 +73,7 @@ class Behaviour(TypedDict, Generic[S], total=False):
     warn_after: Duration
 
 
-class Agent(Generic[S]):
+class Agent(Stoppable, Generic[S]):
     """A running agent: what `start` gives. `async with` stops it at the end."""
 
     __slots__ = ("pid",)
@@ -123,8 +124,9 @@ class Agent(Generic[S]):
             StartError: `init` failed or took too long, or the snapshot cannot be used.
             NameTaken: Another process has the name.
         """
-        args = _checked(init, behaviour)
-        return Agent(await start_server(AgentServer, args, name, timeout, link=False))
+        args, host = _checked(init, behaviour)
+        pid = await start_server(AgentServer, args, name, timeout, link=False, host=host)
+        return Agent(pid)
 
     @overload
     @staticmethod
@@ -153,8 +155,9 @@ class Agent(Generic[S]):
         **behaviour: Unpack[Behaviour[Any]],
     ) -> "Agent[Any]":
         """Start an agent that is linked to the caller; else as `start`."""
-        args = _checked(init, behaviour)
-        return Agent(await start_server(AgentServer, args, name, timeout, link=True))
+        args, host = _checked(init, behaviour)
+        pid = await start_server(AgentServer, args, name, timeout, link=True, host=host)
+        return Agent(pid)
 
     @staticmethod
     def child(
@@ -320,22 +323,12 @@ class Agent(Generic[S]):
         """
         await GenServer.stop(self, reason, timeout)
 
-    async def __aenter__(self) -> Self:
-        return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await stop_if_alive(self.pid)
-
-
-def _checked(init: object, behaviour: Any) -> tuple[Any, AgentOptions]:
+def _checked(init: object, behaviour: Any) -> tuple[tuple[Any, AgentOptions], str | None]:
     """Refuse bad options at the call, before anything runs."""
     if not callable(init):
         raise TypeError(f"an agent starts with a function that gives its first state, not {init!r}")
-    options = AgentOptions(**behaviour)
+    host: str | None = behaviour.get("host")
+    options = AgentOptions(**{key: behaviour[key] for key in behaviour if key != "host"})
     options.patience()
-    return init, options
+    return (init, options), host

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf
 from types import CoroutineType
 from typing import Any, TypeAlias
@@ -41,6 +41,11 @@ class AgentOptions:
     allow_none: bool = False
     warn_after: Duration = "1s"
 
+    def __repr__(self) -> str:
+        """Show only what was chosen, for reports; nothing is shown as nothing there."""
+        chosen = (each for each in fields(self) if getattr(self, each.name) != each.default)
+        return ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in chosen)
+
     def patience(self) -> float:
         """Give the seconds after which a function counts as slow."""
         return inf if self.warn_after is None else named_seconds("warn_after", self.warn_after)
@@ -57,6 +62,9 @@ NOBODY: Any = None  # who waits for the answer to a cast
 
 class AgentServer(GenServer):
     """A server whose requests are functions."""
+
+    __module__, __qualname__ = "perdure", "Agent"  # as which people know it: for reports
+    __portable_name__ = ("perdure.otp.agent_server", "AgentServer")  # for other OS processes
 
     async def init(self, first: Callable[[], Any], options: AgentOptions) -> None:
         """Take the state from the snapshot, else from the function."""

@@ -1,6 +1,5 @@
 """Application: a program with a root supervisor, that starts and stops in order."""
 
-from types import TracebackType
 from typing import Self
 
 from perdure.base.errors import ProcError, Shutdown, StartError
@@ -77,12 +76,7 @@ class Application:
         unlink(current("Application"), root, flush=True)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         root, self._root = self._root, None
         assert root is not None
         try:

@@ -1,8 +1,9 @@
 """The inside of a pool: its workers, who died, who is to be started again, and when."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -10,15 +11,17 @@ from perdure.base import telemetry
 from perdure.base.duration import Duration, named_seconds, spell
 from perdure.base.errors import Shutdown, SpawnError
 from perdure.base.pid import Pid
+from perdure.otp.report import times
 from perdure.otp.start import Ack
-from perdure.otp.strategy import Intensity
+from perdure.otp.strategy import Intensity, Restarts
 from perdure.process.birth import Function, Options, check_function, give_birth
 from perdure.process.channel import Channel, select
 from perdure.process.current import current
 from perdure.process.event import Cancel, Event, Exit, ExitResult, LinkDown
 from perdure.process.exits import spread
 from perdure.process.process import Process
-from perdure.process.signal import cancel, monitor
+from perdure.process.reach import reach
+from perdure.process.signal import monitor, stop_politely
 from perdure.process.timer import after
 
 STARTED = ("perdure", "pool", "started")
@@ -89,8 +92,9 @@ class Crew:
         self._delay = named_seconds("restart_delay", plan.restart_delay)
         self._patience = named_seconds("shutdown", plan.shutdown)
         self._intensity = plan.intensity()
-        self._crashes: tuple[float, ...] = ()
+        self._crashes = None if self._intensity is None else Restarts(self._intensity)
         self._due: deque[tuple[float, int]] = deque()  # when which worker is started again
+        self._starts: Counter[int] = Counter()  # of each worker
         self._me: Process
 
     async def run(self, ack: Ack) -> None:
@@ -177,7 +181,14 @@ class Crew:
             self._tell(text, WORKER_FAILED, worker=worker_id, reason=error)
             return False
         self.workers[process.pid] = Worker(worker_id, process.pid, me.loop.time())
+        process.tie().supervision = partial(self._place, worker_id, self._starts[worker_id])
+        self._starts[worker_id] += 1
         return True
+
+    def _place(self, worker_id: int, restarts: int) -> str:
+        """Say where a worker stands, for the report of its crash."""
+        name = " ".join(("Pool", *(self._me.tie().names or ())))
+        return f"{name} {self._me.pid} as worker {worker_id}, restarted {times(restarts)} before"
 
     def _start_again(self) -> Ending | None:
         worker_id = self._due.popleft()[1]
@@ -191,10 +202,9 @@ class Crew:
 
     def _too_many(self) -> str | None:
         """Count one more crash; say so if that is one too many."""
-        if self._intensity is None:
+        if self._intensity is None or self._crashes is None:
             return None
-        self._crashes = self._intensity.with_restart(self._crashes, self._me.loop.time())
-        if not self._intensity.exceeded(self._crashes):
+        if not self._crashes.too_many_with(self._me.loop.time()):
             return None
         window = spell(self._intensity.max_seconds)
         return f"more than {self._intensity.max_restarts} restarts within {window}"
@@ -204,12 +214,9 @@ class Crew:
     async def _dismiss(self, limit: float) -> None:
         """End all workers at once, politely first, and wait until they are gone."""
         for pid in self.workers:
-            process: Process | None = pid.target
-            if process is None:
-                continue  # it has just died: its EXIT waits in the events
-            cancel(process, self._me.pid, limit, "the pool ends")
-            if not process.asked_for_events():  # it would never know, and only hold us up
-                process.condemn(ExitResult(None, Shutdown("the pool ends")))
+            process = reach(pid, self._me.runtime)
+            if process is not None:  # else it has just died: its EXIT waits in the events
+                stop_politely(process, limit, self._me.pid, "the pool ends")
         while self.workers:
             event = await self._me.events().receive()
             if isinstance(event, Exit):

@@ -23,7 +23,7 @@ from perdure.otp.spec import (
 )
 from perdure.otp.strategy import Fate, Intensity, Strategy, fate
 from perdure.otp.via import Via
-from perdure.otp.ward import ChildInfo, Counts, Ward, count
+from perdure.otp.ward import Ward
 from perdure.process.death import kill
 from perdure.process.process import Process
 
@@ -40,14 +40,6 @@ class TerminateChild(NamedTuple):
     """Stop a child and forget it."""
 
     pid: Pid
-
-
-class WhichChildren(NamedTuple):
-    """List the children."""
-
-
-class CountChildren(NamedTuple):
-    """Count the children."""
 
 
 class DynamicChildren(Oversight):
@@ -124,12 +116,11 @@ class DynamicChildren(Oversight):
                 return await self._add(spec)
             case TerminateChild(pid=pid):
                 return await self._terminate(pid)
-            case WhichChildren():
-                return [ward.info(None) for ward in reversed(self.children.values())]
-            case CountChildren():
-                return count(self.children.values())
             case _:
                 return await super().answer(body)
+
+    def id_of(self, ward: Ward) -> None:
+        """Give none: ids need not differ here, so they name nobody."""
 
     async def _add(self, spec: ChildSpec) -> Any:
         self.check_room()
@@ -249,14 +240,6 @@ class DynamicSupervisor(Supervised):
             ChildError: It is no child.
         """
         await request(self, TerminateChild(pid))
-
-    async def which_children(self: ServerRef) -> list[ChildInfo]:
-        """List the children, last started first; their ids are None."""
-        return await request(self, WhichChildren())
-
-    async def count_children(self: ServerRef) -> Counts:
-        """Count specs, running children, supervisors and workers."""
-        return await request(self, CountChildren())
 
 
 def check_one_for_one(strategy: object) -> None:

@@ -1,17 +1,28 @@
 """What the handles of all supervisors share: to be started, asked, and stopped."""
 
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from perdure.base.duration import Duration
 from perdure.base.errors import CallExit, ProcError, Shutdown, StartError
 from perdure.base.pid import Pid
 from perdure.base.result import Err
-from perdure.otp.oversight import Oversight, Stop, oversee, oversight_of
+from perdure.otp.oversight import (
+    CountChildren,
+    Oversight,
+    Stop,
+    WhichChildren,
+    oversee,
+    oversight_of,
+)
 from perdure.otp.ref import ServerRef, pid_of
 from perdure.otp.start import start
+from perdure.otp.stoppable import Stoppable
 from perdure.otp.via import Via
+from perdure.otp.ward import ChildInfo, Counts
+from perdure.process.exits import same_reason
 from perdure.process.messaging import alive_or_raise, call
+
+Kind = TypeVar("Kind", bound=Oversight)
 
 
 async def request(ref: ServerRef, body: object, timeout: Duration = None) -> Any:
@@ -22,20 +33,22 @@ async def request(ref: ServerRef, body: object, timeout: Duration = None) -> Any
     return answer.value
 
 
-def inside(ref: ServerRef, kind: type[Any]) -> Any:
+def inside(ref: ServerRef, kind: type[Kind]) -> Kind:
     """Look into a living supervisor of this kind, without a request.
 
     Raises:
         NoProcess: It is dead.
         TypeError: It is something else.
     """
-    oversight = oversight_of(alive_or_raise(pid_of(ref, "look into"), "look into it"))
+    process = alive_or_raise(pid_of(ref, "look into"), "look into it")
+    oversight = oversight_of(process)
     if not isinstance(oversight, kind):
         raise TypeError(f"{ref!r} is no supervisor of the kind that is needed here")
+    oversight.open(process)
     return oversight
 
 
-class Supervised:
+class Supervised(Stoppable):
     """A supervisor that is described here, and runs between `start` and `stop`."""
 
     def __init__(self, name: str | Via | None) -> None:
@@ -79,6 +92,14 @@ class Supervised:
         self._pid = process.pid
         return self
 
+    async def which_children(self: ServerRef) -> list[ChildInfo]:
+        """List the children, last started first."""
+        return await request(self, WhichChildren())
+
+    async def count_children(self: ServerRef) -> Counts:
+        """Count specs, running children, supervisors and workers."""
+        return await request(self, CountChildren())
+
     async def stop(
         self: ServerRef, reason: BaseException | None = None, timeout: Duration = None
     ) -> None:
@@ -91,20 +112,11 @@ class Supervised:
         try:
             await request(self, Stop(reason), timeout)
         except CallExit as error:
-            if error.reason is not reason:
+            if not same_reason(error.reason, reason):
                 raise
 
     async def __aenter__(self) -> Self:
         return await self.start()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.pid.target is not None:
-            await self.stop()
 
 
 def _first_child_error(error: StartError) -> StartError:

@@ -18,9 +18,9 @@ from typing import Any, Protocol
 from perdure.base import telemetry
 from perdure.base.pid import Pid
 from perdure.base.result import Ok
-from perdure.process.birth import Function
+from perdure.process.birth import SPAWN_EVENT, Function, tell_of_birth
 from perdure.process.bonds import Collector
-from perdure.process.current import CURRENT
+from perdure.process.current import set_process
 from perdure.process.death import EXIT_EVENT
 from perdure.process.event import ExitResult
 from perdure.process.process import Process
@@ -104,7 +104,7 @@ class Lane:
                 process.loop.call_soon(process.wake)
                 break
         process.context = self._idle
-        process.coro = _as_coroutine(self)
+        process.drive(_as_coroutine(self))
         process.collector = None
         self._yard.wake()
         return PARK
@@ -116,7 +116,8 @@ class Lane:
         """
         runtime, waiting, finished = process.runtime, self._yard.waiting, self._yard.finished
         host, now, processes = runtime.host_name, runtime.now, runtime.processes
-        must_tell = telemetry.has_handlers(EXIT_EVENT)
+        tell_birth = telemetry.has_handlers(SPAWN_EVENT)
+        tell_death = telemetry.has_handlers(EXIT_EVENT)
         for _ in range(min(items, len(waiting))):
             item: Work = waiting.popleft()
             process.pid = pid = Pid(host, process)
@@ -124,13 +125,15 @@ class Lane:
             process.born = now()
             process.collector = item
             process.context = context = item.context
-            context.run(CURRENT.set, process)
+            context.run(set_process, process)
             processes[pid] = process
             process.coro = code = item.code
+            if tell_birth:
+                tell_of_birth(process)
             try:
                 yielded = context.run(code.send, None)
             except StopIteration as stop:
-                if process.bonds is not None or must_tell or _is_marked(process):
+                if process.bonds is not None or tell_death or process.is_marked():
                     self._give_up(process, item)
                     raise  # it ends like any other
                 item.result = Ok(stop.value)
@@ -144,7 +147,8 @@ class Lane:
                 return yielded
             pid.target = None
             del processes[pid]
-            process.close_mailbox()
+            if process.is_used():
+                process.close_mailbox()
             process.trap_links = False
             process.bound = runtime.bound
             if finished is not None:
@@ -154,6 +158,7 @@ class Lane:
     def _give_up(self, process: Process, item: Work) -> None:
         """Leave the process to an item; the others get another one."""
         self._process = None
+        process.drive(item.code)
         item.code = item.context = None
         self._yard.began(item, process)
         if self._yard.waiting:
@@ -174,11 +179,6 @@ _ALL_DONE = object()
 def _as_coroutine(lane: Any) -> Coroutine[Any, Any, Any]:
     """Give as much of a coroutine as the kernel needs."""
     return lane
-
-
-def _is_marked(process: Process) -> bool:
-    """Tell whether somebody has sent a signal to a process, or cancelled it."""
-    return process.outcome is not None or process.must_cancel or process.cancelling() > 0
 
 
 def _end_by(process: Process, error: BaseException) -> bool:

@@ -6,7 +6,7 @@ While it waits for a child to start, it goes on listening, so that a start that 
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -17,13 +17,14 @@ from perdure.otp import report
 from perdure.otp.farewell import Farewell
 from perdure.otp.spec import IGNORE, ChildSpec, Spawn, StartFunction
 from perdure.otp.start import Ack
-from perdure.otp.strategy import Intensity
-from perdure.otp.ward import Ward
+from perdure.otp.strategy import Intensity, Restarts
+from perdure.otp.ward import Ward, count
 from perdure.process.channel import Channel, select
 from perdure.process.current import current
 from perdure.process.event import Cancel, Exit, ExitResult, LinkDown
 from perdure.process.exits import spread
 from perdure.process.process import Process
+from perdure.process.reach import reach
 from perdure.process.request import Request
 from perdure.process.signal import link, monitor, unmonitor
 from perdure.process.timer import after, sleep
@@ -46,14 +47,23 @@ class Stop(NamedTuple):
     reason: BaseException | None
 
 
+class WhichChildren(NamedTuple):
+    """The request for the list of children."""
+
+
+class CountChildren(NamedTuple):
+    """The request for the number of children."""
+
+
 class Oversight:
     """The work of a supervisor; its kinds say what happens to whom."""
 
     def __init__(self, label: str, intensity: Intensity) -> None:
         self.label = label
         self.intensity = intensity
-        self.history: tuple[float, ...] = ()  # when there were restarts
+        self.history = Restarts(intensity)
         self.me: Process
+        self._opened = False
         self._parent: Pid | None = None
         self._parent_ref: Ref | None = None
         self._by_ref: dict[Ref, Ward] = {}
@@ -84,7 +94,17 @@ class Oversight:
 
     async def answer(self, body: object) -> Any:
         """Do what was requested and give the answer, or raise it."""
-        raise ProcError(f"a supervisor does not understand {body!r}")
+        match body:
+            case WhichChildren():
+                return [ward.info(self.id_of(ward)) for ward in reversed(tuple(self.wards()))]
+            case CountChildren():
+                return count(self.wards())
+            case _:
+                raise TypeError(f"{self.label} does not understand {body!r}")
+
+    def id_of(self, ward: Ward) -> Hashable:
+        """Give the id by which others know a child."""
+        return ward.spec.id
 
     async def end_children(self) -> None:
         """Stop all children."""
@@ -94,7 +114,7 @@ class Oversight:
 
     async def run(self, ack: Ack) -> BaseException | None:
         """Live; give the reason of the end."""
-        self._open(current("supervisor"))
+        self.open(current("supervisor"))
         try:
             await self.begin()
             ack.ready(self.me, value=True)
@@ -109,7 +129,14 @@ class Oversight:
         await self.end_children()
         return reason
 
-    def _open(self, me: Process) -> None:
+    def open(self, me: Process) -> None:
+        """Get ready to watch over children, once.
+
+        Who knows its name may ask it for a child before it has run a line.
+        """
+        if self._opened:
+            return
+        self._opened = True
         self.me = me
         me.trap_links = True
         self._channels = (me.events(), me.requests(), me.inbox())
@@ -173,8 +200,7 @@ class Oversight:
 
     def count_restart(self, ward: Ward, reason: BaseException | None) -> None:
         """Count one restart, also one that is tried again; too many of them are the end."""
-        self.history = self.intensity.with_restart(self.history, self.me.loop.time())
-        if self.intensity.exceeded(self.history):
+        if self.history.too_many_with(self.me.loop.time()):
             report.gave_up(self, ward, reason)
             raise StopWanted(Shutdown(f"{self.label} restarted children too often"))
         if not ward.restarting:  # else its failure has been reported
@@ -248,7 +274,7 @@ class Oversight:
         ward.handle = handle
         ward.last_pid = pid
         ward.since = self.me.loop.time()
-        process: Process | None = pid.target
+        process = reach(pid, self.me.runtime)
         if process is not None:
             ward.process = process
             link(self.me, process)

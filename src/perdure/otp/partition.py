@@ -17,9 +17,9 @@ from perdure.otp.oversight import Oversight
 from perdure.otp.ref import ServerRef
 from perdure.otp.spec import Child, ChildSpec, RestartWord, Shutdowns, Spawn, as_spec
 from perdure.otp.strategy import Intensity, Strategy
-from perdure.otp.supervisor import Children, CountChildren, StrategyWord, WhichChildren
+from perdure.otp.supervisor import Children, StrategyWord
 from perdure.otp.via import Via
-from perdure.otp.ward import ChildInfo, Counts, Ward
+from perdure.otp.ward import Ward
 
 WithArguments: TypeAlias = Callable[[tuple[Any, ...], int], Sequence[Any]]
 """Gives the arguments of one partition, out of those of the spec and its number."""
@@ -178,14 +178,6 @@ class PartitionSupervisor(Supervised):
             ValueError: It is below 0, or more than at the start.
         """
         return await request(self, Resize(check_partitions(partitions, 0)))
-
-    async def which_children(self: ServerRef) -> list[ChildInfo]:
-        """List the partitions, last started first; their ids are their numbers."""
-        return await request(self, WhichChildren())
-
-    async def count_children(self: ServerRef) -> Counts:
-        """Count specs, running partitions, supervisors and workers."""
-        return await request(self, CountChildren())
 
 
 def check_partitions(partitions: object, least: int) -> int:

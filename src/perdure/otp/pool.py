@@ -6,8 +6,7 @@ One that ends normally is done, and nobody takes its place.
 
 from collections.abc import Callable, Hashable
 from functools import partial
-from types import TracebackType
-from typing import Self, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from perdure.base.duration import Duration
 from perdure.base.pid import Pid
@@ -15,6 +14,7 @@ from perdure.otp.crew import Crew, Plan, Worker
 from perdure.otp.ref import ServerRef, pid_of
 from perdure.otp.spec import ChildSpec
 from perdure.otp.start import Ack, start
+from perdure.otp.stoppable import Stoppable
 from perdure.otp.via import Via
 from perdure.process.birth import Function
 from perdure.process.current import current
@@ -36,7 +36,7 @@ class PoolOptions(TypedDict, total=False):
     report: Callable[[str], object] | None
 
 
-class Pool:
+class Pool(Stoppable):
     """A pool; this is the handle to it.
 
     Every method may also be called on the class, with the pool's name or pid in place of
@@ -118,18 +118,6 @@ class Pool:
         process = alive_or_raise(pid_of(self, "stop"), "stop it")
         cancel(process, current("stop").pid, None)
         await joined(process)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.pid.target is not None:
-            await self.stop()
 
 
 async def _serve(ack: Ack, crew: Crew) -> None:

@@ -6,7 +6,6 @@ For both it looks as if the scheduler had happened to choose that order,
 and a call costs half.
 """
 
-import asyncio
 import types
 from collections import deque
 from collections.abc import Callable, Generator
@@ -14,16 +13,12 @@ from typing import Any
 
 from perdure.base.duration import Duration, seconds
 from perdure.base.pid import Pid
-from perdure.process.current import CURRENT
+from perdure.process.current import own_process
 from perdure.process.mailbox import Inlet
 from perdure.process.process import Process
 from perdure.process.request import Request, ask
-from perdure.process.tasklike import DEAD, PARKED, READY, RUNNING
+from perdure.process.tasklike import DEAD, PARKED, READY, RUNNING, RUNNING_TASKS
 from perdure.process.waiter import PARK
-
-_tasks: Any = asyncio.tasks
-_enter_task: Callable[[asyncio.AbstractEventLoop, Any], None] = _tasks._enter_task  # noqa: SLF001
-_leave_task: Callable[[asyncio.AbstractEventLoop, Any], None] = _tasks._leave_task  # noqa: SLF001
 
 # So many requests are answered at once in a row; then one goes through the scheduler,
 # and everybody else gets a turn.
@@ -72,14 +67,14 @@ class Queue(Inlet[Any]):
             self._at_once = self._in_a_row
             return None
         loop = owner.loop
-        asked: Request[Any] = Request(owner.pid, body, caller.pid, caller, self._calls)
+        asked: Request[Any] = Request(owner.pid, body, caller.pid, caller, None)
         self.items.append(asked)
         owner.state = READY
-        _leave_task(loop, caller)
+        RUNNING_TASKS[loop] = owner
         try:
             owner.step()
         finally:
-            _enter_task(loop, caller)
+            RUNNING_TASKS[loop] = caller
         if not asked.done:
             self._keep(asked)
         return asked
@@ -90,7 +85,7 @@ class Queue(Inlet[Any]):
         if owner.state == DEAD:
             asked.fail(owner.outcome.error)
         else:
-            self._calls[asked] = None
+            asked.keep(self._calls)
 
 
 def one_queue(process: Process) -> Queue:
@@ -109,9 +104,14 @@ def request(pid: Pid, body: object, timeout: Duration) -> Generator[Any, None, A
         CallExit: The process died, or was dead; `reason` says why.
     """
     server: Any = pid.target
-    caller: Any = CURRENT.get(None)
+    caller: Any = own_process(None)
     # A server that calls another waits as usual, so that such steps do not nest.
-    if server is not None and caller is not None and caller.state == RUNNING:
+    if (
+        server is not None
+        and caller is not None
+        and caller.state == RUNNING
+        and (server.loop is caller.loop)
+    ):
         queue = server._requests  # noqa: SLF001 - the field of our queue
         if type(queue) is Queue and type(caller._requests) is not Queue:  # noqa: SLF001
             # The plain number of nearly all calls, without two calls more.
@@ -122,7 +122,7 @@ def request(pid: Pid, body: object, timeout: Duration) -> Generator[Any, None, A
             asked = queue.serve_at_once(body, caller)
             if asked is not None:
                 if asked.done and not caller.must_cancel:
-                    return asked.answer()
+                    return asked.answer_at_once()
                 return (yield from _answer(asked, caller, limit))
     waiting: Any = ask(server, pid, body, timeout)
     return (yield from waiting)  # pyright: ignore[reportUnknownVariableType] - so is `yield from`

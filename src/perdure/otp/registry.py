@@ -16,6 +16,7 @@ from perdure.otp.book import Book, Keys, spell
 from perdure.otp.key import strict
 from perdure.otp.spec import ChildSpec
 from perdure.otp.start import Ack, start
+from perdure.otp.stoppable import Stoppable
 from perdure.otp.via import Via
 from perdure.process.current import current
 from perdure.process.event import Cancel
@@ -32,7 +33,7 @@ Found: TypeAlias = tuple[Pid, Any]
 """An entry as others see it: who made it, and its value."""
 
 
-class Registry:
+class Registry(Stoppable):
     """A registry; this is the handle to it.
 
     Every method may also be called on the class, with the registry's name or pid in place of

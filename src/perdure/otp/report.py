@@ -5,7 +5,6 @@ The traceback of a crash is in the report of the process that crashed, which com
 
 import logging
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from perdure.base import telemetry
@@ -14,6 +13,7 @@ from perdure.base.errors import StartError, describe, is_planned, safe_text
 from perdure.otp.spec import BRUTAL_KILL
 from perdure.otp.ward import Ward
 from perdure.process.process import Process
+from perdure.process.report import moment
 
 if TYPE_CHECKING:
     from perdure.otp.oversight import Oversight
@@ -55,10 +55,10 @@ def stopped(oversight: "Oversight", ward: Ward, process: Process) -> None:
 
 
 def place(oversight: "Oversight", ward: Ward) -> str:
-    """Say under whom a child runs, since when, and how often it was restarted: for its crash."""
+    """Say under whom a child runs, and how often it was restarted: for its crash."""
     return (
-        f"{_who(oversight)} as {safe_text(ward.spec.id)}, {ward.spec.restart}, "
-        f"since {_since(oversight, ward)}, restarted {_times(ward.restarts)} before"
+        f"{_who(oversight)} as {safe_text(ward.spec.id)}, "
+        f"{ward.spec.restart}, restarted {times(ward.restarts)} before"
     )
 
 
@@ -102,7 +102,7 @@ def _circumstances(oversight: "Oversight", ward: Ward, reason: BaseException | N
     return (
         f"  child: {safe_text(ward.spec.id)}, {ward.spec.restart} {ward.spec.type}\n"
         f"  why: {describe(reason)}\n"
-        f"  since: {_since(oversight, ward)}, restarted {_times(ward.restarts)} before\n"
+        f"  since: {_since(oversight, ward)}, restarted {times(ward.restarts)} before\n"
         f"  restarts of all children: {len(oversight.history)} in the last "
         f"{spell(limit.max_seconds)}, {limit.max_restarts} are allowed"
     )
@@ -111,9 +111,9 @@ def _circumstances(oversight: "Oversight", ward: Ward, reason: BaseException | N
 def _since(oversight: "Oversight", ward: Ward) -> str:
     """Spell when the child was last started, by the wall clock and as a span."""
     age = oversight.me.loop.time() - ward.since
-    began = datetime.fromtimestamp(oversight.me.runtime.clock.time() - age, tz=UTC)
-    return f"{began:%Y-%m-%d %H:%M:%S}Z ({spell(round(age, 3))})"
+    return f"{moment(oversight.me, age)} ({spell(round(age, 3))})"
 
 
-def _times(count: int) -> str:
+def times(count: int) -> str:
+    """Spell how often."""
     return "once" if count == 1 else f"{count} times"

@@ -15,11 +15,10 @@ total = await GenServer.call(counter, Add(5))
 import logging
 from collections.abc import Hashable
 from functools import partial
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 from perdure.base.duration import Duration
-from perdure.base.errors import CallExit, CallTimeout, NameTaken, NoProcess, NoServer, safe_text
+from perdure.base.errors import CallExit, CallTimeout, NameTaken, NoServer, safe_text
 from perdure.base.pid import Pid
 from perdure.otp.directive import Stop, check_reason
 from perdure.otp.queue import request as ask
@@ -27,9 +26,11 @@ from perdure.otp.ref import ServerRef, pid_of
 from perdure.otp.serving import CAST, StopOrder, serve
 from perdure.otp.spec import IGNORE, ChildSpec, RestartWord, Shutdowns
 from perdure.otp.start import start
+from perdure.otp.stoppable import Stoppable
 from perdure.otp.via import Via
 from perdure.process.current import CURRENT, current
 from perdure.process.event import Cancel, Message
+from perdure.process.exits import same_reason
 from perdure.process.names import check_name
 from perdure.process.process import Process
 from perdure.process.request import Request
@@ -100,7 +101,11 @@ class GenServer:
 
     @classmethod
     async def start(
-        cls, *args: Any, name: str | Via | None = None, timeout: Duration = None
+        cls,
+        *args: Any,
+        name: str | Via | None = None,
+        timeout: Duration = None,
+        host: str | None = None,
     ) -> "ServerHandle":
         """Start a server that is linked to nobody, and wait until `init` is done.
 
@@ -108,6 +113,7 @@ class GenServer:
             *args: The arguments of `init`.
             name: A name for it.
             timeout: How long `init` may take.
+            host: Where it runs; the running loop by default.
 
         Returns:
             A handle; or `IGNORE`, which the type does not tell, if that is what `init` returned.
@@ -116,14 +122,18 @@ class GenServer:
             StartError: `init` failed, stopped, or took too long; `reason` says why.
             NameTaken: Another process has the name.
         """
-        return await _start(cls, args, name, timeout, link=False)
+        return await _start(cls, args, name, timeout, link=False, host=host)
 
     @classmethod
     async def start_link(
-        cls, *args: Any, name: str | Via | None = None, timeout: Duration = None
+        cls,
+        *args: Any,
+        name: str | Via | None = None,
+        timeout: Duration = None,
+        host: str | None = None,
     ) -> "ServerHandle":
         """Start a server that is linked to the caller; else as `start`."""
-        return await _start(cls, args, name, timeout, link=True)
+        return await _start(cls, args, name, timeout, link=True, host=host)
 
     @classmethod
     def child(
@@ -133,11 +143,12 @@ class GenServer:
         name: str | Via | None = None,
         restart: RestartWord = "permanent",
         shutdown: Shutdowns = 5.0,
+        host: str | None = None,
     ) -> ChildSpec:
         """Say how a supervisor starts and stops it; the id is the name or the class by default."""
         return ChildSpec(
             id=id if id is not None else name if isinstance(name, str) else cls.__qualname__,
-            start=partial(cls.start_link, *args, name=name),
+            start=partial(cls.start_link, *args, name=name, host=host),
             restart=restart,
             shutdown=shutdown,
         )
@@ -201,11 +212,11 @@ class GenServer:
         except CallTimeout:
             raise
         except CallExit as end:
-            if end.reason is not reason:
+            if not same_reason(end.reason, reason):
                 raise
 
 
-class ServerHandle:
+class ServerHandle(Stoppable):
     """A running server: what `start` gives. `async with` stops it at the end."""
 
     __slots__ = ("kind", "pid")
@@ -233,26 +244,6 @@ class ServerHandle:
         """End it and wait until it is dead, as `GenServer.stop`."""
         await GenServer.stop(self.pid, reason, timeout)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await stop_if_alive(self.pid)
-
-
-async def stop_if_alive(pid: Pid) -> None:
-    """End a server at the end of an `async with`; one that is dead already is fine."""
-    try:
-        await GenServer.stop(pid)
-    except CallExit as end:
-        if not isinstance(end.reason, NoProcess):
-            raise
-
 
 async def _start(
     cls: type[GenServer],
@@ -261,8 +252,9 @@ async def _start(
     timeout: Duration,
     *,
     link: bool,
+    host: str | None,
 ) -> Any:
-    pid = await start_server(cls, args, name, timeout, link=link)
+    pid = await start_server(cls, args, name, timeout, link=link, host=host)
     return pid if pid is IGNORE else ServerHandle(pid, cls)
 
 
@@ -273,10 +265,13 @@ async def start_server(
     timeout: Duration,
     *,
     link: bool,
+    host: str | None = None,
 ) -> Any:
     """Start the process of a server; give its pid, or IGNORE."""
     _check_free(name)
-    process, value = await start(kind, serve, kind, args, name, link=link, timeout=timeout)
+    process, value = await start(
+        kind, serve, kind, args, name, link=link, timeout=timeout, host=host
+    )
     if isinstance(value, NameTaken):
         raise value
     return IGNORE if value is IGNORE else process.pid

@@ -136,7 +136,7 @@ class Serving:
             streak -= 1
             if not streak:  # so many without a wait: now everybody else
                 streak = STREAK
-                yield
+                yield from self._process.scheduler.breathe()
                 continue  # a task inside may have taken it
             item: Any = items.popleft()
             if self._expiry is not None:

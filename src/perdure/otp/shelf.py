@@ -2,13 +2,11 @@
 
 from functools import partial
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from perdure.base.errors import NameTaken
 from perdure.base.pid import Pid
 from perdure.process.names import check_name
 from perdure.process.process import Process
-from perdure.process.runtime import Runtime
 
 if TYPE_CHECKING:
     from perdure.otp.table import Table
@@ -63,9 +61,6 @@ class Shelf:
         del self._by_owner[owner]
 
 
-_shelves: WeakKeyDictionary[Runtime, Shelf] = WeakKeyDictionary()
-
-
 def shelf_of(process: Process) -> Shelf:
     """Give the shelf of a process' runtime."""
-    return _shelves.setdefault(process.runtime, Shelf())
+    return process.runtime.own(Shelf)

@@ -128,10 +128,11 @@ class Spawn:
     function: Function | str
     args: tuple[Any, ...]
     name: str | None = None
+    host: str | None = None
 
     def birth(self, supervisor: Process) -> Process:
         """Start it, linked to its supervisor."""
-        options = Options(name=self.name, link=True)
+        options = Options(self.host, self.name, link=True)
         return give_birth(supervisor.runtime, supervisor, self.function, self.args, options)
 
     async def __call__(self) -> Pid:
@@ -156,6 +157,7 @@ def child(
     *args: Any,
     id: Hashable = None,
     name: str | None = None,
+    host: str | None = None,
     restart: RestartWord | Default = DEFAULT,
     shutdown: Shutdowns | Default = DEFAULT,
     significant: bool | Default = DEFAULT,
@@ -169,6 +171,7 @@ def child(
         *args: The arguments of the function or of `child_spec`.
         id: Names it in its supervisor; by default the name of the function.
         name: A name that the process is born with; only for functions.
+        host: Where the process runs; only for functions.
         restart: When it is started again; by default always.
         shutdown: Seconds that it gets to end; 5 by default.
         significant: Whether its end can end the supervisor.
@@ -186,13 +189,13 @@ def child(
     }
     changes = {key: value for key, value in given.items() if value is not DEFAULT}
     if isinstance(what, ChildSpec | tuple | type):
-        if name is not None:
-            raise TypeError("name= is only for a process function: a server gets its own name")
+        if name is not None or host is not None:
+            raise TypeError("name= and host= are only for a process function: a server has its own")
         spec = as_spec((what, *args) if args else what)  # pyright: ignore[reportUnknownArgumentType]
         return replace(spec, **changes)
     check_function_or_entry(what)
     changes.setdefault("id", name or _name_of(what))
-    return ChildSpec(start=Spawn(what, args, name), **cast("dict[str, Any]", changes))
+    return ChildSpec(start=Spawn(what, args, name, host), **cast("dict[str, Any]", changes))
 
 
 def check_function_or_entry(what: Function | str) -> None:

@@ -7,15 +7,18 @@ and a start that fails is raised there, and does not kill the starter, linked or
 
 import types
 from collections.abc import Generator
-from typing import Any
+from typing import Any, NamedTuple
 
 from perdure.base.duration import Duration, seconds, spell
-from perdure.base.errors import StartError
+from perdure.base.errors import SpawnError, StartError
+from perdure.base.pid import Pid, Ref
 from perdure.otp.via import Via
 from perdure.process.birth import PLAIN, Function, Options, give_birth
 from perdure.process.current import current, current_waiter
 from perdure.process.death import kill
+from perdure.process.event import Message
 from perdure.process.process import Process
+from perdure.process.reach import reach
 from perdure.process.signal import link as tie
 from perdure.process.waiter import Waiter
 
@@ -23,7 +26,7 @@ from perdure.process.waiter import Waiter
 class Ack:
     """By which a process that is being started says that it is ready."""
 
-    __slots__ = ("_starter", "done", "linked", "value", "waiter")
+    __slots__ = ("_done", "_starter", "done", "linked", "value", "waiter")
 
     def __init__(self, starter: Process, waiter: Waiter, *, linked: bool) -> None:
         self._starter = starter
@@ -42,6 +45,63 @@ class Ack:
             tie(self._starter, process)
         self.waiter.wake()
 
+    def given(self) -> Any:
+        """Give what the process gets: this, or what stands for it elsewhere."""
+        return self
+
+    def close(self) -> None:
+        """Wait for nothing any more."""
+
+
+class NearAck(Ack):
+    """The acknowledgement of a process elsewhere: it comes as a message of a topic of its own."""
+
+    __slots__ = ("_channel", "_topic")
+
+    def __init__(self, starter: Process, waiter: Waiter, linked: bool) -> None:  # noqa: FBT001
+        super().__init__(starter, waiter, linked=linked)
+        self._topic = f"@ready.{Ref().number}"
+        self._channel = starter.listen(self._topic, whole=False)
+        self._channel.join(waiter)
+
+    @property
+    def done(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether the message has come."""
+        if not self._done and (found := self._channel.poll(self.waiter)) is not None and found.ok:
+            self._done, self.value = True, found.value
+        return self._done
+
+    @done.setter
+    def done(self, done: bool) -> None:
+        self._done = done
+
+    def given(self) -> "FarAck":
+        """Give what the process acknowledges by."""
+        return FarAck(self._starter.pid, self._topic, self.linked)
+
+    def close(self) -> None:
+        """Wait for nothing any more."""
+        self._channel.leave(self.waiter)
+        if self._starter.pid.target is not None:
+            self._starter.unlisten(self._channel)
+
+
+class FarAck(NamedTuple):
+    """By which a process that is being started elsewhere says that it is ready."""
+
+    starter: Pid
+    topic: str
+    linked: bool
+
+    def ready(self, process: Process, value: Any = None) -> None:
+        """Tell the starter; the link goes before, so that no death after this is missed."""
+        starter = reach(self.starter, process.runtime)
+        if starter is None:
+            return
+        if self.linked:
+            tie(starter, process)
+        starter.deliver(Message(self.topic, value, process.pid))
+
 
 async def start(
     label: object,
@@ -50,6 +110,7 @@ async def start(
     name: str | Via | None = None,
     link: bool = True,
     timeout: Duration = None,
+    host: str | None = None,
 ) -> tuple[Process, Any]:
     """Start `body(ack, *args)` as a process and wait until it calls `ack.ready(process, value)`.
 
@@ -60,6 +121,7 @@ async def start(
         name: A name that it is born with.
         link: Link the two when it is ready.
         timeout: How long it may take to get ready.
+        host: Where it runs; the running loop by default.
 
     Returns:
         The process and the value that it gave; a process that ended normally without
@@ -71,9 +133,13 @@ async def start(
     """
     limit = seconds(timeout)
     starter = current("start")
-    ack = Ack(starter, current_waiter(), linked=link)
-    child = _born(starter, body, (ack, *args), name)
-    await _acknowledged(child, ack, label, limit)
+    waiter = current_waiter()
+    ack = Ack(starter, waiter, linked=link) if host is None else NearAck(starter, waiter, link)
+    try:
+        child = _born(starter, body, (ack.given(), *args), name, host)
+        await _acknowledged(child, ack, label, limit)
+    finally:
+        ack.close()
     if ack.done:
         return child, ack.value
     assert child.outcome is not None
@@ -83,10 +149,16 @@ async def start(
 
 
 def _born(
-    starter: Process, body: Function, args: tuple[Any, ...], name: str | Via | None
+    starter: Process,
+    body: Function,
+    args: tuple[Any, ...],
+    name: str | Via | None,
+    host: str | None,
 ) -> Process:
     if not isinstance(name, Via):
-        return give_birth(starter.runtime, starter, body, args, Options(name=name))
+        return give_birth(starter.runtime, starter, body, args, Options(host, name))
+    if host is not None:
+        raise SpawnError("a name of a registry is known on one loop only: use plain text with host")
     name.check_free()
     child = give_birth(starter.runtime, starter, body, args, PLAIN)
     name.give(child)

@@ -1,5 +1,6 @@
 """What a supervisor does when a child ends: the decisions, without any effect; pure."""
 
+from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
@@ -117,10 +118,22 @@ class Intensity:
         object.__setattr__(self, "max_restarts", max_restarts)
         object.__setattr__(self, "max_seconds", window)
 
-    def with_restart(self, history: Sequence[float], now: float) -> tuple[float, ...]:
-        """Add a restart to the times of earlier ones, and drop those that count no more."""
-        return (*(then for then in history if now - then <= self.max_seconds), now)
 
-    def exceeded(self, history: Sequence[float]) -> bool:
-        """Tell whether these are too many."""
-        return len(history) > self.max_restarts
+class Restarts:
+    """The restarts that still count against an intensity."""
+
+    __slots__ = ("_intensity", "_times")
+
+    def __init__(self, intensity: Intensity) -> None:
+        self._intensity = intensity
+        self._times: deque[float] = deque()  # the oldest first
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def too_many_with(self, now: float) -> bool:
+        """Count one more, forget those that are too long ago, and tell whether it is too many."""
+        while self._times and now - self._times[0] > self._intensity.max_seconds:
+            self._times.popleft()
+        self._times.append(now)
+        return len(self._times) > self._intensity.max_restarts

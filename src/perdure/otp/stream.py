@@ -11,6 +11,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
 
@@ -18,8 +19,9 @@ from perdure.base.duration import Duration, seconds
 from perdure.base.result import Exited, Ok
 from perdure.otp.feed import check_items
 from perdure.otp.window import Progress, Rules, Window
-from perdure.process.birth import check_function
+from perdure.process.birth import Function, Options, check_function, give_birth
 from perdure.process.current import current
+from perdure.process.process import Process
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -39,6 +41,7 @@ def async_stream(  # noqa: PLR0913 - the options that Elixir has, and two
     zip_input_on_exit: bool = False,
     fail_fast: bool = False,
     progress: Progress | None = None,
+    host: str | None = None,
 ) -> "AsyncStream[T]":
     """Run `fn` on every item, each in a process of its own, and stream the results.
 
@@ -59,6 +62,7 @@ def async_stream(  # noqa: PLR0913 - the options that Elixir has, and two
             a consumer that is busy elsewhere then dies of it, as of any linked process.
         progress: Called in the consumer with the number of items that are done
             and the number that were started.
+        host: Where the items run; the running loop by default.
 
     Raises:
         ValueError: An option is out of its range; nothing was started.
@@ -74,7 +78,14 @@ def async_stream(  # noqa: PLR0913 - the options that Elixir has, and two
         fail_fast=fail_fast,
         progress=progress,
     )
+    if host is not None:
+        rules = rules._replace(launch=partial(_launch_on, host))
     return AsyncStream(items, fn, rules)
+
+
+def _launch_on(host: str, fn: Function, value: object) -> Process:
+    owner = current("async_stream")
+    return give_birth(owner.runtime, owner, fn, (value,), Options(host))
 
 
 class AsyncStream(Generic[T]):

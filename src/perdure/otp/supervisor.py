@@ -36,7 +36,7 @@ from perdure.otp.strategy import (
     fate,
 )
 from perdure.otp.via import Via
-from perdure.otp.ward import ChildInfo, Counts, Ward, count
+from perdure.otp.ward import Ward
 
 StrategyWord: TypeAlias = Strategy | Literal["one_for_one", "one_for_all", "rest_for_one"]
 AutoShutdownWord: TypeAlias = AutoShutdown | Literal["never", "any_significant", "all_significant"]
@@ -67,14 +67,6 @@ class DeleteChild(NamedTuple):
     """Forget a child that does not run."""
 
     id: Hashable
-
-
-class WhichChildren(NamedTuple):
-    """List the children."""
-
-
-class CountChildren(NamedTuple):
-    """Count the children."""
 
 
 class Children(Oversight):
@@ -160,16 +152,7 @@ class Children(Oversight):
                 del self.children[self._idle(id).spec.id]
                 return None
             case _:
-                return self._look(body)
-
-    def _look(self, body: object) -> Any:
-        match body:
-            case WhichChildren():
-                return [ward.info(ward.spec.id) for ward in reversed(self.children.values())]
-            case CountChildren():
-                return count(self.children.values())
-            case _:
-                raise TypeError(f"a supervisor does not understand {body!r}")
+                return await super().answer(body)
 
     async def _add(self, spec: ChildSpec) -> Any:
         check_significant([spec], self.auto_shutdown)
@@ -310,14 +293,6 @@ class Supervisor(Supervised):
         return ChildSpec(
             id if id is not None else name, start, restart, shutdown, "supervisor", significant
         )
-
-    async def which_children(self: ServerRef) -> list[ChildInfo]:
-        """List the children, last started first."""
-        return await request(self, WhichChildren())
-
-    async def count_children(self: ServerRef) -> Counts:
-        """Count specs, running children, supervisors and workers."""
-        return await request(self, CountChildren())
 
     async def start_child(self: ServerRef, spec: Child) -> Any:
         """Add a child and start it; give its pid or handle.

@@ -10,8 +10,9 @@ but if the owner is just waiting for the task, it gets the failure there.
 """
 
 import functools
+import inspect
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Final, Generic, ParamSpec, TypeVar, final
+from typing import Any, Final, Generic, ParamSpec, TypeVar, final, overload
 
 from perdure.base.duration import Duration, seconds, spell
 from perdure.base.errors import (
@@ -42,6 +43,7 @@ from perdure.process.death import kill
 from perdure.process.event import ExitResult
 from perdure.process.exits import spread
 from perdure.process.process import Process
+from perdure.process.reach import reach
 from perdure.process.timer import sleep
 
 P = ParamSpec("P")
@@ -95,32 +97,45 @@ class Task(Generic[T]):
 
     # Start
 
+    @overload
     @staticmethod
     def create(
         fn: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs
-    ) -> "Task[R]":
+    ) -> "Task[R]": ...
+    @overload
+    @staticmethod
+    def create(
+        fn: Callable[..., Coroutine[Any, Any, R]], *args: Any, host: str | None, **kwargs: Any
+    ) -> "Task[R]": ...
+    @staticmethod
+    def create(fn: Callable[..., Coroutine[Any, Any, R]], *args: Any, **kwargs: Any) -> "Task[R]":
         """Start a task, linked to the caller, who must collect the result.
+
+        With `host=` it runs there, unless the function has a parameter of that name.
 
         Raises:
             SpawnError: It cannot be started; nothing was created.
         """
         owner = current("Task.create")
+        options = _placed(fn, kwargs, _LINKED)
         task: Task[R] = Task(owner, place_of_caller(1))
-        process = give_birth(owner.runtime, owner, bound(fn, kwargs), args, _LINKED)
+        process = give_birth(owner.runtime, owner, bound(fn, kwargs), args, options)
         task.take_over(process)
         return task
 
     @staticmethod
     def start(fn: Callable[P, Coroutine[Any, Any, Any]], *args: P.args, **kwargs: P.kwargs) -> Pid:
         """Start a task on its own: no link, no result; a crash is only logged."""
-        return _start(bound(fn, kwargs), args, _ALONE)
+        options = _placed(fn, kwargs, _ALONE)
+        return _start(bound(fn, kwargs), args, options)
 
     @staticmethod
     def start_link(
         fn: Callable[P, Coroutine[Any, Any, Any]], *args: P.args, **kwargs: P.kwargs
     ) -> Pid:
         """Start a task that is linked to the caller and gives no result."""
-        return _start(bound(fn, kwargs), args, _LINKED)
+        options = _placed(fn, kwargs, _LINKED)
+        return _start(bound(fn, kwargs), args, options)
 
     @staticmethod
     def completed(value: R) -> "Task[R]":
@@ -254,7 +269,7 @@ class Task(Generic[T]):
 
     def process(self) -> Process | None:
         """Give the process while it is alive."""
-        return None if self.pid is None else self.pid.target
+        return None if self.pid is None else reach(self.pid, current("a task").runtime)
 
     def story(self) -> str:
         """Tell what it runs, and where it was made."""
@@ -332,6 +347,13 @@ class Task(Generic[T]):
             assert outcome.error is not None
             assert self.pid is not None
             owner.condemn(ExitResult(None, spread(self.pid, outcome.error)))
+
+
+def _placed(fn: Callable[..., Any], kwargs: dict[str, Any], options: Options) -> Options:
+    """Take `host` out of the keyword arguments, if it is not for the function itself."""
+    if "host" not in kwargs or "host" in inspect.signature(fn).parameters:
+        return options
+    return options._replace(host=kwargs.pop("host"))
 
 
 def bound(

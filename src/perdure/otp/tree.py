@@ -20,6 +20,8 @@ from perdure.process.current import current
 from perdure.process.introspect import Info, picture
 from perdure.process.messaging import alive_or_raise
 from perdure.process.process import Process
+from perdure.process.reach import Elsewhere
+from perdure.process.runtime import Runtime
 
 _PACKAGE = str(Path(__file__).parent.parent)  # frames of ours say nothing about a user's code
 
@@ -34,7 +36,7 @@ class Node:
         id: Its id in its supervisor; None if it is nobody's child.
         kind: "supervisor", "worker" (another child of a supervisor) or "process".
         label: Its names, or else the function that it runs.
-        state: As in `process.info`, or "restarting" or "not running".
+        state: As in `process.info`, "elsewhere" on another host, "restarting" or "not running".
         restarts: How often its supervisor started it again.
         info: The whole picture of the process, with its stack; None if it does not run.
         children: Those it started, the oldest first.
@@ -109,13 +111,23 @@ def tree(root: ServerRef | None = None) -> Tree:
     Raises:
         NoProcess: The process is dead.
     """
-    processes = current("tree").runtime.processes.values()
+    processes = _all_of(current("tree").runtime)
     if root is not None:
         roots = [alive_or_raise(pid_of(root, "tree"), "look at it")]
     else:
         roots = [each for each in processes if _is_root(each)]
-    nodes = _drawn(tuple(processes))
+    nodes = _drawn(processes)
     return Tree(tuple(nodes[each] for each in roots))
+
+
+def _all_of(runtime: Runtime) -> list[Process]:
+    """Give its processes, and what stands in for those on other hosts, the oldest first."""
+    found = list(runtime.processes.values())
+    if runtime.node is not None:
+        # Without a parent it stands in for somebody who was only heard of.
+        found += [each for each in runtime.node.stand_ins.values() if each.parent is not None]
+        found.sort(key=lambda each: each.born)
+    return found
 
 
 def _is_root(process: Process) -> bool:
@@ -146,7 +158,7 @@ def _node(process: Process, ward: Ward | None, started: dict[Process, Node]) -> 
         id=None if ward is None else ward.spec.id,
         kind=_kind(oversight, ward),
         label=", ".join(info.names) or _activity(oversight, info),
-        state=info.state.name.lower(),
+        state="elsewhere" if isinstance(process, Elsewhere) else info.state.name.lower(),
         restarts=0 if ward is None else ward.restarts,
         info=info,
         children=_children(_wards_of(oversight), started),

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from perdure.base import telemetry
 from perdure.base.duration import spell
 from perdure.base.errors import NotOwner, Shutdown, TaskExit, TaskTimeout, safe_text
 from perdure.base.pid import Pid
@@ -23,8 +22,8 @@ from perdure.base.result import Exited
 from perdure.otp.collector import callers_of, consume_link, result_of, untie
 from perdure.otp.feed import NOT_YET, Feed, feed_of
 from perdure.otp.lane import Lane
-from perdure.process.birth import PLAIN, SPAWN_EVENT, Function, give_birth, make_coroutine
-from perdure.process.current import CURRENT, current, current_waiter
+from perdure.process.birth import PLAIN, Function, give_birth, is_plain, make_coroutine
+from perdure.process.current import current, current_waiter, own_process
 from perdure.process.death import kill
 from perdure.process.event import ExitResult
 from perdure.process.exits import spread
@@ -87,6 +86,7 @@ class Window:
         "_lane",
         "_ordinary",
         "_owner",
+        "_plain",
         "_queue",
         "_reported",
         "_rules",
@@ -106,6 +106,7 @@ class Window:
         owner = current("a stream")
         self._owner = owner
         self._fn = fn
+        self._plain: Function | None = None  # `fn`, once it needs no more checks
         self._feed: Feed[Any] = feed_of(items, self.wake)
         self._rules = rules
         self._calm = rules.progress is None  # nothing to attend to but results
@@ -135,7 +136,7 @@ class Window:
         Raises:
             StopAsyncIteration: There are no more.
         """
-        if CURRENT.get(None) is not self._owner or self._waiter is not None:
+        if own_process(None) is not self._owner or self._waiter is not None:
             raise self._not_yours()
         queue = self._queue
         try:
@@ -176,14 +177,14 @@ class Window:
             self._waiter.wake()
 
     def _not_yours(self) -> Exception:
-        if CURRENT.get(None) is not self._owner:
+        if own_process(None) is not self._owner:
             return NotOwner(f"this stream is read by {self._owner.pid}: another cannot join in")
         return RuntimeError("this stream is already being read by another task")
 
     def _fill(self) -> None:
         """Pull and start what there is room for."""
-        take, waiting, ordered = self._feed.take, self.waiting, self._rules.ordered
-        ordinary = self._ordinary or telemetry.has_handlers(SPAWN_EVENT)
+        take, waiting, queue = self._feed.take, self.waiting, self._queue
+        idle, plain = not waiting, self._plain
         for _ in range(self._room()):
             try:
                 value = take()
@@ -192,17 +193,24 @@ class Window:
                 break
             if value is NOT_YET:
                 break
-            if ordinary:
+            if self._ordinary:
                 item = self._start_ordinary(value)
             else:
-                code = make_coroutine(self._fn, (value,))
+                code = self._first_code(value) if plain is None else plain(value)
                 item = Item(self, self.callers, (value,), code, copy_context())
                 waiting.append(item)
             self._started += 1
-            if ordered:
-                self._queue.append(item)
-        if waiting:
+            if self.finished is not queue:
+                queue.append(item)
+        if idle and waiting:  # if something waited before, the lane knows
             self._lane.rouse()
+
+    def _first_code(self, value: object) -> Any:
+        """Make the coroutine of an item; what fits one item fits all, so check only the first."""
+        code = make_coroutine(self._fn, (value,))
+        if is_plain(self._fn):
+            self._plain = self._fn
+        return code
 
     def _room(self) -> int:
         """Count what may be pulled.

@@ -11,10 +11,11 @@ from types import CoroutineType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.base import telemetry
-from perdure.base.errors import NameTakenAtBirth, SpawnError, safe_text
+from perdure.base.errors import NameTaken, NameTakenAtBirth, SpawnError, safe_text
+from perdure.process.entry import find_entry
 from perdure.process.names import check_name, register
 from perdure.process.process import Process
-from perdure.process.signal import link, monitor
+from perdure.process.signal import link, watch
 
 if TYPE_CHECKING:
     from perdure.process.runtime import Runtime
@@ -47,41 +48,55 @@ def give_birth(
 ) -> Process:
     """Make a process; if anything is wrong, make nothing."""
     if isinstance(function, str):
-        function = runtime.resolve(function)
+        entry = find_entry(runtime.entries, function)
+        function, args = entry.function, args or entry.args
+        if entry.host is not None and options.host is None:
+            options = options._replace(host=entry.host)
     values = parent.values if parent is not None else NO_VALUES
     if options is not PLAIN:
+        if options.host is not None and (host := runtime.host_of(options.host)) is not None:
+            return host.birth(runtime, parent, function, args, options)
         _check(runtime, options)
         if options.values:
             values = {**values, **options.values}
     coro = make_coroutine(function, args)
-    child = Process(runtime, function, args, coro, parent, values)
+    child = runtime.kind(runtime, function, args, coro, parent, values)
     runtime.processes[child.pid] = child
     if options is not PLAIN:
-        _relate(runtime, parent, child, options)
+        relate(runtime, parent, child, options)
     child.start()
     if telemetry.has_handlers(SPAWN_EVENT):
-        telemetry.execute(
-            SPAWN_EVENT, {}, {"pid": child.pid, "parent": child.parent, "function": function}
-        )
+        tell_of_birth(child)
     return child
 
 
+def tell_of_birth(child: Process) -> None:
+    """Tell those who count processes."""
+    metadata = {"pid": child.pid, "parent": child.parent, "function": child.function}
+    telemetry.execute(SPAWN_EVENT, {}, metadata)
+
+
 def _check(runtime: "Runtime", options: Options) -> None:
-    if options.host is not None:
-        runtime.check_host(options.host)
     if options.name is not None:
         check_name(options.name)
         if holder := runtime.names.get(options.name):
             raise NameTakenAtBirth(options.name, holder.pid)
 
 
-def _relate(runtime: "Runtime", parent: Process | None, child: Process, options: Options) -> None:
+def relate(runtime: "Runtime", parent: Process | None, child: Process, options: Options) -> None:
+    """Give a process that was just born its name, and its ties to its parent."""
     if options.name is not None:
-        register(runtime.names, options.name, child)
+        try:
+            register(runtime.names, options.name, child)
+        except NameTaken as taken:  # by another loop, since it was checked: it was never born
+            runtime.processes.pop(child.pid, None)
+            child.pid.target = None
+            child.coro.close()
+            raise NameTakenAtBirth(options.name, taken.pid) from None
     if parent is not None and options.link:
         link(parent, child)
     if parent is not None and options.monitor:
-        monitor(parent, child.pid)
+        watch(parent, child)
 
 
 def make_coroutine(function: Function, args: tuple[Any, ...]) -> Coroutine[Any, Any, Any]:
@@ -90,8 +105,7 @@ def make_coroutine(function: Function, args: tuple[Any, ...]) -> Coroutine[Any, 
     Raises:
         SpawnError: It is no coroutine function, or does not take these arguments.
     """
-    # The plain `async def` is recognised here, without a call.
-    if type(function) is not FunctionType or not function.__code__.co_flags & CO_COROUTINE:
+    if not is_plain(function):
         check_function(function)
     try:
         coro = function(*args)
@@ -102,6 +116,11 @@ def make_coroutine(function: Function, args: tuple[Any, ...]) -> Coroutine[Any, 
     if type(coro) is not CoroutineType:
         raise SpawnError(f"{_spell(function)} gave {coro!r} instead of a coroutine")
     return coro  # pyright: ignore[reportUnknownVariableType]
+
+
+def is_plain(function: object) -> bool:
+    """Tell whether this is an `async def` function, with nothing around it."""
+    return type(function) is FunctionType and bool(function.__code__.co_flags & CO_COROUTINE)
 
 
 def check_function(function: object, verb: str = "spawn") -> None:

@@ -11,12 +11,13 @@ from collections.abc import Collection, Generator, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from perdure.base.errors import ChannelClosed
-from perdure.process.current import CURRENT, current_waiter
+from perdure.process.current import current_waiter, own_process
 from perdure.process.waiter import NOBODY, Waiter
 
 T = TypeVar("T")
 
-# An empty deque weighs 760 bytes and most channels are empty: one is made with the first value.
+# An empty deque weighs 760 bytes, a list 56, and most channels have neither values nor a line:
+# each is made when it is needed.
 NOTHING: Any = ()
 
 
@@ -75,7 +76,7 @@ class Channel(Generic[T]):
         self.capacity = max(0, capacity)
         self.closed = False
         self._items: deque[T] = NOTHING
-        self._receivers: list[Waiter] = []
+        self._receivers: list[Waiter] = NOTHING
         self._certain = 0  # those of them that wait for nothing else
         self._senders: list[SendCase[T]] = NOTHING
 
@@ -224,6 +225,8 @@ class Channel(Generic[T]):
             return Selected(self, None, False)
 
     def join(self, waiter: Waiter) -> None:
+        if self._receivers is NOTHING:
+            self._receivers = []
         self._receivers.append(waiter)
 
     def leave(self, waiter: Waiter) -> None:
@@ -333,9 +336,10 @@ def select(
             raise TypeError(
                 f"select waits for channels and channel.case_send(value), not for {case!r}"
             )
-    process = CURRENT.get(None)
+    process = own_process(None)
     if process is not None and process.scheduler.tires():
-        yield  # before anything is taken, so that nothing is lost if this is where it ends
+        # Before anything is taken, so that nothing is lost if this is where it ends.
+        yield from process.scheduler.breathe()
     if default:
         return first_ready(cases, None) or Selected(None, None, True)
     if not cases:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 CURRENT: ContextVar["Process"] = ContextVar("perdure.process")
 
+# `CURRENT.get` and `CURRENT.set`, bound once: by their own names they are half as dear.
+own_process = CURRENT.get
+set_process = CURRENT.set
+
 
 def current(verb: str = "this") -> "Process":
     """Give the running process.
@@ -24,7 +28,7 @@ def current(verb: str = "this") -> "Process":
         NotInProcess: the code runs outside of any process.
         NoProcess: the process was abandoned, or has ended and left this code behind.
     """
-    process = CURRENT.get(None)
+    process = own_process(None)
     if process is None:
         raise NotInProcess(verb)
     if process.pid.target is None:
@@ -37,7 +41,7 @@ def current_waiter() -> Waiter:
 
     While a process is RUNNING no task of it can run, so its state tells the two apart.
     """
-    process = CURRENT.get(None)
+    process = own_process(None)
     if process is not None and process.state == RUNNING:
         return process
     try:

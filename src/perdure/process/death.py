@@ -23,16 +23,15 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.base import telemetry
 from perdure.base.errors import Killed
-from perdure.base.pid import Pid
 from perdure.process.bonds import Bonds
 from perdure.process.event import Exit, ExitResult, LinkDown
 from perdure.process.exits import SILENT, Upgrade, reason_of, spread
+from perdure.process.reach import Elsewhere, known
 from perdure.process.report import report_abandoned, report_crash
 from perdure.process.tasklike import DEAD, ENDING, PARKED
 
 if TYPE_CHECKING:
     from perdure.process.process import Process
-    from perdure.process.runtime import Runtime
 
 _NO_CONTEXT = Context()
 
@@ -89,7 +88,7 @@ def _upgrade(process: "Process", bonds: Bonds) -> None:
         bonds.repeat.cancel()
         bonds.repeat = None
     try:
-        process.coro = upgrade.function(*upgrade.args)
+        process.drive(upgrade.function(*upgrade.args))
     except Exception as error:  # noqa: BLE001 - a mistake in the new code ends the process
         error.add_note("raised while the process was being upgraded")
         process.outcome = ExitResult(None, error)
@@ -132,7 +131,9 @@ def cancel_tasks(bonds: Bonds) -> None:
 
 def kill(process: "Process", detail: object = None) -> None:
     """End a process by force: nothing that its code does changes the outcome any more."""
-    if process.state != DEAD:
+    if isinstance(process, Elsewhere):
+        process.kill(detail)
+    elif process.state != DEAD:
         process.outcome = ExitResult(None, Killed(detail))  # also over an exit signal it obeys
         _hurry(process)
         insist(process)
@@ -206,14 +207,14 @@ def bury(process: "Process", outcome: ExitResult) -> None:
     if error is not None and not isinstance(error, SILENT) and process is not runtime.root:
         _report(process, error)
     if bonds is not None:
-        _release(runtime, bonds)
+        release(process, bonds)
     process.state = DEAD
     process.pid.target = None
     del runtime.processes[process.pid]
     if process.collector is not None:  # before links: who waits for it takes its failure there
         process.collector.collect(process, outcome)
     if bonds is not None:
-        _tell(process, bonds, outcome)
+        tell(process, bonds, outcome)
         process.bonds = None
     process.close_mailbox()
     process.context = _NO_CONTEXT  # it knows the process: a dead one must not keep itself
@@ -227,10 +228,10 @@ def bury(process: "Process", outcome: ExitResult) -> None:
         )
 
 
-def _tell(process: "Process", bonds: Bonds, outcome: ExitResult) -> None:
+def tell(process: "Process", bonds: Bonds, outcome: ExitResult) -> None:
     """Tell those who are tied to it, in order: monitors, callers, links, joiners."""
     if bonds.watchers or bonds.watching or bonds.calls:
-        _tell_watchers(process.pid, bonds, outcome)
+        _tell_watchers(process, bonds, outcome)
     if bonds.links is not None:
         _tell_links(process, bonds.links, outcome.error)
     if bonds.callbacks is not None:
@@ -244,24 +245,27 @@ def _report(process: "Process", error: BaseException) -> None:
         process.context.run(report_crash, process, error)
 
 
-def _release(runtime: "Runtime", bonds: Bonds) -> None:
+def release(process: "Process", bonds: Bonds) -> None:
+    """Let go of timers, names, and what higher layers hung on a process that dies."""
     if bonds.deadline is not None:
         bonds.deadline.cancel()
     if bonds.repeat is not None:
         bonds.repeat.cancel()
     if bonds.names is not None:
-        for name in bonds.names:
-            del runtime.names[name]
+        for name in tuple(bonds.names):
+            process.runtime.names.let_go(name, process)
     if bonds.releases is not None:
         for release in bonds.releases:
             release()
 
 
-def _tell_watchers(pid: Pid, bonds: Bonds, outcome: ExitResult) -> None:
+def _tell_watchers(process: "Process", bonds: Bonds, outcome: ExitResult) -> None:
+    pid = process.pid
     if bonds.watching is not None:
         for ref, watched in bonds.watching.items():
-            if watched.target is not None:
-                watched.target.tie().drop_watcher(ref)
+            target = known(watched, process.runtime)
+            if target is not None:
+                target.tie().drop_watcher(ref)
     if bonds.watchers is not None:
         for ref, watcher in bonds.watchers.items():
             watcher.tie().drop_watching(ref)

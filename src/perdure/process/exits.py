@@ -42,5 +42,12 @@ def spread(dead: Pid, reason: BaseException) -> BaseException:
     return reason if isinstance(reason, Shutdown) else LinkedProcessDown(dead, reason)
 
 
+def same_reason(one: BaseException | None, other: BaseException | None) -> bool:
+    """Tell whether two reasons are one, be it that one of them came from another OS process."""
+    return one is other or (
+        type(one) is type(other) and getattr(one, "args", ()) == getattr(other, "args", ())
+    )
+
+
 # Ends that need no crash report: planned, or told already at their cause.
 SILENT = (Shutdown, Killed, LinkedProcessDown)

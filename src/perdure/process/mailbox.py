@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from perdure.base.errors import ChannelClosed, MailboxFull, NotOwner
 from perdure.base.settings import Overflow
 from perdure.process.channel import NOTHING, Channel
-from perdure.process.current import CURRENT
+from perdure.process.current import own_process
 from perdure.process.event import Event, ExitResult, Message
 from perdure.process.scheduler import STREAK, Scheduler
 from perdure.process.tasklike import PARKED, READY, RUNNING, TaskLike
@@ -38,28 +38,19 @@ class Inlet(Channel[T]):
 
     def put(self, value: T) -> None:
         """Add a value, and wake the reader."""
-        owner = self.owner
-        if owner.reading is self and value is not None:
-            # The process itself waits right here, and alone: it gets the value with its next step.
-            owner.reading = None
-            owner.handed = value
-            owner.wake()
-        elif self._items:  # whoever waits has been woken for what is there already
+        if self._items:  # whoever waits has been woken for what is there already
             self._items.append(value)
-        else:
-            self._put_first(value)
-
-    def _put_first(self, value: T) -> None:
+            return
         if self._items is NOTHING:
             self._items = deque()
         self._items.append(value)
         if self.owner.reading is self:
             self.owner.wake()
-        elif self._receivers:
-            self._receivers[0].wake()
+        else:
+            self._wake_next()
 
     @types.coroutine
-    def receive(self) -> Generator[Any, Any, T]:  # noqa: C901 - the hot path, on one screen
+    def receive(self) -> Generator[Any, Any, T]:
         """Take the next value; wait for it if there is none.
 
         This is `Channel.receive` without its calls, for the case that is hot:
@@ -71,38 +62,23 @@ class Inlet(Channel[T]):
             return (yield from self._receive())
         if self._items:
             self._streak -= 1
-            if not self._streak:  # so many at a stretch: now everybody else
-                self._streak = STREAK
-                yield
-                return (yield from self._receive())  # a task may have emptied it meanwhile
-            return self._items.popleft()
+            if self._streak:
+                return self._items.popleft()
+            self._streak = STREAK
+            yield from owner.scheduler.breathe()
+            return (yield from self._receive())  # a task may have emptied it meanwhile
         while True:
             owner.reading = self
             try:
                 yield PARK
-            except BaseException:
-                self._give_back(owner)
-                raise
-            value = owner.handed
-            if value is not None:
-                owner.handed = None
-                return value
-            owner.reading = None
+            finally:
+                owner.reading = None
+                if self._receivers:  # a task of this process came to read too
+                    self._wake_next()
             if self._items:
                 return self._items.popleft()
             if self.closed:
                 raise ChannelClosed
-
-    def _give_back(self, owner: "Mailbox") -> None:
-        """Put back what the process has in hand: interrupted, it does not take it."""
-        owner.reading = None
-        handed, owner.handed = owner.handed, None
-        if handed is not None:  # the only reader had it, so its place is still the first
-            if self._items is NOTHING:
-                self._items = deque()
-            self._items.appendleft(handed)
-        if self._items and self._receivers:  # a task of this process came to read too
-            self._receivers[0].wake()
 
     def close(self) -> None:
         super().close()
@@ -124,7 +100,7 @@ class Inlet(Channel[T]):
         return removed
 
     def check_reader(self) -> None:
-        if CURRENT.get(None) is not self.owner:
+        if own_process(None) is not self.owner:
             raise NotOwner(f"this channel belongs to {self.owner.pid}: only that process reads it")
 
 
@@ -145,15 +121,12 @@ class Mailbox(TaskLike):
         "_listeners",
         "_requests",
         "bound",
-        "handed",
         "reading",
     )
 
     scheduler: Scheduler
     bound: Bound
-    # The inlet in which the process itself waits, alone; and what it gets with its next step.
-    reading: Inlet[Any] | None
-    handed: Any
+    reading: Inlet[Any] | None  # the inlet in which the process itself waits, and in no other
     # The inbox, if every message goes there: there is no listener, and no limit.
     _direct: Inlet[Message] | None
     # Each channel is made when it is first needed.
@@ -173,18 +146,19 @@ class Mailbox(TaskLike):
         inlet = self._direct
         if inlet is None:
             return self._sort_in(message)
-        if self.reading is not inlet:
+        items = inlet._items  # noqa: SLF001 - without a call
+        if items:  # whoever waits has been woken for what is there already
+            items.append(message)
+        elif items is NOTHING or self.reading is not inlet:
             inlet.put(message)
-            return True
-        # The hot path, without the calls of `put` and `wake`: it waits for exactly this.
-        self.reading = None
-        self.handed = message
-        if self.state == PARKED:
-            self.state = READY
-            scheduler = self.scheduler
-            scheduler.ready.append(self)
-            if not scheduler.awake:
-                scheduler.rouse()
+        else:  # it waits for exactly this: the hot path, without the calls of `put` and `wake`
+            items.append(message)
+            if self.state == PARKED:
+                self.state = READY
+                scheduler = self.scheduler
+                scheduler.ready.append(self)
+                if not scheduler.awake:
+                    scheduler.rouse()
         return True
 
     def _sort_in(self, message: Message) -> bool:
@@ -317,13 +291,16 @@ class Mailbox(TaskLike):
     def mailbox_length(self) -> int:
         """Count what waits to be received."""
         inlets = {self._inbox, self._events, self._requests, *(self._listeners or {}).values()}
-        waiting = sum(len(inlet) for inlet in inlets if inlet is not None)
-        return waiting if self.handed is None else waiting + 1
+        return sum(len(inlet) for inlet in inlets if inlet is not None)
+
+    def is_used(self) -> bool:
+        """Tell whether anything was ever received, or asked for."""
+        return not (self._inbox is self._events is self._listeners is self._requests is None)
 
     def close_mailbox(self) -> None:
         """Forget everything: the process is dead."""
         self._direct = self._inbox = self._events = self._listeners = self._requests = None
-        self.reading = self.handed = None
+        self.reading = None
 
 
 class Listener(Inlet[Any]):

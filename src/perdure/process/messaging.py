@@ -6,10 +6,11 @@ from perdure.base.duration import Duration
 from perdure.base.errors import NoProcess
 from perdure.base.pid import Pid
 from perdure.process.channel import Channel
-from perdure.process.current import CURRENT, current
+from perdure.process.current import current, own_process
 from perdure.process.event import Event, Message
 from perdure.process.names import Destination, holder_of
 from perdure.process.process import Process
+from perdure.process.reach import reach
 from perdure.process.request import Request, ask
 
 # Topics that were found good: most programs have a few, and checking one is dearer than this.
@@ -36,7 +37,7 @@ def send(dest: Destination, topic: str, payload: Any = None, /, *more: Any) -> b
             check_topic(topic)
     except TypeError:
         raise TypeError(f"a topic is text, not {topic!r}") from None
-    sender = CURRENT.get(None)
+    sender = own_process(None)
     if sender is None:
         origin = None
     else:
@@ -94,9 +95,10 @@ def requests() -> Channel[Request[Any]]:
 
 def locate(dest: Destination, verb: str) -> Process | None:
     """Find the process behind a pid or a name; None if the pid is dead."""
+    runtime = current(verb).runtime
     if type(dest) is Pid:
-        return dest.target
-    return holder_of(current(verb).runtime.names, dest)
+        return reach(dest, runtime)
+    return reach(holder_of(runtime.names, dest).pid, runtime)
 
 
 def alive_or_raise(dest: Destination, verb: str) -> Process:

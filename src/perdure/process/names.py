@@ -1,5 +1,7 @@
 """Names: a living process can be found by a text."""
 
+from collections.abc import Callable
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from perdure.base.errors import NameTaken, NotRegistered
@@ -11,6 +13,43 @@ if TYPE_CHECKING:
 Destination = Pid | str
 
 
+class Names(dict[str, "Process"]):
+    """The table of names of a program; loops in several threads may share one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = Lock()
+        # Told of each name that is given, with its holder, or freed, with None.
+        self.on_change: Callable[[str, Process | None], None] | None = None
+
+    def claim(self, name: str, process: "Process") -> "Process | None":
+        """Give a name to a process if nobody has it, else give who has."""
+        with self._lock:
+            holder = self.get(name)
+            if holder is not None:
+                return holder
+            self[name] = process
+        if self.on_change is not None:
+            self.on_change(name, process)
+        return None
+
+    def free(self, name: str) -> "Process | None":
+        """Take a name from whoever has it; give who that was."""
+        holder = self.pop(name, None)
+        if holder is not None and self.on_change is not None:
+            self.on_change(name, None)
+        return holder
+
+    def let_go(self, name: str, process: "Process") -> None:
+        """Free the name of a process that dies, unless another has it by now."""
+        with self._lock:
+            if self.get(name) is not process:
+                return
+            del self[name]
+        if self.on_change is not None:
+            self.on_change(name, None)
+
+
 def check_name(name: object) -> None:
     """Refuse what cannot be a name."""
     if not isinstance(name, str):
@@ -19,29 +58,28 @@ def check_name(name: object) -> None:
         raise ValueError("a name must not be empty")
 
 
-def register(names: "dict[str, Process]", name: str, process: "Process") -> None:
+def register(names: Names, name: str, process: "Process") -> None:
     """Give a process a name; to give it again is fine, to take it from another is not."""
     check_name(name)
-    holder = names.get(name)
-    if holder is process:
-        return
-    if holder is not None:
+    holder = names.claim(name, process)
+    if holder is None:
+        process.tie().add_name(name)
+    elif holder.pid is not process.pid:
         raise NameTaken(name, holder.pid)
-    names[name] = process
-    process.tie().add_name(name)
 
 
-def unregister(names: "dict[str, Process]", name: str) -> bool:
+def unregister(names: Names, name: str) -> bool:
     """Free a name; tell whether anybody had it."""
     check_name(name)
-    holder = names.pop(name, None)
+    holder = names.free(name)
     if holder is None:
         return False
-    holder.tie().drop_name(name)
+    if holder.bonds is not None:
+        holder.bonds.drop_name(name)
     return True
 
 
-def holder_of(names: "dict[str, Process]", name: object) -> "Process":
+def holder_of(names: Names, name: object) -> "Process":
     """Find the process with a name.
 
     Raises:

@@ -1,18 +1,18 @@
 """The process: one running coroutine function, with an identity, a mailbox and an end.
 
-A process is driven by our own trampoline and not by an `asyncio.Task`: `step` is the core loop.
+A process is driven by our own trampoline and not by an `asyncio.Task`: see `step`,
+and the core loop in `scheduler`.
 To asyncio it is a third-party task, by asyncio's own hooks (see `tasklike`),
 so `asyncio.timeout`, task groups, anyio and httpx work inside it.
 """
 
-import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 from perdure.base.pid import Pid
 from perdure.process.bonds import Collector
-from perdure.process.current import CURRENT
+from perdure.process.current import set_process
 from perdure.process.death import finish
 from perdure.process.event import ExitResult, LinkDown
 from perdure.process.mailbox import Mailbox
@@ -22,10 +22,6 @@ from perdure.process.waiter import PARK
 if TYPE_CHECKING:
     from perdure.process.runtime import Runtime
     from perdure.process.scheduler import Scheduler
-
-_tasks: Any = asyncio.tasks
-_enter_task: Callable[[asyncio.AbstractEventLoop, TaskLike], None] = _tasks._enter_task  # noqa: SLF001
-_leave_task: Callable[[asyncio.AbstractEventLoop, TaskLike], None] = _tasks._leave_task  # noqa: SLF001
 
 
 class Process(Mailbox):
@@ -57,6 +53,7 @@ class Process(Mailbox):
     ) -> None:
         self.loop = runtime.loop
         self.coro = coro
+        self.send = coro.send
         self.state = READY
         self.must_cancel = False
         self.future = None
@@ -65,7 +62,7 @@ class Process(Mailbox):
         self._cancel_message = None
         self.bound = runtime.bound
         self._direct = self._inbox = self._events = self._listeners = self._requests = None
-        self.reading = self.handed = None
+        self.reading = None
         self.runtime = runtime
         self.scheduler: Scheduler = runtime.scheduler
         self.function = function
@@ -80,39 +77,49 @@ class Process(Mailbox):
         # code does: a kill that is caught is still a kill.
         self.outcome: ExitResult | None = None
         self.context: Context = copy_context()
-        self.context.run(CURRENT.set, self)
+        self.context.run(set_process, self)
 
     def __repr__(self) -> str:
         return f"<process {self.pid} {getattr(self.function, '__qualname__', self.function)}>"
 
     def step(self, error: BaseException | None = None) -> None:
-        """Run the coroutine up to its next wait: the core loop of the kernel."""
+        """Run the coroutine up to its next wait, or with an error raised where it waits.
+
+        Whoever calls this notes the process in `RUNNING_TASKS` before.
+        The scheduler has the plain case of this in its core loop, without the calls.
+        """
         if self.state != READY:
             return  # it was abandoned while it stood in the queue
         self.state = RUNNING
-        _enter_task(self.loop, self)
         try:
             if error is None and not self.must_cancel:
-                yielded = self.context.run(self.coro.send, None)
+                yielded = self.context.run(self.send, None)
             else:
                 error = error or self.cancelled_error()
                 yielded = self.context.run(self.coro.throw, error)
-        except StopIteration as stop:  # it returned
-            value, error = stop.value, None
-        except BaseException as raised:  # noqa: BLE001 - it raised: an end like any other
-            value, error = None, raised
+        except BaseException as raised:  # noqa: BLE001 - it returned, or raised: it is over
+            error = raised
         else:
-            if yielded is PARK:  # it waits in the kernel: who has something for it calls `wake`
-                self.state = PARKED
-                if self.must_cancel:  # cancelled by itself, while it ran
-                    self.wake()
-            else:  # it waits for asyncio
-                self.wait_for(yielded)
+            self.pause_for(yielded)
             return
-        finally:
-            _leave_task(self.loop, self)
-        finish(self, value, error)
+        self.end_by(error)
         error = None  # its traceback knows this frame: without this, a cycle for each death
+
+    def pause_for(self, yielded: object) -> None:
+        """Wait for what the coroutine yielded."""
+        if yielded is PARK:  # it waits in the kernel: who has something for it calls `wake`
+            self.state = PARKED
+            if self.must_cancel:  # cancelled by itself, while it ran
+                self.wake()
+        else:  # it waits for asyncio
+            self.wait_for(yielded)
+
+    def end_by(self, raised: BaseException) -> None:
+        """End, by what came out of the coroutine; by a StopIteration it returns."""
+        if isinstance(raised, StopIteration):
+            finish(self, raised.value, None)
+        else:
+            finish(self, None, raised)
 
     def start(self) -> None:
         """Stand in the queue for the first step."""
@@ -145,6 +152,10 @@ class Process(Mailbox):
         if self.outcome is None and self.state != DEAD:
             self.outcome = outcome
             self.interrupt()
+
+    def is_marked(self) -> bool:
+        """Tell whether a signal or a cancel has reached it."""
+        return self.outcome is not None or self.must_cancel or self._cancels > 0
 
     def runs_now(self) -> bool:
         """Tell whether it is the process itself that runs, and not a task in it."""

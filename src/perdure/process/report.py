@@ -3,7 +3,11 @@
 import io
 import logging
 import traceback
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from types import FunctionType
+from typing import TYPE_CHECKING, cast
 
 from perdure.base.duration import spell
 from perdure.base.errors import describe, safe_text
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("perdure.process")
 
 _ARGUMENT_WIDTH = 80
+_OURS = str(Path(__file__).parent.parent)
 
 
 def report_crash(process: "Process", error: BaseException) -> None:
@@ -26,7 +31,7 @@ def report_crash(process: "Process", error: BaseException) -> None:
         process.pid,
         describe(error),
         _circumstances(process),
-        "".join(traceback.format_exception(error)).rstrip(),
+        _trace_of(error),
     )
 
 
@@ -51,26 +56,70 @@ def report_abandoned(process: "Process") -> None:
 
 
 def _circumstances(process: "Process") -> str:
-    age = spell(round(process.runtime.now() - process.born, 3))
+    age = process.runtime.now() - process.born
     bonds = process.tie()
+    lines = [f"function: {call_of(process)}", f"started by: {_starter_of(process)}"]
+    if process.collector is not None and process.collector.callers[:1] != (process.parent,):
+        lines.append(f"on behalf of: {', '.join(map(str, process.collector.callers))}")
+    if bonds.supervision:
+        lines.append(f"supervised by: {bonds.supervision()}")
+    since = moment(process, age)
     names = ", ".join(bonds.names or ()) or "none"
-    supervised = f"  supervised by: {bonds.supervision()}\n" if bonds.supervision else ""
-    return (
-        f"  function: {call_of(process)}\n"
-        f"  started by: {process.parent or 'the runtime'}\n"
-        f"{supervised}"
-        f"  lived: {age}, name: {names}\n"
-    )
+    lines.append(f"lived: {spell(round(age, 3))}, since {since}, name: {names}")
+    return "".join(f"  {line}\n" for line in lines)
+
+
+def _starter_of(process: "Process") -> str:
+    if process.parent is None:
+        return "the runtime"
+    parent: Process | None = process.parent.target
+    if parent is None:
+        return f"{process.parent}, which is dead"
+    names = parent.bonds.names if parent.bonds is not None else None
+    return f"{parent.pid} {', '.join(names or ()) or name_of(parent)}"
+
+
+def moment(process: "Process", age: float) -> str:
+    """Spell when something of so many seconds began, by the wall clock."""
+    began = datetime.fromtimestamp(process.runtime.clock.time() - age, tz=UTC)
+    return f"{began:%Y-%m-%d %H:%M:%S}Z"
+
+
+def _trace_of(error: BaseException) -> str:
+    """Spell the traceback, without our own frames before the user's: those are what matters."""
+    told = traceback.TracebackException.from_exception(error)
+    left: list[traceback.TracebackException | None] = [told]
+    while left:
+        each = left.pop()
+        if each is not None:
+            _skip_our_frames(each.stack)
+            left += (each.__cause__, each.__context__, *(each.exceptions or ()))
+    return "".join(told.format()).rstrip()
+
+
+def _skip_our_frames(stack: traceback.StackSummary) -> None:
+    ours = 0
+    while ours < len(stack) and stack[ours].filename.startswith(_OURS):
+        ours += 1
+    if ours < len(stack):  # else the error is all our own
+        del stack[:ours]
 
 
 def call_of(process: "Process") -> str:
     """Spell the call that started a process, as code, with long arguments cut."""
-    function = process.function
+    return f"{name_of(process)}({', '.join(filter(None, map(_short, process.args)))})"
+
+
+def name_of(process: "Process") -> str:
+    """Spell the function of a process, with its module."""
+    function: object = process.function
+    while isinstance(function, partial):
+        function = cast("partial[object]", function).func
     module = getattr(function, "__module__", "?")
-    name = getattr(function, "__qualname__", repr(function))
-    return f"{module}.{name}({', '.join(map(_short, process.args))})"
+    return f"{module}.{getattr(function, '__qualname__', repr(function))}"
 
 
 def _short(argument: object) -> str:
-    text = safe_text(argument)
+    is_named = isinstance(argument, FunctionType | type)
+    text = argument.__qualname__ if is_named else safe_text(argument)
     return text if len(text) <= _ARGUMENT_WIDTH else text[: _ARGUMENT_WIDTH - 1] + "…"

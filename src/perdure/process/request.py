@@ -17,6 +17,7 @@ from perdure.base.duration import Duration, seconds, spell
 from perdure.base.errors import CallExit, CallTimeout, NoProcess, ProcError
 from perdure.base.pid import Pid
 from perdure.process.current import current, current_waiter
+from perdure.process.reach import reach
 from perdure.process.waiter import Waiter
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ class Request(Struct, Generic[R], eq=False):
     body: Any
     sender: Pid | None
     _waiter: Waiter
-    _open: "dict[Request[Any], None]"  # where the server keeps it until it is answered
+    # Where the server keeps it until it is answered; None while the caller runs and has not
+    # begun to wait.
+    _open: "dict[Request[Any], None] | None"
     done: bool = False
     timer: asyncio.TimerHandle | None = None
     _value: Any = None
@@ -50,7 +53,9 @@ class Request(Struct, Generic[R], eq=False):
         if self.done:
             return False
         self._value = value
-        self._finish()
+        self.done = True
+        if self._open is not None:
+            self._close(self._open)
         return True
 
     def fail(self, reason: BaseException | None) -> None:
@@ -68,15 +73,34 @@ class Request(Struct, Generic[R], eq=False):
 
     def _finish(self) -> None:
         self.done = True
-        self._open.pop(self, None)
+        if self._open is not None:
+            self._close(self._open)
+
+    def _close(self, calls: "dict[Request[Any], None]") -> None:
+        calls.pop(self, None)
         if self.timer is not None:
             self.timer.cancel()
         self._waiter.wake()
+
+    def keep(self, calls: "dict[Request[Any], None]") -> None:
+        """Stand among the open calls of the server, whose death ends it."""
+        self._open = calls
+        calls[self] = None
 
     def give_up(self) -> None:
         """Take the question back: the caller itself was interrupted."""
         if not self.done:
             self._finish()
+
+    def reply_given(self) -> tuple[R] | None:
+        """Give the reply, alone in a tuple; None if the request ended without one."""
+        return (self._value,) if self.done and self._error is None else None
+
+    def answer_at_once(self) -> R:
+        """Give the answer of a request that was never kept: it is gone with its caller."""
+        if self._error is not None:
+            raise self._error
+        return self._value
 
     def answer(self) -> R:
         """Give the answer to the caller, or raise."""
@@ -98,6 +122,8 @@ def ask(
         raise CallExit(NoProcess(pid), f"the call to {pid}")
     if server is caller:
         raise CallExit(ProcError("a process cannot call itself"), f"the call to {pid}")
+    if server.loop is not caller.loop and (server := reach(pid, caller.runtime)) is None:
+        raise CallExit(NoProcess(pid), f"the call to {pid}")
     waiter = current_waiter()
     calls = server.tie().open_calls()
     request: Request[Any] = Request(server.pid, body, caller.pid, waiter, calls)

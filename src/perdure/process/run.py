@@ -55,7 +55,7 @@ def run_in(
     try:
         outcome = loop.run_until_complete(_serve(runtime, main, args))
     finally:
-        _close(loop, runtime.settings.abandon_after)
+        close_loop(loop, runtime.settings.abandon_after)
     if outcome.error is None:
         return outcome.value
     if runtime.received and runtime.received[0] is signal.SIGINT:
@@ -76,7 +76,7 @@ def _check_no_loop() -> None:
     )
 
 
-def _close(loop: asyncio.AbstractEventLoop, patience: float) -> None:
+def close_loop(loop: asyncio.AbstractEventLoop, patience: float) -> None:
     """Close a loop as `asyncio.run` does, but do not wait for ever for tasks that refuse to end."""
     try:
         loop.run_until_complete(_end_tasks(patience))

@@ -5,24 +5,56 @@ import signal
 from collections.abc import Callable
 from contextvars import Token
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from perdure.base.clock import Clock, SystemClock
 from perdure.base.errors import NotInProcess, Shutdown, SpawnError
 from perdure.base.pid import Pid
 from perdure.base.settings import Settings
 from perdure.process import factory
-from perdure.process.birth import Function
 from perdure.process.current import CURRENT
 from perdure.process.death import finish, kill
+from perdure.process.entry import Entry
 from perdure.process.mailbox import Bound
+from perdure.process.names import Names
 from perdure.process.process import Process
+from perdure.process.reach import Elsewhere
 from perdure.process.request import Deadlines
 from perdure.process.root import AdoptedProcess
 from perdure.process.scheduler import Scheduler, Shuffle
 from perdure.process.signal import stop_politely
 
+if TYPE_CHECKING:
+    from perdure.process.birth import Function, Options
+
 INLINE = "inline"
+
+T = TypeVar("T")
+
+
+class Host(Protocol):
+    """Where processes run that do not run on this loop."""
+
+    def birth(
+        self,
+        runtime: "Runtime",
+        parent: Process | None,
+        function: "Function",
+        args: tuple[Any, ...],
+        options: "Options",
+    ) -> Process:
+        """Start a process there; give what stands in for it here."""
+        ...
+
+
+class Node(Protocol):
+    """The border of a runtime to other loops."""
+
+    stand_ins: dict[Pid, Any]
+
+    def stand_in(self, pid: Pid) -> Process | None:
+        """Give what stands in here for a process that runs elsewhere."""
+        ...
 
 
 class Runtime:
@@ -40,37 +72,51 @@ class Runtime:
         clock: Clock | None = None,
         shuffle: Shuffle | None = None,
     ) -> None:
-        self.settings = settings or Settings()
-        self.bound = Bound(self.settings.mailbox_limit, self.settings.overflow)
+        self.use(settings or Settings())
         self._shuffle = shuffle
         self.clock = clock or SystemClock()
         self.now = self.clock.monotonic  # by which the age of a process is measured
         self.host_name = INLINE
         self.processes: dict[Pid, Process] = {}
-        self.names: dict[str, Process] = {}
-        self.entries: dict[str, Function] = {}
+        self.names = Names()
+        self.entries: dict[str, Entry] = {}  # what can be spawned by an id
         self.root: Process | None = None
+        self.kind: type[Process] = Process  # of those that are born here
+        self.hosts: dict[str, Host] = {}  # that run, by their names
+        self.node: Node | None = None  # its border to other loops, if there is any
+        self._owned: dict[Callable[[], Any], Any] = {}
         self.stopping = Shutdown("the runtime stops")
         self._closers: list[Callable[[], None]] = []
         self.burials: list[asyncio.Future[None]] = []
         self.received: list[signal.Signals] = []  # that ask the program to stop
         self._token: Token[Process] | None = None
 
+    def use(self, settings: Settings) -> None:
+        """Have these bounds from now on."""
+        self.settings = settings
+        self.bound = Bound(settings.mailbox_limit, settings.overflow)
+
     # What processes ask of it
 
-    def resolve(self, function: Function | str) -> Function:
-        """Give the function of an entry id; a function is itself."""
-        if not isinstance(function, str):
-            return function
-        entry = self.entries.get(function)
-        if entry is None:
-            raise SpawnError(f"unknown entry {function!r}: no entry of that id is loaded")
-        return entry
+    def host_of(self, name: str) -> "Host | None":
+        """Give a host that runs; None for the running loop itself.
 
-    def check_host(self, host: str | None) -> None:
-        """Refuse a host that does not run."""
-        if host not in (None, INLINE):
-            raise SpawnError(f"unknown host {host!r}: the only host here is {INLINE!r}")
+        Raises:
+            SpawnError: There is none of that name.
+        """
+        if name == INLINE:
+            return None
+        host = self.hosts.get(name)
+        if host is None:
+            known = ", ".join(map(repr, (INLINE, *self.hosts)))
+            raise SpawnError(f"unknown host {name!r}: those that run here are {known}")
+        return host
+
+    def own(self, kind: Callable[[], T]) -> T:
+        """Give the one object of a class that a layer above keeps here, made when first needed."""
+        if kind not in self._owned:
+            self._owned[kind] = kind()
+        return self._owned[kind]
 
     def tell_of_burial(self) -> None:
         """Wake who waits for processes to be gone."""
@@ -99,9 +145,9 @@ class Runtime:
         for closer in self._closers:
             closer()
 
-    async def stop(self) -> None:
+    async def stop(self, timeout: float | None = None) -> None:
         """End all processes: those without a living parent first, then those they leave."""
-        limit = self.loop.time() + self.settings.stop_timeout
+        limit = self.loop.time() + (self.settings.stop_timeout if timeout is None else timeout)
         asked: set[Pid] = set()
         try:
             while self.processes:
@@ -121,8 +167,14 @@ class Runtime:
             process
             for process in reversed(self.processes.values())
             if process.pid not in asked
-            and (process.parent is None or process.parent.target is None)
+            and (process.parent is None or self._is_gone(process.parent))
         ]
+
+    def _is_gone(self, parent: Pid) -> bool:
+        """Tell whether a parent cannot stop its children: it is dead, or lives elsewhere."""
+        target: Process | None = parent.target
+        elsewhere = isinstance(target, Elsewhere)  # in another OS process
+        return target is None or elsewhere or target.runtime is not self
 
     def kill_all(self) -> None:
         """Kill every process."""

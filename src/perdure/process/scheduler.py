@@ -5,20 +5,24 @@ so that a storm of messages cannot starve timers and I/O.
 """
 
 import asyncio
+import types
 from collections import deque
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable, Generator, MutableSequence
 from contextvars import Context
 from threading import get_ident
 from typing import Any
 
 from perdure.base.settings import Settings
+from perdure.process.tasklike import PARKED, READY, RUNNING, RUNNING_TASKS
+from perdure.process.waiter import PARK
 
 # The time is looked at once in so many steps: often enough to be fair, seldom enough to be free.
 _STEPS_PER_LOOK = 32
 
-# How much may be received at a stretch, without a wait, before others get a turn:
-# whoever has a long mailbox, or talks to itself, must not stop the loop.
+# Whoever has a long mailbox, or talks to itself, must not stop the loop: having received so much
+# at a stretch, without a wait, it looks whether its time is up, and is so often let go on.
 STREAK = 1024
+_STREAKS = 16
 
 Shuffle = Callable[[MutableSequence[Any]], None]
 
@@ -33,6 +37,7 @@ class Scheduler:
         "_steps",
         "_streak",
         "_thread",
+        "_tired_at",
         "_turn_time",
         "awake",
         "loop",
@@ -63,6 +68,7 @@ class Scheduler:
         self._steps = min(_STEPS_PER_LOOK, settings.turn_steps)
         self._looks = settings.turn_steps // self._steps
         self._turn_time = settings.turn_time
+        self._tired_at = 0.0
 
     @property
     def seeded(self) -> bool:
@@ -87,18 +93,54 @@ class Scheduler:
         self._streak = STREAK
         return True
 
+    @types.coroutine
+    def breathe(self) -> Generator[None, None, None]:
+        """Give everybody else a turn, if the time is up."""
+        now = self.loop.time
+        # A streak counts as some time at least, for loops on which the time stands still.
+        self._tired_at -= self._turn_time / _STREAKS
+        if now() >= self._tired_at:
+            yield
+            self._tired_at = now() + self._turn_time
+
     def turn(self) -> None:
         """Let ready processes step until none is left or the budget is used up."""
-        ready, now = self.ready, self.loop.time
-        deadline = now() + self._turn_time
+        now = self.loop.time
+        self._tired_at = deadline = now() + self._turn_time
         if self._shuffle is not None:
-            self._shuffle(ready)
-        for _ in range(self._looks):
-            for _ in range(self._steps):
-                if not ready:
+            self._shuffle(self.ready)
+        try:
+            for _ in range(self._looks):
+                if not self._run(self._steps):
                     self.awake = False
                     return
-                ready.popleft().step()
-            if now() >= deadline:
-                break
+                if now() >= deadline:
+                    break
+        finally:
+            RUNNING_TASKS.pop(self.loop, None)
         self.rouse()
+
+    def _run(self, steps: int) -> bool:
+        """Let processes step, so often: the core loop of the kernel; tell whether it could."""
+        loop, ready = self.loop, self.ready
+        for _ in range(steps):
+            if not ready:
+                return False
+            process = RUNNING_TASKS[loop] = ready.popleft()
+            if process.state != READY or process.must_cancel:
+                process.step()
+                continue
+            process.state = RUNNING
+            try:
+                yielded = process.context.run(process.send, None)
+            except BaseException as raised:  # noqa: BLE001 - it returned, or raised: it is over
+                error = raised
+            else:
+                if yielded is PARK and not process.must_cancel:  # it waits in the kernel
+                    process.state = PARKED
+                else:
+                    process.pause_for(yielded)
+                continue
+            process.end_by(error)  # out of the handler, so that its error is nobody's context
+            error = None  # its traceback knows this frame: without this, a cycle for each death
+        return True

@@ -2,10 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from perdure.base.errors import NoProcess
+from perdure.base.errors import NoProcess, Shutdown
 from perdure.base.pid import Pid, Ref
 from perdure.process.death import kill
 from perdure.process.event import Cancel, Event, Exit, ExitResult, LinkDown
+from perdure.process.reach import Elsewhere, known, reach
 
 if TYPE_CHECKING:
     from perdure.process.process import Process
@@ -21,7 +22,7 @@ def link(one: "Process", other: "Process") -> None:
 
 def unlink(process: "Process", pid: Pid, *, flush: bool) -> None:
     """Untie; after this no signal of the link can come, and with `flush` no notice is left."""
-    peer: Process | None = pid.target
+    peer = known(pid, process.runtime)
     if peer is not None and process.bonds and peer.bonds:
         process.bonds.drop_link(peer)
         peer.bonds.drop_link(process)
@@ -35,13 +36,19 @@ def unlink(process: "Process", pid: Pid, *, flush: bool) -> None:
 
 def monitor(watcher: "Process", pid: Pid) -> Ref:
     """Watch a process; of a dead one the watcher is told at once."""
-    ref = Ref()
-    target: Process | None = pid.target
+    target = reach(pid, watcher.runtime)
     if target is None:
+        ref = Ref()
         watcher.notify(Exit(pid, ExitResult(None, NoProcess(pid)), ref))
         return ref
+    return watch(watcher, target)
+
+
+def watch(watcher: "Process", target: "Process") -> Ref:
+    """Watch a process that is alive, or whose end has not been told here."""
+    ref = Ref()
     target.tie().add_watcher(ref, watcher)
-    watcher.tie().add_watching(ref, pid)
+    watcher.tie().add_watching(ref, target.pid)
     return ref
 
 
@@ -53,7 +60,9 @@ def unmonitor(watcher: "Process", watched: Pid | Ref, *, flush: bool) -> None:
     else:
         refs = [ref for ref, pid in watching.items() if pid is watched]
     for ref in refs:
-        watching.pop(ref).target.tie().drop_watcher(ref)
+        target = known(watching.pop(ref), watcher.runtime)
+        if target is not None:
+            target.tie().drop_watcher(ref)
     if flush:
 
         def of_monitor(event: Event) -> bool:
@@ -79,11 +88,16 @@ def cancel(
         bonds.deadline = target.loop.call_at(when, kill, target, "cancel timeout")
 
 
-def stop_politely(target: "Process", timeout: float) -> None:
-    """End a process that need not know why: CANCEL if it reads its events, else a shutdown.
+def stop_politely(
+    target: "Process", timeout: float, sender: Pid | None = None, why: str | None = None
+) -> None:
+    """End a process by CANCEL if it reads its events, else by a shutdown.
 
     A CANCEL that nobody reads would only make everybody wait for the deadline.
     """
-    cancel(target, None, timeout, "the runtime stops")
+    if isinstance(target, Elsewhere):  # whether it reads its events is known only there
+        target.stop_politely(timeout, sender, why)
+        return
+    cancel(target, sender, timeout, why or "the runtime stops")
     if not target.asked_for_events():
-        target.condemn(ExitResult(None, target.runtime.stopping))
+        target.condemn(ExitResult(None, Shutdown(why) if why else target.runtime.stopping))

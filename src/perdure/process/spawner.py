@@ -11,11 +11,13 @@ from perdure.base.settings import Overflow, Settings
 from perdure.process import signal
 from perdure.process.birth import PLAIN, Function, Options, check_function, give_birth
 from perdure.process.current import current, current_waiter
+from perdure.process.entry import find_entry
 from perdure.process.event import Message
 from perdure.process.exits import Upgrade
 from perdure.process.messaging import check_topic
 from perdure.process.names import check_name
 from perdure.process.process import Process
+from perdure.process.reach import reach
 from perdure.process.root import AdoptedProcess
 
 Values = Mapping[str, Any]
@@ -138,10 +140,12 @@ class Spawner:
 
     def _spawn(self, function: Function | str, args: tuple[Any, ...], options: Options) -> Pid:
         parent = current("spawn")
-        target = parent.runtime.names.get(options.name or "")
+        runtime = parent.runtime
+        holder = runtime.names.get(options.name or "")
+        target = None if holder is None else reach(holder.pid, runtime)
         if target is None:
-            self._check_room(parent.runtime.settings)
-            target = give_birth(parent.runtime, parent, function, args, options)
+            self._check_room(runtime.settings)
+            target = give_birth(runtime, parent, function, args, options)
         else:
             _relate(parent, target, options)
         for topic, payload in self._messages:
@@ -208,6 +212,8 @@ def upgrade(function: Function | str, *args: Any) -> NoReturn:
     process = current("upgrade")
     if isinstance(process, AdoptedProcess) or not process.runs_now():
         raise ProcError("upgrade is called by the process itself, not by a task inside it")
-    function = process.runtime.resolve(function)
+    if isinstance(function, str):
+        entry = find_entry(process.runtime.entries, function)
+        function, args = entry.function, args or entry.args
     check_function(function)
     raise Upgrade(function, args)

@@ -8,9 +8,10 @@ and `uncancel`.
 """
 
 import asyncio
+import sys
 import traceback
 from asyncio import CancelledError, InvalidStateError
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import Context
 from enum import IntEnum
 from types import CoroutineType, FrameType
@@ -37,6 +38,26 @@ class State(IntEnum):
 READY, RUNNING, PARKED, WAITING, ENDING, DEAD = map(int, State)
 
 
+_tasks: Any = asyncio.tasks
+
+
+class _RunningTasks:
+    """The same as the dict of older versions, which is asyncio's own."""
+
+    def __setitem__(self, loop: asyncio.AbstractEventLoop, task: object) -> None:
+        _tasks._swap_current_task(loop, task)  # noqa: SLF001
+
+    def pop(self, loop: asyncio.AbstractEventLoop, default: None = None) -> None:
+        _tasks._swap_current_task(loop, default)  # noqa: SLF001
+
+
+# What runs now on each loop: where `asyncio.current_task` looks.
+# Written directly, since leaving and entering by asyncio's hooks costs a tenth of a short step.
+RUNNING_TASKS: Any = (
+    _RunningTasks() if sys.version_info >= (3, 14) else _tasks._current_tasks  # noqa: SLF001
+)
+
+
 class TaskLike(Waiter):
     """The asyncio side of a process."""
 
@@ -49,12 +70,14 @@ class TaskLike(Waiter):
         "future",
         "loop",
         "must_cancel",
+        "send",
         "state",
     )
 
     # All fields are set by `Process`, in one place: three constructors would cost as much again.
     loop: asyncio.AbstractEventLoop
     coro: Coroutine[Any, Any, Any]
+    send: Callable[[None], Any]  # that of `coro`, bound once
     state: int
     must_cancel: bool
     future: asyncio.Future[Any] | None  # what it waits for, when WAITING
@@ -71,9 +94,22 @@ class TaskLike(Waiter):
             self.bonds = Bonds()
         return self.bonds
 
+    def drive(self, coro: Coroutine[Any, Any, Any]) -> None:
+        """Run this code from the next step on."""
+        self.coro = coro
+        self.send = coro.send
+
     def step(self, error: BaseException | None = None) -> None:
         """Run on, or with an error raised; the process knows how."""
         raise NotImplementedError
+
+    def step_alone(self, error: BaseException | None = None) -> None:
+        """Take a step in a callback of the loop, and not in a turn of the scheduler."""
+        RUNNING_TASKS[self.loop] = self
+        try:
+            self.step(error)
+        finally:
+            RUNNING_TASKS.pop(self.loop, None)
 
     # Waiting for asyncio
 
@@ -98,14 +134,14 @@ class TaskLike(Waiter):
         """Raise where the code waits for what will never come."""
         if self.state == WAITING:
             self.state = READY
-            self.step(wrong)
+            self.step_alone(wrong)
 
     def resume(self, done: "asyncio.Future[Any] | None") -> None:
         """Go on after a future: in the callback itself, as asyncio does, not a turn later."""
         if self.state == WAITING and self.future is done:
             self.future = None
             self.state = READY
-            self.step()
+            self.step_alone()
 
     # Cancellation, as asyncio means it: a request that the code may catch
 

@@ -57,6 +57,7 @@ class Lane:
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._pid = os.getpid()
         self._is_open = False
+        self._closing: Request | None = None
 
     async def start(self) -> None:
         """Connect.
@@ -76,10 +77,12 @@ class Lane:
     async def stop(self) -> None:
         """Finish what was asked for, and disconnect."""
         if self._is_open:
-            closing = self._put(Request())
             self._is_open = False
+            self._closing = Request()
+            self._queue.put(None)
+            self._bell.ring()
             try:
-                await closing
+                await self._closing.future
             finally:
                 self._end()
 
@@ -139,6 +142,9 @@ class Lane:
             self._connection.afterwards()
             del requests  # else the last ones would be kept until there are others
         self._connection.disconnect()
+        # Told from here, since to say good-bye may need the very loop that waits for it.
+        if self._closing is not None:
+            settle([self._closing])
 
     def _gather(self) -> list[Request]:
         """Wait for requests; none at all is the end."""

@@ -17,7 +17,7 @@ FROM journal WHERE job_id = :source AND seq < :before
 UPDATE journal SET state = 'PENDING', attempt = 0, error = NULL, output = NULL, wake_at = NULL,
                    ended_at = NULL
 WHERE job_id = :id AND seq >= :seq
-  AND (state IN ('PENDING', 'RUNNING', 'FAILED') OR (state = 'SKIPPED' AND seq = :seq))
+  AND (state IN ('PENDING', 'RUNNING', 'FAILED') OR (state = 'SKIPPED' AND seq = :skipped))
 
 -- name: entry_state
 SELECT state FROM journal WHERE job_id = :id AND seq = :seq

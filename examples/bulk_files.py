@@ -1,0 +1,68 @@
+"""A thousand files in one step: those that cannot be read are reported, the others are done."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from msgspec import Struct
+
+import perdure
+from perdure.app import App
+from perdure.engine.context import JobContext
+from perdure.engine.step_context import StepContext
+
+FILES = 1000
+EVERY_BAD = 250  # of so many files one is no text
+
+app = App(os.environ.get("PERDURE_URL", "sqlite:///bulk_files.db"))
+
+
+class Report(Struct):
+    files: int
+    bad: list[str]
+
+
+@app.step
+def find(ctx: StepContext, folder: str) -> list[str]:
+    return sorted(str(path) for path in Path(folder).glob("*.txt"))
+
+
+@app.step
+async def index(ctx: StepContext, paths: list[str], into: str) -> Report:
+    # After a crash it goes on with the first file that was not done at the last checkpoint.
+    # Each file has a result of its own, so that to do one twice does no harm.
+    async for path in ctx.items(paths, every=100, on_error="skip"):
+        await perdure.offload(count_words, Path(path), Path(into))
+    report = ctx.item_report
+    assert report is not None
+    return Report(report.done, [f"{Path(bad.key).name}: {bad.error}" for bad in report.skipped])
+
+
+@app.job
+async def index_files(ctx: JobContext, folder: str, into: str) -> Report:
+    return await ctx.run(index, await ctx.run(find, folder), into)
+
+
+def count_words(path: Path, into: Path) -> None:
+    words = path.read_text("utf-8").split()
+    (into / path.name).write_text(f"{len(words)}\n")
+
+
+def write_files(folder: Path) -> None:
+    for number in range(FILES):
+        bad = number % EVERY_BAD == EVERY_BAD - 1
+        text = b"\xff\xfe no text" if bad else b"word " * (number % 7 + 1)
+        (folder / f"{number:04}.txt").write_bytes(text)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as source, tempfile.TemporaryDirectory() as into:
+        write_files(Path(source))
+        report = app.run_sync(index_files, source, into)
+        print(f"{report.files} files done, {len(report.bad)} left out:")
+        for bad in report.bad:
+            print(f"  {bad}")
+
+
+if __name__ == "__main__":
+    main()

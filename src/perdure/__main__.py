@@ -1,0 +1,6 @@
+"""`python -m perdure` is `perdure`."""
+
+from perdure.cli.app import main
+
+if __name__ == "__main__":
+    main()

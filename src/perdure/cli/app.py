@@ -1,0 +1,58 @@
+"""The command `perdure`: joins the commands, each of which is a module of its own.
+
+Only the module of the command that was given is imported,
+so that none waits for what only another one needs; `--help` imports them all.
+"""
+
+import importlib
+import sys
+from typing import Annotated
+
+import typer
+
+from perdure import __version__
+
+# Each module has a function `add_to(app)`, which adds its command.
+COMMANDS = {
+    "demo": "perdure.cli.demo.command",
+    "worker": "perdure.cli.worker",
+    "submit": "perdure.cli.submit",
+    "jobs": "perdure.cli.jobs.group",
+    "up": "perdure.cli.up",
+    "tree": "perdure.cli.tree",
+}
+
+
+def main() -> None:
+    """Run the command line."""
+    given = [word for word in sys.argv[1:2] if word in COMMANDS]
+    make_app(*given or COMMANDS)()
+
+
+def make_app(*names: str) -> typer.Typer:
+    """Make the app with these commands."""
+    app = typer.Typer(
+        help="Supervised processes and durable jobs.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_options)  # with it, a single command is a command too
+    for name in names:
+        importlib.import_module(COMMANDS[name]).add_to(app)
+    return app
+
+
+def _tell_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it
+    if wanted:
+        typer.echo(f"perdure {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Take what stands before the command."""

@@ -1,0 +1,1 @@
+"""`perdure jobs`: look at jobs, and tell them what to do."""

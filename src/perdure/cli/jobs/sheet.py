@@ -1,0 +1,179 @@
+"""A job on one page: what it is, its journal, its log."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from perdure.cli.jobs import words
+from perdure.cli.jobs.facts import payload
+from perdure.cli.jobs.find import short
+from perdure.jobs.failure import Failure
+from perdure.jobs.model import Entry, Event, Job, Message
+from perdure.jobs.state import StepState
+
+_WIDE = 2_000  # characters of a payload that stand above the tables
+_NARROW = 60  # … and in their cells
+
+
+class Sheet(Struct, frozen=True, kw_only=True):
+    """All that is known of a job at one moment."""
+
+    job: Job
+    journal: Sequence[Entry]
+    events: Sequence[Event]
+    messages: Sequence[Message]
+    now: float
+
+
+def draw(sheet: Sheet, most: int, *, trace: bool = True) -> RenderableType:
+    """Draw a job, with so many of the last entries of its journal and log."""
+    parts: list[RenderableType] = [_facts(sheet), Text()]
+    parts += [_journal(sheet, most), Text(), _log(sheet, most)]
+    if trace and sheet.job.error is not None and (text := Failure.unpack(sheet.job.error).trace):
+        parts += [Text(), Text(text.rstrip(), style="dim")]
+    return Group(*parts)
+
+
+# What it is
+
+
+def _facts(sheet: Sheet) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, shown in (*_who(sheet.job), *_how(sheet)):
+        table.add_row(name, shown)
+    return table
+
+
+def _who(job: Job) -> Iterator[tuple[str, Any]]:
+    kind = "plan" if job.plan is not None else "job"
+    yield kind, Text(f"{job.name}  {job.id}")
+    where = [f"queue {job.queue}", f"tenant {job.tenant}"]
+    where += [f"user {job.user}"] if job.user else []
+    where += [f"key {job.key}"] if job.key else []
+    where += [f"priority {job.priority}"] if job.priority else []
+    yield "of", Text(", ".join(where))
+    if job.parent:
+        yield "parent", Text(job.parent)
+    if job.forked_from:
+        yield "forked from", Text(job.forked_from)
+
+
+def _how(sheet: Sheet) -> Iterator[tuple[str, Any]]:
+    job, now = sheet.job, sheet.now
+    yield "state", Text.assemble(words.state(job.state), _since(job, now))
+    if job.request:
+        yield "asked", Text(f"{job.request}, not yet obeyed", style="yellow")
+    if job.owner:
+        yield "worker", Text(short(job.owner))
+    if job.wait is not None:
+        yield "waits for", Text(words.waits(job.wait, now))
+    yield "input", Text(words.value(payload(job.input), _WIDE))
+    if job.result is not None:
+        yield "result", Text(words.value(payload(job.result), _WIDE))
+    if job.error is not None:
+        yield "error", Text(words.failure(job.error, _WIDE), style="red")
+    for message in sheet.messages:
+        what = words.value(payload(message.payload), _NARROW)
+        yield "message", Text(f"{message.topic}: {what}, not yet received")
+
+
+def _since(job: Job, now: float) -> str:
+    submitted = f"  submitted {words.ago(job.created_at, now)}"
+    if job.started_at is None:
+        return submitted
+    verb = "took" if job.ended_at is not None else "for"
+    return f"{submitted}, {verb} {words.between(job.started_at, job.ended_at, now)}"
+
+
+# What it did
+
+
+def _journal(sheet: Sheet, most: int) -> Table:
+    left_out = len(sheet.journal) - most
+    title = f"Journal: {_counted(sheet.journal)}"
+    table = _table(title, left_out)
+    for name in ("#", "step", "state", "attempts", "began", "took", ""):
+        table.add_column(name, justify="right" if name in ("#", "attempts", "took") else "left")
+    for entry in sheet.journal[max(0, left_out) :]:
+        table.add_row(
+            str(entry.seq),
+            Text(entry.id),
+            words.state(entry.state),
+            str(entry.attempt or ""),
+            "" if entry.started_at is None else words.clock_time(entry.started_at, sheet.now),
+            _took(entry, sheet.now),
+            _said(entry, sheet.now),
+        )
+    return table
+
+
+def _counted(journal: Sequence[Entry]) -> str:
+    if not journal:
+        return "nothing yet"
+    done = sum(entry.state in (StepState.SUCCEEDED, StepState.SKIPPED) for entry in journal)
+    return f"{done} of {len(journal)} known entries done"
+
+
+def _took(entry: Entry, now: float) -> str:
+    if entry.ended_at is None and entry.state is not StepState.RUNNING:
+        return ""
+    return words.between(entry.started_at, entry.ended_at, now)
+
+
+def _said(entry: Entry, now: float) -> Text:
+    """Give what matters most of an entry: its error, where it stands, or its output."""
+    if entry.error is not None:
+        again = (
+            "" if entry.wake_at is None else f"; again at {words.clock_time(entry.wake_at, now)}"
+        )
+        return Text(words.failure(entry.error, _NARROW) + again, style="red")
+    if entry.checkpoint is not None and entry.state is not StepState.SUCCEEDED:
+        return Text(f"checkpoint {entry.checkpoint_no}: {_place(payload(entry.checkpoint))}")
+    if entry.output is not None:
+        shown = words.value(payload(entry.output), _NARROW)
+        return Text(shown, style="dim", no_wrap=True, overflow="ellipsis")
+    if entry.wake_at is not None:
+        return Text(f"until {words.clock_time(entry.wake_at, now)}")
+    return Text()
+
+
+def _place(checkpoint: Any) -> str:
+    """Spell a checkpoint; that of `ctx.items` by how many items are done."""
+    match checkpoint:
+        case {"items": int(), "place": int(place)}:
+            return f"{place} items done"
+        case _:
+            return words.value(checkpoint, _NARROW)
+
+
+# What happened to it
+
+
+def _log(sheet: Sheet, most: int) -> Table:
+    left_out = len(sheet.events) - most
+    table = _table("Log", left_out)
+    for name in ("at", "what", "by", ""):
+        table.add_column(name)
+    for event in sheet.events[max(0, left_out) :]:
+        by = short(event.actor) if len(event.actor) == len(sheet.job.id) else event.actor
+        about = ", ".join(
+            f"{name}: {words.cut(str(fact), _NARROW)}" for name, fact in event.data.items()
+        )
+        moment = words.clock_time(event.at, sheet.now)
+        table.add_row(moment, Text(event.type), Text(by), Text(about, style="dim"))
+    return table
+
+
+def _table(title: str, left_out: int) -> Table:
+    if left_out > 0:
+        title += f"; {left_out} earlier ones are left out (--all shows them)"
+    return Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+    )

@@ -1,0 +1,160 @@
+"""`perdure jobs cancel`, `pause`, `resume`, `retry`, `skip` and `fork`: each is audited."""
+
+import getpass
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from perdure.app import App
+from perdure.base.codec import parse
+from perdure.base.errors import UnknownName
+from perdure.cli.jobs.find import IdArgument, find_job
+from perdure.cli.outcome import perform
+from perdure.cli.output import Format, FormatOption, as_json
+from perdure.cli.submit import read_argument
+from perdure.cli.target import AppOption, UrlOption, find_app
+from perdure.engine.handle import Handle
+
+Order: TypeAlias = Callable[[Handle[Any]], Awaitable[None]]
+
+ReasonOption: TypeAlias = Annotated[
+    str, typer.Option("--reason", "-r", help="Why; it is kept in the job's log.")
+]
+ByOption: TypeAlias = Annotated[
+    str, typer.Option("--by", default_factory=getpass.getuser, help="Who asks.", show_default="you")
+]
+
+
+def cancel(
+    job: IdArgument,
+    *,
+    by: ByOption,
+    reason: ReasonOption = "",
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """End a job: its running steps are stopped."""
+    _order(find_app(app, url), job, output, lambda it: it.cancel(reason, by=by))
+
+
+def pause(
+    job: IdArgument,
+    *,
+    by: ByOption,
+    reason: ReasonOption = "",
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Let the running steps of a job end, and then nothing more until `resume`."""
+    _order(find_app(app, url), job, output, lambda it: it.pause(reason, by=by))
+
+
+def resume(
+    job: IdArgument,
+    *,
+    by: ByOption,
+    reason: ReasonOption = "",
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Let a job go on that is paused, or parked because it needed attention."""
+    _order(find_app(app, url), job, output, lambda it: it.resume(reason, by=by))
+
+
+def retry(  # noqa: PLR0913  an option is a parameter
+    job: IdArgument,
+    *,
+    by: ByOption,
+    step: Annotated[
+        str | None, typer.Option("--from", help="From this step on, such as `load#2`.")
+    ] = None,
+    reason: ReasonOption = "",
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Run a failed job again from where it failed; finished steps are not run again."""
+    _order(find_app(app, url), job, output, lambda it: it.retry(step, reason, by=by))
+
+
+def skip(  # noqa: PLR0913  an option is a parameter
+    job: IdArgument,
+    step: Annotated[str, typer.Argument(help="The step, such as `load#2`.")],
+    *,
+    by: ByOption,
+    reason: Annotated[str, typer.Option("--reason", "-r", help="Why; it is kept in the log.")],
+    result: Annotated[
+        str, typer.Option("--result", help="What the step is said to have given, as JSON.")
+    ] = "null",
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Take a step of a job as done: somebody did it by hand."""
+
+    async def order(it: Handle[Any]) -> None:
+        await it.skip(step, reason, output=parse(read_argument(result), "the result"), by=by)
+
+    _order(find_app(app, url), job, output, order)
+
+
+def fork(  # noqa: PLR0913  an option is a parameter
+    job: IdArgument,
+    *,
+    by: ByOption,
+    before: Annotated[str, typer.Option(help="The first step that the copy does itself.")],
+    json_args: Annotated[
+        str | None,
+        typer.Option("--json-args", "-a", help="Other arguments for the copy; needs --app."),
+    ] = None,
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Submit a copy of a job that has done everything before a step."""
+    copy = perform(_fork, find_app(app, url), job, (before, json_args), by)
+    if output is Format.JSON:
+        typer.echo(as_json({"id": copy}))
+    else:
+        typer.echo(f"job {copy} submitted: a copy up to {before}")
+
+
+async def _fork(app: App, job: str, what: tuple[str, str | None], by: str) -> str:
+    before, text = what
+    async with app:
+        handle = await find_job(app, job)
+        args: tuple[Any, ...] = ()
+        kwargs: dict[str, Any] = {}
+        if text is not None:
+            args, kwargs = await _arguments(app, handle, text)
+        return (await handle.fork(before, *args, by=by, **kwargs)).id
+
+
+async def _arguments(app: App, handle: Handle[Any], text: str) -> tuple[Any, Any]:
+    name = (await handle.job()).name
+    if name not in app.jobs:
+        raise UnknownName(f"other arguments need the code of {name!r}: say --app module:app")
+    parameters = app.find_job(name).parameters
+    return parameters.unpack(parameters.pack_json(read_argument(text), app.limits))
+
+
+def _order(app: App, job: str, output: Format, order: Order) -> None:
+    """Give an order, and tell what became of the job."""
+    facts = perform(_ordered, app, job, order)
+    if output is Format.JSON:
+        typer.echo(as_json(facts))
+        return
+    asked = f", {facts['request']} asked for: its worker does it soon" if facts["request"] else ""
+    typer.echo(f"job {facts['id']} is {facts['state']}{asked}")
+
+
+async def _ordered(app: App, job: str, order: Order) -> dict[str, Any]:
+    async with app:
+        handle = await find_job(app, job)
+        await order(handle)
+        now = await handle.job()
+        return {"id": now.id, "state": now.state, "request": now.request}

@@ -1,0 +1,96 @@
+"""What `perdure up` tells: one line for each thing that happens to an entry."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from perdure.base.clock import Clock
+from perdure.base.duration import spell
+from perdure.base.errors import describe
+from perdure.base.telemetry import Event, Values
+from perdure.cli.output import as_json
+
+_STYLES = {
+    "running": "green",
+    "restarting": "yellow",
+    "failed": "bold red",
+    "exited": "cyan",
+    "stopped": "dim",
+}
+_NOT_TOLD = ("starting", "stopping")  # what follows says enough to people
+
+
+class News:
+    """Tells what happens, for people or for programs."""
+
+    def __init__(self, console: Console, clock: Clock, *, json: bool, width: int) -> None:
+        """Tell on a console.
+
+        Args:
+            console: Where.
+            clock: What time it is.
+            json: For programs: a JSON object on each line.
+            width: Of the longest id.
+        """
+        self._console = console
+        self._clock = clock
+        self._json = json
+        self._width = width
+
+    def entry(self, _event: Event, _numbers: Values, facts: Values, _config: object) -> None:
+        """Tell the new state of an entry; a telemetry handler."""
+        if self._json:
+            self._line({"event": "entry", **_for_programs(facts)})
+        elif facts["state"] not in _NOT_TOLD:
+            state = str(facts["state"])
+            text = Text.assemble(
+                f"{facts['id']:<{self._width}}  ", (f"{state:<10}", _STYLES.get(state, ""))
+            )
+            self._say(text.append("  " + _for_people(facts)))
+
+    def say(self, event: str, text: str, **facts: object) -> None:
+        """Tell something about the whole."""
+        if self._json:
+            self._line({"event": event, **facts})
+        else:
+            self._say(Text(text))
+
+    def _say(self, text: Text) -> None:
+        moment = datetime.fromtimestamp(self._clock.time()).astimezone()
+        line = Text.assemble((f"{moment:%H:%M:%S}  ", "dim"), text)
+        line.rstrip()
+        self._console.print(line, soft_wrap=True)
+
+    def _line(self, facts: Mapping[str, Any]) -> None:
+        self._console.out(as_json({"time": self._clock.time(), **facts}), highlight=False)
+
+
+def _for_programs(facts: Values) -> dict[str, Any]:
+    reason = facts.get("reason")
+    told = {key: value for key, value in facts.items() if value is not None}
+    return {**told, "reason": describe(reason)} if isinstance(reason, BaseException) else told
+
+
+def _for_people(facts: Values) -> str:
+    spelled: dict[str, Callable[[], str]] = {
+        "running": lambda: _where(facts),
+        "restarting": lambda: (
+            f"{_why(facts)}; start {facts['starts'] + 1} in {spell(round(facts['delay'], 2))}"
+        ),
+        "failed": lambda: f"{_why(facts)}; given up after {facts['starts']} starts",
+    }
+    return spelled.get(str(facts["state"]), str)()
+
+
+def _where(facts: Values) -> str:
+    if "workers" in facts:
+        return f"{facts['kind']}, {facts['workers']} workers"
+    where = f" on {facts['host']}" if facts.get("host") else ""
+    return f"{facts['pid']}{where}"
+
+
+def _why(facts: Values) -> str:
+    return describe(facts["reason"])

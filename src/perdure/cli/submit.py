@@ -1,0 +1,149 @@
+"""`perdure submit`: gives a job to whichever worker is free."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from perdure.app import App
+from perdure.base.duration import required_seconds
+from perdure.base.errors import UnknownName
+from perdure.cli.outcome import code_of_end, perform
+from perdure.cli.output import Code, Format, FormatOption, as_json, refuse
+from perdure.cli.target import AppArgument, UrlOption, load_app
+from perdure.cli.waiting import settled
+from perdure.engine.handle import Handle
+from perdure.jobs.failure import Failure
+from perdure.jobs.model import Job
+from perdure.jobs.plan import Plan
+from perdure.jobs.state import JobState
+
+_FROM_FILE = "; `@file` reads them from a file, `-` from standard input"
+
+
+_SILENCE = 90.0  # seconds without a sign of life, after which a worker is not counted on
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("submit")(submit)
+
+
+def submit(  # noqa: PLR0913  an option is a parameter
+    app: AppArgument,
+    job: Annotated[str | None, typer.Argument(help="The job's name; none with --plan.")] = None,
+    *,
+    json_args: Annotated[
+        str, typer.Option("--json-args", "-a", help=f"The arguments, by name{_FROM_FILE}.")
+    ] = "{}",
+    plan: Annotated[
+        Path | None, typer.Option(help="A plan as JSON, to be run instead of a job.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="The same key twice is one job, not two.")] = None,
+    tenant: Annotated[str, typer.Option(help="Whose job it is.")] = "default",
+    user: Annotated[str, typer.Option(help="Who submits it.")] = "",
+    queue: Annotated[str | None, typer.Option(help="Another queue than the job's own.")] = None,
+    priority: Annotated[int | None, typer.Option(help="Higher is earlier.")] = None,
+    delay: Annotated[
+        float | None, typer.Option(parser=required_seconds, help="Not before, such as `10m`.")
+    ] = None,
+    deadline: Annotated[
+        float | None, typer.Option(parser=required_seconds, help="It fails if not ended by then.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for its result.")] = False,
+    timeout: Annotated[
+        float | None, typer.Option(parser=required_seconds, help="Wait no longer; it goes on.")
+    ] = None,
+    url: UrlOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Submit a job; it is durable when this returns, and a worker runs it."""
+    if (job is None) == (plan is None):
+        refuse("name a job, or a plan with --plan file.json", Code.USAGE)
+    loaded = load_app(app, url)
+    given = {"queue": queue, "priority": priority, "delay": delay, "deadline": deadline}
+    options = {name: value for name, value in given.items() if value is not None}
+    options |= {"tenant": tenant, "user": user, "key": key}
+    text = read_argument(json_args) if plan is None else _read_file(plan)
+    raise typer.Exit(perform(_submit, loaded, (job, text, options), (wait, timeout), output))
+
+
+def read_argument(text: str) -> str:
+    """Give the text of an option, or what it says is in a file or on standard input."""
+    if text == "-":
+        return sys.stdin.read()
+    return _read_file(Path(text[1:])) if text.startswith("@") else text
+
+
+def _read_file(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        refuse(f"{path} cannot be read: {error}", Code.USAGE)
+
+
+async def _submit(
+    app: App,
+    what: tuple[str | None, str, dict[str, Any]],
+    patience: tuple[bool, float | None],
+    output: Format,
+) -> Code:
+    try:
+        handle = await _submitted(app, *what)
+        await _warn_if_nobody_works(app)
+        wait, timeout = patience
+        if not wait:
+            _tell_submitted(handle, output)
+            return Code.OK
+        if output is Format.TABLE:
+            typer.echo(_sentence(handle), err=True)
+        job = await settled(await app.store(), handle, timeout)
+        _tell_result(job, output)
+        return code_of_end(job.state)
+    finally:
+        await app.close()
+
+
+async def _submitted(app: App, name: str | None, text: str, options: dict[str, Any]) -> Handle[Any]:
+    if name is None:
+        return await app.submit(Plan.from_json(text), **options)
+    try:
+        definition = app.find_job(name)
+    except UnknownName as error:
+        known = ", ".join(sorted(app.jobs)) or "none"
+        raise UnknownName(f"{error}; the app has: {known}") from None
+    parameters = definition.parameters
+    args, kwargs = parameters.unpack(parameters.pack_json(text, app.limits))
+    return await app.submit(definition, *args, **options, **kwargs)
+
+
+async def _warn_if_nobody_works(app: App) -> None:
+    workers = await (await app.store()).workers()
+    if all(age > _SILENCE for _, age, _ in workers):
+        typer.echo("perdure: no worker runs yet: start one with `perdure worker`", err=True)
+
+
+def _sentence(handle: Handle[Any]) -> str:
+    return f"job {handle.id} submitted" if handle.new else f"job {handle.id} was submitted before"
+
+
+def _tell_submitted(handle: Handle[Any], output: Format) -> None:
+    if output is Format.JSON:
+        typer.echo(as_json({"id": handle.id, "new": handle.new}))
+    else:
+        typer.echo(_sentence(handle))
+
+
+def _tell_result(job: Job, output: Format) -> None:
+    result = None if job.result is None else msgspec.json.decode(job.result)
+    error = None if job.error is None else Failure.unpack(job.error)
+    if output is Format.JSON:
+        facts = {"id": job.id, "state": job.state, "result": result}
+        typer.echo(as_json({**facts, "error": error and msgspec.to_builtins(error)}))
+    elif job.state is JobState.COMPLETED:
+        typer.echo(as_json(result, indent=2))
+    else:
+        why = f": {error.summary()}" if error else ""
+        typer.echo(f"perdure: job {job.id} is {job.state}{why}", err=True)

@@ -1,0 +1,95 @@
+"""`perdure worker`: runs the jobs of an app, one of as many workers as are started."""
+
+import dataclasses
+import logging
+import os
+from typing import Annotated
+
+import typer
+
+from perdure.app import App
+from perdure.base.errors import JobError
+from perdure.base.settings import Settings
+from perdure.cli.outcome import code_of
+from perdure.cli.output import Code, refuse
+from perdure.cli.target import AppArgument, UrlOption, load_app
+from perdure.engine.settings import WorkerSettings
+from perdure.jobs.model import QueueLimit
+from perdure.process.event import Cancel
+from perdure.process.messaging import events
+from perdure.process.run import run
+
+SPARE = 10.0  # seconds beyond the worker's own grace, before everything is killed
+
+_log = logging.getLogger("perdure.worker")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("worker")(worker)
+
+
+def worker(
+    app: AppArgument,
+    *,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", "-c", min=1, help="Jobs that run at once.")
+    ] = None,
+    queue: Annotated[
+        list[str] | None, typer.Option("--queue", "-q", help="A queue to serve; may be repeated.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    url: UrlOption = None,
+) -> None:
+    """Run the jobs of an app until it is asked to stop.
+
+    The first Ctrl-C or SIGTERM lets every job reach a safe point, a second one stops at once.
+    A worker that dies in whatever way costs nothing: another one goes on.
+    """
+    logging.basicConfig(
+        format="%(asctime)s  %(levelname)s  %(message)s",
+        datefmt="%H:%M:%S",
+        level=logging.DEBUG if verbose else logging.INFO,
+    )
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    loaded = load_app(app, url)
+    _choose_queues(loaded, queue)
+    settings = loaded.worker_settings
+    if concurrency is not None:
+        settings = dataclasses.replace(settings, concurrency=concurrency)
+    runtime = Settings(stop_timeout=settings.drain_grace + SPARE)
+    try:
+        error = run(_work, loaded, settings, settings=runtime)
+    except KeyboardInterrupt:  # before it was up, or the second one
+        raise typer.Exit(Code.INTERRUPTED) from None
+    if error is not None:
+        refuse(str(error), code_of(error))
+
+
+def _choose_queues(app: App, names: list[str] | None) -> None:
+    if names:
+        app.queues = {name: app.queues.get(name, QueueLimit()) for name in names}
+
+
+async def _work(app: App, settings: WorkerSettings) -> JobError | None:
+    try:
+        async with app.running(settings):
+            _log.info("up: %s", _description(app, settings))
+            while not isinstance(await events().receive(), Cancel):
+                pass
+            _log.info("stopping: every job goes on elsewhere, from where it stands")
+    except JobError as error:  # the store cannot be opened, or is not ours
+        return error
+    finally:
+        await app.close()
+    _log.info("down")
+    return None
+
+
+def _description(app: App, settings: WorkerSettings) -> str:
+    queues = ", ".join(app.queues)
+    known = f"{len(app.jobs)} jobs, {len(app.steps)} steps"
+    return (
+        f"process {os.getpid()} works on {app.url} ({known}); "
+        f"queues: {queues}; {settings.concurrency} jobs at once"
+    )

@@ -1,0 +1,1 @@
+"""Entries: hosts, processes and services that are declared in `_index.yaml` files."""

@@ -1,0 +1,1 @@
+"""Perdure beside other libraries; each module needs the library of its name."""

@@ -1,0 +1,1 @@
+"""Telling people, and hearing their answers: Slack, e-mail, web hooks, and the page of a link."""

@@ -1,0 +1,57 @@
+"""What channels ask of whoever keeps the approvals."""
+
+from typing import Protocol
+
+from perdure.jobs.approval import Approval, Refusal, Vote
+from perdure.jobs.link import Link
+from perdure.jobs.outbox import Notice
+
+
+class Desk(Protocol):
+    """Where questions lie and answers are handed in."""
+
+    async def now(self) -> float:
+        """Tell the time by which everything expires."""
+        ...
+
+    async def approval(self, approval_id: str) -> Approval | None: ...
+
+    async def vote(
+        self, approval_id: str, vote: Vote, link: Link | None = None
+    ) -> Approval | Refusal:
+        """Judge a vote, and write it if it counts; both are audited.
+
+        The first decision wins: it is written only over the version that it was judged by.
+        With a link, the link is used up in the same transaction.
+        """
+        ...
+
+    async def keep_link(self, link: Link) -> None: ...
+
+    async def link(self, link_id: str) -> Link | None: ...
+
+    async def count_wrong_code(self, link: Link) -> None:
+        """Write a link after a wrong code, unless it has changed meanwhile."""
+        ...
+
+    async def turned_away(self, approval_id: str | None, channel: str, why: str) -> None:
+        """Audit an attempt that came to no vote: forged, replayed, by nobody we know."""
+        ...
+
+
+class Channel(Protocol):
+    """A way to tell people something."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def deliver(self, notice: Notice, approval: Approval | None) -> str:
+        """Deliver, at least once.
+
+        Returns:
+            A receipt, such as the place of a message that is to be changed later.
+
+        Raises:
+            Exception: Whatever happened; it is tried again.
+        """
+        ...

@@ -1,0 +1,171 @@
+"""E-mail: each of those who may decide gets a link of their own, and a code to type on its page.
+
+The token stands in the fragment of the link, which no browser sends and no server logs.
+"""
+
+from email.message import EmailMessage
+from email.utils import formataddr, make_msgid
+from html import escape
+from typing import Any, Final
+
+import aiosmtplib
+from msgspec import Struct
+
+from perdure.base.secret import Secret
+from perdure.jobs.approval import Approval
+from perdure.jobs.link import new_link
+from perdure.jobs.outbox import Notice, NoticeKind
+from perdure.notify.card import Card, alert_text, card_of, spell_time, visible
+from perdure.notify.desk import Desk
+from perdure.notify.people import Contact, People
+from perdure.notify.token import Tokens, new_code
+
+TIMEOUT: Final = 30.0
+_ASKS: Final = frozenset({NoticeKind.ASKED, NoticeKind.REMINDER, NoticeKind.ESCALATED})
+
+
+class MailSettings(Struct, frozen=True, kw_only=True):
+    """How to send mail.
+
+    Attributes:
+        host: The mail server.
+        port: Its port.
+        sender: Whom the mail is from.
+        base_url: Where our page is, as people reach it: `https://perdure.example.com`.
+        alerts_to: Who gets alerts.
+        username: For the mail server, if it wants one …
+        password: … and its password.
+        tls: TLS from the first byte; else STARTTLS, unless `insecure`.
+        insecure: No TLS at all: for a server on this machine.
+    """
+
+    host: str
+    sender: str
+    base_url: str
+    port: int = 587
+    alerts_to: tuple[str, ...] = ()
+    username: str | None = None
+    password: Secret[str] | None = None
+    tls: bool = False
+    insecure: bool = False
+
+
+class MailChannel:
+    """Asks by mail."""
+
+    def __init__(
+        self,
+        settings: MailSettings,
+        desk: Desk,
+        people: People,
+        tokens: Tokens,
+        name: str = "mail",
+    ) -> None:
+        self.name = name
+        self._settings = settings
+        self._desk = desk
+        self._people = people
+        self._tokens = tokens
+
+    async def deliver(self, notice: Notice, approval: Approval | None) -> str:
+        """Send a mail to everybody it concerns; one that fails is sent to all of them again.
+
+        Raises:
+            OSError, aiosmtplib.SMTPException: The server did not take it.
+            LookupError: There is nobody to send it to.
+        """
+        mails = await self._mails(notice, approval)
+        if not mails:
+            raise LookupError("nobody who may decide has a mail address")
+        for mail in mails:
+            await self._send(mail, notice.id)
+        return ", ".join(str(mail["Message-ID"]) for mail in mails)
+
+    async def _mails(self, notice: Notice, approval: Approval | None) -> list[EmailMessage]:
+        if approval is None:
+            text = alert_text(notice)
+            return [self._mail(to, text, text) for to in self._settings.alerts_to]
+        asked = [each for each in self._people.asked(approval) if each.email]
+        if notice.kind in _ASKS:
+            return [await self._question(approval, contact) for contact in asked]
+        card = card_of(approval)
+        subject = f"{card.outcome or 'News'}: {card.title}"
+        return [self._mail(str(each.email), subject, _as_text(card, [])) for each in asked]
+
+    async def _question(self, approval: Approval, contact: Contact) -> EmailMessage:
+        now = await self._desk.now()
+        token, code = self._tokens.make(now), new_code()
+        link = new_link(approval, contact.person.id, token, code, now + self._tokens.lives)
+        await self._desk.keep_link(link)
+        card = card_of(approval)
+        url = f"{self._settings.base_url.rstrip('/')}/approvals/link#{token}"
+        spaced = f"{code[:4]} {code[4:]}"
+        after = [
+            f"Look at it and decide: {url}",
+            f"The code to type there: {spaced}",
+            f"The link is yours alone and works once, until {spell_time(link.expires_at)}.",
+            "To open it decides nothing. An answer to this mail is not read.",
+        ]
+        mail = self._mail(
+            str(contact.email), f"Approval needed: {card.title}", _as_text(card, after)
+        )
+        mail.add_alternative(_as_html(card, url, spaced, link.expires_at), subtype="html")
+        return mail
+
+    def _mail(self, to: str, subject: str, text: str) -> EmailMessage:
+        mail = EmailMessage()
+        mail["From"] = formataddr(("Perdure", self._settings.sender))
+        mail["To"] = to
+        mail["Subject"] = visible(subject, 200)
+        mail["Message-ID"] = make_msgid("perdure", self._settings.sender.rpartition("@")[2])
+        mail["Auto-Submitted"] = "auto-generated"
+        mail.set_content(text)
+        return mail
+
+    async def _send(self, mail: EmailMessage, notice_id: str) -> None:
+        settings = self._settings
+        mail["X-Perdure-Notice"] = notice_id
+        security: dict[str, Any] = {"use_tls": settings.tls, "start_tls": None}
+        if not settings.tls:
+            security["start_tls"] = not settings.insecure
+        password = settings.password
+        await aiosmtplib.send(
+            mail,
+            hostname=settings.host,
+            port=settings.port,
+            username=settings.username,
+            password=None if password is None else password.reveal(),
+            timeout=TIMEOUT,
+            **security,
+        )
+
+
+def _as_text(card: Card, after: list[str]) -> str:
+    parts = [
+        [card.title],
+        [card.note] if card.note else [],
+        [f"{name}: {value}" for name, value in card.fields],
+        [f"- {reason}" for reason in card.reasons],
+        [card.outcome] if card.outcome else [],
+        after,
+        [card.footer],
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _as_html(card: Card, url: str, code: str, expires_at: float) -> str:
+    rows = "".join(
+        f"<tr><th align=left valign=top>{escape(name)}</th><td>{escape(value)}</td></tr>"
+        for name, value in card.fields
+    )
+    reasons = "".join(f"<li>{escape(reason)}</li>" for reason in card.reasons)
+    note = f"<p><b>{escape(card.note)}</b></p>" if card.note else ""
+    return (
+        f"<h2>{escape(card.title)}</h2>{note}<table cellpadding=4>{rows}</table>"
+        f"<ul>{reasons}</ul>"
+        f'<p><a href="{escape(url)}">Look at it and decide</a></p>'
+        f"<p>The code to type there: <b>{escape(code)}</b></p>"
+        f"<p>The link is yours alone and works once, until {spell_time(expires_at)}. "
+        "To open it decides nothing. An answer to this mail is not read.</p>"
+        f"<p><small>{escape(card.footer)}</small></p>"
+    )

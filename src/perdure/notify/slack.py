@@ -1,0 +1,261 @@
+"""Slack: a message with two buttons, and the proof that a press of one is what it seems.
+
+The message goes out by the Web API. The press comes back as a request that Slack has signed;
+whose press it is says our own table of people, not the text of the request.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final, Literal, cast
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+from msgspec import Struct
+from slack_sdk.signature import Clock, SignatureVerifier
+from slack_sdk.web.async_client import AsyncWebClient
+from slack_sdk.webhook.async_client import AsyncWebhookClient
+
+from perdure.base.secret import Secret
+from perdure.jobs.approval import Approval, Verdict
+from perdure.jobs.outbox import Notice, NoticeKind
+from perdure.jobs.risk import RiskLevel
+from perdure.notify.card import Card, alert_text, card_of
+
+WINDOW: Final = 300  # seconds that a request may be old, or ahead of us
+MOST_REMEMBERED: Final = 100_000  # requests within that window
+TIMEOUT: Final = 20
+
+_ACTIONS: Final[Mapping[str, Verdict]] = {"perdure.approve": "approve", "perdure.reject": "reject"}
+_MOST_FIELDS: Final = 10  # that Slack takes in one section
+
+
+class SlackSettings(Struct, frozen=True, kw_only=True):
+    """How to reach Slack, and whom to believe.
+
+    Attributes:
+        token: The bot's token.
+        signing_secrets: The app's signing secret; two while it is being changed.
+        channel: Where to ask.
+        teams: The workspaces whose presses count.
+        apps: The ids of our app there.
+        base_url: Where Slack's Web API is.
+        response_hosts: The hosts to which an answer may be posted.
+    """
+
+    token: Secret[str]
+    signing_secrets: tuple[Secret[str], ...]
+    channel: str
+    teams: frozenset[str]
+    apps: frozenset[str]
+    base_url: str = "https://slack.com/api/"
+    response_hosts: frozenset[str] = frozenset({"hooks.slack.com"})
+
+
+# Sending
+
+
+class SlackChannel:
+    """Asks in a channel of Slack; a message that is decided about loses its buttons."""
+
+    def __init__(self, settings: SlackSettings, name: str = "slack") -> None:
+        self.name = name
+        self._settings = settings
+        # Its methods are typed only in part.
+        self._client: Any = AsyncWebClient(
+            settings.token.reveal(), base_url=settings.base_url, timeout=TIMEOUT
+        )
+
+    async def deliver(self, notice: Notice, approval: Approval | None) -> str:
+        """Post the message; after the decision, change it."""
+        if approval is None:
+            text = alert_text(notice)
+            return await self._post(text, [_plain(text)])
+        blocks = blocks_of(approval)
+        asked = msgspec.json.decode(notice.data, type=dict[str, Any]).get("receipt")
+        if notice.kind is NoticeKind.DECIDED and asked:
+            channel, time = str(asked).split("/")
+            await self._client.chat_update(
+                channel=channel, ts=time, text=approval.title, blocks=blocks
+            )
+            return str(asked)
+        return await self._post(_headline(notice, approval), blocks)
+
+    async def _post(self, text: str, blocks: list[dict[str, Any]]) -> str:
+        posted = await self._client.chat_postMessage(
+            channel=self._settings.channel, text=text, blocks=blocks, unfurl_links=False
+        )
+        return f"{posted['channel']}/{posted['ts']}"
+
+
+def _headline(notice: Notice, approval: Approval) -> str:
+    return f"{notice.kind.removeprefix('approval.')}: {card_of(approval).title}"
+
+
+def blocks_of(approval: Approval) -> list[dict[str, Any]]:
+    """Lay an approval out; every word of others is plain text, so no markup of theirs works."""
+    card = card_of(approval)
+    blocks: list[dict[str, Any]] = [
+        {"type": "header", "text": _text(card.title or "An approval", 150)},
+        *([_plain(f"⚠ {card.note}")] if card.note else []),
+        *_sections(card),
+        *[_plain(f"• {reason}") for reason in card.reasons],
+        {"type": "context", "elements": [_text(card.footer, 300)]},
+    ]
+    if card.outcome:
+        return [*blocks, _plain(card.outcome)]
+    return [*blocks, _buttons(approval)]
+
+
+def _sections(card: Card) -> list[dict[str, Any]]:
+    texts = [_text(f"{name}: {value}", 2000) for name, value in card.fields]
+    pages = range(0, len(texts), _MOST_FIELDS)
+    return [{"type": "section", "fields": texts[at : at + _MOST_FIELDS]} for at in pages]
+
+
+def _buttons(approval: Approval) -> dict[str, Any]:
+    value = json.dumps({"approval": approval.id, "hash": approval.action.hash})
+    approve = {
+        "type": "button",
+        "action_id": "perdure.approve",
+        "text": _text("Approve", 75),
+        "style": "primary",
+        "value": value,
+    }
+    if approval.risk >= RiskLevel.HIGH:
+        approve["confirm"] = {
+            "title": _text(f"{approval.risk} risk", 100),
+            "text": _text(f"Approve “{card_of(approval).title}”?", 300),
+            "confirm": _text("Approve", 30),
+            "deny": _text("Back", 30),
+        }
+    reject = {
+        "type": "button",
+        "action_id": "perdure.reject",
+        "text": _text("Reject", 75),
+        "style": "danger",
+        "value": value,
+    }
+    return {"type": "actions", "elements": [approve, reject]}
+
+
+def _text(text: str, most: int) -> dict[str, Any]:
+    return {"type": "plain_text", "text": text[:most] or "-", "emoji": False}
+
+
+def _plain(text: str) -> dict[str, Any]:
+    return {"type": "section", "text": _text(text, 3000)}
+
+
+async def answer(press: "Press", text: str) -> None:
+    """Tell the one who pressed, and nobody else, what came of it."""
+    if press.response_url:
+        client = AsyncWebhookClient(press.response_url, timeout=TIMEOUT)
+        await client.send(text=text, response_type="ephemeral", replace_original=False)
+
+
+# Receiving
+
+
+class Press(Struct, frozen=True, kw_only=True):
+    """A button that somebody pressed."""
+
+    team: str
+    member: str
+    approval_id: str
+    action_hash: str
+    verdict: Verdict
+    response_url: str = ""
+
+
+class Bad(Struct, frozen=True):
+    """A request that is not what it seems: the status to answer with, and why."""
+
+    status: Literal[400, 401, 403, 409]
+    why: str
+
+
+class Replays:
+    """Remembers requests for as long as their signature holds."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, float] = OrderedDict()
+
+    def is_new(self, signature: str, now: float) -> bool:
+        """Tell whether a signature comes for the first time; from now on it is known."""
+        while self._seen and next(iter(self._seen.values())) < now:
+            self._seen.popitem(last=False)
+        if signature in self._seen or len(self._seen) >= MOST_REMEMBERED:
+            return False
+        # One from the future stays valid for twice the window.
+        self._seen[signature] = now + 2 * WINDOW
+        return True
+
+
+class _Fixed(Clock):
+    def __init__(self, now: float) -> None:
+        self._now = now
+
+    def now(self) -> float:
+        return self._now
+
+
+def read_press(
+    settings: SlackSettings,
+    headers: Mapping[str, str],
+    body: bytes,
+    now: float,
+    replays: Replays,
+) -> Press | Bad:
+    """Read a request of Slack, whose body must be as it came, byte for byte."""
+    if not _is_signed(settings, headers, body, now):
+        return Bad(401, "the signature is not Slack's, or not of this time")
+    if not replays.is_new(headers["x-slack-signature"], now):
+        return Bad(409, "this request was made before")
+    try:
+        payload = json.loads(parse_qs(body.decode())["payload"][0])
+        press, app = _press_in(payload)
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError):
+        return Bad(400, "this is not the press of a button of ours")
+    if press.team not in settings.teams or app not in settings.apps:
+        return Bad(403, "this workspace or app is not ours")
+    host = urlsplit(press.response_url)
+    if press.response_url and not _is_slacks(settings, host.scheme, host.netloc):
+        return Bad(403, "the answer would not go to Slack")
+    return press
+
+
+def _is_signed(
+    settings: SlackSettings, headers: Mapping[str, str], body: bytes, now: float
+) -> bool:
+    clock = _Fixed(now)
+    for secret in settings.signing_secrets:
+        verifier = SignatureVerifier(secret.reveal(), clock)
+        try:
+            if verifier.is_valid_request(body, dict(headers)):
+                return True
+        except (ValueError, TypeError):  # no number, no UTF-8, no ASCII
+            return False
+    return False
+
+
+def _press_in(payload: Any) -> tuple[Press, str]:
+    if payload["type"] != "block_actions":
+        raise ValueError(payload["type"])
+    (action,) = payload["actions"]
+    value = cast("dict[str, Any]", json.loads(action["value"]))
+    press = Press(
+        team=str(payload["team"]["id"]),
+        member=str(payload["user"]["id"]),
+        approval_id=str(value["approval"]),
+        action_hash=str(value["hash"]),
+        verdict=_ACTIONS[action["action_id"]],
+        response_url=str(payload.get("response_url") or ""),
+    )
+    return press, str(payload["api_app_id"])
+
+
+def _is_slacks(settings: SlackSettings, scheme: str, host: str) -> bool:
+    # A test server on this machine speaks plain HTTP; its host must be named.
+    plain = host.startswith(("127.0.0.1:", "[::1]:"))
+    return host in settings.response_hosts and (scheme == "https" or plain)

@@ -1,0 +1,154 @@
+"""Web hooks: a signed POST to an address that somebody has given.
+
+Signed as the Standard Webhooks specification says, so that its libraries can check it:
+an HMAC over id, time and body, with the id the same at every try.
+"""
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Iterable
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import httpcore
+import msgspec
+from msgspec import Struct
+
+from perdure.base.secret import Secret
+from perdure.jobs.approval import Approval
+from perdure.jobs.outbox import Notice
+from perdure.notify.address import Allowed, CheckedBackend
+from perdure.notify.card import outcome_of
+from perdure.notify.desk import Desk
+
+TIMEOUT: Final = 15.0
+LONGEST_ANSWER: Final = 64 * 1024
+_PREFIX: Final = "whsec_"
+_GOOD: Final = range(200, 300)
+
+
+class WebhookSettings(Struct, frozen=True, kw_only=True):
+    """Where to post, and how to sign.
+
+    Attributes:
+        url: The receiver; HTTPS, unless `plain_http`.
+        secret: The key: base64, after `whsec_`.
+        networks: Networks that may be spoken to although they are not public: `("10.0.0.0/8",)`.
+        plain_http: Everybody on the way may read it: for receivers on this machine.
+    """
+
+    url: str
+    secret: Secret[str]
+    networks: tuple[str, ...] = ()
+    plain_http: bool = False
+
+
+class WebhookRefused(Exception):
+    """The receiver did not take it; `status` is its answer."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the web hook answered {status}")
+        self.status = status
+
+
+class WebhookChannel:
+    """Tells another program."""
+
+    def __init__(self, settings: WebhookSettings, desk: Desk, name: str = "webhook") -> None:
+        """Take the settings.
+
+        Raises:
+            ValueError: The URL is not one that we post to.
+        """
+        scheme = urlsplit(settings.url).scheme
+        if scheme != "https" and not (scheme == "http" and settings.plain_http):
+            raise ValueError(f"a web hook is posted to https://…, not to {scheme}://…")
+        self.name = name
+        self._settings = settings
+        self._desk = desk
+
+    async def deliver(self, notice: Notice, approval: Approval | None) -> str:
+        """Post it.
+
+        Raises:
+            WebhookRefused: The answer is not 2xx; a redirect is not followed.
+            Forbidden: The address is not one that we speak to.
+            httpcore.NetworkError, httpcore.TimeoutException: It could not be reached.
+        """
+        body = msgspec.json.encode(_event(notice, approval))
+        time = str(int(await self._desk.now()))
+        headers = {
+            "content-type": "application/json",
+            "user-agent": "perdure",
+            "webhook-id": notice.id,
+            "webhook-timestamp": time,
+            "webhook-signature": sign(self._settings.secret, notice.id, time, body),
+        }
+        await self._post(body, headers)
+        return notice.id
+
+    async def _post(self, body: bytes, headers: dict[str, str]) -> None:
+        backend = CheckedBackend(Allowed(self._settings.networks))
+        timeout = dict.fromkeys(("connect", "read", "write", "pool"), TIMEOUT)
+        async with (
+            httpcore.AsyncConnectionPool(network_backend=backend) as pool,
+            pool.stream(
+                "POST",
+                self._settings.url,
+                headers=[*headers.items()],
+                content=body,
+                extensions={"timeout": timeout},
+            ) as answer,
+        ):
+            await _drain(answer)
+            if answer.status not in _GOOD:
+                raise WebhookRefused(answer.status)
+
+
+async def _drain(answer: httpcore.Response) -> None:
+    """Read an answer up to a limit; what it says is nobody's business."""
+    read = 0
+    async for part in answer.aiter_stream():
+        read += len(part)
+        if read > LONGEST_ANSWER:
+            return
+
+
+def _event(notice: Notice, approval: Approval | None) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "id": notice.id,
+        "type": notice.kind.value,
+        "tenant": notice.tenant,
+        "job": notice.job_id,
+        "data": msgspec.Raw(notice.data),
+    }
+    if approval is not None:
+        told["approval"] = {
+            "id": approval.id,
+            "title": approval.title,
+            "step": approval.step,
+            "risk": str(approval.risk),
+            "state": approval.state.value,
+            "outcome": outcome_of(approval),
+            "action_hash": approval.action.hash,
+            "arguments": msgspec.Raw(approval.shown),
+            "expires_at": approval.expires_at,
+        }
+    return told
+
+
+def sign(secret: Secret[str], id: str, time: str, body: bytes) -> str:
+    """Sign a message."""
+    key = base64.b64decode(secret.reveal().removeprefix(_PREFIX))
+    signed = hmac.new(key, b".".join((id.encode(), time.encode(), body)), hashlib.sha256)
+    return "v1," + base64.b64encode(signed.digest()).decode()
+
+
+def is_signed(
+    secrets: Iterable[Secret[str]], id: str, time: str, body: bytes, signatures: str
+) -> bool:
+    """Tell whether one of some signatures was made with one of some keys; for receivers."""
+    made = [sign(secret, id, time, body) for secret in secrets]
+    given = [each.encode() for each in signatures.split()]
+    return any(hmac.compare_digest(one.encode(), other) for one in made for other in given)

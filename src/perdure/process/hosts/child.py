@@ -1,0 +1,155 @@
+"""The inside of a child OS process: a loop, a runtime, and the wire to the parent.
+
+It ends when the parent says so, and when the parent is gone: nothing is ever left behind.
+"""
+
+import asyncio
+import ctypes
+import gc
+import io
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from multiprocessing import spawn
+from typing import Any
+
+from perdure.base.errors import HostDown
+from perdure.process.event import ExitResult
+from perdure.process.hosts import signals
+from perdure.process.hosts.far_host import FarHost
+from perdure.process.hosts.log_relay import LogRelay
+from perdure.process.hosts.node import Node
+from perdure.process.hosts.portable import MISSING
+from perdure.process.hosts.replica_entries import ReplicaEntries
+from perdure.process.hosts.replica_names import ReplicaNames
+from perdure.process.hosts.socket_wire import SocketWire
+from perdure.process.run import close_loop
+from perdure.process.runtime import Runtime
+
+_QUEUE_SIZE = 65_536  # signals that may wait on the way to the parent
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_GONE = 1  # the status of a child whose parent is gone
+
+
+def main(
+    fd: int,
+    make_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+    make_runtime: Callable[[asyncio.AbstractEventLoop], Runtime] = lambda _: Runtime(),
+) -> None:
+    """Be a worker until the parent says otherwise."""
+    _die_with_parent()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what is printed is seen at once, by lines
+    # Handlers, not SIG_IGN, which the programs that a process starts would inherit.
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides
+        signal.signal(number, lambda *_: None)
+    os.set_inheritable(fd, False)
+    sock = socket.socket(fileno=fd)
+    gc.collect()
+    gc.freeze()  # what is imported is never garbage: do not look at it again and again
+    loop = make_loop()
+    try:
+        loop.run_until_complete(_live(sock, make_runtime(loop)))
+    finally:
+        close_loop(loop, 1.0)
+    logging.shutdown()
+
+
+def _die_with_parent() -> None:
+    """Ask the system to kill us when the parent dies, should our own loop be blocked then."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        if os.getppid() == 1:
+            os._exit(_GONE)
+
+
+async def _live(sock: socket.socket, runtime: Runtime) -> None:
+    worker = ChildWorker(asyncio.get_running_loop(), sock, runtime)
+    timeout = await worker.stop_asked
+    await worker.runtime.stop(timeout)
+    worker.close()
+
+
+class MainModule:
+    """The main module of the program, imported when something of it is first needed."""
+
+    def __init__(self, preparation: Mapping[str, Any]) -> None:
+        self._main = {key: preparation[key] for key in preparation if key.startswith("init_main")}
+        spawn.prepare({key: preparation[key] for key in preparation if key not in self._main})  # pyright: ignore[reportUnknownMemberType]
+
+    def load(self) -> bool:
+        """Import it, under another name, as `multiprocessing` does; tell whether that is new."""
+        main, self._main = self._main, {}
+        spawn.prepare(main)  # pyright: ignore[reportUnknownMemberType]
+        return bool(main)
+
+
+class ChildWorker:
+    """The worker, inside."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        runtime: Runtime,
+    ) -> None:
+        self.stop_asked: asyncio.Future[float] = loop.create_future()
+        self.runtime = runtime
+        self.runtime.open(loop)
+        self.node = Node(self.runtime)
+        self.wire = SocketWire(self.node, sock, "the parent", _QUEUE_SIZE)
+        self.wire.is_home = True
+        self.wire.on_closed = _parent_is_gone
+        self.node.home = self.wire
+        self.node.handlers |= {
+            signals.Begin: lambda _, told: self.open(told),
+            signals.Stop: self._on_stop,
+            signals.Ping: lambda wire, told: wire.post(signals.Pong(told.number)),
+        }
+
+    def open(self, begin: signals.Begin) -> None:
+        """Become what the parent says."""
+        runtime, node = self.runtime, self.node
+        runtime.use(begin.settings)
+        runtime.host_name = begin.worker
+        runtime.names = names = ReplicaNames(self.wire, begin.names)
+        runtime.entries = ReplicaEntries(begin.entries, self.wire)
+        self._host = begin.host
+        self._on_hosts(begin.hosts)
+        node.handlers |= {
+            signals.Hosts: lambda _, told: self._on_hosts(told.names),
+            signals.NameGiven: lambda _, told: names.given(told.name, told.pid),
+            signals.NameGone: lambda _, told: names.gone(told.name),
+        }
+        main_module = MainModule(begin.preparation)
+        MISSING.append(main_module.load)
+        self.wire.post(signals.Ready())
+        root = logging.getLogger()
+        if not root.handlers:
+            root.addHandler(LogRelay(self.wire))
+
+    def _on_hosts(self, names: list[str]) -> None:
+        self.runtime.hosts.clear()
+        self.runtime.hosts.update({name: FarHost(name, self.node) for name in names})
+
+    def _on_stop(self, _: object, told: signals.Stop) -> None:
+        if not self.stop_asked.done():
+            self.stop_asked.set_result(told.timeout)
+
+    def close(self) -> None:
+        """Say goodbye when all has been said."""
+        self.wire.on_closed = lambda: None
+        down = ExitResult(None, HostDown(self._host, self.runtime.host_name, "it was stopped"))
+        for stand_in in tuple(self.node.stand_ins.values()):
+            stand_in.end(down)
+        self.wire.say_last(signals.Stopped())
+        self.runtime.close()
+
+
+def _parent_is_gone() -> None:
+    """End at once: nobody is left who could want anything."""
+    os._exit(_GONE)

@@ -1,0 +1,131 @@
+"""A worker that is a thread of this program, with a loop of its own."""
+
+import asyncio
+import logging
+import threading
+
+from perdure.base.errors import HostDown
+from perdure.process.event import ExitResult
+from perdure.process.hosts import signals
+from perdure.process.hosts.first_node import FirstNode
+from perdure.process.hosts.node import Node
+from perdure.process.hosts.shared import share
+from perdure.process.hosts.worker import OnDown, OnReady, Plan
+from perdure.process.run import close_loop
+from perdure.process.runtime import Runtime
+
+_log = logging.getLogger("perdure.host")
+
+_JOIN = 1.0  # seconds that a thread gets to end when its loop has said goodbye
+
+
+class ThreadWorker:
+    """One thread of a host."""
+
+    def __init__(
+        self, first: FirstNode, plan: Plan, label: str, on_ready: OnReady, on_down: OnDown
+    ) -> None:
+        self.label = label
+        self.load = 0
+        self.ready = False
+        self.sacrificed = False
+        self._plan = plan
+        self._first = first
+        self._on_ready = on_ready
+        self._on_down = on_down
+        self._opened = threading.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._down = False
+        self._thread = threading.Thread(target=self._run, name=label, daemon=True)
+
+    def begin(self) -> None:
+        """Start the thread, and wait the moment until it has a loop."""
+        share(self._first.runtime)
+        self._thread.start()
+        self._opened.wait()
+        self.wire = self._first.hub.between(self._first, self.node)
+        self._first.workers[self.wire] = self
+        self.ready = True
+        self._on_ready(self)
+
+    def stop(self, timeout: float) -> None:
+        """Let it end its processes; if its loop is blocked, nobody waits for ever."""
+        self.wire.post(signals.Stop(timeout))
+        settings = self._first.runtime.settings
+        patience = timeout + settings.abandon_after + _JOIN
+        self._timer = self._first.runtime.loop.call_later(patience, self.destroy, "it is blocked")
+
+    def destroy(self, cause: str) -> None:
+        """Give it up: a thread cannot be killed."""
+        if not self._down:
+            _log.warning("the thread %s does not end (%s) and is abandoned", self.label, cause)
+            self._is_down(cause)
+
+    def on_stopped(self) -> None:
+        """Take note that its loop has ended all processes."""
+        self._thread.join(_JOIN)
+        self._is_down(None)
+
+    def _is_down(self, cause: str | None) -> None:
+        if self._down:
+            return
+        self._down = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._first.workers.pop(self.wire, None)
+        reason = HostDown(self._plan.host, self.label, cause or "it was stopped")
+        self._first.lose(self.wire, reason)
+        self._first.hub.leave(self.node)
+        self._on_down(self, cause)
+
+    # In the thread
+
+    def make_loop(self) -> asyncio.AbstractEventLoop:
+        """Make the loop of the thread."""
+        return asyncio.new_event_loop()
+
+    def make_runtime(self) -> Runtime:
+        """Make the runtime of the thread."""
+        first = self._first.runtime
+        return Runtime(first.settings, clock=first.clock)
+
+    def _run(self) -> None:
+        first, runtime = self._first.runtime, self.make_runtime()
+        runtime.host_name = self._plan.host
+        runtime.names, runtime.entries, runtime.hosts = first.names, first.entries, first.hosts
+        loop = self.make_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(self._live(runtime))
+        finally:
+            close_loop(loop, runtime.settings.abandon_after)
+            asyncio.set_event_loop(None)
+
+    async def _live(self, runtime: Runtime) -> None:
+        loop = asyncio.get_running_loop()
+        runtime.open(loop)
+        share(runtime)
+        self.node = node = Node(runtime)
+        hub = self._first.hub
+        hub.join(node)
+        node.home = hub.between(node, self._first)
+        asked: asyncio.Future[float] = loop.create_future()
+
+        def on_stop(_: object, told: signals.Stop) -> None:
+            if not asked.done():
+                asked.set_result(told.timeout)
+
+        node.handlers[signals.Stop] = on_stop
+        self._opened.set()
+        try:
+            await runtime.stop(await asked)
+        finally:
+            _end_stand_ins(node)
+            runtime.close()
+            node.home.post(signals.Stopped())
+
+
+def _end_stand_ins(node: Node) -> None:
+    """Disarm what stands in for others: this loop ends."""
+    for stand_in in tuple(node.stand_ins.values()):
+        stand_in.end(ExitResult(None, HostDown(node.runtime.host_name, "this", "it was stopped")))

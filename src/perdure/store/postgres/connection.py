@@ -1,0 +1,135 @@
+"""A connection to the server: how it is opened, and what its errors mean."""
+
+import re
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from perdure.base.errors import (
+    IllegalTransition,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnreachable,
+    Unstorable,
+)
+
+Pg = psycopg.Connection[tuple[Any, ...]]
+
+_OLDEST: Final = 140000
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+# A connection that hangs must not hold its locks for ever, and nobody may wait for ever.
+_SESSION: Final = {
+    "statement_timeout": "30s",
+    "lock_timeout": "10s",
+    "idle_in_transaction_session_timeout": "10s",
+}
+# Every statement of ours finds few rows by their keys. The planner would not know it:
+# tables that were empty a moment ago look cheap to scan until they are counted again.
+_PLANNER: Final = {
+    "enable_seqscan": "off",
+    "enable_mergejoin": "off",
+    "enable_hashjoin": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
+_NETWORK: Final = {
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+    "application_name": "perdure",
+}
+
+
+class Target:
+    """Where to connect, and how: what a URL says.
+
+    Raises:
+        StoreError: The URL cannot be used.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        self.schema = options.pop("schema", "perdure")
+        self.pooled = options.pop("pgbouncer", "0") == "1"
+        if not _SCHEMA.fullmatch(self.schema):
+            raise StoreError(f"{self.schema!r} is no name for a schema: use a-z, 0-9 and _")
+        try:
+            self._given = conninfo_to_dict(urlunsplit(parts._replace(query=urlencode(options))))
+        except psycopg.Error as error:
+            raise StoreError(f"the URL of the database cannot be read: {error}") from None
+
+    def __str__(self) -> str:
+        """Name the server without any secret."""
+        host = self._given.get("host", "localhost")
+        return f"PostgreSQL {self._given.get('dbname', '')!r} at {host}"
+
+    def connect(self) -> Pg:
+        """Open a connection, in which every statement is its own transaction unless begun.
+
+        Raises:
+            StoreUnreachable: It does not answer, or refuses.
+            StoreError: It is too old.
+        """
+        try:
+            connection = psycopg.connect(self._spelled(), autocommit=True)
+        except psycopg.Error as error:
+            raise StoreUnreachable(f"{self} cannot be reached: {str(error).strip()}") from None
+        # A pooler gives each transaction another session: nothing may be left in one.
+        connection.prepare_threshold = None if self.pooled else 0
+        if connection.info.server_version < _OLDEST:
+            connection.close()
+            raise StoreError(f"{self} is older than version 14, the oldest that perdure can use")
+        return connection
+
+    def _spelled(self) -> str:
+        """Spell the whole target for libpq; what the URL says stands over what we would say."""
+        ours: dict[str, Any] = dict(_NETWORK)
+        if not self.pooled:
+            ours["options"] = self._session_options()
+        return make_conninfo("", **(ours | self._given))
+
+    def _session_options(self) -> str:
+        settings = {**_SESSION, **_PLANNER, "search_path": self.schema}
+        return " ".join(f"-c {name}={value}" for name, value in settings.items())
+
+    def local_settings(self) -> list[bytes]:
+        """Spell the settings for one transaction, where a pooler forbids those of a session."""
+        if not self.pooled:
+            return []
+        settings = {**_SESSION, "search_path": self.schema}
+        return [f"SET LOCAL {name} = '{value}'".encode() for name, value in settings.items()]
+
+
+def translate(error: psycopg.Error, target: Target) -> Exception:
+    """Say what an error of PostgreSQL means, and what to do."""
+    text = (error.diag.message_primary or str(error)).strip()
+    match error:
+        case errors.DiskFull() | errors.OutOfMemory():
+            return StoreFull(f"{target} has no room left: {text}; what was acknowledged is safe")
+        case errors.ReadOnlySqlTransaction():
+            return StoreReadOnly(f"{target} cannot be written: {text}; is it a standby?")
+        case psycopg.IntegrityError():
+            return IllegalTransition(text)
+        case psycopg.DataError():
+            return Unstorable(f"{target} cannot keep this: {text}")
+        case psycopg.OperationalError():
+            return StoreUnreachable(f"{target} does not answer: {text}")
+        case _:
+            return StoreError(f"{target} refuses: {text}")
+
+
+def is_lost(error: psycopg.Error, connection: Pg) -> bool:
+    """Tell whether the connection is gone, so that nobody knows what the server still did."""
+    return connection.closed or connection.broken or isinstance(error, errors.AdminShutdown)
+
+
+def is_passing(error: psycopg.Error) -> bool:
+    """Tell whether others were in the way: nothing was done, so try again."""
+    passing = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
+    return isinstance(error, passing)

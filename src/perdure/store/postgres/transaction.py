@@ -1,0 +1,183 @@
+"""Transactions that happen exactly once, over connections that may break at any moment.
+
+Each one sets its number in this connection's row of the table `op`.
+If the answer to a commit is lost, the row tells whether it happened:
+it is locked first, so that a commit that is still under way is waited for.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from typing import Any, Final, TypeVar
+from uuid import uuid4
+
+import psycopg
+
+from perdure.base.backoff import Retry
+from perdure.base.errors import StoreUnreachable
+from perdure.store.postgres.connection import Pg, Target, is_lost, is_passing
+from perdure.store.postgres.session import STATEMENTS, PgSession
+
+T = TypeVar("T")
+Statement = tuple[bytes, Mapping[str, Any]]
+
+# How long a server that has gone is waited for: it may be starting anew.
+_OUTAGE: Final = Retry(attempts=40, first="50ms", most="1s", jitter=0.5)
+# How often to try again when others were in the way.
+_OTHERS: Final = Retry(attempts=10, first="5ms", most="200ms", jitter=0.5)
+
+
+class Transactions:
+    """A connection, and the way back when it is lost."""
+
+    def __init__(self, target: Target, suspects: set[tuple[str, int]]) -> None:
+        self._target = target
+        self._suspects = suspects
+        self._lane = uuid4().hex
+        self._number = 0
+        self._session: PgSession | None = None
+
+    def open(self, pg: Pg) -> None:
+        """Use this connection from now on."""
+        self._session = PgSession(pg, self._suspects)
+        self.aside([(STATEMENTS["begin_op"], {"lane": self._lane})])
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        if self._session is not None:
+            with suppress(psycopg.Error):  # if not now, it is forgotten after a day
+                self.aside([(STATEMENTS["end_op"], {"lane": self._lane})])
+            self._session.pg.close()
+
+    @property
+    def session(self) -> PgSession:
+        """The connection, opened again if it was lost.
+
+        Raises:
+            StoreUnreachable: The server does not come back.
+        """
+        if self._session is None or self._session.pg.closed or self._session.pg.broken:
+            self.open(self._connect_again())
+        assert self._session is not None
+        return self._session
+
+    def run(self, work: Callable[[PgSession], T]) -> T:
+        """Do some work in one transaction, exactly once.
+
+        Raises:
+            StoreUnreachable: The server does not come back; whether it happened is unknown
+                only if it went away at the commit.
+            psycopg.Error: The server refuses it; nothing was done.
+        """
+        failures = 0
+        while True:
+            results: list[T] = []
+            try:
+                self._attempt(work, results)
+            except psycopg.Error as error:
+                failures += 1
+                if self._happened_after(error, failures):
+                    return results[0]
+            else:
+                return results[0]
+
+    def statement(self, statement: bytes, values: Mapping[str, Any]) -> Sequence[Any] | None:
+        """Do a single statement that notes its number itself.
+
+        Returns:
+            Its rows; None if it happened, but its answer was lost.
+        """
+        failures = 0
+        while True:
+            self._number += 1
+            try:
+                marked = {**values, "lane": self._lane, "no": self._number}
+                return self.session.pg.execute(statement, marked).fetchall()
+            except psycopg.Error as error:
+                failures += 1
+                if self._happened_after(error, failures):
+                    return None
+
+    def aside(self, statements: Sequence[Statement]) -> None:
+        """Do statements whose loss does no harm: nobody waits for the disk."""
+        pg = self.session.pg
+        with self.in_one_go(pg):
+            pg.execute(b"BEGIN")
+            self._localise(pg)
+            pg.execute(b"SET LOCAL synchronous_commit = off")
+            for text, values in statements:
+                pg.execute(text, values)
+            pg.execute(b"COMMIT")
+
+    def _attempt(self, work: Callable[[PgSession], T], results: list[T]) -> None:
+        session = self.session
+        session.moment = None
+        session.asides.clear()
+        self._number += 1
+        session.pg.execute(b"BEGIN")
+        try:
+            self._localise(session.pg)
+            results.append(work(session))
+            with self.in_one_go(session.pg):
+                session.run("set_op", lane=self._lane, no=self._number)
+                session.pg.execute(b"COMMIT")
+        except BaseException:
+            with suppress(psycopg.Error):  # a lost connection has nothing to roll back
+                session.pg.execute(b"ROLLBACK")
+            raise
+
+    def _localise(self, pg: Pg) -> None:
+        for setting in self._target.local_settings():
+            pg.execute(setting)
+
+    def in_one_go(self, pg: Pg) -> Any:
+        """Send statements without waiting for the answer to each; their row counts are unknown."""
+        if self._target.pooled or not psycopg.Pipeline.is_supported():
+            return nullcontext()
+        return pg.pipeline()
+
+    def _happened_after(self, error: psycopg.Error, failures: int) -> bool:
+        """Tell whether the transaction happened in spite of the error; if not, try it again.
+
+        Raises:
+            psycopg.Error: The server refuses it.
+            StoreUnreachable: The server does not come back.
+        """
+        assert self._session is not None
+        if is_lost(error, self._session.pg):
+            self._session.pg.close()
+            found = self._last_number()
+            if found is not None and found[0] == self._number:
+                return True
+        elif not is_passing(error):
+            raise error
+        if failures >= _OTHERS.attempts:
+            raise error
+        threading.Event().wait(_OTHERS.delay(failures))
+        return False
+
+    def _last_number(self) -> Any:
+        """Look up the last transaction that happened; waits for one that is still under way."""
+        failures = 0
+        while True:
+            try:
+                pg = self.session.pg
+                with pg.transaction():
+                    self._localise(pg)
+                    return pg.execute(STATEMENTS["last_op"], {"lane": self._lane}).fetchone()
+            except psycopg.Error as error:
+                failures += 1
+                if failures >= _OTHERS.attempts:
+                    raise StoreUnreachable(f"{self._target} does not answer: {error}") from error
+                threading.Event().wait(_OTHERS.delay(failures))
+
+    def _connect_again(self) -> Pg:
+        failures = 0
+        while True:
+            try:
+                return self._target.connect()
+            except StoreUnreachable:
+                failures += 1
+                if failures >= _OUTAGE.attempts:
+                    raise
+                threading.Event().wait(_OUTAGE.delay(failures))

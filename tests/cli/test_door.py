@@ -1,0 +1,102 @@
+"""The socket of a running `perdure up`: private, read-only, bounded."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from perdure.base.errors import ProcError
+from perdure.cli import door
+from perdure.cli.door import ask, open_door, runtime_folder, socket_of
+
+
+def test_a_folder_that_others_can_enter_is_refused(private: Path) -> None:
+    (private / "perdure").mkdir(mode=0o755)
+
+    with pytest.raises(ProcError, match="is not private"):
+        runtime_folder({"XDG_RUNTIME_DIR": str(private)})
+
+
+def test_a_link_instead_of_a_folder_is_refused(private: Path) -> None:
+    (private / "elsewhere").mkdir(mode=0o700)
+    (private / "perdure").symlink_to(private / "elsewhere")
+
+    with pytest.raises(ProcError, match="is not private"):
+        runtime_folder({"XDG_RUNTIME_DIR": str(private)})
+
+
+def test_without_a_folder_of_the_system_the_temporary_one_is_used(
+    private: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door.tempfile, "gettempdir", lambda: str(private))
+
+    assert runtime_folder({}) == private / f"perdure-{os.getuid()}"
+
+
+def test_each_folder_has_a_socket_of_its_own(private: Path) -> None:
+    assert socket_of(Path("a"), private) == socket_of(Path("b/../a"), private)
+    assert socket_of(Path("a"), private) != socket_of(Path("b"), private)
+
+
+async def test_a_question_is_answered(private: Path) -> None:
+    path = private / "s.sock"
+    async with open_door(path, lambda: b'{"a": 1}'):
+        assert await asyncio.to_thread(ask, path) == {"a": 1}
+
+    assert ask(path) is None
+
+
+@pytest.mark.parametrize("question", [b"kill\n", b"x" * 10_000, b"\n"])
+async def test_another_question_is_not(question: bytes, private: Path) -> None:
+    path = private / "s.sock"
+    async with open_door(path, lambda: b'{"a": 1}'):
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(question)
+        assert await _read_all(reader) == b""
+        writer.close()
+
+
+async def test_one_asker_too_many_is_turned_away(private: Path) -> None:
+    path = private / "s.sock"
+    async with open_door(path, lambda: b"{}"):
+        waiting = [await asyncio.open_unix_connection(path) for _ in range(door.MOST_ASKERS)]
+        reader, writer = await asyncio.open_unix_connection(path)
+        assert await _read_all(reader) == b""
+        for _, each in waiting:
+            each.close()
+        writer.close()
+
+
+async def test_who_asks_too_slowly_is_left(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "PATIENCE", 0.01)
+    path = private / "s.sock"
+    async with open_door(path, lambda: b"{}"):
+        reader, writer = await asyncio.open_unix_connection(path)
+        assert await _read_all(reader) == b""
+        writer.close()
+
+
+async def test_an_answer_that_cannot_be_understood_is_told(private: Path) -> None:
+    path = private / "s.sock"
+    async with open_door(path, lambda: b"nonsense"):
+        with pytest.raises(ProcError, match="it runs, but its answer cannot be understood"):
+            await asyncio.to_thread(ask, path)
+
+
+async def test_an_answer_that_fails_is_logged_and_hurts_nobody(
+    private: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = private / "s.sock"
+    async with open_door(path, lambda: bytes(1 // 0)):
+        with pytest.raises(ProcError):
+            await asyncio.to_thread(ask, path)
+
+    assert caplog.messages == ["a question cannot be answered"]
+
+
+async def _read_all(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read()
+    except ConnectionError:  # it closed while more was on its way
+        return b""

@@ -1,0 +1,44 @@
+"""The picture of a tree: bounded, and drawn for people."""
+
+from perdure import load_entries, process, sleep, tree
+from perdure.cli import picture
+from perdure.cli.picture import draw, lines
+from perdure.testing import simulated
+
+
+async def rest() -> None:
+    await sleep("1h")
+
+
+async def chain(length: int) -> None:
+    if length:
+        process.spawn_linked(chain, length - 1)
+    await sleep("1h")
+
+
+@simulated
+async def test_a_long_chain_is_cut_and_what_is_left_out_is_counted() -> None:
+    process.spawn(chain, 5_000)
+    await sleep("1s")
+
+    drawn = draw("here", load_entries(), tree())
+
+    depth, node = 0, drawn["roots"][0]
+    while node["children"]:
+        depth, node = depth + 1, node["children"][0]
+    assert depth == picture.DEEPEST
+    assert node["left_out"] == 1
+    assert list(lines(drawn))[-1].strip() == "└─ … 1 more"
+
+
+@simulated
+async def test_of_many_processes_the_first_are_drawn_and_the_others_counted() -> None:
+    for _ in range(picture.MOST_NODES + 10):
+        process.spawn(rest)
+
+    drawn = draw("here", load_entries(), tree())
+
+    [root] = drawn["roots"]
+    assert len(root["children"]) == picture.MOST_NODES - 1
+    assert root["left_out"] == 11
+    assert len(list(lines(drawn))) == picture.MOST_NODES + 2

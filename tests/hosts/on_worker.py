@@ -1,0 +1,132 @@
+"""Run the bodies of `@simulated` tests on a worker of a host: in a thread, or in an OS process.
+
+`PERDURE_TEST_HOST=threads scripts/test tests/process tests/otp` runs the behaviour suites of the
+kernel and of the OTP layer in a thread, `PERDURE_TEST_HOST=os` in a child OS process.
+What cannot hold there is skipped, each with its reason.
+"""
+
+import functools
+import os
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure.base.settings import Settings
+from perdure.process import run as running
+from perdure.process.birth import make_coroutine
+from perdure.process.current import current
+from perdure.process.event import ExitResult
+from perdure.process.hosts import signals
+from perdure.process.hosts.first_node import FirstNode, first_node_of
+from perdure.process.hosts.thread_worker import ThreadWorker
+from perdure.process.hosts.worker import Plan
+from perdure.process.runtime import Runtime
+from perdure.process.spawner import joined
+from perdure.testing import simulation
+from tests.hosts.virtual_child import VirtualProgram
+
+KIND = os.environ.get("PERDURE_TEST_HOST", "inline")
+
+_PLAN = Plan("worker", 65_536, None, None)
+_PATIENCE = 50.0
+
+
+def install() -> None:
+    """Put the body of every simulation on a worker, if the environment says so."""
+    if KIND == "threads":
+        simulation.run_in = _run_in_thread
+    elif KIND == "os":
+        simulation.simulate = _simulate_in_child
+
+
+# A thread: a worker whose loop and runtime are those of the simulation
+
+
+class _Worker(ThreadWorker):
+    def __init__(self, first: FirstNode, runtime: Runtime, loop: Any, ended: Any) -> None:
+        super().__init__(first, _PLAN, "worker.1", lambda _: None, lambda *_: None)
+        self._given = runtime, loop
+        self._ended = ended
+
+    def make_runtime(self) -> Runtime:
+        return self._given[0]
+
+    def make_loop(self) -> Any:
+        return self._given[1]
+
+    def _run(self) -> None:
+        try:
+            super()._run()
+        except BaseException as error:  # noqa: BLE001 - raised in the test
+            self._ended(error)
+        else:
+            self._ended(None)
+
+
+def _run_in_thread(runtime: Runtime, main: Any, args: tuple[Any, ...], make_loop: Any) -> Any:
+    """Run `main` on a worker; give its value or raise its error, as `run_in` does."""
+    running.check_function(main, "run")
+
+    async def first() -> ExitResult:
+        me = current()
+        node, loop = first_node_of(me.runtime), me.loop
+        ended: Any = loop.create_future()
+
+        def on_end(error: BaseException | None) -> None:
+            loop.call_soon_threadsafe(ended.set_result, error)
+
+        worker = _Worker(node, runtime, make_loop(), on_end)
+        worker.begin()
+        process = runtime.kind(runtime, main, args, make_coroutine(main, args), None, {})
+        runtime.root = process
+        worker.wire.post(signals.Start(process))
+        stand_in = node.meet(process.pid, worker.wire, full=True)
+        await joined(stand_in)
+        worker.stop(runtime.settings.stop_timeout)
+        error = await ended
+        if error is not None:
+            raise error
+        assert process.outcome is not None
+        return process.outcome
+
+    outcome = perdure.run(first)
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.value
+
+
+# An OS process: one for all tests, whose loop and runtime are set anew for each
+
+
+@functools.cache
+def _program() -> VirtualProgram:
+    return VirtualProgram()
+
+
+def _simulate_in_child(
+    main: Callable[..., Any],
+    *args: Any,
+    seed: int | None = None,
+    settings: Settings | None = None,
+    patience: float = 0.0,
+) -> Any:
+    call = _named(main, args)
+    return _program().run(call, seed, settings, patience)
+
+
+def _named(main: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Name a test by its module: its body is what `simulated` has wrapped."""
+    function, keywords = main, {}
+    if isinstance(main, functools.partial):
+        function, args, keywords = main.func, (*main.args, *args), main.keywords
+    name, module = function.__qualname__, function.__module__
+    if "<locals>" in name:
+        pytest.skip("its code is local to a function: it cannot cross to another OS process")
+    try:
+        pickle.dumps((args, keywords))
+    except Exception as error:  # noqa: BLE001
+        pytest.skip(f"its arguments cannot cross to another OS process: {error}")
+    return module, name, args, keywords

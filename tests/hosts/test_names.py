@@ -1,0 +1,66 @@
+"""Names are those of the whole program, on whichever host."""
+
+import pytest
+
+from perdure import NameTaken, process
+from perdure.process import Exit
+from tests.hosts import work
+from tests.hosts.hosted import event_of, on_every_host
+
+
+@on_every_host
+async def test_a_name_taken_by_a_worker_is_known_at_home(host: str) -> None:
+    name = f"taken-{host}"
+    pid = process.spawn_monitored(work.take_name, name, process.self_pid(), host=host)
+    assert (await process.inbox().receive()).payload is True
+    assert process.whereis(name) is pid
+    with pytest.raises(NameTaken) as raised:
+        process.register(name)
+    assert raised.value.pid is pid
+    process.send(name, "end")
+    await event_of(Exit)
+    assert process.whereis(name) is None
+
+
+@on_every_host
+async def test_a_worker_cannot_take_a_name_that_is_held(host: str) -> None:
+    name = f"held-{host}"
+    process.register(name)
+    process.spawn_monitored(work.take_name, name, process.self_pid(), host=host)
+    error = (await event_of(Exit)).result.error
+    assert isinstance(error, NameTaken)
+    assert error.pid is process.self_pid()
+    process.unregister(name)
+
+
+@on_every_host
+async def test_who_hears_of_a_death_finds_the_name_free(host: str) -> None:
+    name = f"free-{host}"
+    for _ in range(20):
+        pid = process.spawn_monitored(work.take_name, name, process.self_pid(), host=host)
+        await process.inbox().receive()
+        process.kill(pid)
+        await event_of(Exit)
+        assert process.whereis(name) is None
+
+
+@on_every_host
+async def test_a_worker_sends_by_name(host: str) -> None:
+    name = f"by-name-{host}"
+    process.register(name)
+    process.spawn_monitored(work.send_by_name, name, 7, host=host)
+    assert (await event_of(Exit)).result.value is True
+    assert (await process.inbox().receive()).payload == 7
+    process.unregister(name)
+
+
+@on_every_host
+async def test_a_name_is_freed_by_another(host: str) -> None:
+    name = f"freed-{host}"
+    pid = process.spawn(work.take_name, name, process.self_pid(), host=host)
+    await process.inbox().receive()
+    assert process.unregister(name) is True
+    assert process.unregister(name) is False
+    process.register(name)
+    process.unregister(name)
+    process.kill(pid)

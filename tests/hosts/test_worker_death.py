@@ -1,0 +1,160 @@
+"""Death of OS workers: whoever is tied to a process there is told once, with the cause."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure import HostDown, Killed, ProcessHost, SpawnError, Supervisor, child, process
+from perdure.process import Exit, LinkDown
+from tests.hosts import work
+from tests.hosts.hosted import event_of
+
+ROOT = Path(__file__).parent.parent.parent
+PATIENCE = 30.0
+
+
+def program(case: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make a test of a whole program."""
+
+    def test() -> None:
+        perdure.run(case)
+
+    test.__name__, test.__doc__, test.__module__ = case.__name__, case.__doc__, case.__module__
+    return test
+
+
+@pytest.mark.parametrize(
+    ("how", "args", "cause"),
+    [
+        (work.kill_own_os_process, (), "killed by signal 9 (SIGKILL)"),
+        (work.segfault, (), "killed by signal 11 (SIGSEGV)"),
+        (work.exit_os_process, (3,), "ended by itself with status 3"),
+    ],
+)
+def test_the_end_of_an_os_process_is_told_once_to_all_who_are_tied_to_its_processes(
+    how: Callable[..., Coroutine[Any, Any, None]], args: tuple[Any, ...], cause: str
+) -> None:
+    async def main() -> None:
+        process.set_options(trap_links=True)
+        async with ProcessHost("cpu", kind="os", workers=1):
+            bystander = process.spawn_linked_monitored(work.wait_for_ever, host="cpu")
+            culprit = process.spawn_monitored(how, *args, host="cpu")
+            events = [await process.events().receive() for _ in range(3)]
+            exits = {event.sender: event for event in events if isinstance(event, Exit)}
+            [down] = [event for event in events if isinstance(event, LinkDown)]
+            assert set(exits) == {bystander, culprit}
+            assert down.sender is bystander
+            for error in (down.error, *(ended.result.error for ended in exits.values())):
+                assert isinstance(error, HostDown)
+                assert cause in error.cause
+            process.spawn_monitored(work.double, 2, host="cpu")  # a new worker is there
+            assert (await event_of(Exit)).result.value == 4
+            assert len(process.events()) == 0
+
+    perdure.run(main)
+
+
+@program
+async def test_a_worker_whose_loop_is_blocked_is_ended() -> None:
+    async with ProcessHost("cpu", kind="os", workers=1, blocked_after="300ms"):
+        process.spawn_monitored(work.block, host="cpu")
+        error = (await event_of(Exit)).result.error
+        assert isinstance(error, HostDown)
+        assert "blocked for 0.3 s" in error.cause
+
+
+@program
+async def test_a_kill_ends_a_dedicated_process_that_never_waits() -> None:
+    async with ProcessHost("cpu", kind="os", workers=1, dedicated=True, kill_after="50ms") as host:
+        pid = process.spawn_monitored(work.block_after, process.self_pid(), host="cpu")
+        await process.inbox().receive()
+        with pytest.raises(SpawnError, match="dedicated to one"):
+            process.spawn(work.wait_for_ever, host="cpu")
+        process.kill(pid)
+        assert isinstance((await event_of(Exit)).result.error, Killed)
+        assert host.running
+        while True:  # until the new worker is there
+            try:
+                process.spawn_monitored(work.double, 2, host="cpu")
+                break
+            except SpawnError:
+                await perdure.sleep("10ms")
+        assert (await event_of(Exit)).result.value == 4
+
+
+@program
+async def test_supervised_processes_are_restarted_on_a_new_worker() -> None:
+    children = [child(work.wait_for_ever, host="cpu", name=f"w{n}", id=n) for n in range(4)]
+    async with (
+        ProcessHost("cpu", kind="os", workers=1),
+        Supervisor(children, max_restarts=10),
+    ):
+        before = [process.pid_of(f"w{n}") for n in range(4)]
+        process.spawn_monitored(work.kill_own_os_process, host="cpu")
+        await event_of(Exit)
+        while None in (after := [process.whereis(f"w{n}") for n in range(4)]):
+            await perdure.sleep("10ms")
+        assert not set(before) & set(after)
+
+
+@program
+async def test_a_host_whose_workers_die_too_often_gives_up() -> None:
+    host = await ProcessHost("cpu", kind="os", workers=1, max_restarts=1).start()
+    process.monitor(host.pid)
+    for _ in range(2):
+        process.spawn(work.kill_own_os_process, host="cpu")
+        await perdure.sleep("50ms")
+    ended = await event_of(Exit)
+    assert isinstance(ended.result.error, HostDown)
+    assert "more than 1 workers died" in ended.result.error.cause
+    assert not host.running
+    with pytest.raises(SpawnError):
+        process.spawn(work.double, 1, host="cpu")
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@program
+async def test_a_stopped_host_leaves_no_descriptor_and_no_process() -> None:
+    async with ProcessHost("warm", kind="os", workers=1):
+        pass  # what is made once is made now
+    before = open_descriptors()
+    async with ProcessHost("cpu", kind="os", workers=2):
+        for _ in range(2):
+            process.spawn(work.os_pid, process.self_pid(), host="cpu")
+        children = [(await process.inbox().receive()).payload for _ in range(2)]
+    assert open_descriptors() == before
+    for each in children:
+        with pytest.raises(ProcessLookupError):
+            os.kill(each, 0)
+
+
+@pytest.mark.parametrize("code", ["wait_for_ever", "block"])
+def test_children_die_with_a_parent_that_is_killed(code: str) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-m", "tests.hosts.parent", code],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert parent.stdout is not None
+    children = [int(number) for number in parent.stdout.readline().split()]
+    assert len(children) == 2
+    watches = [os.pidfd_open(each) for each in children]
+    parent.send_signal(signal.SIGKILL)
+    parent.wait(PATIENCE)
+    parent.stdout.close()
+    for watch in watches:
+        assert select.select([watch], [], [], PATIENCE)[0], "a child lives on"
+        os.close(watch)

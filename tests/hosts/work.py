@@ -1,0 +1,247 @@
+"""What the processes of the cases run: functions of a module, as another OS process needs them."""
+
+import asyncio
+import atexit
+import ctypes
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from perdure import GenServer, Pid, process, sleep
+from perdure.process import Cancel, Message
+
+
+class Odd(Exception):
+    """Has an `__init__` that takes other arguments than it hands on."""
+
+    def __init__(self, number: int, why: str) -> None:
+        super().__init__(f"{number}: {why}")
+        self.number = number
+        self.why = why
+
+
+class Counter(GenServer):
+    """Adds what it is called with."""
+
+    async def init(self, first: int = 0) -> None:
+        self.count = first
+
+    async def handle_call(self, request: int, frm: object) -> int:
+        self.count += request
+        return self.count
+
+    async def handle_cast(self, request: int) -> None:
+        self.count += request
+
+
+async def double(number: int) -> int:
+    return 2 * number
+
+
+async def where() -> tuple[int, int]:
+    """Say in which OS process and thread it runs."""
+    return os.getpid(), asyncio.get_running_loop().__hash__()
+
+
+async def wait_for_ever() -> None:
+    await sleep(3600)
+
+
+async def echo() -> None:
+    """Send back what comes, with one's own pid."""
+    async for message in process.inbox():
+        assert message.sender is not None
+        process.send(message.sender, message.topic, message.payload, process.self_pid())
+
+
+async def until_told() -> str:
+    """End with the payload of the first message."""
+    message = await process.inbox().receive()
+    return message.payload
+
+
+async def until_cancelled() -> str:
+    while not isinstance(await process.events().receive(), Cancel):
+        pass
+    return "cancelled"
+
+
+async def cancelled_by() -> tuple[Any, Any, bool]:
+    """Say who asked for the end, why, and whether there is a limit."""
+    event = await process.events().receive()
+    assert isinstance(event, Cancel)
+    return event.sender, event.reason, event.deadline is not None
+
+
+async def fail_oddly() -> None:
+    raise Odd(7, "it had to be")
+
+
+async def fail(text: str = "boom") -> None:
+    raise ValueError(text)
+
+
+async def fail_when_told() -> None:
+    await process.inbox().receive()
+    raise ValueError("told")
+
+
+async def leave() -> None:
+    process.exit()
+
+
+async def collect(count: int) -> list[Any]:
+    return [(await process.inbox().receive()).payload for _ in range(count)]
+
+
+async def tell_events(to: Pid) -> None:
+    """Trap links, and report each event by its class and sender."""
+    process.set_options(trap_links=True)
+    process.send(to, "ready")
+    while True:
+        event = await process.events().receive()
+        process.send(to, "event", type(event).__name__, event.sender)
+
+
+async def link_to(pid: Pid, to: Pid) -> None:
+    """Link to a process, and tell when that is sure: the link went before the word."""
+    process.link(pid)
+    process.send(to, "linked", process.self_pid())
+    await sleep(3600)
+
+
+async def monitor_and_tell(pid: Pid, to: Pid) -> None:
+    process.monitor(pid)
+    process.send(to, "watching")
+    event = await process.events().receive()
+    process.send(to, "ended", event.sender, type(event.result.error).__name__)
+
+
+async def relay(to: Pid, count: int) -> None:
+    for number in range(count):
+        process.send(to, "number", number)
+    process.send(to, "done", process.self_pid())
+
+
+async def take_name(name: str, to: Pid) -> None:
+    process.register(name)
+    process.send(to, "named", process.whereis(name) is process.self_pid())
+    await process.inbox().receive()
+
+
+async def send_by_name(name: str, value: object) -> bool:
+    return process.send(name, "by-name", value)
+
+
+async def answer_requests() -> None:
+    """Answer each request with its body and whether the sender is known."""
+    async for request in process.requests():
+        request.reply([request.body, request.sender])
+
+
+async def never_answer() -> None:
+    await process.requests().receive()
+    await sleep(3600)
+
+
+async def die_when_asked() -> None:
+    await process.requests().receive()
+    raise ValueError("asked")
+
+
+async def call_server(pid: Pid, number: int) -> int:
+    return await process.call(pid, number)
+
+
+async def spawn_here(to: Pid) -> None:
+    """Start a process beside oneself, and tell who it is."""
+    child = process.spawn(wait_for_ever)
+    process.send(to, "child", child)
+    await sleep(3600)
+
+
+async def spawn_on(host: str, number: int) -> int:
+    """Start a process on a host from a worker, and give its value."""
+    process.spawn_monitored(double, number, host=host)
+    event = await process.events().receive()
+    if event.result.error is not None:
+        raise event.result.error
+    return event.result.value
+
+
+async def see_context() -> dict[str, Any]:
+    return dict(process.context())
+
+
+async def lambda_result() -> Any:
+    return lambda: None
+
+
+async def exit_os_process(status: int) -> None:
+    os._exit(status)
+
+
+async def block() -> None:
+    """Never wait."""
+    while True:
+        pass
+
+
+async def message_kinds() -> list[Message]:
+    return [await process.inbox().receive() for _ in range(3)]
+
+
+def add(state: int, number: int) -> int:
+    return state + number
+
+
+def same(state: Any) -> Any:
+    return state
+
+
+async def os_pid(to: Pid) -> None:
+    """Tell the id of one's OS process, and wait."""
+    process.send(to, "os_pid", os.getpid())
+    await sleep(3600)
+
+
+async def segfault() -> None:
+    """Read memory that is nobody's."""
+    ctypes.string_at(0)
+
+
+async def kill_own_os_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def write_at_exit(path: str) -> None:
+    atexit.register(Path(path).write_text, "orderly")
+
+
+async def log_a_warning(text: str) -> None:
+    logging.getLogger("work").warning("%s happened", text)
+
+
+async def say_goodbye(to: Pid, count: int) -> None:
+    """When asked to end, send many messages, and then end."""
+    process.send(to, "ready")
+    await process.events().receive()
+    for number in range(count):
+        process.send(to, "goodbye", number)
+
+
+async def block_after(to: Pid) -> None:
+    """Tell that one is about to block, let it out, and never wait again."""
+    process.send(to, "blocking", os.getpid())
+    await sleep("1ms")
+    await sleep("1ms")
+    while True:
+        pass
+
+
+async def ignore_cancel() -> None:
+    """Read the events, and go on."""
+    while True:
+        await process.events().receive()

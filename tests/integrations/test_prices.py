@@ -1,0 +1,17 @@
+import pytest
+
+from perdure.base.errors import DefinitionError
+from perdure.integrations.prices import price_of
+from perdure.jobs.budget import Amount
+
+
+def test_a_call_has_a_price_that_grows_with_its_tokens() -> None:
+    small = price_of("gpt-4o", input_tokens=1000, provider="openai")
+    large = price_of("gpt-4o", input_tokens=1000, output_tokens=500, provider="openai")
+    assert 0 < small < large
+    assert Amount.of(usd=large).micro_usd > 0
+
+
+def test_a_model_without_a_price_is_not_free() -> None:
+    with pytest.raises(DefinitionError, match="not known"):
+        price_of("no such model", input_tokens=1)

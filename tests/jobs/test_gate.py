@@ -1,0 +1,71 @@
+from typing import Any
+
+import pytest
+
+from perdure.jobs.definition import Step, step_of
+from perdure.jobs.gate import Opening, Way, through, way_for
+from perdure.jobs.risk import Gate, GatePolicy, Judgement, RiskLevel
+
+
+async def work(ctx: Any) -> None: ...
+
+
+PLAIN = step_of(work)
+IRREVERSIBLE = step_of(work, irreversible=True)
+UNGATED = step_of(work, irreversible=True, ungated=True)
+OPEN_TO_ALL = GatePolicy(gates=dict.fromkeys(RiskLevel, Gate.RUN))
+
+
+def way(
+    step: Step[..., Any], level: RiskLevel = RiskLevel.LOW, policy: GatePolicy | None = None
+) -> Way:
+    return way_for(step, "work", "acme", Judgement(level), policy or GatePolicy())
+
+
+@pytest.mark.parametrize("level", RiskLevel)
+def test_an_irreversible_step_waits_whatever_its_risk_and_the_policy(level: RiskLevel) -> None:
+    found = way(IRREVERSIBLE, level, OPEN_TO_ALL)
+    assert found.gate is Gate.WAIT
+    assert "cannot be undone" in found.judgement.reasons[-1]
+
+
+def test_a_step_that_the_code_calls_ungated_is_judged_by_its_risk_alone() -> None:
+    assert way(UNGATED).gate is Gate.RUN
+    assert way(UNGATED, RiskLevel.HIGH).gate is Gate.WAIT
+
+
+def test_a_plain_step_follows_the_policy() -> None:
+    assert [way(PLAIN, each).gate for each in RiskLevel] == [
+        Gate.RUN,
+        Gate.RECORD,
+        Gate.WAIT,
+        Gate.WAIT,
+    ]
+
+
+def test_an_approval_opens_the_next_step_once() -> None:
+    openings = (Opening("approve#1", RiskLevel.HIGH),)
+    first, rest = through(way(IRREVERSIBLE), "work", openings)
+    assert (first.gate, first.opened_by, rest) == (Gate.RECORD, "approve#1", ())
+    second, _ = through(way(IRREVERSIBLE), "work", rest)
+    assert second.gate is Gate.WAIT
+
+
+def test_a_step_that_needs_no_gate_uses_up_no_approval() -> None:
+    openings = (Opening("approve#1", RiskLevel.HIGH),)
+    assert through(way(PLAIN), "work", openings) == (way(PLAIN), openings)
+
+
+def test_an_approval_that_names_steps_opens_all_their_calls_and_no_other() -> None:
+    openings = (Opening("approve#1", RiskLevel.HIGH, frozenset({"work"})),)
+    for _ in range(3):
+        found, openings = through(way(IRREVERSIBLE), "work", openings)
+        assert found.gate is Gate.RECORD
+    assert through(way(IRREVERSIBLE), "other", openings)[0].gate is Gate.WAIT
+
+
+def test_an_approval_opens_nothing_that_is_more_dangerous_than_what_was_asked() -> None:
+    openings = (Opening("approve#1", RiskLevel.HIGH),)
+    found, rest = through(way(PLAIN, RiskLevel.CRITICAL), "work", openings)
+    assert found.gate is Gate.WAIT
+    assert rest == openings

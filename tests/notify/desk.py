@@ -1,0 +1,74 @@
+"""A desk in memory: the pure rules, with nothing under them but a dict."""
+
+import asyncio
+
+from perdure.jobs.approval import Approval, Person, Refusal, Vote, decide
+from perdure.jobs.link import Link, used
+from perdure.notify.people import Contact, People
+from tests.notify.question import ASKED
+
+
+class MemoryDesk:
+    """Keeps everything for one test; `time` is set by the test."""
+
+    def __init__(self, *approvals: Approval) -> None:
+        self.approvals = {each.id: each for each in approvals or (ASKED,)}
+        self.links: dict[str, Link] = {}
+        self.refused: list[tuple[str | None, str, str]] = []
+        self.time = ASKED.created_at + 1
+
+    async def now(self) -> float:
+        return self.time
+
+    async def approval(self, approval_id: str) -> Approval | None:
+        return self.approvals.get(approval_id)
+
+    async def vote(
+        self, approval_id: str, vote: Vote, link: Link | None = None
+    ) -> Approval | Refusal:
+        await asyncio.sleep(0)  # others get their turn, as with a real store
+        found = self.approvals.get(approval_id)
+        if found is None:
+            return Refusal("not found", "there is no such approval")
+        result = decide(found, vote, self.time)
+        if isinstance(result, Refusal):
+            self.refused.append((approval_id, vote.channel, result.text))
+            return result
+        self.approvals[approval_id] = result
+        if link is not None:
+            self.links[link.id] = used(link, self.time)
+        return result
+
+    async def keep_link(self, link: Link) -> None:
+        self.links[link.id] = link
+
+    async def link(self, link_id: str) -> Link | None:
+        return self.links.get(link_id)
+
+    async def count_wrong_code(self, link: Link) -> None:
+        self.links[link.id] = link
+
+    async def turned_away(self, approval_id: str | None, channel: str, why: str) -> None:
+        self.refused.append((approval_id, channel, why))
+
+    @property
+    def only(self) -> Approval:
+        (approval,) = self.approvals.values()
+        return approval
+
+
+def person(id: str, *roles: str, tenant: str = "acme") -> Person:
+    return Person(id=id, tenant=tenant, roles=frozenset(roles or {"approver"}))
+
+
+def staff() -> People:
+    """Give the people of these tests: two approvers, the requester, one of another tenant."""
+    return People(
+        [
+            Contact(person=person("ann"), email="ann@example.com", slack=("T1", "U1")),
+            Contact(person=person("bob"), email="bob@example.com", slack=("T1", "U2")),
+            Contact(person=person("rob"), email="rob@example.com", slack=("T1", "U3")),
+            Contact(person=person("eve", tenant="other"), email="eve@example.com"),
+            Contact(person=person("vic", "viewer"), email="vic@example.com", slack=("T1", "U5")),
+        ]
+    )

@@ -1,0 +1,85 @@
+"""Servers on the loopback interface: HTTP with answers in a row, and SMTP."""
+
+import asyncio
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from email.message import EmailMessage
+from email.parser import BytesParser
+from email.policy import default
+from typing import Any, NamedTuple
+
+from aiosmtpd.smtp import SMTP, Envelope
+
+
+class Request(NamedTuple):
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class HttpSite:
+    """Answers requests with `answers`, one after the other; the last one again and again."""
+
+    def __init__(self, *answers: tuple[int, bytes]) -> None:
+        self.answers = list(answers or [(200, b"{}")])
+        self.requests: asyncio.Queue[Request] = asyncio.Queue()
+        self.headers: dict[str, str] = {"content-type": "application/json"}
+        self.address = ""
+
+    async def handle(self, reader: StreamReader, writer: StreamWriter) -> None:
+        try:
+            method, path, _ = (await reader.readline()).decode().split()
+            headers: dict[str, str] = {}
+            while line := (await reader.readline()).decode().strip():
+                name, _, value = line.partition(":")
+                headers[name.lower()] = value.strip()
+            body = await reader.readexactly(int(headers.get("content-length", "0")))
+            self.requests.put_nowait(Request(method, path, headers, body))
+            status, text = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+            more = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
+            head = f"HTTP/1.1 {status} X\r\ncontent-length: {len(text)}\r\n{more}"
+            writer.write(f"{head}connection: close\r\n\r\n".encode() + text)
+            await writer.drain()
+        except (ValueError, ConnectionError, asyncio.IncompleteReadError):
+            pass  # the client thought better of it
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def http(*answers: tuple[int, bytes]) -> AsyncGenerator[HttpSite]:
+    site = HttpSite(*answers)
+    server = await asyncio.start_server(site.handle, "127.0.0.1", 0)
+    async with server:
+        site.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield site
+
+
+class Mailbox:
+    """Takes mails; `refuse` says what to answer instead."""
+
+    def __init__(self) -> None:
+        self.mails: list[EmailMessage] = []
+        self.refuse: str | None = None
+        self.port = 0
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Envelope) -> str:  # noqa: N802
+        if self.refuse is not None:
+            return self.refuse
+        assert isinstance(envelope.content, bytes)
+        self.mails.append(BytesParser(EmailMessage, policy=default).parsebytes(envelope.content))
+        return "250 taken"
+
+
+@asynccontextmanager
+async def smtp() -> AsyncGenerator[Mailbox]:
+    box = Mailbox()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(
+        lambda: SMTP(box, loop=loop, hostname="localhost"), "127.0.0.1", 0
+    )
+    async with server:
+        box.port = server.sockets[0].getsockname()[1]
+        yield box

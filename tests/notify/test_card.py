@@ -1,0 +1,66 @@
+import pytest
+from msgspec.structs import replace
+
+from perdure.jobs.approval import Approval, Vote, decide
+from perdure.jobs.outbox import Notice, NoticeKind
+from perdure.notify.card import alert_text, card_of, visible
+from tests.notify.desk import person
+from tests.notify.question import ASKED, NOTICE
+
+
+def test_a_card_shows_the_action_its_hash_and_its_end() -> None:
+    card = card_of(replace(ASKED, terms=replace(ASKED.terms, expires=7200.0)))
+    assert ("amount", "120") in card.fields
+    assert ("to", "kim, lee") in card.fields
+    assert ("Risk", "MEDIUM") in card.fields
+    assert ASKED.action.hash[:16] in card.footer
+    assert "expires 2027-01-15 10:00 UTC" in card.footer
+    assert card.outcome == ""
+
+
+@pytest.mark.parametrize(
+    "trick", ["a\u202eb", "a\u200bb", "a\nRisk: LOW", "a\x1b[31m", "a\ud800", "a\u2028b", "\ufeffa"]
+)
+def test_what_hides_in_a_text_is_spelled_out(trick: str) -> None:
+    shown = visible(trick)
+    assert "⟨U+" in shown
+    assert not any(letter in shown for letter in "\u202e\u200b\n\x1b\ud800\u2028\ufeff")
+
+
+def test_a_program_cannot_forge_a_field_by_a_line_break() -> None:
+    card = card_of(replace(ASKED, title="pay\nRisk: LOW", shown=b'{"x":"1\\nRisk: LOW"}'))
+    assert [name for name, _ in card.fields].count("Risk") == 1
+    assert all("\n" not in text for pair in card.fields for text in (*pair, card.title))
+
+
+def test_the_words_of_a_program_are_marked_as_such() -> None:
+    assert "written by a program" in card_of(replace(ASKED, written_by_program=True)).note
+    assert card_of(ASKED).note == ""
+
+
+def test_what_is_cut_is_said_to_be_cut() -> None:
+    long = b'{"to":[' + b",".join(b'"p%d"' % n for n in range(4000)) + b'],"x":"' + b"y" * 9999
+    card = card_of(replace(ASKED, shown=long + b'"}'))
+    fields = dict(card.fields)
+    assert "and 3990 more (4000 in all)" in fields["to"]
+    assert fields["x"].endswith("(9499 characters more)")
+    many = b"{" + b",".join(b'"a%d":1' % n for n in range(50)) + b"}"
+    assert card_of(replace(ASKED, shown=many)).fields[-1] == ("…", "30 arguments more")
+
+
+def test_the_outcome_says_who_and_why() -> None:
+    vote = Vote(
+        person=person("ann"), verdict="reject", action_hash=ASKED.action.hash, reason="too much"
+    )
+    decided = decide(ASKED, vote, ASKED.created_at)
+    assert isinstance(decided, Approval)
+    assert card_of(decided).outcome == "Rejected · ann (reject) · too much"
+
+
+@pytest.mark.parametrize("kind", [each for each in NoticeKind if each.startswith("alert.")])
+def test_every_alert_says_what_is_wrong_and_where(kind: NoticeKind) -> None:
+    alert: Notice = replace(NOTICE, kind=kind, data=b'{"text":"payment to bank"}')
+    text = alert_text(alert)
+    assert "job job-1" in text
+    assert "payment to bank" in text
+    assert not text.startswith("alert.")

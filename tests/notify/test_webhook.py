@@ -1,0 +1,148 @@
+import base64
+from ipaddress import ip_address
+
+import httpcore
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from perdure.base.secret import Secret
+from perdure.jobs.outbox import NoticeKind
+from perdure.notify.address import Allowed, Forbidden
+from perdure.notify.webhook import (
+    WebhookChannel,
+    WebhookRefused,
+    WebhookSettings,
+    is_signed,
+    sign,
+)
+from tests.notify.desk import MemoryDesk
+from tests.notify.question import ASKED, NOTICE
+from tests.notify.servers import http
+
+SECRET = Secret("whsec_" + base64.b64encode(b"k" * 32).decode())
+
+
+def channel(address: str, **more: object) -> WebhookChannel:
+    settings = WebhookSettings(
+        url=f"http://{address}/hook", secret=SECRET, networks=("127.0.0.0/8",), plain_http=True
+    )
+    return WebhookChannel(replace(settings, **more), MemoryDesk())
+
+
+async def test_a_hook_is_posted_with_a_signature_that_the_receiver_can_check() -> None:
+    async with http((204, b"")) as site:
+        assert await channel(site.address).deliver(NOTICE, ASKED) == "notice-1"
+        posted = await site.requests.get()
+    headers = posted.headers
+    id, time, signature = (headers[f"webhook-{name}"] for name in ("id", "timestamp", "signature"))
+    assert is_signed([SECRET], id, time, posted.body, signature)
+    assert not is_signed([SECRET], id, time, posted.body + b" ", signature)
+    assert not is_signed([SECRET], id, str(int(time) + 1), posted.body, signature)
+    event = msgspec.json.decode(posted.body)
+    assert event["type"] == "approval.asked"
+    assert event["approval"]["action_hash"] == ASKED.action.hash
+    assert event["approval"]["arguments"] == {"amount": 120, "to": ["kim", "lee"]}
+
+
+def test_the_signature_is_that_of_the_standard() -> None:
+    # The example of the Standard Webhooks specification.
+    secret = Secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    made = sign(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", b'{"test": 2432232314}')
+    assert made == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+async def test_a_hook_is_repeated_with_the_same_id() -> None:
+    async with http((500, b""), (200, b"")) as site:
+        with pytest.raises(WebhookRefused, match="500"):
+            await channel(site.address).deliver(NOTICE, ASKED)
+        await channel(site.address).deliver(NOTICE, ASKED)
+        first, second = await site.requests.get(), await site.requests.get()
+    assert first.headers["webhook-id"] == second.headers["webhook-id"]
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    async with http() as inner, http((302, b"")) as outer:
+        outer.headers["location"] = f"http://{inner.address}/"
+        with pytest.raises(WebhookRefused, match="302"):
+            await channel(outer.address).deliver(NOTICE, ASKED)
+        assert inner.requests.empty()
+
+
+async def test_an_alert_is_posted_without_an_approval() -> None:
+    async with http() as site:
+        alert = replace(NOTICE, kind=NoticeKind.STUCK, data=b'{"text":"since noon"}')
+        await channel(site.address).deliver(alert, None)
+        event = msgspec.json.decode((await site.requests.get()).body)
+    assert event["data"] == {"text": "since noon"}
+    assert "approval" not in event
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "0", "2130706433", "0x7f.1"])
+async def test_nobody_is_posted_to_inside_of_our_own_house(host: str) -> None:
+    async with http() as site:
+        port = site.address.rpartition(":")[2]
+        with pytest.raises((Forbidden, httpcore.ConnectError)):
+            await channel(f"{host}:{port}", networks=()).deliver(NOTICE, ASKED)
+        assert site.requests.empty()
+
+
+async def test_the_name_is_checked_when_it_is_connected_to() -> None:
+    async with http() as site:
+        port = site.address.rpartition(":")[2]
+        with pytest.raises(Forbidden, match="localhost leads to"):
+            await channel(f"localhost:{port}", networks=("10.0.0.0/8",)).deliver(NOTICE, ASKED)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "10.1.2.3",
+        "172.16.0.1",
+        "192.168.1.1",
+        "127.0.0.1",
+        "169.254.169.254",
+        "100.64.0.1",
+        "0.0.0.0",
+        "224.0.0.1",
+        "255.255.255.255",
+        "::1",
+        "::",
+        "fe80::1",
+        "fc00::1",
+        "ff02::1",
+        "::ffff:10.0.0.1",
+        "::ffff:169.254.169.254",
+        "64:ff9b::a00:1",
+        "2002:a00:1::",
+        "2001:db8::1",
+    ],
+)
+def test_an_address_that_is_not_public_is_not_spoken_to(address: str) -> None:
+    assert not Allowed().allows(ip_address(address))
+
+
+@pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1::1", "::ffff:93.184.216.34"])
+def test_a_public_address_is_spoken_to(address: str) -> None:
+    assert Allowed().allows(ip_address(address))
+
+
+def test_a_named_network_is_spoken_to_and_its_neighbours_are_not() -> None:
+    allowed = Allowed(["10.1.0.0/16", "fc00::/7"])
+    assert allowed.allows(ip_address("10.1.2.3"))
+    assert allowed.allows(ip_address("::ffff:10.1.2.3"))
+    assert allowed.allows(ip_address("fc00::1"))
+    assert not allowed.allows(ip_address("10.2.0.1"))
+
+
+def test_a_name_with_one_bad_address_is_not_trusted_at_all() -> None:
+    with pytest.raises(Forbidden, match=r"10\.0\.0\.1"):
+        Allowed().check("evil.test", ["93.184.216.34", "10.0.0.1"])
+    with pytest.raises(Forbidden, match="nowhere"):
+        Allowed().check("evil.test", [])
+
+
+@pytest.mark.parametrize("url", ["http://example.com/", "file:///etc/passwd", "ftp://x", "x"])
+def test_only_https_is_posted_to(url: str) -> None:
+    with pytest.raises(ValueError, match="https"):
+        WebhookChannel(WebhookSettings(url=url, secret=SECRET), MemoryDesk())

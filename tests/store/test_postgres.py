@@ -1,0 +1,257 @@
+"""What can go wrong between us and a server: every transaction happens once, and never by a guess."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import psycopg
+import pytest
+
+from perdure.base.errors import StoreUnreachable
+from perdure.jobs.model import Command, Event
+from perdure.jobs.state import JobState
+from perdure.store.open import open_store
+from perdure.store.port import Store
+from tests.store.proxy import Proxy
+from tests.store.rig import (
+    claim_one,
+    claims,
+    ends,
+    entry,
+    new_job,
+    releases,
+    sql,
+    started,
+    write_of,
+)
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncGenerator[Store]:
+    store = open_store(url)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+async def proxy(postgres_url: str) -> AsyncIterator[Proxy]:
+    async with Proxy(postgres_url) as running:
+        yield running
+
+
+async def lose_each_answer(proxy: Proxy, attempt: Callable[[int], Awaitable[None]]) -> int:
+    """Make the attempt again and again; each time another answer of the server is lost."""
+    for number in range(60):
+        proxy.arm(number)
+        await attempt(number)
+        proxy.disarm()
+        if not proxy.cuts:
+            return number
+    raise AssertionError("the attempt has no end")
+
+
+async def test_a_submission_whose_answer_is_lost_happened_once(proxy: Proxy) -> None:
+    async with opened(proxy.url) as store:
+
+        async def attempt(number: int) -> None:
+            (result,) = await store.submit([new_job(f"j{number:02}")])
+            assert result.created
+            assert len(await store.events(f"j{number:02}")) == 1
+
+        times = await lose_each_answer(proxy, attempt)
+        assert times >= 4
+        assert len(await claims(store)) == times + 1
+
+
+async def test_a_journal_entry_whose_answer_is_lost_is_written_once(proxy: Proxy) -> None:
+    async with opened(proxy.url) as store:
+        claim = await started(store)
+
+        async def attempt(number: int) -> None:
+            await store.write(write_of(claim, entry(number)))
+
+        times = await lose_each_answer(proxy, attempt)
+        assert times >= 1
+        assert [each.seq for each in await store.journal("a")] == list(range(times + 1))
+
+
+async def test_a_write_of_everything_whose_answer_is_lost_happened_once(proxy: Proxy) -> None:
+    async with opened(proxy.url) as store:
+        claim = await started(store)
+
+        async def attempt(number: int) -> None:
+            child = new_job(f"c{number}", queue="other")
+            await store.write(
+                write_of(claim, entry(number), events=(Event(type="x"),), children=(child,))
+            )
+
+        times = await lose_each_answer(proxy, attempt)
+        assert times >= 4
+        noted = [event.type for event in await store.events("a")].count("x")
+        assert noted == times + 1
+        assert (await store.counts())["PENDING"] == times + 1
+
+
+async def test_an_end_whose_answer_is_lost_is_no_lost_lease(proxy: Proxy) -> None:
+    async with opened(proxy.url) as store:
+
+        async def attempt(number: int) -> None:
+            proxy.disarm()
+            claim = await started(store, f"j{number}")
+            proxy.arm(number)
+            await store.write(write_of(claim, entry(0), job=ends(result=b"1")))
+
+        times = await lose_each_answer(proxy, attempt)
+        assert times >= 3
+        assert await store.counts() == {"COMPLETED": times + 1}
+
+
+async def test_a_claim_whose_answer_is_lost_is_made_once(proxy: Proxy) -> None:
+    async with opened(proxy.url) as store:
+        await store.submit([new_job(f"j{number:02}") for number in range(60)])
+
+        async def attempt(number: int) -> None:
+            claim = await claim_one(store)
+            assert (claim.epoch, claim.job.claims) == (1, 1)
+            await store.write(write_of(claim, job=releases()))
+
+        times = await lose_each_answer(proxy, attempt)
+        assert times >= 6
+
+
+async def test_a_message_whose_answer_is_lost_is_sent_once(proxy: Proxy) -> None:
+    async with opened(proxy.url) as store:
+        await started(store)
+
+        async def attempt(number: int) -> None:
+            assert await store.send("a", "hello", b"%d" % number, key=str(number)) is True
+
+        times = await lose_each_answer(proxy, attempt)
+        assert len(await store.messages("a")) == times + 1
+
+
+async def test_a_command_whose_answer_is_lost_is_obeyed_once(proxy: Proxy) -> None:
+    async with opened(proxy.url) as store:
+
+        async def attempt(number: int) -> None:
+            proxy.disarm()
+            await store.submit([new_job(f"j{number}")])
+            proxy.arm(number)
+            await store.command(Command(job_id=f"j{number}", action="cancel", actor="kim"))
+
+        times = await lose_each_answer(proxy, attempt)
+        assert await store.counts() == {"CANCELLED": times + 1}
+
+
+async def test_a_store_that_was_cut_off_goes_on(proxy: Proxy) -> None:
+    async with opened(proxy.url) as store:
+        claim = await started(store)
+        for seq in range(5):
+            proxy.cut_all()
+            await asyncio.gather(
+                store.write(write_of(claim, entry(seq))),
+                store.submit([new_job(f"j{seq}")]),
+                store.job("a"),
+            )
+            held = [("a", claim.epoch)]
+            assert await asyncio.to_thread(store.renew_blocking, "w1", held, 60.0) == {"a"}
+        assert len(await store.journal("a")) == 5
+
+
+async def test_a_server_that_is_away_for_a_while_is_waited_for(proxy: Proxy) -> None:
+    async with opened(proxy.url) as store:
+        claim = await started(store)
+        proxy.refuses = True
+        proxy.cut_all()
+        waiting = asyncio.ensure_future(store.write(write_of(claim, entry(0))))
+        with pytest.raises(StoreUnreachable):
+            await asyncio.to_thread(store.renew_blocking, "w1", [("a", 1)], 60.0)
+        assert not waiting.done()
+        proxy.refuses = False
+        await waiting
+        assert len(await store.journal("a")) == 1
+
+
+async def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
+    store = open_store("postgresql://kim:secret@127.0.0.1:1/jobs")
+    with pytest.raises(StoreUnreachable, match="'jobs' at 127.0.0.1 cannot be reached") as caught:
+        await store.open()
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_pooler_in_between_is_no_obstacle(postgres_url: str) -> None:
+    async with opened(f"{postgres_url}&pgbouncer=1") as store:
+        end = store.watch(lambda: None)
+        await store.submit([new_job("a"), new_job("b")])
+        found = await claims(store)
+        await asyncio.gather(
+            store.write(write_of(found[0], entry(0))),
+            store.write(write_of(found[1], entry(0), job=ends())),
+        )
+        assert await store.counts() == {"RUNNING": 1, "COMPLETED": 1}
+        assert store.renew_blocking("w1", [("a", 1)], 60.0) == {"a"}
+        end()
+
+
+async def test_a_deadlock_is_tried_again(postgres_url: str) -> None:
+    async with opened(postgres_url) as store, opened(postgres_url) as other:
+        await store.submit([new_job("a"), new_job("b")])
+        for _ in range(10):
+            await asyncio.gather(
+                *(each.send(job, "x", b"1") for each in (store, other) for job in ("a", "b")),
+                *(other.send(job, "x", b"1") for job in ("b", "a")),
+            )
+        assert len(await store.messages("a")) == 30
+
+
+async def test_sessions_cannot_hang_for_ever(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        settings: dict[str, str] = {}
+        for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
+            (value,) = await store._control.do(  # pyright: ignore  # noqa: PGH003, SLF001
+                lambda session, name=name: session.pg.execute(f"SHOW {name}").fetchone()  # pyright: ignore
+            )
+            settings[name] = value
+        assert "0" not in settings.values()
+
+
+async def test_no_row_of_a_closed_store_is_left_behind(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        await store.submit([new_job("a")])
+        assert len(sql(postgres_url, "SELECT lane FROM op")) == 2
+    assert sql(postgres_url, "SELECT lane FROM op") == []
+
+
+async def test_a_committed_lease_change_beats_a_zombie_inside_its_transaction(
+    postgres_url: str,
+) -> None:
+    """The fence must lock: the zombie's check and its write are not the same moment."""
+    async with opened(postgres_url) as store:
+        claim = await started(store)
+        base, _, schema = postgres_url.rpartition("&schema=")
+        with psycopg.connect(base, options=f"-c search_path={schema}") as thief:
+            thief.execute(b"UPDATE lease SET owner = 'thief', epoch = epoch + 1")
+            writes = asyncio.gather(
+                store.write(write_of(claim, entry(0))),
+                store.write(write_of(claim, entry(1), events=(Event(type="x"),))),
+                return_exceptions=True,
+            )
+            while not _is_waiting(base):
+                await asyncio.sleep(0)
+            thief.commit()
+        results = await writes
+        assert [type(each).__name__ for each in results] == ["LeaseLost", "LeaseLost"]
+        assert await store.journal("a") == []
+        found = await store.job("a")
+        assert found is not None
+        assert found.state == JobState.RUNNING
+
+
+def _is_waiting(base: str) -> bool:
+    with psycopg.connect(base, autocommit=True) as pg:
+        query = b"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        row = pg.execute(query).fetchone()
+    return bool(row and row[0])

@@ -1,0 +1,230 @@
+"""Reading, messages, schedules, workers, retention."""
+
+import asyncio
+
+import pytest
+
+from perdure.base.errors import IllegalTransition, JobNotFound
+from perdure.jobs.model import Event, Outcome, Schedule
+from perdure.jobs.query import JobQuery
+from perdure.jobs.state import JobState
+from perdure.store.port import Store
+from tests.store.rig import (
+    claim_one,
+    claims,
+    ends,
+    entry,
+    new_job,
+    releases,
+    sql,
+    started,
+    write_of,
+)
+
+
+async def listed(store: Store, **values: object) -> list[str]:
+    query = JobQuery(**values)  # pyright: ignore[reportArgumentType]  its own fields
+    return [job.id for job in await store.jobs(query)]
+
+
+async def test_jobs_are_found_newest_first_and_by_every_field(store: Store) -> None:
+    await store.submit([new_job("a", key="k")])
+    await store.submit([new_job("b", tenant="other", name="else")])
+    await store.submit([new_job("c", queue="mail", parent="a")])
+    assert await listed(store) == ["c", "b", "a"]
+    assert await listed(store, tenant="acme") == ["c", "a"]
+    assert await listed(store, name="else") == ["b"]
+    assert await listed(store, queue="mail") == ["c"]
+    assert await listed(store, parent="a") == ["c"]
+    assert await listed(store, key="k") == ["a"]
+    assert await listed(store, states=(JobState.COMPLETED,)) == []
+    assert await listed(store, states=(JobState.PENDING,), tenant="other") == ["b"]
+
+
+async def test_a_page_begins_where_the_last_one_ended(store: Store) -> None:
+    await store.submit([new_job(f"j{number}") for number in range(5)])
+    seen: list[str] = []
+    before: tuple[float, str] | None = None
+    while page := await store.jobs(JobQuery(limit=2, before=before)):
+        seen += [job.id for job in page]
+        before = (page[-1].created_at, page[-1].id)
+    assert seen == ["j4", "j3", "j2", "j1", "j0"]
+
+
+async def test_a_tenant_sees_only_its_own_jobs(store: Store) -> None:
+    await store.submit([new_job("a")])
+    assert await store.job("a", tenant="acme") is not None
+    assert await store.job("a", tenant="other") is None
+    assert await store.job("nowhere") is None
+
+
+async def test_jobs_are_counted_by_state(store: Store) -> None:
+    claim = await started(store, "a")
+    await store.write(write_of(claim, job=ends()))
+    await store.submit([new_job("b"), new_job("c", tenant="other")])
+    assert await store.counts() == {"COMPLETED": 1, "PENDING": 2}
+    assert await store.counts("other") == {"PENDING": 1}
+
+
+async def test_outcomes_tell_how_jobs_ended(store: Store) -> None:
+    claim = await started(store, "a")
+    await store.write(write_of(claim, job=ends(JobState.FAILED, error=b'"E"')))
+    await store.submit([new_job("b")])
+    assert await store.outcomes(["b", "nowhere", "a"]) == [
+        Outcome("b", JobState.PENDING, None, None),
+        Outcome("a", JobState.FAILED, None, b'"E"'),
+    ]
+
+
+async def test_events_are_read_on_from_the_last_one_seen(store: Store) -> None:
+    claim = await started(store, "a")
+    events = tuple(Event(type="x", data={"n": number}, actor="w1") for number in range(5))
+    await store.write(write_of(claim, events=events))
+    first = await store.events("a", limit=4)
+    rest = await store.events("a", after=first[-1].no)
+    assert [event.data.get("n") for event in [*first, *rest]] == [None, None, 0, 1, 2, 3, 4]
+
+
+async def test_the_log_cannot_be_changed(store: Store, url: str) -> None:
+    await store.submit([new_job("a")])
+    with pytest.raises(Exception, match="append-only"):
+        sql(url, "UPDATE event SET actor = 'nobody'")
+    with pytest.raises(Exception, match="append-only"):
+        sql(url, "DELETE FROM event")
+
+
+async def test_a_live_job_cannot_be_deleted(store: Store, url: str) -> None:
+    await store.submit([new_job("a")])
+    with pytest.raises(Exception, match="cannot be deleted"):
+        sql(url, "DELETE FROM job")
+
+
+async def test_a_message_wakes_a_waiting_job(store: Store) -> None:
+    claim = await started(store, "a")
+    await store.write(write_of(claim, job=releases(), news_seen=0))
+    assert await claims(store) == []
+    assert await store.send("a", "hello", b'{"x": 1}') is True
+    again = await claim_one(store)
+    (message,) = again.messages
+    assert (message.topic, message.payload) == ("hello", b'{"x": 1}')
+
+
+async def test_a_message_does_not_start_a_job_before_its_time(store: Store) -> None:
+    await store.submit([new_job("a", delay=3600.0)])
+    await store.send("a", "hello", b"1")
+    assert await claims(store) == []
+
+
+async def test_a_message_with_a_known_key_is_not_kept_again(store: Store) -> None:
+    await started(store, "a")
+    assert await store.send("a", "hello", b"1", key="k") is True
+    assert await store.send("a", "hello", b"2", key="k") is False
+    assert [message.payload for message in await store.messages("a")] == [b"1"]
+    assert [news.news for news in await store.news("w1")] == [1]
+
+
+async def test_a_message_to_nobody_or_to_an_ended_job_is_refused(store: Store) -> None:
+    with pytest.raises(JobNotFound):
+        await store.send("nowhere", "hello", b"1")
+    claim = await started(store, "a")
+    await store.write(write_of(claim, job=ends()))
+    with pytest.raises(IllegalTransition, match="COMPLETED"):
+        await store.send("a", "hello", b"1")
+
+
+def schedule(name: str = "nightly", **values: object) -> Schedule:
+    given: dict[str, object] = {"cron": "0 3 * * *", "job": new_job(""), "next_at": 100.0}
+    return Schedule(name=name, **(given | values))  # pyright: ignore[reportArgumentType]  its own fields
+
+
+async def test_a_schedule_is_read_back_and_replaced(store: Store) -> None:
+    first = schedule(timezone="Europe/Berlin", catch_up="all", paused=True, last_at=50.0)
+    await store.put_schedule(first)
+    await store.put_schedule(schedule("b"))
+    assert await store.schedules() == [schedule("b"), first]
+    await store.put_schedule(schedule(next_at=200.0))
+    assert (await store.schedules())[1] == schedule(next_at=200.0, last_at=50.0)
+
+
+async def test_a_schedule_fires_once_for_each_time(store: Store, other: Store) -> None:
+    await store.put_schedule(schedule())
+    fired = await asyncio.gather(
+        store.fire("nightly", 100.0, 200.0, [new_job("a")]),
+        other.fire("nightly", 100.0, 200.0, [new_job("b")]),
+    )
+    assert sorted(fired) == [False, True]
+    assert len(await listed(store)) == 1
+    (found,) = await store.schedules()
+    assert (found.next_at, found.last_at) == (200.0, 100.0)
+
+
+async def test_a_paused_schedule_does_not_fire(store: Store) -> None:
+    await store.put_schedule(schedule(paused=True))
+    assert await store.fire("nightly", 100.0, 200.0, [new_job("a")]) is False
+    assert await listed(store) == []
+
+
+async def test_workers_beat_and_sign_off(store: Store) -> None:
+    await store.beat("w1", b'{"host": "x"}')
+    await store.beat("w2", b"{}")
+    first, _ = await store.workers()
+    assert (first[0], first[2]) == ("w1", b'{"host": "x"}')
+    assert first[1] >= 0
+    await store.beat("w1", None)
+    assert [worker[0] for worker in await store.workers()] == ["w2"]
+
+
+async def test_prune_deletes_old_jobs_with_all_they_have(store: Store, url: str) -> None:
+    claim = await started(store, "a")
+    await store.send("a", "hello", b"1")
+    await store.write(write_of(claim, entry(0), job=ends()))
+    assert await store.prune(0.0, 10) == 0
+    now = await store.now()
+    assert await store.prune(now + 60, 10) == 1
+    for table in ("job", "journal", "event", "message", "lease"):
+        assert sql(url, f"SELECT count(*) FROM {table}") == [(0,)], table
+
+
+async def test_prune_takes_no_more_than_asked_for(store: Store) -> None:
+    await store.submit([new_job(name) for name in "abc"])
+    for claim in await claims(store):
+        await store.write(write_of(claim, job=ends()))
+    assert await store.prune(await store.now() + 60, 2) == 2
+    assert await store.prune(await store.now() + 60, 2) == 1
+
+
+async def test_prune_keeps_what_a_live_job_refers_to(store: Store) -> None:
+    parent = await started(store, "parent")
+    await store.write(write_of(parent, entry(), children=(new_job("child", parent="parent"),)))
+    child = await claim_one(store)
+    await store.write(write_of(child, job=ends()))
+    assert await store.prune(await store.now() + 60, 10) == 0
+    await store.write(write_of(parent, job=ends()))
+    assert await store.prune(await store.now() + 60, 10) == 2
+
+
+async def test_prune_keeps_the_ended_parent_of_a_live_child(store: Store) -> None:
+    parent = await started(store, "parent")
+    child = new_job("child", parent="parent")
+    await store.write(write_of(parent, entry(), children=(child,), job=ends()))
+    assert await store.prune(await store.now() + 60, 10) == 0
+
+
+async def test_the_watch_tells_of_changes_here_and_elsewhere(store: Store, other: Store) -> None:
+    told = asyncio.Event()
+    end = store.watch(told.set)
+    await store.submit([new_job("a")])
+    async with asyncio.timeout(10):
+        await told.wait()
+    while told.is_set():  # until all that was under way has been told
+        told.clear()
+        await store.counts()
+        await other.counts()
+    await other.submit([new_job("b")])
+    async with asyncio.timeout(10):
+        await told.wait()
+    end()
+
+
+async def test_the_clock_of_the_store_goes_on(store: Store) -> None:
+    assert await store.now() <= await store.now()

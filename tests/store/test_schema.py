@@ -1,0 +1,177 @@
+"""Migrations: applied once, as a whole, and only if they fit. The SQL agrees with the tables of states."""
+
+import asyncio
+import re
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from perdure.base.errors import SchemaError
+from perdure.jobs.state import ENDED, JOB_TRANSITIONS, STEP_TRANSITIONS
+from perdure.store.migration import Migration, migrations, missing
+from perdure.store.open import open_store
+from perdure.store.postgres.connection import Target
+from perdure.store.postgres.schema import migrate as migrate_postgres
+from perdure.store.sqlite.schema import migrate as migrate_sqlite
+from perdure.store.statement import Dialect, load, only
+from tests.store.rig import new_job, sql
+
+ROOT = Path(__file__).parent.parent.parent
+SECOND = Migration(2, "more", "CREATE TABLE more (x integer);\nINSERT INTO more VALUES (1);\n")
+BROKEN = Migration(2, "more", "CREATE TABLE more (x integer);\nINSERT INTO nowhere VALUES (1);\n")
+
+
+def migrate(url: str, *more: Migration) -> None:
+    if url.startswith("sqlite"):
+        database = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+        try:
+            migrate_sqlite(database, [*migrations("sqlite"), *more])
+        finally:
+            database.close()
+    else:
+        target = Target(url)
+        with target.connect() as pg:
+            migrate_postgres(pg, target.schema, [*migrations("postgres"), *more])
+
+
+async def opened(url: str) -> None:
+    store = open_store(url)
+    await store.open()
+    await store.close()
+
+
+async def test_a_schema_newer_than_the_code_is_refused(url: str) -> None:
+    migrate(url, SECOND)
+    with pytest.raises(SchemaError, match="use a newer perdure"):
+        await opened(url)
+
+
+async def test_a_migration_that_was_changed_is_refused(url: str) -> None:
+    await opened(url)
+    sql(url, "UPDATE perdure_migration SET checksum = 'other'")
+    with pytest.raises(SchemaError, match="0001_jobs is not the one"):
+        await opened(url)
+
+
+def test_a_migration_that_fails_leaves_nothing_of_itself(url: str) -> None:
+    with pytest.raises((sqlite3.Error, psycopg.Error), match="nowhere"):
+        migrate(url, BROKEN)
+    assert sql(url, "SELECT number FROM perdure_migration") == [(1,)]
+    migrate(url, SECOND)
+    migrate(url, SECOND)
+    assert sql(url, "SELECT x FROM more") == [(1,)]
+
+
+HALF_WAY = """
+import os, signal, sqlite3, sys
+from perdure.store.migration import migrations
+from perdure.store.sqlite import schema
+
+class Killed(sqlite3.Connection):
+    left = int(sys.argv[2])
+    def execute(self, statement, *rest):
+        Killed.left -= 1
+        if not Killed.left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().execute(statement, *rest)
+
+schema.migrate(sqlite3.connect(sys.argv[1], factory=Killed, isolation_level=None))
+"""
+
+
+@pytest.mark.parametrize("statements", [2, 5, 12, 30])
+async def test_a_migration_killed_half_way_is_done_again(tmp_path: Path, statements: int) -> None:
+    path = tmp_path / "jobs.db"
+    command = [sys.executable, "-c", HALF_WAY, str(path), str(statements)]
+    assert (await asyncio.to_thread(subprocess.run, command, cwd=ROOT, timeout=50)).returncode == -9
+    store = open_store(f"sqlite:///{path}")
+    await store.open()
+    await store.submit([new_job("a")])
+    assert await store.job("a") is not None
+    await store.close()
+
+
+async def test_many_may_open_a_new_database_at_once(url: str) -> None:
+    stores = [open_store(url) for _ in range(4)]
+    await asyncio.gather(*(store.open() for store in stores))
+    await stores[0].submit([new_job("a")])
+    assert all([await store.job("a") is not None for store in stores])
+    for store in stores:
+        await store.close()
+
+
+async def test_tables_of_another_program_are_left_alone(postgres_url: str) -> None:
+    base, _, schema = postgres_url.rpartition("&schema=")
+    with psycopg.connect(base, autocommit=True) as pg:
+        pg.execute(f"CREATE SCHEMA {schema}".encode())
+    sql(postgres_url, "CREATE TABLE other (x integer)")
+    with pytest.raises(SchemaError, match="another program"):
+        await opened(postgres_url)
+
+
+def test_nothing_is_missing_twice() -> None:
+    known = [Migration(1, "a", "x"), Migration(2, "b", "y")]
+    assert missing(known, {}) == known
+    assert missing(known, {1: known[0].checksum}) == known[1:]
+    assert missing(known, {each.number: each.checksum for each in known}) == []
+
+
+def pairs(dialect: Dialect, trigger: str) -> set[str]:
+    """Read the transitions that a trigger lets pass."""
+    text = migrations(dialect)[0].sql
+    body = text[text.index(f"CREATE TRIGGER {trigger} ") :]
+    return set(re.findall(r"'(\w+>\w+)'", body[: body.index(";")]))
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_the_database_knows_the_transitions_of_jobs(dialect: Dialect) -> None:
+    legal = {f"{old}>{new}" for old, after in JOB_TRANSITIONS.items() for new in after}
+    same = {f"{state}>{state}" for state in JOB_TRANSITIONS if state not in ENDED}
+    assert pairs(dialect, "job_transition") == legal | same
+
+
+@pytest.mark.parametrize(
+    ("dialect", "stale", "trigger"),
+    [
+        ("sqlite", "journal_stale", "journal_transition"),
+        ("postgres", "journal_1_stale", "journal_2_transition"),
+    ],
+)
+def test_the_database_knows_the_transitions_of_steps(
+    dialect: Dialect, stale: str, trigger: str
+) -> None:
+    legal = {f"{old}>{new}" for old, after in STEP_TRANSITIONS.items() for new in after}
+    late = pairs(dialect, stale)
+    assert not late & legal
+    assert pairs(dialect, trigger) - late - {"SUCCEEDED>SUCCEEDED"} == legal
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_no_mark_of_a_statement_is_left_over(dialect: Dialect) -> None:
+    for name, text in load(dialect).items():
+        assert not re.search(r"-- (sqlite|postgres)", text), name
+        assert "-- if" not in only(text, set()), name
+        if dialect == "postgres":
+            assert not re.search(r"(?<![:\w]):[a-z]", text), name
+        else:
+            assert "FOR UPDATE" not in text, name
+
+
+async def test_a_claim_looks_only_at_what_is_ready(url: str) -> None:
+    await opened(url)
+    query = "SELECT job_id FROM lease WHERE ready = 1 AND queue = 'q' ORDER BY priority DESC, tag"
+    if url.startswith("sqlite"):
+        plan = str(sql(url, f"EXPLAIN QUERY PLAN {query} LIMIT 5"))
+        assert "lease_ready" in plan
+        assert "TEMP B-TREE" not in plan
+    else:
+        with Target(url).connect() as pg:
+            plan = str(
+                pg.execute(f"EXPLAIN {query} LIMIT 5 FOR UPDATE SKIP LOCKED".encode()).fetchall()
+            )
+        assert "lease_ready" in plan
+        assert "Sort" not in plan
