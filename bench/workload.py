@@ -13,7 +13,8 @@ The function gets ``n``, the number of operations, and returns the seconds of th
 ``idle``              one process that waits on its inbox (resident bytes)
 ``server_call``       as ``call``, of the ready-made server of the contender
 ``agent_update``      one update of a state that a process holds, acknowledged before the next
-``stream_unordered``  one item of an async function over many items, 100 at once
+``stream_unordered``  one item of an async function over many items, 100 at once; an item has a
+                      time-out, and its failure is a value that ends no other item
 ``stream_ordered``    the same, with the results in the order of the items
 ``restart``           a crash of a supervised server, its restart, and an answer of the new one
 ====================  ============================================================================
@@ -26,6 +27,7 @@ from pathlib import Path
 SENDERS = 100
 BURST = 100
 CALL_TIMEOUT = 5.0
+ITEM_TIMEOUT = 5.0
 WINDOW = 100
 # After so many restarts a new supervisor: some look through the earlier ones at each restart.
 RESTARTS = 50

@@ -7,9 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 import perdure
-from perdure.app import App
-from perdure.engine.context import JobContext
-from perdure.engine.step_context import StepContext
+from perdure import App, JobContext, StepContext
 
 FILES = 1000
 EVERY_BAD = 250  # of so many files one is no text

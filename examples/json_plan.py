@@ -8,10 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from perdure.app import App
-from perdure.base.errors import PlanError
-from perdure.engine.step_context import StepContext
-from perdure.jobs.plan import Plan
+from perdure import App, Plan, PlanError, StepContext
 
 app = App(os.environ.get("PERDURE_URL", "sqlite:///json_plan.db"))
 

@@ -7,9 +7,7 @@ and the step in which it died goes on from its checkpoint.
 import os
 
 import perdure
-from perdure.app import App
-from perdure.engine.context import JobContext
-from perdure.engine.step_context import StepContext
+from perdure import App, JobContext, StepContext
 
 PAGES = 10
 ON_A_PAGE = 100

@@ -7,6 +7,7 @@ import perdure
 from bench.workload import (
     BURST,
     CALL_TIMEOUT,
+    ITEM_TIMEOUT,
     RESTARTS,
     SENDERS,
     WINDOW,
@@ -189,7 +190,9 @@ def _stream(n: int, *, ordered: bool) -> float:
     async def consumer() -> float:
         total = 0
         began = clock()
-        stream = perdure.async_stream(range(n), _identity, max_concurrency=WINDOW, ordered=ordered)
+        stream = perdure.async_stream(
+            range(n), _identity, max_concurrency=WINDOW, ordered=ordered, timeout=ITEM_TIMEOUT
+        )
         async with stream as results:
             async for result in results:
                 total += result.value

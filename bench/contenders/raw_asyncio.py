@@ -6,7 +6,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
-from bench.workload import BURST, CALL_TIMEOUT, SENDERS, WINDOW, clock, expect, resident_bytes
+from bench.workload import (
+    BURST,
+    CALL_TIMEOUT,
+    ITEM_TIMEOUT,
+    SENDERS,
+    WINDOW,
+    clock,
+    expect,
+    resident_bytes,
+)
 
 
 def pingpong(n: int) -> float:
@@ -199,40 +208,49 @@ async def _identity(item: int) -> int:
     return item
 
 
-async def _unordered(items: Iterable[int]) -> AsyncIterator[int]:
+async def _item(item: int) -> tuple[int, None] | tuple[None, Exception]:
+    """Do one item: not for ever, and a failure is a value as well."""
+    try:
+        async with asyncio.timeout(ITEM_TIMEOUT):
+            return await _identity(item), None
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other items go on
+        return None, error
+
+
+async def _unordered(items: Iterable[int]) -> AsyncIterator[Any]:
     """Give results as they come: a finished task puts itself into a queue.
 
     The running ones are only counted, the cheapest that works: the loop holds each that is ready.
     """
-    finished: asyncio.Queue[asyncio.Task[int]] = asyncio.Queue()
+    finished: asyncio.Queue[asyncio.Task[Any]] = asyncio.Queue()
     running = 0
     for item in items:
         if running == WINDOW:
             yield (await finished.get()).result()
             running -= 1
-        asyncio.create_task(_identity(item)).add_done_callback(finished.put_nowait)
+        asyncio.create_task(_item(item)).add_done_callback(finished.put_nowait)
         running += 1
     for _ in range(running):
         yield (await finished.get()).result()
 
 
-async def _ordered(items: Iterable[int]) -> AsyncIterator[int]:
+async def _ordered(items: Iterable[int]) -> AsyncIterator[Any]:
     """Give results in order: the oldest task is waited for."""
-    running: deque[asyncio.Task[int]] = deque()
+    running: deque[asyncio.Task[Any]] = deque()
     for item in items:
         if len(running) == WINDOW:
             yield await running.popleft()
-        running.append(asyncio.create_task(_identity(item)))
+        running.append(asyncio.create_task(_item(item)))
     while running:
         yield await running.popleft()
 
 
-def _consume(stream: Callable[[Iterable[int]], AsyncIterator[int]], n: int) -> float:
+def _consume(stream: Callable[[Iterable[int]], AsyncIterator[Any]], n: int) -> float:
     async def consumer() -> float:
         total = 0
         began = clock()
-        async for result in stream(range(n)):
-            total += result
+        async for value, error in stream(range(n)):
+            total += value if error is None else 0
         seconds = clock() - began
         expect(total == sum(range(n)), "some items are missing")
         return seconds
@@ -241,12 +259,12 @@ def _consume(stream: Callable[[Iterable[int]], AsyncIterator[int]], n: int) -> f
 
 
 def stream_unordered(n: int) -> float:
-    """A window of tasks and a queue of the finished ones; without a time-out."""
+    """A window of tasks and a queue of the finished ones."""
     return _consume(_unordered, n)
 
 
 def stream_ordered(n: int) -> float:
-    """A window of tasks in order; without a time-out."""
+    """A window of tasks in order."""
     return _consume(_ordered, n)
 
 

@@ -9,7 +9,7 @@ from bench.durable.hand import reading, working
 from bench.durable.place import Place, fresh
 from bench.durable.prefill import prefill
 from bench.durable.size import Figures, Size
-from bench.durable.workload import rate
+from bench.durable.workload import all_steps, rate
 from bench.runner import TrialFailed
 from perdure.jobs.model import Entry, EntryKind, JobChange, NewJob, QueueLimit, Write
 from perdure.jobs.state import JobState, StepState
@@ -97,6 +97,6 @@ def effect(name: str, place: Place, size: Size) -> Figures:
         worker.be_ready()
         for job in range(size.jobs * 2):
             client.submit(job, size.steps, effects=bool(job % 2))
-            done = worker.run(range(job, job + 1), size.steps, size.limit)
+            done = all_steps(worker, range(job, job + 1), size.steps, size.limit)
             rates[bool(job % 2)].append(rate(done))
     return {"effect_ratio": statistics.median(rates[False]) / statistics.median(rates[True])}

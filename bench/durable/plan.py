@@ -59,14 +59,14 @@ class Plan:
 FULL = Plan(
     rounds=5,
     speed=Size(submits=60),
-    peer=Size(jobs=200, submits=10, limit=20),
+    peer=Size(jobs=200, submits=10, limit=60),
 )
 QUICK = Plan(
     rounds=3,
-    speed=Size(submits=15),
-    peer=Size(steps=200, jobs=100, limit=2),
+    speed=Size(submits=10),
+    peer=Size(steps=100, jobs=30, limit=20),
     killed=Size(limit=8),
-    long_job=4_000,
+    long_job=3_000,
     finished=100_000,
     budget=22,
 )

@@ -32,11 +32,13 @@ def speed(contender: str, place: Place, size: Size) -> Figures:
         client.submit_many(range(size.jobs), size.steps_of_a_job)
         with working(contender, place, marks) as worker:
             worker.be_ready()
-            together = worker.run(range(size.jobs), size.jobs * size.steps_of_a_job, size.limit)
+            together = all_steps(
+                worker, range(size.jobs), size.jobs * size.steps_of_a_job, size.limit
+            )
             time.sleep(_SETTLED)
             before = worker.usage()
             client.submit(size.jobs, size.steps)
-            alone = worker.run(_only(size.jobs), size.steps, size.limit)
+            alone = all_steps(worker, _only(size.jobs), size.steps, size.limit)
             time.sleep(_SETTLED)
             after = worker.usage()
             waits = [_submit(client, worker, size, size.jobs + 1 + i) for i in range(size.submits)]
@@ -46,14 +48,20 @@ def speed(contender: str, place: Place, size: Size) -> Figures:
     return found | ({"submit_ms": statistics.median(waits)} if waits else {})
 
 
+def all_steps(worker: Worker, jobs: range, steps: int, limit: float) -> list[Mark]:
+    """Wait for all steps: what is left over would disturb what comes next."""
+    marks = worker.run(jobs, steps, limit)
+    if len(marks) < steps:
+        raise TrialFailed(f"ran {len(marks)} of {steps} steps in {limit:g} s")
+    return marks
+
+
 def _only(job: int) -> range:
     return range(job, job + 1)
 
 
 def rate(marks: Sequence[Mark]) -> float:
     """Give the steps in a second."""
-    if len(marks) < 2:
-        raise TrialFailed("ran no two steps in time")
     times = [one.at for one in marks]
     return (len(marks) - 1) / (max(times) - min(times)) * NANOSECONDS
 
@@ -75,8 +83,7 @@ def restart(contender: str, place: Place, size: Size) -> Figures:
         with working(contender, place, marks) as worker:
             worker.be_ready()
             client.submit(0, size.steps)
-            if len(worker.run(_only(0), size.steps // 2, size.limit)) < size.steps // 2:
-                raise TrialFailed("did not get to the middle of the job in time")
+            all_steps(worker, _only(0), size.steps // 2, size.limit)
         marks.look()
         before = len(marks.steps)
         with working(contender, place, marks) as worker:
@@ -103,9 +110,7 @@ def growth(contender: str, place: Place, size: Size) -> Figures:
     ):
         worker.be_ready()
         client.submit(0, size.steps)
-        found = worker.run(_only(0), size.steps, size.limit)
-    if len(found) < size.steps:
-        raise TrialFailed(f"ran {len(found)} of {size.steps} steps in {size.limit:g} s")
+        found = all_steps(worker, _only(0), size.steps, size.limit)
     window = min(_WINDOW, size.steps // 2)
     return {"growth": _typical(found[-window:]) / _typical(found[:window])}
 

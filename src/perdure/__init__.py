@@ -2,7 +2,6 @@
 
     import perdure
     from perdure import process
-from perdure.app import App
 
     async def main() -> None:
         pid = process.spawn_monitored(worker)

@@ -13,13 +13,14 @@ async def welcome(ctx: JobContext, name: str) -> str:
 print(app.run_sync(welcome, "Kim"))
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 
 from perdure.base.codec import LIMITS, Limits, fingerprint
 from perdure.base.duration import Duration, job_seconds
-from perdure.base.errors import JobNotFound, NotInProcess
+from perdure.base.errors import JobNotFound, NotInProcess, StoreError
 from perdure.base.settings import Settings
 from perdure.engine.awaiting import Awaiting
 from perdure.engine.handle import Handle
@@ -73,6 +74,7 @@ class App(Registry):
         self.worker_settings = worker or WorkerSettings()
         self.queues = _limited(queues)
         self._store: Store | None = None
+        self._opening = asyncio.Lock()
         self._awaiting: Awaiting | None = None
         self._nodes: list[Node] = []
 
@@ -81,14 +83,19 @@ class App(Registry):
     async def store(self) -> Store:
         """Give the store, opened when first needed."""
         if self._store is None:
-            store = open_store(self.url)
-            await store.open()
-            self._store = store
+            async with self._opening:  # else two who come at once would open two
+                if self._store is None:
+                    store = open_store(self.url)
+                    await store.open()
+                    self._store = store
         return self._store
 
     async def close(self) -> None:
         """Let the store go."""
-        store, self._store, self._awaiting = self._store, None, None
+        store, self._store = self._store, None
+        awaiting, self._awaiting = self._awaiting, None
+        if awaiting is not None:
+            awaiting.close(StoreError("the app was closed"))
         if store is not None:
             await store.close()
 
@@ -154,7 +161,15 @@ class App(Registry):
     async def submit_many(
         self, job: JobDefinition[P, R], calls: Iterable[tuple[Any, ...]], **options: Any
     ) -> list[Handle[R]]:
-        """Keep many jobs at once: all of them, or none."""
+        """Keep many jobs at once: all of them, or none.
+
+        Args:
+            job: A job of this app.
+            calls: The arguments of each.
+            **options: As those of `submit`, for all of them; but no `key`.
+        """
+        if options.get("key") is not None:
+            raise ValueError("submit_many takes no key: the same key would make them one job")
         made = [self.new_job(job, args, dict(options)) for args in calls]
         store = await self.store()
         submitted = await store.submit(made, made[0].user if made else "")
@@ -320,8 +335,10 @@ class App(Registry):
             node.poke()
 
     def _runtime_settings(self, settings: WorkerSettings | None = None) -> Settings:
-        grace = (settings or self.worker_settings).drain_grace
-        return Settings(stop_timeout=grace + _STOP_MARGIN)
+        bounds = settings or self.worker_settings
+        return Settings(
+            stop_timeout=bounds.drain_grace + 2 * bounds.cancel_grace + _STOP_MARGIN
+        )
 
 
 def _limited(queues: Mapping[str, QueueLimit] | Iterable[str]) -> dict[str, QueueLimit]:

@@ -1,11 +1,13 @@
-"""The stores that the engine's tests run on."""
+"""Every test of this folder that takes `url` runs on both databases."""
 
 from pathlib import Path
 
 import pytest
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of an empty store."""
-    return f"sqlite:///{tmp_path / 'jobs.db'}"
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'jobs.db'}"
+    return request.getfixturevalue("postgres_url")

@@ -45,9 +45,13 @@ def install() -> None:
 # A thread: a worker whose loop and runtime are those of the simulation
 
 
+def _nothing(*_: object) -> None:
+    """Need no word of a worker."""
+
+
 class _Worker(ThreadWorker):
     def __init__(self, first: FirstNode, runtime: Runtime, loop: Any, ended: Any) -> None:
-        super().__init__(first, _PLAN, "worker.1", lambda _: None, lambda *_: None)
+        super().__init__(first, _PLAN, "worker.1", _nothing, _nothing)
         self._given = runtime, loop
         self._ended = ended
 

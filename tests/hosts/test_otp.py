@@ -1,5 +1,7 @@
 """Tasks, streams, servers, agents, supervisors and pools with their work on a host."""
 
+from typing import Any
+
 import pytest
 
 from perdure import (
@@ -59,9 +61,9 @@ async def test_a_stream_gives_its_results_in_order(host: str) -> None:
 
 @on_every_host
 async def test_failing_items_of_a_stream_are_told_and_the_others_go_on(host: str) -> None:
-    results = await async_stream(["a", "b"], work.fail, host=host).to_list()
+    results: list[Any] = await async_stream(["a", "b"], work.fail, host=host).to_list()
     assert [type(result) for result in results] == [Exited, Exited]
-    assert [result.reason.args for result in results] == [("a",), ("b",)]  # pyright: ignore[reportAttributeAccessIssue]
+    assert [result.reason.args for result in results] == [("a",), ("b",)]
 
 
 @on_every_host

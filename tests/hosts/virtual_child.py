@@ -16,7 +16,7 @@ from perdure.process.hosts import child
 from perdure.process.hosts.first_node import first_node_of
 from perdure.process.hosts.launch import OsLaunch
 from perdure.process.hosts.os_worker import OsWorker
-from perdure.process.hosts.staff import Limits, Staff
+from perdure.process.hosts.staff import Limits
 from perdure.process.hosts.worker import Plan
 from perdure.process.runtime import Runtime
 from perdure.process.signal import stop_politely
@@ -24,7 +24,7 @@ from perdure.process.spawner import joined
 from perdure.testing.clock import VirtualLoop
 from perdure.testing.simulation import Leak
 
-_PATIENCE = 50.0
+_PATIENCE = 15.0
 
 
 class _Worker(OsWorker):
@@ -45,30 +45,17 @@ class VirtualProgram:
     async def _main(self) -> None:
         me = current()
         self._jobs: asyncio.Queue[Any] = asyncio.Queue()
-        first, plan = first_node_of(me.runtime), Plan("worker", 65_536, None, None)
-        self._staff = staff = Staff(
-            me.runtime,
-            "worker",
-            Limits(1, None, dedicated=False, max_restarts=1000, max_seconds=1),
-            functools.partial(_Worker, first, plan),
-        )
-        staff.begin()
-        await staff.all_ready()
+        limits = Limits(1, None, dedicated=False, max_restarts=1000, max_seconds=1)
+        launch = _Launch(first_node_of(me.runtime), Plan("worker", 65_536, None, None), limits)
+        launch.begin()
+        await launch.all_ready()
         self._began.set_result(me.loop)
         while True:
             call, done = await self._jobs.get()
             try:
-                done.set_result(await self._on_worker(first, call))
+                done.set_result(await _on_worker(launch, call))
             except BaseException as error:  # noqa: BLE001 - raised in the test
                 done.set_exception(error)
-
-    async def _on_worker(self, first: Any, call: Any) -> Any:
-        launch = _launch(first, self._staff)
-        stand_in = launch.birth(None, be_a_test, call, Options(), None)
-        await joined(stand_in)
-        if stand_in.outcome.error is not None:
-            raise stand_in.outcome.error
-        return stand_in.outcome.value
 
     def run(
         self, call: tuple[Any, ...], seed: int | None, settings: Settings | None, patience: float
@@ -80,10 +67,18 @@ class VirtualProgram:
         return done.result(_PATIENCE)
 
 
-def _launch(first: Any, staff: Staff) -> Any:
-    launch = object.__new__(OsLaunch)
-    launch.node, launch._plan, launch._staff = first, Plan("worker", 65_536, None, None), staff
-    return launch
+async def _on_worker(launch: OsLaunch, call: Any) -> Any:
+    stand_in = launch.birth(None, be_a_test, call, Options(), None)
+    await joined(stand_in)
+    assert stand_in.outcome is not None
+    if stand_in.outcome.error is not None:
+        raise stand_in.outcome.error
+    return stand_in.outcome.value
+
+
+class _Launch(OsLaunch):
+    def _hire(self, label: str, on_ready: Any, on_down: Any) -> OsWorker:
+        return _Worker(self.node, self._plan, label, on_ready, on_down)
 
 
 # In the child
@@ -91,7 +86,12 @@ def _launch(first: Any, staff: Staff) -> Any:
 
 def main(fd: int) -> None:
     """Be the child: an ordinary worker, but for its loop and its clock."""
-    child.main(fd, VirtualLoop, lambda loop: Runtime(clock=loop.clock))  # pyright: ignore[reportAttributeAccessIssue]
+    child.main(fd, VirtualLoop, _runtime_on)
+
+
+def _runtime_on(loop: asyncio.AbstractEventLoop) -> Runtime:
+    assert isinstance(loop, VirtualLoop)
+    return Runtime(clock=loop.clock)
 
 
 async def be_a_test(  # noqa: PLR0913, PLR0917 - what `simulate` takes
@@ -108,6 +108,7 @@ async def be_a_test(  # noqa: PLR0913, PLR0917 - what `simulate` takes
     loop: Any = me.loop
     runtime, before = me.runtime, me.runtime.settings
     known = set(runtime.processes)
+    del runtime.processes[me.pid]  # a stagehand is not seen
     _set_stage(runtime, loop, seed, settings, patience)
     body = functools.partial(_body(module, name), *args, **keywords)
     root = runtime.root = give_birth(runtime, None, body, (), Options())
@@ -116,10 +117,12 @@ async def be_a_test(  # noqa: PLR0913, PLR0917 - what `simulate` takes
         await _end_what_is_left(runtime, known)
     finally:
         runtime.root = None
+        runtime.processes[me.pid] = me
         _set_stage(runtime, loop, None, before, 0.0)
     assert root.outcome is not None
     if root.outcome.error is not None:
         raise root.outcome.error
+    runtime.deadlines.close()  # as the end of a runtime does
     timers = [handle for handle in loop._scheduled if not handle.cancelled()]  # noqa: SLF001
     if timers:
         raise Leak(f"left behind: timers {timers}")
@@ -130,12 +133,14 @@ def _set_stage(
 ) -> None:
     if seed is not None and settings is None:
         settings = Settings(turn_steps=1)
-    fresh = VirtualLoop(seed=seed)
+    loop.clock.advance(-loop.clock.monotonic())  # nothing is armed: each test begins at zero
+    fresh: Any = VirtualLoop(seed=seed)
     loop._random = fresh._random  # noqa: SLF001
     fresh.close()
     loop._selector._patience = patience  # noqa: SLF001
     runtime.use(settings or Settings())
-    runtime.scheduler._shuffle = loop.shuffle if seed is not None else None  # noqa: SLF001
+    scheduler: Any = runtime.scheduler
+    scheduler._shuffle = loop.shuffle if seed is not None else None  # noqa: SLF001
 
 
 def _body(module: str, name: str) -> Callable[..., Any]:

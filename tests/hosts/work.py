@@ -115,7 +115,7 @@ async def link_to(pid: Pid, to: Pid) -> None:
 async def monitor_and_tell(pid: Pid, to: Pid) -> None:
     process.monitor(pid)
     process.send(to, "watching")
-    event = await process.events().receive()
+    event: Any = await process.events().receive()
     process.send(to, "ended", event.sender, type(event.result.error).__name__)
 
 
@@ -165,7 +165,7 @@ async def spawn_here(to: Pid) -> None:
 async def spawn_on(host: str, number: int) -> int:
     """Start a process on a host from a worker, and give its value."""
     process.spawn_monitored(double, number, host=host)
-    event = await process.events().receive()
+    event: Any = await process.events().receive()
     if event.result.error is not None:
         raise event.result.error
     return event.result.value
@@ -202,9 +202,12 @@ def same(state: Any) -> Any:
 
 
 async def os_pid(to: Pid) -> None:
-    """Tell the id of one's OS process, and wait."""
+    """Tell the id of one's OS process, and wait to be told to end it."""
     process.send(to, "os_pid", os.getpid())
-    await sleep(3600)
+    message = await process.inbox().receive()
+    if message.topic == "segfault":
+        ctypes.string_at(0)
+    os._exit(7)
 
 
 async def segfault() -> None:

@@ -23,14 +23,13 @@ from perdure import (
     NoProcess,
     Pid,
     ProcError,
-    Ref,
     Settings,
     Shutdown,
     process,
     select,
     sleep,
 )
-from perdure.process import Cancel, Event, Exit, LinkDown
+from perdure.process import Cancel, Event, Exit, LinkDown, Ref
 from perdure.testing import simulate
 from tests.process.model import NORMAL, UNKNOWN, Model, Notice
 

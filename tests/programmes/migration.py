@@ -5,6 +5,7 @@ Run as a worker: `python -m tests.programmes.migration URL LOG`.
 
 import os
 import sys
+import threading
 from pathlib import Path
 
 from perdure.app import App
@@ -66,5 +67,12 @@ def expected(steps: int) -> int:
     return steps + (1 + 2 + 3) + ITEMS
 
 
+def _end_with_parent() -> None:
+    """Wait for the end of the input: whoever started this worker is gone, and so must it be."""
+    sys.stdin.read()
+    os._exit(1)
+
+
 if __name__ == "__main__":
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     build(sys.argv[1], Path(sys.argv[2])).work()

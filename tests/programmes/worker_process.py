@@ -17,7 +17,7 @@ class WorkerProcess:
         # Its own module as a program: nothing of the test's process goes along.
         command = [sys.executable, "-m", "tests.programmes.migration", url, str(log)]
         self._errors = log.with_suffix(".err").open("ab")
-        self._process = subprocess.Popen(command, stderr=self._errors)
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=self._errors)
         self.pid = self._process.pid
 
     def signal(self, number: signal.Signals) -> None:
@@ -29,6 +29,8 @@ class WorkerProcess:
         """End it as a power cut would, and wait until it is gone."""
         self.signal(signal.SIGKILL)
         self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         self._errors.close()
 
     def end(self, timeout: float = 10.0) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
 
@@ -19,7 +20,7 @@ class Proxy:
         self.refuses = False
         self._open: set[asyncio.StreamWriter] = set()
 
-    async def __aenter__(self) -> "Proxy":
+    async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         return self
 

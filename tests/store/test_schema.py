@@ -1,4 +1,4 @@
-"""Migrations: applied once, as a whole, and only if they fit. The SQL agrees with the tables of states."""
+"""Migrations: applied once, as a whole, and only if they fit; what the SQL says of states."""
 
 import asyncio
 import re
@@ -21,8 +21,8 @@ from perdure.store.statement import Dialect, load, only
 from tests.store.rig import new_job, sql
 
 ROOT = Path(__file__).parent.parent.parent
-SECOND = Migration(2, "more", "CREATE TABLE more (x integer);\nINSERT INTO more VALUES (1);\n")
-BROKEN = Migration(2, "more", "CREATE TABLE more (x integer);\nINSERT INTO nowhere VALUES (1);\n")
+SECOND = Migration(9, "more", "CREATE TABLE more (x integer);\nINSERT INTO more VALUES (1);\n")
+BROKEN = Migration(9, "more", "CREATE TABLE more (x integer);\nINSERT INTO nowhere VALUES (1);\n")
 
 
 def migrate(url: str, *more: Migration) -> None:
@@ -175,3 +175,25 @@ async def test_a_claim_looks_only_at_what_is_ready(url: str) -> None:
             )
         assert "lease_ready" in plan
         assert "Sort" not in plan
+
+
+def scans(dialect_statement: str) -> list[str]:
+    """Tell which tables SQLite would read as a whole for a statement."""
+    database = sqlite3.connect(":memory:", isolation_level=None)
+    migrate_sqlite(database)
+    text = dialect_statement.replace("{entries}", f"({', '.join('?' * 17)})")
+    names = re.findall(r"(?<![:\w]):([a-z_]+)", text)
+    values = dict.fromkeys(names) if names else [None] * text.count("?")
+    plan = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {text}", values)]
+    database.close()
+    return [line for line in plan if re.match(r"SCAN (job|lease|journal|event|message)\b", line)]
+
+
+@pytest.mark.parametrize("name", sorted(set(load("sqlite")) - {"counts", "find_jobs"}))
+def test_no_statement_reads_a_whole_table(name: str) -> None:
+    assert scans(load("sqlite")[name]) == []
+
+
+@pytest.mark.parametrize("present", [{"tenant"}, {"state"}, {"tenant", "key"}, {"parent"}])
+def test_jobs_are_found_by_an_index(present: set[str]) -> None:
+    assert scans(only(load("sqlite")["find_jobs"], present)) == []

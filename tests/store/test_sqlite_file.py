@@ -77,7 +77,7 @@ async def test_every_commit_waits_for_the_disk(path: Path) -> None:
 
 
 async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnreachable, match="no folder .*nowhere"):
+    with pytest.raises(StoreUnreachable, match=r"no folder .*nowhere"):
         await opened(tmp_path / "nowhere" / "jobs.db")
 
 

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
-from langgraph.graph import END, START, StateGraph
-
 from bench.durable.contenders import Client
 from bench.durable.marks import mark, ready
 from bench.durable.place import SQLITE, Place
@@ -29,10 +27,6 @@ class _State(TypedDict):
 def _step(state: _State) -> dict[str, int]:
     mark(state["job"], state["step"])
     return {"step": state["step"] + 1}
-
-
-def _next(state: _State) -> str:
-    return "step" if state["step"] < state["steps"] else END
 
 
 @contextmanager
@@ -52,18 +46,22 @@ def _saver(place: Place) -> Iterator[Any]:
             yield PostgresSaver(pool)
 
 
-def prepare(place: Place) -> None:
-    with _saver(place) as saver:
-        saver.setup()
+def prepare(_: Place) -> None:
+    """Leave it to the worker: here it would only take the time to import it."""
 
 
 def work(place: Place, concurrency: int) -> None:
+    from langgraph.graph import END, START, StateGraph
+
+    def next_node(state: _State) -> str:
+        return "step" if state["step"] < state["steps"] else END
+
     with _saver(place) as saver, ThreadPoolExecutor(concurrency) as pool:
         saver.setup()
         graph = StateGraph(_State)
         graph.add_node("step", _step)
         graph.add_edge(START, "step")
-        graph.add_conditional_edges("step", _next)
+        graph.add_conditional_edges("step", next_node)
         compiled = graph.compile(checkpointer=saver)
 
         def run(job: int, steps: int) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from contextvars import Context
 
-from perdure.base.errors import StoreError
+from perdure.base.errors import JobNotFound, StoreError
 from perdure.base.retry import pause
 from perdure.jobs.model import Outcome
 from perdure.jobs.state import ENDED
@@ -63,16 +63,36 @@ class Awaiting:
                 await pause(_AT_MOST_EVERY)
                 if self._waiters:
                     await self._hint()
+        except Exception as error:  # noqa: BLE001 - those who wait get it
+            self.close(error)
         finally:
             unwatch()
             self._task = None
 
     async def _look(self) -> None:
-        for outcome in await self._store.outcomes(list(self._waiters)):
-            if outcome.state in ENDED:
-                for future in self._waiters.pop(outcome.job_id, []):
-                    if not future.done():
-                        future.set_result(outcome)
+        asked_for = list(self._waiters)
+        outcomes = {each.job_id: each for each in await self._store.outcomes(asked_for)}
+        for job_id in asked_for:
+            outcome = outcomes.get(job_id)
+            if outcome is None:  # it is old, and was deleted
+                self._settle(job_id, JobNotFound(job_id))
+            elif outcome.state in ENDED:
+                self._settle(job_id, outcome)
+
+    def _settle(self, job_id: str, answer: Outcome | Exception) -> None:
+        for future in self._waiters.pop(job_id, []):
+            if future.done():
+                continue
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+    def close(self, error: Exception) -> None:
+        """Let nobody wait any longer."""
+        for job_id in tuple(self._waiters):
+            self._settle(job_id, error)
+        self._changed.set()
 
     async def _hint(self) -> None:
         with contextlib.suppress(TimeoutError):

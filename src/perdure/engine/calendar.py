@@ -23,11 +23,22 @@ async def follow_calendar(node: Node) -> None:
         try:
             now = await node.store.now()
             for schedule in await node.store.schedules():
-                if not schedule.paused and schedule.next_at is not None:
-                    await _follow(node, schedule, schedule.next_at, now)
+                await _try_to_follow(node, schedule, now)
         except StoreError as error:
             _log.warning("looking at the calendar: %s", error)
         await pause(_LOOK_EVERY)
+
+
+async def _try_to_follow(node: Node, schedule: Schedule, now: float) -> None:
+    """Follow one schedule; one that cannot be followed must not stop the others."""
+    if schedule.paused or schedule.next_at is None:
+        return
+    try:
+        await _follow(node, schedule, schedule.next_at, now)
+    except StoreError:
+        raise
+    except Exception:
+        _log.exception("schedule %s cannot be followed", schedule.name)
 
 
 async def _follow(node: Node, schedule: Schedule, next_at: float, now: float) -> None:

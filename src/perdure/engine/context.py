@@ -17,6 +17,7 @@ from perdure.engine.operation import Operation
 from perdure.engine.run import Run
 from perdure.engine.step import StepOperation, skipped_or_done
 from perdure.engine.submission import child_job
+from perdure.engine.verdict import Unwound
 from perdure.engine.waits import Child, Receive, Sleep, child_failed
 from perdure.jobs.definition import JobDefinition, Step
 from perdure.jobs.model import Entry, EntryKind
@@ -72,7 +73,7 @@ class JobContext:
         run = self._run
         name = run.node.registry.name(step)
         id = run.journal.identity(name, key)
-        packed = step.pack(args, kwargs)
+        packed = step.pack(args, kwargs, run.node.limits)
         entry = run.visit(id, EntryKind.STEP, packed)
         if entry is None:
             fresh = Entry(
@@ -174,7 +175,7 @@ class JobContext:
         full = run.node.registry.name(job)
         name = f"child:{full}"
         id = run.journal.identity(name)
-        packed = job.pack(args, kwargs)
+        packed = job.pack(args, kwargs, run.node.limits)
         entry = run.visit(id, EntryKind.CHILD, packed)
         recorded = entry is not None
         entry = entry or self._fresh(id, EntryKind.CHILD, name, packed, None)
@@ -182,8 +183,8 @@ class JobContext:
         operation = Child(run, entry, job, submission, recorded=recorded)
         if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
             operation.settle(None if entry.output is None else job.unpack_result(entry.output))
-        elif entry.state is StepState.FAILED and entry.error is not None:
-            operation.settle(None, child_failed(submission.id, "FAILED", entry.error))
+        elif entry.state is StepState.FAILED:
+            operation.settle(None, child_failed(submission.id, entry))
         return operation
 
     def _fresh(
@@ -205,6 +206,8 @@ class JobContext:
     def now(self) -> datetime:
         """Tell the time, once and for all: a replay gives the same."""
         run = self._run
+        if run.verdict is not None:  # what is drawn now would stand in the journal at a wrong place
+            raise Unwound
         id = run.journal.identity("now")
         entry = run.visit(id, EntryKind.VALUE, None)
         if entry is None:

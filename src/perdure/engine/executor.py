@@ -1,8 +1,11 @@
 """The core of the engine: run a claimed job as far as it goes, and write how that ended."""
 
+import contextlib
+import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from perdure.base.errors import JobError
+from perdure.base.errors import IllegalTransition, JobError, JobNotFound
 from perdure.engine.context import JobContext
 from perdure.engine.run import Run
 from perdure.engine.verdict import (
@@ -18,27 +21,55 @@ from perdure.engine.verdict import (
     Verdict,
 )
 from perdure.jobs.failure import failure_of
-from perdure.jobs.model import Claim, Event, JobChange
+from perdure.jobs.model import Claim, Command, Event, JobChange
 from perdure.jobs.plan import Plan
 from perdure.jobs.state import JobState
+from perdure.process.birth import PLAIN, give_birth
+from perdure.process.death import kill
+from perdure.store.port import Store
 
 if TYPE_CHECKING:
     from perdure.engine.node import Node
+
+_log = logging.getLogger("perdure.worker")
 
 
 async def execute(node: "Node", claim: Claim, since: float) -> None:
     """The process of a running job, claimed at a time (or later) by the loop's clock."""
     run = Run(node, claim)
+    run.forsake = partial(_forsake, run)
     node.admit(run, since)
     try:
         verdict = await judge(run)
-        await run.silence()
-        if not isinstance(verdict, Lost):
-            await conclude(run, verdict)
-    except Unwound:
-        pass  # the lease was lost at the last moment: its new owner goes on
+        if not run.forsaken:
+            await finish(run, verdict)
     finally:
-        node.dismiss(run)
+        if not run.forsaken:
+            node.dismiss(run)
+
+
+async def finish(run: Run, verdict: Verdict) -> None:
+    """Wait until nothing works for the job any more, and write how its run ended."""
+    await run.silence()
+    if isinstance(verdict, Lost):
+        return
+    # If the lease is lost at the last moment, its new owner goes on.
+    with contextlib.suppress(Unwound):
+        await conclude(run, verdict)
+
+
+def _forsake(run: Run) -> None:
+    """End a run without its code, which neither returns nor raises."""
+    _log.error("the code of job %s does not leave: its process is given up", run.job.id)
+    give_birth(run.node.runtime, None, _finish_without_code, (run,), PLAIN)
+
+
+async def _finish_without_code(run: Run) -> None:
+    kill(run.process, "the run of the job has ended")
+    try:
+        await finish(run, run.verdict or Lost())
+    finally:
+        run.node.dismiss(run)
 
 
 async def judge(run: Run) -> Verdict:
@@ -63,8 +94,8 @@ def _waits_out(run: Run) -> bool:
 
 
 def _most_claims(run: Run) -> int:
-    definition = run.node.registry.jobs.get(run.job.name)
-    return run.node.settings.max_claims if definition is None else definition.max_claims
+    definition, most = run.node.registry.jobs.get(run.job.name), run.node.settings.max_claims
+    return most if definition is None else min(most, definition.max_claims)
 
 
 def _crashes(claims: int) -> str:
@@ -81,7 +112,8 @@ async def _code(run: Run) -> bytes:
         return await _plan(context, Plan.from_json(job.plan), run)
     definition = run.node.registry.find_job(job.name)
     args, kwargs = definition.unpack(job.input)
-    return definition.pack_result(await definition.fn(context, *args, **kwargs))
+    result = await definition.fn(context, *args, **kwargs)
+    return definition.pack_result(result, run.node.limits)
 
 
 async def _plan(context: JobContext, plan: Plan, run: Run) -> bytes:
@@ -92,12 +124,30 @@ async def _plan(context: JobContext, plan: Plan, run: Run) -> bytes:
         step = run.node.registry.find_step(call.step)
         args, kwargs = plan.resolve(call, outputs, step)
         outputs[call.id] = output = await context.run_as(call.id, step, *args, **kwargs)
-        result = step.pack_result(output)
+        result = step.pack_result(output, run.node.limits)
     return result
+
+
+async def _cancel_children(run: Run) -> None:
+    """Cancel what the job has submitted and waits for: nobody waits for it any more.
+
+    Before the job itself ends, so that a crash in between only makes this happen twice.
+    """
+    for child in sorted(run.children):
+        reason = f"its parent {run.job.id} has ended"
+        asked = Command(job_id=child, action="cancel", actor=run.node.owner, reason=reason)
+        with contextlib.suppress(JobNotFound, IllegalTransition):  # it has ended, too
+            await run.ask(partial(_command, asked))
+
+
+async def _command(asked: Command, store: Store) -> None:
+    await store.command(asked)
 
 
 async def conclude(run: Run, verdict: Verdict) -> None:
     """Write how a run ended."""
+    if isinstance(verdict, Cancelled | Failed):
+        await _cancel_children(run)
     change = change_for(verdict, run.now())
     told = {"error": _summary(verdict)} if isinstance(verdict, Failed | Parked) else {}
     event = Event(type=f"job.{change.state.lower()}", data=told, actor=run.node.owner)

@@ -24,10 +24,11 @@ class Incarnation:
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def end(self) -> None:
-        """Say that it is over."""
-        self._path.unlink(missing_ok=True)
-        os.close(self._file)
+    def end(self, *, in_order: bool = True) -> None:
+        """Say that it is over; not in order: jobs are left behind, for whom only a death counts."""
+        if in_order:
+            self._path.unlink(missing_ok=True)
+            os.close(self._file)
 
 
 def is_dead(owner: str) -> bool:

@@ -35,16 +35,17 @@ class Heart(threading.Thread):
 
     def _beat(self) -> None:
         node, since = self._node, self._node.loop.time()
-        held = node.held()
-        if not held:
-            return
         try:
+            held = node.held()
+            if not held:
+                return
             kept = node.store.renew_blocking(node.owner, held, node.settings.lease)
+            if not self._end.is_set():
+                node.loop.call_soon_threadsafe(node.renewed, held, kept, since)
         except StoreError as error:
-            _log.warning("renewing %d leases: %s", len(held), error)
-            return
-        if not self._end.is_set():
-            node.loop.call_soon_threadsafe(node.renewed, held, kept, since)
+            _log.warning("renewing leases: %s", error)
+        except Exception:  # without a heart every job of this worker would be lost: beat on
+            _log.exception("renewing leases")
 
     def stop(self) -> None:
         """End soon, without another beat."""
@@ -56,10 +57,11 @@ async def keep(node: Node) -> None:
     heart = Heart(node)
     heart.start()
     try:
-        while True:
+        while heart.is_alive():  # else somebody starts both of us anew
             heart.pulse = node.loop.time()
             node.distrust()
             await pause(node.settings.beat / _PULSES_PER_BEAT)
+        raise RuntimeError("the thread that renews the leases has ended")
     finally:
         heart.stop()
 

@@ -1,10 +1,12 @@
 """What all parts of one worker share."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import uuid
 from collections import deque
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +14,10 @@ import msgspec
 from msgspec import Struct
 
 from perdure.base.codec import Limits
+from perdure.engine.far_call import StepHost
 from perdure.engine.run import Run
 from perdure.engine.settings import WorkerSettings
-from perdure.engine.verdict import Cancelled, Drained, Lost, Paused
+from perdure.engine.verdict import Cancelled, Drained, Lost, Paused, Unwound
 from perdure.jobs.model import News, QueueLimit
 from perdure.jobs.registry import Registry
 from perdure.process.birth import PLAIN, give_birth
@@ -58,9 +61,12 @@ class Node:
         self.loop = me.runtime.loop
         self.runs: dict[str, Run] = {}
         self.claimed: set[str] = set()  # jobs that run here, or are about to
+        self.claiming = False  # jobs may be ours that are not yet in that set
         self.draining = False
         self.wanted = asyncio.Event()  # somebody should look for work
         self.changed = asyncio.Event()  # a run ended, or a step did: for those who wait for that
+        self.hurried = asyncio.Event()  # nobody wants to wait for safe points any more
+        self.step_host = StepHost(self.owner, settings.processes)
         self._begun: deque[StepOperation[Any]] = deque()
         self._flush: asyncio.TimerHandle | None = None
 
@@ -83,6 +89,8 @@ class Node:
         """Take up a run, claimed at that time or later."""
         run.trusted_until = since + self.settings.lease - self.settings.margin
         self.claimed.add(run.job.id)
+        if old := self.runs.get(run.job.id):  # its lease ran out, and the job came back to us
+            old.lose()
         self.runs[run.job.id] = run
         if self.draining:
             run.end(Drained())
@@ -91,7 +99,7 @@ class Node:
         """Let a run go."""
         if self.runs.get(run.job.id) is run:
             del self.runs[run.job.id]
-        self.claimed.discard(run.job.id)
+            self.claimed.discard(run.job.id)
         self.changed.set()
         self.poke()
 
@@ -110,21 +118,33 @@ class Node:
         for run in tuple(self.runs.values()):
             run.end(Drained())
 
+    def hurry(self) -> None:
+        """Wait for no safe point any more: steps are cancelled, and their jobs let go."""
+        self.hurried.set()
+        self.changed.set()
+
     # News from outside
 
-    def hear(self, news: News) -> None:
-        """Obey what is asked of a job, or let it read what came for it."""
-        run = self.runs.get(news.job_id)
-        if run is None or news.news == run.news:
-            return
-        run.news = news.news
+    def hear(self, news: Sequence[News], asked_for: Collection[Run]) -> None:
+        """Obey what is asked of the jobs that are ours, and stop those that are not any more."""
+        ours = {each.job_id for each in news}
+        for run in asked_for:
+            if run.job.id not in ours and run.verdict is None and not run.over:
+                run.lose()
+        for each in news:
+            run = self.runs.get(each.job_id)
+            if run is not None and each.news != run.news:
+                self._hear(run, each)
+
+    def _hear(self, run: Run, news: News) -> None:
         match news.request:
             case "cancel":
                 run.end(Cancelled())
             case "pause":
                 run.end(Paused())
             case _:
-                give_birth(self.runtime, run.process, _read_news, (self, run), PLAIN)
+                run.unpause()
+                give_birth(self.runtime, run.process, _read_news, (run, news.news), PLAIN)
 
     # Leases
 
@@ -199,8 +219,9 @@ async def _flush_run(run: Run) -> None:
     await run.flush()
 
 
-async def _read_news(node: Node, run: Run) -> None:
-    run.heard(await node.store.messages(run.job.id))
+async def _read_news(run: Run, news: int) -> None:
+    with contextlib.suppress(Unwound):
+        run.heard(news, await run.ask(lambda store: store.messages(run.job.id)))
 
 
 def boot_id() -> str:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+# Code that catches the end of its run and goes on is told so often; then it waits for its kill.
+_REFUSALS = 10
+
 
 class Operation(Generic[R]):
     """One thing that the code of a job waits for."""
@@ -59,6 +62,7 @@ class Operation(Generic[R]):
             self.begin()
             yield from self._wait()
         if run.verdict is not None:
+            yield from _refuse(run)
             raise Unwound
         if self._error is not None:
             raise self._error
@@ -92,10 +96,13 @@ class Operation(Generic[R]):
         self.start()
 
     def heard(self) -> None:
-        """Look again: there is news for the job."""
+        """Look again, now or when it has done what it does: there is news for the job."""
 
     def interrupt(self, *, hard: bool) -> None:
         """Stop working: `hard` by force if need be, else only at the next safe point."""
+
+    def lost(self) -> None:
+        """Take note that the job is not ours any more."""
 
     def settle(self, value: R | None, error: BaseException | None = None) -> None:
         """Give the code its answer."""
@@ -104,6 +111,15 @@ class Operation(Generic[R]):
             self._value, self._error = value, error
             self.run.resuming += len(self._waiters)
             self.wake()
+
+    def awaited_by(self, waiter: Waiter) -> bool:
+        """Tell whether this one waits for it."""
+        return waiter in self._waiters
+
+    @property
+    def waiters(self) -> int:
+        """How many wait for it."""
+        return len(self._waiters)
 
     def wake(self) -> None:
         """Let the code that waits look again."""
@@ -116,3 +132,12 @@ class Operation(Generic[R]):
         if self.entry.wake_at is not None:
             told["until"] = self.entry.wake_at
         return told
+
+
+def _refuse(run: "Run") -> Generator[Any, None, None]:
+    """Let code whose run has ended have no more; a loop that catches everything must not spin."""
+    run.refusals += 1
+    if run.refusals > _REFUSALS:
+        waiter = current_waiter()
+        while True:
+            yield waiter.pause()

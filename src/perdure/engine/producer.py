@@ -30,20 +30,32 @@ async def _round(node: Node, jobs: str) -> None:
     """Hear the news and claim what there is room for."""
     try:
         if node.runs:
-            for news in await node.store.news(node.owner):
-                node.hear(news)
-        while node.free >= max(1, node.settings.concurrency // _BATCH) or (
-            node.free and not node.runs
-        ):
-            settings, since = node.settings, node.loop.time()
-            claims = await node.store.claim(node.owner, node.queues, node.free, settings.lease)
-            for claim in claims:
-                node.claimed.add(claim.job.id)
-                TaskSupervisor.start_child(jobs, execute, node, claim, since)
-            if not claims:
-                return
+            asked_for = tuple(node.runs.values())
+            node.hear(await node.store.news(node.owner), asked_for)
+        while _has_room(node) and await _claim(node, jobs):
+            pass
     except StoreError as error:
         _log.warning("looking for work: %s; trying again", error)
+
+
+def _has_room(node: Node) -> bool:
+    enough = max(1, node.settings.concurrency // _BATCH)
+    return node.free >= enough or (node.free > 0 and not node.runs)
+
+
+async def _claim(node: Node, jobs: str) -> bool:
+    """Claim what there is room for; tell whether there was anything."""
+    settings, since = node.settings, node.loop.time()
+    node.claiming = True  # a worker that stops waits for what is claimed at this moment
+    try:
+        claims = await node.store.claim(node.owner, node.queues, node.free, settings.lease)
+        for claim in claims:
+            node.claimed.add(claim.job.id)
+            TaskSupervisor.start_child(jobs, execute, node, claim, since)
+    finally:
+        node.claiming = False
+        node.changed.set()
+    return bool(claims)
 
 
 async def _reason_to_look(node: Node) -> None:

@@ -5,15 +5,17 @@ Everything that happens is first written, fenced by the claim, and then told to 
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from perdure.base.codec import encode
-from perdure.base.errors import Drift, LeaseLost, StepTimeout, StoreError, UnknownName
-from perdure.base.retry import pause
+from perdure.base.errors import Drift, StepTimeout, UnknownName
 from perdure.engine.journal import Journal
 from perdure.engine.operation import Operation
+from perdure.engine.ownership import Ownership
+from perdure.engine.stillness import stands_still
+from perdure.engine.submission import child_id
 from perdure.engine.verdict import (
     Cancelled,
     Completed,
@@ -27,12 +29,12 @@ from perdure.engine.verdict import (
     Verdict,
 )
 from perdure.jobs.failure import failure_of
-from perdure.jobs.model import Claim, Entry, EntryKind, Event, JobChange, Message, NewJob, Write
+from perdure.jobs.model import Claim, Entry, EntryKind, Message
+from perdure.jobs.state import StepState
 from perdure.process.birth import PLAIN, give_birth
 from perdure.process.current import current
 from perdure.process.death import kill
 from perdure.process.process import Process
-from perdure.process.tasklike import PARKED
 
 if TYPE_CHECKING:
     from perdure.engine.node import Node
@@ -41,23 +43,30 @@ if TYPE_CHECKING:
 # before it is judged to have drifted from its journal.
 _REPLAY_PATIENCE = 5.0
 
-# How long to wait before a write is tried again while the store does not answer.
-_STORE_PAUSE = 0.25
+# Code that waits for things that are not ours besides its operations may go on so long without
+# one of them, before its job is put aside until they are due.
+_IDLE_PATIENCE = 1.0
+
+# Code that does not leave when its run has ended is interrupted so often; then it is given up.
+_INTERRUPTIONS = 3
 
 Code = Callable[["Run"], Awaitable[bytes]]
 
 
-class Run:
+class Run(Ownership):
     """What the code, the operations and the worker share about one claimed job."""
 
     def __init__(self, node: "Node", claim: Claim) -> None:
-        self.node = node
-        self.job = claim.job
-        self.epoch = claim.epoch
-        self.news = claim.news
+        super().__init__(node, claim)
         self.messages = list(claim.messages)
         self.received: set[int] = set()  # messages that operations have taken out of that list
         self.journal = Journal(claim.journal)
+        # Jobs that this one has submitted and waits for.
+        self.children = {
+            child_id(self.job.id, entry.id)
+            for entry in claim.journal
+            if entry.kind is EntryKind.CHILD and entry.state in (StepState.PENDING, StepState.RUNNING)
+        }
         self.process: Process = current("a run of a job")
         self.verdict: Verdict | None = None  # how the run ends, once that is certain
         self.ending: Verdict | None = None  # how it ends as soon as no step works any more
@@ -66,20 +75,21 @@ class Run:
         self.working: dict[Operation[Any], Process] = {}
         self.waiting: dict[Operation[Any], asyncio.Handle | None] = {}
         self.resuming = 0  # awaits of the code that are over, which it does not know yet
-        self.progress_at = node.loop.time()
-        self.trusted_until = 0.0  # by the loop's time: until then the lease is surely ours
-        self.buffer: dict[int, Entry] = {}  # by place: goes along with the next write
+        self.refusals = 0  # awaits of the code since its run has ended
+        self.forsaken = False  # the code did not leave: its run is ended without it
+        self.forsake: Callable[[], None] | None = None  # ends it so
         self._held: list[Operation[Any]] = []  # new ones, while the replay is not over
         self._looks = False
-        self._clock = claim.now - node.loop.time()
-
-    def now(self) -> float:
-        """Tell the time by the store's clock, as far as it is known here."""
-        return self._clock + self.node.loop.time()
+        self._playing = False
+        self.over = False  # the code has ended: what is left is to write how
+        self._interruptions = 0
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._emptied: asyncio.Future[None] | None = None  # for who waits until nothing works
 
     async def play(self, code: Code) -> Verdict:
         """Run the code to its end, or until there is nothing to do for it."""
-        limit = self._arm_deadline()
+        self._arm_deadline()
+        self._playing = True
         try:
             verdict: Verdict = Completed(await code(self))
             if self.journal.unvisited:
@@ -88,30 +98,47 @@ class Run:
             verdict = Parked(failure_of(misfit))
         except BaseException as error:
             # Code that was told to unwind may raise anything on its way.
-            if self.verdict is None and not isinstance(error, Exception):
+            if self.verdict is None and self._is_our_end(error):
                 raise
             verdict = Failed(failure_of(error, outage=getattr(error, "outage", False)))
         finally:
-            if limit is not None:
-                limit.cancel()
+            self._played()
         # What was decided from outside stands, whatever the code made of it.
         if self.verdict is None and isinstance(self.ending, Cancelled | Failed):
             return self.ending
         return self.verdict or verdict
 
-    def _arm_deadline(self) -> asyncio.TimerHandle | None:
-        if self.job.deadline_at is None:
-            return None
-        late = StepTimeout(f"job {self.job.id} did not end before its deadline")
-        left = max(0.0, self.job.deadline_at - self.now())
-        return self.node.loop.call_later(left, self.end, Failed(failure_of(late)))
+    def _is_our_end(self, error: BaseException) -> bool:
+        """Tell whether an error ends this process, and not only the code of the user."""
+        return self.process.outcome is not None or isinstance(error, KeyboardInterrupt)
+
+    def _played(self) -> None:
+        self._playing = False
+        self.over = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        for _ in range(self._interruptions):  # they were meant for the code
+            self.process.uncancel()
+
+    def _arm(self, what: str, delay: float, then: Callable[[], None]) -> None:
+        """Do something later, unless the code has ended by then; of its kind only the last."""
+        if what in self._timers:
+            self._timers[what].cancel()
+        self._timers[what] = self.node.loop.call_later(delay, then)
+
+    def _arm_deadline(self) -> None:
+        if self.job.deadline_at is not None:
+            late = StepTimeout(f"job {self.job.id} did not end before its deadline")
+            left = max(0.0, self.job.deadline_at - self.now())
+            self._arm("deadline", left, lambda: self.end(Failed(failure_of(late))))
 
     # Operations
 
     def visit(self, id: str, kind: EntryKind, packed: bytes | None) -> Entry | None:
         """Look an operation up in the journal; None if it is new."""
         if self.verdict is not None:
-            raise Unwound
+            return None  # it will never begin: who awaits it is told
         entry = self.journal.visit(id, kind, packed)
         if self._held and not self.journal.unvisited:  # the replay is over
             held, self._held = self._held, []
@@ -131,7 +158,7 @@ class Run:
     def _hold(self, operation: Operation[Any]) -> None:
         # Code that fits comes by all that is recorded before it needs the answer to anything new.
         if not self._held:
-            self.node.loop.call_later(_REPLAY_PATIENCE, self._judge_replay)
+            self._arm("replay", _REPLAY_PATIENCE, self._judge_replay)
         self._held.append(operation)
         self.look()
 
@@ -150,10 +177,15 @@ class Run:
     def worked(self, operation: Operation[Any]) -> None:
         """Take note that an operation's process has done what it could."""
         self.working.pop(operation, None)
-        if operation.again and self.ending is None and self.verdict is None:
+        goes_on = self.ending is None and self.verdict is None and not operation.settled
+        if operation.again and goes_on:
             operation.again = False
             operation.start()
-        if not self.working and (self.waiting or self._held or self.ending is not None):
+        if self.working:
+            return
+        if self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+        if self.waiting or self._held or self.ending is not None:
             self.look()
 
     def wait(self, operation: Operation[Any], until: float | None = None) -> None:
@@ -174,81 +206,15 @@ class Run:
         if timer is not None:
             timer.cancel()
 
-    def heard(self, messages: Iterable[Message]) -> None:
-        """Let what waits look at the news."""
+    def heard(self, news: int, messages: Iterable[Message]) -> None:
+        """Let what waits look at the news; `messages` were read when they had this number."""
+        if news < self.news:
+            return  # what was read later is here already
+        # Not before the messages are here: whoever releases the job says how far it has read.
+        self.news = news
         self.messages = [one for one in messages if one.no not in self.received]
-        for operation in tuple(self.waiting):
+        for operation in (*self.waiting, *self.working):
             operation.heard()
-
-    # Writing
-
-    def note(self, entry: Entry) -> None:
-        """Let an entry go along with the next write; one comes soon."""
-        self.buffer[entry.seq] = entry
-        self.node.flush_soon()
-
-    async def write(
-        self,
-        *entries: Entry,
-        job: JobChange | None = None,
-        events: tuple[Event, ...] = (),
-        taken: tuple[int, ...] = (),
-        children: tuple[NewJob, ...] = (),
-    ) -> None:
-        """Write, fenced; returns when it is durable.
-
-        Raises:
-            Unwound: The job is not ours any more.
-        """
-        await self._write(
-            Write(
-                job_id=self.job.id,
-                owner=self.node.owner,
-                epoch=self.epoch,
-                entries=self._with_buffer(entries),
-                job=job,
-                events=events,
-                taken=taken,
-                children=children,
-                news_seen=self.news,
-            )
-        )
-        self.progress_at = self.node.loop.time()
-
-    def write_soon(self, entry: Entry, done: Callable[[BaseException | None], None]) -> None:
-        """Write one entry, fenced; `done` is called when it is durable, or with what went wrong."""
-        entries = self._with_buffer((entry,)) if self.buffer else (entry,)
-        self.node.store.write_soon(
-            Write(job_id=self.job.id, owner=self.node.owner, epoch=self.epoch, entries=entries),
-            done,
-        )
-
-    def _with_buffer(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-        if not self.buffer:
-            return entries
-        merged = {**self.buffer, **{entry.seq: entry for entry in entries}}
-        self.buffer.clear()
-        return tuple(merged.values())
-
-    async def flush(self) -> None:
-        """Write what waits to go along with another write."""
-        with contextlib.suppress(Unwound):
-            if self.buffer:
-                await self.write()
-
-    async def _write(self, write: Write) -> None:
-        while True:
-            try:
-                return await self.node.store.write(write)
-            except LeaseLost:
-                self.stop(Lost())
-                raise Unwound from None
-            except StoreError:
-                # The store may come back while the lease is still ours; then nothing is lost.
-                if self.node.loop.time() > self.trusted_until:
-                    self.stop(Lost())
-                    raise Unwound from None
-                await pause(_STORE_PAUSE)
 
     # The end
 
@@ -261,18 +227,45 @@ class Run:
                 operation.interrupt(hard=not isinstance(verdict, Drained))
         self.look()
 
+    def unpause(self) -> None:
+        """Go on after all: the job was resumed before it had come to rest."""
+        if isinstance(self.ending, Paused):
+            # What did not begin meanwhile cannot begin now: the job is claimed anew instead.
+            self.ending = Drained()
+
     def stop(self, verdict: Verdict) -> None:
         """End the run now: the code unwinds."""
         if self.verdict is None:
             self.verdict = verdict
             for operation in tuple(self.awaited):
                 operation.wake()
+            if self._playing:
+                self._arm("leave", self.node.settings.cancel_grace, self._insist)
+
+    def _insist(self) -> None:
+        """Interrupt code that waits for other things than operations, or does not listen."""
+        if self._interruptions < _INTERRUPTIONS:
+            self._interruptions += 1
+            self.process.cancel("the run of the job has ended")
+            self._arm("leave", self.node.settings.cancel_grace, self._insist)
+        elif self.forsake is not None and not self.forsaken:
+            self.forsaken = True
+            self.forsake()
+
+    def lost(self) -> None:
+        self.stop(Lost())
 
     def lose(self) -> None:
         """Stop at once: another may own the job by now."""
-        self.stop(Lost())
-        for process in tuple(self.working.values()):
-            kill(process, "the lease of the job is lost")
+        self.lost()
+        for operation, process in tuple(self.working.items()):
+            operation.lost()
+            if not process.done():
+                process.tie().at_death(partial(self.worked, operation))
+                kill(process, "the lease of the job is lost")
+
+    def is_alone(self) -> bool:
+        return len(self.node.runs) == 1 and len(self.working) == 1
 
     def look(self) -> None:
         """Look, when the code had its turn, whether there is anything left to do."""
@@ -286,9 +279,18 @@ class Run:
             return
         if self.ending is not None:
             self.stop(self.ending)
-        elif self._held and self.process.state == PARKED:
+        elif not stands_still(self.process, self.awaited):
+            if self.waiting and not self._held:
+                self._arm("idle", _IDLE_PATIENCE, self._look_once_more)
+        elif self._held:
             self._judge_replay()
-        elif self.waiting and not self._held:
+        elif self.waiting:
+            self._suspend()
+
+    def _look_once_more(self) -> None:
+        """Put the job aside, though its code may wait for things that are not ours."""
+        quiet = not (self.working or self.resuming or self._held)
+        if self.verdict is None and self.ending is None and quiet and self.waiting:
             self._suspend()
 
     def _suspend(self) -> None:
@@ -305,7 +307,8 @@ class Run:
         for operation in tuple(self.working):
             operation.interrupt(hard=True)
         while self.working:
-            await pause(0.01)
+            self._emptied = self.node.loop.create_future()
+            await self._emptied
 
 
 async def _work(run: Run, operation: Operation[Any], body: Callable[[], Awaitable[None]]) -> None:

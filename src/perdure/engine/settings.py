@@ -1,5 +1,6 @@
 """The times and bounds of a worker; checked once, so that they fit together."""
 
+import os
 from dataclasses import dataclass
 
 from perdure.base.duration import Duration, job_seconds, named_seconds
@@ -11,6 +12,8 @@ class WorkerSettings:
 
     # Jobs that run at once in this worker.
     concurrency: int
+    # OS processes for steps with `isolation="process"`; started when the first of them runs.
+    processes: int
     # How long a claim is good without a renewal.
     lease: float
     # How often all claims of the worker are renewed, in one write.
@@ -42,6 +45,7 @@ class WorkerSettings:
         self,
         *,
         concurrency: int = 100,
+        processes: int | None = None,
         lease: Duration = "2m",
         beat: Duration = "30s",
         margin: Duration = "35s",
@@ -78,15 +82,21 @@ class WorkerSettings:
         object.__setattr__(self, "keep", job_seconds(keep))
         for name, count in (
             ("concurrency", concurrency),
+            ("processes", os.cpu_count() or 1 if processes is None else processes),
             ("max_claims", max_claims),
             ("reap_limit", reap_limit),
         ):
+            if isinstance(count, bool) or not isinstance(count, int):
+                raise TypeError(f"{name} is a whole number, not {count!r}")
             if count < 1:
                 raise ValueError(f"{name} is at least 1, not {count}")
             object.__setattr__(self, name, count)
         self._check_fit()
 
     def _check_fit(self) -> None:
+        for name in ("beat", "poll", "reap_every"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} must be longer than nothing: it is how often to look")
         if self.beat > self.lease / 3:
             raise ValueError(
                 f"beat ({self.beat:g} s) must be at most a third of lease ({self.lease:g} s): "

@@ -1,13 +1,14 @@
 """A step of a job: attempts until one succeeds or the policy gives up."""
 
 import asyncio
+from functools import partial
 from typing import Any, TypeVar, cast
 
-from perdure.base.errors import StepTimeout
+from perdure.base.errors import Permanent, StepTimeout
+from perdure.engine.calling import call_step
 from perdure.engine.operation import Operation
 from perdure.engine.run import Run
 from perdure.engine.step_context import AtSafePoint, StepContext
-from perdure.engine.threads import call_off_loop
 from perdure.engine.verdict import Parked, Unwound
 from perdure.jobs.definition import Step
 from perdure.jobs.failure import Failure, failure_of
@@ -17,8 +18,10 @@ from perdure.jobs.partial import Partial
 from perdure.jobs.policy import Again, GiveUp, decide, is_permanent
 from perdure.jobs.state import StepState
 from perdure.process.birth import PLAIN, give_birth
+from perdure.process.current import current
 from perdure.process.death import kill
-from perdure.process.signal import cancel, stop_politely
+from perdure.process.process import Process
+from perdure.process.signal import stop_politely
 
 R = TypeVar("R")
 
@@ -30,6 +33,7 @@ class StepOperation(Operation[R]):
         "_args",
         "_expired",
         "_expiry",
+        "_interrupted",
         "_kwargs",
         "attempt",
         "begun_at",
@@ -62,6 +66,7 @@ class StepOperation(Operation[R]):
         self.context: StepContext | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._expired = False  # whatever the attempt gives now comes too late
+        self._interrupted = False  # how it ends now says nothing about the step
 
     @property
     def longest(self) -> float:
@@ -87,20 +92,25 @@ class StepOperation(Operation[R]):
         step, context = self.step, StepContext(self)
         self.context = context
         try:
-            if step.is_async:
+            if step.isolation == "inline" and step.is_async:
                 value = await step.fn(context, *self._args, **self._kwargs)
             else:
-                value = await call_off_loop(step.fn, context, self._args, self._kwargs)
+                value = await call_step(self, context, self._args, self._kwargs)
+            self._disarm()  # it was in time, however long the rest takes
             if self._expired:
                 return
             if type(value) is Partial:
                 await self._go_on_later(cast("Partial[Any]", value))
                 return
-            output = step.pack_result(value)
+            output = step.pack_result(value, self.run.node.limits)
         except AtSafePoint:  # the worker stops: its checkpoint is saved, another goes on
             return
-        except Exception as error:  # noqa: BLE001 - the user's code failed: the policy decides
-            await self._failed(error)
+        except BaseException as error:  # the user's code failed: the policy decides
+            self._disarm()
+            if isinstance(error, Unwound | KeyboardInterrupt):
+                raise
+            if current("a step").outcome is None and not self._interrupted:
+                await self._failed(as_failure(error))
         else:
             self._succeeded(output)
 
@@ -129,10 +139,12 @@ class StepOperation(Operation[R]):
         self.settle(self.step.unpack_result(cast("bytes", self.entry.output)))
 
     def attempted(self) -> None:
-        """Take note that the process of the attempt has ended."""
+        """Take note that the process of the attempt has come to its end."""
         self.unrecorded = False
         self._disarm()
-        if not self.committing:
+        if self.context is not None:
+            self.context.over = True
+        if not self.committing and not self._expired:  # whose end is awaited, to be recorded
             self.run.worked(self)
 
     async def _failed(self, error: Exception) -> None:
@@ -225,12 +237,13 @@ class StepOperation(Operation[R]):
             ended_at=self.run.now() if ended else None,
         )
 
-    async def save_checkpoint(self, data: bytes) -> None:
-        """Write how far the attempt has come."""
+    async def save_checkpoint(self, data: bytes) -> bool:
+        """Write how far the attempt has come; tells whether it is to stop there."""
         number = self.entry.checkpoint_no + 1
         self.unrecorded = False
         self.entry = self._entry(StepState.RUNNING, checkpoint=data, checkpoint_no=number)
         await self.run.write(self.entry)
+        return self.context is not None and self.context.stopping
 
     def _event(self, kind: str, failure: Failure) -> Event:
         data = {"step": self.entry.id, "attempt": self.attempt, "error": failure.summary()}
@@ -243,35 +256,42 @@ class StepOperation(Operation[R]):
         if self.context is not None:
             self.context.stopping = True
         process = self.run.working.get(self)
-        if process is None or self.committing or not hard:
+        if process is None or self.committing or not hard or process.done():
             return
+        if not self._interrupted:
+            self._interrupted = True
+            process.tie().at_death(partial(self._gone, process))
         if self.context is not None:
             self.context.cancelled.set()
-        process.tie().at_death(self._gone)
-        grace = self.run.node.settings.cancel_grace
-        if process.asked_for_events():
-            cancel(process, None, grace, "the job ends")
-        else:
-            stop_politely(process, grace)
+        stop_politely(process, self.run.node.settings.cancel_grace, why="the job ends")
 
-    def _gone(self) -> None:
+    def _gone(self, process: Process) -> None:
         """Take note of a process that may have been abandoned, and so never said it was done."""
+        self.lost()
+        if self.run.working.get(self) is process and not self.committing:
+            self.run.worked(self)
+
+    def lost(self) -> None:
         self._disarm()
-        self.run.worked(self)
+        if self.context is not None:
+            self.context.over = True
+            self.context.cancelled.set()
 
     def _expire(self) -> None:
         """End an attempt that takes too long; the process cannot record that itself."""
         process = self.run.working.get(self)
-        if process is not None and self.run.verdict is None:
+        if process is not None and not process.done() and self.run.verdict is None:
             self._expired = True
+            self.lost()
             process.tie().at_death(self._died_late)
             kill(process, "the step's time is up")
 
     def _died_late(self) -> None:
-        self.run.worked(self)
         self._expired = False
-        if self.run.verdict is None and self.run.ending is None and not self.settled:
+        if self.run.verdict is None and not self.settled:
             self.run.work(self, self._record_timeout)
+        else:
+            self.run.worked(self)
 
     async def _record_timeout(self) -> None:
         limit = self.step.timeout
@@ -293,6 +313,18 @@ async def _attempt(operation: StepOperation[Any]) -> None:
         operation.run.stop(Parked(failure_of(error)))
     finally:
         operation.attempted()
+
+
+def as_failure(error: BaseException) -> Exception:
+    """Give what the user's code raised as a failure of the step, whatever it was."""
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        failure: Exception = RuntimeError("the step was cancelled by its own code")
+    else:
+        failure = Permanent(f"the step raised {error!r}")
+    failure.__cause__ = error
+    return failure
 
 
 def skipped_or_done(operation: StepOperation[Any], entry: Entry) -> None:

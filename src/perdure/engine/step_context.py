@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from perdure.base.codec import decode, digest, encode
 from perdure.base.duration import Duration, required_seconds
 from perdure.base.errors import Permanent
+from perdure.engine.verdict import Unwound
 from perdure.jobs.failure import Failure
 from perdure.jobs.item import Cadence, Cursor, ItemPolicy, ItemReport, OnError, Verdict, key_of
 
@@ -27,6 +28,8 @@ class StepContext:
         self._operation = operation
         self._cursor: Cursor | None = None
         self.stopping = False  # the worker stops: leave at the next checkpoint
+        self.over = False  # the attempt has ended, though its thread may not know
+        self.item_judged: tuple[Verdict, bytes] | None = None  # by the OS process that it ran in
         self._cancelled: asyncio.Event | None = None
 
     def __repr__(self) -> str:
@@ -89,8 +92,10 @@ class StepContext:
 
     async def save_checkpoint(self, checkpoint: Any) -> None:
         """Save how far the step has come; durable when it returns."""
-        await self._operation.save_checkpoint(self.encode_checkpoint(checkpoint))
-        if self.stopping:
+        if self.over:  # its time was up, or its job is another's: the next attempt goes on
+            raise Unwound
+        data = self.encode_checkpoint(checkpoint)
+        if await self._operation.save_checkpoint(data) or self.stopping:
             raise AtSafePoint
 
     def encode_checkpoint(self, checkpoint: Any) -> bytes:
@@ -157,6 +162,6 @@ class StepContext:
     def judge_item(self, failure: Failure) -> tuple[Verdict, bytes] | None:
         """Judge the item at which the step has failed; None if it failed at none."""
         if self._cursor is None or self._cursor.in_hand is None:
-            return None
+            return self.item_judged
         verdict = self._cursor.failed(failure)
         return verdict, self.encode_checkpoint(self._cursor.checkpoint())

@@ -16,12 +16,17 @@ def new_id() -> str:
     return f"{_CLOCK.time_ns():016x}{secrets.token_hex(8)}"
 
 
+def child_id(parent_id: str, entry_id: str) -> str:
+    """Give the id of the job that a parent submits at a place of its journal: always the same."""
+    return parent_id[:16] + digest("child", parent_id, entry_id)[:16]
+
+
 def child_job(
     parent: Job, entry: Entry, definition: "JobDefinition[Any, Any]", name: str, packed: bytes
 ) -> NewJob:
     """Make the job that a parent submits; the same one, however often it is asked for."""
     return NewJob(
-        id=parent.id[:16] + digest("child", parent.id, entry.id)[:16],
+        id=child_id(parent.id, entry.id),
         tenant=parent.tenant,
         user=parent.user,
         name=name,

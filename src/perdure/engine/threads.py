@@ -1,55 +1,120 @@
-"""Sync functions of users run here, off the loop, and only here."""
+"""Threads for functions of users that block; nothing else runs in them.
+
+They are daemons: one that never returns is left behind and does not keep the program from ending.
+Its place is free then for another one.
+"""
 
 import asyncio
+import contextlib
 import contextvars
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from inspect import isawaitable
-from typing import Any
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
-# So many sync steps run at once in one worker; more of them wait.
+from perdure.process.current import set_process
+
+T = TypeVar("T")
+
+# So many functions run at once in one program; more of them wait.
 _THREADS = 32
 
-_pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="perdure-step")
+
+class _Call:
+    """A function to be called, and who waits for what it gives."""
+
+    __slots__ = ("function", "future", "left", "loop", "runs")
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function = function
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.runs = False
+        self.left = False  # nobody waits for it any more
+
+    def do(self) -> None:
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            value = self.function()
+        except StopIteration as stop:  # which no future takes
+            error = RuntimeError(f"the function raised {stop!r}")
+        except BaseException as raised:  # noqa: BLE001 - who waits gets it
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it who waited
+            self.loop.call_soon_threadsafe(self._settle, value, error)
+
+    def _settle(self, value: Any, error: BaseException | None) -> None:
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(value)
+        else:
+            self.future.set_exception(error)
 
 
-class BlockingContext:
-    """A context as a sync function sees it: what must be awaited elsewhere blocks here."""
+class Threads:
+    """A number of threads, started when they are needed."""
 
-    def __init__(self, context: object, loop: asyncio.AbstractEventLoop) -> None:
-        self._context = context
-        self._loop = loop
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._queue: SimpleQueue[_Call] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._queued = 0
+        self._idle = 0  # threads that take the next call, or are about to
+        self._places = 0  # threads that were not left behind
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._context, name)
-        if not callable(found):
-            return found
+    async def call(self, function: Callable[[], T]) -> T:
+        """Call a function in a thread; if the caller is cancelled, it is left to itself there."""
+        call = _Call(function)
+        with self._lock:
+            self._queued += 1
+            self._hire()
+        self._queue.put(call)
+        try:
+            return await call.future
+        except asyncio.CancelledError:
+            self._leave(call)
+            raise
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return asyncio.run_coroutine_threadsafe(
-                _await(found, args, kwargs), self._loop
-            ).result()
+    def _hire(self) -> None:
+        if self._queued > self._idle and self._places < self._most:
+            self._places += 1
+            self._idle += 1
+            threading.Thread(target=self._serve, name="perdure-step", daemon=True).start()
 
-        return call
+    def _leave(self, call: _Call) -> None:
+        with self._lock:
+            call.left = True
+            if call.runs:
+                self._places -= 1
+                self._hire()
+
+    def _serve(self) -> None:
+        while True:
+            call = self._queue.get()
+            with self._lock:
+                self._queued -= 1
+                self._idle -= 1
+                call.runs = not call.left
+            if call.runs:
+                call.do()
+            with self._lock:
+                if call.runs and call.left:  # its place was given to another
+                    return
+                call.runs = False
+                self._idle += 1
+            del call  # else what it gave would be kept until there is another
 
 
-async def _await(found: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    result = found(*args, **kwargs)
-    return await result if isawaitable(result) else result
+_THREADS_OF_STEPS = Threads(_THREADS)
 
 
-async def call_off_loop(
-    function: Callable[..., Any],
-    context: object,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> Any:
-    """Call a sync function in a thread; the thread cannot be stopped, only left behind."""
-    loop = asyncio.get_running_loop()
-    blocking = BlockingContext(context, loop)
+async def call_in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call a function in a thread, with the context variables of the caller.
+
+    What runs there is no part of the caller's process: its verbs belong to the loop.
+    """
     variables = contextvars.copy_context()
-
-    def call() -> Any:
-        return variables.run(function, blocking, *args, **kwargs)
-
-    return await loop.run_in_executor(_pool, call)
+    variables.run(set_process, None)  # pyright: ignore[reportArgumentType]
+    return await _THREADS_OF_STEPS.call(lambda: variables.run(function, *args, **kwargs))

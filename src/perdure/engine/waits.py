@@ -1,21 +1,25 @@
 """What a job can wait for besides steps: a time, a message, another job. None holds a worker."""
 
+import contextlib
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from perdure.base.codec import decode, encode
-from perdure.base.errors import JobFailed, StepTimeout
+from perdure.base.errors import IllegalTransition, JobFailed, StepTimeout
 from perdure.engine.operation import Operation
 from perdure.engine.run import Run
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.failure import Failure, failure_of
-from perdure.jobs.model import Entry, NewJob, Outcome
+from perdure.jobs.model import Command, Entry, NewJob, Outcome
 from perdure.jobs.state import ENDED, JobState, StepState
 
 R = TypeVar("R")
 
 _NOTHING = encode(None)
+
+# A child that ended so is run again when its parent is retried.
+_RETRIED = (JobState.FAILED, JobState.CANCELLED)
 
 
 class Sleep(Operation[None]):
@@ -57,7 +61,8 @@ class Receive(Operation[Any]):
             self.run.wait(self, self.entry.wake_at)
 
     def heard(self) -> None:
-        self._take()
+        if self in self.run.waiting:
+            self._take()
 
     def due(self) -> None:
         if not self._take():
@@ -120,37 +125,69 @@ class Child(Operation[R]):
         self.run.work(self, self._look if self.recorded else self._submit)
 
     def heard(self) -> None:
-        self.run.work(self, self._look)
+        if self in self.run.working:  # whatever it has just read may be old
+            self.again = True
+        else:
+            self.run.work(self, self._look)
 
     async def _submit(self) -> None:
         running = replace(self.entry, state=StepState.RUNNING, started_at=self.run.now())
+        self.run.children.add(self._job.id)
         await self.run.write(running, children=(self._job,))
         self.entry, self.recorded = running, True
         self.run.node.poke()
         self.run.wait(self)
 
     async def _look(self) -> None:
-        outcomes = await self.run.node.store.outcomes([self._job.id])
-        if outcomes and outcomes[0].state in ENDED:
-            await self._ended(outcomes[0])
-        else:
+        outcomes = await self.run.ask(lambda store: store.outcomes([self._job.id]))
+        if not outcomes:  # the journal is that of another job, of which this one is a fork
+            await self._submit()
+        elif outcomes[0].state not in ENDED:
             self.run.wait(self)
+        elif self.entry.state is StepState.PENDING and outcomes[0].state in _RETRIED:
+            await self._revive()
+        else:
+            await self._ended(outcomes[0])
+
+    async def _revive(self) -> None:
+        """Run a child again that had failed: somebody has this job retried from here on."""
+        again = Command(
+            job_id=self._job.id,
+            action="retry",
+            actor=self.run.node.owner,
+            reason=f"its parent {self.run.job.id} is retried",
+        )
+        with contextlib.suppress(IllegalTransition):  # somebody else was faster
+            await self.run.ask(lambda store: store.command(again))
+        self.entry = replace(self.entry, state=StepState.RUNNING, started_at=self.run.now())
+        await self.run.write(self.entry)
+        self.again = True  # it may have ended meanwhile
 
     async def _ended(self, outcome: Outcome) -> None:
+        self.run.children.discard(self._job.id)
         if outcome.state is JobState.COMPLETED and outcome.result is not None:
             done = replace(self.entry, state=StepState.SUCCEEDED, output=outcome.result)
             await self.run.write(replace(done, ended_at=self.run.now()))
             self.settle(self._definition.unpack_result(outcome.result))
             return
-        error = outcome.error or failure_of(RuntimeError(f"it is {outcome.state}")).pack()
-        failed = replace(self.entry, state=StepState.FAILED, error=error)
-        await self.run.write(replace(failed, ended_at=self.run.now()))
-        self.settle(None, child_failed(self._job.id, outcome.state, error))
+        error = outcome.error or failure_of(RuntimeError("no reason is known")).pack()
+        # The state is kept as the output, so that a replay raises the very same.
+        failed = replace(
+            self.entry,
+            state=StepState.FAILED,
+            output=encode(outcome.state.value),
+            error=error,
+            ended_at=self.run.now(),
+        )
+        await self.run.write(failed)
+        self.settle(None, child_failed(self._job.id, failed))
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "job": self._job.id}
 
 
-def child_failed(job_id: str, state: str, error: bytes) -> JobFailed:
+def child_failed(job_id: str, entry: Entry) -> JobFailed:
     """Say that a child ended without a result."""
-    return JobFailed(job_id, state, Failure.unpack(error).summary())
+    state = "FAILED" if entry.output is None else decode(entry.output, str)
+    why = "no reason is known" if entry.error is None else Failure.unpack(entry.error).summary()
+    return JobFailed(job_id, state, why)

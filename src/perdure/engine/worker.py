@@ -6,6 +6,7 @@ worker
  ├── reaper     frees the jobs of dead workers
  ├── calendar   submits what is scheduled
  ├── pruner     deletes what is old
+ ├── step_host  OS processes for the steps that want one
  └── producer   claims jobs while there is room
 """
 
@@ -17,11 +18,13 @@ from collections.abc import AsyncGenerator
 from perdure.base.errors import StoreError
 from perdure.base.retry import pause
 from perdure.engine.calendar import follow_calendar
+from perdure.engine.far_call import keep_host
 from perdure.engine.incarnation import Incarnation
 from perdure.engine.keeper import keep, sign_on
 from perdure.engine.node import Node
 from perdure.engine.producer import produce
 from perdure.engine.reaper import reap
+from perdure.engine.stop_signals import obeyed_signals
 from perdure.engine.verdict import Lost
 from perdure.otp.spec import child
 from perdure.otp.supervisor import Supervisor
@@ -48,44 +51,57 @@ async def working(node: Node) -> AsyncGenerator[Node, None]:
         child(reap, node, id="reaper"),
         child(follow_calendar, node, id="calendar"),
         child(prune, node, id="pruner"),
+        child(keep_host, node, id="step_host"),
         child(produce, node, jobs, id="producer"),
     ]
     try:
         await node.store.beat(node.owner, node.info())
         async with Supervisor(children, max_restarts=_RESTARTS, max_seconds=_WITHIN):
-            try:
-                yield node
-            finally:
-                await drain(node)
-        with contextlib.suppress(StoreError):
-            await node.store.beat(node.owner, None)
+            with obeyed_signals(node):
+                try:
+                    yield node
+                finally:
+                    await drain(node)
+        await sign_off(node)
     finally:
         node.close()
-        incarnation.end()
+        # What was not let go in order is free when this process is dead, and not before.
+        incarnation.end(in_order=not node.claimed)
 
 
 async def drain(node: Node) -> None:
     """Let every job reach a safe point and go; after the grace, stop those that do not."""
     node.drain()
-    try:
-        async with asyncio.timeout(node.settings.drain_grace):
-            await _empty(node)
-    except TimeoutError:
-        _log.warning("%d jobs reach no safe point: they are stopped", len(node.runs))
+    await _empty(node, node.settings.drain_grace, node.hurried)
+    if node.claimed:
+        _log.warning("%d jobs reach no safe point: they are stopped", len(node.claimed))
         for run in tuple(node.runs.values()):
             for operation in tuple(run.working):
                 operation.interrupt(hard=True)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(2 * node.settings.cancel_grace + 1):
-                await _empty(node)
+        await _empty(node, 2 * node.settings.cancel_grace + 1)
     for run in tuple(node.runs.values()):
         run.stop(Lost())
 
 
-async def _empty(node: Node) -> None:
-    while node.claimed:
-        node.changed.clear()
-        await node.changed.wait()
+async def _empty(node: Node, patience: float, hurried: asyncio.Event | None = None) -> None:
+    """Wait until no job is here, or nobody wants to wait any longer."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(patience):
+            while node.claimed or node.claiming:
+                if hurried is not None and hurried.is_set():
+                    return
+                node.changed.clear()
+                await node.changed.wait()
+
+
+async def sign_off(node: Node) -> None:
+    """Say that this worker has gone; jobs that were claimed at the last moment go to others."""
+    try:
+        if not node.claimed:
+            await node.store.reap(0, [node.owner])
+        await node.store.beat(node.owner, None)
+    except StoreError as error:
+        _log.warning("signing off: %s", error)
 
 
 async def prune(node: Node) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from perdure.jobs.deeds import Deeds
 from perdure.jobs.state import JobState, StepState
 
 
@@ -102,6 +103,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     wake_at: float | None = None
     started_at: float | None = None
     ended_at: float | None = None
+    effects: int = 0  # made when the checkpoint was saved; written by `Deeds.counts` alone
 
 
 class Message(Struct, frozen=True, kw_only=True):
@@ -150,6 +152,7 @@ class Write(Struct, frozen=True, kw_only=True):
     events: tuple[Event, ...] = ()
     taken: tuple[int, ...] = ()  # numbers of messages received by this write
     children: tuple[NewJob, ...] = ()
+    deeds: Deeds | None = None
     news_seen: int | None = None  # with `release`: if there is later news, it is due at once
 
 
@@ -195,11 +198,13 @@ class Command(Struct, frozen=True, kw_only=True):
     """What a person (or a program for one) asks of a job. All are audited."""
 
     job_id: str
-    action: str  # cancel | pause | resume | retry | skip
+    action: str  # cancel | pause | resume | retry | skip | compensate | resolve
     actor: str
     reason: str = ""
     seq: int | None = None  # retry: from this entry on; skip: this entry
-    output: bytes | None = None  # skip: what the step is said to have given
+    output: bytes | None = None  # skip, resolve: what the step or call is said to have given
+    effect: int | None = None  # resolve: this line of the ledger …
+    choice: str = ""  # … "happened", "did not happen" or "compensate"
 
 
 class Schedule(Struct, frozen=True, kw_only=True):

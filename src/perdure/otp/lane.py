@@ -109,7 +109,7 @@ class Lane:
         self._yard.wake()
         return PARK
 
-    def _run(self, process: Process, items: int) -> object:
+    def _run(self, process: Process, items: int) -> object:  # noqa: C901 - on one screen
         """Run so many items that are done at once; stop at one that is not, with what it yields.
 
         This is a birth and a death for each item, without their calls.
@@ -145,12 +145,7 @@ class Lane:
             else:
                 self._give_up(process, item)
                 return yielded
-            pid.target = None
-            del processes[pid]
-            if process.is_used():
-                process.close_mailbox()
-            process.trap_links = False
-            process.bound = runtime.bound
+            process.shed()
             if finished is not None:
                 finished.append(item)
         return _ALL_DONE

@@ -65,7 +65,7 @@ class NearAck(Ack):
         self._channel.join(waiter)
 
     @property
-    def done(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def done(self) -> bool:
         """Whether the message has come."""
         if not self._done and (found := self._channel.poll(self.waiter)) is not None and found.ok:
             self._done, self.value = True, found.value

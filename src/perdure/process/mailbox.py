@@ -146,7 +146,7 @@ class Mailbox(TaskLike):
         inlet = self._direct
         if inlet is None:
             return self._sort_in(message)
-        items = inlet._items  # noqa: SLF001 - without a call
+        items = inlet._items  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
         if items:  # whoever waits has been woken for what is there already
             items.append(message)
         elif items is NOTHING or self.reading is not inlet:
@@ -292,10 +292,6 @@ class Mailbox(TaskLike):
         """Count what waits to be received."""
         inlets = {self._inbox, self._events, self._requests, *(self._listeners or {}).values()}
         return sum(len(inlet) for inlet in inlets if inlet is not None)
-
-    def is_used(self) -> bool:
-        """Tell whether anything was ever received, or asked for."""
-        return not (self._inbox is self._events is self._listeners is self._requests is None)
 
     def close_mailbox(self) -> None:
         """Forget everything: the process is dead."""

@@ -16,7 +16,7 @@ from perdure.process.current import set_process
 from perdure.process.death import finish
 from perdure.process.event import ExitResult, LinkDown
 from perdure.process.mailbox import Mailbox
-from perdure.process.tasklike import DEAD, PARKED, READY, RUNNING, TaskLike
+from perdure.process.tasklike import DEAD, PARKED, READY, RUNNING
 from perdure.process.waiter import PARK
 
 if TYPE_CHECKING:
@@ -152,6 +152,14 @@ class Process(Mailbox):
         if self.outcome is None and self.state != DEAD:
             self.outcome = outcome
             self.interrupt()
+
+    def shed(self) -> None:
+        """Take off its identity, to be born again: the pid is dead, the mailbox empty."""
+        self.pid.target = None
+        del self.runtime.processes[self.pid]
+        self._direct = self._inbox = self._events = self._listeners = self._requests = None
+        self.trap_links = False
+        self.bound = self.runtime.bound
 
     def is_marked(self) -> bool:
         """Tell whether a signal or a cancel has reached it."""

@@ -72,7 +72,8 @@ class Runtime:
         clock: Clock | None = None,
         shuffle: Shuffle | None = None,
     ) -> None:
-        self.use(settings or Settings())
+        self.settings = settings or Settings()
+        self.bound = Bound(self.settings.mailbox_limit, self.settings.overflow)
         self._shuffle = shuffle
         self.clock = clock or SystemClock()
         self.now = self.clock.monotonic  # by which the age of a process is measured
@@ -92,9 +93,10 @@ class Runtime:
         self._token: Token[Process] | None = None
 
     def use(self, settings: Settings) -> None:
-        """Have these bounds from now on."""
+        """Have other bounds from now on, for processes that are still to be born."""
         self.settings = settings
         self.bound = Bound(settings.mailbox_limit, settings.overflow)
+        self.scheduler = Scheduler(self.loop, settings, self._shuffle)
 
     # What processes ask of it
 

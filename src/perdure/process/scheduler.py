@@ -5,7 +5,6 @@ so that a storm of messages cannot starve timers and I/O.
 """
 
 import asyncio
-import types
 from collections import deque
 from collections.abc import Callable, Generator, MutableSequence
 from contextvars import Context
@@ -93,7 +92,6 @@ class Scheduler:
         self._streak = STREAK
         return True
 
-    @types.coroutine
     def breathe(self) -> Generator[None, None, None]:
         """Give everybody else a turn, if the time is up."""
         now = self.loop.time

@@ -13,6 +13,8 @@ class Bell:
         os.set_blocking(self._ring, False)
         self._poll = select.poll()
         self._poll.register(self._hear, select.POLLIN)
+        self._rung = select.poll()
+        self._rung.register(self._hear, select.POLLIN)
 
     def watch(self, descriptor: int) -> None:
         """Let a descriptor that has something to read end a wait, too."""
@@ -32,6 +34,14 @@ class Bell:
     def wait(self, seconds: float | None) -> None:
         """Wait until it rings, the watched descriptor has something, or the time is over."""
         self._poll.poll(None if seconds is None else seconds * 1000)
+        self._quieten()
+
+    def rest(self, seconds: float) -> None:
+        """Wait until it rings or the time is over, whatever the watched descriptor has."""
+        self._rung.poll(seconds * 1000)
+        self._quieten()
+
+    def _quieten(self) -> None:
         try:
             os.read(self._hear, 4096)
         except BlockingIOError:

@@ -22,6 +22,7 @@ from perdure.jobs.model import (
     Write,
 )
 from perdure.jobs.query import JobQuery
+from perdure.store.deed_verbs import DeedVerbs
 from perdure.store.lane import Lane
 from perdure.store.request import Call, Done
 from perdure.store.verb import claim, message, read, submit
@@ -31,7 +32,7 @@ from perdure.store.verb import schedule as small
 Watcher = tuple[asyncio.AbstractEventLoop, Callable[[], None]]
 
 
-class DurableStore:
+class DurableStore(DeedVerbs):
     """Sends each verb to the lane that does it; may be used from any thread that has a loop.
 
     `_writer` does the fenced writes, `_control` all else that changes something,
@@ -119,8 +120,8 @@ class DurableStore:
     async def renew(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
         return await self._change(partial(claim.renew, owner=owner, held=held, lease=lease))
 
-    def write_soon(self, write: Write, done: Done) -> None:
-        self._writer.write_soon(write, done)
+    def write_soon(self, write: Write, done: Done, *, alone: bool = False) -> bool:
+        return self._writer.write_soon(write, done, alone=alone)
 
     async def write(self, write: Write) -> None:
         # A parent, a child, or the job itself may be due.

@@ -4,12 +4,15 @@ Whoever waits for one may be cancelled at any moment: the transaction happens or
 but it is never cut in two, and the loop never waits for a disk.
 What has gathered while one transaction was under way goes into the next one together,
 and each transaction wakes a waiting loop once.
+
+One exception: a single small write of which it is known that nothing else is under way may be done
+at once, by the loop itself. To wake a thread and to be woken by it costs as much again.
 """
 
 import asyncio
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
@@ -22,10 +25,14 @@ from perdure.store.request import Call, Done, Request, settle
 _MOST = 1000
 # While one request follows another, nobody looks for what other connections did.
 _SHORT = 0.002
+# While the loop writes by itself, it looks around so often, and the thread rests.
+_REST = 0.02
+# A disk that took so long once holds up the thread for a while, and not the loop.
+_STALL, _STALL_OVER = 0.02, 5.0
 
 
 class Connection(Protocol):
-    """A database connection, used by one thread alone."""
+    """A database connection, used by one thread at a time."""
 
     def connect(self) -> int | None:
         """Connect; gives a descriptor that has something to read when `idle` should be called."""
@@ -49,8 +56,25 @@ class Connection(Protocol):
 class Lane:
     """The thread, and the queue in front of it."""
 
-    def __init__(self, name: str, connection: Connection) -> None:
+    def __init__(
+        self,
+        name: str,
+        connection: Connection,
+        at_once: Callable[[Request], bool] = lambda _: False,
+    ) -> None:
+        """Make it; nothing is opened yet.
+
+        Args:
+            name: Of the thread.
+            connection: Used by whoever holds the turn: the thread, or the loop.
+            at_once: Does a request without any wait for others, if it can.
+        """
         self._connection = connection
+        self._try_at_once = at_once
+        self._turn = threading.Lock()
+        self._at_once = 0  # how many requests the loop has done by itself
+        self._look_at = 0.0
+        self._trust_at = 0.0  # the disk has stalled: not before then
         self._queue: SimpleQueue[Request | None] = SimpleQueue()  # None: look up
         self._bell = Bell()
         self._asleep = False
@@ -78,11 +102,12 @@ class Lane:
         """Finish what was asked for, and disconnect."""
         if self._is_open:
             self._is_open = False
-            self._closing = Request()
+            self._closing = closing = Request()
             self._queue.put(None)
             self._bell.ring()
+            assert closing.future is not None
             try:
-                await self._closing.future
+                await closing.future
             finally:
                 self._end()
 
@@ -97,9 +122,37 @@ class Lane:
         """Put a write in the queue."""
         return self._put(Request(write, announces=announces))
 
-    def write_soon(self, write: Write, done: Done) -> None:
-        """Put a write in the queue; `done` is called on the loop when it is durable, or failed."""
-        self._enqueue(Request(write, done=done))
+    def write_soon(self, write: Write, done: Done, *, alone: bool = False) -> bool:
+        """Put a write in the queue; `done` is called on the loop when it is durable, or failed.
+
+        Returns:
+            True if it is durable already, as nothing else was under way: then `done` is not called.
+        """
+        request = Request(write, done=done)
+        if alone and self._does_at_once(request):
+            return True
+        self._enqueue(request)
+        return False
+
+    def _does_at_once(self, request: Request) -> bool:
+        since = request.loop.time()
+        if since < self._trust_at or not self._queue.empty():
+            return False
+        if not self._is_open or self._pid != os.getpid() or not self._turn.acquire(blocking=False):
+            return False
+        try:
+            if not self._try_at_once(request):
+                return False
+            self._at_once += 1
+            now = request.loop.time()
+            if now - since > _STALL:
+                self._trust_at = now + _STALL_OVER
+            if now >= self._look_at:
+                self._look_at = now + _REST
+                self._connection.idle()
+            return True
+        finally:
+            self._turn.release()
 
     def do(self, call: Call, *, announces: bool = False) -> asyncio.Future[Any]:
         """Put a verb in the queue."""
@@ -134,12 +187,14 @@ class Lane:
         settle([opening])
         while requests := self._gather():
             try:
-                self._connection.execute(requests)
+                with self._turn:
+                    self._connection.execute(requests)
             except BaseException as error:  # noqa: BLE001  those who wait get it; the lane goes on
                 for request in requests:
                     request.error = error
             settle(requests)
-            self._connection.afterwards()
+            with self._turn:
+                self._connection.afterwards()
             del requests  # else the last ones would be kept until there are others
         self._connection.disconnect()
         # Told from here, since to say good-bye may need the very loop that waits for it.
@@ -167,7 +222,13 @@ class Lane:
         """Wait for long, and meanwhile for what others do to the database."""
         # Said before the queue is looked at, so that nobody puts something in between unheard.
         self._asleep = True
+        seen = self._at_once
         while self._queue.empty():
-            pause = self._connection.idle()
-            self._bell.wait(pause)
+            if seen != self._at_once:  # what was touched, the loop has touched by itself
+                seen = self._at_once
+                self._bell.rest(_REST)
+            else:
+                with self._turn:
+                    pause = self._connection.idle()
+                self._bell.wait(pause)
         self._asleep = False

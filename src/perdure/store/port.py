@@ -26,9 +26,10 @@ from perdure.jobs.model import (
     Write,
 )
 from perdure.jobs.query import JobQuery
+from perdure.store.deed_port import DeedStore
 
 
-class Store(Protocol):
+class Store(DeedStore, Protocol):
     """The door to the database."""
 
     async def open(self) -> None:
@@ -100,10 +101,18 @@ class Store(Protocol):
         """Do the same from a thread, also while the loop or the writer is held up."""
         ...
 
-    def write_soon(self, write: Write, done: Callable[[BaseException | None], None]) -> None:
+    def write_soon(
+        self, write: Write, done: Callable[[BaseException | None], None], *, alone: bool = False
+    ) -> bool:
         """Do a fenced write of journal entries alone, without a wait.
 
-        `done` is called on the loop when it is durable, or with what `write` would raise.
+        Args:
+            write: The entries.
+            done: Called on the loop when it is durable, or with what `write` would raise.
+            alone: Nothing else is under way in this process, so the loop may wait for the disk.
+
+        Returns:
+            True if it is durable already: `done` is not called.
         """
         ...
 

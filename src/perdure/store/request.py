@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from perdure.jobs.model import Write
 from perdure.store.row import entry_row
 from perdure.store.session import Session
-from perdure.store.verb.write import is_plain
+from perdure.store.verb.write import is_last, is_plain
 
 Call = Callable[[Session], Any]
 Done = Callable[[BaseException | None], None]
@@ -53,27 +53,42 @@ class Request:
 class Round(NamedTuple):
     """Requests that may be done in any order: none has been acknowledged yet."""
 
-    plain: list[Request]  # journal entries alone: all of them in one statement
-    apart: list[Request]  # the others, after those
+    plain: list[Request]  # writes of journal entries alone
+    full: list[Request]  # other writes, after those
+    calls: list[Request]  # the rest, last
 
 
-def rounds(requests: Iterable[Request]) -> Iterator[Round]:
-    """Put together what can be; the writes of one job stay in their order."""
-    plain: list[Request] = []
-    apart: list[Request] = []
-    later: set[str] = set()  # jobs whose next write must not come before what is apart
+def rounds(requests: Iterable[Request], *, repeat: bool = True) -> Iterator[Round]:
+    """Put together what can be done statement by statement.
+
+    What comes after the release of a job comes in another round, to meet its fence.
+    Without `repeat`, an entry that is written again does too: some databases cannot write a row
+    twice in one statement.
+    """
+    now = Round([], [], [])
+    last: set[str] = set()
+    seen: set[tuple[str, int]] = set()
     for request in requests:
         write = request.write
-        if not request.is_plain or write is None:
-            apart.append(request)
-            if write is not None:
-                later.add(write.job_id)
+        if write is None:
+            now.calls.append(request)
             continue
-        if write.job_id in later:
-            yield Round(plain, apart)
-            plain, apart, later = [], [], set()
-        plain.append(request)
-    yield Round(plain, apart)
+        keys = set[tuple[str, int]]() if repeat else {(row[0], row[1]) for row in request.rows}
+        if write.job_id in last or keys & seen:
+            yield now
+            now = Round([], [], [])
+            last.clear()
+            seen.clear()
+        seen |= keys
+        (now.plain if request.is_plain else now.full).append(request)
+        if is_last(write):
+            last.add(write.job_id)
+    yield now
+
+
+def writes_of(requests: Iterable[Request]) -> list[tuple[Write, Sequence[tuple[Any, ...]]]]:
+    """Give the writes with their entries as rows."""
+    return [(request.write, request.rows) for request in requests if request.write is not None]
 
 
 def settle(requests: Sequence[Request]) -> None:

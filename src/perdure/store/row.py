@@ -19,6 +19,7 @@ from perdure.jobs.model import (
 from perdure.jobs.state import JobState, StepState
 from perdure.store.session import Row
 
+_plain = str.__str__  # of an enum: faster than its `value`, and a driver takes only plain text
 _KINDS = {kind.value: kind for kind in EntryKind}
 _STEP_STATES = {state.value: state for state in StepState}
 _JOB_STATES = {state.value: state for state in JobState}
@@ -41,9 +42,9 @@ def entry_row(write: Write, entry: Entry) -> tuple[Any, ...]:
         write.job_id,
         entry.seq,
         entry.id,
-        entry.kind.value,
+        _plain(entry.kind),
         entry.name,
-        entry.state.value,
+        _plain(entry.state),
         entry.attempt,
         None if given is None else given.decode(),
         None if output is None else output.decode(),
@@ -75,6 +76,7 @@ def entry(row: Row) -> Entry:
         wake_at=row[12],
         started_at=row[13],
         ended_at=row[14],
+        effects=row[15],
     )
 
 

@@ -34,6 +34,9 @@ def demo(
     json: Annotated[
         bool, typer.Option("--json", help="Print what it came to as JSON, on the last line.")
     ] = False,
+    pace: Annotated[
+        float, typer.Option(min=0.01, max=10, help="How long the work takes: 0.5 is half as long.")
+    ] = 1.0,
 ) -> None:
     """Kill the worker of a long migration again and again, and see that it goes on.
 
@@ -44,7 +47,7 @@ def demo(
     with tempfile.TemporaryDirectory(prefix="perdure-demo-") as name:
         folder = Path(name)
         console.print(INTRODUCTION)
-        course = _play(console, folder)
+        course = _play(console, folder, pace)
         counted = tally(course)
         console.print(closing(course, counted))
         if console.is_terminal and not once and not json:
@@ -54,11 +57,11 @@ def demo(
     raise typer.Exit(Code.OK if is_good(counted) else Code.FAILED)
 
 
-def _play(console: Console, folder: Path) -> Course:
+def _play(console: Console, folder: Path, pace: float) -> Course:
     seen = console.is_terminal
     stage = (Bars if seen else Lines)(console, SystemClock())
     with stage:
-        return perform(Director(folder, stage, INTERVAL if seen else 0.0).run)
+        return perform(Director(folder, stage, INTERVAL if seen else 0.0, pace).run)
 
 
 def _let_look(console: Console, course: Course) -> None:

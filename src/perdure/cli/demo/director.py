@@ -72,8 +72,9 @@ class Stage(Protocol):
 class Worker:
     """The worker: a real process of the operating system."""
 
-    def __init__(self, folder: Path, port: int) -> None:
-        command = [sys.executable, "-m", "perdure.cli.demo.migration", str(folder), str(port)]
+    def __init__(self, folder: Path, port: int, pace: float) -> None:
+        module = "perdure.cli.demo.migration"
+        command = [sys.executable, "-m", module, str(folder), str(port), str(pace)]
         self._errors = folder / "errors"
         with self._errors.open("ab") as errors:
             # It reads its input only to notice that we are gone.
@@ -103,17 +104,19 @@ class Worker:
 class Director:
     """One run of the demonstration."""
 
-    def __init__(self, folder: Path, stage: Stage, interval: float) -> None:
+    def __init__(self, folder: Path, stage: Stage, interval: float, pace: float) -> None:
         """Run it.
 
         Args:
             folder: Where everything is.
             stage: Where it is shown.
             interval: Seconds between a kill and the next worker, so that people can see it.
+            pace: How long the work takes: 0.5 is half as long as usual.
         """
         self._folder = folder
         self._stage = stage
         self._interval = interval
+        self._pace = pace
         self._receiver = Receiver()
         self._kills = list(KILLS)
         self.course = Course(folder=folder, receiver=self._receiver)
@@ -135,7 +138,7 @@ class Director:
 
     async def _live_of_a_worker(self, handle: Handle[Migrated], port: int) -> bool:
         """Start a worker, and kill it or see it through; tell whether the job has ended."""
-        worker = Worker(self._folder, port)
+        worker = Worker(self._folder, port, self._pace)
         self._stage.say(f"worker {worker.pid} starts")
         self._prepare()
         began = False
@@ -165,8 +168,8 @@ class Director:
             return
         steps = sum(note.what == "end" for note in told)
         first = next((note for note in told if note.worker == worker and note.what == "item"), None)
-        where = f", the one at work goes on at customer {first.number}" if first else ""
-        self._stage.say(f"worker {worker} goes on: {steps} finished steps do not run again{where}")
+        where = f", the next from customer {first.number}" if first else ""
+        self._stage.say(f"worker {worker} goes on: {steps} steps stay done{where}")
 
     def _is_due(self, told: list[notes.Note]) -> bool:
         if not self._kills:
@@ -174,9 +177,10 @@ class Director:
         kill = self._kills[0]
         if kill.in_doubt:
             return self._receiver.holds
+        # In the middle of something, unless we came too late for that.
         last = told[-1]
-        in_flight = last.phase == kill.phase and last.what != "end"
-        return in_flight and notes.done(told)[kill.phase] >= kill.after
+        now = last.what != "end" or last.phase != kill.phase
+        return now and notes.done(told)[kill.phase] >= kill.after
 
     def _kill(self, worker: Worker, told: list[notes.Note]) -> None:
         kill = self._kills.pop(0)

@@ -44,12 +44,13 @@ class Batch(Struct, frozen=True):
     rows: list[int]
 
 
-def build(folder: Path, port: int) -> App:
+def build(folder: Path, port: int, pace: float = 1.0) -> App:
     """Make the app.
 
     Args:
         folder: Where the store and the notes of the steps are.
         port: Where the receiver listens.
+        pace: How long the work takes: 0.5 is half as long as usual.
     """
     app = App(url(folder), worker=WorkerSettings(reap_every="100ms"))
     notes = os.open(folder / "notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -60,7 +61,7 @@ def build(folder: Path, port: int) -> App:
     @app.step
     async def extract(_ctx: StepContext, page: int) -> list[int]:
         note("begin", "extract", page)
-        await sleep("200ms")
+        await sleep(0.2 * pace)
         note("end", "extract", page)
         return list(range(page * ON_A_PAGE, (page + 1) * ON_A_PAGE))
 
@@ -68,7 +69,7 @@ def build(folder: Path, port: int) -> App:
     async def convert(ctx: StepContext, customers: list[int]) -> int:
         note("begin", "convert", 0)
         async for customer in ctx.items(customers, every=CHECKPOINT_EVERY):
-            await sleep("8ms")
+            await sleep(0.008 * pace)
             note("item", "convert", customer)
         note("end", "convert", 0)
         return checksum(customers)
@@ -76,7 +77,7 @@ def build(folder: Path, port: int) -> App:
     @app.step
     async def load(ctx: StepContext, batch: int, rows: list[int]) -> int:
         note("begin", "load", batch)
-        await sleep("200ms")
+        await sleep(0.2 * pace)
         # The key is the same at every attempt, so that the receiver can tell a repetition.
         loaded = await _send(port, Batch(ctx.idempotency_key, rows))
         note("end", "load", batch)
@@ -128,4 +129,4 @@ def _end_with_the_demonstration() -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=_end_with_the_demonstration, daemon=True).start()
-    build(Path(sys.argv[1]), int(sys.argv[2])).work()
+    build(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])).work()

@@ -39,8 +39,8 @@ class Receiver:
         """Take one batch."""
         try:
             batch = msgspec.json.decode(await reader.readline(), type=Batch)
-            answer = self._apply(batch)
-            if self.effects == self._hold_at:
+            answer = self.apply(batch)
+            if 0 < self._hold_at <= self.effects:
                 self._hold_at, self.holds = 0, True
                 await reader.read()  # returns when the sender is gone
                 self.holds = False
@@ -51,7 +51,8 @@ class Receiver:
         finally:
             writer.close()
 
-    def _apply(self, batch: Batch) -> bytes:
+    def apply(self, batch: Batch) -> bytes:
+        """Take a batch, unless its key was taken before; give the answer."""
         known = self._answers.get(batch.key)
         if known is not None:
             self.repeated += 1

@@ -11,7 +11,7 @@ from rich.text import Text
 from perdure.base.clock import Clock
 from perdure.cli.demo.notes import SIZES
 
-LINES: Final = 12  # of the last events that are seen below the bars
+LINES: Final = 16  # of the last events that are seen below the bars
 _WHAT: Final = {"extract": "pages", "convert": "customers", "load": "batches"}
 
 

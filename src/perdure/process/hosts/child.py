@@ -42,10 +42,10 @@ def main(
     """Be a worker until the parent says otherwise."""
     _die_with_parent()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # what is printed is seen at once, by lines
+        sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportUnknownMemberType] - what is printed is seen at once, by lines
     # Handlers, not SIG_IGN, which the programs that a process starts would inherit.
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, _ignore)
     os.set_inheritable(fd, False)
     sock = socket.socket(fileno=fd)
     gc.collect()
@@ -58,13 +58,15 @@ def main(
     logging.shutdown()
 
 
+def _ignore(*_: object) -> None:
+    """Take note of a signal, and do nothing."""
+
+
 def _die_with_parent() -> None:
     """Ask the system to kill us when the parent dies, should our own loop be blocked then."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-        if os.getppid() == 1:
-            os._exit(_GONE)
 
 
 async def _live(sock: socket.socket, runtime: Runtime) -> None:
@@ -79,12 +81,12 @@ class MainModule:
 
     def __init__(self, preparation: Mapping[str, Any]) -> None:
         self._main = {key: preparation[key] for key in preparation if key.startswith("init_main")}
-        spawn.prepare({key: preparation[key] for key in preparation if key not in self._main})  # pyright: ignore[reportUnknownMemberType]
+        spawn.prepare({key: preparation[key] for key in preparation if key not in self._main})
 
     def load(self) -> bool:
         """Import it, under another name, as `multiprocessing` does; tell whether that is new."""
         main, self._main = self._main, {}
-        spawn.prepare(main)  # pyright: ignore[reportUnknownMemberType]
+        spawn.prepare(main)
         return bool(main)
 
 

@@ -61,9 +61,9 @@ def _pack_spawn(signal: signals.Spawn) -> list[Any]:
 
 
 def _pack_any(signal: Any) -> list[Any]:
-    kind = type(signal)
-    fields = tuple(getattr(signal, name) for name in kind.__struct_fields__)
-    return [kind.__name__, dumps(fields)]
+    names: tuple[str, ...] = signal.__struct_fields__
+    fields = tuple(getattr(signal, name) for name in names)
+    return [type(signal).__name__, dumps(fields)]
 
 
 def _pack_exited(signal: signals.Exited) -> list[Any]:

@@ -209,16 +209,17 @@ class ProcessHost:
         assert self._launch is not None
         launch, runtime = self._launch, me.runtime
         request: Request[Any] | None = None
+        limit = 0.0
         match (await select(me.requests(), me.events(), launch.failure)).value:
-            case Request() as request:
-                limit: float = request.body
+            case Request(body=body) as request:  # pyright: ignore[reportUnknownVariableType]
+                limit = body
             case Cancel(deadline=deadline):
                 left = runtime.settings.stop_timeout if deadline is None else deadline
                 limit = max(0.0, left - (0 if deadline is None else me.loop.time())) * _SHARE
             case HostDown() as failure:
                 raise failure
             case _:
-                limit = 0.0
+                pass
         self._close(runtime)
         await launch.stop(limit)
         telemetry.execute(STOPPED, {}, {"host": self.name})

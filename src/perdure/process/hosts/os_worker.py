@@ -224,9 +224,11 @@ def _preparation(label: str) -> dict[str, Any]:
 
 
 def _start_child(fd: int, entry: str) -> "subprocess.Popen[bytes]":
-    """Start a clean interpreter that runs the main function of a module with its end of the wire."""
+    """Start a clean interpreter, with its end of the wire, on the main function of a module."""
     code = f"import sys; sys.path[:] = {sys.path!r}; from {entry} import main; main({fd})"
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined] # noqa: SLF001 # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+    # As `multiprocessing` starts its children: with the options of this interpreter.
+    options_of: Any = getattr(subprocess, "_args_from_interpreter_flags")  # noqa: B009
+    flags: list[str] = options_of()
     return subprocess.Popen(  # noqa: S603 - our own interpreter
         [sys.executable, *flags, "-c", code],
         stdin=subprocess.DEVNULL,

@@ -30,6 +30,9 @@ _DEEPEST = 4  # how deep a value is looked into before pickle takes it
 _LONGEST = 32  # and how far
 
 
+_type_of: Callable[[Any], object] = type
+
+
 class RemoteCopy(NamedTuple):
     """Stands for a value of another OS process that could not cross."""
 
@@ -54,12 +57,12 @@ def pack(value: Any) -> Any:
 
 def unpack(packed: Any) -> Any:
     """Give the value again."""
-    return loads(packed.data) if type(packed) is Ext else packed
+    return loads(bytes(packed.data)) if type(packed) is Ext else packed
 
 
 def _is_plain(value: Any, depth: int) -> bool:
     """Tell whether msgpack gives back exactly what it got: no tuple, no set, no subclass."""
-    kind = type(value)
+    kind = _type_of(value)
     if kind in _SIMPLE:
         return True
     if kind is int:
@@ -150,12 +153,13 @@ def load_call(call: Any, gate: Any) -> tuple[Callable[..., Any], tuple[Any, ...]
         except ModuleNotFoundError:
             if file is None:
                 raise
-            _import_file(module, file)
+            import_file(module, file)
     open_gate(gate)
     return loads(packed)
 
 
-def _import_file(name: str, file: str) -> None:
+def import_file(name: str, file: str) -> None:
+    """Import a module that has no place on the path."""
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None

@@ -105,12 +105,12 @@ class StandIn(Process, Elsewhere):
         return self.bonds
 
     @property
-    def collector(self) -> Collector | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def collector(self) -> Collector | None:
         """Who takes its outcome before anybody else."""
         return self._collector
 
     @collector.setter
-    def collector(self, collector: Collector | None) -> None:
+    def collector(self, collector: Collector | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self.attend()
         self._collector = collector
 
@@ -250,7 +250,7 @@ class OpenCalls(dict[Request[Any], Any]):
         super().__init__()
         self._stand_in = stand_in
 
-    def pop(self, request: Request[Any], default: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def pop(self, request: Request[Any], default: Any = None) -> Any:
         """Forget a request that is over; if there was no answer, take the question back."""
         number = super().pop(request, default)
         if number is not None and self._stand_in.node.drop_number(number):

@@ -22,7 +22,11 @@ class Worker(Protocol):
     load: int  # processes that were placed on it and live
     ready: bool
     sacrificed: bool  # ended by us, to end a process in it: no failure of its own
-    wire: Wire
+
+    @property
+    def wire(self) -> Wire:
+        """The way to it."""
+        ...
 
     def begin(self) -> None:
         """Start it; `on_ready` or `on_down` is called later."""

@@ -1,5 +1,6 @@
 """The store in a PostgreSQL database, shared by a fleet."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from perdure.store.durable import DurableStore
@@ -40,6 +41,7 @@ class PostgresStore(DurableStore):
         return super().watch(changed)
 
     async def close(self) -> None:
-        self._listener.stop()
+        # Both may be in the middle of something that waits for the server.
+        await asyncio.to_thread(self._listener.stop)
         await super().close()
-        self._renewer.close()
+        await asyncio.to_thread(self._renewer.close)

@@ -44,7 +44,7 @@ class Transactions:
 
     def close(self) -> None:
         """Leave nothing behind."""
-        if self._session is not None:
+        if self._session is not None and not self._session.pg.closed:
             with suppress(psycopg.Error):  # if not now, it is forgotten after a day
                 self.aside([(STATEMENTS["end_op"], {"lane": self._lane})])
             self._session.pg.close()
@@ -99,8 +99,9 @@ class Transactions:
                     return None
 
     def aside(self, statements: Sequence[Statement]) -> None:
-        """Do statements whose loss does no harm: nobody waits for the disk."""
-        pg = self.session.pg
+        """Do statements whose loss does no harm: nobody waits for the disk, or for a lost server."""
+        assert self._session is not None
+        pg = self._session.pg
         with self.in_one_go(pg):
             pg.execute(b"BEGIN")
             self._localise(pg)

@@ -7,13 +7,12 @@ import psycopg
 
 from perdure.base.clock import SystemClock
 from perdure.base.errors import LeaseLost, StoreError
-from perdure.jobs.state import ENDED
 from perdure.store.postgres.connection import Target, translate
 from perdure.store.postgres.schema import migrate
 from perdure.store.postgres.session import STATEMENTS, WRITE, PgSession, spell_entries
 from perdure.store.postgres.transaction import Statement, Transactions
-from perdure.store.request import Request, Round, rounds
-from perdure.store.verb.write import Fence, progresses, write_behind
+from perdure.store.request import Request, Round, rounds, writes_of
+from perdure.store.verb.write import progresses, write_all
 
 _CLOCK = SystemClock()
 _SELDOM: Final = 0.01  # every notice takes a lock of the whole server, so they are few
@@ -73,8 +72,8 @@ class PgWriter:
                 return  # hints: they may be lost
 
     def _together(self, requests: Sequence[Request]) -> None:
-        parts = [part for each in rounds(requests) for part in _without_repetition(each)]
-        if len(parts) == 1 and not parts[0].apart:
+        parts = list(rounds(requests, repeat=False))
+        if len(parts) == 1 and not parts[0].full and not parts[0].calls:
             self._plain(parts[0].plain)
         else:
             self._transactions.run(lambda session: self._all(session, parts))
@@ -94,31 +93,15 @@ class PgWriter:
             self._transactions.run(lambda session: _check(session, requests, _keys(rows or ())))
 
     def _all(self, session: PgSession, parts: Sequence[Round]) -> None:
-        for plain, apart in parts:
+        for plain, full, calls in parts:
             if plain:
                 entries = spell_entries([row for request in plain for row in request.rows])
                 rows = session.all("upsert_entries", entries=entries)
                 _check(session, plain, _keys(rows))
-            self._write(session, [request for request in apart if request.write is not None])
-            for request in apart:
-                if request.write is None:
-                    request.result = request.call(session) if request.call is not None else None
-
-    def _write(self, session: PgSession, requests: Sequence[Request]) -> None:
-        """Do writes of any kind; all their leases are locked at once, in a fixed order."""
-        if not requests:
-            return
-        ids = sorted({request.write.job_id for request in requests if request.write})
-        rows = session.all("fences", ids=ids)
-        leases = {job_id: ((owner, epoch), Fence(*rest)) for job_id, owner, epoch, *rest in rows}
-        session.now()  # asked before, since the rest is sent without waiting for answers
-        with self._transactions.in_one_go(session.pg):
-            for request in requests:
-                if not _has_children(request):
-                    _write_behind_lease(session, request, leases)
-        for request in requests:
-            if _has_children(request):  # whether a child is new is in the answer
-                _write_behind_lease(session, request, leases)
+            if full:
+                write_all(session, writes_of(full))
+            for request in calls:
+                request.result = request.call(session) if request.call is not None else None
 
     def _fail(self, requests: Sequence[Request], error: Exception) -> None:
         for request in requests:
@@ -130,25 +113,6 @@ class PgWriter:
                 request.error = error
 
 
-def _write_behind_lease(
-    session: PgSession, request: Request, leases: dict[str, tuple[tuple[str, int], Fence]]
-) -> None:
-    write = request.write
-    assert write is not None
-    request.error = None
-    whose, fence = leases.get(write.job_id, (None, Fence(0, 0)))
-    if whose != (write.owner, write.epoch):
-        request.error = LeaseLost(write.job_id, write.epoch)
-        return
-    write_behind(session, write, request.rows, fence)
-    if write.job is not None and (write.job.release or write.job.state in ENDED):
-        del leases[write.job_id]
-
-
-def _has_children(request: Request) -> bool:
-    return request.write is not None and bool(request.write.children)
-
-
 def _keys(rows: Sequence[Any]) -> set[tuple[str, int]]:
     return {(row[0], row[1]) for row in rows}
 
@@ -158,28 +122,13 @@ def _check(session: PgSession, requests: Sequence[Request], written: set[tuple[s
     for request in requests:
         write = request.write
         assert write is not None
-        whose = {"id": write.job_id, "owner": write.owner, "epoch": write.epoch}
         suspect = (write.job_id, write.epoch)
         progress = suspect in session.suspects and progresses(write.entries)
         if not progress and all((row[0], row[1]) in written for row in request.rows):
             continue
-        if session.one("fence", **whose) is None:
+        lease = session.one("fences", ids=[write.job_id])
+        if lease is None or (lease[1], lease[2]) != (write.owner, write.epoch):
             request.error = LeaseLost(write.job_id, write.epoch)
         elif progress:
             session.suspects.discard(suspect)
             session.run("progressed", id=write.job_id)
-
-
-def _without_repetition(one: Round) -> list[Round]:
-    """Split where an entry is written twice: one statement can write it only once."""
-    parts = [Round([], one.apart)]
-    seen: set[tuple[str, int]] = set()
-    for request in one.plain:
-        keys = {(row[0], row[1]) for row in request.rows}
-        if keys & seen:
-            parts.insert(-1, Round(parts[-1].plain, []))
-            parts[-1] = Round([], one.apart)
-            seen = set()
-        parts[-1].plain.append(request)
-        seen |= keys
-    return parts

@@ -40,7 +40,8 @@ WHERE id = :id
 
 -- name: command_job
 UPDATE job SET
-  state = :state, request = :request, error = CASE WHEN :forget = 1 THEN NULL ELSE error END,
+  state = :state, request = :request,
+  error = CASE WHEN :forget = 1 AND :state <> 'COMPENSATING' THEN NULL ELSE error END,
   ended_at = CASE WHEN :forget = 1 THEN NULL ELSE ended_at END,
   paused_from = CASE :state WHEN 'PAUSED' THEN state END
 WHERE id = :id
@@ -100,6 +101,7 @@ FROM job LEFT JOIN lease ON lease.job_id = job.id
 WHERE job.created_at <= :until
   AND (job.created_at, job.id) < (:until, :last)  -- if last
   AND job.tenant = :tenant  -- if tenant
+  AND job.state = :state  -- if state
   AND job.state IN (SELECT value FROM json_each(:states))  -- sqlite if states
   AND job.state = ANY(:states)  -- postgres if states
   AND job.name = :name  -- if name

@@ -40,19 +40,16 @@ RETURNING job_id, epoch, claims, news
 -- name: running
 SELECT tenant, count(*) FROM lease WHERE owner IS NOT NULL AND queue = :queue GROUP BY tenant
 
--- name: fence
-SELECT news, claims FROM lease WHERE job_id = :id AND owner = :owner AND epoch = :epoch
-FOR UPDATE  -- postgres
-
 -- name: fences
 SELECT job_id, owner, epoch, news, claims FROM lease
 WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
 WHERE job_id = ANY(:ids)  -- postgres
-ORDER BY job_id
-FOR UPDATE  -- postgres
+ORDER BY job_id FOR UPDATE  -- postgres
 
--- name: end_lease
-DELETE FROM lease WHERE job_id = :id
+-- name: end_leases
+DELETE FROM lease
+WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
+WHERE job_id = ANY(:ids)  -- postgres
 
 -- name: release
 UPDATE lease SET owner = NULL, ready = :ready, due_at = :due_at, wakes = :wakes, claims = 0
@@ -61,12 +58,16 @@ WHERE job_id = :id
 -- name: progressed
 UPDATE lease SET claims = 0 WHERE job_id = :id
 
--- name: wake_parent
+-- name: wake_parents
 UPDATE lease SET
   news = news + 1,
   ready = CASE WHEN owner IS NULL AND wakes = 1 THEN 1 ELSE ready END,
   due_at = CASE WHEN owner IS NULL AND wakes = 1 THEN :now ELSE due_at END
-WHERE job_id = (SELECT parent FROM job WHERE id = :id)
+WHERE job_id IN (
+  SELECT parent FROM job
+  WHERE parent IS NOT NULL AND id IN (SELECT value FROM json_each(:ids))  -- sqlite
+  WHERE parent IS NOT NULL AND id = ANY(:ids)  -- postgres
+)
 
 -- name: wake
 UPDATE lease SET

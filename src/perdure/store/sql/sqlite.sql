@@ -1,16 +1,18 @@
--- name: upsert_entry
+-- name: upsert_entries
 INSERT INTO journal (job_id, seq, id, kind, name, state, attempt, input, output, error, checkpoint,
                      checkpoint_no, wake_at, started_at, ended_at)
-SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15
-FROM lease WHERE job_id = ?1 AND owner = ?16 AND epoch = ?17
+WITH entry (job_id, seq, id, kind, name, state, attempt, input, output, error, checkpoint,
+            checkpoint_no, wake_at, started_at, ended_at, owner, epoch) AS (VALUES {entries})
+SELECT entry.job_id, seq, id, kind, name, state, attempt, input, output, error, checkpoint,
+       checkpoint_no, wake_at, started_at, ended_at
+FROM entry CROSS JOIN lease
+  ON lease.job_id = entry.job_id AND lease.owner = entry.owner AND lease.epoch = entry.epoch
+WHERE true
 ON CONFLICT (job_id, seq) DO UPDATE SET
   state = excluded.state, attempt = excluded.attempt, input = coalesce(excluded.input, input),
   output = excluded.output, error = excluded.error, checkpoint = excluded.checkpoint,
   checkpoint_no = excluded.checkpoint_no, wake_at = excluded.wake_at,
   started_at = coalesce(excluded.started_at, started_at), ended_at = excluded.ended_at
-
--- name: append_event
-INSERT INTO event (job_id, type, data, actor, at) VALUES (?, ?, ?, ?, ?)
 
 -- name: boot
 SELECT value FROM fact WHERE name = 'boot'

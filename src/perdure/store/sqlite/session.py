@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -11,7 +12,15 @@ from perdure.store.session import Row
 from perdure.store.statement import load, only
 
 _STATEMENTS = load("sqlite")
-_UPSERT = _STATEMENTS["upsert_entry"]
+_COLUMNS = 17
+_ENTRY = f"({', '.join('?' * _COLUMNS)})"
+# Many rows in one statement: each lets other threads run, and must then wait for its turn again.
+# Few sizes, so that they stay prepared.
+_UPSERTS = [
+    (size, _STATEMENTS["upsert_entries"].format(entries=", ".join([_ENTRY] * size)))
+    for size in (64, 8, 1)
+]
+_UPSERT_ONE = _UPSERTS[-1][1]
 _WALL = SystemClock()
 _to_json = msgspec.json.Encoder().encode
 
@@ -59,8 +68,14 @@ class SqliteSession:
         """Nothing to do: a transaction that writes is alone."""
 
     def upsert(self, entries: Sequence[tuple[Any, ...]]) -> int:
-        return self.database.executemany(_UPSERT, entries).rowcount
+        done, first = 0, 0
+        for size, statement in _UPSERTS:
+            while len(entries) - first >= size:
+                values = tuple(chain.from_iterable(entries[first : first + size]))
+                done += self.database.execute(statement, values).rowcount
+                first += size
+        return done
 
     def upsert_one(self, entry: tuple[Any, ...]) -> int:
         """Write one entry, outside of any transaction."""
-        return self.database.execute(_UPSERT, entry).rowcount
+        return self.database.execute(_UPSERT_ONE, entry).rowcount

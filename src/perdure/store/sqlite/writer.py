@@ -9,14 +9,15 @@ from typing import Any, Final
 
 from perdure.base.backoff import Retry
 from perdure.base.clock import Clock
+from perdure.base.errors import JobError
 from perdure.jobs.model import Write
-from perdure.store.request import Request, rounds
-from perdure.store.sqlite.connection import connect, is_broken, is_busy, translate
+from perdure.store.request import Request, rounds, writes_of
+from perdure.store.sqlite.connection import BUSY_SECONDS, connect, is_broken, is_busy, translate
 from perdure.store.sqlite.holder import free_from_stopped
 from perdure.store.sqlite.schema import after_boot, boot_id, migrate
 from perdure.store.sqlite.session import SqliteSession
 from perdure.store.sqlite.touched import drain, touches
-from perdure.store.verb.write import progresses, write_one
+from perdure.store.verb.write import progresses, write_all
 
 # Another process may hold the write lock: SQLite itself waits for a while each time.
 _BUSY: Final = Retry(attempts=6, first="5ms", most="200ms", jitter=0.5)
@@ -44,11 +45,13 @@ class SqliteWriter:
         self._force = force
         self._version = -1
         self._broken = False
+        self._patience = BUSY_SECONDS
         self._touched: int | None = None
         self._looks = 0
 
     def connect(self) -> int | None:
         database = connect(self._path, force_network=self._force)
+        self._patience = BUSY_SECONDS
         self._session = SqliteSession(database, self._clock, set())
         try:
             migrate(database)
@@ -93,12 +96,31 @@ class SqliteWriter:
             return _POLL
         return _AGAIN if self._looks else None
 
+    def at_once(self, request: Request) -> bool:
+        """Do a single journal entry, if no other process is in the way; called on the loop."""
+        if self._broken:
+            return False
+        try:
+            self._wait_for_others(0)
+            done = self._alone(request) and request.error is None
+        except sqlite3.Error:
+            done = False
+        if not done:
+            request.error = None  # it is done again by the thread, which finds out by itself
+        return done
+
+    def _wait_for_others(self, seconds: float) -> None:
+        if self._patience != seconds:
+            self._session.database.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
+            self._patience = seconds
+
     def execute(self, requests: Sequence[Request]) -> None:
         failures = 0
         while True:
             try:
                 if self._broken:
                     self._reopen()
+                self._wait_for_others(BUSY_SECONDS)
                 self._together(requests)
             except sqlite3.Error as error:
                 self._roll_back()
@@ -120,7 +142,8 @@ class SqliteWriter:
             return
         try:
             self._in_transaction(lambda: self._batch(requests))
-        except (_Refused, sqlite3.IntegrityError):
+        except (_Refused, JobError, sqlite3.IntegrityError):
+            # One of them is refused: see whose.
             self._in_transaction(lambda: [self._apart(request) for request in requests])
 
     def _in_transaction(self, work: Callable[[], Any]) -> None:
@@ -153,16 +176,19 @@ class SqliteWriter:
         except sqlite3.IntegrityError as error:
             request.error = translate(error, self._path)
             return True
-        return bool(done)  # if not: fenced, or late; `write_one` tells which
+        return bool(done)  # if not: fenced, or late: `write_all` tells which
 
     def _batch(self, requests: Sequence[Request]) -> None:
-        for plain, apart in rounds(requests):
+        """Do all, statement by statement; if one is refused, all are undone."""
+        for plain, full, calls in rounds(requests):
             entries = [row for request in plain for row in request.rows]
             if entries and self._session.upsert(entries) != len(entries):
                 raise _Refused
             for request in plain:
                 self._note_progress(request.write)
-            for request in apart:
+            if full:
+                write_all(self._session, writes_of(full))
+            for request in calls:
                 self._apart(request)
 
     def _note_progress(self, write: Write | None) -> None:
@@ -195,7 +221,7 @@ class SqliteWriter:
 
     def _perform(self, request: Request) -> Any:
         if request.write is not None:
-            return write_one(self._session, request.write, request.rows)
+            return write_all(self._session, [(request.write, request.rows)])
         return request.call(self._session) if request.call is not None else None
 
     def _fail(self, requests: Sequence[Request], error: sqlite3.Error) -> None:

@@ -1,15 +1,18 @@
 """What people ask of jobs: checked against the table of transitions, and always audited."""
 
-from typing import NamedTuple
+from typing import NamedTuple, cast, get_args
 
 from perdure.base.errors import IllegalTransition, JobNotFound
+from perdure.jobs.effect import Choice
 from perdure.jobs.model import Command, Event
 from perdure.jobs.state import ENDED, LIVE, STEP_TRANSITIONS, JobState, StepState, check_job
 from perdure.store import row
 from perdure.store.session import Session
+from perdure.store.verb.effect import settle
 from perdure.store.verb.submit import take_turns
 
 _S = JobState
+_CHOICES = get_args(Choice)
 
 
 class Standing(NamedTuple):
@@ -24,6 +27,7 @@ class Standing(NamedTuple):
     priority: int
     epoch: int
     owner: str | None
+    undoing: bool = False  # what it did is being undone, whatever its state
 
 
 class Answer(NamedTuple):
@@ -41,17 +45,22 @@ def command(session: Session, asked: Command) -> None:
         JobNotFound, IllegalTransition: Nothing was changed.
     """
     job = _standing(session, asked.job_id)
-    answer = _ANSWERS[asked.action](job)
+    answer = _resolved(job, asked) if asked.action == "resolve" else _ANSWERS[asked.action](job)
     if answer.state != job.state:
         check_job(job.id, job.state, answer.state)
-    if asked.action == "retry":
+    if asked.action == "resolve":
+        _resolve(session, asked)
+    elif asked.action == "retry" and job.undoing:
+        session.run("retry_undo", id=job.id)
+    elif asked.action == "retry":
         # What a person skipped stays so, unless the retry is from just there.
         skipped = -1 if asked.seq is None else asked.seq
         session.run("retry_entries", id=job.id, seq=asked.seq or 0, skipped=skipped)
     elif asked.action == "skip":
         _skip(session, job, asked)
     _apply(session, job, answer)
-    given = {"reason": asked.reason, "seq": asked.seq}
+    given = {"reason": asked.reason, "seq": asked.seq, "effect": asked.effect}
+    given["choice"] = asked.choice
     data = {name: value for name, value in given.items() if value not in (None, "")}
     note = Event(type=f"{asked.action}.asked", data=data, actor=asked.actor)
     session.run("insert_event", **row.event_row(job.id, note, session.now()))
@@ -65,8 +74,20 @@ def _standing(session: Session, job_id: str) -> Standing:
         raise JobNotFound(job_id)
     state, request, paused_from, queue, tenant, priority, last_epoch = found
     epoch = last_epoch if epoch is None else epoch
+    undoing = _S.COMPENSATING in (state, paused_from) or (
+        state == _S.ATTENTION and session.one("has_undo", id=job_id) is not None
+    )
     return Standing(
-        job_id, JobState(state), request, paused_from, queue, tenant, priority, epoch, owner
+        job_id,
+        JobState(state),
+        request,
+        paused_from,
+        queue,
+        tenant,
+        priority,
+        epoch,
+        owner,
+        undoing,
     )
 
 
@@ -77,8 +98,8 @@ def _apply(session: Session, job: Standing, answer: Answer) -> None:
             "end_job", id=job.id, state=answer.state.value, result=None, error=None, now=now,
             epoch=job.epoch,
         )  # fmt: skip
-        session.run("end_lease", id=job.id)
-        session.run("wake_parent", id=job.id, now=now)
+        session.run("end_leases", ids=session.array([job.id]))
+        session.run("wake_parents", ids=session.array([job.id]), now=now)
         return
     again = job.state in ENDED | {_S.ATTENTION} and answer.state != job.state
     session.run(
@@ -105,6 +126,8 @@ def _new_lease(session: Session, job: Standing, now: float) -> None:
 def _cancel(job: Standing) -> Answer:
     if job.state in ENDED:
         raise IllegalTransition(f"job {job.id} is {job.state}: there is nothing to cancel")
+    if job.undoing:
+        raise IllegalTransition(f"job {job.id} is being undone: there is nothing to cancel")
     if job.owner is None and not job.epoch:  # never begun: nothing to undo
         return Answer(_S.CANCELLED)
     if job.owner is None:
@@ -126,7 +149,7 @@ def _resume(job: Standing) -> Answer:
     if job.state == _S.PAUSED:
         return Answer(_back(job), job.request, due=True)
     if job.state == _S.ATTENTION:
-        return Answer(_S.PENDING, job.request, due=True)
+        return Answer(_onward(job), job.request, due=True)
     if job.request == "pause":  # not yet obeyed
         return Answer(job.state)
     raise IllegalTransition(f"job {job.id} is {job.state}: only a paused job can be resumed")
@@ -138,26 +161,59 @@ def _retry(job: Standing) -> Answer:
             f"job {job.id} is {job.state}: only one that is FAILED, CANCELLED or in ATTENTION "
             "can be retried"
         )
-    return Answer(_S.PENDING, due=True)
+    return Answer(_onward(job), due=True)
 
 
 def _skip_step(job: Standing) -> Answer:
     if job.owner is not None:
         raise IllegalTransition(f"job {job.id} is at work: pause it before a step is skipped")
     if job.state in (_S.FAILED, _S.CANCELLED, _S.ATTENTION):
-        return Answer(_S.PENDING, due=True)
+        return Answer(_onward(job), due=True)
     if job.state in ENDED:
         raise IllegalTransition(f"job {job.id} is {job.state}: there is nothing to skip")
     return Answer(job.state, job.request, due=job.state != _S.PAUSED)
 
 
+def _compensate(job: Standing) -> Answer:
+    if job.state not in (_S.FAILED, _S.CANCELLED, _S.ATTENTION):
+        raise IllegalTransition(
+            f"job {job.id} is {job.state}: only one that is FAILED, CANCELLED or in ATTENTION "
+            "can be undone"
+        )
+    return Answer(_S.COMPENSATING, due=True)
+
+
+def _resolved(job: Standing, asked: Command) -> Answer:
+    """Tell what becomes of a job when a person says what became of its effect."""
+    if job.owner is not None:
+        raise IllegalTransition(f"job {job.id} is at work: it asks if it needs to know")
+    if asked.choice == "compensate":
+        return _compensate(job)
+    if job.state == _S.ATTENTION:
+        return Answer(_onward(job), job.request, due=True)
+    return Answer(job.state, job.request)
+
+
+def _onward(job: Standing) -> JobState:
+    """Tell what a job becomes that goes on: one that was being undone goes on with that."""
+    return _S.COMPENSATING if job.undoing else _S.PENDING
+
+
 _ANSWERS = {
+    "compensate": _compensate,
     "cancel": _cancel,
     "pause": _pause,
     "resume": _resume,
     "retry": _retry,
     "skip": _skip_step,
 }
+
+
+def _resolve(session: Session, asked: Command) -> None:
+    if asked.choice not in _CHOICES or asked.effect is None:
+        raise IllegalTransition(f"say one of: {', '.join(_CHOICES)}; not {asked.choice!r}")
+    choice = cast("Choice", asked.choice)
+    settle(session, asked.job_id, asked.effect, choice, asked.actor, asked.output)
 
 
 def _back(job: Standing) -> JobState:

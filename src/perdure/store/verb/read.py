@@ -8,6 +8,12 @@ from perdure.jobs.query import JobQuery
 from perdure.store import row
 from perdure.store.session import Session
 
+# Logs can only go after their jobs, links before their approvals.
+_DELETIONS = (
+    *("delete_jobs", "delete_journal", "delete_events", "delete_messages", "delete_effects"),
+    *("delete_links", "delete_approvals", "delete_notices", "delete_budgets"),
+)
+
 
 def job(session: Session, job_id: str, tenant: str | None) -> Job | None:
     """Read a job; None if there is none, or none that this tenant may see."""
@@ -21,11 +27,13 @@ def job(session: Session, job_id: str, tenant: str | None) -> Job | None:
 def jobs(session: Session, query: JobQuery) -> list[Job]:
     """Find jobs, newest first."""
     until, last = query.before or (sys.float_info.max, None)
-    states = None if query.states is None else session.array([each.value for each in query.states])
+    states = None if query.states is None else [each.value for each in query.states]
+    only_one = states is not None and len(states) == 1  # found in their order, without sorting
     values = {
         "last": last,
         "tenant": query.tenant,
-        "states": states,
+        "state": states[0] if states and only_one else None,
+        "states": None if states is None or only_one else session.array(states),
         "name": query.name,
         "queue": query.queue,
         "parent": query.parent,
@@ -73,6 +81,6 @@ def prune(session: Session, before: float, limit: int) -> int:
     ids = [each[0] for each in session.all("prunable", before=before, limit=limit)]
     if ids:
         every = session.array(ids)
-        for name in ("delete_jobs", "delete_journal", "delete_events", "delete_messages"):
+        for name in _DELETIONS:
             session.run(name, ids=every)
     return len(ids)

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from perdure.base.errors import LeaseLost
-from perdure.jobs.model import Entry, JobChange, Write
+from perdure.jobs.model import Entry, Event, JobChange, Write
 from perdure.jobs.state import ENDED, JobState, StepState
 from perdure.store import row
 from perdure.store.session import Session
+from perdure.store.verb.effect import keep_deeds
 from perdure.store.verb.submit import submit
 
 Rows = Sequence[tuple[Any, ...]]
@@ -18,7 +19,13 @@ _PARKED: Final = (JobState.PAUSED, JobState.ATTENTION)
 
 def is_plain(write: Write) -> bool:
     """Tell whether it writes journal entries alone: most do, and many go in one statement."""
-    return bool(write.entries) and not (write.job or write.events or write.taken or write.children)
+    more = write.job or write.events or write.taken or write.children or write.deeds
+    return bool(write.entries) and not more
+
+
+def is_last(write: Write) -> bool:
+    """Tell whether the lease is given up by it: whatever the owner writes after it is refused."""
+    return write.job is not None and (write.job.release or write.job.state in ENDED)
 
 
 def progresses(entries: Iterable[Entry]) -> bool:
@@ -26,58 +33,91 @@ def progresses(entries: Iterable[Entry]) -> bool:
     return any(entry.state in _FINISHED or entry.checkpoint_no for entry in entries)
 
 
-class Fence(NamedTuple):
-    """What the lease says while nobody can change it."""
+class Work(NamedTuple):
+    """A write, its entries as rows, and what its lease says while nobody can change it."""
 
+    write: Write
+    entries: Rows
     news: int
     claims: int
 
 
-def write_one(session: Session, write: Write, entries: Rows) -> None:
-    """Do one write, whatever is in it; `entries` are its entries as rows.
+def write_all(session: Session, writes: Sequence[tuple[Write, Rows]]) -> None:
+    """Do writes of any kind, all or none; of one job, nothing follows its release or its end.
 
     Raises:
-        LeaseLost: The fence; nothing was written.
+        LeaseLost: The fence of one of them; nothing may be kept.
     """
-    fence = session.one("fence", id=write.job_id, owner=write.owner, epoch=write.epoch)
-    if fence is None:
-        raise LeaseLost(write.job_id, write.epoch)
-    write_behind(session, write, entries, Fence(*fence))
-
-
-def write_behind(session: Session, write: Write, entries: Rows, fence: Fence) -> None:
-    """Do one write whose fence holds until the end of the transaction."""
+    works = _behind_fences(session, writes)
     now = session.now()
-    if entries:
+    if entries := [row_ for work in works for row_ in work.entries]:
         session.upsert(entries)
-        if fence.claims > 1 and progresses(write.entries):
-            session.run("progressed", id=write.job_id)
-    if write.events:
-        events = [row.event_row(write.job_id, event, now) for event in write.events]
+    if events := [_event_row(work, event, now) for work in works for event in work.write.events]:
         session.many("insert_event", events)
+    for work in works:
+        _write_rest(session, work, now)
+    ended = [work.write for work in works if work.write.job and work.write.job.state in ENDED]
+    if ended:
+        _end(session, ended, now)
+
+
+def _behind_fences(session: Session, writes: Sequence[tuple[Write, Rows]]) -> list[Work]:
+    """Lock the leases, in a fixed order, and see whether they are the writers'."""
+    ids = session.array(sorted({write.job_id for write, _ in writes}))
+    leases = {each[0]: each[1:] for each in session.all("fences", ids=ids)}
+    works: list[Work] = []
+    for write, entries in writes:
+        owner, epoch, news, claims = leases.get(write.job_id, (None, 0, 0, 0))
+        if (owner, epoch) != (write.owner, write.epoch):
+            raise LeaseLost(write.job_id, write.epoch)
+        works.append(Work(write, entries, news, claims))
+    return works
+
+
+def _event_row(work: Work, event: Event, now: float) -> dict[str, Any]:
+    return row.event_row(work.write.job_id, event, now)
+
+
+def _write_rest(session: Session, work: Work, now: float) -> None:
+    write = work.write
+    if work.claims > 1 and progresses(write.entries):
+        session.run("progressed", id=write.job_id)
     if write.taken:
         session.run("take_messages", id=write.job_id, nos=session.array(write.taken), now=now)
     if write.children:
         submit(session, write.children, write.owner)
+    if write.deeds is not None:
+        keep_deeds(session, write.job_id, write.deeds, now)
     if write.job is not None:
         session.suspects.discard((write.job_id, write.epoch))
-        _change(session, write, write.job, fence.news, now)
+        if write.job.state not in ENDED:
+            _change(session, write, write.job, work.news, now)
 
 
-def _change(session: Session, write: Write, change: JobChange, news: int, now: float) -> None:
-    values = {
-        "id": write.job_id,
+def _end(session: Session, writes: Sequence[Write], now: float) -> None:
+    jobs = [
+        {**_outcome(write.job_id, write.job), "now": now, "epoch": write.epoch}
+        for write in writes
+        if write.job
+    ]
+    ids = session.array([write.job_id for write in writes])
+    session.many("end_job", jobs)
+    session.run("end_leases", ids=ids)
+    session.run("wake_parents", ids=ids, now=now)
+
+
+def _outcome(job_id: str, change: JobChange) -> dict[str, Any]:
+    return {
+        "id": job_id,
         "state": change.state.value,
         "result": row.text(change.result),
         "error": row.text(change.error),
     }
-    if change.state in ENDED:
-        session.run("end_job", **values, now=now, epoch=write.epoch)
-        session.run("end_lease", id=write.job_id)
-        session.run("wake_parent", id=write.job_id, now=now)
-        return
+
+
+def _change(session: Session, write: Write, change: JobChange, news: int, now: float) -> None:
     wait, clear = row.text(change.wait), int(change.clear_request)
-    session.run("change_job", **values, wait=wait, clear_request=clear)
+    session.run("change_job", **_outcome(write.job_id, change), wait=wait, clear_request=clear)
     if change.release:
         late_news = write.news_seen is not None and news != write.news_seen
         due_at = now if late_news else change.due_at

@@ -33,7 +33,8 @@ CREATE TABLE job (
 ) STRICT;
 
 CREATE UNIQUE INDEX job_key ON job (tenant, key) WHERE key IS NOT NULL;
-CREATE INDEX job_newest ON job (tenant, created_at, id);
+CREATE INDEX job_newest ON job (created_at, id);
+CREATE INDEX job_tenant ON job (tenant, created_at, id);
 CREATE INDEX job_state ON job (state, created_at, id);
 CREATE INDEX job_parent ON job (parent) WHERE parent IS NOT NULL;
 CREATE INDEX job_ended ON job (ended_at) WHERE ended_at IS NOT NULL;

@@ -1,0 +1,8 @@
+"""A customer is taken on: steps, parallel steps, items, a sleep, a message, and a plan.
+
+Run it with `python -m examples.onboarding`; kill it whenever you like, and run it again.
+
+    model.py     what is stored
+    gateway.py   the world outside: a mail server that honours keys
+    jobs.py      the app: its steps and its job
+"""

@@ -1,0 +1,28 @@
+"""Submit a job and a plan, send the job its message, and wait for both."""
+
+import contextlib
+
+from examples.onboarding.gateway import GATEWAY
+from examples.onboarding.jobs import app, onboard
+from examples.onboarding.model import Customer
+from perdure import Call, IllegalTransition, Plan, Ref
+
+
+async def main() -> None:
+    customer = Customer("Kim", "kim@example.com")
+    # A real customer gets three days.
+    handle = await app.submit(
+        onboard, customer, "1500ms", tenant="acme", user="kim", key="onboard-42"
+    )
+    with contextlib.suppress(IllegalTransition):  # it has ended: this is not the first run
+        await app.send(handle.id, "signed", "Kim", key="envelope 12")
+    print(await handle.result(timeout="1h"))
+    for mail in GATEWAY.sent.values():
+        print(mail.text)
+
+    plan = Plan("migration", [Call("extract", source="a"), Call("load", rows=Ref("extract.rows"))])
+    print(await (await app.submit(plan, tenant="acme")).result(), "rows loaded")
+
+
+if __name__ == "__main__":
+    app.run_sync(main)

@@ -1,0 +1,17 @@
+"""Stands for a mail server in the world outside."""
+
+from examples.onboarding.model import Mail
+
+
+class Gateway:
+    """Sends a mail once for each key, however often it is asked to."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, Mail] = {}
+
+    async def send(self, mail: Mail, key: str) -> str:
+        self.sent.setdefault(key, mail)
+        return f"mail {1 + list(self.sent).index(key)} to {mail.to}"
+
+
+GATEWAY = Gateway()

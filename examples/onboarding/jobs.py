@@ -1,0 +1,58 @@
+"""The app: its steps and its job."""
+
+import os
+
+from examples.onboarding.gateway import GATEWAY
+from examples.onboarding.model import Customer, Extract, Mail, Profile, Report
+from perdure import App, JobContext, Retry, StepContext
+
+app = App(os.environ.get("PERDURE_URL", "sqlite:///onboarding.db"))
+
+
+@app.step(
+    retry=Retry(attempts=5, first="200ms", factor=2, most="30s"),
+    timeout="2m",
+    tags={"external_email"},
+)
+async def send_mail(ctx: StepContext, mail: Mail) -> str:
+    # The key is the same after every crash and at every attempt: the mail is sent once.
+    return await GATEWAY.send(mail, ctx.idempotency_key)
+
+
+@app.step
+async def enrich(ctx: StepContext, customer: Customer) -> Profile:
+    return Profile(customer, ["register", "bank"], [f"page {n}" for n in range(250)])
+
+
+@app.step
+async def check(ctx: StepContext, source: str) -> bool:
+    return source in ("register", "bank")
+
+
+@app.step
+async def convert(ctx: StepContext, files: list[str]) -> Report:
+    converted = 0
+    async for _name in ctx.items(files, every=100, or_after="30s"):
+        converted += 1  # after a crash it goes on behind the last item that was saved
+    return Report(converted)
+
+
+@app.job
+async def onboard(ctx: JobContext, customer: Customer, reflection: str = "3d") -> str:
+    profile = await ctx.run(enrich, customer)
+    parts = await ctx.gather(*(ctx.run(check, source) for source in profile.sources))
+    report = await ctx.run(convert, profile.files)
+    await ctx.sleep(reflection)  # holds no worker
+    answer = await ctx.receive("signed", timeout="7d")
+    text = f"{answer} signed; {sum(parts)} checks, {report.converted} pages"
+    return await ctx.run(send_mail, Mail(customer.address, "Welcome", text))
+
+
+@app.step
+async def extract(ctx: StepContext, source: str) -> Extract:
+    return Extract([1, 2, len(source)])
+
+
+@app.step
+async def load(ctx: StepContext, rows: list[int]) -> int:
+    return len(rows)

@@ -1,0 +1,33 @@
+"""What goes into the journal."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Customer:
+    name: str
+    address: str
+
+
+@dataclass
+class Profile:
+    customer: Customer
+    sources: list[str]
+    files: list[str]
+
+
+@dataclass
+class Report:
+    converted: int
+
+
+@dataclass
+class Mail:
+    to: str
+    subject: str
+    text: str
+
+
+@dataclass
+class Extract:
+    rows: list[int]

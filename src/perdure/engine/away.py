@@ -1,0 +1,121 @@
+"""The context of a step whose function runs in a thread: its methods still run on the loop."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from functools import partial
+from inspect import isasyncgen, isawaitable, iscoroutinefunction
+from typing import Any
+
+from perdure.engine.threads import call_in_thread
+from perdure.jobs.option import is_async
+
+
+class _Away:
+    """A context, seen from a thread."""
+
+    def __init__(self, context: object, loop: asyncio.AbstractEventLoop) -> None:
+        self._context = context
+        self._loop = loop
+
+    def _start(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> "Future[Any]":
+        async def call() -> Any:
+            result = function(*args, **kwargs)
+            return await result if isawaitable(result) else result
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop)
+
+
+class BlockingContext(_Away):
+    """A context as a sync function sees it: what must be awaited elsewhere blocks here."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._context, name)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = self._start(found, *args, **kwargs).result()
+            return self._iterate(result) if isasyncgen(result) else result
+
+        return call
+
+    def _iterate(self, source: AsyncIterator[Any]) -> Iterator[Any]:
+        """Go through what is an `async for` elsewhere by a plain `for`."""
+        while True:
+            try:
+                item = self._start(anext, source).result()
+            except StopAsyncIteration:
+                return
+            yield item
+
+
+class LoopContext(_Away):
+    """A context as an async function on another loop sees it."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._context, name)
+        if iscoroutinefunction(found):
+            return lambda *args, **kwargs: self._await(found, *args, **kwargs)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = found(*args, **kwargs)
+            return self._iterate(result) if isasyncgen(result) else result
+
+        return call
+
+    def _await(self, found: Callable[..., Any], *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        return asyncio.wrap_future(self._start(found, *args, **kwargs))
+
+    async def _iterate(self, source: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        while True:
+            try:
+                item = await self._await(anext, source)
+            except StopAsyncIteration:
+                return
+            yield item
+
+
+class _OwnLoop:
+    """An async function in a thread, with a loop of its own, by which it can be cancelled."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelled = False
+
+    def run(self, start: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        return asyncio.run(self._main(start))
+
+    async def _main(self, start: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        self._task = asyncio.current_task()
+        if self._cancelled:
+            raise asyncio.CancelledError
+        return await start()
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._task is not None:
+            with contextlib.suppress(RuntimeError):  # that loop has just ended
+                self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+
+
+async def call_away(
+    function: Callable[..., Any], context: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call a function in a thread; an async one gets a loop of its own there.
+
+    A sync one cannot be stopped: it is left behind if the caller is cancelled.
+    """
+    loop = asyncio.get_running_loop()
+    if not is_async(function):
+        return await call_in_thread(function, BlockingContext(context, loop), *args, **kwargs)
+    own = _OwnLoop()
+    start = partial(function, LoopContext(context, loop), *args, **kwargs)
+    try:
+        return await call_in_thread(own.run, start)
+    except asyncio.CancelledError:
+        own.cancel()
+        raise

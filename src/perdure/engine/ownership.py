@@ -1,0 +1,136 @@
+"""A job that this worker owns for a while: how it is read and written meanwhile.
+
+Every write is fenced by the claim. A store that does not answer is asked again
+for as long as the lease is surely ours, and not any longer.
+"""
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from perdure.base.errors import LeaseLost, StoreError
+from perdure.base.retry import pause
+from perdure.engine.verdict import Unwound
+from perdure.jobs.model import Claim, Entry, Event, JobChange, NewJob, Write
+from perdure.store.port import Store
+
+if TYPE_CHECKING:
+    from perdure.engine.node import Node
+
+T = TypeVar("T")
+Done = Callable[[BaseException | None], None]
+
+# How long to wait before the store is asked again while it does not answer.
+_STORE_PAUSE = 0.25
+
+
+class Ownership:
+    """What a claim gave, and the right to write that comes with it."""
+
+    def __init__(self, node: "Node", claim: Claim) -> None:
+        self.node = node
+        self.job = claim.job
+        self.epoch = claim.epoch
+        self.news = claim.news  # as far as it was read
+        self.progress_at = node.loop.time()
+        self.trusted_until = 0.0  # by the loop's time: until then the lease is surely ours
+        self.buffer: dict[int, Entry] = {}  # by place: goes along with the next write
+        self._clock = claim.now - node.loop.time()
+
+    def now(self) -> float:
+        """Tell the time by the store's clock, as far as it is known here."""
+        return self._clock + self.node.loop.time()
+
+    def note(self, entry: Entry) -> None:
+        """Let an entry go along with the next write; one comes soon."""
+        self.buffer[entry.seq] = entry
+        self.node.flush_soon()
+
+    async def write(
+        self,
+        *entries: Entry,
+        job: JobChange | None = None,
+        events: tuple[Event, ...] = (),
+        taken: tuple[int, ...] = (),
+        children: tuple[NewJob, ...] = (),
+    ) -> None:
+        """Write, fenced; returns when it is durable.
+
+        Raises:
+            Unwound: The job is not ours any more.
+        """
+        write = Write(
+            job_id=self.job.id,
+            owner=self.node.owner,
+            epoch=self.epoch,
+            entries=self._with_buffer(entries),
+            job=job,
+            events=events,
+            taken=taken,
+            children=children,
+            news_seen=self.news,
+        )
+        await self.ask(lambda store: store.write(write))
+        self.progress_at = self.node.loop.time()
+
+    def write_soon(self, entry: Entry, done: Done) -> None:
+        """Write one entry, fenced; `done` is called when it is durable, or with what went wrong."""
+        entries: tuple[Entry, ...] = (entry,)
+        if self.buffer:
+            entries = self._with_buffer(entries)
+            done = partial(self._told, entries, done)
+        write = Write(job_id=self.job.id, owner=self.node.owner, epoch=self.epoch, entries=entries)
+        try:
+            written = self.node.store.write_soon(write, done, alone=self.is_alone())
+        except StoreError as error:  # not in this turn: who writes is in the midst of something
+            self.node.loop.call_soon(done, error)
+            return
+        if written:
+            done(None)
+
+    def is_alone(self) -> bool:
+        """Tell whether nobody else in this worker waits for the loop."""
+        return False
+
+    def _told(self, entries: tuple[Entry, ...], done: Done, error: BaseException | None) -> None:
+        """Keep what went along with a write that failed: nobody else would write it."""
+        if error is not None:
+            self.buffer = {each.seq: each for each in entries} | self.buffer
+        done(error)
+
+    def _with_buffer(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        if not self.buffer:
+            return entries
+        merged = {**self.buffer, **{entry.seq: entry for entry in entries}}
+        self.buffer.clear()
+        return tuple(merged.values())
+
+    async def flush(self) -> None:
+        """Write what waits to go along with another write."""
+        with contextlib.suppress(Unwound):
+            if self.buffer:
+                await self.write()
+
+    async def ask(self, question: Callable[[Store], Awaitable[T]]) -> T:
+        """Ask the store something, again and again if it does not answer.
+
+        Raises:
+            Unwound: The job is not ours any more, or may not be.
+        """
+        while True:
+            try:
+                return await question(self.node.store)
+            except LeaseLost:
+                self.lost()
+                raise Unwound from None
+            except StoreError:
+                # The store may come back while the lease is still ours; then nothing is lost.
+                if self.node.loop.time() > self.trusted_until:
+                    self.lost()
+                    raise Unwound from None
+                await pause(_STORE_PAUSE)
+
+    def lost(self) -> None:
+        """Stop: another worker may own the job."""
+        raise NotImplementedError

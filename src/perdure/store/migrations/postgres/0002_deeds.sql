@@ -1,0 +1,129 @@
+-- What jobs do to the world, what people are asked about it, and what they are told.
+
+-- How many effects a step had made when its checkpoint was saved: the next attempt counts on.
+ALTER TABLE journal ADD COLUMN effects bigint NOT NULL DEFAULT 0;
+
+-- The ledger: written before the first byte leaves, and again when it is known what became of it.
+CREATE TABLE effect (
+  job_id     text COLLATE "C" NOT NULL,
+  no         bigint NOT NULL,                -- its place: effects are undone in the reverse order
+  tenant     text COLLATE "C" NOT NULL,
+  key        text COLLATE "C" NOT NULL,      -- by which the receiver knows the call again
+  step       text COLLATE "C" NOT NULL,
+  part       text COLLATE "C" NOT NULL,
+  ordinal    bigint NOT NULL,
+  generation bigint NOT NULL,
+  kind       text   NOT NULL,
+  target     text   NOT NULL,
+  state      text COLLATE "C" NOT NULL CHECK (state IN ('INTENT', 'DONE', 'FAILED', 'IN_DOUBT')),
+  in_doubt   text   NOT NULL,
+  key_lives  float8 NOT NULL,
+  details    text,
+  result     text,
+  problem    text,
+  error      text,
+  undo       text,
+  proof      text   NOT NULL,
+  called_at  float8 NOT NULL,
+  ended_at   float8,
+  PRIMARY KEY (job_id, no)
+) WITH (fillfactor = 90);
+
+CREATE UNIQUE INDEX effect_key ON effect (tenant, key);
+CREATE UNIQUE INDEX effect_place ON effect (job_id, step, part, ordinal, generation);
+CREATE INDEX effect_open ON effect (tenant, called_at) WHERE state IN ('INTENT', 'IN_DOUBT');
+
+-- Triggers fire in the order of their names.
+CREATE TRIGGER effect_1_owner BEFORE UPDATE ON effect FOR EACH ROW
+WHEN (NEW.job_id <> OLD.job_id)
+EXECUTE FUNCTION refuse('the key of an effect belongs to another job');
+
+-- The same line again: the answer to the first time was lost.
+CREATE TRIGGER effect_2_stale BEFORE UPDATE ON effect FOR EACH ROW
+WHEN (OLD.state || '>' || NEW.state IN (
+    'DONE>INTENT', 'FAILED>INTENT', 'IN_DOUBT>INTENT', 'INTENT>INTENT', 'IN_DOUBT>IN_DOUBT',
+    'FAILED>FAILED')
+  OR (OLD.state = 'DONE' AND NEW.state = 'DONE' AND NEW.result IS NOT DISTINCT FROM OLD.result))
+EXECUTE FUNCTION pass_over();
+
+CREATE TRIGGER effect_3_transition BEFORE UPDATE OF state ON effect FOR EACH ROW
+WHEN (OLD.state || '>' || NEW.state IN (
+  'DONE>FAILED', 'DONE>IN_DOUBT', 'DONE>DONE', 'FAILED>DONE', 'FAILED>IN_DOUBT'))
+EXECUTE FUNCTION refuse('what is known of an effect never changes');
+
+CREATE FUNCTION effect_goes_with_its_job() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  lives boolean;
+BEGIN
+  EXECUTE format('SELECT EXISTS (SELECT 1 FROM %I.job WHERE id = $1)', TG_TABLE_SCHEMA)
+    INTO lives USING OLD.job_id;
+  IF lives THEN
+    RAISE EXCEPTION 'the ledger is append-only: it goes only with its job'
+      USING ERRCODE = 'check_violation';
+  END IF;
+  RETURN OLD;
+END $$;
+
+CREATE TRIGGER effect_outlives BEFORE DELETE ON effect FOR EACH ROW
+EXECUTE FUNCTION effect_goes_with_its_job();
+
+CREATE TRIGGER effect_whole BEFORE TRUNCATE ON effect FOR EACH STATEMENT
+EXECUTE FUNCTION refuse('the ledger is append-only');
+
+-- Questions to people, each about one action.
+CREATE TABLE approval (
+  id          text COLLATE "C" NOT NULL PRIMARY KEY,
+  tenant      text COLLATE "C" NOT NULL,
+  job_id      text COLLATE "C" NOT NULL,
+  step        text COLLATE "C" NOT NULL,     -- what waits for it
+  state       text COLLATE "C" NOT NULL CHECK (state IN (
+                'PENDING', 'APPROVED', 'REJECTED', 'EXPIRED', 'WITHDRAWN')),
+  action_hash text COLLATE "C" NOT NULL,
+  no          bigint NOT NULL,               -- grows with every change
+  tick_at     float8,                        -- when to remind, escalate or expire next
+  created_at  float8 NOT NULL,
+  data        text   NOT NULL
+) WITH (fillfactor = 50);
+
+-- One question for one action, as long as it is open.
+CREATE UNIQUE INDEX approval_asked ON approval (job_id, step, action_hash) WHERE state = 'PENDING';
+CREATE INDEX approval_step ON approval (job_id, step, created_at);
+CREATE INDEX approval_newest ON approval (state, created_at);
+CREATE INDEX approval_tick ON approval (tick_at) WHERE tick_at IS NOT NULL;
+
+CREATE TRIGGER approval_decided BEFORE UPDATE ON approval FOR EACH ROW
+WHEN (OLD.state <> 'PENDING' OR NEW.no <= OLD.no)
+EXECUTE FUNCTION refuse('an approval is decided once');
+
+-- Links of mails, by which one person may decide about one approval, once.
+CREATE TABLE link (
+  id          text COLLATE "C" NOT NULL PRIMARY KEY,
+  approval_id text COLLATE "C" NOT NULL,
+  no          bigint NOT NULL,
+  data        text   NOT NULL
+);
+
+CREATE INDEX link_approval ON link (approval_id);
+
+-- What people must be told, kept until they have been.
+CREATE TABLE notice (
+  id          text COLLATE "C" NOT NULL PRIMARY KEY,
+  job_id      text COLLATE "C" NOT NULL,
+  approval_id text COLLATE "C",
+  channel     text COLLATE "C" NOT NULL,
+  kind        text   NOT NULL,
+  state       text COLLATE "C" NOT NULL CHECK (state IN ('WAITING', 'DELIVERED', 'GIVEN_UP')),
+  due_at      float8 NOT NULL,
+  data        text   NOT NULL
+) WITH (fillfactor = 50);
+
+CREATE INDEX notice_due ON notice (channel, due_at) WHERE state = 'WAITING';
+CREATE INDEX notice_job ON notice (job_id);
+CREATE INDEX notice_approval ON notice (approval_id) WHERE approval_id IS NOT NULL;
+
+-- What a job and its children may spend, and what is gone.
+CREATE TABLE budget (
+  root_id text COLLATE "C" NOT NULL PRIMARY KEY,
+  no      bigint NOT NULL,
+  data    text   NOT NULL
+) WITH (fillfactor = 50);

@@ -1,0 +1,58 @@
+-- name: insert_approval
+INSERT INTO approval (id, tenant, job_id, step, state, action_hash, no, tick_at, created_at, data)
+VALUES (:id, :tenant, :job_id, :step, :state, :action_hash, :no, :tick_at, :created_at, :data)
+ON CONFLICT DO NOTHING
+
+-- name: change_approval
+UPDATE approval SET state = :state, action_hash = :action_hash, no = :no, tick_at = :tick_at,
+                    data = :data
+WHERE id = :id AND no = :seen
+
+-- name: approval
+SELECT data FROM approval WHERE id = :id
+
+-- name: lock_approval
+SELECT data FROM approval WHERE id = :id
+FOR UPDATE  -- postgres
+
+-- name: approval_of_step
+SELECT data FROM approval WHERE job_id = :id AND step = :step
+ORDER BY created_at DESC, id DESC
+LIMIT 1
+
+-- name: approvals
+SELECT data FROM approval
+WHERE created_at >= 0
+  AND state = :state  -- if state
+  AND tenant = :tenant  -- if tenant
+  AND job_id = :job  -- if job
+ORDER BY created_at DESC, id DESC
+LIMIT :limit
+
+-- name: open_approvals
+SELECT data FROM approval WHERE job_id = :id AND state = 'PENDING'
+FOR UPDATE  -- postgres
+
+-- name: due_approvals
+SELECT id FROM approval WHERE tick_at <= :now ORDER BY tick_at LIMIT :limit
+
+-- name: put_link
+INSERT INTO link (id, approval_id, no, data) VALUES (:id, :approval_id, :no, :data)
+
+-- name: link
+SELECT data FROM link WHERE id = :id
+
+-- name: change_link
+UPDATE link SET no = :no, data = :data WHERE id = :id AND no = :seen
+
+-- name: delete_links
+DELETE FROM link WHERE approval_id IN (
+  SELECT id FROM approval
+  WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
+  WHERE job_id = ANY(:ids)  -- postgres
+)
+
+-- name: delete_approvals
+DELETE FROM approval
+WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
+WHERE job_id = ANY(:ids)  -- postgres

@@ -1,0 +1,49 @@
+-- name: keep_effect
+INSERT INTO effect (job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state,
+                    in_doubt, key_lives, details, result, problem, error, undo, proof, called_at,
+                    ended_at)
+VALUES (:id, (SELECT coalesce(max(no), 0) + 1 FROM effect WHERE job_id = :id), :tenant, :key, :step,
+        :part, :ordinal, :generation, :kind, :target, :state, :in_doubt, :key_lives, :details,
+        :result, :problem, :error, :undo, :proof, :called_at, :ended_at)
+ON CONFLICT (tenant, key) DO UPDATE SET
+  job_id = excluded.job_id, state = excluded.state, result = excluded.result,
+  problem = excluded.problem, error = excluded.error, proof = excluded.proof,
+  ended_at = excluded.ended_at
+
+-- name: count_effects
+UPDATE journal SET effects = :number WHERE job_id = :id AND seq = :seq
+
+-- name: effects
+SELECT job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt,
+       key_lives, details, result, problem, error, undo, proof, called_at, ended_at
+FROM effect
+WHERE job_id = :id
+ORDER BY no
+
+-- name: effect_by_key
+SELECT job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt,
+       key_lives, details, result, problem, error, undo, proof, called_at, ended_at
+FROM effect
+WHERE tenant = :tenant AND key = :key
+
+-- name: open_effects
+SELECT job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt,
+       key_lives, details, result, problem, error, undo, proof, called_at, ended_at
+FROM effect
+WHERE state IN ('INTENT', 'IN_DOUBT')
+  AND tenant = :tenant  -- if tenant
+ORDER BY called_at
+LIMIT :limit
+
+-- name: has_undo
+SELECT 1 FROM journal WHERE job_id = :id AND kind = 'undo' LIMIT 1
+
+-- name: retry_undo
+UPDATE journal SET state = 'PENDING', attempt = 0, error = NULL, output = NULL, wake_at = NULL,
+                   ended_at = NULL
+WHERE job_id = :id AND kind = 'undo' AND state = 'FAILED'
+
+-- name: delete_effects
+DELETE FROM effect
+WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
+WHERE job_id = ANY(:ids)  -- postgres

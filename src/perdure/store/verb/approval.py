@@ -1,0 +1,218 @@
+"""Questions to people: asked once, decided once, told to those who were asked."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from perdure.base.codec import digest
+from perdure.jobs.approval import (
+    Approval,
+    ApprovalState,
+    Person,
+    Refusal,
+    Vote,
+    decide,
+    delegate,
+    next_tick,
+    tick,
+    withdraw,
+)
+from perdure.jobs.link import Link, used
+from perdure.jobs.model import Event
+from perdure.jobs.outbox import Notice, NoticeKind
+from perdure.store import row
+from perdure.store.session import Session
+from perdure.store.verb.outbox import asked_by, put_notices
+
+_read = msgspec.json.Decoder(Approval).decode
+_read_link = msgspec.json.Decoder(Link).decode
+_NOBODY = Refusal("not found", "there is no such approval")
+
+
+def ask(session: Session, approvals: Iterable[Approval]) -> None:
+    """Keep questions; about what is asked already, nobody is asked again."""
+    session.many("insert_approval", [_row(each) for each in approvals])
+
+
+def approval(session: Session, approval_id: str) -> Approval | None:
+    """Read an approval."""
+    found = session.one("approval", id=approval_id)
+    return None if found is None else _read(found[0])
+
+
+def approval_of_step(session: Session, job_id: str, step: str) -> Approval | None:
+    """Read what was last asked for a step."""
+    found = session.one("approval_of_step", id=job_id, step=step)
+    return None if found is None else _read(found[0])
+
+
+def approvals(session: Session, limit: int, **wanted: str | None) -> list[Approval]:
+    """Find approvals by `state`, `tenant` and `job`, the newest first."""
+    given = {name: value for name, value in wanted.items() if value is not None}
+    rows = session.find("approvals", set(given), **given, limit=limit)
+    return [_read(each[0]) for each in rows]
+
+
+# Deciding
+
+
+def vote(
+    session: Session, approval_id: str, vote: Vote, link: Link | None = None
+) -> Approval | Refusal:
+    """Judge a vote, and write it if it counts; both are audited."""
+    found = session.one("lock_approval", id=approval_id)
+    if found is None:
+        return _NOBODY
+    old, now = _read(found[0]), session.now()
+    result = decide(old, vote, now)
+    if not isinstance(result, Refusal) and link is not None and not _use_up(session, link, now):
+        result = Refusal("decided", "this link was used already")
+    if isinstance(result, Refusal):
+        why = {"approval": old.id, "channel": vote.channel, "why": result.text}
+        _audit(session, old, "approval.refused", vote.person.id, why)
+        return result
+    said = {"approval": old.id, "channel": vote.channel, "reason": vote.reason}
+    said["hash"] = result.action.hash
+    _audit(session, old, f"approval.{vote.verdict}", vote.person.id, said)
+    _change(session, old, result)
+    if result.state is not ApprovalState.PENDING:
+        _tell(session, result, NoticeKind.DECIDED, now)
+        session.run("wake", id=old.job_id, now=now)
+    return result
+
+
+def pass_on(session: Session, approval_id: str, by: Person, to: str) -> Approval | Refusal:
+    """Let another person decide instead of one who may."""
+    found = session.one("lock_approval", id=approval_id)
+    if found is None:
+        return _NOBODY
+    old = _read(found[0])
+    result = delegate(old, by, to, session.now())
+    if isinstance(result, Refusal):
+        _audit(session, old, "approval.refused", by.id, {"approval": old.id, "why": result.text})
+        return result
+    _audit(session, old, "approval.delegated", by.id, {"approval": old.id, "to": to})
+    _change(session, old, result)
+    return result
+
+
+def turned_away(session: Session, approval_id: str, channel: str, why: str) -> None:
+    """Audit an attempt that came to no vote."""
+    found = approval(session, approval_id)
+    if found is not None:
+        told = {"approval": approval_id, "channel": channel, "why": why}
+        _audit(session, found, "approval.turned_away", "", told)
+
+
+def withdraw_all(session: Session, job_id: str, now: float) -> None:
+    """Take back the open questions of a job."""
+    for found in session.all("open_approvals", id=job_id):
+        old = _read(found[0])
+        new = withdraw(old, now)
+        _change(session, old, new)
+        _tell(session, new, NoticeKind.DECIDED, now)
+
+
+# Time
+
+
+def due_approvals(session: Session, limit: int) -> list[str]:
+    """List what must be looked at: to remind, to ask others, to expire."""
+    rows = session.all("due_approvals", now=session.now(), limit=limit)
+    return [each[0] for each in rows]
+
+
+def look_at_clock(session: Session, approval_id: str) -> Approval | None:
+    """Let time pass for an approval."""
+    found, now = session.one("lock_approval", id=approval_id), session.now()
+    if found is None:
+        return None
+    old = _read(found[0])
+    ticked = tick(old, now)
+    if ticked.approval.no == old.no:
+        return old
+    _change(session, old, ticked.approval)
+    for notice in ticked.notices:
+        kind = NoticeKind(f"approval.{notice}")
+        _audit(session, old, kind.value, "", {"approval": old.id})
+        _tell(session, ticked.approval, kind, now)
+    if ticked.approval.state is not ApprovalState.PENDING:
+        session.run("wake", id=old.job_id, now=now)
+    return ticked.approval
+
+
+# Links
+
+
+def put_link(session: Session, link: Link) -> None:
+    """Keep a link."""
+    session.run("put_link", id=link.id, approval_id=link.approval_id, no=link.no, data=_json(link))
+
+
+def link(session: Session, link_id: str) -> Link | None:
+    """Read a link."""
+    found = session.one("link", id=link_id)
+    return None if found is None else _read_link(found[0])
+
+
+def change_link(session: Session, link: Link) -> bool:
+    """Write a link over the version that it was made from; False: somebody else was faster."""
+    given = {"id": link.id, "no": link.no, "seen": link.no - 1, "data": _json(link)}
+    return bool(session.run("change_link", **given))
+
+
+def _use_up(session: Session, link: Link, now: float) -> bool:
+    return change_link(session, used(link, now))
+
+
+def _change(session: Session, old: Approval, new: Approval) -> None:
+    given = _row(new)
+    names = ("id", "state", "action_hash", "no", "tick_at", "data")
+    session.run("change_approval", **{name: given[name] for name in names}, seen=old.no)
+
+
+def _tell(session: Session, approval: Approval, kind: NoticeKind, now: float) -> None:
+    """Tell by every channel by which it was asked."""
+    put_notices(
+        session, [_notice(each, approval, kind, now) for each in asked_by(session, approval.id)]
+    )
+
+
+def _notice(asked: Notice, approval: Approval, kind: NoticeKind, now: float) -> Notice:
+    return Notice(
+        id=digest("notice", approval.id, asked.channel, kind.value, str(approval.no))[:32],
+        tenant=approval.tenant,
+        kind=kind,
+        job_id=approval.job_id,
+        channel=asked.channel,
+        due_at=now,
+        approval_id=approval.id,
+        data=msgspec.json.encode({"receipt": asked.receipt}),
+    )
+
+
+def _audit(
+    session: Session, approval: Approval, kind: str, actor: str, data: dict[str, Any]
+) -> None:
+    event = Event(type=kind, data=data, actor=actor)
+    session.run("insert_event", **row.event_row(approval.job_id, event, session.now()))
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _row(approval: Approval) -> dict[str, Any]:
+    return {
+        "id": approval.id,
+        "tenant": approval.tenant,
+        "job_id": approval.job_id,
+        "step": approval.step,
+        "state": approval.state.value,
+        "action_hash": approval.action.hash,
+        "no": approval.no,
+        "tick_at": next_tick(approval),
+        "created_at": approval.created_at,
+        "data": _json(approval),
+    }

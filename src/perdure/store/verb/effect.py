@@ -1,0 +1,111 @@
+"""The ledger of effects: kept by the owner of a job, settled by people where it is in doubt."""
+
+from typing import Any
+
+import msgspec
+
+from perdure.base.errors import IllegalTransition
+from perdure.jobs.deeds import Deeds
+from perdure.jobs.effect import Choice, Effect, EffectState, Place, UndoCall, settled_by_person
+from perdure.store import row
+from perdure.store.session import Row, Session
+from perdure.store.verb.approval import ask, withdraw_all
+from perdure.store.verb.outbox import put_notices
+
+
+def keep_deeds(session: Session, job_id: str, deeds: Deeds, now: float) -> None:
+    """Write what a job's owner says besides its journal."""
+    for effect in deeds.effects:
+        session.run("keep_effect", **_row(effect))
+    for seq, number in deeds.counts:
+        session.run("count_effects", id=job_id, seq=seq, number=number)
+    if deeds.approvals:
+        ask(session, deeds.approvals)
+    if deeds.notices:
+        put_notices(session, deeds.notices)
+    if deeds.withdraws:
+        withdraw_all(session, job_id, now)
+
+
+def effects(session: Session, job_id: str) -> list[Effect]:
+    """Read the ledger of a job in order."""
+    return [_effect(each) for each in session.all("effects", id=job_id)]
+
+
+def effect_by_key(session: Session, tenant: str, key: str) -> Effect | None:
+    """Find the effect of a key, whichever job of the tenant it belongs to."""
+    found = session.one("effect_by_key", tenant=tenant, key=key)
+    return None if found is None else _effect(found)
+
+
+def open_effects(session: Session, tenant: str | None, limit: int) -> list[Effect]:
+    """List what is not settled, the oldest first."""
+    given = {} if tenant is None else {"tenant": tenant}
+    rows = session.find("open_effects", set(given), **given, limit=limit)
+    return [_effect(each) for each in rows]
+
+
+def settle(
+    session: Session, job_id: str, no: int, choice: Choice, person: str, result: bytes | None
+) -> Effect:
+    """Write what a person says became of an effect.
+
+    Raises:
+        IllegalTransition: There is no such effect, or nothing about it is in doubt.
+    """
+    found = next((each for each in effects(session, job_id) if each.no == no), None)
+    if found is None:
+        raise IllegalTransition(f"job {job_id} has no effect {no}")
+    settled = settled_by_person(found, choice, person, session.now(), result)
+    if settled.state is not EffectState.INTENT:
+        session.run("keep_effect", **_row(settled))
+    return settled
+
+
+def _row(effect: Effect) -> dict[str, Any]:
+    return {
+        "id": effect.job_id,
+        "tenant": effect.tenant,
+        "key": effect.key,
+        "step": effect.place.step,
+        "part": effect.place.part,
+        "ordinal": effect.place.ordinal,
+        "generation": effect.generation,
+        "kind": effect.kind,
+        "target": effect.target,
+        "state": effect.state.value,
+        "in_doubt": effect.in_doubt,
+        "key_lives": effect.key_lives,
+        "details": row.text(effect.details),
+        "result": row.text(effect.result),
+        "problem": effect.problem,
+        "error": row.text(effect.error),
+        "undo": None if effect.undo is None else msgspec.json.encode(effect.undo).decode(),
+        "proof": effect.proof,
+        "called_at": effect.called_at,
+        "ended_at": effect.ended_at,
+    }
+
+
+def _effect(found: Row) -> Effect:
+    return Effect(
+        job_id=found[0],
+        no=found[1],
+        tenant=found[2],
+        key=found[3],
+        place=Place(found[4], found[6], found[5]),
+        generation=found[7],
+        kind=found[8],
+        target=found[9],
+        state=EffectState(found[10]),
+        in_doubt=found[11],
+        key_lives=found[12],
+        details=row.payload(found[13]),
+        result=row.payload(found[14]),
+        problem=found[15],
+        error=row.payload(found[16]),
+        undo=None if found[17] is None else msgspec.json.decode(found[17], type=UndoCall),
+        proof=found[18],
+        called_at=found[19],
+        ended_at=found[20],
+    )

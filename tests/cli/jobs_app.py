@@ -1,0 +1,53 @@
+"""An app for the tests of `perdure worker`, `submit` and `jobs`."""
+
+import os
+from pathlib import Path
+
+from perdure.app import App
+from perdure.base.errors import Permanent
+from perdure.engine.context import JobContext
+from perdure.engine.settings import WorkerSettings
+from perdure.engine.step_context import StepContext
+
+# The store is that of PERDURE_URL.
+app = App("sqlite:////nowhere/jobs.db", worker=WorkerSettings(reap_every="50ms", linger="10ms"))
+notes = App("sqlite:////nowhere/notes.db")
+
+
+@app.step
+async def greet(ctx: StepContext, name: str) -> str:
+    return f"hello {name}"
+
+
+@app.step
+def need(ctx: StepContext, path: str) -> str:
+    if not Path(path).exists():
+        raise Permanent(f"{path} is missing")
+    return Path(path).read_text()
+
+
+@app.step
+async def count(ctx: StepContext, most: int) -> int:
+    async for _ in ctx.items(range(most), every=2):
+        pass
+    return os.getpid()
+
+
+@app.job
+async def welcome(ctx: JobContext, name: str) -> str:
+    return await ctx.run(greet, name)
+
+
+@app.job
+async def fetch(ctx: JobContext, path: str) -> str:
+    """Greets, and then fails until the file is there."""
+    await ctx.run(greet, "you")
+    return await ctx.run(need, path)
+
+
+@app.job
+async def ask(ctx: JobContext, who: str) -> str:
+    """Greets, and then waits for an answer."""
+    await ctx.run(greet, who)
+    await ctx.run(count, 5)
+    return await ctx.receive("answer", kind=str)

@@ -1,0 +1,155 @@
+"""`perdure worker`, `submit` and `jobs`, as programs on a real store."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from perdure.app import App
+from perdure.process.run import run
+from tests.cli.program import LONGEST_WAIT
+from tests.cli.rig import APP, Desk
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def send(desk: Desk, job: str, topic: str, payload: object) -> None:
+    async def main() -> None:
+        async with App(desk.url) as app:
+            await app.send(job, topic, payload)
+
+    run(main)
+
+
+def test_a_submitted_job_is_run_by_a_worker_and_its_result_waited_for(desk: Desk) -> None:
+    alone = desk.run("submit", APP, "welcome", "-a", '{"name": "Kim"}', "--key", "k")
+    with desk.worker("--concurrency", 2):
+        again = desk.run("submit", APP, "welcome", "-a", '{"name": "Kim"}', "--key", "k", "--wait")
+
+    assert alone.exit_code == again.exit_code == 0
+    assert "no worker runs yet" in alone.stderr
+    assert again.stdout == '"hello Kim"\n'
+    assert "was submitted before" in again.stderr
+
+
+def test_a_worker_stops_in_order_when_it_is_asked_to(desk: Desk) -> None:
+    with desk.worker() as worker:
+        worker.send_signal(signal.SIGTERM)
+        _, errors = worker.communicate(timeout=LONGEST_WAIT)
+
+    assert worker.returncode == 0
+    assert "down" in errors
+    assert "Traceback" not in errors
+
+
+def test_arguments_come_from_a_file_or_from_standard_input(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "kim.json").write_text('{"name": "Kim"}')
+    first = desk.json("submit", APP, "welcome", "-a", f"@{tmp_path / 'kim.json'}")
+    second = desk.run("submit", APP, "welcome", "-a", "-", input='{"name": "Lee"}')
+
+    assert desk.json("jobs", "show", first["id"])["input"] == {"name": "Kim"}
+    assert second.exit_code == 0
+    assert desk.json("jobs", "list")[0]["input"] == {"name": "Lee"}
+
+
+def test_a_plan_is_submitted_from_a_file(desk: Desk, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    calls = [{"step": "greet", "arguments": {"name": "plan"}}]
+    plan.write_text(json.dumps({"name": "p", "calls": calls}))
+    with desk.worker():
+        done = desk.run("submit", APP, "--plan", plan, "--wait", "-o", "json")
+    plan.write_text(json.dumps({"name": "p", "calls": [{"step": "gret"}]}))
+    wrong = desk.run("submit", APP, "--plan", plan)
+
+    assert json.loads(done.stdout)["result"] == "hello plan"
+    assert wrong.exit_code == 2
+    assert "there is no step 'gret'" in wrong.stderr
+
+
+def test_a_failed_job_is_shown_retried_skipped_and_forked(desk: Desk, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with desk.worker():
+        waited = desk.run("submit", APP, "fetch", "-a", json.dumps({"path": str(path)}), "-w")
+        [job] = desk.json("jobs", "list", "--state", "failed")
+        shown = desk.run("jobs", "show", job["id"][-8:])
+        path.write_text("here")
+        fork = desk.json("jobs", "fork", job["id"], "--before", "need#1")["id"]
+        retried = desk.run("jobs", "retry", job["id"], "--by", "kim", "--reason", "it is there")
+        done, copy = desk.wait_for(job["id"]), desk.wait_for(fork)
+        path.unlink()
+        other = desk.submit("fetch", path=str(path))
+        desk.wait_for(other)
+        skipped = desk.run(
+            "jobs", "skip", other, "need#1", "--reason", "by hand", "--result", '"mine"'
+        )
+        by_hand = desk.wait_for(other)
+
+    assert waited.exit_code == 7
+    assert "is FAILED: perdure.base.job_errors.StepFailed: step need#1" in waited.stderr
+    assert "need#1" in shown.stdout
+    assert "is missing" in shown.stdout
+    assert retried.exit_code == skipped.exit_code == 0
+    assert (done["state"], done["result"]) == ("COMPLETED", "here")
+    assert [event["actor"] for event in done["events"] if event["type"] == "retry.asked"] == ["kim"]
+    assert (copy["state"], copy["result"], copy["forked_from"]) == ("COMPLETED", "here", job["id"])
+    assert (by_hand["state"], by_hand["result"]) == ("COMPLETED", "mine")
+    assert [entry["state"] for entry in by_hand["journal"]] == ["SUCCEEDED", "SKIPPED"]
+
+
+def test_a_waiting_job_says_what_for_and_can_be_paused_resumed_and_cancelled(desk: Desk) -> None:
+    with desk.worker():
+        job, other = desk.submit("ask", who="Kim"), desk.submit("ask", who="Lee")
+        while desk.json("jobs", "show", job)["state"] != "WAITING":
+            pass
+        shown = desk.run("jobs", "show", job)
+        listed = desk.run("jobs", "list")
+        paused = desk.run("jobs", "pause", job)
+        early = desk.run("jobs", "retry", job)
+        resumed = desk.run("jobs", "resume", job)
+        send(desk, job, "answer", "yes")
+        answered = desk.wait_for(job)
+        cancelled = desk.run("jobs", "cancel", other)
+        ended = desk.run("jobs", "watch", other)
+
+    assert "waits for  a message 'answer'" in shown.stdout
+    assert "waits for a message 'answer'" in listed.stdout
+    assert paused.stdout == f"job {job} is PAUSED\n"
+    assert early.exit_code == 5
+    assert "only one that is FAILED" in early.stderr
+    assert resumed.exit_code == cancelled.exit_code == 0
+    assert (answered["state"], answered["result"]) == ("COMPLETED", "yes")
+    assert ended.exit_code == 8
+    assert "job.cancelled" in ended.stdout
+
+
+def test_a_job_that_is_watched_tells_each_change(desk: Desk) -> None:
+    with desk.worker():
+        job = desk.submit("welcome", name="Kim")
+        people = desk.run("jobs", "watch", job)
+        programs = desk.run("jobs", "watch", job, "-o", "json")
+
+    assert "greet#1  SUCCEEDED" in people.stdout
+    changes = [json.loads(line) for line in programs.stdout.splitlines()]
+    assert [change["event"]["type"] for change in changes if "event" in change] == [
+        "submitted",
+        "claimed",
+        "job.completed",
+    ]
+
+
+def test_a_worker_that_is_killed_costs_nothing(desk: Desk) -> None:
+    with desk.worker() as worker:
+        job = desk.submit("ask", who="Kim")
+        while desk.json("jobs", "show", job)["state"] != "WAITING":
+            pass
+        worker.kill()
+    send(desk, job, "answer", "yes")
+    with desk.worker():
+        done = desk.wait_for(job)
+
+    assert done["result"] == "yes"
+    assert [entry["attempt"] for entry in done["journal"][:2]] == [1, 1]

@@ -1,0 +1,93 @@
+"""What `perdure worker`, `submit` and `jobs` say when they cannot do what is asked."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.rig import APP, Desk
+
+MISTAKES: list[tuple[list[str], int, str]] = [
+    (["submit", APP, "welcom"], 2, "the app has: ask, fetch, welcome"),
+    (["submit", APP], 2, "name a job, or a plan with --plan file.json"),
+    (["submit", APP, "welcome"], 2, "`name` is missing"),
+    (["submit", APP, "welcome", "-a", '{"name": 1}'], 2, "`name` has the wrong type"),
+    (["submit", APP, "welcome", "-a", "{"], 2, "JSON"),
+    (["submit", APP, "welcome", "-a", "@no.json"], 2, "no.json cannot be read"),
+    (["submit", APP, "welcome", "--delay", "soon"], 2, "soon"),
+    (["submit", "tests.cli.nothing:app", "x"], 2, "there is no module 'tests.cli.nothing'"),
+    (["submit", "tests/cli/jobs_app.py", "x"], 2, "write its module, tests.cli.jobs_app:app"),
+    (["submit", "tests.cli.jobs_app", "x"], 2, "tests.cli.jobs_app:notes"),
+    (["worker", "tests.cli.jobs_app:greet"], 2, "names no App"),
+    (["worker", APP, "--concurrency", "0"], 2, "concurrency"),
+    (["worker", APP, "--url", "mysql://x"], 1, "'mysql' is no store"),
+    (["jobs", "list", "--url", "sqlite:///nowhere.db"], 4, "there is no file nowhere.db"),
+    (["jobs", "list", "--url", "oracle://x"], 2, "'oracle' is no store"),
+    (["jobs", "list", "--state", "tired"], 2, "tired"),
+    (["jobs", "show", "0" * 32], 4, f"there is no job '{'0' * 32}'"),
+    (["jobs", "watch", "ffff"], 4, "there is no job 'ffff'"),
+    (["jobs", "cancel"], 2, "JOB"),
+    (["jobs"], 2, ""),
+]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    made = Desk(tmp_path)
+    made.submit("welcome", name="Kim")
+    return made
+
+
+@pytest.mark.parametrize(("words", "code", "text"), MISTAKES, ids=lambda value: str(value)[:40])
+def test_a_mistake_is_told_in_a_sentence_with_its_exit_code(
+    words: list[str], code: int, text: str, desk: Desk
+) -> None:
+    refused = desk.run(*words)
+
+    assert refused.exit_code == code, refused.stderr
+    assert text in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_the_same_key_for_other_arguments_is_a_conflict(desk: Desk) -> None:
+    assert desk.run("submit", APP, "welcome", "-a", '{"name": "a"}', "--key", "k").exit_code == 0
+
+    refused = desk.run("submit", APP, "welcome", "-a", '{"name": "b"}', "--key", "k")
+
+    assert refused.exit_code == 5
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_job_that_nobody_runs_is_waited_for_only_so_long(desk: Desk) -> None:
+    late = desk.run("submit", APP, "welcome", "-a", '{"name": "a"}', "-w", "--timeout", "100ms")
+
+    assert late.exit_code == 6
+    assert "has not ended within 100ms; it goes on" in late.stderr
+
+
+def test_a_module_that_cannot_be_imported_shows_where(desk: Desk, tmp_path: Path) -> None:
+    refused = desk.run("worker", "tests.cli.broken_app:app")
+
+    assert refused.exit_code == 2
+    assert "RuntimeError: this app cannot be imported" in refused.stderr
+    assert refused.stderr.endswith("cannot be imported, see above\n")
+
+
+def test_a_cancelled_job_that_never_began_is_over_at_once_and_only_once(desk: Desk) -> None:
+    [job] = desk.json("jobs", "list")
+
+    first = desk.run("jobs", "cancel", job["id"][-8:])
+    second = desk.run("jobs", "cancel", job["id"])
+
+    assert first.stdout == f"job {job['id']} is CANCELLED\n"
+    assert second.exit_code == 5
+    assert "there is nothing to cancel" in second.stderr
+
+
+def test_without_a_store_the_ways_to_name_one_are_told(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.forget_url()
+
+    refused = desk.run("jobs", "list")
+
+    assert refused.exit_code == 2
+    assert "--url sqlite:///jobs.db" in refused.stderr

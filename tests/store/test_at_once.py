@@ -1,0 +1,105 @@
+"""A write while nothing else is under way: the loop does it by itself, if nobody is in the way."""
+
+import asyncio
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from perdure.base.errors import LeaseLost, StoreError
+from perdure.jobs.model import Write
+from perdure.store.open import open_store
+from perdure.store.port import Store
+from tests.store.rig import entry, new_job, sql, started, write_of
+
+WITHIN = 30.0
+
+
+async def written(store: Store, write: Write) -> tuple[bool, BaseException | None]:
+    """Write alone; gives whether that was done at once, and what came of it."""
+    told: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+    if store.write_soon(write, told.set_result, alone=True):
+        return True, None
+    async with asyncio.timeout(WITHIN):
+        return False, await told
+
+
+async def test_it_is_durable_when_it_says_so(url: str, store: Store) -> None:
+    claim = await started(store)
+
+    at_once, error = await written(store, write_of(claim, entry(1)))
+
+    assert at_once == url.startswith("sqlite")
+    assert error is None
+    assert sql(url, "SELECT seq, state FROM journal") == [(1, "SUCCEEDED")]
+
+
+async def test_it_is_fenced(store: Store) -> None:
+    claim = await started(store)
+    stale = Write(job_id=claim.job.id, owner="w1", epoch=claim.epoch + 1, entries=(entry(1),))
+
+    at_once, error = await written(store, stale)
+
+    assert not at_once
+    assert isinstance(error, LeaseLost)
+    assert await store.journal(claim.job.id) == []
+
+
+async def test_it_goes_before_or_after_other_writes_but_never_between(store: Store) -> None:
+    claim = await started(store)
+    first = asyncio.ensure_future(store.write(write_of(claim, entry(1))))
+    await asyncio.sleep(0)
+
+    await written(store, write_of(claim, entry(2)))
+    await first
+
+    assert [one.seq for one in await store.journal(claim.job.id)] == [1, 2]
+
+
+async def test_the_loop_does_not_wait_for_another_process(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/jobs.db")
+    await store.open()
+    claim = await started(store)
+    told: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+    another = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None, check_same_thread=False)
+    another.execute("BEGIN IMMEDIATE")
+    # If the loop did wait, it would get what it waits for in the end.
+    release = threading.Timer(2.0, another.execute, ["ROLLBACK"])
+    release.start()
+
+    at_once = store.write_soon(write_of(claim, entry(1)), told.set_result, alone=True)
+    release.cancel()
+    another.execute("ROLLBACK")
+    another.close()
+
+    assert not at_once
+    async with asyncio.timeout(WITHIN):
+        assert await told is None
+    assert [one.seq for one in await store.journal(claim.job.id)] == [1]
+    await store.close()
+
+
+async def test_what_others_do_is_still_noticed(store: Store, other: Store) -> None:
+    claim = await started(store)
+    changed = asyncio.Event()
+    unwatch = store.watch(changed.set)
+    for seq in range(1, 4):
+        await written(store, write_of(claim, entry(seq)))
+    changed.clear()
+
+    await other.submit([new_job("b")])
+
+    async with asyncio.timeout(WITHIN):
+        await changed.wait()
+    unwatch()
+
+
+async def test_a_store_that_is_closed_does_nothing_at_once(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/jobs.db")
+    await store.open()
+    claim = await started(store)
+    await store.close()
+
+    with pytest.raises(StoreError, match="not open"):
+        store.write_soon(write_of(claim, entry(1)), lambda _: None, alone=True)
