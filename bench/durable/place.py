@@ -86,8 +86,14 @@ def postgres(folder: Path) -> Iterator[str]:
     """Run PostgreSQL on the same disk; gives its address."""
     data = folder / "pg"
     command = [sys.executable, "-m", "bench.durable.postgres", str(data)]
+    # In a session of its own: whatever ends this program leaves it the time to end the server.
     with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as server:
         assert server.stdin
         assert server.stdout

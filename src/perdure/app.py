@@ -76,7 +76,7 @@ class App(Registry):
         self._store: Store | None = None
         self._opening = asyncio.Lock()
         self._awaiting: Awaiting | None = None
-        self._nodes: list[Node] = []
+        self.nodes: list[Node] = []  # its workers in this process
 
     # Open and close
 
@@ -287,12 +287,12 @@ class App(Registry):
                 await stack.enter_async_context(Runtime(self._runtime_settings()))
             store = await self.store()
             node = Node(store, self, settings or self.worker_settings, self.queues, self.limits)
-            self._nodes.append(node)
+            self.nodes.append(node)
             try:
                 async with working(node):
                     yield self
             finally:
-                self._nodes.remove(node)
+                self.nodes.remove(node)
 
     async def run(self, settings: WorkerSettings | None = None) -> None:
         """Work until told to stop: by SIGTERM or Ctrl-C if this is the main process."""
@@ -331,7 +331,7 @@ class App(Registry):
 
     def poke(self) -> None:
         """Let the workers of this process look for work at once."""
-        for node in self._nodes:
+        for node in self.nodes:
             node.poke()
 
     def _runtime_settings(self, settings: WorkerSettings | None = None) -> Settings:

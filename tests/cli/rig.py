@@ -42,7 +42,7 @@ class Desk:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=55,
+            timeout=140,  # the demonstration takes its time
             check=False,
         )
 

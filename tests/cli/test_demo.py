@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from perdure.cli.demo.migration import BATCHES, CHECKPOINT_EVERY, CUSTOMERS, PAGES, Batch
 from perdure.cli.demo.notes import Note, done, examine, has_begun
 from perdure.cli.demo.receiver import Receiver
@@ -27,6 +29,8 @@ def undisturbed() -> list[Note]:
     return [*steps("extract", range(PAGES)), *convert, *steps("load", range(BATCHES))]
 
 
+@pytest.mark.once
+@pytest.mark.timeout(150)
 def test_the_worker_is_killed_five_times_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
     shown = Desk(tmp_path).program("demo", "--once", "--json", "--pace", 0.5)
 

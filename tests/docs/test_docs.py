@@ -21,6 +21,7 @@ DOTTED = re.compile(r"\b(perdure|process|telemetry)\.(\w+)")
 MODULES = {"perdure": perdure, "process": process, "telemetry": telemetry}
 KINDS_OF_ENTRIES = ("host", "py", "service")
 FILE = re.compile(r"\b(?:(?:base|process|testing)/)?[a-z_]+\.py\b")
+WALK = re.compile(r"^ *\d+ (\w+\.py) +(?:\w+\.)?(\w+)", re.MULTILINE)
 LONGEST_DECISION = 60  # lines: a decision fits on one page
 
 
@@ -71,6 +72,19 @@ def test_the_architecture_names_every_file_and_no_other() -> None:
     named = {Path(path).name for path in FILE.findall(page.read_text("utf-8"))}
     assert named - real == set()
     assert real - named == set()
+
+
+def test_the_walks_of_the_architecture_name_real_functions() -> None:
+    sources: dict[str, str] = {}
+    for path in (ROOT / "src" / "perdure").rglob("*.py"):
+        sources[path.name] = sources.get(path.name, "") + path.read_text("utf-8")
+    walked = WALK.findall((DOCS / "ARCHITECTURE.md").read_text("utf-8"))
+    assert len(walked) > 50
+    assert [
+        (file, name)
+        for file, name in walked
+        if not re.search(rf"(def|class) {name}\b", sources[file])
+    ] == []
 
 
 def test_every_page_is_in_the_navigation() -> None:

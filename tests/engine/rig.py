@@ -43,8 +43,14 @@ def durable(test: Test) -> Callable[..., None]:
     return run
 
 
+async def obeyed(app: App, job_id: str) -> None:
+    """Wait until the worker of a running job has heard what is asked of it."""
+    (node,) = app.nodes
+    while (run := node.runs.get(job_id)) is not None and run.ending is None:
+        await perdure.sleep("2ms")
+
+
 async def until(app: App, job_id: str, state: JobState) -> None:
     """Wait until a job is in a state."""
-    handle = await app.handle(job_id)
-    while await handle.status() is not state:
-        await perdure.sleep("5ms")
+    reached = await (await app.handle(job_id)).until(state)
+    assert reached is state, f"the job is {reached}"

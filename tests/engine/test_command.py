@@ -11,7 +11,7 @@ from perdure.base.errors import IllegalTransition, JobNotFound
 from perdure.engine.context import JobContext
 from perdure.engine.step_context import StepContext
 from perdure.jobs.state import JobState
-from tests.engine.rig import durable, until
+from tests.engine.rig import durable, obeyed, until
 
 
 @durable
@@ -108,6 +108,7 @@ async def test_a_paused_job_finishes_its_step_and_then_waits_for_resume(app: App
         handle = await app.submit(job)
         await begun.wait()
         await handle.pause("look at it first")
+        await obeyed(app, handle.id)
         gate.set()
         await until(app, handle.id, JobState.PAUSED)
         assert ran == ["a"]

@@ -125,6 +125,28 @@ async def test_a_pause_that_was_not_obeyed_yet_can_be_taken_back(store: Store) -
     assert (await ask(store, "resume")).request is None
 
 
+async def test_a_resume_is_not_overruled_by_an_owner_that_still_obeys_the_pause(
+    store: Store,
+) -> None:
+    claim = await started(store)
+    await ask(store, "pause")
+    (seen,) = await store.news("w1")
+    await ask(store, "resume")
+    change = releases(JobState.PAUSED, clear_request=True)
+    await store.write(write_of(claim, job=change, news_seen=seen.news))
+    assert (await claim_one(store)).job.id == "a"
+
+
+async def test_a_cancel_is_not_lost_to_an_owner_that_obeys_the_pause_before(store: Store) -> None:
+    claim = await started(store)
+    await ask(store, "pause")
+    (seen,) = await store.news("w1")
+    await ask(store, "cancel")
+    change = releases(JobState.PAUSED, clear_request=True)
+    await store.write(write_of(claim, job=change, news_seen=seen.news))
+    assert (await claim_one(store)).job.request == "cancel"
+
+
 async def test_cancel_stands_over_pause(store: Store) -> None:
     await started(store)
     await ask(store, "cancel")

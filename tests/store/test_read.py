@@ -132,6 +132,13 @@ async def test_a_message_to_nobody_or_to_an_ended_job_is_refused(store: Store) -
         await store.send("a", "hello", b"1")
 
 
+async def test_a_known_message_is_known_also_when_its_job_has_ended(store: Store) -> None:
+    claim = await started(store, "a")
+    await store.send("a", "hello", b"1", key="k")
+    await store.write(write_of(claim, job=ends()))
+    assert await store.send("a", "hello", b"1", key="k") is False
+
+
 def schedule(name: str = "nightly", **values: object) -> Schedule:
     given: dict[str, object] = {"cron": "0 3 * * *", "job": new_job(""), "next_at": 100.0}
     return Schedule(name=name, **(given | values))  # pyright: ignore[reportArgumentType]  its own fields

@@ -7,7 +7,7 @@ from contextvars import Context
 from perdure.base.errors import JobNotFound, StoreError
 from perdure.base.retry import pause
 from perdure.jobs.model import Outcome
-from perdure.jobs.state import ENDED
+from perdure.jobs.state import ENDED, JobState
 from perdure.store.port import Store
 
 # Hints tell when to look; this is how often to look without one.
@@ -26,15 +26,15 @@ class Awaiting:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiters: dict[str, list[asyncio.Future[Outcome]]] = {}
+        self._waiters: dict[str, dict[asyncio.Future[Outcome], frozenset[JobState]]] = {}
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
 
-    async def ended(self, job_id: str) -> Outcome:
-        """Wait until a job has ended."""
+    async def reached(self, job_id: str, states: frozenset[JobState] = ENDED) -> Outcome:
+        """Wait until a job is in one of these states, or has ended in whichever."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Outcome] = loop.create_future()
-        self._waiters.setdefault(job_id, []).append(future)
+        self._waiters.setdefault(job_id, {})[future] = states
         self._changed.set()
         if self._task is None:
             self._task = Context().run(loop.create_task, self._watch())
@@ -44,9 +44,8 @@ class Awaiting:
             self._forget(job_id, future)
 
     def _forget(self, job_id: str, future: "asyncio.Future[Outcome]") -> None:
-        waiters = self._waiters.get(job_id, [])
-        if future in waiters:
-            waiters.remove(future)
+        waiters = self._waiters.get(job_id, {})
+        waiters.pop(future, None)
         if not waiters:
             self._waiters.pop(job_id, None)
         if not self._waiters:
@@ -76,17 +75,20 @@ class Awaiting:
             outcome = outcomes.get(job_id)
             if outcome is None:  # it is old, and was deleted
                 self._settle(job_id, JobNotFound(job_id))
-            elif outcome.state in ENDED:
+            else:
                 self._settle(job_id, outcome)
 
     def _settle(self, job_id: str, answer: Outcome | Exception) -> None:
-        for future in self._waiters.pop(job_id, []):
+        for future, states in tuple(self._waiters.get(job_id, {}).items()):
             if future.done():
                 continue
             if isinstance(answer, Exception):
                 future.set_exception(answer)
-            else:
+            elif answer.state in states or answer.state in ENDED:
                 future.set_result(answer)
+            else:
+                continue
+            self._forget(job_id, future)
 
     def close(self, error: Exception) -> None:
         """Let nobody wait any longer."""

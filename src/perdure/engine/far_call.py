@@ -148,9 +148,7 @@ async def _answer(
     request.reply(context.stopping)
 
 
-def _outcome(
-    operation: "StepOperation[Any]", context: "StepContext", result: ExitResult
-) -> Any:
+def _outcome(operation: "StepOperation[Any]", context: "StepContext", result: ExitResult) -> Any:
     """Give what the function gave, or raise what it raised."""
     match result.value:
         case Finished(output=output, checkpoint=None):

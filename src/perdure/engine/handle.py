@@ -71,7 +71,7 @@ class Handle(Generic[R]):
         Raises:
             TimeoutError: It has not, in this time; it goes on.
         """
-        return (await self._ended(timeout)).state
+        return (await self._reached(timeout)).state
 
     async def result(self, timeout: Duration = None) -> R:
         """Wait for the job's result.
@@ -80,7 +80,7 @@ class Handle(Generic[R]):
             JobFailed: It ended without one.
             TimeoutError: It has not ended in this time; it goes on.
         """
-        outcome = await self._ended(timeout)
+        outcome = await self._reached(timeout)
         if outcome.state is not JobState.COMPLETED or outcome.result is None:
             error = outcome.error
             why = Failure.unpack(error).summary() if error is not None else "no reason is known"
@@ -89,11 +89,26 @@ class Handle(Generic[R]):
             return decode(outcome.result, Any)
         return self._definition.unpack_result(outcome.result)
 
-    async def _ended(self, timeout: Duration) -> Outcome:
+    async def until(self, *states: JobState, timeout: Duration = None) -> JobState:
+        """Wait until the job is in one of these states, or has ended; give the state that it is in.
+
+        Raises:
+            TimeoutError: It is not, in this time; it goes on.
+        """
+        return (await self._reached(timeout, frozenset(states))).state
+
+    async def failure(self) -> Failure | None:
+        """Tell why the job failed, or what it needs attention for; None if it does neither."""
+        error = (await self.job()).error
+        return None if error is None else Failure.unpack(error)
+
+    async def _reached(
+        self, timeout: Duration, states: frozenset[JobState] = frozenset()
+    ) -> Outcome:
         limit = job_seconds(timeout)
         try:
             async with asyncio.timeout(limit):
-                return await self._awaiting.ended(self.id)
+                return await self._awaiting.reached(self.id, states)
         except TimeoutError:
             raise TimeoutError(f"job {self.id} has not ended within {spell(limit or 0)}") from None
 

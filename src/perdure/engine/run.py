@@ -65,7 +65,8 @@ class Run(Ownership):
         self.children = {
             child_id(self.job.id, entry.id)
             for entry in claim.journal
-            if entry.kind is EntryKind.CHILD and entry.state in (StepState.PENDING, StepState.RUNNING)
+            if entry.kind is EntryKind.CHILD
+            and entry.state in (StepState.PENDING, StepState.RUNNING)
         }
         self.process: Process = current("a run of a job")
         self.verdict: Verdict | None = None  # how the run ends, once that is certain

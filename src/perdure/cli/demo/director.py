@@ -20,7 +20,7 @@ from perdure.jobs.state import ENDED
 from perdure.process.timer import sleep
 
 LOOK_EVERY = 0.03
-LONGEST = 120.0  # seconds, after which something is wrong
+LONGEST = 150.0  # seconds, after which something is wrong
 
 
 class Kill(Struct, frozen=True):

@@ -19,8 +19,11 @@ _COLUMNS = (
 _encode = msgspec.json.Encoder().encode
 
 # Alone, the statement is the whole transaction, so it notes its number itself.
-WRITE = (
-    f"WITH noted AS ({_TEXTS['set_op']}), {_TEXTS['upsert_entries'].removeprefix('WITH ')}".encode()
+_WRITE = f"WITH noted AS ({_TEXTS['set_op']}), {_TEXTS['upsert_entries'].removeprefix('WITH ')}"
+WRITE = _WRITE.encode()
+# The same for those who prepare it themselves: lane, number and entries in this order.
+PREPARED_WRITE = (
+    _WRITE.replace("%(lane)s", "$1").replace("%(no)s", "$2").replace("%(entries)s", "$3").encode()
 )
 
 
@@ -32,11 +35,12 @@ def spell_entries(entries: Sequence[tuple[Any, ...]]) -> str:
 class PgSession:
     """A connection inside a transaction."""
 
-    __slots__ = ("asides", "moment", "pg", "suspects")
+    __slots__ = ("asides", "is_prepared", "moment", "pg", "suspects")
 
     def __init__(self, pg: Pg, suspects: set[tuple[str, int]]) -> None:
         self.pg = pg
         self.suspects = suspects
+        self.is_prepared = False  # the statement that writes entries alone
         self.moment: float | None = None  # the server's time in this transaction
         self.asides: list[tuple[bytes, Mapping[str, Any]]] = []
 

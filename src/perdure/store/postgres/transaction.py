@@ -12,13 +12,17 @@ from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 import psycopg
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
 
 from perdure.base.backoff import Retry
 from perdure.base.errors import StoreUnreachable
 from perdure.store.postgres.connection import Pg, Target, is_lost, is_passing
-from perdure.store.postgres.session import STATEMENTS, PgSession
+from perdure.store.postgres.session import PREPARED_WRITE, STATEMENTS, WRITE, PgSession
 
 T = TypeVar("T")
+_PLAN: Final = b"perdure_write"
 Statement = tuple[bytes, Mapping[str, Any]]
 
 # How long a server that has gone is waited for: it may be starting anew.
@@ -40,12 +44,14 @@ class Transactions:
     def open(self, pg: Pg) -> None:
         """Use this connection from now on."""
         self._session = PgSession(pg, self._suspects)
-        self.aside([(STATEMENTS["begin_op"], {"lane": self._lane})])
+        # Kept young, since rows that nobody touched for long are forgotten.
+        lane = {"lane": self._lane}
+        self.aside([(STATEMENTS["begin_op"], lane), (STATEMENTS["forget_ops"], {})])
 
     def close(self) -> None:
         """Leave nothing behind."""
         if self._session is not None and not self._session.pg.closed:
-            with suppress(psycopg.Error):  # if not now, it is forgotten after a day
+            with suppress(psycopg.Error):  # if not now, it is forgotten later
                 self.aside([(STATEMENTS["end_op"], {"lane": self._lane})])
             self._session.pg.close()
 
@@ -81,25 +87,37 @@ class Transactions:
             else:
                 return results[0]
 
-    def statement(self, statement: bytes, values: Mapping[str, Any]) -> Sequence[Any] | None:
-        """Do a single statement that notes its number itself.
+    def write(self, entries: str) -> int | None:
+        """Write journal entries as a transaction of a single statement.
 
         Returns:
-            Its rows; None if it happened, but its answer was lost.
+            How many were written; None if it happened, but its answer was lost.
         """
         failures = 0
         while True:
+            session = self.session
             self._number += 1
             try:
-                marked = {**values, "lane": self._lane, "no": self._number}
-                return self.session.pg.execute(statement, marked).fetchall()
+                if self._target.pooled:
+                    values = {"lane": self._lane, "no": self._number, "entries": entries}
+                    return session.pg.execute(WRITE, values).rowcount
+                return self._write_prepared(session, entries)
             except psycopg.Error as error:
                 failures += 1
                 if self._happened_after(error, failures):
                     return None
 
+    def _write_prepared(self, session: PgSession, entries: str) -> int:
+        # Past the cursor, for a third of the work: this is done once for every step.
+        connection = session.pg.pgconn
+        if not session.is_prepared:
+            _checked(connection.prepare(_PLAN, PREPARED_WRITE))
+            session.is_prepared = True
+        values = [self._lane.encode(), str(self._number).encode(), entries.encode()]
+        return _checked(connection.exec_prepared(_PLAN, values)).ntuples
+
     def aside(self, statements: Sequence[Statement]) -> None:
-        """Do statements whose loss does no harm: nobody waits for the disk, or for a lost server."""
+        """Do statements whose loss does no harm: nobody waits for a disk, or for a lost server."""
         assert self._session is not None
         pg = self._session.pg
         with self.in_one_go(pg):
@@ -182,3 +200,9 @@ class Transactions:
                 if failures >= _OUTAGE.attempts:
                     raise
                 threading.Event().wait(_OUTAGE.delay(failures))
+
+
+def _checked(result: PGresult) -> PGresult:
+    if result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+        return result
+    raise error_from_result(result)

@@ -9,7 +9,7 @@ from perdure.base.clock import SystemClock
 from perdure.base.errors import LeaseLost, StoreError
 from perdure.store.postgres.connection import Target, translate
 from perdure.store.postgres.schema import migrate
-from perdure.store.postgres.session import STATEMENTS, WRITE, PgSession, spell_entries
+from perdure.store.postgres.session import STATEMENTS, PgSession, spell_entries
 from perdure.store.postgres.transaction import Statement, Transactions
 from perdure.store.request import Request, Round, rounds, writes_of
 from perdure.store.verb.write import progresses, write_all
@@ -88,9 +88,11 @@ class PgWriter:
     def _plain(self, requests: Sequence[Request]) -> None:
         """Write journal entries in a single statement, which is the whole transaction."""
         entries = [row for request in requests for row in request.rows]
-        rows = self._transactions.statement(WRITE, {"entries": spell_entries(entries)})
-        if rows is None or len(rows) != len(entries) or self._suspects:
-            self._transactions.run(lambda session: _check(session, requests, _keys(rows or ())))
+        written = self._transactions.write(spell_entries(entries))
+        if written != len(entries) or self._suspects:
+            # A fence did not hold, or something came late, or the answer was lost:
+            # a fence that holds now did hold then.
+            self._transactions.run(lambda session: _check(session, requests, set()))
 
     def _all(self, session: PgSession, parts: Sequence[Round]) -> None:
         for plain, full, calls in parts:

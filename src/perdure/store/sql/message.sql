@@ -19,3 +19,6 @@ WHERE job_id = :id AND taken_at IS NULL
 DELETE FROM message
 WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
 WHERE job_id = ANY(:ids)  -- postgres
+
+-- name: message_known
+SELECT 1 FROM message WHERE job_id = :id AND key = :key

@@ -32,10 +32,11 @@ SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))
 
 -- name: begin_op
 INSERT INTO op (lane, no, at) VALUES (:lane, 0, extract(epoch FROM clock_timestamp()))
-ON CONFLICT (lane) DO NOTHING
+ON CONFLICT (lane) DO UPDATE SET at = excluded.at
 
 -- name: set_op
-UPDATE op SET no = :no, at = extract(epoch FROM clock_timestamp()) WHERE lane = :lane
+INSERT INTO op (lane, no, at) VALUES (:lane, :no, extract(epoch FROM clock_timestamp()))
+ON CONFLICT (lane) DO UPDATE SET no = excluded.no, at = excluded.at
 
 -- name: last_op
 SELECT no FROM op WHERE lane = :lane FOR UPDATE
@@ -44,7 +45,7 @@ SELECT no FROM op WHERE lane = :lane FOR UPDATE
 DELETE FROM op WHERE lane = :lane
 
 -- name: forget_ops
-DELETE FROM op WHERE at < extract(epoch FROM clock_timestamp()) - 86400
+DELETE FROM op WHERE at < extract(epoch FROM clock_timestamp()) - 30 * 86400
 
 -- name: notify
 SELECT pg_notify('perdure', :schema)

@@ -14,6 +14,8 @@ def send(session: Session, job_id: str, topic: str, payload: str, key: str | Non
     if found is None:
         raise JobNotFound(job_id)
     state, ended = found
+    if key is not None and session.one("message_known", id=job_id, key=key):
+        return False  # also if the job has ended: whoever sends it again has done his part
     if ended:
         raise IllegalTransition(f"job {job_id} is {state}: it receives no more messages")
     sent = session.run("insert_message", id=job_id, topic=topic, payload=payload, key=key, now=now)

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from msgspec import structs
+
 from perdure.base.errors import LeaseLost
 from perdure.jobs.model import Entry, Event, JobChange, Write
 from perdure.jobs.state import ENDED, JobState, StepState
@@ -116,13 +118,24 @@ def _outcome(job_id: str, change: JobChange) -> dict[str, Any]:
 
 
 def _change(session: Session, write: Write, change: JobChange, news: int, now: float) -> None:
+    late_news = write.news_seen is not None and news != write.news_seen
+    if change.state == JobState.PAUSED and change.release and late_news:
+        change = _unless_taken_back(session, write.job_id, change)
     wait, clear = row.text(change.wait), int(change.clear_request)
     session.run("change_job", **_outcome(write.job_id, change), wait=wait, clear_request=clear)
     if change.release:
-        late_news = write.news_seen is not None and news != write.news_seen
-        due_at = now if late_news else change.due_at
         parked = change.state in _PARKED  # only a person wakes it
-        if parked:
-            due_at = None
+        due_at = None if parked else now if late_news else change.due_at
         ready = int(due_at is not None and due_at <= now)
         session.run("release", id=write.job_id, ready=ready, due_at=due_at, wakes=int(not parked))
+
+
+def _unless_taken_back(session: Session, job_id: str, change: JobChange) -> JobChange:
+    """Let an owner that obeys a pause not overrule the resume or the cancel that came after it."""
+    found = session.one("job_state", id=job_id)
+    assert found is not None
+    state, request = found[:2]
+    if request == "pause":
+        return change
+    goes_on = JobState.COMPENSATING if state == JobState.COMPENSATING else JobState.WAITING
+    return structs.replace(change, state=goes_on, clear_request=False)

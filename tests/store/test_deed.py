@@ -1,0 +1,343 @@
+"""The ledger of effects, approvals, notices and budgets in the stores."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from perdure.base.errors import IllegalTransition, LeaseLost
+from perdure.jobs.approval import (
+    Action,
+    Approval,
+    ApprovalState,
+    Person,
+    Refusal,
+    Terms,
+    Vote,
+)
+from perdure.jobs.budget import Amount, Budget, Exceeded, Limits
+from perdure.jobs.deeds import Deeds
+from perdure.jobs.effect import Effect, EffectState, Place, UndoCall
+from perdure.jobs.link import new_link
+from perdure.jobs.model import Claim, Command
+from perdure.jobs.outbox import Notice, NoticeKind, NoticeState
+from perdure.jobs.state import JobState, StepState
+from perdure.store.port import Store
+from tests.store.rig import (
+    QUEUES,
+    claim_one,
+    ends,
+    entry,
+    releases,
+    sql,
+    started,
+    write_of,
+)
+
+NOW = 1000.0
+
+
+def effect(key: str = "k1", job: str = "a", **values: Any) -> Effect:
+    given: dict[str, Any] = {
+        "tenant": "acme",
+        "no": 0,
+        "place": Place("pay#1", 1),
+        "kind": "payment",
+        "target": "card",
+        "called_at": NOW,
+    }
+    return Effect(job_id=job, key=key, **(given | values))
+
+
+async def keep(store: Store, claim: Claim, *effects: Effect) -> None:
+    await store.write(write_of(claim, deeds=Deeds(effects=effects)))
+
+
+async def test_the_ledger_is_read_back_as_it_was_written(store: Store) -> None:
+    claim = await started(store)
+    full = effect(
+        details=b'{"amount": 5}',
+        undo=UndoCall("refund", b'{"why": "x"}'),
+        in_doubt="replay",
+        key_lives=60.0,
+    )
+    await keep(store, claim, full)
+    await keep(store, claim, effect("k2", place=Place("pay#1", 1, "item-7")))
+    done = full.to(EffectState.DONE, NOW + 1, result=b'"id-1"', proof="answer")
+    await keep(store, claim, done)
+    first, second = await store.effects("a")
+    assert first == replace(done, no=1)
+    assert (second.no, second.place.part, second.state) == (2, "item-7", EffectState.INTENT)
+    assert await store.effect_by_key("acme", "k1") == first
+    assert [each.no for each in await store.open_effects("acme")] == [2]
+    assert await store.open_effects("other") == []
+
+
+async def test_a_line_that_is_written_twice_is_one(store: Store) -> None:
+    claim = await started(store)
+    done = effect().to(EffectState.DONE, NOW, result=b"1")
+    for line in (effect(), effect(), done, done, effect()):
+        await keep(store, claim, line)
+    (found,) = await store.effects("a")
+    assert (found.state, found.result) == (EffectState.DONE, b"1")
+
+
+@pytest.mark.parametrize("state", [EffectState.FAILED, EffectState.IN_DOUBT])
+async def test_what_is_done_stays_done(store: Store, state: EffectState) -> None:
+    claim = await started(store)
+    done = effect().to(EffectState.DONE, NOW, result=b"1")
+    await keep(store, claim, done)
+    for line in (effect().to(state, NOW), effect().to(EffectState.DONE, NOW, result=b"2")):
+        with pytest.raises(IllegalTransition, match="never changes"):
+            await keep(store, claim, line)
+    assert (await store.effects("a"))[0].result == b"1"
+
+
+async def test_a_key_belongs_to_one_job_of_a_tenant(store: Store) -> None:
+    await keep(store, await started(store), effect())
+    other = await started(store, "b")
+    with pytest.raises(IllegalTransition, match="another job"):
+        await keep(store, other, effect(job="b"))
+    stranger = await started(store, "c", tenant="other")
+    await keep(store, stranger, effect(job="c", tenant="other"))
+    assert len(await store.effects("c")) == 1
+
+
+async def test_a_worker_that_lost_the_job_writes_nothing_into_its_ledger(store: Store) -> None:
+    claim = await started(store)
+    with pytest.raises(LeaseLost):
+        await keep(store, replace(claim, epoch=claim.epoch + 1), effect())
+    assert await store.effects("a") == []
+
+
+async def test_the_ledger_goes_only_with_its_job(store: Store, url: str) -> None:
+    claim = await started(store)
+    await keep(store, claim, effect())
+    with pytest.raises(Exception, match="append-only"):
+        sql(url, "DELETE FROM effect")
+    await store.write(write_of(claim, job=ends()))
+    assert await store.prune(await store.now() + 1, 10) == 1
+    assert sql(url, "SELECT count(*) FROM effect") == [(0,)]
+
+
+async def test_the_count_of_effects_stands_beside_the_checkpoint(store: Store) -> None:
+    claim = await started(store)
+    step = entry(1, StepState.RUNNING, checkpoint=b"5", checkpoint_no=1)
+    await store.write(write_of(claim, step, deeds=Deeds(counts=((1, 7),))))
+    await store.write(write_of(claim, replace(step, attempt=2)))
+    assert (await store.journal("a"))[0].effects == 7
+
+
+# What a person says
+
+
+async def in_doubt(store: Store) -> None:
+    claim = await started(store)
+    await keep(store, claim, effect(), effect().to(EffectState.IN_DOUBT, NOW))
+    await store.write(write_of(claim, job=releases(JobState.ATTENTION, error=b'"why"')))
+
+
+async def says(store: Store, choice: str, output: bytes | None = None) -> None:
+    asked = {"job_id": "a", "action": "resolve", "actor": "kim"}
+    await store.command(Command(**asked, effect=1, choice=choice, output=output))
+
+
+@pytest.mark.parametrize(
+    ("choice", "state", "job"),
+    [
+        ("happened", EffectState.DONE, JobState.PENDING),
+        ("did not happen", EffectState.FAILED, JobState.PENDING),
+        ("compensate", EffectState.IN_DOUBT, JobState.COMPENSATING),
+    ],
+)
+async def test_a_person_settles_what_is_in_doubt(
+    store: Store, choice: str, state: EffectState, job: JobState
+) -> None:
+    await in_doubt(store)
+    await says(store, choice, b'"ref-1"' if choice == "happened" else None)
+    (found,) = await store.effects("a")
+    assert found.state is state
+    assert found.result == (b'"ref-1"' if choice == "happened" else None)
+    assert (await claim_one(store)).job.id == "a"
+    told = await store.job("a")
+    assert told is not None
+    assert told.state is (JobState.RUNNING if job is JobState.PENDING else job)
+    assert (await store.events("a"))[-2].data["choice"] == choice
+
+
+async def test_only_what_is_in_doubt_can_be_settled(store: Store) -> None:
+    await in_doubt(store)
+    with pytest.raises(IllegalTransition, match="say one of"):
+        await says(store, "perhaps")
+    await says(store, "happened")
+    with pytest.raises(IllegalTransition, match="nothing is in doubt"):
+        await says(store, "did not happen")
+
+
+# Approvals
+
+
+ANN = Person(id="ann", tenant="acme", roles=frozenset({"approver"}))
+BOB = replace(ANN, id="bob")
+
+
+async def asked(store: Store, *channels: str, **terms: Any) -> Approval:
+    claim = await started(store)
+    now = await store.now()
+    action = Action(tenant="acme", job_id="a", step="pay#1", input=b'{"usd": 5}')
+    made = Approval(
+        id="ap1",
+        tenant="acme",
+        job_id="a",
+        step="pay#1",
+        action=action,
+        title="Pay?",
+        created_at=now,
+        requester="kim",
+        terms=Terms(**terms),
+    )
+    notices = tuple(
+        Notice(
+            id=f"n-{name}",
+            tenant="acme",
+            kind=NoticeKind.ASKED,
+            job_id="a",
+            channel=name,
+            due_at=now,
+            approval_id="ap1",
+        )
+        for name in channels
+    )
+    deeds = Deeds(approvals=(made,), notices=notices)
+    await store.write(write_of(claim, deeds=deeds, job=releases(), news_seen=claim.news))
+    return made
+
+
+def yes(approval: Approval, person: Person = ANN, **values: Any) -> Vote:
+    return Vote(person=person, verdict="approve", action_hash=approval.action.hash, **values)
+
+
+async def test_a_decision_wakes_the_job_and_is_audited(store: Store) -> None:
+    made = await asked(store)
+    assert await store.claim("w1", QUEUES, 1, 60) == []
+    result = await store.vote("ap1", yes(made, channel="api", reason="fine"))
+    assert isinstance(result, Approval)
+    assert result.state is ApprovalState.APPROVED
+    assert await store.approval("ap1") == result == await store.approval_of_step("a", "pay#1")
+    assert (await claim_one(store)).job.id == "a"
+    event = next(each for each in await store.events("a") if each.type == "approval.approve")
+    assert (event.actor, event.data["reason"]) == ("ann", "fine")
+
+
+async def test_of_two_decisions_at_once_one_counts(store: Store, other: Store) -> None:
+    made = await asked(store)
+    no = Vote(person=BOB, verdict="reject", action_hash=made.action.hash)
+    results = await asyncio.gather(store.vote("ap1", yes(made)), other.vote("ap1", no))
+    assert sorted(isinstance(each, Refusal) for each in results) == [False, True]
+    kinds = [each.type for each in await store.events("a")]
+    assert kinds.count("approval.refused") == 1
+    assert kinds.count("approval.approve") + kinds.count("approval.reject") == 1
+
+
+async def test_the_same_question_is_asked_once(store: Store) -> None:
+    made = await asked(store)
+    await store.send("a", "wake", b"1")
+    claim = await claim_one(store)
+    again = replace(made, id="ap2")
+    await store.write(write_of(claim, deeds=Deeds(approvals=(again,))))
+    assert [each.id for each in await store.approvals()] == ["ap1"]
+    assert await store.approvals(ApprovalState.APPROVED) == []
+    assert await store.approvals(tenant="other") == []
+
+
+async def test_time_reminds_and_expires_and_tells_by_the_same_channels(store: Store) -> None:
+    await asked(store, "slack", expires=-1.0)
+    assert await store.let_time_pass() == 1
+    found = await store.approval("ap1")
+    assert found is not None
+    assert found.state is ApprovalState.EXPIRED
+    assert {each.kind for each in await store.notices("a")} == {
+        NoticeKind.ASKED,
+        NoticeKind.EXPIRED,
+    }
+    assert await store.let_time_pass() == 0
+    assert (await claim_one(store)).job.id == "a"
+
+
+async def test_an_ended_job_takes_its_question_back(store: Store) -> None:
+    await asked(store)
+    await store.send("a", "wake", b"1")
+    claim = await claim_one(store)
+    await store.write(write_of(claim, job=ends(JobState.FAILED), deeds=Deeds(withdraws=True)))
+    found = await store.approval("ap1")
+    assert found is not None
+    assert found.state is ApprovalState.WITHDRAWN
+
+
+async def test_a_notice_is_taken_by_one_and_comes_again_until_it_is_delivered(
+    store: Store, other: Store
+) -> None:
+    made = await asked(store, "slack", "mail")
+    assert await store.take_notices(["hook"]) == []
+    taken, none = await store.take_notices(["slack"]), await other.take_notices(["slack"])
+    assert ([each.id for each in taken], none) == (["n-slack"], [])
+    await store.give_back(taken[0].failed("down", await store.now() - 100))
+    (again,) = await store.take_notices(["slack"])
+    assert (again.tries, again.error) == (1, "down")
+    await store.give_back(again.delivered("C1/17"))
+    assert await store.take_notices(["slack"]) == []
+    assert isinstance(await store.vote("ap1", yes(made)), Approval)
+    told = await store.take_notices(["slack", "mail"], lease=0)
+    by_channel = {(each.channel, each.kind): each for each in told}
+    assert b"C1/17" in by_channel["slack", NoticeKind.DECIDED].data
+    assert by_channel["mail", NoticeKind.ASKED].state is NoticeState.WAITING
+
+
+async def test_a_link_decides_once(store: Store) -> None:
+    made = await asked(store)
+    link = new_link(made, "ann", "token", "1234", await store.now() + 60)
+    await store.keep_link(link)
+    assert await store.link(link.id) == link
+    stale = await store.vote("ap1", yes(made), replace(link, no=5))
+    assert isinstance(stale, Refusal)
+    assert isinstance(await store.vote("ap1", yes(made), link), Approval)
+    found = await store.link(link.id)
+    assert found is not None
+    assert found.used_at is not None
+
+
+async def test_all_goes_with_its_job(store: Store, url: str) -> None:
+    made = await asked(store, "slack")
+    await store.keep_link(new_link(made, "ann", "token", "1234", 1e12))
+    await store.set_aside("a", "x", Amount.of(usd=1), Budget())
+    await store.send("a", "wake", b"1")
+    claim = await claim_one(store)
+    await store.write(write_of(claim, job=ends()))
+    await store.prune(await store.now() + 1, 10)
+    for table in ("approval", "link", "notice", "budget"):
+        assert sql(url, f"SELECT count(*) FROM {table}") == [(0,)]
+
+
+# Budgets
+
+
+async def test_a_budget_holds_for_many_at_once(store: Store, other: Store) -> None:
+    new = Budget(limits=Limits(usd=5))
+    calls = [
+        one.set_aside("a", f"step#{n}", Amount.of(usd=1), new)
+        for n, one in enumerate([store, other] * 5)
+    ]
+    results = await asyncio.gather(*calls)
+    assert sum(isinstance(each, Exceeded) for each in results) == 5
+    await store.settle_spending("a", next(iter(await _reserved(store))), Amount.of(usd=0.25))
+    await store.raise_limits("a", Limits(usd=6), new)
+    found = await store.budget("a")
+    assert found is not None
+    assert (found.limits.usd, found.gone.usd) == (6, 4.25)
+
+
+async def _reserved(store: Store) -> list[str]:
+    found = await store.budget("a")
+    assert found is not None
+    return list(found.reserved)
