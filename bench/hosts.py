@@ -2,7 +2,7 @@
 
 ``cpu_stream_speedup``   a CPU-bound ``async_stream`` on two OS workers, against the same on one
 ``cpu_stream_vs_pool``   the same on two workers, against ``ProcessPoolExecutor`` with two
-``os_call_vs_pipe``      a round trip over a bare ``multiprocessing`` pipe, divided by a call of ours
+``os_call_vs_pipe``      a round trip over a bare ``multiprocessing`` pipe, against a call of ours
 ``os_batch_vs_single``   messages in a second when many are sent at once, against one by one
 """
 
@@ -130,13 +130,9 @@ async def _streams(sizes: Sizes) -> list[dict[str, float]]:
         ):
             list(pool.map(crunch, [1] * 4))
             for _ in range(sizes.rounds):
-                rounds.append(
-                    {
-                        "one": await _stream("one", 1, work),
-                        "two": await _stream("two", 2, work),
-                        "pool": _pool(pool, work),
-                    }
-                )
+                one = await _stream("one", 1, work)
+                two = await _stream("two", 2, work)
+                rounds.append({"one": one, "two": two, "pool": _pool(pool, work)})
     return rounds
 
 

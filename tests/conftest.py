@@ -2,6 +2,7 @@
 
 import gc
 
+import pytest
 from hypothesis import settings
 
 from tests.hosts import on_worker
@@ -23,5 +24,13 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
 
+
 # With PERDURE_TEST_HOST=threads or =os, simulated tests run on a worker of such a host.
 on_worker.install()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what cannot hold on a worker."""
+    for item in items:
+        if (why := on_worker.reason_to_skip(item.nodeid)) is not None:
+            item.add_marker(pytest.mark.skip(reason=why))

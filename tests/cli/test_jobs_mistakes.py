@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from perdure.cli.target import spelled
 from tests.cli.rig import APP, Desk
 
 MISTAKES: list[tuple[list[str], int, str]] = [
@@ -91,3 +92,15 @@ def test_without_a_store_the_ways_to_name_one_are_told(tmp_path: Path) -> None:
 
     assert refused.exit_code == 2
     assert "--url sqlite:///jobs.db" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://kim:s3cret@db/jobs?a=b", "postgresql://kim:***@db/jobs?a=b"),
+        ("postgresql://kim@db/jobs", "postgresql://kim@db/jobs"),
+        ("sqlite:////folder/jobs.db", "sqlite:////folder/jobs.db"),
+    ],
+)
+def test_a_password_is_never_shown(url: str, shown: str) -> None:
+    assert spelled(url) == shown

@@ -19,6 +19,7 @@ QUICK = WorkerSettings(
     poll="200ms",
     cancel_grace="100ms",
     drain_grace="2s",
+    processes=2,
     start_record_after="20ms",
     reap_every="50ms",
 )

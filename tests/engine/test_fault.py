@@ -3,8 +3,14 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.programmes.fleet import share
 from tests.programmes.kill import campaign
+
+
+# Real processes take their time to start, the more so where others run.
+pytestmark = [pytest.mark.timeout(300), pytest.mark.once]
 
 
 def test_a_worker_killed_at_any_moment_loses_nothing_and_repeats_no_finished_step(

@@ -34,6 +34,24 @@ _PLAN = Plan("worker", 65_536, None, None)
 _PATIENCE = 50.0
 
 
+# What cannot hold on a worker, by a part of the test's id, with the reason.
+_NOT_ON_A_WORKER = {
+    "test_pid.py::test_a_pid_prints_its_host": "its host has another name",
+    "otp/test_crash_report.py::test_the_report_names_the_supervisor": "its host has another name",
+    "test_table_owner.py::test_a_table_that_changes_hands_a_thousand": (
+        "the first process has one hook more: its end is told to another loop"
+    ),
+    "test_run.py::test_a_keyboard_interrupt_in_a_process": "only the first loop ends the program",
+}
+
+
+def reason_to_skip(test: str) -> str | None:
+    """Say why a test cannot hold on the worker that the environment asks for; None if it can."""
+    if KIND == "inline":
+        return None
+    return next((why for part, why in _NOT_ON_A_WORKER.items() if part in test), None)
+
+
 def install() -> None:
     """Put the body of every simulation on a worker, if the environment says so."""
     if KIND == "threads":

@@ -64,3 +64,11 @@ async def test_a_name_is_freed_by_another(host: str) -> None:
     process.register(name)
     process.unregister(name)
     process.kill(pid)
+
+
+@on_every_host
+async def test_a_name_goes_from_process_to_process_of_a_worker(host: str) -> None:
+    name = f"handed-on-{host}"
+    process.spawn_monitored(work.hand_a_name_on, name, 20, host=host)
+    assert (await event_of(Exit)).result.value == 20
+    assert process.whereis(name) is None

@@ -248,3 +248,18 @@ async def ignore_cancel() -> None:
     """Read the events, and go on."""
     while True:
         await process.events().receive()
+
+
+async def hand_a_name_on(name: str, times: int) -> int:
+    """Let one process after another take a name, each when the one before is dead."""
+    for _ in range(times):
+        process.spawn_monitored(_have_a_name, name)
+        event: Any = await process.events().receive()
+        if event.result.error is not None:
+            raise event.result.error
+    return times
+
+
+async def _have_a_name(name: str) -> None:
+    process.register(name)
+    await sleep("1ms")

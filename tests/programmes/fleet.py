@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from perdure.app import App
+from perdure.base.retry import pause
 from perdure.engine.handle import Handle
+from perdure.jobs.query import JobQuery
 from perdure.jobs.state import JobState
 from tests.programmes.migration import build, expected
 from tests.programmes.worker_process import Log, WorkerProcess
@@ -67,21 +69,33 @@ async def share(url: str, jobs: int, folder: Path, *, freeze: bool) -> Tally:
 
 async def _freeze(app: App, worker: WorkerProcess, log: Log, tally: Tally) -> None:
     """Stop a worker while it has jobs in its hands."""
-    while worker.pid not in set(log.pids()):
-        await asyncio.sleep(_LOOK)
-    worker.signal(signal.SIGSTOP)
-    running = [job for job in await app.find_jobs() if job.state is JobState.RUNNING]
-    tally.frozen_with = len(running)
+    while not tally.frozen_with:
+        seen = len(log.lines())
+        while worker.pid not in {int(words[-1]) for words in log.lines()[seen:]}:
+            await pause(_LOOK)
+        worker.signal(signal.SIGSTOP)
+        owner = await _owner(app, worker)
+        running = await app.find_jobs(JobQuery(states=(JobState.RUNNING,), limit=1000))
+        tally.frozen_with = sum(job.owner == owner for job in running)
+        if not tally.frozen_with:
+            worker.signal(signal.SIGCONT)
+
+
+async def _owner(app: App, worker: WorkerProcess) -> str | None:
+    """Find by which name a worker owns its jobs."""
+    mark = f'"pid":{worker.pid},'.encode()
+    workers = await (await app.store()).workers()
+    return next((owner for owner, _, info in workers if mark in info), None)
 
 
 async def _awake_again(app: App, worker: WorkerProcess) -> None:
     """Wait until the worker beats again: by then it has tried to go on with all that it had."""
-    store = await app.store()
+    store, mark = await app.store(), f'"pid":{worker.pid},'.encode()
     seen = 0
     while seen < 3 and worker.alive:  # noqa: PLR2004
-        await asyncio.sleep(0.2)
-        infos = [(age, info) for _, age, info in await store.workers()]
-        seen += any(age < 0.5 and f'"pid":{worker.pid},'.encode() in info for age, info in infos)  # noqa: PLR2004
+        await pause(0.2)
+        ages = [age for _, age, info in await store.workers() if mark in info]
+        seen += any(age < 0.5 for age in ages)  # noqa: PLR2004
 
 
 async def _picture(handles: list[Handle[Any]]) -> list[Any]:

@@ -9,7 +9,10 @@ import random
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from perdure.app import App
+from perdure.base.retry import pause
 from perdure.jobs.state import StepState
 from tests.programmes.migration import build, expected
 from tests.programmes.worker_process import Log, WorkerProcess
@@ -44,7 +47,9 @@ async def campaign(url: str, kills: int, seed: int, folder: Path) -> Tally:
     return tally
 
 
-async def _one_job(app, url: str, log: Log, chance: random.Random, tally: Tally, kills: int) -> None:  # type: ignore[no-untyped-def]
+async def _one_job(
+    app: App, url: str, log: Log, chance: random.Random, tally: Tally, kills: int
+) -> None:
     handle = await app.submit(app.find_job("migrate"), _STEPS)
     ended = asyncio.create_task(handle.wait())
     tally.jobs += 1
@@ -53,10 +58,7 @@ async def _one_job(app, url: str, log: Log, chance: random.Random, tally: Tally,
     while not ended.done():
         worker = WorkerProcess(url, log.path)
         try:
-            target = len(log.lines()) + chance.randrange(1, 120)
-            while len(log.lines()) < target and not ended.done() and worker.alive:
-                await asyncio.sleep(_LOOK * chance.random())
-            if not worker.alive:
+            if not await _work_for_a_while(worker, log, chance, ended):
                 tally.wrong.append("a worker died by itself; see the .err file")
                 return
             if tally.kills >= kills:
@@ -75,10 +77,22 @@ async def _one_job(app, url: str, log: Log, chance: random.Random, tally: Tally,
     result = await handle.result()
     if result != expected(_STEPS):
         tally.wrong.append(f"job {handle.id} gave {result}, not {expected(_STEPS)}")
-    mine = {key: n for key, n in log.runs("step").items() if key[0] == handle.id}
-    tally.repeated_steps += sum(n - 1 for n in mine.values())
-    items = {key: n for key, n in log.runs("item").items() if key[0] == handle.id}
-    tally.repeated_items += sum(n - 1 for n in items.values())
+    tally.repeated_steps += _repeated(log, "step", handle.id)
+    tally.repeated_items += _repeated(log, "item", handle.id)
+
+
+async def _work_for_a_while(
+    worker: WorkerProcess, log: Log, chance: random.Random, ended: "asyncio.Task[Any]"
+) -> bool:
+    """Wait until the worker has done a random number of things; False: it died by itself."""
+    target = len(log.lines()) + chance.randrange(1, 120)
+    while len(log.lines()) < target and not ended.done() and worker.alive:
+        await pause(_LOOK * chance.random())
+    return worker.alive
+
+
+def _repeated(log: Log, kind: str, job_id: str) -> int:
+    return sum(n - 1 for (job, _), n in log.runs(kind).items() if job == job_id)
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Claiming: who gets which job, in which order, for how long."""
 
-from perdure.jobs.model import Claim, Entry, QueueLimit
+from perdure.jobs.model import Claim, Entry, Event, QueueLimit
 from perdure.jobs.state import JobState, StepState
 from perdure.store.port import Store
 from tests.store.rig import (
@@ -181,6 +181,19 @@ async def test_progress_forgets_the_claims_before(store: Store) -> None:
         await store.write(write_of(claim, entry(9 + seq, StepState.RUNNING)))
         await store.write(write_of(claim, progress))
         await store.reap(1)
+    assert (await claim_one(store)).job.claims == 1
+
+
+async def test_progress_that_is_written_with_more_counts_too(store: Store) -> None:
+    await store.submit([new_job("a")])
+    for _ in range(3):
+        claim = await claim_one(store, lease=GONE)
+        await store.write(write_of(claim, events=(Event(type="noted"),)))
+        await store.reap(1)
+    claim = await claim_one(store, lease=GONE)
+    assert claim.job.claims == 4
+    await store.write(write_of(claim, entry(0), events=(Event(type="noted"),)))
+    await store.reap(1)
     assert (await claim_one(store)).job.claims == 1
 
 

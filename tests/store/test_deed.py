@@ -22,13 +22,12 @@ from perdure.jobs.effect import Effect, EffectState, Place, UndoCall
 from perdure.jobs.link import new_link
 from perdure.jobs.model import Claim, Command
 from perdure.jobs.outbox import Notice, NoticeKind, NoticeState
-from perdure.jobs.state import JobState, StepState
+from perdure.jobs.state import JobState
 from perdure.store.port import Store
 from tests.store.rig import (
     QUEUES,
     claim_one,
     ends,
-    entry,
     releases,
     sql,
     started,
@@ -119,14 +118,6 @@ async def test_the_ledger_goes_only_with_its_job(store: Store, url: str) -> None
     await store.write(write_of(claim, job=ends()))
     assert await store.prune(await store.now() + 1, 10) == 1
     assert sql(url, "SELECT count(*) FROM effect") == [(0,)]
-
-
-async def test_the_count_of_effects_stands_beside_the_checkpoint(store: Store) -> None:
-    claim = await started(store)
-    step = entry(1, StepState.RUNNING, checkpoint=b"5", checkpoint_no=1)
-    await store.write(write_of(claim, step, deeds=Deeds(counts=((1, 7),))))
-    await store.write(write_of(claim, replace(step, attempt=2)))
-    assert (await store.journal("a"))[0].effects == 7
 
 
 # What a person says

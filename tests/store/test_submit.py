@@ -65,6 +65,10 @@ async def test_a_key_is_a_key_of_its_tenant_alone(store: Store) -> None:
     await store.submit([new_job("a", key="k", fingerprint="f")])
     other = new_job("b", tenant="other", key="k", fingerprint="g")
     assert await store.submit([other]) == [Submitted("b", True)]
+    again = new_job("c", tenant="other", key="k", fingerprint="g")
+    assert await store.submit([again]) == [Submitted("b", False)]
+    again = new_job("c", key="k", fingerprint="f")
+    assert await store.submit([again]) == [Submitted("a", False)]
 
 
 async def test_a_key_is_still_known_when_its_job_has_ended(store: Store) -> None:

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from perdure.base.errors import IllegalTransition, KeyConflict, LeaseLost, StoreError
-from perdure.jobs.model import Entry, Event, Write
+from perdure.jobs.model import Command, Entry, Event, Write
 from perdure.jobs.state import JobState, StepState
 from perdure.store.port import Store
 from tests.store.rig import (
@@ -231,6 +231,7 @@ async def test_news_that_was_seen_does_not_wake_the_job_again(store: Store) -> N
 async def test_a_parked_job_is_not_woken_by_news(store: Store) -> None:
     for state in (JobState.PAUSED, JobState.ATTENTION):
         claim = await started(store, state.value)
+        await store.command(Command(job_id=state.value, action="pause", actor="kim"))
         await store.send(state.value, "hello", b"1")
         change = releases(state, due_at=claim.now)
         await store.write(write_of(claim, job=change, news_seen=0))

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-import perdure
 from bench.durable.marks import mark, ready
 from bench.durable.place import Place
 from perdure.app import App
@@ -52,14 +51,8 @@ def prepare(place: Place) -> None:
 
 
 def work(place: Place, concurrency: int) -> None:
-    app = _app(place, concurrency)
-
-    async def main() -> None:
-        async with app.running():
-            ready()
-            await asyncio.Event().wait()
-
-    perdure.run(main)
+    ready()
+    _app(place, concurrency).work()
 
 
 class PerdureClient:

@@ -62,6 +62,7 @@ from perdure.base.job_errors import (  # noqa: F401
     PlanError,
     Refused,
     SchemaError,
+    StepCrashed,
     StepFailed,
     StepTimeout,
     StoreError,

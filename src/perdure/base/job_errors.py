@@ -8,6 +8,7 @@ JobError(Exception)             durable jobs: something cannot be done, or has f
  ├── StepFailed                 a step failed for good: its retries are used up, or no use
  ├── Permanent                  your code: raised in a step, no retry can mend this
  ├── StepTimeout                … in the given time; also a TimeoutError
+ ├── StepCrashed                the OS process of a step ended before the step did
  ├── Refused                    your code: raised in the call of an effect, nothing happened
  ├── EffectInDoubt              nobody knows whether an effect happened: a person must say
  ├── ApprovalRejected           a person said no
@@ -85,6 +86,10 @@ class Permanent(JobError):
 
 class StepTimeout(JobError, TimeoutError):
     """A step, or a wait of a job, took longer than it may."""
+
+
+class StepCrashed(JobError):
+    """The OS process that a step ran in ended before it: killed, out of memory, a fault in C."""
 
 
 class Refused(JobError):

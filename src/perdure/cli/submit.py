@@ -33,7 +33,9 @@ def add_to(app: typer.Typer) -> None:
 
 def submit(  # noqa: PLR0913  an option is a parameter
     app: AppArgument,
-    job: Annotated[str | None, typer.Argument(help="The job's name; none with --plan.")] = None,
+    job: Annotated[
+        str | None, typer.Argument(metavar="[JOB]", help="The job's name; none with --plan.")
+    ] = None,
     *,
     json_args: Annotated[
         str, typer.Option("--json-args", "-a", help=f"The arguments, by name{_FROM_FILE}.")
@@ -47,14 +49,23 @@ def submit(  # noqa: PLR0913  an option is a parameter
     queue: Annotated[str | None, typer.Option(help="Another queue than the job's own.")] = None,
     priority: Annotated[int | None, typer.Option(help="Higher is earlier.")] = None,
     delay: Annotated[
-        float | None, typer.Option(parser=required_seconds, help="Not before, such as `10m`.")
+        float | None,
+        typer.Option(
+            parser=required_seconds, metavar="DURATION", help="Not before, such as `10m`."
+        ),
     ] = None,
     deadline: Annotated[
-        float | None, typer.Option(parser=required_seconds, help="It fails if not ended by then.")
+        float | None,
+        typer.Option(
+            parser=required_seconds, metavar="DURATION", help="It fails if not ended by then."
+        ),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for its result.")] = False,
     timeout: Annotated[
-        float | None, typer.Option(parser=required_seconds, help="Wait no longer; it goes on.")
+        float | None,
+        typer.Option(
+            parser=required_seconds, metavar="DURATION", help="Wait no longer; it goes on."
+        ),
     ] = None,
     url: UrlOption = None,
     output: FormatOption = Format.TABLE,

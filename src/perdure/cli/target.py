@@ -6,6 +6,7 @@ import sys
 import traceback
 from types import ModuleType
 from typing import Annotated, NoReturn, TypeAlias
+from urllib.parse import urlsplit
 
 import typer
 
@@ -64,6 +65,15 @@ def find_app(app: str | None, url: str | None) -> App:
         )
     _check_it_is_there(found.url)
     return found
+
+
+def spelled(url: str) -> str:
+    """Give a URL without its password."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    user, _, where = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{user.partition(':')[0]}:***@{where}").geturl()
 
 
 def _imported(name: str) -> ModuleType:

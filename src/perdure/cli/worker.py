@@ -12,7 +12,7 @@ from perdure.base.errors import JobError
 from perdure.base.settings import Settings
 from perdure.cli.outcome import code_of
 from perdure.cli.output import Code, refuse
-from perdure.cli.target import AppArgument, UrlOption, load_app
+from perdure.cli.target import AppArgument, UrlOption, load_app, spelled
 from perdure.engine.settings import WorkerSettings
 from perdure.jobs.model import QueueLimit
 from perdure.process.event import Cancel
@@ -90,6 +90,6 @@ def _description(app: App, settings: WorkerSettings) -> str:
     queues = ", ".join(app.queues)
     known = f"{len(app.jobs)} jobs, {len(app.steps)} steps"
     return (
-        f"process {os.getpid()} works on {app.url} ({known}); "
+        f"process {os.getpid()} works on {spelled(app.url)} ({known}); "
         f"queues: {queues}; {settings.concurrency} jobs at once"
     )

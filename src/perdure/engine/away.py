@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from contextvars import copy_context
 from functools import partial
 from inspect import isasyncgen, isawaitable, iscoroutinefunction
 from typing import Any
@@ -15,20 +16,37 @@ from perdure.jobs.option import is_async
 class _Away:
     """A context, seen from a thread."""
 
-    def __init__(self, context: object, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, context: Any) -> None:
         self._context = context
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
+        self._variables = copy_context()  # by which what runs on the loop belongs to its process
 
     def _start(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> "Future[Any]":
         async def call() -> Any:
             result = function(*args, **kwargs)
             return await result if isawaitable(result) else result
 
-        return asyncio.run_coroutine_threadsafe(call(), self._loop)
+        variables = self._variables.copy()
+        return variables.run(asyncio.run_coroutine_threadsafe, call(), self._loop)
 
 
 class BlockingContext(_Away):
     """A context as a sync function sees it: what must be awaited elsewhere blocks here."""
+
+    def effect(self, kind: str, call: Any, *, target: str, **options: Any) -> Any:
+        """Make an effect whose call runs in this thread; see `StepContext.effect`."""
+        effects = self._context.effects
+        _in_thread(options)
+        place = effects.place(kind, target)
+        begun = self._start(effects.begin, place, options).result()
+        if begun.settled:
+            return effects.result(begun)
+        try:
+            value = call(begun.effect.key)
+        except BaseException as error:
+            self._start(effects.failed, begun, error, options).result()
+            raise
+        return self._start(effects.done, begun, value).result()
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._context, name)
@@ -54,10 +72,26 @@ class BlockingContext(_Away):
 class LoopContext(_Away):
     """A context as an async function on another loop sees it."""
 
+    async def effect(self, kind: str, call: Any, *, target: str, **options: Any) -> Any:
+        """Make an effect whose call runs on this loop; see `StepContext.effect`."""
+        effects = self._context.effects
+        _in_thread(options)
+        place = effects.place(kind, target)
+        begun = await self._await(effects.begin, place, options)
+        if begun.settled:
+            return effects.result(begun)
+        try:
+            value = call(begun.effect.key)
+            value = await value if isawaitable(value) else value
+        except BaseException as error:
+            await self._await(effects.failed, begun, error, options)
+            raise
+        return await self._await(effects.done, begun, value)
+
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._context, name)
         if iscoroutinefunction(found):
-            return lambda *args, **kwargs: self._await(found, *args, **kwargs)
+            return partial(self._await, found)
         if not callable(found):
             return found
 
@@ -77,6 +111,13 @@ class LoopContext(_Away):
             except StopAsyncIteration:
                 return
             yield item
+
+
+def _in_thread(options: dict[str, Any]) -> None:
+    """Let a question to the receiver not hold up the loop."""
+    query = options.get("query")
+    if query is not None and not is_async(query):
+        options["query"] = partial(call_in_thread, query)
 
 
 class _OwnLoop:
@@ -109,11 +150,10 @@ async def call_away(
 
     A sync one cannot be stopped: it is left behind if the caller is cancelled.
     """
-    loop = asyncio.get_running_loop()
     if not is_async(function):
-        return await call_in_thread(function, BlockingContext(context, loop), *args, **kwargs)
+        return await call_in_thread(function, BlockingContext(context), *args, **kwargs)
     own = _OwnLoop()
-    start = partial(function, LoopContext(context, loop), *args, **kwargs)
+    start = partial(function, LoopContext(context), *args, **kwargs)
     try:
         return await call_in_thread(own.run, start)
     except asyncio.CancelledError:

@@ -162,8 +162,9 @@ def change_for(verdict: Verdict, now: float) -> JobChange:
             return JobChange(state=JobState.COMPLETED, result=result)
         case Failed(failure):
             return JobChange(state=JobState.FAILED, error=failure.pack())
-        case Parked(failure):
-            return JobChange(state=JobState.ATTENTION, error=failure.pack(), release=True)
+        case Parked(failure, wait):
+            error = failure.pack()
+            return JobChange(state=JobState.ATTENTION, error=error, wait=wait, release=True)
         case Cancelled():
             return JobChange(state=JobState.CANCELLED, clear_request=True)
         case _:

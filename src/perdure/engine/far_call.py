@@ -5,14 +5,16 @@ and is written here, fenced, as everything else.
 """
 
 import asyncio
+import contextlib
 import sys
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from perdure.base.codec import decode
-from perdure.base.errors import HostDown, SpawnError
+from perdure.base.errors import HostDown, SpawnError, StepCrashed
 from perdure.base.retry import pause
 from perdure.engine.far_step import Facts, Failed, Finished, SafePoint, work_far
-from perdure.engine.step_context import AtSafePoint
+from perdure.engine.leaving import AtSafePoint
 from perdure.jobs.partial import Partial
 from perdure.process.birth import Options, give_birth
 from perdure.process.channel import select
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from perdure.engine.node import Node
     from perdure.engine.step import StepOperation
     from perdure.engine.step_context import StepContext
+
+# So often a step that waits for its turn says that it does.
+_PATIENCE = 0.5
 
 # How long to wait for a place that is being made free.
 _LOOK_AGAIN = 0.02
@@ -78,13 +83,14 @@ async def keep_host(node: "Node") -> None:
 
 
 async def call_far(operation: "StepOperation[Any]", context: "StepContext") -> Any:
-    """Run a step in an OS process of its own."""
+    """Run a step in an OS process of its own; its time begins when the function does."""
     steps = operation.run.node.step_host
     me = current("a step")
     events, requests, signs = me.events(), me.requests(), me.listen("progress", whole=False)
+    operation.disarm()
     steps.wanted.set()
-    await steps.ready.wait()
-    await steps.places.acquire()
+    await _patiently(context, steps.ready.wait)
+    await _patiently(context, steps.places.acquire)
     far = await _birth(operation, context, steps, me)
     while True:
         match (await select(requests, events, signs)).value:
@@ -94,8 +100,21 @@ async def call_far(operation: "StepOperation[Any]", context: "StepContext") -> A
                 return _outcome(operation, context, result)
             case Cancel():
                 stop_politely(far, operation.run.node.settings.cancel_grace)
+            case "begun":
+                operation.arm()
+                context.progress()
             case _:
                 context.progress()
+
+
+async def _patiently(context: "StepContext", wait: Callable[[], Awaitable[object]]) -> None:
+    """Wait for one's turn: a step that stands in a line is not stuck."""
+    while True:
+        context.progress()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                await wait()
+                return
 
 
 async def _birth(
@@ -161,4 +180,5 @@ def _outcome(operation: "StepOperation[Any]", context: "StepContext", result: Ex
             context.item_judged = item
             raise error
         case _:
-            raise result.error or HostDown("steps", "", "the process ended without a result")
+            why = result.error.cause if isinstance(result.error, HostDown) else result.error
+            raise StepCrashed(f"the OS process of step {operation.entry.id} ended: {why}")

@@ -16,7 +16,8 @@ from perdure.base.codec import Limits
 from perdure.base.errors import Drift
 from perdure.base.pid import Pid
 from perdure.engine.away import call_away
-from perdure.engine.step_context import AtSafePoint, StepContext
+from perdure.engine.leaving import AtSafePoint
+from perdure.engine.step_context import StepContext
 from perdure.jobs.definition import Step, step_of
 from perdure.jobs.failure import failure_of
 from perdure.jobs.item import Verdict
@@ -68,6 +69,7 @@ async def work_far(desk: Pid, facts: Facts) -> Finished | Failed | SafePoint:
     try:
         step = find_step(facts)
         args, kwargs = step.unpack(facts.input)
+        send(desk, "progress", "begun")
         if step.is_async:
             value = await step.fn(context, *args, **kwargs)
         else:  # in a thread, so that this process still answers while it works

@@ -8,8 +8,10 @@ from perdure.base.duration import Duration, job_seconds, spell
 from perdure.base.errors import JobFailed, JobNotFound
 from perdure.engine.awaiting import Awaiting
 from perdure.engine.submission import new_id
+from perdure.jobs.effect import Choice, Effect
 from perdure.jobs.failure import Failure
 from perdure.jobs.model import Command, Entry, Event, Job, NewJob, Outcome
+from perdure.jobs.saga import LEFT_UNDONE
 from perdure.jobs.state import JobState
 from perdure.store.port import Store
 
@@ -60,6 +62,10 @@ class Handle(Generic[R]):
     async def journal(self) -> list[Entry]:
         """Read what the job has done, in order."""
         return await self._store.journal(self.id)
+
+    async def effects(self) -> list[Effect]:
+        """Read what the job did to the world, or may have done, in order."""
+        return await self._store.effects(self.id)
 
     async def events(self) -> list[Event]:
         """Read what happened to the job, in order."""
@@ -141,6 +147,33 @@ class Handle(Generic[R]):
         entry = await self._entry(step)
         await self._command("skip", by, reason, seq=entry.seq, output=encode(output))
 
+    async def compensate(self, reason: str = "", *, by: str = "") -> None:
+        """Undo what a failed, cancelled or parked job has done."""
+        await self._command("compensate", by, reason)
+
+    async def resolve(
+        self, effect: int, choice: Choice, *, result: Any = None, reason: str = "", by: str = ""
+    ) -> None:
+        """Say what became of an effect that is in doubt, by its number in the ledger.
+
+        Args:
+            effect: Its number.
+            choice: "happened", with the `result` that the call would have given;
+                "did not happen": it is called again; "compensate": all is undone.
+            result: What the receiver gave for it.
+            reason: How that is known.
+            by: Who says so.
+
+        Raises:
+            IllegalTransition: Nothing is in doubt there.
+        """
+        output = encode(result) if choice == "happened" else None
+        await self._command("resolve", by, reason, effect=effect, choice=choice, output=output)
+
+    async def leave_undone(self, undo: str, reason: str, *, by: str = "") -> None:
+        """Go on with the rest of an undo without this part ("undo:charge#1"), which failed."""
+        await self.skip(undo, reason, output=LEFT_UNDONE, by=by)
+
     async def fork(self, before: str, *args: Any, by: str = "", **kwargs: Any) -> "Handle[R]":
         """Submit a copy that has done all before this step; other arguments may be given.
 
@@ -181,12 +214,7 @@ class Handle(Generic[R]):
         action: str,
         actor: str,
         reason: str,
-        *,
-        seq: int | None = None,
-        output: bytes | None = None,
+        **more: Any,
     ) -> None:
-        await self._store.command(
-            Command(
-                job_id=self.id, action=action, actor=actor, reason=reason, seq=seq, output=output
-            )
-        )
+        asked = Command(job_id=self.id, action=action, actor=actor, reason=reason, **more)
+        await self._store.command(asked)

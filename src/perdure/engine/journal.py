@@ -17,24 +17,36 @@ _SHOWN = 10
 class Journal:
     """The entries of one job by identity, and which of them the code has come by."""
 
-    __slots__ = ("_by_id", "_ordinals", "_seq", "unvisited")
+    __slots__ = ("_by_id", "_keyed", "_ordinals", "_seq", "unvisited")
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._by_id = {entry.id: entry for entry in entries}
         self._seq = max((entry.seq for entry in self._by_id.values()), default=0)
         self._ordinals: dict[str, int] = {}
+        self._keyed: set[str] = set()  # identities that the code itself chose
         # What the code must ask for again before it may ask for anything new.
         self.unvisited = {
             entry.id for entry in self._by_id.values() if entry.kind is not EntryKind.UNDO
         }
 
     def identity(self, name: str, key: str | None = None) -> str:
-        """Allot the identity of the next operation of this name."""
-        if key is not None:
-            return f"{name}#{key}"
-        ordinal = self._ordinals.get(name, 0) + 1
-        self._ordinals[name] = ordinal
-        return f"{name}#{ordinal}"
+        """Allot the identity of the next operation of this name.
+
+        Raises:
+            ValueError: Another operation has it.
+        """
+        if key is None:
+            ordinal = self._ordinals.get(name, 0) + 1
+            self._ordinals[name] = ordinal
+            id = f"{name}#{ordinal}"
+            if self._keyed and id in self._keyed:
+                raise ValueError(_same(id))
+            return id
+        id = f"{name}#{key}"
+        if id in self._keyed or (key.isdigit() and int(key) <= self._ordinals.get(name, 0)):
+            raise ValueError(_same(id))
+        self._keyed.add(id)
+        return id
 
     def visit(self, id: str, kind: EntryKind, packed: bytes | None) -> Entry | None:
         """Look an operation up; None if it is new.
@@ -65,6 +77,10 @@ class Journal:
         left = sorted(self.unvisited, key=lambda id: self._by_id[id].seq)
         shown = ", ".join(left[:_SHOWN]) + (" …" if len(left) > _SHOWN else "")
         return Drift(f"the code {wanted}, but the journal has already: {shown}")
+
+
+def _same(id: str) -> str:
+    return f"two operations of the job would be {id}: give `run_as` another key"
 
 
 def _excerpt(payload: bytes, most: int = 200) -> str:

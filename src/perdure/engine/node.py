@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from perdure.base.codec import Limits
 from perdure.engine.far_call import StepHost
+from perdure.engine.rules import Rules
 from perdure.engine.run import Run
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.verdict import Cancelled, Drained, Lost, Paused, Unwound
@@ -49,6 +50,7 @@ class Node:
         settings: WorkerSettings,
         queues: dict[str, QueueLimit],
         limits: Limits,
+        rules: Rules | None = None,
     ) -> None:
         me = current("a worker")
         self.store = store
@@ -56,11 +58,13 @@ class Node:
         self.settings = settings
         self.queues = queues
         self.limits = limits
+        self.rules = rules or Rules()
         self.owner = uuid.uuid4().hex  # of this incarnation: never used again
         self.runtime = me.runtime
         self.loop = me.runtime.loop
         self.runs: dict[str, Run] = {}
         self.claimed: set[str] = set()  # jobs that run here, or are about to
+        self.looking = False  # somebody does: what is asked of a job may be known in a moment
         self.claiming = False  # jobs may be ours that are not yet in that set
         self.draining = False
         self.wanted = asyncio.Event()  # somebody should look for work
@@ -202,7 +206,7 @@ class Node:
                 entry = operation.running_entry()
                 operation.run.buffer.setdefault(entry.seq, entry)
         for run in tuple(self.runs.values()):
-            if run.buffer and run.verdict is None:
+            if (run.buffer or run.lines) and run.verdict is None:
                 give_birth(self.runtime, run.process, _flush_run, (run,), PLAIN)
         if self._begun:
             self.flush_soon()

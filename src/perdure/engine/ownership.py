@@ -9,9 +9,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec.structs import replace
+
 from perdure.base.errors import LeaseLost, StoreError
 from perdure.base.retry import pause
 from perdure.engine.verdict import Unwound
+from perdure.jobs.deeds import Deeds
+from perdure.jobs.effect import Effect
 from perdure.jobs.model import Claim, Entry, Event, JobChange, NewJob, Write
 from perdure.store.port import Store
 
@@ -36,6 +40,7 @@ class Ownership:
         self.progress_at = node.loop.time()
         self.trusted_until = 0.0  # by the loop's time: until then the lease is surely ours
         self.buffer: dict[int, Entry] = {}  # by place: goes along with the next write
+        self.lines: dict[str, Effect] = {}  # by key: of the ledger, likewise
         self._clock = claim.now - node.loop.time()
 
     def now(self) -> float:
@@ -54,6 +59,7 @@ class Ownership:
         events: tuple[Event, ...] = (),
         taken: tuple[int, ...] = (),
         children: tuple[NewJob, ...] = (),
+        deeds: Deeds | None = None,
     ) -> None:
         """Write, fenced; returns when it is durable.
 
@@ -69,6 +75,7 @@ class Ownership:
             events=events,
             taken=taken,
             children=children,
+            deeds=self._with_lines(deeds) if self.lines else deeds,
             news_seen=self.news,
         )
         await self.ask(lambda store: store.write(write))
@@ -81,6 +88,9 @@ class Ownership:
             entries = self._with_buffer(entries)
             done = partial(self._told, entries, done)
         write = Write(job_id=self.job.id, owner=self.node.owner, epoch=self.epoch, entries=entries)
+        if self.lines:
+            write = replace(write, deeds=Deeds(effects=tuple(self.lines.values())))
+            done = partial(self._told_lines, self._take_lines(), done)
         try:
             written = self.node.store.write_soon(write, done, alone=self.is_alone())
         except StoreError as error:  # not in this turn: who writes is in the midst of something
@@ -106,10 +116,51 @@ class Ownership:
         self.buffer.clear()
         return tuple(merged.values())
 
+    def line(self, effect: Effect) -> None:
+        """Let a line of the ledger go along with the next write; if none is made now, write it."""
+        if not self.lines:
+            self.node.loop.call_soon(self._write_lines)
+        self.lines[effect.key] = effect
+
+    def _write_lines(self) -> None:
+        if not self.lines or not self.is_ours():
+            return
+        deeds = Deeds(effects=tuple(self.lines.values()))
+        write = Write(job_id=self.job.id, owner=self.node.owner, epoch=self.epoch, deeds=deeds)
+        done = partial(self._told_lines, self._take_lines(), self._lines_written)
+        try:
+            self.node.store.write_soon(write, done)
+        except StoreError as error:
+            done(error)
+
+    def _lines_written(self, error: BaseException | None) -> None:
+        if error is not None and self.is_ours():
+            self.node.flush_soon()
+
+    def _take_lines(self) -> dict[str, Effect]:
+        taken, self.lines = self.lines, {}
+        return taken
+
+    def _told_lines(
+        self, lines: dict[str, Effect], done: Done, error: BaseException | None
+    ) -> None:
+        if error is not None:
+            self.lines = lines | self.lines
+        done(error)
+
+    def _with_lines(self, deeds: Deeds | None) -> Deeds:
+        given = deeds or Deeds()
+        lines = self._take_lines() | {each.key: each for each in given.effects}
+        return replace(given, effects=tuple(lines.values()))
+
+    def is_ours(self) -> bool:
+        """Tell whether the run goes on."""
+        return True
+
     async def flush(self) -> None:
         """Write what waits to go along with another write."""
         with contextlib.suppress(Unwound):
-            if self.buffer:
+            if self.buffer or self.lines:
                 await self.write()
 
     async def ask(self, question: Callable[[Store], Awaitable[T]]) -> T:

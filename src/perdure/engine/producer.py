@@ -20,7 +20,9 @@ async def produce(node: Node, jobs: str) -> None:
     try:
         while True:
             node.wanted.clear()
+            node.looking = True
             await _round(node, jobs)
+            node.looking = False
             await _reason_to_look(node)
     finally:
         unwatch()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.base.codec import encode
 from perdure.base.errors import Drift, StepTimeout, UnknownName
 from perdure.engine.journal import Journal
+from perdure.engine.ledger import Ledger
 from perdure.engine.operation import Operation
 from perdure.engine.ownership import Ownership
 from perdure.engine.stillness import stands_still
@@ -75,6 +76,7 @@ class Run(Ownership):
         # Operations that have begun: working ones have a process, waiting ones a reason.
         self.working: dict[Operation[Any], Process] = {}
         self.waiting: dict[Operation[Any], asyncio.Handle | None] = {}
+        self.ledger: Ledger | None = None  # made by the first effect
         self.resuming = 0  # awaits of the code that are over, which it does not know yet
         self.refusals = 0  # awaits of the code since its run has ended
         self.forsaken = False  # the code did not leave: its run is ended without it
@@ -223,7 +225,7 @@ class Run(Ownership):
         """End the run when no step works any more; ask those that do to stop."""
         if self.ending is None or isinstance(verdict, Cancelled | Failed):
             self.ending = verdict
-        if not isinstance(verdict, Paused):
+        if not isinstance(verdict, Paused | Parked):  # other steps come to their own ends
             for operation in tuple(self.working):
                 operation.interrupt(hard=not isinstance(verdict, Drained))
         self.look()
@@ -265,8 +267,14 @@ class Run(Ownership):
                 process.tie().at_death(partial(self.worked, operation))
                 kill(process, "the lease of the job is lost")
 
+    def is_ours(self) -> bool:
+        return self.verdict is None
+
     def is_alone(self) -> bool:
-        return len(self.node.runs) == 1 and len(self.working) == 1
+        node = self.node
+        if node.looking or node.wanted.is_set():  # a pause that was asked for comes first
+            return False
+        return len(node.runs) == 1 and len(self.working) == 1
 
     def look(self) -> None:
         """Look, when the code had its turn, whether there is anything left to do."""

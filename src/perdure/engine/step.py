@@ -6,9 +6,10 @@ from typing import Any, TypeVar, cast
 
 from perdure.base.errors import Permanent, StepTimeout
 from perdure.engine.calling import call_step
+from perdure.engine.leaving import Leaving
 from perdure.engine.operation import Operation
 from perdure.engine.run import Run
-from perdure.engine.step_context import AtSafePoint, StepContext
+from perdure.engine.step_context import StepContext
 from perdure.engine.verdict import Parked, Unwound
 from perdure.jobs.definition import Step
 from perdure.jobs.failure import Failure, failure_of
@@ -84,8 +85,7 @@ class StepOperation(Operation[R]):
         run = self.run
         run.working[self] = give_birth(run.node.runtime, run.process, _attempt, (self,), PLAIN)
         run.node.step_started(self)
-        if self.step.timeout is not None:
-            self._expiry = run.node.loop.call_later(self.step.timeout, self._expire)
+        self.arm()
 
     async def attempt_once(self) -> None:
         """Call the function, and see to it that what came of it is written and told."""
@@ -96,23 +96,28 @@ class StepOperation(Operation[R]):
                 value = await step.fn(context, *self._args, **self._kwargs)
             else:
                 value = await call_step(self, context, self._args, self._kwargs)
-            self._disarm()  # it was in time, however long the rest takes
+            self.disarm()  # it was in time, however long the rest takes
             if self._expired:
                 return
             if type(value) is Partial:
                 await self._go_on_later(cast("Partial[Any]", value))
                 return
             output = step.pack_result(value, self.run.node.limits)
-        except AtSafePoint:  # the worker stops: its checkpoint is saved, another goes on
-            return
-        except BaseException as error:  # the user's code failed: the policy decides
-            self._disarm()
-            if isinstance(error, Unwound | KeyboardInterrupt):
-                raise
-            if current("a step").outcome is None and not self._interrupted:
-                await self._failed(as_failure(error))
+        except Leaving as leaving:
+            self.disarm()
+            await leaving.settle(self)
+        except BaseException as error:  # noqa: BLE001 - some of it is raised again there
+            await self._raised(error)
         else:
             self._succeeded(output)
+
+    async def _raised(self, error: BaseException) -> None:
+        """Take what the user's code raised: the policy decides."""
+        self.disarm()
+        if isinstance(error, Unwound | KeyboardInterrupt):
+            raise error
+        if current("a step").outcome is None and not self._interrupted:
+            await self._failed(as_failure(error))
 
     def _succeeded(self, output: bytes) -> None:
         """Let the result be written. Nobody waits for that: this process has done its work."""
@@ -141,7 +146,7 @@ class StepOperation(Operation[R]):
     def attempted(self) -> None:
         """Take note that the process of the attempt has come to its end."""
         self.unrecorded = False
-        self._disarm()
+        self.disarm()
         if self.context is not None:
             self.context.over = True
         if not self.committing and not self._expired:  # whose end is awaited, to be recorded
@@ -187,6 +192,7 @@ class StepOperation(Operation[R]):
         """Keep what is done so far, and go on from there: this is no failure, and no attempt."""
         assert self.context is not None
         checkpoint = self.context.encode_checkpoint(partial.checkpoint)
+        self.context.pass_checkpoint()
         self.attempt -= 1
         so_far = self._entry(
             StepState.PENDING,
@@ -237,6 +243,20 @@ class StepOperation(Operation[R]):
             ended_at=self.run.now() if ended else None,
         )
 
+    def unwritten(self) -> tuple[Entry, ...]:
+        """Give the record of the start, if it is still to be written."""
+        if not self.unrecorded:
+            return ()
+        self.unrecorded = False
+        return (self.running_entry(),)
+
+    def put_back(self) -> Entry:
+        """Give the record of an attempt that does not count: it will be made again."""
+        self.unrecorded = False
+        self.attempt -= 1
+        self.entry = self._entry(StepState.PENDING)
+        return self.entry
+
     async def save_checkpoint(self, data: bytes) -> bool:
         """Write how far the attempt has come; tells whether it is to stop there."""
         number = self.entry.checkpoint_no + 1
@@ -272,7 +292,7 @@ class StepOperation(Operation[R]):
             self.run.worked(self)
 
     def lost(self) -> None:
-        self._disarm()
+        self.disarm()
         if self.context is not None:
             self.context.over = True
             self.context.cancelled.set()
@@ -297,7 +317,13 @@ class StepOperation(Operation[R]):
         limit = self.step.timeout
         await self._failed(StepTimeout(f"step {self.entry.id} took longer than {limit:g} s"))
 
-    def _disarm(self) -> None:
+    def arm(self) -> None:
+        """Let the time of the attempt begin."""
+        if self.step.timeout is not None:
+            self._expiry = self.run.node.loop.call_later(self.step.timeout, self._expire)
+
+    def disarm(self) -> None:
+        """Let the attempt take as long as it may."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None

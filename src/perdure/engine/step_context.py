@@ -1,12 +1,14 @@
 """What a step is given: who it works for, and how it keeps its progress."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from perdure.base.codec import decode, digest, encode
 from perdure.base.duration import Duration, required_seconds
-from perdure.base.errors import Permanent
+from perdure.base.errors import DefinitionError, Permanent
+from perdure.engine.effects import Call, EffectOptions, Effects
+from perdure.engine.leaving import AtSafePoint
 from perdure.engine.verdict import Unwound
 from perdure.jobs.failure import Failure
 from perdure.jobs.item import Cadence, Cursor, ItemPolicy, ItemReport, OnError, Verdict, key_of
@@ -15,10 +17,6 @@ if TYPE_CHECKING:
     from perdure.engine.step import StepOperation
 
 T = TypeVar("T")
-
-
-class AtSafePoint(BaseException):
-    """Leaves a step whose progress is saved, because its worker stops."""
 
 
 class StepContext:
@@ -31,6 +29,7 @@ class StepContext:
         self.over = False  # the attempt has ended, though its thread may not know
         self.item_judged: tuple[Verdict, bytes] | None = None  # by the OS process that it ran in
         self._cancelled: asyncio.Event | None = None
+        self._effects: Effects | None = None
 
     def __repr__(self) -> str:
         return f"<context of {self._operation!r}, attempt {self.attempt}>"
@@ -73,6 +72,65 @@ class StepContext:
             self._cancelled = asyncio.Event()
         return self._cancelled
 
+    # Effects
+
+    def effect(
+        self, kind: str, call: Call, *, target: str, **options: Unpack[EffectOptions]
+    ) -> Awaitable[Any]:
+        """Do something to the world, once; or give what that gave before.
+
+        The intent is durable before `call(key)` is called, and its result before anything else.
+        What a crash or an error leaves in doubt is resolved as the options say.
+
+        Args:
+            kind: "email", "payment", …
+            call: Is called with the key, and does one call to the receiver.
+            target: Who or what is acted upon.
+            **options: See `EffectOptions`.
+
+        Raises:
+            Unstorable: When awaited: it has happened, and its result cannot be stored.
+            DefinitionError: It could not be told from one before the checkpoint.
+        """
+        effects = self.effects
+        return effects.make(effects.place(kind, target), call, options)
+
+    async def record_side_effect(
+        self, kind: str, key: str, *, target: str = "", **details: Any
+    ) -> None:
+        """Write down that something has happened, which was not done by `effect`.
+
+        Between the deed and this record a crash loses the record: `effect` has no such gap.
+        """
+        await self.effects.record(kind, key, target, details)
+
+    async def was_side_effect_recorded(self, kind: str, key: str) -> bool:
+        """Tell whether something was recorded as done, in any job of the tenant.
+
+        An intent is not a deed: what may have happened was not recorded.
+        """
+        return await self.effects.was_recorded(kind, key)
+
+    @property
+    def effects(self) -> Effects:
+        """What the step does to the world; for the engine."""
+        if self._effects is None:
+            if not hasattr(self._operation, "unwritten"):
+                raise DefinitionError(
+                    'a step with isolation="process" has no ledger: '
+                    "let another step, on the loop or in a thread, make the effects"
+                )
+            self._effects = Effects(self._operation, self._item_in_hand)
+        return self._effects
+
+    def pass_checkpoint(self) -> None:
+        """Take note of a checkpoint that the code will begin with; for the engine."""
+        if self._effects is not None and self._cursor is None:
+            self._effects.pass_checkpoint()
+
+    def _item_in_hand(self) -> str:
+        return "" if self._cursor is None else self._cursor.key_in_hand
+
     # Progress
 
     @property
@@ -95,6 +153,7 @@ class StepContext:
         if self.over:  # its time was up, or its job is another's: the next attempt goes on
             raise Unwound
         data = self.encode_checkpoint(checkpoint)
+        self.pass_checkpoint()
         if await self._operation.save_checkpoint(data) or self.stopping:
             raise AtSafePoint
 

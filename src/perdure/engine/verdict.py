@@ -37,9 +37,10 @@ class Drained(Struct, frozen=True):
 
 
 class Parked(Struct, frozen=True):
-    """A person must look at it."""
+    """A person must look at it; `wait` says what they can do."""
 
     failure: Failure
+    wait: bytes | None = None
 
 
 class Lost(Struct, frozen=True):

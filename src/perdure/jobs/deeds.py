@@ -12,15 +12,12 @@ class Deeds(Struct, frozen=True, kw_only=True):
 
     Attributes:
         effects: Lines of the ledger, new or changed; known by their keys.
-        counts: How many effects steps had made when they saved their checkpoint,
-            by the places of the steps in the journal.
         approvals: New questions.
         notices: What people must be told.
         withdraws: The job asks nothing any more: its open questions are taken back.
     """
 
     effects: tuple[Effect, ...] = ()
-    counts: tuple[tuple[int, int], ...] = ()
     approvals: tuple[Approval, ...] = ()
     notices: tuple[Notice, ...] = ()
     withdraws: bool = False

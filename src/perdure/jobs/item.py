@@ -150,6 +150,11 @@ class Cursor:
         while self._saved.place < len(self._keys):
             yield self._saved.place
 
+    @property
+    def key_in_hand(self) -> str:
+        """The key of the item in hand; empty between items."""
+        return "" if self.in_hand is None else f"item {self._keys[self.in_hand]}"
+
     def begin(self, place: int) -> None:
         """Take an item in hand."""
         self.in_hand = place

@@ -103,7 +103,6 @@ class Entry(Struct, frozen=True, kw_only=True):
     wake_at: float | None = None
     started_at: float | None = None
     ended_at: float | None = None
-    effects: int = 0  # made when the checkpoint was saved; written by `Deeds.counts` alone
 
 
 class Message(Struct, frozen=True, kw_only=True):

@@ -26,6 +26,9 @@ OnUndoFailure: TypeAlias = Literal["stop", "continue"]
 _HAPPENED: Final = frozenset({EffectState.DONE, *OPEN})
 _UNDONE: Final = frozenset({StepState.SUCCEEDED, StepState.SKIPPED})
 
+# What a person enters for an undo that failed, so that the rest goes on without it.
+LEFT_UNDONE: Final = {"left_undone": True}
+
 
 class Undo(Struct, frozen=True):
     """One thing to undo: a step by its compensation, or an effect by its own undo."""

@@ -20,17 +20,13 @@ from perdure.process.request import Request, ask
 from perdure.process.tasklike import DEAD, PARKED, READY, RUNNING, RUNNING_TASKS
 from perdure.process.waiter import PARK
 
-# So many requests are answered at once in a row; then one goes through the scheduler,
-# and everybody else gets a turn.
-_IN_A_ROW = 16
-
 _LONG = 1e9  # seconds; whether a longer time-out is one at all is looked at with more care
 
 
 class Queue(Inlet[Any]):
     """All that a server receives."""
 
-    __slots__ = ("_at_once", "_calls", "_in_a_row", "idle", "items")
+    __slots__ = ("_calls", "idle", "items")
 
     def __init__(self, owner: Process) -> None:
         super().__init__(owner)
@@ -38,8 +34,6 @@ class Queue(Inlet[Any]):
         self.asked = True
         self.idle = False  # whether the server waits for the next item, and for nothing else
         self._calls = owner.tie().open_calls()
-        # Where a seed draws the order, the scheduler must see every step.
-        self._at_once = self._in_a_row = 0 if owner.scheduler.seeded else _IN_A_ROW
 
     def put(self, value: Any) -> None:
         """Add an item, and wake the server."""
@@ -62,9 +56,10 @@ class Queue(Inlet[Any]):
         owner: Any = self.owner
         if not self.idle or owner.state != PARKED:
             return None
-        self._at_once -= 1
-        if self._at_once <= 0:
-            self._at_once = self._in_a_row
+        scheduler = owner.scheduler
+        scheduler.out_of_turn -= 1
+        if scheduler.out_of_turn <= 0:  # so many in a row: now everybody else gets a turn
+            scheduler.out_of_turn = scheduler.in_a_row
             return None
         loop = owner.loop
         asked: Request[Any] = Request(owner.pid, body, caller.pid, caller, None)

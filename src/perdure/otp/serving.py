@@ -123,7 +123,7 @@ class Serving:
             raise ending.stop.reason
 
     @types.coroutine
-    def _serve(self) -> Generator[Any, Any, Ending]:  # noqa: C901
+    def _serve(self) -> Generator[Any, Any, Ending]:  # noqa: C901, PLR0912
         """Take one item after another: the core loop, with as few calls as can be."""
         server, queue = self._server, self._queue
         items, streak = queue.items, STREAK
@@ -131,8 +131,10 @@ class Serving:
         while True:
             while not items:
                 streak, queue.idle = STREAK, True
-                yield PARK
-                queue.idle = False
+                try:
+                    yield PARK
+                finally:
+                    queue.idle = False
             streak -= 1
             if not streak:  # so many without a wait: now everybody else
                 streak = STREAK

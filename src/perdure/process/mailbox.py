@@ -253,6 +253,10 @@ class Mailbox(TaskLike):
         self._direct_or_not()
         return one
 
+    def is_unified(self) -> bool:
+        """Tell whether everything comes through one channel."""
+        return self._events is not None and self._events is self._inbox
+
     def listen(self, topic: str, *, whole: bool) -> "Listener":
         """Give the channel of one topic, made at the first call."""
         if self._listeners is None:

@@ -19,8 +19,8 @@ class Names(dict[str, "Process"]):
     def __init__(self) -> None:
         super().__init__()
         self._lock = Lock()
-        # Told of each name that is given, with its holder, or freed, with None.
-        self.on_change: Callable[[str, Process | None], None] | None = None
+        # Told of each name, its holder, and whether that has got it or has it no more.
+        self.on_change: Callable[[str, Process, bool], None] | None = None
 
     def claim(self, name: str, process: "Process") -> "Process | None":
         """Give a name to a process if nobody has it, else give who has."""
@@ -30,14 +30,14 @@ class Names(dict[str, "Process"]):
                 return holder
             self[name] = process
         if self.on_change is not None:
-            self.on_change(name, process)
+            self.on_change(name, process, True)
         return None
 
     def free(self, name: str) -> "Process | None":
         """Take a name from whoever has it; give who that was."""
         holder = self.pop(name, None)
         if holder is not None and self.on_change is not None:
-            self.on_change(name, None)
+            self.on_change(name, holder, False)
         return holder
 
     def let_go(self, name: str, process: "Process") -> None:
@@ -47,7 +47,7 @@ class Names(dict[str, "Process"]):
                 return
             del self[name]
         if self.on_change is not None:
-            self.on_change(name, None)
+            self.on_change(name, process, False)
 
 
 def check_name(name: object) -> None:

@@ -23,6 +23,9 @@ _STEPS_PER_LOOK = 32
 STREAK = 1024
 _STREAKS = 16
 
+# So many servers in a row may answer a call at once, in the step of their caller.
+_IN_A_ROW = 16
+
 Shuffle = Callable[[MutableSequence[Any]], None]
 
 
@@ -39,7 +42,9 @@ class Scheduler:
         "_tired_at",
         "_turn_time",
         "awake",
+        "in_a_row",
         "loop",
+        "out_of_turn",
         "ready",
     )
 
@@ -60,6 +65,9 @@ class Scheduler:
         self.loop = loop
         self.ready: deque[Any] = deque()
         self.awake = False
+        # How many steps may still be taken where they are needed, before one comes through here;
+        # none where a test draws the order, which must see every step.
+        self.out_of_turn = self.in_a_row = 0 if shuffle is not None else _IN_A_ROW
         self._shuffle = shuffle
         self._context = Context()
         self._thread = get_ident()

@@ -212,6 +212,10 @@ def upgrade(function: Function | str, *args: Any) -> NoReturn:
     process = current("upgrade")
     if isinstance(process, AdoptedProcess) or not process.runs_now():
         raise ProcError("upgrade is called by the process itself, not by a task inside it")
+    if process.is_unified():  # other code would not know what all this is that it receives
+        raise ProcError(
+            "a server cannot be upgraded: stop it and start another, or let its callbacks differ"
+        )
     if isinstance(function, str):
         entry = find_entry(process.runtime.entries, function)
         function, args = entry.function, args or entry.args

@@ -28,7 +28,7 @@ _SHORT = 0.002
 # While the loop writes by itself, it looks around so often, and the thread rests.
 _REST = 0.02
 # A disk that took so long once holds up the thread for a while, and not the loop.
-_STALL, _STALL_OVER = 0.02, 5.0
+_STALL, _STALL_OVER = 0.02, 1.0
 
 
 class Connection(Protocol):

@@ -76,7 +76,6 @@ def entry(row: Row) -> Entry:
         wake_at=row[12],
         started_at=row[13],
         ended_at=row[14],
-        effects=row[15],
     )
 
 

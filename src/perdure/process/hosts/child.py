@@ -125,7 +125,7 @@ class ChildWorker:
         node.handlers |= {
             signals.Hosts: lambda _, told: self._on_hosts(told.names),
             signals.NameGiven: lambda _, told: names.given(told.name, told.pid),
-            signals.NameGone: lambda _, told: names.gone(told.name),
+            signals.NameGone: lambda _, told: names.gone(told.name, told.pid),
         }
         main_module = MainModule(begin.preparation)
         MISSING.append(main_module.load)

@@ -77,8 +77,8 @@ class FirstNode(Node):
         if wire in self._followers:
             self._followers.remove(wire)
 
-    def _name_changed(self, name: str, holder: Process | None) -> None:
-        told = signals.NameGone(name) if holder is None else signals.NameGiven(name, holder.pid)
+    def _name_changed(self, name: str, holder: Process, given: bool) -> None:  # noqa: FBT001
+        told = (signals.NameGiven if given else signals.NameGone)(name, holder.pid)
         if self.is_outside():
             self.take_in(told)
         else:

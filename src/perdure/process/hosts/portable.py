@@ -25,7 +25,7 @@ from perdure.process.reach import Elsewhere
 
 _PICKLED = 1  # the code of what msgpack cannot say
 _INTEGERS = range(-(2**63), 2**63)
-_SIMPLE = frozenset({NoneType, bool, float, str, bytes})
+_SIMPLE: frozenset[object] = frozenset({NoneType, bool, float, str, bytes})
 _DEEPEST = 4  # how deep a value is looked into before pickle takes it
 _LONGEST = 32  # and how far
 

@@ -59,8 +59,11 @@ class ReplicaNames(Names):
         if pid.target is not None:
             self[name] = pid.target
 
-    def gone(self, name: str) -> None:
-        """Take note that a name is free."""
-        holder = self.pop(name, None)
-        if holder is not None and holder.bonds is not None and name in (holder.bonds.names or ()):
+    def gone(self, name: str, pid: Pid) -> None:
+        """Take note that a process has a name no more; another may have it by now."""
+        holder = self.get(name)
+        if holder is None or holder.pid is not pid:
+            return
+        del self[name]
+        if holder.bonds is not None and name in (holder.bonds.names or ()):
             holder.bonds.drop_name(name)

@@ -163,10 +163,10 @@ class Unclaim(Struct):
 
 
 class NameGone(Struct):
-    """A name is free."""
+    """A process has a name no more."""
 
     name: str
-    pid: Pid | None = None  # who let it go; None: whoever had it
+    pid: Pid
 
 
 class NameGiven(Struct):

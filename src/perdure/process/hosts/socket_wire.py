@@ -25,6 +25,7 @@ from perdure.process.tasklike import WAITING
 _HEADER = struct.Struct(">I")
 _READ = 1 << 18  # bytes that are read at once
 _FRAME_SIGNALS = 4096  # in one frame, so that the other end begins before all has arrived
+_LONG_STEP = 0.002  # seconds without a flush, after which nobody waits for the steps of others
 _UNSENT_BYTES = 1 << 26  # that may wait in our memory because the other end does not read
 
 _encode = Encoder().encode
@@ -61,6 +62,7 @@ class SocketWire:
         self._loop = node.runtime.loop
         self._sock = sock
         self._queued = False  # whether a flush stands in the scheduler's queue
+        self._flushed = 0.0  # when there was the last one
         self._items: list[Any] = []  # packed, and not in a frame yet
         self._unsent = bytearray()
         self._received: bytes | bytearray = b""
@@ -76,11 +78,18 @@ class SocketWire:
             return
         self._items.append(pack_signal(signal))
         if not self._queued:
-            self._queued = True
-            scheduler = self.node.runtime.scheduler
+            self._queue_flush()
+
+    def _queue_flush(self) -> None:
+        """Stand in the line of processes; before all others, if steps are long here."""
+        self._queued = True
+        scheduler = self.node.runtime.scheduler
+        if self._loop.time() - self._flushed > _LONG_STEP:
+            scheduler.ready.appendleft(self)
+        else:
             scheduler.ready.append(self)
-            if not scheduler.awake:
-                scheduler.rouse()
+        if not scheduler.awake:
+            scheduler.rouse()
 
     def offer(self, signal: signals.Signal) -> None:
         """Send a signal, if not too many wait already."""
@@ -93,6 +102,7 @@ class SocketWire:
     def step(self) -> None:
         """Send what was posted in this turn; called by the scheduler, as a process is."""
         self._queued = False
+        self._flushed = self._loop.time()
         self.flush()
 
     def flush(self) -> None:

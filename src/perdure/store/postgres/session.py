@@ -20,9 +20,8 @@ _encode = msgspec.json.Encoder().encode
 
 # Alone, the statement is the whole transaction, so it notes its number itself.
 _WRITE = f"WITH noted AS ({_TEXTS['set_op']}), {_TEXTS['upsert_entries'].removeprefix('WITH ')}"
-WRITE = _WRITE.encode()
-# The same for those who prepare it themselves: lane, number and entries in this order.
-PREPARED_WRITE = (
+# As the server reads it: lane, number and entries in this order.
+WRITE = (
     _WRITE.replace("%(lane)s", "$1").replace("%(no)s", "$2").replace("%(entries)s", "$3").encode()
 )
 

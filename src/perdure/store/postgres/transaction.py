@@ -12,14 +12,14 @@ from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 import psycopg
-from psycopg.errors import error_from_result
+from psycopg.errors import InvalidSqlStatementName, error_from_result
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 from perdure.base.backoff import Retry
 from perdure.base.errors import StoreUnreachable
 from perdure.store.postgres.connection import Pg, Target, is_lost, is_passing
-from perdure.store.postgres.session import PREPARED_WRITE, STATEMENTS, WRITE, PgSession
+from perdure.store.postgres.session import STATEMENTS, WRITE, PgSession
 
 T = TypeVar("T")
 _PLAN: Final = b"perdure_write"
@@ -93,14 +93,13 @@ class Transactions:
         Returns:
             How many were written; None if it happened, but its answer was lost.
         """
+        if self._target.pooled:  # a statement alone would be without our settings
+            return self.run(lambda session: session.run("upsert_entries", entries=entries))
         failures = 0
         while True:
             session = self.session
             self._number += 1
             try:
-                if self._target.pooled:
-                    values = {"lane": self._lane, "no": self._number, "entries": entries}
-                    return session.pg.execute(WRITE, values).rowcount
                 return self._write_prepared(session, entries)
             except psycopg.Error as error:
                 failures += 1
@@ -110,10 +109,12 @@ class Transactions:
     def _write_prepared(self, session: PgSession, entries: str) -> int:
         # Past the cursor, for a third of the work: this is done once for every step.
         connection = session.pg.pgconn
-        if not session.is_prepared:
-            _checked(connection.prepare(_PLAN, PREPARED_WRITE))
-            session.is_prepared = True
         values = [self._lane.encode(), str(self._number).encode(), entries.encode()]
+        if session.is_prepared:
+            with suppress(InvalidSqlStatementName):  # the driver forgets all after a rollback
+                return _checked(connection.exec_prepared(_PLAN, values)).ntuples
+        _checked(connection.prepare(_PLAN, WRITE))
+        session.is_prepared = True
         return _checked(connection.exec_prepared(_PLAN, values)).ntuples
 
     def aside(self, statements: Sequence[Statement]) -> None:

@@ -10,9 +10,6 @@ ON CONFLICT (tenant, key) DO UPDATE SET
   problem = excluded.problem, error = excluded.error, proof = excluded.proof,
   ended_at = excluded.ended_at
 
--- name: count_effects
-UPDATE journal SET effects = :number WHERE job_id = :id AND seq = :seq
-
 -- name: effects
 SELECT job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt,
        key_lives, details, result, problem, error, undo, proof, called_at, ended_at

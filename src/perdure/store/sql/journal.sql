@@ -1,6 +1,6 @@
 -- name: journal
 SELECT job_id, seq, id, kind, name, state, attempt, input, output, error, checkpoint, checkpoint_no,
-       wake_at, started_at, ended_at, effects
+       wake_at, started_at, ended_at
 FROM journal
 WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
 WHERE job_id = ANY(:ids)  -- postgres

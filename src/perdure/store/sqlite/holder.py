@@ -57,6 +57,6 @@ def free_from_stopped(database: Path) -> bool:
     try:
         os.kill(pid, signal.SIGKILL)
     except OSError as error:
-        _log.error("process %d cannot be killed: %s", pid, error)  # noqa: TRY400
+        _log.error("process %d cannot be killed: %s", pid, error)
         return False
     return True

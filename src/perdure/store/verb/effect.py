@@ -17,8 +17,6 @@ def keep_deeds(session: Session, job_id: str, deeds: Deeds, now: float) -> None:
     """Write what a job's owner says besides its journal."""
     for effect in deeds.effects:
         session.run("keep_effect", **_row(effect))
-    for seq, number in deeds.counts:
-        session.run("count_effects", id=job_id, seq=seq, number=number)
     if deeds.approvals:
         ask(session, deeds.approvals)
     if deeds.notices:

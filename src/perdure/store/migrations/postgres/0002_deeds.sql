@@ -1,8 +1,5 @@
 -- What jobs do to the world, what people are asked about it, and what they are told.
 
--- How many effects a step had made when its checkpoint was saved: the next attempt counts on.
-ALTER TABLE journal ADD COLUMN effects bigint NOT NULL DEFAULT 0;
-
 -- The ledger: written before the first byte leaves, and again when it is known what became of it.
 CREATE TABLE effect (
   job_id     text COLLATE "C" NOT NULL,

@@ -1,0 +1,366 @@
+"""Effects of a step: what it does to the world, written down before it is done.
+
+begin     finds what an earlier attempt has left, resolves it, or writes INTENT
+(call)    the function of the user, with the key
+done      writes the result
+failed    writes what the error says: certainly not, or nobody knows
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, cast
+
+import msgspec
+from msgspec import Struct
+
+from perdure.base.codec import Codec, digest, encode
+from perdure.base.duration import Duration, job_seconds
+from perdure.base.errors import DefinitionError
+from perdure.engine.crashpoint import crashpoint
+from perdure.engine.ledger import Ledger
+from perdure.engine.parking import Held
+from perdure.engine.verdict import Unwound
+from perdure.jobs.deeds import Deeds
+from perdure.jobs.definition import Step
+from perdure.jobs.effect import (
+    KEY_LIVES,
+    Answer,
+    AskPerson,
+    AskReceiver,
+    CallAnew,
+    DidNotHappen,
+    Effect,
+    EffectState,
+    Happened,
+    InDoubt,
+    Place,
+    Query,
+    Resolution,
+    UndoCall,
+    Unknown,
+    UseResult,
+    after_query,
+    business_key,
+    pack_result,
+    resolve,
+    unpack_result,
+)
+from perdure.jobs.evidence import state_after
+from perdure.jobs.failure import failure_of
+
+if TYPE_CHECKING:
+    from perdure.engine.step import StepOperation
+
+Call: TypeAlias = Callable[[str], Any]
+
+_RESULT: Final = Codec[Any](Any, "the result of an effect")
+LONGEST_KIND: Final = 100
+LONGEST_TARGET: Final = 500
+
+
+class EffectOptions(TypedDict, total=False):
+    """What may be said of an effect.
+
+    `in_doubt`: "replay" if the receiver knows a repeated call by its key, else "ask" a person.
+    `query`: asks the receiver, by the key, whether it happened.
+    `key`: a business key: once in all jobs of the tenant.
+    `key_lives`: how long the receiver knows a key.
+    `undo`: the step that undoes it, which takes the result; or that step and more arguments.
+    `details`: for people; secrets and people's data are not kept.
+    """
+
+    in_doubt: InDoubt
+    query: Query
+    key: str
+    key_lives: Duration
+    undo: "Step[..., Any] | tuple[Step[..., Any], Mapping[str, Any]]"
+    details: Any
+
+
+class Asked(Struct, frozen=True):
+    """An effect that the code asks for."""
+
+    place: Place
+    kind: str
+    target: str
+
+
+class Begun(Struct, frozen=True):
+    """An effect that may be called now; or, if it is `settled`, must not be."""
+
+    effect: Effect
+    settled: bool = False
+
+
+class Effects:
+    """The effects of one attempt of a step."""
+
+    def __init__(self, operation: "StepOperation[Any]", item_in_hand: Callable[[], str]) -> None:
+        self._operation = operation
+        self._run = operation.run
+        if self._run.ledger is None:
+            self._run.ledger = Ledger(self._run)
+        self._ledger = self._run.ledger
+        step = operation.entry.id
+        self._is_fresh = self._ledger.is_new(step) and not operation.recorded
+        self._item_in_hand = item_in_hand
+        self._asked = Counter[str]()  # how often each part came by in this attempt
+        self._came_by: set[Place] = set()
+        self._closed = self._ledger.closed.setdefault(step, set())
+
+    def place(self, kind: str, target: str) -> Asked:
+        """Allot the place of an effect: what it is, and the how manyth of its like.
+
+        Raises:
+            DefinitionError: After a crash, it could not be told from one before the checkpoint.
+        """
+        self._check(kind, target)
+        part = f"{self._item_in_hand()}:{digest(kind, target)[:16]}"
+        if part in self._closed:
+            raise DefinitionError(
+                f"{self._operation.entry.id} did a {kind} to {target} before its last checkpoint: "
+                "after a crash this one could not be told from it. "
+                f"Give it a target of its own, such as {target + ', part 2'!r}"
+            )
+        self._asked[part] += 1
+        place = Place(self._operation.entry.id, self._asked[part], part)
+        self._came_by.add(place)
+        return Asked(place, kind, target)
+
+    def pass_checkpoint(self) -> None:
+        """Take note of a checkpoint: code that goes on from it does not come by these again."""
+        self._closed.update(self._asked)
+
+    async def make(self, asked: Asked, call: Call, options: EffectOptions) -> Any:
+        """Call the function once, or give what it gave before."""
+        begun = await self.begin(asked, options)
+        if begun.settled:
+            return self.result(begun)
+        try:
+            value = call(begun.effect.key)
+            if isawaitable(value):
+                value = await value
+        except BaseException as error:
+            self.failed(begun, error, options)
+            raise
+        return self.done(begun, value)
+
+    async def begin(self, asked: Asked, options: EffectOptions) -> Begun:
+        """Write the intent, or find that none is needed.
+
+        Raises:
+            Held: Only a person can tell what became of an earlier call.
+        """
+        found = await self._found(asked, options)
+        if found is None:
+            await self._leave_none_behind(asked)
+            return await self._intend(asked, options, 1)
+        resolution = await self._resolved(found, options)
+        match resolution:
+            case UseResult():
+                return Begun(self._ledger.line(found), settled=True)
+            case CallAnew(generation):
+                return await self._intend(asked, options, generation)
+            case AskPerson(why):
+                self._doubt(found)
+                raise Held(found, why)
+            case _:
+                self._must_be_ours()
+                return Begun(found)
+
+    def result(self, begun: Begun) -> Any:
+        """Give the recorded result, exactly."""
+        return unpack_result(begun.effect, _RESULT)
+
+    def done(self, begun: Begun, value: Any) -> Any:
+        """Keep the result; it is durable before anything that the step does next."""
+        crashpoint("after_call")
+        packed = pack_result(value, _RESULT, self._run.node.limits)
+        line = begun.effect.to(
+            EffectState.DONE,
+            self._run.now(),
+            result=packed.data,
+            problem=packed.problem,
+            proof="answer",
+        )
+        self._write(line)
+        return unpack_result(line, _RESULT)
+
+    def failed(self, begun: Begun, error: BaseException, options: EffectOptions) -> None:
+        """Keep what the error of a call says about its effect.
+
+        Raises:
+            Held: Nobody knows, and the receiver can be neither asked nor called again.
+        """
+        if not isinstance(error, Exception):
+            return  # the step is ended from outside: the next attempt finds the intent
+        state = state_after(error)
+        if begun.effect.state is state:  # in doubt, and still so
+            line = begun.effect
+        else:
+            packed = failure_of(error).pack()
+            line = begun.effect.to(state, self._run.now(), error=packed, proof="answer")
+            self._write(line)
+        asks = options.get("in_doubt", "ask") == "ask" and options.get("query") is None
+        if state is EffectState.IN_DOUBT and asks:
+            why = f"the call failed with {type(error).__name__}: {error}"
+            raise Held(line, why) from error
+
+    # By hand
+
+    async def record(self, kind: str, key: str, target: str, details: Mapping[str, Any]) -> None:
+        """Keep a line of what has happened already."""
+        self._check(kind, target or key)
+        run, now = self._run, self._run.now()
+        if await self.was_recorded(kind, key):
+            return
+        line = Effect(
+            job_id=run.job.id,
+            tenant=run.job.tenant,
+            no=0,
+            place=Place(self._operation.entry.id, 1, f"recorded {digest(kind, key)[:16]}"),
+            key=_recorded_key(run.job.tenant, kind, key),
+            kind=kind,
+            target=target or key,
+            state=EffectState.DONE,
+            details=self._details(details or None),
+            result=b"null",
+            proof="recorded",
+            called_at=now,
+            ended_at=now,
+        )
+        await run.write(*self._operation.unwritten(), deeds=Deeds(effects=(line,)))
+        self._ledger.know(line)
+
+    async def was_recorded(self, kind: str, key: str) -> bool:
+        """Tell whether something was recorded as done."""
+        found = await self._ledger.by_key(_recorded_key(self._run.job.tenant, kind, key))
+        return found is not None and found.state is EffectState.DONE
+
+    # Looking back
+
+    async def _found(self, asked: Asked, options: EffectOptions) -> Effect | None:
+        key = options.get("key")
+        if key is not None:
+            return await self._ledger.latest_of_business(asked.kind, key)
+        return None if self._is_fresh else await self._ledger.latest(asked.place)
+
+    async def _leave_none_behind(self, asked: Asked) -> None:
+        """Begin nothing new before the code has come by what an earlier attempt left open."""
+        if self._is_fresh:
+            return
+        stray = await self._ledger.open_behind(asked.place.step, self._came_by)
+        if stray is not None:
+            self._doubt(stray)
+            raise Held(stray, f"the code now asks for a {asked.kind} to {asked.target} instead")
+
+    async def _resolved(self, found: Effect, options: EffectOptions) -> Resolution:
+        query = options.get("query")
+        if found.job_id != self._run.job.id and found.state is not EffectState.FAILED:
+            done = found.state is EffectState.DONE
+            return UseResult() if done else AskPerson(f"job {found.job_id} must settle it first")
+        decided = resolve(found, self._run.now(), can_query=query is not None)
+        if not isinstance(decided, AskReceiver) or query is None:
+            return decided
+        answer = await _ask(query, found.key)
+        if isinstance(answer, Happened):
+            self._settle(found, answer.result)
+        return after_query(found, answer, self._run.now())
+
+    def _settle(self, found: Effect, result: Any) -> None:
+        packed = pack_result(result, _RESULT, self._run.node.limits)
+        self._write(
+            found.to(
+                EffectState.DONE,
+                self._run.now(),
+                result=packed.data,
+                problem=packed.problem,
+                proof="query",
+            )
+        )
+
+    def _doubt(self, found: Effect) -> None:
+        if found.state is EffectState.INTENT and found.job_id == self._run.job.id:
+            self._write(found.to(EffectState.IN_DOUBT, self._run.now()))
+
+    # Writing
+
+    async def _intend(self, asked: Asked, options: EffectOptions, generation: int) -> Begun:
+        run, operation = self._run, self._operation
+        place, kind, target = asked.place, asked.kind, asked.target
+        crashpoint("before_intent")
+        lives = job_seconds(options.get("key_lives"))
+        line = Effect(
+            job_id=run.job.id,
+            tenant=run.job.tenant,
+            no=0,
+            place=place,
+            generation=generation,
+            key=self._ledger.key_for(place, kind, options.get("key"), generation),
+            kind=kind,
+            target=target,
+            in_doubt=options.get("in_doubt", "ask"),
+            key_lives=KEY_LIVES if lives is None else lives,
+            details=self._details(options.get("details")),
+            undo=self._undo(options.get("undo")),
+            called_at=run.now(),
+        )
+        # The step goes along: a ledger with a line of a step that is not in the journal
+        # would not be looked at when the step is begun anew.
+        await run.write(*operation.unwritten(), deeds=Deeds(effects=(line,)))
+        self._ledger.know(line)
+        crashpoint("after_intent")
+        self._must_be_ours()
+        return Begun(line)
+
+    def _write(self, line: Effect) -> None:
+        self._ledger.know(line)
+        self._run.line(line)
+
+    def _must_be_ours(self) -> None:
+        """Let no byte leave when another worker may own the job."""
+        run, context = self._run, self._operation.context
+        if context is None or context.over or run.verdict is not None:
+            raise Unwound
+        if run.node.loop.time() >= run.trusted_until:
+            run.lose()
+            raise Unwound
+
+    def _check(self, kind: str, target: str) -> None:
+        if not kind or len(kind) > LONGEST_KIND or not kind.isprintable():
+            raise DefinitionError(f"the kind of an effect is a short text, not {kind!r}")
+        if len(target) > LONGEST_TARGET or not target.isprintable():
+            raise DefinitionError(f"the target of an effect is a short text, not {target!r}")
+
+    def _details(self, details: Any) -> bytes | None:
+        if details is None:
+            return None
+        kept = self._run.node.rules.redaction.apply(
+            msgspec.to_builtins(details), self._run.job.tenant
+        )
+        return encode(kept, what="the details of an effect", limits=self._run.node.limits)
+
+    def _undo(self, undo: Any) -> UndoCall | None:
+        if undo is None:
+            return None
+        step, given = cast("Any", undo if isinstance(undo, tuple) else (undo, {}))
+        if not isinstance(step, Step):
+            raise DefinitionError(f"`undo` is a step that takes the result, not {step!r}")
+        name = self._run.node.registry.name(cast("Any", step))
+        return UndoCall(name, encode(dict(given), what="the arguments of an undo"))
+
+
+def _recorded_key(tenant: str, kind: str, key: str) -> str:
+    return business_key(tenant, f"recorded {kind}", key)
+
+
+async def _ask(query: Query, key: str) -> Answer:
+    answer = query(key)
+    if isawaitable(answer):
+        answer = await answer
+    if not isinstance(answer, Happened | DidNotHappen | Unknown):
+        raise DefinitionError(
+            f"a `query` gives Happened(result), DidNotHappen() or Unknown(), not {answer!r}"
+        )
+    return answer

@@ -1,0 +1,69 @@
+"""A job that waits for a person to say what became of an effect."""
+
+from typing import TYPE_CHECKING, Any
+
+from perdure.base.codec import digest, encode
+from perdure.base.errors import EffectInDoubt
+from perdure.engine.leaving import Leaving
+from perdure.engine.verdict import Parked
+from perdure.jobs.deeds import Deeds
+from perdure.jobs.effect import Effect
+from perdure.jobs.failure import failure_of
+from perdure.jobs.model import Event
+from perdure.jobs.outbox import Notice, NoticeKind
+
+if TYPE_CHECKING:
+    from perdure.engine.run import Run
+    from perdure.engine.step import StepOperation
+
+
+class Held(Leaving):
+    """Leaves a step that cannot go on before a person has said what became of an effect."""
+
+    def __init__(self, effect: Effect, why: str) -> None:
+        super().__init__(f"the {effect.kind} to {effect.target}: {why}")
+        self.effect = effect
+        self.why = why
+
+    async def settle(self, operation: "StepOperation[Any]") -> None:
+        """Write that the effect is in doubt, alert people, and let the run end."""
+        run, effect, why = operation.run, self.effect, self.why
+        told = {"step": operation.entry.id, "kind": effect.kind, "target": effect.target}
+        event = Event(type="effect.in_doubt", data={**told, "why": why}, actor=run.node.owner)
+        deeds = Deeds(notices=alerts(run, NoticeKind.IN_DOUBT, effect.key, str(self)))
+        await run.write(operation.put_back(), events=(event,), deeds=deeds)
+        run.end(Parked(failure_of(EffectInDoubt(_sentence(effect, why))), _choices(effect)))
+
+
+def _sentence(effect: Effect, why: str) -> str:
+    return (
+        f"nobody knows whether the {effect.kind} to {effect.target} happened: {why}. "
+        "Find out, then say that it happened, that it did not, or that all is to be undone"
+    )
+
+
+def _choices(effect: Effect) -> bytes:
+    asked = {
+        "kind": "effect",
+        "key": effect.key,
+        "effect": effect.kind,
+        "target": effect.target,
+        "choices": ["happened", "did not happen", "compensate"],
+    }
+    return encode([asked])
+
+
+def alerts(run: "Run", kind: NoticeKind, about: str, text: str) -> tuple[Notice, ...]:
+    """Make an alert for every channel."""
+    return tuple(
+        Notice(
+            id=digest("alert", run.job.id, kind.value, about, channel.name)[:32],
+            tenant=run.job.tenant,
+            kind=kind,
+            job_id=run.job.id,
+            channel=channel.name,
+            due_at=run.now(),
+            data=encode({"text": text}),
+        )
+        for channel in run.node.rules.channels
+    )

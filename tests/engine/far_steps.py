@@ -1,0 +1,117 @@
+"""Steps that run in other OS processes: they stand at the top of a module, so that it is found."""
+
+import asyncio
+import ctypes
+import os
+import signal
+import threading
+
+import perdure
+from perdure import Retry
+from perdure.engine.step_context import StepContext
+from perdure.jobs.partial import Partial
+from perdure.jobs.registry import Registry
+
+steps = Registry()
+
+AGAIN = Retry(attempts=3, first="1ms")
+ONCE = Retry(attempts=1)
+
+
+@steps.step(isolation="process")
+async def who(ctx: StepContext, word: str) -> dict[str, object]:
+    return {
+        "pid": os.getpid(),
+        "word": word,
+        "job": ctx.job_id,
+        "tenant": ctx.tenant_id,
+        "step": ctx.step_id,
+        "attempt": ctx.attempt,
+        "key": ctx.idempotency_key,
+    }
+
+
+@steps.step(isolation="process")
+def plain(ctx: StepContext, number: int) -> int:
+    assert threading.current_thread() is not threading.main_thread()
+    return number + 1
+
+
+@steps.step(isolation="process", retry=AGAIN)
+async def resumes(ctx: StepContext, folder: str) -> int:
+    for number in range(ctx.previous_checkpoint or 0, 6):
+        with open(f"{folder}/seen", "a") as file:  # noqa: ASYNC230, PTH123
+            file.write(f"{number} ")
+        await ctx.save_checkpoint(number + 1)
+        if number == 2 and ctx.attempt == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return ctx.previous_checkpoint
+
+
+@steps.step(isolation="process", retry=AGAIN)
+async def goes_through(ctx: StepContext, names: list[str]) -> list[str]:
+    done = []
+    async for name in ctx.items(names, every=1, on_error="skip"):
+        if name == "bad":
+            raise ValueError("a bad one")
+        done.append(name)
+    report = ctx.item_report
+    assert report is not None
+    return [aside.key for aside in report.skipped]
+
+
+@steps.step(isolation="process")
+def goes_through_plainly(ctx: StepContext, names: list[str]) -> int:
+    seen = 0
+    for _ in ctx.items(names, every=2):  # type: ignore[attr-defined]
+        seen += 1
+        ctx.progress()
+    return seen
+
+
+@steps.step(isolation="process")
+async def pages(ctx: StepContext) -> int | Partial[int]:
+    number = (ctx.previous_checkpoint or 0) + 1
+    return number if number == 3 else Partial(number, number)
+
+
+@steps.step(isolation="process", retry=ONCE)
+async def segfaults(ctx: StepContext) -> None:
+    ctypes.string_at(0)
+
+
+@steps.step(isolation="process", retry=AGAIN)
+async def dies_at_first(ctx: StepContext) -> str:
+    if ctx.attempt == 1:
+        os._exit(3)
+    return f"attempt {ctx.attempt}"
+
+
+@steps.step(isolation="process", retry=ONCE)
+async def raises(ctx: StepContext) -> None:
+    raise LookupError("not here")
+
+
+@steps.step(isolation="process", retry=ONCE, timeout="300ms")
+def spins(ctx: StepContext, path: str) -> None:
+    with open(path, "w") as file:  # noqa: PTH123
+        file.write(str(os.getpid()))
+    while True:
+        pass
+
+
+@steps.step(isolation="process")
+async def hangs(ctx: StepContext, path: str) -> None:
+    with open(path, "w") as file:  # noqa: ASYNC230, PTH123
+        file.write(str(os.getpid()))
+    await asyncio.Event().wait()
+
+
+@steps.step(isolation="process")
+async def counts_slowly(ctx: StepContext, path: str) -> int:
+    for number in range(ctx.previous_checkpoint or 0, 1000):
+        with open(path, "a") as file:  # noqa: ASYNC230, PTH123
+            file.write(f"{number}\n")
+        await perdure.sleep("10ms")
+        await ctx.save_checkpoint(number + 1)
+    return 1000

@@ -1,0 +1,278 @@
+"""Steps in threads and in other OS processes."""
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+import perdure
+from perdure import Retry
+from perdure.app import App
+from perdure.base.errors import DefinitionError, JobFailed
+from perdure.engine.context import JobContext
+from perdure.engine.step_context import StepContext
+from perdure.engine.threads import Threads
+from perdure.jobs.definition import step_of
+from perdure.jobs.state import JobState
+from tests.engine import far_steps
+from tests.engine.rig import QUICK, durable, until
+
+
+async def run_far(app: App, name: str, *args: object) -> object:
+    """Run one step of another OS process as a job, and give its result."""
+    app.include(far_steps.steps)
+    step = app.find_step(name)
+
+    @app.job
+    async def job(ctx: JobContext) -> object:
+        return await ctx.run(step, *args)
+
+    async with app.running():
+        return await (await app.submit(job, tenant="acme")).result("30s")
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@durable
+async def test_a_step_runs_in_another_os_process(app: App) -> None:
+    told = await run_far(app, "who", "hello")
+    assert isinstance(told, dict)
+    assert told["pid"] != os.getpid()
+    assert (told["word"], told["tenant"], told["step"]) == ("hello", "acme", "who#1")
+    assert told["attempt"] == 1
+
+
+@durable
+async def test_a_sync_step_of_another_os_process_runs_beside_its_loop(app: App) -> None:
+    assert await run_far(app, "plain", 1) == 2
+
+
+def test_a_killed_os_process_is_a_failed_attempt_that_goes_on_from_its_checkpoint(
+    url: str, tmp_path: Path
+) -> None:
+    @durable
+    async def case(app: App) -> None:
+        assert await run_far(app, "resumes", str(tmp_path)) == 6
+        assert (tmp_path / "seen").read_text().split() == list("012345")
+
+    case(url)
+
+
+@durable
+async def test_items_of_another_os_process_are_judged_by_their_policy(app: App) -> None:
+    assert await run_far(app, "goes_through", ["a", "bad", "b"]) == ["bad"]
+
+
+@durable
+async def test_a_sync_step_goes_through_items_by_a_plain_loop(app: App) -> None:
+    assert await run_far(app, "goes_through_plainly", list("abcde")) == 5
+
+
+@durable
+async def test_a_partial_result_of_another_os_process_goes_on(app: App) -> None:
+    assert await run_far(app, "pages") == 3
+
+
+@durable
+async def test_a_segmentation_fault_is_the_failure_of_its_step_alone(app: App) -> None:
+    with pytest.raises(JobFailed, match="SIGSEGV"):
+        await run_far(app, "segfaults")
+
+
+@durable
+async def test_the_death_of_an_os_process_is_retried_by_policy(app: App) -> None:
+    assert await run_far(app, "dies_at_first") == "attempt 2"
+
+
+@durable
+async def test_an_error_of_another_os_process_is_that_of_the_step(app: App) -> None:
+    with pytest.raises(JobFailed, match="LookupError: not here"):
+        await run_far(app, "raises")
+
+
+def test_a_loop_without_end_is_killed_when_its_time_is_up(url: str, tmp_path: Path) -> None:
+    @durable
+    async def case(app: App) -> None:
+        path = tmp_path / "pid"
+        with pytest.raises(JobFailed, match="took longer"):
+            await run_far(app, "spins", str(path))
+        assert is_gone(int(path.read_text()))
+
+    case(url)
+
+
+def test_a_cancelled_job_takes_its_os_process_along(url: str, tmp_path: Path) -> None:
+    @durable
+    async def case(app: App) -> None:
+        path = tmp_path / "pid"
+        app.include(far_steps.steps)
+        step = app.find_step("hangs")
+
+        @app.job
+        async def job(ctx: JobContext) -> None:
+            await ctx.run(step, str(path))
+
+        async with app.running():
+            handle = await app.submit(job)
+            while not path.exists() or not path.read_text():
+                await perdure.sleep("5ms")
+            await handle.cancel()
+            await until(app, handle.id, JobState.CANCELLED)
+
+    case(url)
+
+
+def test_a_step_of_another_os_process_stops_at_a_checkpoint_with_its_worker(
+    url: str, tmp_path: Path
+) -> None:
+    @durable
+    async def case(app: App) -> None:
+        path = tmp_path / "count"
+        app.include(far_steps.steps)
+        step = app.find_step("counts_slowly")
+
+        @app.job
+        async def job(ctx: JobContext) -> None:
+            await ctx.run(step, str(path))
+
+        handle = await app.submit(job)
+        for _ in range(2):
+            size = path.stat().st_size if path.exists() else 0
+            async with app.running():
+                while not path.exists() or path.stat().st_size <= size:
+                    await perdure.sleep("5ms")
+        lines = path.read_text().split()
+        assert lines == [str(number) for number in range(len(lines))]
+        assert await handle.status() is JobState.WAITING
+
+    case(url)
+
+
+@durable
+async def test_more_steps_than_os_processes_wait_for_their_turn(app: App) -> None:
+    app.include(far_steps.steps)
+    who = app.find_step("who")
+
+    @app.job
+    async def job(ctx: JobContext) -> int:
+        told = await ctx.gather(*(ctx.run(who, str(number)) for number in range(9)))
+        return len({each["pid"] for each in told})
+
+    async with app.running():
+        assert await (await app.submit(job)).result("30s") <= 2
+
+
+def test_a_function_that_no_other_process_can_find_is_refused() -> None:
+    async def local(ctx: StepContext) -> None: ...
+
+    with pytest.raises(DefinitionError, match="top of a module"):
+        step_of(local, isolation="process")
+
+
+@durable
+async def test_an_async_step_in_a_thread_has_a_loop_of_its_own(app: App) -> None:
+    main = threading.current_thread()
+
+    @app.step(isolation="thread")
+    async def work(ctx: StepContext, names: list[str]) -> list[str]:
+        assert threading.current_thread() is not main
+        seen = []
+        async for name in ctx.items(names, every=1):
+            await asyncio.sleep(0)
+            seen.append(name)
+        await ctx.save_checkpoint(ctx.previous_checkpoint)
+        return seen
+
+    @app.job
+    async def job(ctx: JobContext) -> list[str]:
+        return await ctx.run(work, ["a", "b"])
+
+    async with app.running():
+        assert await (await app.submit(job)).result("5s") == ["a", "b"]
+
+
+@durable
+async def test_an_async_step_in_a_thread_is_cancelled_when_its_time_is_up(app: App) -> None:
+    left = threading.Event()
+
+    @app.step(isolation="thread", timeout="50ms", retry=Retry(attempts=1))
+    async def work(ctx: StepContext) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await ctx.run(work)
+
+    async with app.running():
+        with pytest.raises(JobFailed, match="took longer"):
+            await (await app.submit(job)).result("5s")
+    assert left.wait(5)
+
+
+@durable
+async def test_an_inline_sync_step_runs_on_the_loop(app: App) -> None:
+    @app.step(isolation="inline")
+    def work(ctx: StepContext) -> bool:
+        return threading.current_thread() is threading.main_thread()
+
+    @app.job
+    async def job(ctx: JobContext) -> bool:
+        return await ctx.run(work)
+
+    async with app.running():
+        assert await (await app.submit(job)).result("5s") is True
+
+
+@durable
+async def test_a_thread_that_comes_too_late_saves_nothing(app: App) -> None:
+    gate, tried = threading.Event(), threading.Event()
+
+    @app.step(timeout="50ms", retry=Retry(attempts=2, first="1ms"))
+    def slow(ctx: StepContext) -> str:
+        if ctx.attempt == 1:
+            gate.wait(10)
+            try:
+                ctx.save_checkpoint("of the past")  # type: ignore[unused-coroutine]
+            finally:
+                tried.set()
+        return f"{ctx.previous_checkpoint}"
+
+    @app.job
+    async def job(ctx: JobContext) -> str:
+        result = await ctx.run(slow)
+        gate.set()
+        return result
+
+    async with app.running():
+        handle = await app.submit(job)
+        assert await handle.result("5s") == "None"
+        while not tried.is_set():
+            await perdure.sleep("2ms")
+    assert (await handle.journal())[0].checkpoint is None
+
+
+@durable
+async def test_a_thread_that_never_returns_gives_its_place_to_another(app: App) -> None:
+    threads = Threads(1)
+    gate = threading.Event()
+    stuck = asyncio.ensure_future(threads.call(gate.wait))
+    await asyncio.sleep(0)
+    waiting = asyncio.ensure_future(threads.call(lambda: "done"))
+    while not stuck.done():
+        stuck.cancel()
+        await perdure.sleep("2ms")
+    assert await waiting == "done"
+    gate.set()
+    assert await threads.call(lambda: "again") == "again"
+    assert QUICK.processes >= 1

@@ -1,0 +1,223 @@
+"""Leases: who loses one stops, and writes nothing more."""
+
+import asyncio
+import logging
+import threading
+from dataclasses import replace
+
+import pytest
+
+import perdure
+from perdure.app import App
+from perdure.engine.context import JobContext
+from perdure.engine.settings import WorkerSettings
+from perdure.engine.step_context import StepContext
+from perdure.jobs.state import JobState, StepState
+from tests.engine.rig import QUICK, durable, until
+
+
+class Steps:
+    """A step that hangs at its first run, and gives its number at later ones."""
+
+    def __init__(self, app: App) -> None:
+        self.begun = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.runs = 0
+
+        @app.step
+        async def work(ctx: StepContext) -> int:
+            self.runs += 1
+            if self.runs > 1:
+                return self.runs
+            self.begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.ended.set()
+            return 0
+
+        @app.job
+        async def job(ctx: JobContext) -> int:
+            return await ctx.run(work)
+
+        self.job = job
+
+
+@durable
+async def test_a_step_is_ended_when_the_lease_of_its_job_is_taken_away(app: App) -> None:
+    steps = Steps(app)
+    async with app.running():
+        handle = await app.submit(steps.job)
+        await steps.begun.wait()
+        store = await app.store()
+        assert await store.reap(0, [app.nodes[0].owner]) == [handle.id]
+        async with asyncio.timeout(5):
+            await steps.ended.wait()
+        assert await handle.result("10s") == 2
+    (entry,) = await handle.journal()
+    assert entry.state is StepState.SUCCEEDED
+    events = [event.type for event in await handle.events()]
+    assert events.count("claimed") == 2
+
+
+@durable
+async def test_what_a_step_does_not_notice_is_refused_by_the_store(app: App) -> None:
+    begun, gate = asyncio.Event(), asyncio.Event()
+    went_on: list[str] = []
+
+    @app.step
+    async def deaf(ctx: StepContext) -> str:
+        if ctx.attempt > 1 or begun.is_set():
+            return "second"
+        begun.set()
+        await gate.wait()
+        await ctx.save_checkpoint("of a zombie")
+        went_on.append("zombie")
+        return "first"
+
+    @app.job
+    async def job(ctx: JobContext) -> str:
+        return await ctx.run(deaf)
+
+    # The worker hears of nothing: only its own writes can tell it.
+    slow = replace(QUICK, poll="1h", lease="1h", beat="20m", margin="25m", stuck_after="1h")
+    other = App(app.url, worker=QUICK)
+    other.include(app)
+    store = await app.store()
+    async with app.running(slow):
+        handle = await app.submit(job)
+        await begun.wait()
+        app.nodes[0].draining = True  # it does not take the job again
+        await store.reap(0, [app.nodes[0].owner])
+        async with other.running():
+            assert await handle.result("10s") == "second"
+        gate.set()
+        while app.nodes[0].claimed:
+            await perdure.sleep("5ms")
+    assert went_on == []
+    (entry,) = await handle.journal()
+    assert (entry.state, entry.checkpoint) == (StepState.SUCCEEDED, None)
+    await other.close()
+
+
+@durable
+async def test_a_step_without_progress_loses_its_job(app: App) -> None:
+    steps = Steps(app)
+    settings = replace(QUICK, lease="1s", beat="100ms", margin="200ms", stuck_after="1s")
+    async with app.running(settings):
+        handle = await app.submit(steps.job)
+        assert await handle.result("20s") == 2
+    assert steps.ended.is_set()
+    assert "lease.expired" in [event.type for event in await handle.events()]
+
+
+@durable
+async def test_a_step_that_says_that_it_gets_on_keeps_its_job(app: App) -> None:
+    settings = replace(QUICK, lease="600ms", beat="100ms", margin="200ms", stuck_after="600ms")
+
+    @app.step
+    async def slow(ctx: StepContext) -> int:
+        for _ in range(20):
+            await perdure.sleep("100ms")
+            ctx.progress()
+        return ctx.attempt
+
+    @app.job
+    async def job(ctx: JobContext) -> int:
+        return await ctx.run(slow)
+
+    async with app.running(settings):
+        handle = await app.submit(job)
+        assert await handle.result("20s") == 1
+    assert [event.type for event in await handle.events()].count("claimed") == 1
+
+
+@durable
+async def test_a_step_whose_time_out_is_long_is_not_stuck_before_it(app: App) -> None:
+    settings = replace(QUICK, lease="600ms", beat="100ms", margin="200ms", stuck_after="600ms")
+
+    @app.step(timeout="1m")
+    async def slow(ctx: StepContext) -> int:
+        await perdure.sleep("2s")
+        return ctx.attempt
+
+    @app.job
+    async def job(ctx: JobContext) -> int:
+        return await ctx.run(slow)
+
+    async with app.running(settings):
+        handle = await app.submit(job)
+        assert await handle.result("20s") == 1
+    assert [event.type for event in await handle.events()].count("claimed") == 1
+
+
+@durable
+async def test_a_blocked_loop_keeps_its_leases_while_its_heart_beats(app: App) -> None:
+    settings = replace(QUICK, lease="1s", beat="100ms", margin="200ms", stuck_after="5s")
+    blocked = threading.Event()
+
+    @app.step
+    async def block(ctx: StepContext) -> int:
+        blocked.wait(2.5)  # twice as long as a lease, on the loop itself
+        return ctx.attempt
+
+    @app.job
+    async def job(ctx: JobContext) -> int:
+        return await ctx.run(block)
+
+    async with app.running(settings):
+        handle = await app.submit(job)
+        assert await handle.result("20s") == 1
+    assert [event.type for event in await handle.events()].count("claimed") == 1
+
+
+def test_the_heart_survives_what_it_did_not_expect(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @durable
+    async def case(app: App) -> None:
+        steps = Steps(app)
+        async with app.running():
+            handle = await app.submit(steps.job)
+            await steps.begun.wait()
+            node = app.nodes[0]
+            held, node.held = node.held, _broken  # type: ignore[method-assign]
+            while "renewing leases" not in caplog.text:
+                await perdure.sleep("10ms")
+            node.held = held  # type: ignore[method-assign]
+            trusted = node.runs[handle.id].trusted_until
+            while node.runs[handle.id].trusted_until == trusted:
+                await perdure.sleep("10ms")
+            await handle.cancel()
+            await until(app, handle.id, JobState.CANCELLED)
+
+    with caplog.at_level(logging.ERROR):
+        case(url)
+
+
+def _broken() -> list[tuple[str, int]]:
+    raise LookupError("a bug")
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        ({"beat": "50s"}, "beat .* third of lease"),
+        ({"margin": "10s"}, "margin .* between beat"),
+        ({"margin": "70s"}, "margin .* between beat"),
+        ({"stuck_after": "1m"}, "stuck_after .* at least lease"),
+        ({"concurrency": 0}, "concurrency is at least 1"),
+        ({"processes": 0}, "processes is at least 1"),
+        ({"max_claims": 0}, "max_claims"),
+        ({"poll": 0}, "poll must be longer"),
+        ({"lease": "soon"}, "lease"),
+        ({"keep": "-1s"}, "keep"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_with_the_rule(
+    settings: dict[str, object], rule: str
+) -> None:
+    with pytest.raises(ValueError, match=rule):
+        WorkerSettings(**settings)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="whole number"):
+        WorkerSettings(concurrency=1.5)  # type: ignore[arg-type]

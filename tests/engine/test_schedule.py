@@ -1,0 +1,155 @@
+"""Schedules, and how long ended jobs are kept."""
+
+from dataclasses import replace
+
+import pytest
+from msgspec import structs
+
+import perdure
+from perdure.app import App
+from perdure.base.errors import DefinitionError, JobNotFound
+from perdure.engine.context import JobContext
+from perdure.jobs.model import Schedule
+from perdure.jobs.state import JobState
+from tests.engine.rig import QUICK, durable, until
+
+DAY = 24 * 3600.0
+
+
+async def miss(app: App, name: str, days: int) -> float:
+    """Let a schedule have missed so many of its days, as if no worker had run; give the first."""
+    store = await app.store()
+    (schedule,) = [each for each in await store.schedules() if each.name == name]
+    assert schedule.next_at is not None
+    first = schedule.next_at - days * DAY
+    await store.put_schedule(structs.replace(schedule, next_at=first))
+    return first
+
+
+async def daily(app: App) -> str:
+    """Give the rule of a time of day that is far from now."""
+    now = await (await app.store()).now()
+    return f"0 {(int(now / 3600) + 12) % 24} * * *"
+
+
+def define(app: App) -> None:
+    @app.job
+    async def tick(ctx: JobContext, word: str) -> str:
+        return word
+
+
+async def next_times(app: App) -> dict[str, float | None]:
+    return {each.name: each.next_at for each in await (await app.store()).schedules()}
+
+
+@pytest.mark.parametrize(("catch_up", "expected"), [("all", 4), ("one", 1), ("skip", 0)])
+def test_times_at_which_no_worker_ran_are_made_up_for_as_asked(
+    url: str, catch_up: str, expected: int
+) -> None:
+    @durable
+    async def case(app: App) -> None:
+        define(app)
+        words = await app.schedule(
+            "each day",
+            await daily(app),
+            app.find_job("tick"),
+            "tock",
+            catch_up=catch_up,  # type: ignore[arg-type]
+            tenant="acme",
+        )
+        assert words
+        first = await miss(app, "each day", 4)
+        async with app.running():
+            while (await next_times(app))["each day"] == first:
+                await perdure.sleep("5ms")
+            jobs = await app.find_jobs()
+            assert len(jobs) == expected
+            assert all(job.tenant == "acme" for job in jobs)
+            for job in jobs:
+                assert await (await app.handle(job.id)).result("5s") == "tock"
+
+    case(url)
+
+
+@durable
+async def test_two_workers_submit_a_schedule_once(app: App) -> None:
+    define(app)
+    await app.schedule("s", await daily(app), app.find_job("tick"), "x", catch_up="all")
+    first = await miss(app, "s", 3)
+    async with app.running(), app.running():
+        while (await next_times(app))["s"] == first:
+            await perdure.sleep("5ms")
+        await perdure.sleep("1200ms")  # another look of both calendars
+    assert len(await app.find_jobs()) == 3
+
+
+@durable
+async def test_a_schedule_of_the_same_name_replaces_the_one_before(app: App) -> None:
+    define(app)
+    await app.schedule("s", "* * * * *", app.find_job("tick"), "x")
+    await app.schedule("s", "0 3 * * *", app.find_job("tick"), "y", timezone="Europe/Berlin")
+    (schedule,) = await (await app.store()).schedules()
+    assert (schedule.cron, schedule.timezone) == ("0 3 * * *", "Europe/Berlin")
+
+
+@durable
+async def test_a_schedule_that_cannot_be_followed_does_not_stop_the_others(app: App) -> None:
+    define(app)
+    await app.schedule("good", await daily(app), app.find_job("tick"), "x", catch_up="one")
+    store = await app.store()
+    (good,) = await store.schedules()
+    bad = Schedule(name="a bad one", cron="nonsense", job=good.job, next_at=1.0)
+    await store.put_schedule(bad)
+    first = await miss(app, "good", 1)
+    async with app.running():
+        while (await next_times(app))["good"] == first:
+            await perdure.sleep("5ms")
+    assert len(await app.find_jobs()) == 1
+
+
+@durable
+async def test_a_bad_schedule_is_refused(app: App) -> None:
+    define(app)
+    job = app.find_job("tick")
+    with pytest.raises(DefinitionError):
+        await app.schedule("s", "61 * * * *", job, "x")
+    with pytest.raises(DefinitionError):
+        await app.schedule("s", "* * * * *", job, "x", timezone="Mars/Olympus")
+    assert await (await app.store()).schedules() == []
+
+
+@durable
+async def test_ended_jobs_go_when_they_are_old_enough_and_living_ones_stay(app: App) -> None:
+    @app.job
+    async def short(ctx: JobContext) -> str:
+        return "done"
+
+    @app.job
+    async def waits(ctx: JobContext) -> str:
+        first = await ctx.child(short)
+        return first + await ctx.receive("word")
+
+    async with app.running():
+        alone, family = await app.submit(short), await app.submit(waits)
+        await alone.result("5s")
+        await until(app, family.id, JobState.WAITING)
+    async with app.running(replace(QUICK, keep="1ms")):
+        while await (await app.store()).job(alone.id) is not None:
+            await perdure.sleep("5ms")
+        assert await family.send("word", "!")
+        assert await family.result("5s") == "done!"
+    with pytest.raises(JobNotFound):
+        await alone.result("5s")
+
+
+@durable
+async def test_who_waits_for_a_job_that_is_deleted_is_told(app: App) -> None:
+    @app.job
+    async def job(ctx: JobContext) -> None: ...
+
+    handle = await app.submit(job)
+    await handle.cancel()
+    store = await app.store()
+    assert await store.prune(await store.now() + 1, 10) == 1
+    with pytest.raises(JobNotFound):
+        await handle.wait("5s")

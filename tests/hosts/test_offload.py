@@ -1,0 +1,91 @@
+"""`offload`: a blocking call in a thread."""
+
+import contextvars
+import threading
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure import Killed, offload, process
+from perdure.process import Exit
+
+tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="none")
+
+
+def test_a_blocking_call_runs_in_another_thread_and_gives_its_value() -> None:
+    async def main() -> bool:
+        return await offload(threading.get_ident) != threading.get_ident()
+
+    assert perdure.run(main)
+
+
+def test_its_failure_is_raised_at_the_wait() -> None:
+    def fail(text: str) -> None:
+        raise ValueError(text)
+
+    async def main() -> None:
+        with pytest.raises(ValueError, match="here"):
+            await offload(fail, text="here")
+
+    perdure.run(main)
+
+
+def test_context_variables_are_kept() -> None:
+    async def main() -> str:
+        tenant.set("acme")
+        return await offload(tenant.get)
+
+    assert perdure.run(main) == "acme"
+
+
+def test_the_loop_goes_on_meanwhile_and_the_thread_may_send() -> None:
+    go = threading.Event()
+
+    def blocking(to: perdure.Pid) -> str:
+        process.send(to, "from the thread")
+        go.wait(10)
+        return "done"
+
+    async def main() -> None:
+        async def waits() -> str:
+            return await offload(blocking, me)
+
+        me = process.self_pid()
+        task = perdure.Task.create(waits)
+        assert (await process.inbox().receive()).topic == "from the thread"
+        go.set()
+        assert await task == "done"
+
+    perdure.run(main)
+
+
+def test_a_killed_owner_does_not_wait_for_its_thread() -> None:
+    go = threading.Event()
+
+    async def main() -> None:
+        async def waits() -> None:
+            await offload(go.wait, 30)
+
+        pid = process.spawn_monitored(waits)
+        await perdure.sleep(0)
+        await perdure.sleep(0)
+        process.kill(pid)
+        event = await process.events().receive()
+        assert isinstance(event, Exit)
+        assert isinstance(event.result.error, Killed)
+        go.set()
+
+    perdure.run(main)
+
+
+def test_more_calls_than_threads_wait_their_turn() -> None:
+    async def main() -> Any:
+        stream = perdure.async_stream(range(200), _one, max_concurrency=200, timeout=None)
+        return await stream.to_list()
+
+    assert perdure.run(main) == [perdure.Ok(number) for number in range(200)]
+
+
+async def _one(number: int) -> int:
+    return await offload(int, number)

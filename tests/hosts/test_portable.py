@@ -1,0 +1,132 @@
+"""What crosses to another OS process comes back as it was, or as a faithful copy."""
+
+import threading
+from typing import Any
+
+import pytest
+from msgspec.msgpack import Ext
+
+from perdure import (
+    CallExit,
+    CallTimeout,
+    HostDown,
+    Killed,
+    LinkedProcessDown,
+    NameTaken,
+    NoProcess,
+    NotPortable,
+    Pid,
+    RemoteError,
+    Shutdown,
+    StartError,
+)
+from perdure.process.exits import LEFT
+from perdure.process.hosts import signals
+from perdure.process.hosts.codec import pack_signal, unpack_signal
+from perdure.process.hosts.portable import RemoteCopy, dumps, loads, pack, unpack
+from tests.hosts.work import Odd
+
+SOMEBODY = Pid("inline", object())
+
+
+def there_and_back(value: Any) -> Any:
+    return loads(dumps(value))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("text", 1),
+        KeyError("key"),
+        FileNotFoundError(2, "no such file", "name"),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"),
+        ExceptionGroup("many", [ValueError(1), KeyError(2)]),
+        Odd(3, "why"),
+        Killed("detail"),
+        Shutdown({"a": 1}),
+        HostDown("cpu", "cpu.1", "killed"),
+        NoProcess(SOMEBODY, "send"),
+        NameTaken("name", SOMEBODY),
+        CallExit(ValueError("x"), "the call"),
+        CallTimeout(TimeoutError("late"), "the call"),
+        StartError("child", ValueError("x")),
+        LinkedProcessDown(SOMEBODY, ValueError("x")),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_exception_keeps_its_class_its_text_and_its_fields(error: BaseException) -> None:
+    back = there_and_back(error)
+    assert type(back) is type(error)
+    assert str(back) == str(error)
+    assert repr(back) == repr(error)
+    assert set(vars(back)) == set(vars(error))
+    for name, value in vars(error).items():
+        assert repr(getattr(back, name)) == repr(value)
+
+
+def test_a_cause_comes_along() -> None:
+    error = ValueError("outer")
+    error.__cause__ = Odd(1, "inner")
+    cause = there_and_back(error).__cause__
+    assert isinstance(cause, Odd)
+    assert cause.why == "inner"
+
+
+def test_the_traceback_comes_along_as_a_note() -> None:
+    def raise_it() -> None:
+        raise ValueError("here")
+
+    with pytest.raises(ValueError, match="here") as raised:
+        raise_it()
+    [note] = there_and_back(raised.value).__notes__
+    assert "in raise_it" in note
+
+
+def test_an_exception_of_a_local_class_is_told_in_words() -> None:
+    class Local(Exception):
+        pass
+
+    back = there_and_back(Local("what happened"))
+    assert isinstance(back, RemoteError)
+    assert back.kind.endswith("Local")
+    assert back.text == "what happened"
+
+
+def test_a_field_that_cannot_cross_is_told_in_words() -> None:
+    error = ValueError("x")
+    error.lock = threading.Lock()  # pyright: ignore[reportAttributeAccessIssue]
+    odd = Odd(1, "x")
+    odd.why = threading.Lock()  # pyright: ignore[reportAttributeAccessIssue]
+    assert isinstance(there_and_back(odd).why, RemoteCopy)
+    assert isinstance(there_and_back(error), ValueError | RemoteError)
+
+
+def test_a_pid_is_the_same_object_again() -> None:
+    assert there_and_back({"pid": [SOMEBODY]})["pid"][0] is SOMEBODY
+
+
+def test_an_end_without_a_value_stays_that() -> None:
+    assert there_and_back(LEFT) is LEFT
+
+
+def test_what_cannot_cross_is_refused_with_advice() -> None:
+    with pytest.raises(NotPortable, match="functions and classes of a module"):
+        dumps(threading.Lock())
+
+
+@pytest.mark.parametrize("value", [None, True, 1, -(2**63), 1.5, "a", b"b", [1, ["a"]], {"a": [1]}])
+def test_plain_values_need_no_pickle(value: object) -> None:
+    assert pack(value) is value
+
+
+@pytest.mark.parametrize("value", [2**63, (1,), {1: 2}, {1}, SOMEBODY, [1, (2,)], list(range(99))])
+def test_other_values_are_pickled(value: Any) -> None:
+    packed = pack(value)
+    assert isinstance(packed, Ext)
+    assert unpack(packed) == value
+
+
+def test_every_signal_has_a_handler_or_is_for_one_side_only() -> None:
+    signal = signals.CancelAsk(SOMEBODY, None, 1.5, "why")
+    back = unpack_signal(pack_signal(signal))
+    assert back == signal
