@@ -138,9 +138,9 @@ async def _streams(sizes: Sizes) -> list[dict[str, float]]:
 
 async def _stream(host: str, workers: int, work: Sequence[int]) -> float:
     began = time.perf_counter()
-    # One item runs and one is on its way, as the pool does it.
+    # One item runs, and a few are on their way, as the pool does it.
     stream = async_stream(
-        work, crunch_item, host=host, max_concurrency=2 * workers, ordered=False, timeout=None
+        work, crunch_item, host=host, max_concurrency=4 * workers, ordered=False, timeout=None
     )
     results = await stream.to_list()
     taken = time.perf_counter() - began

@@ -27,12 +27,12 @@ from perdure.engine.awaiting import Awaiting
 from perdure.engine.handle import Handle
 from perdure.engine.node import Node
 from perdure.engine.rules import Rules
+from perdure.engine.schedules import Schedules
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.submission import new_id
 from perdure.engine.worker import working
-from perdure.jobs.cron import CatchUp, check_cron, next_time
 from perdure.jobs.definition import JobDefinition
-from perdure.jobs.model import Job, NewJob, QueueLimit, Schedule
+from perdure.jobs.model import Job, NewJob, QueueLimit
 from perdure.jobs.plan import Plan
 from perdure.jobs.query import JobQuery
 from perdure.jobs.registry import Registry
@@ -238,47 +238,10 @@ class App(Registry):
         """Find jobs, newest first."""
         return await (await self.store()).jobs(query or JobQuery())
 
-    async def schedule(
-        self,
-        name: str,
-        cron: str,
-        job: JobDefinition[P, R],
-        *args: Any,
-        timezone: str = "UTC",
-        catch_up: CatchUp = "one",
-        **options: Any,
-    ) -> str:
-        """Submit a job again and again, by the rules of cron; the same name replaces a schedule.
-
-        Args:
-            name: What the schedule is known by.
-            cron: "0 3 * * *": minute, hour, day, month, day of the week.
-            job: The job.
-            *args: Its arguments.
-            timezone: Where the hours are.
-            catch_up: What to do for times at which no worker ran: "skip", "one" or "all".
-            **options: As those of `submit`.
-
-        Returns:
-            The schedule in words.
-
-        Raises:
-            DefinitionError: The expression or the time zone is none.
-        """
-        words = check_cron(cron, timezone)
-        store = await self.store()
-        template = self.new_job(job, args, options)
-        next_at = next_time(cron, timezone, await store.now())
-        made = Schedule(
-            name=name,
-            cron=cron,
-            job=template,
-            timezone=timezone,
-            catch_up=catch_up,
-            next_at=next_at,
-        )
-        await store.put_schedule(made)
-        return words
+    @property
+    def schedules(self) -> Schedules:
+        """What is submitted again and again, by the rules of cron."""
+        return Schedules(self.store, self.new_job)
 
     # Work
 

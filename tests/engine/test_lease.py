@@ -113,12 +113,12 @@ async def test_a_step_without_progress_loses_its_job(app: App) -> None:
 
 @durable
 async def test_a_step_that_says_that_it_gets_on_keeps_its_job(app: App) -> None:
-    settings = replace(QUICK, lease="600ms", beat="100ms", margin="200ms", stuck_after="600ms")
+    settings = replace(QUICK, lease="2s", stuck_after="2s")
 
     @app.step
     async def slow(ctx: StepContext) -> int:
-        for _ in range(20):
-            await perdure.sleep("100ms")
+        for _ in range(15):
+            await perdure.sleep("200ms")
             ctx.progress()
         return ctx.attempt
 
@@ -134,11 +134,11 @@ async def test_a_step_that_says_that_it_gets_on_keeps_its_job(app: App) -> None:
 
 @durable
 async def test_a_step_whose_time_out_is_long_is_not_stuck_before_it(app: App) -> None:
-    settings = replace(QUICK, lease="600ms", beat="100ms", margin="200ms", stuck_after="600ms")
+    settings = replace(QUICK, lease="2s", stuck_after="2s")
 
     @app.step(timeout="1m")
     async def slow(ctx: StepContext) -> int:
-        await perdure.sleep("2s")
+        await perdure.sleep("3s")
         return ctx.attempt
 
     @app.job
@@ -153,12 +153,12 @@ async def test_a_step_whose_time_out_is_long_is_not_stuck_before_it(app: App) ->
 
 @durable
 async def test_a_blocked_loop_keeps_its_leases_while_its_heart_beats(app: App) -> None:
-    settings = replace(QUICK, lease="1s", beat="100ms", margin="200ms", stuck_after="5s")
+    settings = replace(QUICK, lease="2s", stuck_after="10s")
     blocked = threading.Event()
 
     @app.step
     async def block(ctx: StepContext) -> int:
-        blocked.wait(2.5)  # twice as long as a lease, on the loop itself
+        blocked.wait(4)  # twice as long as a lease, on the loop itself
         return ctx.attempt
 
     @app.job
@@ -211,7 +211,7 @@ def _broken() -> list[tuple[str, int]]:
         ({"max_claims": 0}, "max_claims"),
         ({"poll": 0}, "poll must be longer"),
         ({"lease": "soon"}, "lease"),
-        ({"keep": "-1s"}, "keep"),
+        ({"keep": "-1s"}, "negative"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_with_the_rule(

@@ -7,7 +7,7 @@ from msgspec import structs
 
 import perdure
 from perdure.app import App
-from perdure.base.errors import DefinitionError, JobNotFound
+from perdure.base.errors import DefinitionError, JobNotFound, UnknownName
 from perdure.engine.context import JobContext
 from perdure.jobs.model import Schedule
 from perdure.jobs.state import JobState
@@ -49,7 +49,7 @@ def test_times_at_which_no_worker_ran_are_made_up_for_as_asked(
     @durable
     async def case(app: App) -> None:
         define(app)
-        words = await app.schedule(
+        words = await app.schedules.put(
             "each day",
             await daily(app),
             app.find_job("tick"),
@@ -74,7 +74,7 @@ def test_times_at_which_no_worker_ran_are_made_up_for_as_asked(
 @durable
 async def test_two_workers_submit_a_schedule_once(app: App) -> None:
     define(app)
-    await app.schedule("s", await daily(app), app.find_job("tick"), "x", catch_up="all")
+    await app.schedules.put("s", await daily(app), app.find_job("tick"), "x", catch_up="all")
     first = await miss(app, "s", 3)
     async with app.running(), app.running():
         while (await next_times(app))["s"] == first:
@@ -86,8 +86,8 @@ async def test_two_workers_submit_a_schedule_once(app: App) -> None:
 @durable
 async def test_a_schedule_of_the_same_name_replaces_the_one_before(app: App) -> None:
     define(app)
-    await app.schedule("s", "* * * * *", app.find_job("tick"), "x")
-    await app.schedule("s", "0 3 * * *", app.find_job("tick"), "y", timezone="Europe/Berlin")
+    await app.schedules.put("s", "* * * * *", app.find_job("tick"), "x")
+    await app.schedules.put("s", "0 3 * * *", app.find_job("tick"), "y", timezone="Europe/Berlin")
     (schedule,) = await (await app.store()).schedules()
     assert (schedule.cron, schedule.timezone) == ("0 3 * * *", "Europe/Berlin")
 
@@ -95,7 +95,7 @@ async def test_a_schedule_of_the_same_name_replaces_the_one_before(app: App) -> 
 @durable
 async def test_a_schedule_that_cannot_be_followed_does_not_stop_the_others(app: App) -> None:
     define(app)
-    await app.schedule("good", await daily(app), app.find_job("tick"), "x", catch_up="one")
+    await app.schedules.put("good", await daily(app), app.find_job("tick"), "x", catch_up="one")
     store = await app.store()
     (good,) = await store.schedules()
     bad = Schedule(name="a bad one", cron="nonsense", job=good.job, next_at=1.0)
@@ -112,9 +112,9 @@ async def test_a_bad_schedule_is_refused(app: App) -> None:
     define(app)
     job = app.find_job("tick")
     with pytest.raises(DefinitionError):
-        await app.schedule("s", "61 * * * *", job, "x")
+        await app.schedules.put("s", "61 * * * *", job, "x")
     with pytest.raises(DefinitionError):
-        await app.schedule("s", "* * * * *", job, "x", timezone="Mars/Olympus")
+        await app.schedules.put("s", "* * * * *", job, "x", timezone="Mars/Olympus")
     assert await (await app.store()).schedules() == []
 
 
@@ -153,3 +153,19 @@ async def test_who_waits_for_a_job_that_is_deleted_is_told(app: App) -> None:
     assert await store.prune(await store.now() + 1, 10) == 1
     with pytest.raises(JobNotFound):
         await handle.wait("5s")
+
+
+@durable
+async def test_a_schedule_can_be_paused_resumed_and_removed(app: App) -> None:
+    @app.job
+    async def tock(ctx: JobContext) -> None: ...
+
+    await app.schedules.put("s", "0 3 * * *", tock)
+    await app.schedules.pause("s")
+    assert [each.paused for each in await app.schedules.list()] == [True]
+    await app.schedules.resume("s")
+    assert [each.paused for each in await app.schedules.list()] == [False]
+    assert await app.schedules.remove("s")
+    assert not await app.schedules.remove("s")
+    with pytest.raises(UnknownName, match="no schedule"):
+        await app.schedules.pause("s")

@@ -4,7 +4,7 @@ import pytest
 
 import perdure
 from perdure.app import App
-from perdure.base.errors import JobFailed, StepTimeout
+from perdure.base.errors import JobFailed, StepTimeout, WrongType
 from perdure.engine.context import JobContext
 from perdure.engine.step_context import StepContext
 from perdure.jobs.state import JobState
@@ -177,3 +177,21 @@ async def test_a_job_past_its_deadline_is_failed(app: App) -> None:
         handle = await app.submit(job, deadline="100ms")
         with pytest.raises(JobFailed, match="deadline"):
             await handle.result("5s")
+
+
+@durable
+async def test_a_message_of_another_type_raises_in_the_job_and_is_taken(app: App) -> None:
+    @app.job
+    async def job(ctx: JobContext) -> int:
+        try:
+            await ctx.receive("n", kind=int)
+        except WrongType:
+            await ctx.sleep("30ms")  # a replay raises the same
+            return await ctx.receive("n", kind=int)
+        return -1
+
+    async with app.running():
+        handle = await app.submit(job)
+        await handle.send("n", "seven")
+        await handle.send("n", 7)
+        assert await handle.result("5s") == 7

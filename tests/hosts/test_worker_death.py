@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import HostDown, Killed, ProcessHost, SpawnError, Supervisor, child, process
+from perdure import HostBusy, HostDown, Killed, ProcessHost, SpawnError, Supervisor, child, process
 from perdure.process import Exit, LinkDown
 from tests.hosts import work
 from tests.hosts.hosted import event_of
@@ -88,6 +88,21 @@ async def test_a_kill_ends_a_dedicated_process_that_never_waits() -> None:
             except SpawnError:
                 await perdure.sleep("10ms")
         assert (await event_of(Exit)).result.value == 4
+
+
+@program
+async def test_a_worker_that_does_not_read_is_not_sent_more_than_its_queue_takes() -> None:
+    async with ProcessHost("cpu", kind="os", workers=1, queue_size=100, kill_after="50ms"):
+        pid = process.spawn(work.block_after, process.self_pid(), host="cpu")
+        await process.inbox().receive()
+        with pytest.raises(HostBusy, match="queue_size"):
+            _send_many(pid)
+        process.kill(pid)  # control is never refused
+
+
+def _send_many(pid: process.Pid) -> None:
+    for _ in range(100_000):
+        process.send(pid, "more", "x" * 1000)
 
 
 @program

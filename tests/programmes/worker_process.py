@@ -13,9 +13,9 @@ from pathlib import Path
 class WorkerProcess:
     """One worker."""
 
-    def __init__(self, url: str, log: Path) -> None:
+    def __init__(self, url: str, log: Path, program: str = "migration") -> None:
         # Its own module as a program: nothing of the test's process goes along.
-        command = [sys.executable, "-m", "tests.programmes.migration", url, str(log)]
+        command = [sys.executable, "-m", f"tests.programmes.{program}", url, str(log)]
         self._errors = log.with_suffix(".err").open("ab")
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=self._errors)
         self.pid = self._process.pid
@@ -33,9 +33,13 @@ class WorkerProcess:
             self._process.stdin.close()
         self._errors.close()
 
-    def end(self, timeout: float = 10.0) -> int:
+    def end(self, timeout: float = 30.0) -> int:
         """Ask it to drain, and give its exit code."""
         self.signal(signal.SIGTERM)
+        return self.ended(timeout)
+
+    def ended(self, timeout: float = 30.0) -> int:
+        """Wait for its end, and give its exit code."""
         try:
             return self._process.wait(timeout)
         finally:

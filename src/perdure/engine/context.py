@@ -12,13 +12,12 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
 
 from perdure.base.codec import decode, digest, encode
 from perdure.base.duration import Duration, job_seconds
-from perdure.base.errors import StepTimeout
 from perdure.engine.operation import Operation
 from perdure.engine.run import Run
 from perdure.engine.step import StepOperation, skipped_or_done
 from perdure.engine.submission import child_job
 from perdure.engine.verdict import Unwound
-from perdure.engine.waits import Child, Receive, Sleep, child_failed
+from perdure.engine.waits import Child, Receive, Sleep, child_failed, no_message
 from perdure.jobs.definition import JobDefinition, Step
 from perdure.jobs.model import Entry, EntryKind
 from perdure.jobs.state import StepState
@@ -160,7 +159,7 @@ class JobContext:
         if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
             operation.settle(None if entry.output is None else decode(entry.output, kind))
         elif entry.state is StepState.FAILED:
-            operation.settle(None, StepTimeout(f"no message {topic!r} came in time"))
+            operation.settle(None, no_message(entry))
         return operation
 
     def child(

@@ -5,9 +5,12 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from perdure.base.errors import IllegalTransition, JobError, JobNotFound
 from perdure.engine.context import JobContext
 from perdure.engine.run import Run
+from perdure.engine.undo import look_back, on_cancel, undo
 from perdure.engine.verdict import (
     Cancelled,
     Completed,
@@ -17,9 +20,12 @@ from perdure.engine.verdict import (
     Parked,
     Paused,
     Suspended,
+    Undoing,
+    Undone,
     Unwound,
     Verdict,
 )
+from perdure.jobs.deeds import Deeds
 from perdure.jobs.failure import failure_of
 from perdure.jobs.model import Claim, Command, Event, JobChange
 from perdure.jobs.plan import Plan
@@ -55,7 +61,8 @@ async def finish(run: Run, verdict: Verdict) -> None:
         return
     # If the lease is lost at the last moment, its new owner goes on.
     with contextlib.suppress(Unwound):
-        await conclude(run, verdict)
+        verdict, deeds = await look_back(run, verdict)
+        await conclude(run, verdict, deeds)
 
 
 def _forsake(run: Run) -> None:
@@ -74,10 +81,12 @@ async def _finish_without_code(run: Run) -> None:
 
 async def judge(run: Run) -> Verdict:
     """Run the job, unless it must not be run."""
-    if run.job.request == "cancel":
-        return Cancelled()
     if run.job.request == "pause":
         return Paused()
+    if run.job.state is JobState.COMPENSATING:
+        return await undo(run)
+    if run.job.request == "cancel" and on_cancel(run) != "finish":
+        return Cancelled()
     if run.job.claims > _most_claims(run):
         return Parked(failure_of(JobError(_crashes(run.job.claims))))
     verdict = await run.play(_code)
@@ -144,15 +153,20 @@ async def _command(asked: Command, store: Store) -> None:
     await store.command(asked)
 
 
-async def conclude(run: Run, verdict: Verdict) -> None:
+async def conclude(run: Run, verdict: Verdict, deeds: Deeds | None = None) -> None:
     """Write how a run ended."""
-    if isinstance(verdict, Cancelled | Failed):
+    if isinstance(verdict, Cancelled | Failed | Undoing):
         await _cancel_children(run)
     change = change_for(verdict, run.now())
+    if run.job.state is JobState.COMPENSATING and not isinstance(verdict, Undone | Parked):
+        change = replace(change, error=run.job.error)
+        if change.state is JobState.WAITING:  # it is undone, also while it waits
+            change = replace(change, state=JobState.COMPENSATING)
     told = {"error": _summary(verdict)} if isinstance(verdict, Failed | Parked) else {}
     event = Event(type=f"job.{change.state.lower()}", data=told, actor=run.node.owner)
     quiet = isinstance(verdict, Suspended | Drained)
-    await run.write(job=change, events=() if quiet else (event,))
+    entries = verdict.entries if isinstance(verdict, Undoing) else ()
+    await run.write(*entries, job=change, events=() if quiet else (event,), deeds=deeds)
 
 
 def change_for(verdict: Verdict, now: float) -> JobChange:
@@ -167,6 +181,8 @@ def change_for(verdict: Verdict, now: float) -> JobChange:
             return JobChange(state=JobState.ATTENTION, error=error, wait=wait, release=True)
         case Cancelled():
             return JobChange(state=JobState.CANCELLED, clear_request=True)
+        case Undone(state, error):
+            return JobChange(state=state, error=error)
         case _:
             return _released(verdict, now)
 
@@ -178,6 +194,9 @@ def _released(verdict: Verdict, now: float) -> JobChange:
             return JobChange(state=JobState.WAITING, due_at=due_at, wait=wait, release=True)
         case Paused():
             return JobChange(state=JobState.PAUSED, release=True, clear_request=True)
+        case Undoing(_, error):
+            begun = JobChange(state=JobState.COMPENSATING, error=error, due_at=now, release=True)
+            return replace(begun, clear_request=True)
         case _:  # drained: at once, elsewhere
             return JobChange(state=JobState.WAITING, due_at=now, release=True)
 

@@ -143,12 +143,18 @@ class Node:
     def _hear(self, run: Run, news: News) -> None:
         match news.request:
             case "cancel":
-                run.end(Cancelled())
+                if not self._finishes(run):
+                    run.end(Cancelled())
             case "pause":
                 run.end(Paused())
             case _:
                 run.unpause()
                 give_birth(self.runtime, run.process, _read_news, (run, news.news), PLAIN)
+
+    def _finishes(self, run: Run) -> bool:
+        """Tell whether a job comes to its own end although somebody has cancelled it."""
+        definition = self.registry.jobs.get(run.job.name)
+        return definition is not None and definition.on_cancel == "finish"
 
     # Leases
 

@@ -122,6 +122,7 @@ class StepOperation(Operation[R]):
     def _succeeded(self, output: bytes) -> None:
         """Let the result be written. Nobody waits for that: this process has done its work."""
         self.unrecorded = False  # from here on the record of its start would be a step back
+        self.ends(StepState.SUCCEEDED)
         self.entry = self._entry(StepState.SUCCEEDED, output=output)
         self.committing = True
         self.run.write_soon(self.entry, self._written)
@@ -142,6 +143,9 @@ class StepOperation(Operation[R]):
         """Insist, as long as the lease lets us: the step is done, and must not be done again."""
         await self.run.write(self.entry)
         self.settle(self.step.unpack_result(cast("bytes", self.entry.output)))
+
+    def ends(self, state: StepState) -> None:
+        """Let something else be written together with the end of the step."""
 
     def attempted(self) -> None:
         """Take note that the process of the attempt has come to its end."""
@@ -168,6 +172,7 @@ class StepOperation(Operation[R]):
             again = self._entry(StepState.PENDING, error=failure.pack(), wake_at=wake_at)
             await self._restart(again, self._event("step.retried", failure))
             return
+        self.ends(StepState.FAILED)
         failed = self.entry = self._entry(StepState.FAILED, error=failure.pack())
         await self.run.write(failed, events=(self._event("step.failed", failure),))
         told = failure.as_error(self.entry.id)
@@ -196,6 +201,7 @@ class StepOperation(Operation[R]):
         self.attempt -= 1
         so_far = self._entry(
             StepState.PENDING,
+            output=self.step.pack_result(partial.output),  # for a compensation, if it never ends
             checkpoint=checkpoint,
             checkpoint_no=self.entry.checkpoint_no + 1,
         )
@@ -280,6 +286,8 @@ class StepOperation(Operation[R]):
             return
         if not self._interrupted:
             self._interrupted = True
+            if self.unrecorded:  # what it may have done must be known
+                self.run.buffer.setdefault(self.entry.seq, self.running_entry())
             process.tie().at_death(partial(self._gone, process))
         if self.context is not None:
             self.context.cancelled.set()

@@ -10,6 +10,7 @@ from perdure.base.errors import DefinitionError, Permanent
 from perdure.engine.effects import Call, EffectOptions, Effects
 from perdure.engine.leaving import AtSafePoint
 from perdure.engine.verdict import Unwound
+from perdure.jobs.effect import Effect
 from perdure.jobs.failure import Failure
 from perdure.jobs.item import Cadence, Cursor, ItemPolicy, ItemReport, OnError, Verdict, key_of
 
@@ -71,6 +72,11 @@ class StepContext:
         if self._cancelled is None:
             self._cancelled = asyncio.Event()
         return self._cancelled
+
+    @property
+    def undone(self) -> Effect | None:
+        """In a step that undoes an effect: that effect, with its key, in case its result is None."""
+        return getattr(self._operation, "undone", None)
 
     # Effects
 

@@ -3,6 +3,8 @@
 from msgspec import Struct
 
 from perdure.jobs.failure import Failure
+from perdure.jobs.model import Entry
+from perdure.jobs.state import JobState
 
 
 class Completed(Struct, frozen=True):
@@ -43,11 +45,27 @@ class Parked(Struct, frozen=True):
     wait: bytes | None = None
 
 
+class Undoing(Struct, frozen=True):
+    """It failed, or was cancelled, and what it did is undone first: this is the list."""
+
+    entries: tuple[Entry, ...]
+    error: bytes | None
+
+
+class Undone(Struct, frozen=True):
+    """What could be undone is undone."""
+
+    state: JobState
+    error: bytes | None
+
+
 class Lost(Struct, frozen=True):
     """Another worker owns the job now: nothing more may be written."""
 
 
-Verdict = Completed | Failed | Suspended | Paused | Cancelled | Drained | Parked | Lost
+Verdict = (
+    Completed | Failed | Suspended | Paused | Cancelled | Drained | Parked | Undoing | Undone | Lost
+)
 
 
 class Unwound(BaseException):

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from perdure.base.codec import decode, encode
-from perdure.base.errors import IllegalTransition, JobFailed, StepTimeout
+from perdure.base.errors import Drift, IllegalTransition, JobFailed, StepTimeout, WrongType
 from perdure.engine.operation import Operation
 from perdure.engine.run import Run
 from perdure.jobs.definition import JobDefinition
@@ -54,6 +54,11 @@ class Receive(Operation[Any]):
         super().__init__(run, entry, recorded=recorded)
         self._kind = kind
 
+    @property
+    def topic(self) -> str:
+        """What the message must be about."""
+        return self.entry.name.removeprefix("receive:")
+
     def start(self) -> None:
         if not self._take():
             if not self.recorded:
@@ -69,8 +74,7 @@ class Receive(Operation[Any]):
             self.run.work(self, self._too_late)
 
     def _take(self) -> bool:
-        topic = self.entry.name.removeprefix("receive:")
-        message = next((one for one in self.run.messages if one.topic == topic), None)
+        message = next((one for one in self.run.messages if one.topic == self.topic), None)
         if message is None:
             return False
         # Nobody else gets it, whenever the write is done.
@@ -80,26 +84,35 @@ class Receive(Operation[Any]):
         return True
 
     async def _received(self, number: int, payload: bytes) -> None:
+        try:
+            value = decode(payload, self._kind)
+        except Drift as misfit:  # taken all the same: else it would be the first one for ever
+            told = WrongType(
+                f"message {self.topic!r} is not of the type that was asked for: {misfit}"
+            )
+            await self._give_up(told, taken=(number,))
+            return
         done = replace(
             self.entry, state=StepState.SUCCEEDED, output=payload, ended_at=self.run.now()
         )
         await self.run.write(done, taken=(number,))
-        self.settle(decode(payload, self._kind))
+        self.settle(value)
 
     async def _too_late(self) -> None:
-        topic = self.entry.name.removeprefix("receive:")
-        error = StepTimeout(f"no message {topic!r} came in time")
+        await self._give_up(StepTimeout(f"no message {self.topic!r} came in time"))
+
+    async def _give_up(self, error: Exception, taken: tuple[int, ...] = ()) -> None:
         failed = replace(
             self.entry,
             state=StepState.FAILED,
             error=failure_of(error).pack(),
             ended_at=self.run.now(),
         )
-        await self.run.write(failed)
+        await self.run.write(failed, taken=taken)
         self.settle(None, error)
 
     def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "topic": self.entry.name.removeprefix("receive:")}
+        return {**super().describe(), "topic": self.topic}
 
 
 class Child(Operation[R]):
@@ -191,3 +204,10 @@ def child_failed(job_id: str, entry: Entry) -> JobFailed:
     state = "FAILED" if entry.output is None else decode(entry.output, str)
     why = "no reason is known" if entry.error is None else Failure.unpack(entry.error).summary()
     return JobFailed(job_id, state, why)
+
+
+def no_message(entry: Entry) -> Exception:
+    """Say again why a wait for a message failed."""
+    failure = Failure.unpack(entry.error or b"")
+    kind = WrongType if failure.type.endswith("WrongType") else StepTimeout
+    return kind(failure.message)

@@ -16,6 +16,7 @@ from perdure.jobs.option import (
     JobOptions,
     OnCancel,
     OnOutage,
+    OnUndoFailure,
     StepOptions,
     check_choice,
     check_function,
@@ -36,6 +37,7 @@ MAX_CLAIMS = 5  # a job that crashes its worker must not go round for ever
 
 _ON_CANCEL = ("abandon", "compensate", "finish")
 _ON_OUTAGE = ("park", "fail")
+_ON_UNDO_FAILURE = ("stop", "continue")
 
 
 class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=True):
@@ -156,6 +158,8 @@ class JobDefinition(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, 
             or lets the job come to its end.
         on_outage: Whether a job that failed since another system is down is parked for a person,
             who resumes it where it stood, or fails, and is undone.
+        on_undo_failure: Whether the undo stops for a person where something cannot be undone,
+            or continues with the rest.
         max_claims: Claims in a row without progress after which a job is parked.
         description: What it does, for people.
     """
@@ -171,6 +175,7 @@ class JobDefinition(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, 
     timeout: float | None = None
     on_cancel: OnCancel = "abandon"
     on_outage: OnOutage = "park"
+    on_undo_failure: OnUndoFailure = "stop"
     max_claims: int = MAX_CLAIMS
     description: str = ""
 
@@ -269,6 +274,11 @@ def job_of(fn: Callable[..., Any], **options: Unpack[JobOptions]) -> JobDefiniti
         ),
         on_outage=check_choice(
             options.get("on_outage", "park"), _ON_OUTAGE, f"on_outage of {what}"
+        ),
+        on_undo_failure=check_choice(
+            options.get("on_undo_failure", "stop"),
+            _ON_UNDO_FAILURE,
+            f"on_undo_failure of {what}",
         ),
         max_claims=options.get("max_claims", MAX_CLAIMS),
         description=description_of(options.get("description"), fn),

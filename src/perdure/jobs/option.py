@@ -11,6 +11,7 @@ from perdure.base.errors import DefinitionError
 Isolation: TypeAlias = Literal["inline", "thread", "process"]
 OnCancel: TypeAlias = Literal["abandon", "compensate", "finish"]
 OnOutage: TypeAlias = Literal["park", "fail"]
+OnUndoFailure: TypeAlias = Literal["stop", "continue"]
 
 LONGEST_NAME = 200
 
@@ -46,6 +47,7 @@ class JobOptions(TypedDict, total=False):
     timeout: Duration
     on_cancel: OnCancel
     on_outage: OnOutage
+    on_undo_failure: OnUndoFailure
     max_claims: int
     description: str
 

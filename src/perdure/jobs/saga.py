@@ -10,7 +10,7 @@ the job can only go forward, with the help of a person.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 
@@ -18,10 +18,10 @@ from perdure.base.errors import UnknownName
 from perdure.jobs.definition import Step
 from perdure.jobs.effect import OPEN, Effect, EffectState
 from perdure.jobs.model import Entry, EntryKind
+from perdure.jobs.option import OnUndoFailure
 from perdure.jobs.state import StepState
 
 FindStep: TypeAlias = Callable[[str], Step[..., Any]]  # raises UnknownName
-OnUndoFailure: TypeAlias = Literal["stop", "continue"]
 
 _HAPPENED: Final = frozenset({EffectState.DONE, *OPEN})
 _UNDONE: Final = frozenset({StepState.SUCCEEDED, StepState.SKIPPED})

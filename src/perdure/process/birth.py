@@ -64,7 +64,10 @@ def give_birth(
     runtime.processes[child.pid] = child
     if options is not PLAIN:
         relate(runtime, parent, child, options)
-    child.start()
+    scheduler = child.scheduler
+    scheduler.ready.append(child)
+    if not scheduler.awake:
+        scheduler.rouse()
     if telemetry.has_handlers(SPAWN_EVENT):
         tell_of_birth(child)
     return child
@@ -105,7 +108,8 @@ def make_coroutine(function: Function, args: tuple[Any, ...]) -> Coroutine[Any, 
     Raises:
         SpawnError: It is no coroutine function, or does not take these arguments.
     """
-    if not is_plain(function):
+    # As `is_plain`, without the call.
+    if type(function) is not FunctionType or not function.__code__.co_flags & CO_COROUTINE:
         check_function(function)
     try:
         coro = function(*args)

@@ -42,7 +42,10 @@ def finish(process: "Process", value: object, error: BaseException | None) -> No
     """Begin the end: the coroutine has finished."""
     process.state = ENDING
     if process.outcome is None:
-        _judge(process, value, error)
+        if error is None:
+            process.outcome = ExitResult(value)
+        else:
+            _judge(process, error)
     bonds = process.bonds
     if bonds is not None and bonds.tasks:
         cancel_tasks(bonds)
@@ -53,11 +56,9 @@ def finish(process: "Process", value: object, error: BaseException | None) -> No
         _settle(process)
 
 
-def _judge(process: "Process", value: object, error: BaseException | None) -> None:
+def _judge(process: "Process", error: BaseException) -> None:
     """Decide how it ended, since nobody had before its code did."""
-    if error is None:
-        process.outcome = ExitResult(value)
-    elif isinstance(error, Upgrade):
+    if isinstance(error, Upgrade):
         process.tie().upgrade = error
     else:
         process.outcome = ExitResult(None, reason_of(error))

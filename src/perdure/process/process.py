@@ -102,7 +102,10 @@ class Process(Mailbox):
         else:
             self.pause_for(yielded)
             return
-        self.end_by(error)
+        if isinstance(error, StopIteration):  # it returned
+            finish(self, error.value, None)
+        else:
+            finish(self, None, error)
         error = None  # its traceback knows this frame: without this, a cycle for each death
 
     def pause_for(self, yielded: object) -> None:
@@ -113,13 +116,6 @@ class Process(Mailbox):
                 self.wake()
         else:  # it waits for asyncio
             self.wait_for(yielded)
-
-    def end_by(self, raised: BaseException) -> None:
-        """End, by what came out of the coroutine; by a StopIteration it returns."""
-        if isinstance(raised, StopIteration):
-            finish(self, raised.value, None)
-        else:
-            finish(self, None, raised)
 
     def start(self) -> None:
         """Stand in the queue for the first step."""

@@ -12,6 +12,7 @@ from threading import get_ident
 from typing import Any
 
 from perdure.base.settings import Settings
+from perdure.process.death import finish
 from perdure.process.tasklike import PARKED, READY, RUNNING, RUNNING_TASKS
 from perdure.process.waiter import PARK
 
@@ -147,6 +148,10 @@ class Scheduler:
                 else:
                     process.pause_for(yielded)
                 continue
-            process.end_by(error)  # out of the handler, so that its error is nobody's context
+            # Out of the handler, so that its error is nobody's context.
+            if type(error) is StopIteration:  # it returned
+                finish(process, error.value, None)
+            else:
+                finish(process, None, error)
             error = None  # its traceback knows this frame: without this, a cycle for each death
         return True

@@ -157,6 +157,13 @@ class DurableStore(DeedVerbs):
     async def schedules(self) -> list[Schedule]:
         return await self._ask(small.schedules)
 
+    async def delete_schedule(self, name: str) -> bool:
+        return await self._change(partial(small.delete_schedule, name=name))
+
+    async def pause_schedule(self, name: str, next_at: float | None, *, paused: bool) -> bool:
+        call = partial(small.pause_schedule, name=name, next_at=next_at, paused=paused)
+        return await self._change(call)
+
     async def fire(
         self, name: str, expected: float, next_at: float | None, jobs: Sequence[NewJob]
     ) -> bool:

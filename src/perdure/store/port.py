@@ -160,6 +160,14 @@ class Store(DeedStore, Protocol):
 
     async def schedules(self) -> list[Schedule]: ...
 
+    async def delete_schedule(self, name: str) -> bool:
+        """Forget a schedule; False if there is none."""
+        ...
+
+    async def pause_schedule(self, name: str, next_at: float | None, *, paused: bool) -> bool:
+        """Let a schedule rest, or go on from a time; False if there is none."""
+        ...
+
     async def fire(
         self, name: str, expected: float, next_at: float | None, jobs: Sequence[NewJob]
     ) -> bool:

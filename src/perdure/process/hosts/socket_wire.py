@@ -65,6 +65,7 @@ class SocketWire:
         self._flushed = 0.0  # when there was the last one
         self._items: list[Any] = []  # packed, and not in a frame yet
         self._unsent = bytearray()
+        self._behind = 0  # signals in what is unsent
         self._received: bytes | bytearray = b""
         self._early: deque[Any] = deque()  # came while an answer was waited for
         sock.setblocking(False)
@@ -93,10 +94,11 @@ class SocketWire:
 
     def offer(self, signal: signals.Signal) -> None:
         """Send a signal, if not too many wait already."""
-        if len(self._items) >= self._limit:
+        if len(self._items) + self._behind >= self._limit or len(self._unsent) > _UNSENT_BYTES:
             self.flush()
-        if len(self._unsent) > _UNSENT_BYTES:
-            raise HostBusy(self.label, len(self._items) + len(self._unsent))
+            waiting = len(self._items) + self._behind
+            if waiting >= self._limit or len(self._unsent) > _UNSENT_BYTES:
+                raise HostBusy(self.label, waiting)
         self.post(signal)
 
     def step(self) -> None:
@@ -117,6 +119,8 @@ class SocketWire:
                 self._unsent += data
             else:
                 self._write(data)
+            if self._unsent:
+                self._behind += len(batch)
 
     def _write(self, data: bytes | bytearray) -> None:
         """Send, and keep what the other end does not take yet."""
@@ -135,6 +139,8 @@ class SocketWire:
         self._loop.remove_writer(self._sock.fileno())
         data, self._unsent = self._unsent, bytearray()
         self._write(data)
+        if not self._unsent:
+            self._behind = 0
 
     def force(self, stand_in: StandIn, detail: object) -> None:
         """End a process that a kill did not end; its worker knows how."""

@@ -12,3 +12,9 @@ SELECT name, cron, job, timezone, catch_up, paused, next_at, last_at FROM schedu
 -- name: fire
 UPDATE schedule SET next_at = :next_at, last_at = :expected
 WHERE name = :name AND next_at = :expected AND paused = 0
+
+-- name: delete_schedule
+DELETE FROM schedule WHERE name = :name
+
+-- name: pause_schedule
+UPDATE schedule SET paused = :paused, next_at = :next_at WHERE name = :name

@@ -18,6 +18,16 @@ def schedules(session: Session) -> list[Schedule]:
     return [row.schedule(each) for each in session.all("schedules")]
 
 
+def delete_schedule(session: Session, name: str) -> bool:
+    """Forget a schedule; tell whether there was one."""
+    return bool(session.run("delete_schedule", name=name))
+
+
+def pause_schedule(session: Session, name: str, next_at: float | None, *, paused: bool) -> bool:
+    """Let a schedule rest, or go on from a time; tell whether there is one."""
+    return bool(session.run("pause_schedule", name=name, paused=int(paused), next_at=next_at))
+
+
 def fire(
     session: Session, name: str, expected: float, next_at: float | None, jobs: Sequence[NewJob]
 ) -> bool:

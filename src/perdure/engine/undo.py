@@ -1,0 +1,346 @@
+"""Undoing what a job did: the list is stored first, then done as durable steps, one by one."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perdure.base.backoff import Retry
+from perdure.base.codec import Codec, decode, encode
+from perdure.base.errors import Drift, JobError, StepFailed
+from perdure.engine.parking import alerts
+from perdure.engine.run import Run
+from perdure.engine.step import StepOperation
+from perdure.engine.verdict import (
+    Cancelled,
+    Completed,
+    Failed,
+    Parked,
+    Undoing,
+    Undone,
+    Verdict,
+)
+from perdure.jobs.deeds import Deeds
+from perdure.jobs.definition import Step
+from perdure.jobs.effect import Effect, EffectState
+from perdure.jobs.failure import Failure, failure_of
+from perdure.jobs.model import Entry, EntryKind
+from perdure.jobs.option import OnCancel
+from perdure.jobs.outbox import NoticeKind
+from perdure.jobs.saga import (
+    LEFT_UNDONE,
+    Do,
+    Forward,
+    OnUndoFailure,
+    Stopped,
+    Undo,
+    next_undo,
+    undo_list,
+)
+from perdure.jobs.state import JobState, StepState
+
+# To undo is worth more patience than to do.
+RETRY: Final = Retry(attempts=20, first="1s", factor=2, most="5m", jitter=0.2)
+
+_ANYTHING: Final = Codec[Any](Any, "the result of an undo")
+_LEFT: Final = encode(LEFT_UNDONE)
+_INTERRUPTED: Final = failure_of(JobError("it was interrupted: the job has ended")).pack()
+
+_S = StepState
+_BEGUN: Final = frozenset({_S.RUNNING, _S.PENDING})
+
+
+class Reason(Struct, frozen=True):
+    """Why a job is undone, and so what it becomes; kept as the first entry of the list."""
+
+    ends: Literal["COMPENSATED", "CANCELLED"]
+    error: str | None = None  # a packed `Failure`
+
+
+def on_cancel(run: Run) -> OnCancel:
+    """Tell what a cancel does with what the job did."""
+    definition = None if run.job.plan else run.node.registry.jobs.get(run.job.name)
+    return "abandon" if definition is None else definition.on_cancel
+
+
+# Looking back
+
+
+async def look_back(run: Run, verdict: Verdict) -> tuple[Verdict, Deeds | None]:
+    """Decide whether a job that would end now must first be undone, and what is left to write."""
+    if not isinstance(verdict, Failed | Cancelled):
+        return verdict, None
+    await run.flush()
+    job_id = run.job.id
+    ledger = await run.ask(lambda store: store.effects(job_id))
+    lines = tuple(
+        line.to(EffectState.IN_DOUBT, run.now())
+        for line in ledger
+        if line.state is EffectState.INTENT
+    )
+    notices = tuple(
+        notice
+        for line in lines
+        for notice in alerts(run, NoticeKind.IN_DOUBT, line.key, f"{line.kind} to {line.target}")
+    )
+    deeds = Deeds(effects=lines, notices=notices, withdraws=True)
+    if isinstance(verdict, Cancelled) and on_cancel(run) != "compensate":
+        return verdict, deeds
+    return await _way_back(run, verdict, ledger), deeds
+
+
+async def _way_back(run: Run, verdict: Failed | Cancelled, ledger: Sequence[Effect]) -> Verdict:
+    job_id = run.job.id
+    journal = await run.ask(lambda store: store.journal(job_id))
+    undos = undo_list(journal, ledger, run.node.registry.find_step)
+    if isinstance(undos, Forward):
+        return _forward(verdict, undos)
+    if not undos:
+        return verdict
+    error = verdict.failure.pack().decode() if isinstance(verdict, Failed) else None
+    reason = Reason("CANCELLED" if error is None else "COMPENSATED", error)
+    return Undoing(_entries(journal, undos, reason, run.now()), _packed(error))
+
+
+def _forward(verdict: Failed | Cancelled, forward: Forward) -> Parked:
+    what = verdict.failure.summary() if isinstance(verdict, Failed) else "it was cancelled"
+    text = f"{forward.pivot} is passed, so nothing is undone and the job can only go on: {what}"
+    return Parked(failure_of(JobError(text)))
+
+
+def _entries(
+    journal: Sequence[Entry], undos: Sequence[Undo], reason: Reason, now: float
+) -> tuple[Entry, ...]:
+    """Make the entries of the list, and end the steps that were interrupted."""
+    last = max(entry.seq for entry in journal)
+    first = Entry(
+        seq=last + 1,
+        id="undo",
+        kind=EntryKind.UNDO,
+        name="undo",
+        state=_S.SUCCEEDED,
+        output=msgspec.json.encode(reason),
+        started_at=now,
+        ended_at=now,
+    )
+    listed = [
+        Entry(
+            seq=last + 2 + place,
+            id=undo.id,
+            kind=EntryKind.UNDO,
+            name=undo.id.partition("#")[0],
+            state=_S.PENDING,
+            input=msgspec.json.encode(undo),
+        )
+        for place, undo in enumerate(undos)
+    ]
+    wanted = {undo.step for undo in undos}
+    interrupted = [
+        replace(entry, state=_S.FAILED, error=entry.error or _INTERRUPTED, ended_at=now)
+        for entry in journal
+        if entry.id in wanted and entry.state in _BEGUN
+    ]
+    return (*interrupted, first, *listed)
+
+
+# Going back
+
+
+async def undo(run: Run) -> Verdict:
+    """Go on with the undo of a job."""
+    job_id = run.job.id
+    ledger = await run.ask(lambda store: store.effects(job_id))
+    journal = await run.ask(lambda store: store.journal(job_id))
+    listed = [entry for entry in journal if entry.kind is EntryKind.UNDO]
+    if not listed:  # a person asked for it
+        return await _begun_by_hand(run, ledger)
+    # Nothing of the code is replayed, and no deadline ends an undo.
+    run.journal.unvisited.clear()
+    run.job = replace(run.job, deadline_at=None)
+    saga = Saga(run, journal, ledger)
+    verdict = await run.play(saga.play)
+    if isinstance(verdict, Completed):
+        return saga.outcome()
+    return Parked(verdict.failure) if isinstance(verdict, Failed) else verdict
+
+
+async def _begun_by_hand(run: Run, ledger: Sequence[Effect]) -> Verdict:
+    failure = _failure(run.job.error) or failure_of(JobError("a person asked to undo it"))
+    found = await _way_back(run, Failed(failure), ledger)
+    return Undone(JobState.COMPENSATED, run.job.error) if isinstance(found, Failed) else found
+
+
+class Saga:
+    """The list of one job, as it is worked through."""
+
+    def __init__(self, run: Run, journal: Sequence[Entry], ledger: Sequence[Effect]) -> None:
+        self._run = run
+        self._steps = {entry.id: entry for entry in journal if entry.kind is EntryKind.STEP}
+        self._ledger = {line.no: line for line in ledger}
+        first, *listed = [entry for entry in journal if entry.kind is EntryKind.UNDO]
+        self._reason = decode(first.output or b"", Reason)
+        self._entries = {entry.id: entry for entry in listed}
+        self._undos = [decode(entry.input or b"", Undo) for entry in listed]
+
+    def outcome(self) -> Undone:
+        """Tell what the job becomes when nothing is left to do."""
+        error = _packed(self._reason.error)
+        states = self.states().items()
+        left = [id for id, state in states if state is _S.FAILED or self._is_left(id)]
+        if left:
+            text = f"{', '.join(left)} could not be undone"
+            return Undone(JobState.FAILED, error or failure_of(JobError(text)).pack())
+        return Undone(JobState(self._reason.ends), error)
+
+    def states(self) -> dict[str, StepState]:
+        """Give what became of each undo."""
+        return {id: entry.state for id, entry in self._entries.items()}
+
+    async def play(self, run: Run) -> bytes:
+        """Undo one thing after the other."""
+        await self._mark_by_hand()
+        while True:
+            match next_undo(self._undos, self.states(), self._on_failure()):
+                case Do(wanted):
+                    await self._do(run, wanted)
+                case Stopped(failed):
+                    await self._stop(run, failed)
+                case _:
+                    return b"null"
+
+    async def _do(self, run: Run, wanted: Undo) -> None:
+        step, undone = self._step(wanted)
+        entry = self._entries[wanted.id]
+        run.visit(entry.id, EntryKind.UNDO, None)
+        operation = UndoOperation(run, entry, step, ((), {}), recorded=True)
+        operation.undone, operation.ended = undone, partial(self._ended, wanted)
+        await self._mark(self._steps[wanted.step], _S.COMPENSATING)
+        try:
+            await operation
+        except StepFailed:
+            pass  # the list says what comes next
+        self._entries[wanted.id] = operation.entry
+
+    async def _stop(self, run: Run, failed: Undo) -> None:
+        error = self._entries[failed.id].error
+        failure = _failure(error) or failure_of(JobError("nobody knows why"))
+        text = f"{failed.id} could not be undone: {failure.summary()}"
+        notices = alerts(run, NoticeKind.UNDO_FAILED, failed.id, text)
+        await run.write(deeds=Deeds(notices=notices))
+        choices = ["retry", "skip", "leave_undone"]
+        wait = encode([{"kind": "undo", "id": failed.id, "choices": choices}])
+        run.stop(Parked(failure_of(JobError(text)), wait))
+        raise JobError(text)
+
+    def _step(self, wanted: Undo) -> tuple[Step[..., Any], Effect | None]:
+        """Make a step of what undoes a thing."""
+        find = self._run.node.registry.find_step
+        entry = self._steps[wanted.step]
+        if wanted.effect is not None:
+            line = self._ledger[wanted.effect]
+            assert line.undo is not None
+            step = find(line.undo.step)
+            result = None if line.result is None else decode(line.result, Any)
+            given = decode(line.undo.given, dict[str, Any])
+            call = partial(step.fn, **given)
+            return _step_for(wanted, step, partial(_with_result, call, result)), line
+        step = find(entry.name)
+        if step.undo is None:
+            raise Drift(f"{entry.name} has no compensation any more, and {wanted.id} needs it")
+        args, kwargs = step.unpack(entry.input or b"{}")
+        output = None if entry.output is None else step.unpack_result(entry.output)
+        undo = step.undo
+        made = replace(
+            step,
+            is_async=undo.is_async,
+            retry=undo.retry,
+            timeout=undo.timeout,
+        )
+        return _step_for(wanted, made, lambda ctx: undo(ctx, args, kwargs, output)), None
+
+    # The steps that are undone
+
+    def _ended(self, wanted: Undo, state: StepState) -> None:
+        """Let the step change together with its undo."""
+        self._entries[wanted.id] = replace(self._entries[wanted.id], state=state)
+        entry = self._steps[wanted.step]
+        if state is _S.FAILED:
+            self._note(entry, _S.COMPENSATION_FAILED)
+        elif self._is_undone(entry):
+            self._note(entry, _S.COMPENSATED)
+
+    def _is_undone(self, entry: Entry) -> bool:
+        mine = [undo.id for undo in self._undos if undo.step == entry.id]
+        states = self.states()
+        return all(
+            states[id] in (_S.SUCCEEDED, _S.SKIPPED) and not self._is_left(id) for id in mine
+        )
+
+    def _is_left(self, id: str) -> bool:
+        entry = self._entries[id]
+        return entry.state is _S.SKIPPED and entry.output == _LEFT
+
+    def _note(self, entry: Entry, state: StepState) -> None:
+        self._steps[entry.id] = changed = replace(entry, state=state)
+        self._run.buffer[entry.seq] = changed
+
+    async def _mark(self, entry: Entry, state: StepState) -> None:
+        if entry.state is not state:
+            self._note(entry, state)
+            await self._run.flush()
+
+    async def _mark_by_hand(self) -> None:
+        """Note what people have done since: an undo that is marked as done."""
+        for entry in tuple(self._steps.values()):
+            if entry.state is _S.COMPENSATION_FAILED and self._is_undone(entry):
+                self._note(entry, _S.COMPENSATED)
+        await self._run.flush()
+
+    def _on_failure(self) -> OnUndoFailure:
+        job = self._run.job
+        definition = None if job.plan else self._run.node.registry.jobs.get(job.name)
+        return "stop" if definition is None else definition.on_undo_failure
+
+
+class UndoOperation(StepOperation[Any]):
+    """An undo: a step whose end is also that of the step that it undoes."""
+
+    __slots__ = ("ended", "undone")
+
+    def ends(self, state: StepState) -> None:
+        self.ended(state)
+
+
+def _step_for(wanted: Undo, step: Step[..., Any], call: Any) -> Step[..., Any]:
+    """Make the step that runs an undo: it passes the gates that its like passes."""
+
+    async def awaited(ctx: Any) -> Any:
+        return await call(ctx)
+
+    def called(ctx: Any) -> Any:
+        return call(ctx)
+
+    return replace(
+        step,
+        name=wanted.id,
+        fn=awaited if step.is_async else called,
+        result=_ANYTHING,
+        retry=step.retry or RETRY,
+        isolation="inline" if step.is_async else "thread",
+        undo=None,
+    )
+
+
+def _with_result(call: Any, result: Any, ctx: Any) -> Any:
+    return call(ctx, result)
+
+
+def _failure(error: bytes | None) -> Failure | None:
+    return None if error is None else Failure.unpack(error)
+
+
+def _packed(error: str | None) -> bytes | None:
+    return None if error is None else error.encode()

@@ -1,0 +1,74 @@
+"""A worker whose steps do what they should not: for tests with real processes.
+
+`python -m tests.programmes.faulty URL LOG`
+"""
+
+import asyncio
+import os
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import perdure
+from perdure.app import App
+from perdure.engine.context import JobContext
+from perdure.engine.step_context import StepContext
+from tests.programmes.migration import SETTINGS
+
+
+def build(url: str, log: Path) -> App:
+    """Make the app; a line of the log tells what runs."""
+    app = App(url, worker=replace(SETTINGS, drain_grace="1s", cancel_grace="200ms"))
+
+    def note(*words: object) -> None:
+        with log.open("a") as file:
+            file.write(" ".join(map(str, words)) + f" {os.getpid()}\n")
+
+    @app.step
+    async def crash(ctx: StepContext) -> None:
+        note("crash", ctx.job_id, ctx.step_id)
+        os._exit(7)
+
+    @app.step
+    async def count(ctx: StepContext, most: int) -> int:
+        for number in range(ctx.previous_checkpoint or 0, most):
+            note("count", ctx.job_id, number)
+            await perdure.sleep("20ms")
+            await ctx.save_checkpoint(number + 1)
+        return most
+
+    @app.step
+    async def stay(ctx: StepContext) -> None:
+        note("stay", ctx.job_id, "begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            note("stay", ctx.job_id, "ended")
+
+    @app.step
+    def sit(ctx: StepContext) -> None:
+        note("sit", ctx.job_id, "begun")
+        threading.Event().wait()
+
+    for step in (crash, stay, sit):
+        _single(app, step)
+
+    @app.job
+    async def counting(ctx: JobContext, most: int) -> int:
+        return await ctx.run(count, most)
+
+    return app
+
+
+def _single(app: App, step: object) -> None:
+    """Make a job of one step, with the step's name and an `s` at its end."""
+
+    async def job(ctx: JobContext) -> None:
+        await ctx.run(step)  # type: ignore[arg-type]
+
+    app.job(name=f"{step.name}s", max_claims=3)(job)  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    build(sys.argv[1], Path(sys.argv[2])).work()
