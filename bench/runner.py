@@ -92,7 +92,9 @@ def run_trial(trial: Trial, time_limit: float) -> float:
     return _figure(run_command(trial.command, time_limit))
 
 
-def run_command(command: Sequence[str], time_limit: float) -> str:
+def run_command(
+    command: Sequence[str], time_limit: float, env: Mapping[str, str] | None = None
+) -> str:
     """Run a command and give its last line.
 
     Raises:
@@ -102,6 +104,7 @@ def run_command(command: Sequence[str], time_limit: float) -> str:
         done = subprocess.run(  # the commands are our own
             command,
             cwd=ROOT,
+            env=env,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -11,7 +11,7 @@ from bench.contenders import Contender, choose
 from bench.durable import report
 from bench.durable.contenders import KNOWN
 from bench.durable.figures import figures
-from bench.durable.place import POSTGRES, STORES, postgres, scratch
+from bench.durable.place import POSTGRES, STORES, environment, postgres, scratch
 from bench.durable.plan import FULL, QUICK, Part, Plan, parts
 from bench.durable.trial import Order
 from bench.outcome import Options, Outcome
@@ -76,7 +76,7 @@ def _keep(results: Results, part: Part, store: str, folder: Path, server: str) -
 
 def _answer(part: Part, store: str, folder: Path, server: str) -> dict[str, float]:
     order = Order(part.contender, part.workload, store, str(folder), server, part.size)
-    line = run_command(order.command(), part.limit)
+    line = run_command(order.command(), part.limit, environment())
     try:
         answer = json.loads(line)
     except ValueError as error:

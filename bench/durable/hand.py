@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.durable.marks import Mark, Marks
-from bench.durable.place import Place
+from bench.durable.place import Place, environment
 from bench.runner import ROOT, TrialFailed
 
 _READY_WITHIN = 30.0
@@ -77,7 +77,12 @@ def working(contender: str, place: Place, marks: Marks) -> Iterator[Worker]:
     with (
         log.open("ab") as file,
         subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file
+            command,
+            cwd=ROOT,
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=file,
         ) as process,
     ):
         try:

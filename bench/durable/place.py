@@ -14,6 +14,7 @@ from bench.runner import ROOT
 SQLITE = "sqlite"
 POSTGRES = "postgres"
 STORES = (SQLITE, POSTGRES)
+_NO_COMPILED_FILES = "PYTHONDONTWRITEBYTECODE"
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,11 @@ def postgres(folder: Path) -> Iterator[str]:
         finally:
             server.stdin.close()  # it ends by that
             server.wait(30)
+
+
+def environment() -> dict[str, str]:
+    """Give the environment of trials and workers: compiled files are kept, as with any user."""
+    return {name: value for name, value in os.environ.items() if name != _NO_COMPILED_FILES}
 
 
 def with_programs_of_postgres() -> dict[str, str]:

@@ -19,18 +19,21 @@ import gc
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 
-from perdure.base.codec import LIMITS, Limits, fingerprint
+from perdure.base.codec import LIMITS, Limits, digest, fingerprint
 from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import JobNotFound, NotInProcess, StoreError
 from perdure.base.settings import Settings
 from perdure.engine.awaiting import Awaiting
+from perdure.engine.deciding import Answer, decide
 from perdure.engine.handle import Handle
+from perdure.engine.hint import RedisHint
 from perdure.engine.node import Node
 from perdure.engine.rules import Rules
 from perdure.engine.schedules import Schedules
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.submission import new_id
 from perdure.engine.worker import working
+from perdure.jobs.approval import Approval, ApprovalState, Person, Verdict
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.model import Job, NewJob, QueueLimit
 from perdure.jobs.plan import Plan
@@ -62,6 +65,7 @@ class App(Registry):
         queues: Mapping[str, QueueLimit] | Iterable[str] = ("default",),
         limits: Limits = LIMITS,
         rules: Rules | None = None,
+        hint: str | None = None,
     ) -> None:
         """Describe the app; nothing is opened yet.
 
@@ -71,11 +75,14 @@ class App(Registry):
             queues: The queues that its workers serve, with limits if there are any.
             limits: The largest payloads.
             rules: What waits for a person, who may decide, and how people are told.
+            hint: The address of a Redis (`redis://…`) by which the workers of a large fleet take
+                turns to claim. It is never needed, and nothing depends on what it says.
         """
         super().__init__()
         self.rules = rules or Rules()
         self.url = url
         self.limits = limits
+        self.hint = hint
         self.worker_settings = worker or WorkerSettings()
         self.queues = _limited(queues)
         self._store: Store | None = None
@@ -243,6 +250,54 @@ class App(Registry):
         """What is submitted again and again, by the rules of cron."""
         return Schedules(self.store, self.new_job)
 
+    # People
+
+    async def approvals(
+        self,
+        state: ApprovalState | None = ApprovalState.PENDING,
+        *,
+        tenant: str | None = None,
+        limit: int = 100,
+    ) -> list[Approval]:
+        """Find what people are asked, the newest first; those that are open if nothing is said."""
+        return await (await self.store()).approvals(state, tenant, limit=limit)
+
+    async def decide(
+        self,
+        approval_id: str,
+        verdict: Verdict,
+        *,
+        by: Person | str,
+        reason: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Approval:
+        """Answer a question of a job.
+
+        Args:
+            approval_id: Which one.
+            verdict: "approve" or "reject".
+            by: Who decides: a person, or the id of one whom the app's rules know.
+            reason: For the audit log.
+            arguments: Approve, but with other arguments: all of them, by name.
+
+        Raises:
+            DecisionRefused: The answer does not count; `code` and the text say why.
+            ArgumentError: The arguments do not fit the step.
+        """
+        store = await self.store()
+        return await decide(
+            store,
+            self,
+            self.rules.people,
+            Answer(
+                approval_id=approval_id,
+                verdict=verdict,
+                by=by,
+                reason=reason,
+                arguments=arguments,
+            ),
+        )
+
     # Work
 
     @contextlib.asynccontextmanager
@@ -256,6 +311,8 @@ class App(Registry):
             store = await self.store()
             bounds = settings or self.worker_settings
             node = Node(store, self, bounds, self.queues, self.limits, self.rules)
+            if self.hint is not None:
+                node.hint = RedisHint(self.hint, f"perdure:claims:{digest(self.url)[:16]}")
             self.nodes.append(node)
             try:
                 async with working(node):

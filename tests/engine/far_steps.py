@@ -5,6 +5,7 @@ import ctypes
 import os
 import signal
 import threading
+from pathlib import Path
 
 import perdure
 from perdure import Retry
@@ -16,6 +17,12 @@ steps = Registry()
 
 AGAIN = Retry(attempts=3, first="1ms")
 ONCE = Retry(attempts=1)
+
+
+def note(path: str, text: str) -> None:
+    """Write something down that outlives the process."""
+    with Path(path).open("a") as file:
+        file.write(text)
 
 
 @steps.step(isolation="process")
@@ -40,8 +47,7 @@ def plain(ctx: StepContext, number: int) -> int:
 @steps.step(isolation="process", retry=AGAIN)
 async def resumes(ctx: StepContext, folder: str) -> int:
     for number in range(ctx.previous_checkpoint or 0, 6):
-        with open(f"{folder}/seen", "a") as file:  # noqa: ASYNC230, PTH123
-            file.write(f"{number} ")
+        note(f"{folder}/seen", f"{number} ")
         await ctx.save_checkpoint(number + 1)
         if number == 2 and ctx.attempt == 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -50,7 +56,7 @@ async def resumes(ctx: StepContext, folder: str) -> int:
 
 @steps.step(isolation="process", retry=AGAIN)
 async def goes_through(ctx: StepContext, names: list[str]) -> list[str]:
-    done = []
+    done: list[str] = []
     async for name in ctx.items(names, every=1, on_error="skip"):
         if name == "bad":
             raise ValueError("a bad one")
@@ -94,24 +100,21 @@ async def raises(ctx: StepContext) -> None:
 
 @steps.step(isolation="process", retry=ONCE, timeout="300ms")
 def spins(ctx: StepContext, path: str) -> None:
-    with open(path, "w") as file:  # noqa: PTH123
-        file.write(str(os.getpid()))
+    note(path, str(os.getpid()))
     while True:
         pass
 
 
 @steps.step(isolation="process")
 async def hangs(ctx: StepContext, path: str) -> None:
-    with open(path, "w") as file:  # noqa: ASYNC230, PTH123
-        file.write(str(os.getpid()))
+    note(path, str(os.getpid()))
     await asyncio.Event().wait()
 
 
 @steps.step(isolation="process")
 async def counts_slowly(ctx: StepContext, path: str) -> int:
     for number in range(ctx.previous_checkpoint or 0, 1000):
-        with open(path, "a") as file:  # noqa: ASYNC230, PTH123
-            file.write(f"{number}\n")
+        note(path, f"{number}\n")
         await perdure.sleep("10ms")
         await ctx.save_checkpoint(number + 1)
     return 1000

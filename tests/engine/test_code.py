@@ -46,7 +46,7 @@ async def test_branches_of_asyncio_gather_are_replayed_as_they_were(app: App) ->
 async def test_all_branches_that_wait_put_the_job_aside(app: App) -> None:
     @app.job
     async def job(ctx: JobContext) -> list[str]:
-        return await asyncio.gather(ctx.receive("a"), ctx.receive("b"))
+        return list(await asyncio.gather(ctx.receive("a"), ctx.receive("b")))
 
     async with app.running():
         handle = await app.submit(job)
@@ -255,6 +255,27 @@ async def test_a_step_that_cancels_itself_has_failed(app: App) -> None:
     async with app.running():
         with pytest.raises(JobFailed, match="cancelled by its own code"):
             await (await app.submit(job)).result("5s")
+
+
+@durable
+async def test_a_step_whose_time_is_up_is_tried_again_beside_a_long_wait(app: App) -> None:
+    attempts: list[int] = []
+
+    @app.step(timeout="50ms", retry=Retry(attempts=2, first="1ms"))
+    async def slow(ctx: StepContext) -> None:
+        attempts.append(ctx.attempt)
+        if ctx.attempt == 1:
+            task = asyncio.ensure_future(asyncio.Event().wait())  # its end takes a few turns
+            await task
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await ctx.gather(ctx.run(slow), ctx.receive("never"))
+
+    async with app.running():
+        handle = await app.submit(job)
+        await until(app, handle.id, JobState.WAITING)
+        assert attempts == [1, 2]
 
 
 @durable

@@ -8,7 +8,6 @@ import pytest
 from tests.programmes.fleet import share
 from tests.programmes.kill import campaign
 
-
 # Real processes take their time to start, the more so where others run.
 pytestmark = [pytest.mark.timeout(300), pytest.mark.once]
 

@@ -184,7 +184,7 @@ async def test_an_async_step_in_a_thread_has_a_loop_of_its_own(app: App) -> None
     @app.step(isolation="thread")
     async def work(ctx: StepContext, names: list[str]) -> list[str]:
         assert threading.current_thread() is not main
-        seen = []
+        seen: list[str] = []
         async for name in ctx.items(names, every=1):
             await asyncio.sleep(0)
             seen.append(name)

@@ -181,10 +181,10 @@ def test_the_heart_survives_what_it_did_not_expect(
             handle = await app.submit(steps.job)
             await steps.begun.wait()
             node = app.nodes[0]
-            held, node.held = node.held, _broken  # type: ignore[method-assign]
+            held, node.held = node.held, _broken
             while "renewing leases" not in caplog.text:
                 await perdure.sleep("10ms")
-            node.held = held  # type: ignore[method-assign]
+            node.held = held
             trusted = node.runs[handle.id].trusted_until
             while node.runs[handle.id].trusted_until == trusted:
                 await perdure.sleep("10ms")

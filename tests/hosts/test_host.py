@@ -9,7 +9,7 @@ import pytest
 import perdure
 from perdure import Killed, ProcessHost, SpawnError, process
 from perdure.process import Exit
-from tests.hosts import work
+from tests.hosts import bare, work
 from tests.hosts.hosted import KINDS, event_of
 
 Kind = str
@@ -175,3 +175,16 @@ def test_a_host_works_in_a_loop_that_is_somebody_elses() -> None:
             assert (await event_of(Exit)).result.value == 2
 
     asyncio.run(main())
+
+
+def test_a_child_loads_the_kernel_alone_and_the_rest_when_it_is_asked_for() -> None:
+    async def main() -> None:
+        async with ProcessHost("h", kind="os", workers=1):
+            process.spawn_monitored(bare.loaded, host="h")
+            assert (await event_of(Exit)).result.value == []
+            process.spawn_monitored(bare.all_of_it, host="h")
+            assert (await event_of(Exit)).result.value is True
+            process.spawn_monitored(bare.loaded, host="h")
+            assert "otp" in (await event_of(Exit)).result.value
+
+    perdure.run(main)

@@ -124,12 +124,18 @@ async def test_supervised_processes_are_restarted_on_a_new_worker() -> None:
 async def test_a_host_whose_workers_die_too_often_gives_up() -> None:
     host = await ProcessHost("cpu", kind="os", workers=1, max_restarts=1).start()
     process.monitor(host.pid)
+    ended: dict[process.Pid, process.ExitResult] = {}
     for _ in range(2):
-        process.spawn(work.kill_own_os_process, host="cpu")
-        await perdure.sleep("50ms")
-    ended = await event_of(Exit)
-    assert isinstance(ended.result.error, HostDown)
-    assert "more than 1 workers died" in ended.result.error.cause
+        victim = process.spawn_monitored(work.kill_own_os_process, host="cpu")
+        while victim not in ended:
+            event = await event_of(Exit)
+            ended[event.sender] = event.result
+    if host.pid not in ended:
+        event = await event_of(Exit)
+        ended[event.sender] = event.result
+    error = ended[host.pid].error
+    assert isinstance(error, HostDown)
+    assert "more than 1 workers died" in error.cause
     assert not host.running
     with pytest.raises(SpawnError):
         process.spawn(work.double, 1, host="cpu")

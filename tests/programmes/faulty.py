@@ -1,6 +1,6 @@
 """A worker whose steps do what they should not: for tests with real processes.
 
-`python -m tests.programmes.faulty URL LOG`
+`python -m tests.programmes.faulty URL LOG [GRACE]`
 """
 
 import asyncio
@@ -8,22 +8,22 @@ import os
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import perdure
 from perdure.app import App
 from perdure.engine.context import JobContext
 from perdure.engine.step_context import StepContext
+from perdure.jobs.definition import Step
 from tests.programmes.migration import SETTINGS
 
 
-def build(url: str, log: Path) -> App:
+def build(url: str, log: Path, grace: str = "1s") -> App:
     """Make the app; a line of the log tells what runs."""
-    app = App(url, worker=replace(SETTINGS, drain_grace="1s", cancel_grace="200ms"))
+    app = App(url, worker=replace(SETTINGS, drain_grace=grace, cancel_grace="200ms"))
 
-    def note(*words: object) -> None:
-        with log.open("a") as file:
-            file.write(" ".join(map(str, words)) + f" {os.getpid()}\n")
+    note = partial(_note, log)
 
     @app.step
     async def crash(ctx: StepContext) -> None:
@@ -51,24 +51,31 @@ def build(url: str, log: Path) -> App:
         note("sit", ctx.job_id, "begun")
         threading.Event().wait()
 
-    for step in (crash, stay, sit):
-        _single(app, step)
-
     @app.job
     async def counting(ctx: JobContext, most: int) -> int:
         return await ctx.run(count, most)
 
+    return _with_jobs_of_one_step(app, crash, stay, sit)
+
+
+def _note(log: Path, *words: object) -> None:
+    with log.open("a") as file:
+        file.write(" ".join(map(str, words)) + f" {os.getpid()}\n")
+
+
+def _with_jobs_of_one_step(app: App, *steps: Step[[], None]) -> App:
+    """Make a job of each step, with the step's name and an `s` at its end."""
+
+    def define(step: Step[[], None]) -> None:
+        async def job(ctx: JobContext) -> None:
+            await ctx.run(step)
+
+        app.job(name=f"{step.name}s", max_claims=3)(job)
+
+    for step in steps:
+        define(step)
     return app
 
 
-def _single(app: App, step: object) -> None:
-    """Make a job of one step, with the step's name and an `s` at its end."""
-
-    async def job(ctx: JobContext) -> None:
-        await ctx.run(step)  # type: ignore[arg-type]
-
-    app.job(name=f"{step.name}s", max_claims=3)(job)  # type: ignore[attr-defined]
-
-
 if __name__ == "__main__":
-    build(sys.argv[1], Path(sys.argv[2])).work()
+    build(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]).work()

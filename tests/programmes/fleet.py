@@ -6,6 +6,7 @@
 import argparse
 import asyncio
 import signal
+import sys
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
@@ -92,10 +93,10 @@ async def _awake_again(app: App, worker: WorkerProcess) -> None:
     """Wait until the worker beats again: by then it has tried to go on with all that it had."""
     store, mark = await app.store(), f'"pid":{worker.pid},'.encode()
     seen = 0
-    while seen < 3 and worker.alive:  # noqa: PLR2004
+    while seen < 3 and worker.alive:
         await pause(0.2)
         ages = [age for _, age, info in await store.workers() if mark in info]
-        seen += any(age < 0.5 for age in ages)  # noqa: PLR2004
+        seen += any(age < 0.5 for age in ages)
 
 
 async def _picture(handles: list[Handle[Any]]) -> list[Any]:
@@ -124,7 +125,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         url = options.url or f"sqlite:///{folder}/jobs.db"
         tally = asyncio.run(share(url, options.jobs, Path(folder), freeze=True))
-    print(tally)
+    sys.stdout.write(f"{tally}\n")
     if tally.wrong:
         raise SystemExit(1)
 

@@ -6,6 +6,7 @@
 import argparse
 import asyncio
 import random
+import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,7 +106,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         url = options.url or f"sqlite:///{folder}/jobs.db"
         tally = asyncio.run(campaign(url, options.kills, options.seed, Path(folder)))
-    print(tally)
+    sys.stdout.write(f"{tally}\n")
     if tally.wrong or tally.finished_again:
         raise SystemExit(1)
 

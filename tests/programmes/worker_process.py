@@ -13,9 +13,9 @@ from pathlib import Path
 class WorkerProcess:
     """One worker."""
 
-    def __init__(self, url: str, log: Path, program: str = "migration") -> None:
+    def __init__(self, url: str, log: Path, program: str = "migration", *more: str) -> None:
         # Its own module as a program: nothing of the test's process goes along.
-        command = [sys.executable, "-m", f"tests.programmes.{program}", url, str(log)]
+        command = [sys.executable, "-m", f"tests.programmes.{program}", url, str(log), *more]
         self._errors = log.with_suffix(".err").open("ab")
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=self._errors)
         self.pid = self._process.pid

@@ -48,6 +48,7 @@ from perdure.base.job_errors import (  # noqa: F401
     ApprovalRejected,
     ArgumentError,
     BudgetExceeded,
+    DecisionRefused,
     DefinitionError,
     Drift,
     EffectInDoubt,

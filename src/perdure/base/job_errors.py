@@ -13,6 +13,7 @@ JobError(Exception)             durable jobs: something cannot be done, or has f
  ├── EffectInDoubt              nobody knows whether an effect happened: a person must say
  ├── ApprovalRejected           a person said no
  ├── ApprovalExpired            nobody answered in time, which is not a no
+ ├── DecisionRefused            your answer to an approval does not count; `code` says why
  ├── BudgetExceeded             it would cost more than was granted
  ├── LeaseLost                  another worker may own the job: nothing more is written
  ├── Drift                      what is stored does not fit the code any more
@@ -113,6 +114,14 @@ class ApprovalRejected(JobError):
 
 class ApprovalExpired(JobError):
     """Nobody answered in time."""
+
+
+class DecisionRefused(JobError):
+    """The answer to an approval does not count; `code` is for programs, the text for people."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class BudgetExceeded(JobError):

@@ -37,7 +37,7 @@ async def _try_to_follow(node: Node, schedule: Schedule, now: float) -> None:
         await _follow(node, schedule, schedule.next_at, now)
     except StoreError:
         raise
-    except Exception:
+    except Exception:  # noqa: BLE001 - it is told, and the others are followed
         _log.exception("schedule %s cannot be followed", schedule.name)
 
 

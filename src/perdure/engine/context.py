@@ -8,10 +8,11 @@ import random
 import uuid
 from collections.abc import Awaitable
 from datetime import UTC, datetime
-from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
+from typing import Any, Literal, ParamSpec, TypeVar, Unpack, cast, overload
 
 from perdure.base.codec import decode, digest, encode
 from perdure.base.duration import Duration, job_seconds
+from perdure.engine.approve import Approve, Approved, ApproveOptions, asked_for
 from perdure.engine.operation import Operation
 from perdure.engine.run import Run
 from perdure.engine.step import StepOperation, skipped_or_done
@@ -83,9 +84,12 @@ class JobContext:
                 state=StepState.PENDING,
                 input=packed,
             )
-            return StepOperation(run, fresh, step, (args, kwargs), recorded=False)
-        operation = StepOperation(run, entry, step, (args, kwargs), recorded=True)
-        skipped_or_done(operation, entry)
+            operation = StepOperation(run, fresh, step, (args, kwargs), recorded=False)
+        else:
+            operation = StepOperation(run, entry, step, (args, kwargs), recorded=True)
+            skipped_or_done(operation, entry)
+        if run.node.gatekeeper.watches(step):
+            operation.way = run.node.gatekeeper.way(run, step, name, packed)
         return operation
 
     @overload
@@ -121,6 +125,31 @@ class JobContext:
         if first is not None and not return_exceptions:
             raise first
         return results
+
+    # People
+
+    def approve(self, title: str, **options: Unpack[ApproveOptions]) -> "Operation[Approved]":
+        """Ask a person; the job waits without a worker until somebody has decided.
+
+        A yes opens the next step that would wait for one; see `opens`.
+
+        Args:
+            title: What it is about, in one line.
+            **options: `details`: what people see. `risk`: how dangerous it is ("high").
+                `terms`: who must say yes; `timeout`: how long to wait, if not as the terms say.
+                `opens`: the steps that a yes opens, at every later call.
+
+        Raises:
+            ApprovalRejected: When awaited: somebody said no.
+            ApprovalExpired: When awaited: nobody decided in time.
+        """
+        run = self._run
+        asked = asked_for(run, title, options)
+        id = run.journal.identity("approve")
+        entry = run.visit(id, EntryKind.APPROVE, asked.packed)
+        recorded = entry is not None
+        entry = entry or self._fresh(id, EntryKind.APPROVE, "approve", asked.packed, None)
+        return Approve(run, entry, asked, recorded=recorded)
 
     # Waiting
 

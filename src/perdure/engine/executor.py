@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from perdure.base.errors import IllegalTransition, JobError, JobNotFound
+from perdure.base.errors import ApprovalExpired, IllegalTransition, JobError, JobNotFound
 from perdure.engine.context import JobContext
 from perdure.engine.run import Run
 from perdure.engine.undo import look_back, on_cancel, undo
@@ -26,7 +26,7 @@ from perdure.engine.verdict import (
     Verdict,
 )
 from perdure.jobs.deeds import Deeds
-from perdure.jobs.failure import failure_of
+from perdure.jobs.failure import Failure, failure_of, type_name
 from perdure.jobs.model import Claim, Command, Event, JobChange
 from perdure.jobs.plan import Plan
 from perdure.jobs.state import JobState
@@ -90,9 +90,15 @@ async def judge(run: Run) -> Verdict:
     if run.job.claims > _most_claims(run):
         return Parked(failure_of(JobError(_crashes(run.job.claims))))
     verdict = await run.play(_code)
-    if isinstance(verdict, Failed) and verdict.failure.outage and _waits_out(run):
+    if isinstance(verdict, Failed) and _needs_a_person(run, verdict.failure):
         return Parked(verdict.failure)
     return verdict
+
+
+def _needs_a_person(run: Run, failure: Failure) -> bool:
+    """Tell whether a failure is none of the job's own, so that nothing of it is undone."""
+    nobody_answered = failure.type == type_name(ApprovalExpired)
+    return nobody_answered or (failure.outage and _waits_out(run))
 
 
 def _waits_out(run: Run) -> bool:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from perdure.base.codec import decode
 from perdure.base.errors import HostDown, SpawnError, StepCrashed
@@ -93,9 +93,11 @@ async def call_far(operation: "StepOperation[Any]", context: "StepContext") -> A
     await _patiently(context, steps.places.acquire)
     far = await _birth(operation, context, steps, me)
     while True:
-        match (await select(requests, events, signs)).value:
-            case Request() as request:
-                await _answer(operation, context, request)
+        news: Any = (await select(requests, events, signs)).value
+        match news:
+            case Request(body=("save_checkpoint", data)):
+                stopping = await operation.save_checkpoint(data)
+                cast("Request[bool]", news).reply(stopping)
             case Exit(sender=sender, result=result) if sender is far.pid:
                 return _outcome(operation, context, result)
             case Cancel():
@@ -158,22 +160,13 @@ def _facts(operation: "StepOperation[Any]", context: "StepContext") -> Facts:
     )
 
 
-async def _answer(
-    operation: "StepOperation[Any]", context: "StepContext", request: Request[Any]
-) -> None:
-    """Write a checkpoint, and tell whether the step is to stop there."""
-    _, data = request.body
-    await operation.save_checkpoint(data)
-    request.reply(context.stopping)
-
-
 def _outcome(operation: "StepOperation[Any]", context: "StepContext", result: ExitResult) -> Any:
     """Give what the function gave, or raise what it raised."""
     match result.value:
         case Finished(output=output, checkpoint=None):
             return operation.step.unpack_result(output)
-        case Finished(checkpoint=checkpoint):
-            return Partial(None, decode(checkpoint, Any))
+        case Finished(output=output, checkpoint=checkpoint):
+            return Partial(operation.step.unpack_result(output), decode(checkpoint, Any))
         case SafePoint():
             raise AtSafePoint
         case Failed(error=error, item=item):

@@ -76,7 +76,8 @@ async def work_far(desk: Pid, facts: Facts) -> Finished | Failed | SafePoint:
             value = await call_away(step.fn, context, args, kwargs)
         if type(value) is Partial:
             partial = cast("Partial[Any]", value)
-            return Finished(b"", context.encode_checkpoint(partial.checkpoint))
+            so_far = step.pack_result(partial.output, facts.limits)
+            return Finished(so_far, context.encode_checkpoint(partial.checkpoint))
         return Finished(step.pack_result(value, facts.limits))
     except AtSafePoint:
         return SafePoint()

@@ -44,7 +44,7 @@ class Heart(threading.Thread):
                 node.loop.call_soon_threadsafe(node.renewed, held, kept, since)
         except StoreError as error:
             _log.warning("renewing leases: %s", error)
-        except Exception:  # without a heart every job of this worker would be lost: beat on
+        except Exception:  # noqa: BLE001 - without a heart every job of this worker would be lost: beat on
             _log.exception("renewing leases")
 
     def stop(self) -> None:

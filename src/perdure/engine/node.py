@@ -15,6 +15,8 @@ from msgspec import Struct
 
 from perdure.base.codec import Limits
 from perdure.engine.far_call import StepHost
+from perdure.engine.gates import Gatekeeper
+from perdure.engine.hint import RedisHint
 from perdure.engine.rules import Rules
 from perdure.engine.run import Run
 from perdure.engine.settings import WorkerSettings
@@ -59,6 +61,8 @@ class Node:
         self.queues = queues
         self.limits = limits
         self.rules = rules or Rules()
+        self.gatekeeper = Gatekeeper(self.rules)
+        self.told = asyncio.Event()  # there is something to tell people
         self.owner = uuid.uuid4().hex  # of this incarnation: never used again
         self.runtime = me.runtime
         self.loop = me.runtime.loop
@@ -70,6 +74,7 @@ class Node:
         self.wanted = asyncio.Event()  # somebody should look for work
         self.changed = asyncio.Event()  # a run ended, or a step did: for those who wait for that
         self.hurried = asyncio.Event()  # nobody wants to wait for safe points any more
+        self.hint: RedisHint | None = None  # when to claim
         self.step_host = StepHost(self.owner, settings.processes)
         self._begun: deque[StepOperation[Any]] = deque()
         self._flush: asyncio.TimerHandle | None = None

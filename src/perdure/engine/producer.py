@@ -34,8 +34,8 @@ async def _round(node: Node, jobs: str) -> None:
         if node.runs:
             asked_for = tuple(node.runs.values())
             node.hear(await node.store.news(node.owner), asked_for)
-        while _has_room(node) and await _claim(node, jobs):
-            pass
+        if _has_room(node):
+            await _claim_all(node, jobs)
     except StoreError as error:
         _log.warning("looking for work: %s; trying again", error)
 
@@ -43,6 +43,17 @@ async def _round(node: Node, jobs: str) -> None:
 def _has_room(node: Node) -> bool:
     enough = max(1, node.settings.concurrency // _BATCH)
     return node.free >= enough or (node.free > 0 and not node.runs)
+
+
+async def _claim_all(node: Node, jobs: str) -> None:
+    """Claim as long as there is something, and room; in one's turn, if there are turns."""
+    if node.hint is None:
+        while _has_room(node) and await _claim(node, jobs):
+            pass
+        return
+    async with node.hint.turn() as turn:
+        while _has_room(node) and await _claim(node, jobs):
+            await turn.renew()
 
 
 async def _claim(node: Node, jobs: str) -> bool:

@@ -30,6 +30,7 @@ from perdure.engine.verdict import (
     Verdict,
 )
 from perdure.jobs.failure import failure_of
+from perdure.jobs.gate import Openings
 from perdure.jobs.model import Claim, Entry, EntryKind, Message
 from perdure.jobs.state import StepState
 from perdure.process.birth import PLAIN, give_birth
@@ -77,6 +78,7 @@ class Run(Ownership):
         self.working: dict[Operation[Any], Process] = {}
         self.waiting: dict[Operation[Any], asyncio.Handle | None] = {}
         self.ledger: Ledger | None = None  # made by the first effect
+        self.openings: Openings = ()  # what people have said yes to, and was not yet used
         self.resuming = 0  # awaits of the code that are over, which it does not know yet
         self.refusals = 0  # awaits of the code since its run has ended
         self.forsaken = False  # the code did not leave: its run is ended without it
@@ -211,8 +213,8 @@ class Run(Ownership):
 
     def heard(self, news: int, messages: Iterable[Message]) -> None:
         """Let what waits look at the news; `messages` were read when they had this number."""
-        if news < self.news:
-            return  # what was read later is here already
+        if news < self.news or self.verdict is not None:
+            return  # what was read later is here already, or nobody here reads it any more
         # Not before the messages are here: whoever releases the job says how far it has read.
         self.news = news
         self.messages = [one for one in messages if one.no not in self.received]

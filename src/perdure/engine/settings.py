@@ -86,7 +86,7 @@ class WorkerSettings:
             ("max_claims", max_claims),
             ("reap_limit", reap_limit),
         ):
-            if isinstance(count, bool) or not isinstance(count, int):
+            if type(count) is not int:  # a bool is none, either
                 raise TypeError(f"{name} is a whole number, not {count!r}")
             if count < 1:
                 raise ValueError(f"{name} is at least 1, not {count}")

@@ -5,7 +5,9 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from perdure.base.errors import Permanent, StepTimeout
+from perdure.engine.asking import look_for_answer
 from perdure.engine.calling import call_step
+from perdure.engine.gates import hold
 from perdure.engine.leaving import Leaving
 from perdure.engine.operation import Operation
 from perdure.engine.run import Run
@@ -13,6 +15,7 @@ from perdure.engine.step_context import StepContext
 from perdure.engine.verdict import Parked, Unwound
 from perdure.jobs.definition import Step
 from perdure.jobs.failure import Failure, failure_of
+from perdure.jobs.gate import Way
 from perdure.jobs.item import Verdict
 from perdure.jobs.model import Entry, Event
 from perdure.jobs.partial import Partial
@@ -36,13 +39,16 @@ class StepOperation(Operation[R]):
         "_expiry",
         "_interrupted",
         "_kwargs",
+        "asked",
         "attempt",
         "begun_at",
+        "cleared",
         "committing",
         "context",
         "started_at",
         "step",
         "unrecorded",
+        "way",
     )
 
     waits_for = "retry"
@@ -68,6 +74,9 @@ class StepOperation(Operation[R]):
         self._expiry: asyncio.TimerHandle | None = None
         self._expired = False  # whatever the attempt gives now comes too late
         self._interrupted = False  # how it ends now says nothing about the step
+        self.way: Way | None = None  # what happens before it begins, if anything does
+        self.cleared = False  # its gate is open, for the next attempt
+        self.asked: str | None = None  # the approval that it waits for
 
     @property
     def longest(self) -> float:
@@ -78,6 +87,13 @@ class StepOperation(Operation[R]):
         if until is not None and until > self.run.now():
             self.run.wait(self, until)
             return
+        if self.asked is not None:
+            self.run.work(self, partial(look_for_answer, self))
+            return
+        if self.way is not None:
+            if not self.cleared and hold(self, self.way):
+                return
+            self.cleared = False
         self.attempt += 1
         self.started_at = self.run.now()
         self.begun_at = self.run.node.loop.time()
@@ -144,6 +160,28 @@ class StepOperation(Operation[R]):
         await self.run.write(self.entry)
         self.settle(self.step.unpack_result(cast("bytes", self.entry.output)))
 
+    def heard(self) -> None:
+        if self.asked is None:
+            return
+        if self in self.run.working:  # whatever it has just read may be old
+            self.again = True
+        else:
+            self.run.work(self, partial(look_for_answer, self))
+
+    def take_arguments(self, packed: bytes) -> None:
+        """Run with other arguments than the code gave: a person has edited them."""
+        self._args, self._kwargs = self.step.unpack(packed)
+
+    async def refuse(self, error: Exception) -> None:
+        """End the step before it begins: a person said no."""
+        failure = failure_of(error, self.attempt, permanent=True)
+        await self._fail(failure, error)
+
+    def describe(self) -> dict[str, Any]:
+        if self.asked is None:
+            return super().describe()
+        return {"kind": "approval", "id": self.entry.id, "approval": self.asked}
+
     def ends(self, state: StepState) -> None:
         """Let something else be written together with the end of the step."""
 
@@ -172,6 +210,10 @@ class StepOperation(Operation[R]):
             again = self._entry(StepState.PENDING, error=failure.pack(), wake_at=wake_at)
             await self._restart(again, self._event("step.retried", failure))
             return
+        await self._fail(failure, error)
+
+    async def _fail(self, failure: Failure, error: Exception) -> None:
+        """Write that the step has failed for good, and tell the code."""
         self.ends(StepState.FAILED)
         failed = self.entry = self._entry(StepState.FAILED, error=failure.pack())
         await self.run.write(failed, events=(self._event("step.failed", failure),))
@@ -197,11 +239,13 @@ class StepOperation(Operation[R]):
         """Keep what is done so far, and go on from there: this is no failure, and no attempt."""
         assert self.context is not None
         checkpoint = self.context.encode_checkpoint(partial.checkpoint)
+        # For a compensation, if it never ends.
+        output = self.step.pack_result(partial.output, self.run.node.limits)
         self.context.pass_checkpoint()
         self.attempt -= 1
         so_far = self._entry(
             StepState.PENDING,
-            output=self.step.pack_result(partial.output),  # for a compensation, if it never ends
+            output=output,
             checkpoint=checkpoint,
             checkpoint_no=self.entry.checkpoint_no + 1,
         )

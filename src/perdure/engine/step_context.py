@@ -4,15 +4,20 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from msgspec.structs import replace
+
 from perdure.base.codec import decode, digest, encode
-from perdure.base.duration import Duration, required_seconds
+from perdure.base.duration import Duration, job_seconds, required_seconds
 from perdure.base.errors import DefinitionError, Permanent
+from perdure.engine.asking import Question, answer_to
 from perdure.engine.effects import Call, EffectOptions, Effects
 from perdure.engine.leaving import AtSafePoint
 from perdure.engine.verdict import Unwound
+from perdure.jobs.approval import ApprovalState
 from perdure.jobs.effect import Effect
 from perdure.jobs.failure import Failure
 from perdure.jobs.item import Cadence, Cursor, ItemPolicy, ItemReport, OnError, Verdict, key_of
+from perdure.jobs.risk import Judgement, RiskLevel
 
 if TYPE_CHECKING:
     from perdure.engine.step import StepOperation
@@ -31,6 +36,7 @@ class StepContext:
         self.item_judged: tuple[Verdict, bytes] | None = None  # by the OS process that it ran in
         self._cancelled: asyncio.Event | None = None
         self._effects: Effects | None = None
+        self._asked = 0  # questions to people, in this attempt
 
     def __repr__(self) -> str:
         return f"<context of {self._operation!r}, attempt {self.attempt}>"
@@ -73,9 +79,35 @@ class StepContext:
             self._cancelled = asyncio.Event()
         return self._cancelled
 
+    # People
+
+    async def request_user_approval(
+        self, title: str, details: Any = None, *, timeout: Duration = None, risk: str = "high"
+    ) -> bool:
+        """Ask a person in the middle of the step; True is a yes.
+
+        The step is left, and begun again when somebody has decided, without counting as an attempt:
+        what it did before must be effects, or be covered by a checkpoint.
+        If nobody decides in time, the job waits for a person; that is not a no.
+        """
+        self._asked += 1
+        level = RiskLevel.of(risk)
+        operation, limit = self._operation, job_seconds(timeout)
+        terms = operation.run.node.rules.terms_for(level)
+        question = Question(
+            step=f"{self.step_id}?{self._asked}",
+            title=title,
+            input=encode([title, details], what="a question"),
+            shown={} if details is None else details,
+            judgement=Judgement(level),
+            terms=terms if limit is None else replace(terms, expires=limit),
+        )
+        found = await answer_to(operation, question)
+        return found.state is ApprovalState.APPROVED
+
     @property
     def undone(self) -> Effect | None:
-        """In a step that undoes an effect: that effect, with its key, in case its result is None."""
+        """In a step that undoes an effect: that effect; its result may be in doubt, its key not."""
         return getattr(self._operation, "undone", None)
 
     # Effects

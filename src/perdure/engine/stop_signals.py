@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C for a worker: the first drains it, the second cancels its steps, the third kills.
+"""SIGTERM and Ctrl-C for a worker: the first drains, the second cancels its steps, the third kills.
 
 The runtime by itself kills everything at the second one, and would leave the jobs to their leases.
 """

@@ -1,5 +1,6 @@
 """Undoing what a job did: the list is stored first, then done as durable steps, one by one."""
 
+import contextlib
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, Literal
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from perdure.base.backoff import Retry
 from perdure.base.codec import Codec, decode, encode
 from perdure.base.errors import Drift, JobError, StepFailed
+from perdure.engine.asking import last_asked
 from perdure.engine.parking import alerts
 from perdure.engine.run import Run
 from perdure.engine.step import StepOperation
@@ -23,6 +25,8 @@ from perdure.engine.verdict import (
     Undone,
     Verdict,
 )
+from perdure.jobs.approval import ApprovalState
+from perdure.jobs.compensation import Compensation
 from perdure.jobs.deeds import Deeds
 from perdure.jobs.definition import Step
 from perdure.jobs.effect import Effect, EffectState
@@ -212,16 +216,16 @@ class Saga:
                     return b"null"
 
     async def _do(self, run: Run, wanted: Undo) -> None:
-        step, undone = self._step(wanted)
+        step, undone = await self._step(wanted)
         entry = self._entries[wanted.id]
         run.visit(entry.id, EntryKind.UNDO, None)
         operation = UndoOperation(run, entry, step, ((), {}), recorded=True)
         operation.undone, operation.ended = undone, partial(self._ended, wanted)
+        if run.node.gatekeeper.watches(step):  # a refund moves money, too
+            operation.way = run.node.gatekeeper.way(run, step, step.name, entry.input or b"{}")
         await self._mark(self._steps[wanted.step], _S.COMPENSATING)
-        try:
+        with contextlib.suppress(StepFailed):  # the list says what comes next
             await operation
-        except StepFailed:
-            pass  # the list says what comes next
         self._entries[wanted.id] = operation.entry
 
     async def _stop(self, run: Run, failed: Undo) -> None:
@@ -235,7 +239,7 @@ class Saga:
         run.stop(Parked(failure_of(JobError(text)), wait))
         raise JobError(text)
 
-    def _step(self, wanted: Undo) -> tuple[Step[..., Any], Effect | None]:
+    async def _step(self, wanted: Undo) -> tuple[Step[..., Any], Effect | None]:
         """Make a step of what undoes a thing."""
         find = self._run.node.registry.find_step
         entry = self._steps[wanted.step]
@@ -250,7 +254,7 @@ class Saga:
         step = find(entry.name)
         if step.undo is None:
             raise Drift(f"{entry.name} has no compensation any more, and {wanted.id} needs it")
-        args, kwargs = step.unpack(entry.input or b"{}")
+        args, kwargs = step.unpack(await self._input(entry, step))
         output = None if entry.output is None else step.unpack_result(entry.output)
         undo = step.undo
         made = replace(
@@ -259,7 +263,16 @@ class Saga:
             retry=undo.retry,
             timeout=undo.timeout,
         )
-        return _step_for(wanted, made, lambda ctx: undo(ctx, args, kwargs, output)), None
+        return _step_for(wanted, made, partial(_compensate, undo, args, kwargs, output)), None
+
+    async def _input(self, entry: Entry, step: Step[..., Any]) -> bytes:
+        """Give the arguments that the step ran with: a person may have edited them."""
+        given = entry.input or b"{}"
+        if not self._run.node.gatekeeper.watches(step):
+            return given
+        found = await last_asked(self._run, entry.id)
+        is_yes = found is not None and found.state is ApprovalState.APPROVED
+        return found.action.input if found is not None and is_yes else given
 
     # The steps that are undone
 
@@ -330,8 +343,16 @@ def _step_for(wanted: Undo, step: Step[..., Any], call: Any) -> Step[..., Any]:
         result=_ANYTHING,
         retry=step.retry or RETRY,
         isolation="inline" if step.is_async else "thread",
+        irreversible=False,
+        ungated=False,
         undo=None,
     )
+
+
+def _compensate(
+    undo: Compensation, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, ctx: Any
+) -> Any:
+    return undo(ctx, args, kwargs, output)
 
 
 def _with_result(call: Any, result: Any, ctx: Any) -> Any:

@@ -6,6 +6,8 @@ worker
  ├── reaper     frees the jobs of dead workers
  ├── calendar   submits what is scheduled
  ├── pruner     deletes what is old
+ ├── clerk      reminds of approvals, and lets them expire
+ ├── courier    tells people what they must be told, if the app has channels
  ├── step_host  OS processes for the steps that want one
  └── producer   claims jobs while there is room
 """
@@ -18,6 +20,8 @@ from collections.abc import AsyncGenerator
 from perdure.base.errors import StoreError
 from perdure.base.retry import pause
 from perdure.engine.calendar import follow_calendar
+from perdure.engine.clerk import watch_clock
+from perdure.engine.courier import deliver_notices
 from perdure.engine.far_call import keep_host
 from perdure.engine.incarnation import Incarnation
 from perdure.engine.keeper import keep, sign_on
@@ -52,6 +56,8 @@ async def working(node: Node) -> AsyncGenerator[Node, None]:
         child(follow_calendar, node, id="calendar"),
         child(prune, node, id="pruner"),
         child(keep_host, node, id="step_host"),
+        child(watch_clock, node, id="clerk"),
+        *([child(deliver_notices, node, id="courier")] if node.rules.channels else []),
         child(produce, node, jobs, id="producer"),
     ]
     try:
@@ -64,6 +70,8 @@ async def working(node: Node) -> AsyncGenerator[Node, None]:
                     await drain(node)
         await sign_off(node)
     finally:
+        if node.hint is not None:
+            await node.hint.close()
         node.close()
         # What was not let go in order is free when this process is dead, and not before.
         incarnation.end(in_order=not node.claimed)

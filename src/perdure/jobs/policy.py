@@ -17,7 +17,9 @@ from msgspec import Struct
 from perdure.base.backoff import Retry
 from perdure.base.duration import required_seconds
 from perdure.base.errors import (
+    ApprovalRejected,
     ArgumentError,
+    BudgetExceeded,
     DefinitionError,
     Drift,
     Permanent,
@@ -30,7 +32,10 @@ STANDARD: Final = Retry(attempts=4, first="200ms", factor=2, jitter=0.2)
 OUTAGE: Final = Retry(attempts=20, first="1s", factor=2, most="5m", jitter=0.2)
 LONGEST_WAIT = 24 * 3600.0  # seconds: who asks for a longer one is not waited for so long
 
-_CERTAIN = (Permanent, Unstorable, ArgumentError, DefinitionError, Drift, StepFailed)
+_CERTAIN = (
+    *(Permanent, Unstorable, ArgumentError, DefinitionError, Drift, StepFailed),
+    *(ApprovalRejected, BudgetExceeded),
+)
 _PASSING_STATUS = frozenset({408, 425, 429})
 _SERVER_ERROR = range(500, 600)
 _NEVER_WORKS = frozenset({501, 505})  # the server will not learn it while we wait

@@ -24,6 +24,8 @@ from perdure.jobs.state import StepState
 FindStep: TypeAlias = Callable[[str], Step[..., Any]]  # raises UnknownName
 
 _HAPPENED: Final = frozenset({EffectState.DONE, *OPEN})
+# Without an attempt: not yet begun, or refused by a person before it began.
+_NOT_BEGUN: Final = frozenset({StepState.PENDING, StepState.FAILED})
 _UNDONE: Final = frozenset({StepState.SUCCEEDED, StepState.SKIPPED})
 
 # What a person enters for an undo that failed, so that the rest goes on without it.
@@ -49,8 +51,8 @@ def undo_list(
     journal: Iterable[Entry], ledger: Iterable[Effect], find: FindStep
 ) -> list[Undo] | Forward:
     """Give what must be undone, the first thing first."""
-    steps = _begun(journal)
     effects = [effect for effect in ledger if effect.state in _HAPPENED]
+    steps = _begun(journal, effects)
     if (pivot := _passed_pivot(steps, effects, find)) is not None:
         return Forward(pivot.id)
     return undo_after(0, steps, effects, find)
@@ -63,11 +65,10 @@ def undo_after(
 
     A step that the code has no more is in the list: nobody knows whether it had a compensation.
     """
-    steps = [entry for entry in _begun(journal) if entry.seq > seq]
+    happened = [effect for effect in ledger if effect.state in _HAPPENED]
+    steps = [entry for entry in _begun(journal, happened) if entry.seq > seq]
     numbers = {entry.id: entry.seq for entry in steps}
-    effects = [
-        effect for effect in ledger if effect.state in _HAPPENED and effect.place.step in numbers
-    ]
+    effects = [effect for effect in happened if effect.place.step in numbers]
     found = [
         ((effect.no, 0, 0), _undo_of_effect(effect, numbers[effect.place.step]))
         for effect in effects
@@ -89,10 +90,15 @@ def _undo_of_effect(effect: Effect, seq: int) -> Undo:
     return Undo(f"undo:{step}/{effect.no}", step, seq, effect.no)
 
 
-def _begun(journal: Iterable[Entry]) -> list[Entry]:
+def _begun(journal: Iterable[Entry], effects: Iterable[Effect]) -> list[Entry]:
     """List the steps that have done something, or may have, in the order of the code."""
-    steps = (entry for entry in journal if entry.kind is EntryKind.STEP)
-    begun = (each for each in steps if each.attempt or each.state is not StepState.PENDING)
+    acted = {effect.place.step for effect in effects}
+    begun = [
+        entry
+        for entry in journal
+        if entry.kind is EntryKind.STEP
+        and (entry.attempt or entry.state not in _NOT_BEGUN or entry.id in acted)
+    ]
     return sorted(begun, key=lambda entry: entry.seq)
 
 

@@ -23,6 +23,25 @@ from perdure.process.hosts.worker import OnDown, OnReady, Plan
 
 BLOCKED_EVENT = ("perdure", "host", "blocked")
 
+# What a child runs first. A worker needs the kernel, and not all that `perdure` exports:
+# the package itself is loaded when something of it is first asked for.
+_BOOT = """
+import importlib.util, sys, types
+
+class Package(types.ModuleType):
+    def __getattr__(self, name):
+        self.__class__ = types.ModuleType
+        self.__spec__.loader.exec_module(self)
+        return getattr(self, name)
+
+sys.path[:] = {path!r}
+spec = importlib.util.find_spec("perdure")
+package = sys.modules["perdure"] = importlib.util.module_from_spec(spec)
+package.__class__ = Package
+from {entry} import main
+main({fd})
+"""
+
 _LOOK = 0.02  # seconds between looks at a child's death, where the system cannot tell of it
 _GOODBYE = 2.0  # seconds that a child gets to end when it has said goodbye
 
@@ -225,7 +244,7 @@ def _preparation(label: str) -> dict[str, Any]:
 
 def _start_child(fd: int, entry: str) -> "subprocess.Popen[bytes]":
     """Start a clean interpreter, with its end of the wire, on the main function of a module."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from {entry} import main; main({fd})"
+    code = _BOOT.format(path=sys.path, entry=entry, fd=fd)
     # As `multiprocessing` starts its children: with the options of this interpreter.
     options_of: Any = getattr(subprocess, "_args_from_interpreter_flags")  # noqa: B009
     flags: list[str] = options_of()

@@ -23,7 +23,9 @@ from perdure.process.hosts.stand_in import StandIn
 from perdure.process.tasklike import WAITING
 
 _HEADER = struct.Struct(">I")
-_READ = 1 << 18  # bytes that are read at once
+# Bytes that are read at once: a larger buffer is new memory of the system at each read,
+# which costs more than all else.
+_READ = 1 << 16
 _FRAME_SIGNALS = 4096  # in one frame, so that the other end begins before all has arrived
 _LONG_STEP = 0.002  # seconds without a flush, after which nobody waits for the steps of others
 _UNSENT_BYTES = 1 << 26  # that may wait in our memory because the other end does not read

@@ -1,0 +1,436 @@
+"""Approvals: a job waits for people without a worker, and does exactly what they agreed to."""
+
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure import Retry
+from perdure.app import App
+from perdure.base.errors import ApprovalExpired, ApprovalRejected, DecisionRefused, JobFailed
+from perdure.engine.context import JobContext
+from perdure.engine.rules import Rules
+from perdure.engine.step_context import StepContext
+from perdure.jobs.approval import Approval, ApprovalState, Person, Terms
+from perdure.jobs.outbox import Notice, NoticeKind
+from perdure.jobs.risk import Classifier, Facts, Gate, GatePolicy, RiskLevel
+from perdure.jobs.state import JobState
+from tests.engine.rig import durable, until
+
+ANN = Person(id="ann", tenant="default", roles=frozenset({"approver"}))
+BOB = Person(id="bob", tenant="default", roles=frozenset({"approver"}))
+
+
+async def asked(app: App, number: int = 1) -> Approval:
+    """Wait until something is asked."""
+    return (await soon(app.approvals, lambda found: len(found) >= number))[0]
+
+
+async def soon(look: Any, is_enough: Any) -> Any:
+    """Look again and again until it is enough."""
+    while not is_enough(found := await look()):
+        await perdure.sleep("5ms")
+    return found
+
+
+def with_rules(app: App, **rules: Any) -> None:
+    app.rules = Rules(**rules)
+
+
+@durable
+async def test_an_approval_waits_across_a_restart_and_holds_no_worker(app: App) -> None:
+    @app.job
+    async def job(ctx: JobContext) -> list[str]:
+        yes = await ctx.approve("Ship it?", details={"order": 7})
+        return [*yes.by, yes.reason]
+
+    handle = await app.submit(job, user="kim")
+    async with app.running():
+        approval = await asked(app)
+        await until(app, handle.id, JobState.WAITING)
+    assert (approval.title, approval.shown, approval.requester) == (
+        "Ship it?",
+        b'{"order":7}',
+        "kim",
+    )
+    job_ = await handle.job()
+    assert job_.owner is None
+    assert approval.id.encode() in (job_.wait or b"")
+    async with app.running():
+        await app.decide(approval.id, "approve", by=ANN, reason="fine")
+        assert await handle.result("5s") == ["ann", "fine"]
+    assert len(await app.approvals(None)) == 1
+
+
+@durable
+async def test_a_no_fails_the_job_and_may_be_handled_by_its_code(app: App) -> None:
+    @app.job
+    async def strict(ctx: JobContext) -> None:
+        await ctx.approve("Ship it?")
+
+    @app.job
+    async def mild(ctx: JobContext) -> str:
+        try:
+            await ctx.approve("Ship it?")
+        except ApprovalRejected as no:
+            return f"{no.person}: {no.reason}"
+        return "yes"
+
+    async with app.running():
+        for job in (strict, mild):
+            handle = await app.submit(job)
+            await app.decide((await asked(app)).id, "reject", by=ANN, reason="too early")
+            if job is strict:
+                with pytest.raises(JobFailed, match=r"ann rejected 'Ship it.': too early"):
+                    await handle.result("5s")
+            else:
+                assert await handle.result("5s") == "ann: too early"
+
+
+@durable
+async def test_nobody_answering_is_not_a_no(app: App) -> None:
+    undone: list[str] = []
+
+    @app.step
+    async def act(ctx: StepContext) -> None: ...
+
+    @act.compensate
+    async def undo(ctx: StepContext, output: None) -> None:
+        undone.append("undone")
+
+    @app.job
+    async def job(ctx: JobContext) -> str:
+        await ctx.run(act)
+        await ctx.approve("Ship it?", timeout="10ms")
+        return "shipped"
+
+    async with app.running():
+        handle = await app.submit(job)
+        await until(app, handle.id, JobState.ATTENTION)
+        assert undone == []
+        (approval,) = await app.approvals(ApprovalState.EXPIRED)
+        with pytest.raises(DecisionRefused, match="expired already"):
+            await app.decide(approval.id, "approve", by=ANN)
+        await handle.retry(by="kim")  # asks again
+        assert (await asked(app)).id != approval.id
+
+
+@durable
+async def test_a_job_may_handle_that_nobody_answered(app: App) -> None:
+    @app.job
+    async def job(ctx: JobContext) -> str:
+        try:
+            await ctx.approve("Ship it?", timeout=0)
+        except ApprovalExpired:
+            return "later"
+        return "now"
+
+    async with app.running():
+        assert await (await app.submit(job)).result("5s") == "later"
+
+
+# Gates
+
+
+def paying(app: App, **options: Any) -> tuple[Any, list[Any]]:
+    ran: list[Any] = []
+
+    @app.step(retry=Retry(attempts=1), **options)
+    async def pay(ctx: StepContext, usd: int) -> int:
+        ran.append(usd)
+        return usd
+
+    @pay.compensate
+    async def refund(ctx: StepContext, usd: int, output: int | None) -> None:
+        ran.append(("refund", usd, output))
+
+    @app.job
+    async def job(ctx: JobContext, usd: int, fail: bool = False) -> int:
+        paid = await ctx.run(pay, usd)
+        if fail:
+            raise RuntimeError("after the payment")
+        return paid
+
+    return job, ran
+
+
+@durable
+async def test_a_dangerous_step_waits_for_a_yes_to_exactly_this_call(app: App) -> None:
+    job, ran = paying(app, tags={"financial"})
+    async with app.running():
+        handle = await app.submit(job, 5)
+        approval = await asked(app)
+        assert (approval.step, approval.risk, approval.shown) == (
+            "pay#1",
+            RiskLevel.HIGH,
+            b'{"usd":5}',
+        )
+        assert approval.reasons == ("it is financial",)
+        assert ran == []
+        await app.decide(approval.id, "approve", by=ANN)
+        assert await handle.result("5s") == 5
+    assert len(await app.approvals(None)) == 1
+    kinds = [event.type for event in await handle.events()]
+    assert kinds.count("approval.asked") == kinds.count("approval.approve") == 1
+
+
+@durable
+async def test_a_step_that_was_refused_has_failed(app: App) -> None:
+    job, ran = paying(app, tags={"financial"})
+    async with app.running():
+        handle = await app.submit(job, 5)
+        await app.decide((await asked(app)).id, "reject", by=ANN, reason="no money")
+        with pytest.raises(JobFailed, match="ann rejected"):
+            await handle.result("5s")
+    assert ran == []
+    assert await handle.status() is JobState.FAILED
+
+
+@durable
+async def test_a_yes_to_other_arguments_runs_those(app: App) -> None:
+    job, ran = paying(app, tags={"financial"})
+    async with app.running():
+        handle = await app.submit(job, 500)
+        approval = await asked(app)
+        with pytest.raises(Exception, match="usd"):
+            await app.decide(approval.id, "approve", by=ANN, arguments={"usd": "much"})
+        await app.decide(approval.id, "approve", by=ANN, arguments={"usd": 50})
+        assert await handle.result("5s") == 50
+    assert ran == [50]
+
+
+@durable
+async def test_an_undo_passes_the_same_gates_and_undoes_what_was_really_done(app: App) -> None:
+    job, ran = paying(app, tags={"financial"})
+    async with app.running():
+        handle = await app.submit(job, 500, fail=True)
+        await app.decide((await asked(app)).id, "approve", by=ANN, arguments={"usd": 50})
+        approval = await asked(app)
+        assert approval.step == "undo:pay#1"
+        await until(app, handle.id, JobState.COMPENSATING)
+        await app.decide(approval.id, "approve", by=ANN)
+        await until(app, handle.id, JobState.COMPENSATED)
+    assert ran == [50, ("refund", 50, 50)]
+
+
+@durable
+async def test_what_cannot_be_undone_waits_unless_the_code_has_asked(app: App) -> None:
+    ran: list[str] = []
+
+    @app.step(irreversible=True)
+    async def ship(ctx: StepContext, what: str) -> None:
+        ran.append(what)
+
+    @app.step(irreversible=True, ungated=True)
+    async def wave(ctx: StepContext) -> None:
+        ran.append("wave")
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await ctx.run(wave)
+        await ctx.approve("The first?")
+        await ctx.run(ship, "first")
+        await ctx.run(ship, "second")
+
+    async with app.running():
+        handle = await app.submit(job)
+        await app.decide((await asked(app)).id, "approve", by=ANN)
+        second = await asked(app)
+        assert second.step == "ship#2"
+        assert ran == ["wave", "first"]
+        await app.decide(second.id, "approve", by=ANN)
+        await handle.result("5s")
+    assert ran == ["wave", "first", "second"]
+
+
+@durable
+async def test_one_yes_may_open_every_call_of_a_step(app: App) -> None:
+    ran: list[str] = []
+
+    @app.step(irreversible=True)
+    async def ship(ctx: StepContext, what: str) -> None:
+        ran.append(what)
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await ctx.approve("All of them?", opens=[ship])
+        await ctx.gather(*[ctx.run(ship, str(n)) for n in range(3)])
+
+    async with app.running():
+        handle = await app.submit(job)
+        await app.decide((await asked(app)).id, "approve", by=ANN)
+        await handle.result("5s")
+    assert sorted(ran) == ["0", "1", "2"]
+
+
+@durable
+async def test_rules_of_the_app_are_kept(app: App) -> None:
+    def odd(facts: Facts) -> tuple[RiskLevel, str] | None:
+        odd = facts.arguments.get("usd", 0) % 2
+        return (RiskLevel.MEDIUM, "an odd amount") if odd else None
+
+    gates = GatePolicy(tenants={"free": {RiskLevel.HIGH: Gate.RUN}})
+    with_rules(app, risk=Classifier().extended(odd), gates=gates)
+    job, ran = paying(app)
+    async with app.running():
+        handle = await app.submit(job, 5)
+        assert await handle.result("5s") == 5
+        (event,) = [each for each in await handle.events() if each.type == "step.gated"]
+        assert (event.data["risk"], event.data["reasons"]) == ("MEDIUM", ["an odd amount"])
+        await (await app.submit(job, 4)).result("5s")
+    assert ran == [5, 4]
+
+
+@durable
+async def test_a_quorum_and_four_eyes_are_kept(app: App) -> None:
+    with_rules(app, terms={RiskLevel.HIGH: Terms(quorum=2)})
+    job, ran = paying(app, tags={"financial"})
+    async with app.running():
+        handle = await app.submit(job, 5, user="ann")
+        approval = await asked(app)
+        with pytest.raises(DecisionRefused, match="you asked for this job"):
+            await app.decide(approval.id, "approve", by=ANN)
+        await app.decide(approval.id, "approve", by=BOB)
+        with pytest.raises(DecisionRefused, match="you have approved this already"):
+            await app.decide(approval.id, "approve", by=BOB)
+        with pytest.raises(DecisionRefused, match="nobody that this app knows"):
+            await app.decide(approval.id, "approve", by="eve")
+        assert ran == []
+        await app.decide(approval.id, "approve", by=Person(**_fields(BOB) | {"id": "cas"}))
+        await handle.result("5s")
+    kinds = [event.type for event in await handle.events()]
+    assert kinds.count("approval.refused") == 2
+    assert kinds.count("approval.turned_away") == 1
+
+
+def _fields(person: Person) -> dict[str, Any]:
+    return {name: getattr(person, name) for name in Person.__struct_fields__}
+
+
+@durable
+async def test_a_step_may_ask_in_its_middle_and_is_begun_again_with_the_answer(app: App) -> None:
+    effects: list[str] = []
+
+    @app.step(retry=Retry(attempts=1))
+    async def act(ctx: StepContext) -> list[Any]:
+        await ctx.effect("draft", lambda _: effects.append("draft"), target="d")
+        first = await ctx.request_user_approval("Send the draft?", {"to": "kim"})
+        second = await ctx.request_user_approval("To all?")
+        return [first, second, ctx.attempt]
+
+    @app.job
+    async def job(ctx: JobContext) -> list[Any]:
+        return await ctx.run(act)
+
+    async with app.running():
+        handle = await app.submit(job)
+        await app.decide((await asked(app)).id, "approve", by=ANN)
+        await soon(lambda: asked(app), lambda found: found.title == "To all?")
+        await until(app, handle.id, JobState.WAITING)
+        await app.decide((await asked(app)).id, "reject", by=ANN)
+        assert await handle.result("5s") == [True, False, 1]
+    assert effects == ["draft"]
+
+
+@durable
+async def test_a_sync_step_may_ask_too(app: App) -> None:
+    @app.step
+    def act(ctx: Any) -> bool:
+        return ctx.request_user_approval("Well?")
+
+    @app.job
+    async def job(ctx: JobContext) -> bool:
+        return await ctx.run(act)
+
+    async with app.running():
+        handle = await app.submit(job)
+        await app.decide((await asked(app)).id, "approve", by=ANN)
+        assert await handle.result("5s") is True
+
+
+@durable
+async def test_a_cancelled_job_takes_its_question_back(app: App) -> None:
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await ctx.approve("Ship it?")
+
+    async with app.running():
+        handle = await app.submit(job)
+        approval = await asked(app)
+        await handle.cancel()
+        await until(app, handle.id, JobState.CANCELLED)
+        with pytest.raises(DecisionRefused, match="withdrawn"):
+            await app.decide(approval.id, "approve", by=ANN)
+
+
+# Channels
+
+
+class Loud:
+    """A channel that remembers what it was told, and fails as often as it is told to."""
+
+    def __init__(self, name: str, fails: int = 0) -> None:
+        self.name = name
+        self.fails = fails
+        self.told: list[tuple[NoticeKind, str]] = []
+
+    async def deliver(self, notice: Notice, approval: Approval | None) -> str:
+        if self.fails:
+            self.fails -= 1
+            raise ConnectionError("down")
+        self.told.append((notice.kind, approval.title if approval else notice.data.decode()))
+        return f"{self.name}/1"
+
+    async def has_told(self, number: int) -> None:
+        while len(self.told) < number:
+            await perdure.sleep("5ms")
+
+
+@durable
+async def test_people_are_told_by_every_channel_and_again_when_it_is_decided(app: App) -> None:
+    slack, mail = Loud("slack"), Loud("mail", fails=1)
+    with_rules(app, channels=(slack, mail))
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await ctx.approve("Ship it?")
+
+    async with app.running():
+        handle = await app.submit(job)
+        await slack.has_told(1)
+        await app.decide((await asked(app)).id, "approve", by=ANN)
+        await handle.result("5s")
+        await slack.has_told(2)
+    assert slack.told == [(NoticeKind.ASKED, "Ship it?"), (NoticeKind.DECIDED, "Ship it?")]
+    notices = {(each.channel, each.kind): each for each in await _notices(app, handle.id)}
+    assert b"slack/1" in notices["slack", NoticeKind.DECIDED].data
+    assert notices["mail", NoticeKind.ASKED].tries <= 1
+
+
+async def _notices(app: App, job_id: str) -> list[Notice]:
+    return await (await app.store()).notices(job_id)
+
+
+@durable
+async def test_an_effect_in_doubt_alerts_people(app: App) -> None:
+    slack = Loud("slack")
+    with_rules(app, channels=(slack,))
+
+    async def charge(key: str) -> None:
+        raise TimeoutError
+
+    @app.step
+    async def pay(ctx: StepContext) -> None:
+        await ctx.effect("payment", charge, target="card")
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await ctx.run(pay)
+
+    async with app.running():
+        handle = await app.submit(job)
+        await until(app, handle.id, JobState.ATTENTION)
+        await slack.has_told(1)
+    (kind, text) = slack.told[0]
+    assert kind is NoticeKind.IN_DOUBT
+    assert "the payment to card" in text

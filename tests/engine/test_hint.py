@@ -1,0 +1,143 @@
+"""The hint in Redis may lie, be slow, be empty or be away: no harm comes of it."""
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+import perdure
+from perdure.app import App
+from perdure.base.errors import DefinitionError
+from perdure.base.retry import pause
+from perdure.engine.context import JobContext
+from perdure.engine.hint import RedisHint
+from tests.engine.rig import QUICK, durable
+
+JOBS = 30
+
+Answer = Callable[[str], bytes | None]
+
+ANSWERS: dict[str, Answer] = {
+    "says yes to everybody": lambda _: b"+OK\r\n",
+    "says no to everybody": lambda name: b"$-1\r\n" if name == "SET" else b"+OK\r\n",
+    "says nonsense": lambda _: b"@#!?\r\n",
+    "says nothing": lambda _: None,
+    "says that something is wrong": lambda _: b"-ERR out of order\r\n",
+    "hangs up": lambda _: b"",
+}
+
+
+@asynccontextmanager
+async def fake_redis(answer: Answer, asked: list[str]) -> AsyncGenerator[str, None]:
+    """Give the address of a server that speaks like Redis, and answers as it likes."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError, ValueError):
+            while line := await reader.readline():
+                words: list[str] = []
+                for _ in range(int(line[1:])):
+                    size = int((await reader.readline())[1:])
+                    words.append((await reader.readexactly(size + 2))[:-2].decode())
+                asked.append(words[0].upper())
+                greeting = words[0].upper() in ("CLIENT", "HELLO")
+                said = b"+OK\r\n" if greeting else answer(words[0].upper())
+                if said == b"":
+                    break
+                if said is not None:
+                    writer.write(said)
+                    await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield f"redis://127.0.0.1:{port}"
+    finally:
+        server.close()
+
+
+async def work_with(app: App, hint: str) -> None:
+    """Let two workers share jobs; each must be run by one of them, once."""
+    ran: list[int] = []
+
+    @app.job
+    async def job(ctx: JobContext, number: int) -> int:
+        ran.append(number)
+        return number
+
+    app.hint = hint
+    async with app.running(), app.running():
+        handles = await app.submit_many(job, [(number,) for number in range(JOBS)])
+        assert [await handle.result("20s") for handle in handles] == list(range(JOBS))
+    assert sorted(ran) == list(range(JOBS))
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_whatever_the_hint_says_each_job_is_done_once(url: str, answer: Answer) -> None:
+    @durable
+    async def case(app: App) -> None:
+        asked: list[str] = []
+        async with fake_redis(answer, asked) as address:
+            await work_with(app, address)
+        assert "SET" in asked
+
+    case(url)
+
+
+@durable
+async def test_without_a_server_work_goes_on(app: App) -> None:
+    await work_with(app, "redis://127.0.0.1:1")
+
+
+def test_a_bad_address_is_refused() -> None:
+    async def main() -> None:
+        app = App("sqlite:///:memory:", worker=QUICK, hint="http://example.com")
+        with pytest.raises(DefinitionError, match="no address of a Redis"):
+            RedisHint(app.hint or "", "x")
+
+    perdure.run(main)
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("no redis-server here")
+    socket = tmp_path_factory.mktemp("redis") / "redis.sock"
+    command = [program, "--port", "0", "--unixsocket", str(socket), "--save", ""]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        while not socket.exists():
+            asyncio.run(pause(0.02))
+        yield socket
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_turns_are_given_back_and_taken_only_from_their_holder(redis_server: Path) -> None:
+    async def main() -> None:
+        hint = RedisHint(f"unix://{redis_server}", "turns")
+        async with hint.turn() as mine:
+            assert mine.token is not None
+            async with hint.turn() as theirs:
+                assert theirs.token is None  # not in time: it goes on without
+            await mine.renew()
+            assert mine.token is not None
+        async with hint.turn() as again:
+            assert again.token is not None
+        await hint.close()
+
+    perdure.run(main)
+
+
+def test_a_real_redis_does_no_harm(url: str, redis_server: Path) -> None:
+    @durable
+    async def case(app: App) -> None:
+        await work_with(app, f"unix://{redis_server}")
+
+    case(url)
