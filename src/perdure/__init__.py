@@ -20,14 +20,19 @@ from perdure.base.clock import Clock, SystemClock
 from perdure.base.codec import Limits
 from perdure.base.duration import Duration
 from perdure.base.errors import (
+    ApprovalExpired,
+    ApprovalRejected,
     ArgumentError,
     BadReturn,
+    BudgetExceeded,
     CallExit,
     CallTimeout,
     ChannelClosed,
     ChildError,
+    DecisionRefused,
     DefinitionError,
     Drift,
+    EffectInDoubt,
     EntriesError,
     HostBusy,
     HostDown,
@@ -56,12 +61,14 @@ from perdure.base.errors import (
     PlanError,
     ProcError,
     ProcessExit,
+    Refused,
     RemoteError,
     SchemaError,
     Shutdown,
     SnapshotError,
     SpawnError,
     StartError,
+    StepCrashed,
     StepFailed,
     StepTimeout,
     StoreError,
@@ -81,22 +88,31 @@ from perdure.base.result import Err, Exited, Ok
 from perdure.base.retry import with_retry
 from perdure.base.secret import Secret
 from perdure.base.settings import Overflow, Settings
+from perdure.engine.approve import Approved
 from perdure.engine.context import JobContext
 from perdure.engine.handle import Handle
+from perdure.engine.rules import Rules
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.step_context import StepContext
 from perdure.entries.guardian import Service, ready
 from perdure.entries.load import load_entries, load_yaml
 from perdure.entries.loaded import Loaded
+from perdure.jobs.approval import Approval, ApprovalState, Person, Terms
+from perdure.jobs.budget import Budget
+from perdure.jobs.budget import Limits as BudgetLimits
 from perdure.jobs.definition import JobDefinition, Step
+from perdure.jobs.effect import DidNotHappen, Effect, EffectState, Happened, Unknown
 from perdure.jobs.item import ItemPolicy
 from perdure.jobs.model import Entry, Event, Job, QueueLimit
 from perdure.jobs.partial import Partial
 from perdure.jobs.plan import Call, Plan
 from perdure.jobs.query import JobQuery
+from perdure.jobs.redaction import Redaction
 from perdure.jobs.reference import Ref
 from perdure.jobs.registry import Registry as JobRegistry
+from perdure.jobs.risk import Classifier, Facts, Gate, GatePolicy, RiskLevel
 from perdure.jobs.state import JobState, StepState
+from perdure.notify.people import Contact, People
 from perdure.otp.agent import Agent
 from perdure.otp.application import Application
 from perdure.otp.directive import Continue, NoReply, Reply, Stop, Timeout
@@ -129,10 +145,18 @@ __all__ = [
     "Agent",
     "App",
     "Application",
+    "Approval",
+    "ApprovalExpired",
+    "ApprovalRejected",
+    "ApprovalState",
+    "Approved",
     "ArgumentError",
     "Ask",
     "AsyncStream",
     "BadReturn",
+    "Budget",
+    "BudgetExceeded",
+    "BudgetLimits",
     "Call",
     "CallExit",
     "CallTimeout",
@@ -140,19 +164,30 @@ __all__ = [
     "ChannelClosed",
     "ChildError",
     "ChildSpec",
+    "Classifier",
     "Clock",
+    "Contact",
     "Continue",
+    "DecisionRefused",
     "DefinitionError",
+    "DidNotHappen",
     "Drift",
     "Duration",
     "DynamicSupervisor",
+    "Effect",
+    "EffectInDoubt",
+    "EffectState",
     "EntriesError",
     "Entry",
     "Err",
     "Event",
     "Exited",
+    "Facts",
+    "Gate",
+    "GatePolicy",
     "GenServer",
     "Handle",
+    "Happened",
     "HostBusy",
     "HostDown",
     "IllegalTransition",
@@ -190,7 +225,9 @@ __all__ = [
     "Partial",
     "PartitionSupervisor",
     "PayloadTooLarge",
+    "People",
     "Permanent",
+    "Person",
     "Pid",
     "Plan",
     "PlanError",
@@ -199,11 +236,15 @@ __all__ = [
     "ProcessExit",
     "ProcessHost",
     "QueueLimit",
+    "Redaction",
     "Ref",
+    "Refused",
     "Registry",
     "RemoteError",
     "Reply",
     "Retry",
+    "RiskLevel",
+    "Rules",
     "Runtime",
     "SchemaError",
     "Secret",
@@ -218,6 +259,7 @@ __all__ = [
     "StartError",
     "Step",
     "StepContext",
+    "StepCrashed",
     "StepFailed",
     "StepState",
     "StepTimeout",
@@ -233,7 +275,9 @@ __all__ = [
     "TaskExit",
     "TaskSupervisor",
     "TaskTimeout",
+    "Terms",
     "Timeout",
+    "Unknown",
     "UnknownName",
     "Unstorable",
     "WorkerSettings",

@@ -23,6 +23,7 @@ from perdure.base.codec import LIMITS, Limits, digest, fingerprint
 from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import JobNotFound, NotInProcess, StoreError
 from perdure.base.settings import Settings
+from perdure.engine.app_desk import AppDesk
 from perdure.engine.awaiting import Awaiting
 from perdure.engine.deciding import Answer, decide
 from perdure.engine.handle import Handle
@@ -80,6 +81,7 @@ class App(Registry):
         """
         super().__init__()
         self.rules = rules or Rules()
+        self.desk = AppDesk(self.store)  # where channels find approvals
         self.url = url
         self.limits = limits
         self.hint = hint

@@ -216,7 +216,7 @@ def test_a_value_of_another_type_is_refused(value: Any, declared: Any) -> None:
         encode(value, declared)
 
 
-@pytest.mark.parametrize("declared", [Secret, list[Secret[str]], object(), complex], ids=["secret", "secrets", "object", "complex"])
+@pytest.mark.parametrize("declared", [Secret, list[Secret[str]], object(), complex], ids=shown)
 def test_a_type_that_is_no_data_cannot_be_declared(declared: Any) -> None:
     with pytest.raises(DefinitionError, match="the value cannot be of the type"):
         Codec(declared)

@@ -1,6 +1,7 @@
 """The code of a job, and what people write in it."""
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import suppress
 
 import pytest
@@ -68,24 +69,26 @@ async def test_code_goes_on_with_the_branch_that_is_done_first(app: App) -> None
 
     @app.job
     async def job(ctx: JobContext) -> str:
-        sleeper = asyncio.ensure_future(_sleep(ctx))
-        worker = asyncio.ensure_future(_run(ctx, quick))
-        done, _ = await asyncio.wait({sleeper, worker}, return_when=asyncio.FIRST_COMPLETED)
-        assert done == {worker}
+        operation = ctx.run(quick)
+        short = asyncio.ensure_future(_wait_for(operation))
+        long = asyncio.ensure_future(_wait_and_sleep(ctx, operation))
+        done, _ = await asyncio.wait({short, long}, return_when=asyncio.FIRST_COMPLETED)
+        assert done == {short}
         result = await ctx.run(after)
-        sleeper.cancel()
+        long.cancel()
         return result
 
     async with app.running():
         assert await (await app.submit(job)).result("10s") == "after"
 
 
-async def _sleep(ctx: JobContext) -> None:
+async def _wait_for(operation: Awaitable[str]) -> str:
+    return await operation
+
+
+async def _wait_and_sleep(ctx: JobContext, operation: Awaitable[str]) -> None:
+    await operation
     await ctx.sleep("1h")
-
-
-async def _run(ctx: JobContext, step: object) -> str:
-    return await ctx.run(step)  # type: ignore[arg-type]
 
 
 @durable
@@ -265,8 +268,9 @@ async def test_a_step_whose_time_is_up_is_tried_again_beside_a_long_wait(app: Ap
     async def slow(ctx: StepContext) -> None:
         attempts.append(ctx.attempt)
         if ctx.attempt == 1:
-            task = asyncio.ensure_future(asyncio.Event().wait())  # its end takes a few turns
-            await task
+            lingers = asyncio.ensure_future(_linger())
+            await asyncio.Event().wait()
+            lingers.cancel()
 
     @app.job
     async def job(ctx: JobContext) -> None:
@@ -276,6 +280,15 @@ async def test_a_step_whose_time_is_up_is_tried_again_beside_a_long_wait(app: Ap
         handle = await app.submit(job)
         await until(app, handle.id, JobState.WAITING)
         assert attempts == [1, 2]
+
+
+async def _linger() -> None:
+    """Wait, and take a few turns of the loop to end."""
+    try:
+        await asyncio.Event().wait()
+    finally:
+        for _ in range(10):
+            await asyncio.sleep(0)
 
 
 @durable

@@ -152,7 +152,9 @@ def test_an_object_with_execute_is_added_and_its_name_may_be_a_method() -> None:
     assert step.key((2,), {}) is None
 
 
-@pytest.mark.parametrize("thing", [3, Bulk, object(), charge], ids=["number", "class", "object", "step"])
+@pytest.mark.parametrize(
+    "thing", [3, Bulk, object(), charge], ids=["number", "class", "object", "step"]
+)
 def test_what_has_no_execute_is_not_added(thing: Any) -> None:
     with pytest.raises(DefinitionError, match="is no step"):
         Registry().add(thing)

@@ -18,6 +18,8 @@ COMMANDS = {
     "worker": "perdure.cli.worker",
     "submit": "perdure.cli.submit",
     "jobs": "perdure.cli.jobs.group",
+    "approvals": "perdure.cli.people.approvals",
+    "effects": "perdure.cli.people.effects",
     "up": "perdure.cli.up",
     "tree": "perdure.cli.tree",
 }

@@ -7,6 +7,7 @@ import typer
 
 from perdure.base.errors import (
     ArgumentError,
+    DecisionRefused,
     IllegalTransition,
     JobError,
     KeyConflict,
@@ -30,6 +31,7 @@ _CODES: Final[tuple[tuple[type[Exception], Code], ...]] = (
     (LookupError, Code.NOT_FOUND),
     (KeyConflict, Code.CONFLICT),
     (IllegalTransition, Code.CONFLICT),
+    (DecisionRefused, Code.CONFLICT),
     (TimeoutError, Code.TIMED_OUT),
     (SchemaError, Code.SCHEMA),
 )

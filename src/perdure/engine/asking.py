@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perdure.base.codec import digest
 from perdure.base.errors import ApprovalExpired, JobError
@@ -105,6 +106,15 @@ async def last_asked(run: "Run", step: str) -> Approval | None:
     return await run.ask(lambda store: store.approval_of_step(job_id, step))
 
 
+def is_about(found: Approval, question: Question, run: "Run") -> bool:
+    """Tell whether an approval is about this action, but perhaps with other arguments."""
+    action = question.action(run)
+    edited = any(decision.input is not None for decision in found.decisions)
+    return found.action == action or (
+        edited and replace(found.action, input=action.input) == action
+    )
+
+
 async def is_looked_at(run: "Run", since: float) -> bool:
     """Tell whether a person has told the job to go on since a time."""
     job_id = run.job.id
@@ -182,7 +192,7 @@ async def answer_to(operation: "StepOperation[Any]", question: Question) -> Appr
     """
     run = operation.run
     found = await last_asked(run, question.step)
-    if found is not None and found.action.hash == question.action(run).hash:
+    if found is not None and is_about(found, question, run):
         if found.state is ApprovalState.PENDING:
             raise AskFirst(found, is_new=False)
         if found.state in (ApprovalState.APPROVED, ApprovalState.REJECTED):

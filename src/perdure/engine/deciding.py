@@ -7,8 +7,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perdure.base.errors import DecisionRefused
+from perdure.base.errors import ArgumentError, DecisionRefused
+from perdure.engine.spending import RAISE
 from perdure.jobs.approval import Action, Approval, Person, Refusal, Verdict, Vote
+from perdure.jobs.budget import Limits
 from perdure.jobs.registry import Registry
 from perdure.notify.people import People
 from perdure.store.port import Store
@@ -55,11 +57,22 @@ async def decide(store: Store, registry: Registry, people: People, answer: Answe
     return result
 
 
+def _limits(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the limits that a person grants instead of those that were asked for."""
+    try:
+        limits = msgspec.convert(dict(arguments), Limits)
+    except msgspec.ValidationError as error:
+        raise ArgumentError("the limits of a budget", [str(error)]) from None
+    return {name: value for name, value in msgspec.to_builtins(limits).items() if value is not None}
+
+
 async def _edited(
     store: Store, registry: Registry, approval: Approval, arguments: Mapping[str, Any] | None
 ) -> Action | None:
     if arguments is None:
         return None
+    if approval.step.endswith(RAISE):
+        return replace(approval.action, input=msgspec.json.encode(_limits(arguments)))
     entry = next((e for e in await store.journal(approval.job_id) if e.id == approval.step), None)
     if entry is None or entry.name not in registry.steps:
         raise DecisionRefused("changed", "only the arguments of a step can be edited")

@@ -6,6 +6,8 @@ that asked for the step.
 
 import asyncio
 import importlib
+import os
+import signal
 import sys
 from functools import reduce
 from typing import Any, cast
@@ -73,7 +75,7 @@ async def work_far(desk: Pid, facts: Facts) -> Finished | Failed | SafePoint:
         if step.is_async:
             value = await step.fn(context, *args, **kwargs)
         else:  # in a thread, so that this process still answers while it works
-            value = await call_away(step.fn, context, args, kwargs)
+            value = await _call_beside(step, context, args, kwargs)
         if type(value) is Partial:
             partial = cast("Partial[Any]", value)
             so_far = step.pack_result(partial.output, facts.limits)
@@ -83,6 +85,17 @@ async def work_far(desk: Pid, facts: Facts) -> Finished | Failed | SafePoint:
         return SafePoint()
     except Exception as error:  # noqa: BLE001 - it is told to the process that asked
         return Failed(error, context.judge_item(failure_of(error, facts.attempt)))
+
+
+async def _call_beside(
+    step: Step[..., Any], context: StepContext, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call a sync function; it ends for certain only with its OS process, which is its alone."""
+    try:
+        return await call_away(step.fn, context, args, kwargs)
+    except asyncio.CancelledError:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise
 
 
 class FarOperation:

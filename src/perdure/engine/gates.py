@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec.structs import replace
 
 from perdure.base.errors import ApprovalRejected
 from perdure.engine.asking import (
     Question,
+    is_about,
     is_looked_at,
     last_asked,
     new_approval,
@@ -92,22 +92,13 @@ async def _ask(operation: "StepOperation[Any]", way: Way) -> None:
         version=operation.step.version,
     )
     found = await last_asked(run, entry.id)
-    if found is not None and _is_about(found, question, run):
+    if found is not None and is_about(found, question, run):
         if found.state is ApprovalState.PENDING:
             await wait_for(operation, found, entry, is_new=False)
             return
         if await _is_settled(operation, found):
             return
     await wait_for(operation, new_approval(run, question), entry, is_new=True)
-
-
-def _is_about(found: Approval, question: Question, run: "Run") -> bool:
-    """Tell whether an approval is about this action, but perhaps with other arguments."""
-    action = question.action(run)
-    edited = any(decision.input is not None for decision in found.decisions)
-    return found.action == action or (
-        edited and replace(found.action, input=action.input) == action
-    )
 
 
 async def _is_settled(operation: "StepOperation[Any]", found: Approval) -> bool:

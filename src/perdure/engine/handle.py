@@ -8,6 +8,7 @@ from perdure.base.duration import Duration, job_seconds, spell
 from perdure.base.errors import JobFailed, JobNotFound
 from perdure.engine.awaiting import Awaiting
 from perdure.engine.submission import new_id
+from perdure.jobs.budget import Budget
 from perdure.jobs.effect import Choice, Effect
 from perdure.jobs.failure import Failure
 from perdure.jobs.model import Command, Entry, Event, Job, NewJob, Outcome
@@ -66,6 +67,10 @@ class Handle(Generic[R]):
     async def effects(self) -> list[Effect]:
         """Read what the job did to the world, or may have done, in order."""
         return await self._store.effects(self.id)
+
+    async def budget(self) -> Budget | None:
+        """Read what the job, if it is the first of its tree, may spend, and what is gone."""
+        return await self._store.budget(self.id)
 
     async def events(self) -> list[Event]:
         """Read what happened to the job, in order."""

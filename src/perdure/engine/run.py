@@ -40,6 +40,7 @@ from perdure.process.process import Process
 
 if TYPE_CHECKING:
     from perdure.engine.node import Node
+    from perdure.engine.spending import Purse
 
 # The code of a job may stand still so long during a replay, waiting for things that are not ours,
 # before it is judged to have drifted from its journal.
@@ -78,6 +79,7 @@ class Run(Ownership):
         self.working: dict[Operation[Any], Process] = {}
         self.waiting: dict[Operation[Any], asyncio.Handle | None] = {}
         self.ledger: Ledger | None = None  # made by the first effect
+        self.purse: Purse | None = None  # looked up by the first spending
         self.openings: Openings = ()  # what people have said yes to, and was not yet used
         self.resuming = 0  # awaits of the code that are over, which it does not know yet
         self.refusals = 0  # awaits of the code since its run has ended

@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 from perdure.base.errors import Permanent, StepTimeout
 from perdure.engine.asking import look_for_answer
 from perdure.engine.calling import call_step
+from perdure.engine.crashpoint import crashpoint
 from perdure.engine.gates import hold
 from perdure.engine.leaving import Leaving
 from perdure.engine.operation import Operation
@@ -138,6 +139,8 @@ class StepOperation(Operation[R]):
     def _succeeded(self, output: bytes) -> None:
         """Let the result be written. Nobody waits for that: this process has done its work."""
         self.unrecorded = False  # from here on the record of its start would be a step back
+        if self.context is not None and self.context.has_effects:
+            crashpoint("before_step_commit")
         self.ends(StepState.SUCCEEDED)
         self.entry = self._entry(StepState.SUCCEEDED, output=output)
         self.committing = True
@@ -149,6 +152,8 @@ class StepOperation(Operation[R]):
         if error is not None:
             self.run.work(self, self._write_again)
             return
+        if self.context is not None and self.context.has_effects:
+            crashpoint("after_step_commit")
         run = self.run
         run.progress_at = run.node.loop.time()
         run.worked(self)

@@ -12,8 +12,10 @@ from perdure.base.errors import DefinitionError, Permanent
 from perdure.engine.asking import Question, answer_to
 from perdure.engine.effects import Call, EffectOptions, Effects
 from perdure.engine.leaving import AtSafePoint
+from perdure.engine.spending import Spending
 from perdure.engine.verdict import Unwound
 from perdure.jobs.approval import ApprovalState
+from perdure.jobs.budget import Amount
 from perdure.jobs.effect import Effect
 from perdure.jobs.failure import Failure
 from perdure.jobs.item import Cadence, Cursor, ItemPolicy, ItemReport, OnError, Verdict, key_of
@@ -36,6 +38,7 @@ class StepContext:
         self.item_judged: tuple[Verdict, bytes] | None = None  # by the OS process that it ran in
         self._cancelled: asyncio.Event | None = None
         self._effects: Effects | None = None
+        self._spendings = 0
         self._asked = 0  # questions to people, in this attempt
 
     def __repr__(self) -> str:
@@ -78,6 +81,20 @@ class StepContext:
         if self._cancelled is None:
             self._cancelled = asyncio.Event()
         return self._cancelled
+
+    # Money
+
+    def spend(self, *, usd: float = 0.0, tokens: int = 0, calls: int = 0) -> Spending:
+        """Set an amount aside before it is spent: `async with ctx.spend(usd=0.5) as spent:`.
+
+        Settled at the end of the block as a whole, or by `await spent.settle(usd=0.31)`.
+        At a limit of the job, a person is asked to raise it, and the step is begun again then.
+
+        Raises:
+            BudgetExceeded: When awaited: somebody said no.
+        """
+        self._spendings += 1
+        return Spending(self._operation, self._spendings, Amount.of(usd, tokens, calls))
 
     # People
 
@@ -160,6 +177,11 @@ class StepContext:
                 )
             self._effects = Effects(self._operation, self._item_in_hand)
         return self._effects
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether this attempt did anything to the world; for the engine."""
+        return self._effects is not None
 
     def pass_checkpoint(self) -> None:
         """Take note of a checkpoint that the code will begin with; for the engine."""

@@ -13,6 +13,7 @@ from perdure.base.backoff import Retry
 from perdure.base.codec import Codec, decode, encode
 from perdure.base.errors import Drift, JobError, StepFailed
 from perdure.engine.asking import last_asked
+from perdure.engine.crashpoint import crashpoint
 from perdure.engine.parking import alerts
 from perdure.engine.run import Run
 from perdure.engine.step import StepOperation
@@ -219,6 +220,7 @@ class Saga:
         step, undone = await self._step(wanted)
         entry = self._entries[wanted.id]
         run.visit(entry.id, EntryKind.UNDO, None)
+        crashpoint("before_undo")
         operation = UndoOperation(run, entry, step, ((), {}), recorded=True)
         operation.undone, operation.ended = undone, partial(self._ended, wanted)
         if run.node.gatekeeper.watches(step):  # a refund moves money, too
@@ -227,6 +229,7 @@ class Saga:
         with contextlib.suppress(StepFailed):  # the list says what comes next
             await operation
         self._entries[wanted.id] = operation.entry
+        crashpoint("after_undo")
 
     async def _stop(self, run: Run, failed: Undo) -> None:
         error = self._entries[failed.id].error

@@ -9,6 +9,7 @@ from msgspec.structs import force_setattr
 from perdure.base.backoff import Retry
 from perdure.base.codec import LIMITS, Codec, Limits
 from perdure.base.errors import DefinitionError
+from perdure.jobs.budget import Limits as BudgetLimits
 from perdure.jobs.compensation import Compensation, compensation_of
 from perdure.jobs.option import (
     CompensationOptions,
@@ -160,6 +161,7 @@ class JobDefinition(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, 
             who resumes it where it stood, or fails, and is undone.
         on_undo_failure: Whether the undo stops for a person where something cannot be undone,
             or continues with the rest.
+        budget: The most that it and all its children may spend; None = no limit.
         max_claims: Claims in a row without progress after which a job is parked.
         description: What it does, for people.
     """
@@ -176,6 +178,7 @@ class JobDefinition(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, 
     on_cancel: OnCancel = "abandon"
     on_outage: OnOutage = "park"
     on_undo_failure: OnUndoFailure = "stop"
+    budget: BudgetLimits | None = None
     max_claims: int = MAX_CLAIMS
     description: str = ""
 
@@ -280,6 +283,7 @@ def job_of(fn: Callable[..., Any], **options: Unpack[JobOptions]) -> JobDefiniti
             _ON_UNDO_FAILURE,
             f"on_undo_failure of {what}",
         ),
+        budget=options.get("budget"),
         max_claims=options.get("max_claims", MAX_CLAIMS),
         description=description_of(options.get("description"), fn),
     )

@@ -131,7 +131,7 @@ class JobChange(Struct, frozen=True, kw_only=True):
     result: bytes | None = None
     error: bytes | None = None
     wait: bytes | None = None
-    # When it may next be claimed, if it is released. None: only news (a message, a decision) wakes it.
+    # When it may next be claimed, if it is released. None: only news (a message, …) wakes it.
     due_at: float | None = None
     release: bool = False  # give the lease up; ended jobs always do
     clear_request: bool = False  # the cancel or pause asked for is being obeyed

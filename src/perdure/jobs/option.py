@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 from perdure.base.backoff import Retry
 from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import DefinitionError
+from perdure.jobs.budget import Limits
 
 Isolation: TypeAlias = Literal["inline", "thread", "process"]
 OnCancel: TypeAlias = Literal["abandon", "compensate", "finish"]
@@ -48,6 +49,7 @@ class JobOptions(TypedDict, total=False):
     on_cancel: OnCancel
     on_outage: OnOutage
     on_undo_failure: OnUndoFailure
+    budget: Limits | None
     max_claims: int
     description: str
 

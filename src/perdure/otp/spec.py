@@ -152,7 +152,7 @@ Child: TypeAlias = ChildSpec | type[HasChildSpec] | tuple[type[HasChildSpec], An
 """What a list of children may hold: a spec, a class, or a class with an argument."""
 
 
-def child(
+def child(  # noqa: PLR0913  what is said of a child is said at once
     what: Function | str | Child | type[Any],
     *args: Any,
     id: Hashable = None,

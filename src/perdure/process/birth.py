@@ -48,10 +48,7 @@ def give_birth(
 ) -> Process:
     """Make a process; if anything is wrong, make nothing."""
     if isinstance(function, str):
-        entry = find_entry(runtime.entries, function)
-        function, args = entry.function, args or entry.args
-        if entry.host is not None and options.host is None:
-            options = options._replace(host=entry.host)
+        function, args, options = _by_entry(runtime, function, args, options)
     values = parent.values if parent is not None else NO_VALUES
     if options is not PLAIN:
         if options.host is not None and (host := runtime.host_of(options.host)) is not None:
@@ -71,6 +68,16 @@ def give_birth(
     if telemetry.has_handlers(SPAWN_EVENT):
         tell_of_birth(child)
     return child
+
+
+def _by_entry(
+    runtime: "Runtime", id: str, args: tuple[Any, ...], options: Options
+) -> tuple[Function, tuple[Any, ...], Options]:
+    """Complete a call by what the entry of that id says."""
+    entry = find_entry(runtime.entries, id)
+    if entry.host is not None and options.host is None:
+        options = options._replace(host=entry.host)
+    return entry.function, args or entry.args, options
 
 
 def tell_of_birth(child: Process) -> None:

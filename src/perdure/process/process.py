@@ -53,7 +53,7 @@ class Process(Mailbox):
     ) -> None:
         self.loop = runtime.loop
         self.coro = coro
-        self.send = coro.send
+        self.send = None
         self.state = READY
         self.must_cancel = False
         self.future = None
@@ -93,7 +93,7 @@ class Process(Mailbox):
         self.state = RUNNING
         try:
             if error is None and not self.must_cancel:
-                yielded = self.context.run(self.send, None)
+                yielded = self.context.run(self.send or self.coro.send, None)
             else:
                 error = error or self.cancelled_error()
                 yielded = self.context.run(self.coro.throw, error)

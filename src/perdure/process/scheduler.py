@@ -138,8 +138,11 @@ class Scheduler:
                 process.step()
                 continue
             process.state = RUNNING
+            send = process.send
+            if send is None:  # its first step: not before, since newborns are many and small
+                send = process.send = process.coro.send
             try:
-                yielded = process.context.run(process.send, None)
+                yielded = process.context.run(send, None)
             except BaseException as raised:  # noqa: BLE001 - it returned, or raised: it is over
                 error = raised
             else:

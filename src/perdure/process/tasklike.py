@@ -77,7 +77,7 @@ class TaskLike(Waiter):
     # All fields are set by `Process`, in one place: three constructors would cost as much again.
     loop: asyncio.AbstractEventLoop
     coro: Coroutine[Any, Any, Any]
-    send: Callable[[None], Any]  # that of `coro`, bound once
+    send: Callable[[None], Any] | None  # that of `coro`, bound once, from the first step on
     state: int
     must_cancel: bool
     future: asyncio.Future[Any] | None  # what it waits for, when WAITING
@@ -97,7 +97,7 @@ class TaskLike(Waiter):
     def drive(self, coro: Coroutine[Any, Any, Any]) -> None:
         """Run this code from the next step on."""
         self.coro = coro
-        self.send = coro.send
+        self.send = None
 
     def step(self, error: BaseException | None = None) -> None:
         """Run on, or with an error raised; the process knows how."""

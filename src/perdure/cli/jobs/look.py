@@ -8,6 +8,7 @@ from rich.console import Console
 from perdure.app import App
 from perdure.cli.jobs.facts import entry_facts, event_facts, job_facts, message_facts
 from perdure.cli.jobs.find import IdArgument, find_job
+from perdure.cli.jobs.ledger import effect_facts
 from perdure.cli.jobs.listing import counted, draw_jobs
 from perdure.cli.jobs.sheet import Sheet, draw
 from perdure.cli.outcome import perform
@@ -97,6 +98,7 @@ async def read_sheet(app: App, handle: Handle[Any]) -> Sheet:
         events=await handle.events(),
         messages=await store.messages(handle.id),
         now=await store.now(),
+        ledger=await handle.effects(),
     )
 
 
@@ -105,6 +107,7 @@ def sheet_facts(sheet: Sheet) -> dict[str, Any]:
     return {
         **job_facts(sheet.job),
         "journal": [entry_facts(entry) for entry in sheet.journal],
+        "effects": [effect_facts(effect) for effect in sheet.ledger],
         "events": [event_facts(event) for event in sheet.events],
         "messages": [message_facts(message) for message in sheet.messages],
     }

@@ -12,6 +12,8 @@ from rich.text import Text
 from perdure.cli.jobs import words
 from perdure.cli.jobs.facts import payload
 from perdure.cli.jobs.find import short
+from perdure.cli.jobs.ledger import draw_ledger
+from perdure.jobs.effect import Effect
 from perdure.jobs.failure import Failure
 from perdure.jobs.model import Entry, Event, Job, Message
 from perdure.jobs.state import StepState
@@ -28,12 +30,16 @@ class Sheet(Struct, frozen=True, kw_only=True):
     events: Sequence[Event]
     messages: Sequence[Message]
     now: float
+    ledger: Sequence[Effect] = ()
 
 
 def draw(sheet: Sheet, most: int, *, trace: bool = True) -> RenderableType:
     """Draw a job, with so many of the last entries of its journal and log."""
     parts: list[RenderableType] = [_facts(sheet), Text()]
-    parts += [_journal(sheet, most), Text(), _log(sheet, most)]
+    parts += [_journal(sheet, most), Text()]
+    if sheet.ledger:
+        parts += [draw_ledger(sheet.ledger, sheet.now), Text()]
+    parts.append(_log(sheet, most))
     if trace and sheet.job.error is not None and (text := Failure.unpack(sheet.job.error).trace):
         parts += [Text(), Text(text.rstrip(), style="dim")]
     return Group(*parts)

@@ -1,0 +1,60 @@
+"""The ledger of a job, for `perdure jobs show`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from perdure.cli.jobs import words
+from perdure.jobs.effect import Effect, EffectState
+from perdure.notify.card import visible
+
+_STYLES = {EffectState.DONE: "green", EffectState.FAILED: "dim"}
+
+
+def draw_ledger(ledger: Sequence[Effect], now: float) -> Table:
+    """Draw what a job did to the world, in order."""
+    doubts = sum(each.state is EffectState.IN_DOUBT for each in ledger)
+    title = f"Effects: {len(ledger)}" + (f", {doubts} in doubt" if doubts else "")
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for name in ("no", "kind", "target", "state", "step", "called", ""):
+        table.add_column(name)
+    for each in ledger:
+        said = "" if each.result is None else words.value(msgspec.json.decode(each.result), 60)
+        table.add_row(
+            str(each.no),
+            Text(each.kind),
+            Text(visible(each.target, 60)),
+            Text(each.state.value, style=_STYLES.get(each.state, "bold yellow")),
+            Text(each.place.step),
+            words.clock_time(each.called_at, now),
+            Text(said, style="dim"),
+        )
+    return table
+
+
+def effect_facts(effect: Effect) -> dict[str, Any]:
+    """Give a line of the ledger for programs."""
+    return {
+        "job": effect.job_id,
+        "no": effect.no,
+        "tenant": effect.tenant,
+        "kind": effect.kind,
+        "target": effect.target,
+        "state": effect.state.value,
+        "step": effect.place.step,
+        "key": effect.key,
+        "generation": effect.generation,
+        "in_doubt": effect.in_doubt,
+        "details": None if effect.details is None else msgspec.json.decode(effect.details),
+        "result": None if effect.result is None else msgspec.json.decode(effect.result),
+        "problem": effect.problem,
+        "error": None if effect.error is None else msgspec.json.decode(effect.error),
+        "undo": None if effect.undo is None else effect.undo.step,
+        "proof": effect.proof,
+        "called_at": effect.called_at,
+        "ended_at": effect.ended_at,
+    }

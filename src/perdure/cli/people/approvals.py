@@ -1,0 +1,172 @@
+"""`perdure approvals`: what jobs ask people, and the answers."""
+
+import getpass
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from perdure.app import App
+from perdure.base.codec import parse
+from perdure.cli.outcome import perform
+from perdure.cli.output import Code, Format, FormatOption, as_json, refuse
+from perdure.cli.target import AppOption, UrlOption, find_app
+from perdure.jobs.approval import APPROVER, Approval, ApprovalState, Person, Verdict
+from perdure.notify.card import card_of, spell_time
+
+IdArgument = Annotated[str, typer.Argument(metavar="APPROVAL", help="Its id, or how it begins.")]
+ByOption = Annotated[str, typer.Option("--by", help="Who decides; you, if nobody is named.")]
+ReasonOption = Annotated[str, typer.Option("--reason", "-r", help="For the audit log.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(help="See what jobs ask, and answer.", no_args_is_help=True)
+    group.command("list")(list_approvals)
+    for command in (show, approve, reject):
+        group.command()(command)
+    app.add_typer(group, name="approvals")
+
+
+def list_approvals(
+    *,
+    state: Annotated[ApprovalState, typer.Option("--state", "-s", case_sensitive=False)] = (
+        ApprovalState.PENDING
+    ),
+    tenant: Annotated[str | None, typer.Option(help="Of this tenant.")] = None,
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """List what is asked, the newest first; the open questions if no state is named."""
+    found = perform(_list, find_app(app, url), state, tenant)
+    if output is Format.JSON:
+        typer.echo(as_json([facts(each) for each in found], indent=2))
+    elif found:
+        Console().print(_drawn(found))
+    else:
+        typer.echo(f"Nothing is {state.lower()}.")
+
+
+async def _list(app: App, state: ApprovalState, tenant: str | None) -> list[Approval]:
+    async with app:
+        return await app.approvals(state, tenant=tenant)
+
+
+def _drawn(found: list[Approval]) -> Table:
+    table = Table("id", "risk", "what", "job", "asked by", "asked", "expires", box=None)
+    for each in found:
+        card = card_of(each)
+        asked, ends = spell_time(each.created_at), each.expires_at
+        expires = "never" if ends is None else spell_time(ends)
+        row = (each.id[:12], str(each.risk), card.title, each.job_id[:12], each.requester or "-")
+        table.add_row(*row, asked, expires)
+    return table
+
+
+def show(
+    approval: IdArgument,
+    *,
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Show exactly what would be done, and what was said so far."""
+    found = perform(_show, find_app(app, url), approval)
+    if output is Format.JSON:
+        typer.echo(as_json(facts(found), indent=2))
+        return
+    card = card_of(found)
+    lines = [card.title, card.note, *(f"  {name}: {value}" for name, value in card.fields)]
+    lines += [f"  - {reason}" for reason in card.reasons]
+    typer.echo("\n".join(line for line in [*lines, card.outcome, card.footer] if line))
+
+
+async def _show(app: App, approval: str) -> Approval:
+    async with app:
+        return await find(app, approval)
+
+
+def approve(
+    approval: IdArgument,
+    *,
+    by: ByOption = "",
+    reason: ReasonOption = "",
+    arguments: Annotated[
+        str | None, typer.Option(help="Approve, but with these arguments: a JSON object.")
+    ] = None,
+    url: UrlOption = None,
+    app: AppOption = None,
+) -> None:
+    """Say yes."""
+    given = None if arguments is None else parse(arguments, "the arguments")
+    _decide(find_app(app, url), approval, "approve", by, reason, given)
+
+
+def reject(
+    approval: IdArgument,
+    *,
+    by: ByOption = "",
+    reason: ReasonOption = "",
+    url: UrlOption = None,
+    app: AppOption = None,
+) -> None:
+    """Say no."""
+    _decide(find_app(app, url), approval, "reject", by, reason, None)
+
+
+def _decide(
+    app: App, approval: str, verdict: Verdict, by: str, reason: str, arguments: Any
+) -> None:
+    result = perform(_decided, app, approval, verdict, by or getpass.getuser(), reason, arguments)
+    typer.echo(card_of(result).outcome or "Your answer counts; others must answer, too.")
+
+
+async def _decided(
+    app: App, approval: str, verdict: Verdict, by: str, reason: str, arguments: Any
+) -> Approval:
+    async with app:
+        found = await find(app, approval)
+        # Who may write to the store may do everything: the name is for the audit.
+        roles = frozenset({APPROVER})
+        person = app.rules.people.by_id(found.tenant, by) or Person(
+            id=by, tenant=found.tenant, roles=roles
+        )
+        return await app.decide(found.id, verdict, by=person, reason=reason, arguments=arguments)
+
+
+async def find(app: App, approval: str) -> Approval:
+    """Find an approval by its id, or by how that begins."""
+    store = await app.store()
+    if (whole := await store.approval(approval)) is not None:
+        return whole
+    found = [each for each in await app.approvals(None, limit=1000) if each.id.startswith(approval)]
+    if len(found) != 1:
+        what = "no approval begins with" if not found else f"{len(found)} approvals begin with"
+        refuse(f"{what} {approval!r}", Code.NOT_FOUND)
+    return found[0]
+
+
+def facts(approval: Approval) -> dict[str, Any]:
+    """Give an approval for programs."""
+    return {
+        "id": approval.id,
+        "state": approval.state.value,
+        "title": approval.title,
+        "job": approval.job_id,
+        "step": approval.step,
+        "tenant": approval.tenant,
+        "risk": str(approval.risk),
+        "reasons": list(approval.reasons),
+        "requester": approval.requester,
+        "arguments": msgspec.json.decode(approval.shown),
+        "action_hash": approval.action.hash,
+        "created_at": approval.created_at,
+        "expires_at": approval.expires_at,
+        "decisions": [
+            {"by": each.person, "verdict": each.verdict, "reason": each.reason, "at": each.at}
+            for each in approval.decisions
+        ],
+    }

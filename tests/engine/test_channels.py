@@ -1,0 +1,112 @@
+"""One question, asked by Slack and by mail from the same row: the first good answer decides."""
+
+import json
+from typing import Any
+
+import httpx
+from msgspec.structs import replace
+
+import perdure
+from perdure.app import App
+from perdure.engine.context import JobContext
+from perdure.engine.handle import Handle
+from perdure.engine.rules import Rules
+from perdure.notify.mail import MailChannel, MailSettings
+from perdure.notify.page import Pages
+from perdure.notify.slack import SlackChannel
+from perdure.notify.token import Tokens
+from perdure.notify.web import ApprovalWeb
+from tests.engine.rig import durable
+from tests.engine.test_approval import asked
+from tests.notify.desk import staff
+from tests.notify.servers import HttpSite, Mailbox, http, smtp
+from tests.notify.test_mail import KEY, read
+from tests.notify.test_slack import POSTED, SETTINGS, body_of, signed
+
+
+class Office:
+    """An app with both channels, and their doors from outside."""
+
+    def __init__(self, app: App, site: HttpSite, box: Mailbox) -> None:
+        self.app, self.box = app, box
+        people, tokens = staff(), Tokens((KEY,))
+        self.slack = replace(SETTINGS, base_url=f"http://{site.address}/api/")
+        mail = MailSettings(
+            host="127.0.0.1",
+            port=box.port,
+            sender="perdure@example.com",
+            base_url="https://perdure.example.com/",
+            insecure=True,
+        )
+        channels = (SlackChannel(self.slack), MailChannel(mail, app.desk, people, tokens))
+        app.rules = Rules(people=people, channels=channels)
+        web = ApprovalWeb(app.desk, people, Pages(app.desk, people, tokens), slack=self.slack)
+        self.client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(web), base_url="https://perdure.example.com"
+        )
+
+        @app.job
+        async def job(ctx: JobContext) -> list[str]:
+            return list((await ctx.approve("Ship it?", risk="medium")).by)
+
+        self.job = job
+
+    async def ask(self) -> tuple[Handle[Any], str, str]:
+        handle = await self.app.submit(self.job, tenant="acme", user="rob")
+        approval = await asked(self.app)
+        while len(self.box.mails) < 2:
+            await perdure.sleep("5ms")
+        return handle, approval.id, approval.action.hash
+
+    async def press(self, approval: str, digest: str, member: str = "U1", **wrong: Any) -> int:
+        value = json.dumps({"approval": approval, "hash": digest})
+        payload = {
+            "type": "block_actions",
+            "api_app_id": "A1",
+            "team": {"id": "T1"},
+            "user": {"id": member},
+            "actions": [{"action_id": "perdure.approve", "value": value}],
+        }
+        body = body_of(payload)
+        now = await self.app.desk.now()
+        headers = wrong.get("headers") or signed(body, now - wrong.get("late", 0))
+        answer = await self.client.post("/slack/interactive", content=body, headers=headers)
+        return answer.status_code
+
+    async def follow(self, to: str, verdict: str = "approve") -> int:
+        mail = next(each for each in self.box.mails if each["To"] == to)
+        invitation = read(mail)
+        form = {"token": invitation.token, "code": invitation.code, "verdict": verdict}
+        return (await self.client.post("/approvals/decide", data=form)).status_code
+
+
+@durable
+async def test_a_press_in_slack_decides_and_the_mail_comes_too_late(app: App) -> None:
+    async with http((200, POSTED)) as site, smtp() as box:
+        office = Office(app, site, box)
+        async with app.running():
+            handle, approval, digest = await office.ask()
+            assert await office.press(approval, digest, headers={"x-slack-signature": "v0=0"}) == 401
+            assert await office.press(approval, digest, late=301) == 401
+            assert await office.press(approval, digest, member="U3") == 200  # who asked for the job
+            assert await office.press(approval, digest) == 200
+            assert await handle.result("5s") == ["ann"]
+            assert await office.follow("bob@example.com") == 409
+    kinds = [event.type for event in await handle.events()]
+    assert kinds.count("approval.approve") == 1
+    assert kinds.count("approval.refused") == 2  # the requester, and the one who came too late
+
+
+@durable
+async def test_a_link_of_a_mail_decides_once(app: App) -> None:
+    async with http((200, POSTED)) as site, smtp() as box:
+        office = Office(app, site, box)
+        async with app.running():
+            handle, approval, digest = await office.ask()
+            assert await office.follow("bob@example.com") == 200
+            assert await handle.result("5s") == ["bob"]
+            assert await office.follow("bob@example.com") == 409
+            assert await office.press(approval, digest) == 200  # is told that it does not count
+    kinds = [event.type for event in await handle.events()]
+    assert kinds.count("approval.approve") == 1
+    assert kinds.count("approval.turned_away") + kinds.count("approval.refused") == 2
