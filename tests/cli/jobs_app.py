@@ -51,3 +51,24 @@ async def ask(ctx: JobContext, who: str) -> str:
     await ctx.run(greet, who)
     await ctx.run(count, 5)
     return await ctx.receive("answer", kind=str)
+
+
+@app.step
+async def charge(ctx: StepContext, usd: int) -> str:
+    """Charge a card whose bank does not answer."""
+
+    async def call(key: str) -> str:
+        raise TimeoutError("no answer")
+
+    return str(await ctx.effect("payment", call, target="card 1", details={"usd": usd}))
+
+
+@app.job
+async def pay(ctx: JobContext, usd: int) -> str:
+    return await ctx.run(charge, usd)
+
+
+@app.job
+async def ship(ctx: JobContext) -> str:
+    yes = await ctx.approve("Ship it?", details={"order": 7})
+    return f"{yes.by[0]}: {yes.reason}"

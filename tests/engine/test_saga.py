@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import perdure
 from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import IllegalTransition, JobFailed, Permanent
@@ -369,7 +370,7 @@ async def test_an_undo_waits_for_its_retry_without_a_worker_and_goes_on_after_a_
     async with app.running():
         while len(tries) < 1:
             await until(app, handle.id, JobState.COMPENSATING)
-            await asyncio.sleep(0.01)
+            await perdure.sleep("10ms")
     assert (await handle.job()).state is JobState.COMPENSATING
     async with app.running():
         await until(app, handle.id, JobState.COMPENSATED)

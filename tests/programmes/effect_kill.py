@@ -157,7 +157,7 @@ async def _see_to_end(
             await _say_what_happened(handle, gateway)
         if wrong:
             return wrong
-        await asyncio.sleep(0.01)
+        await perdure.sleep("10ms")
     del app
     return [*wrong, *_twice(gateway), *await _end_is_right(handle, gateway, case)]
 

@@ -14,8 +14,9 @@ from perdure.base.codec import decode, digest, encode
 from perdure.base.duration import Duration, job_seconds
 from perdure.engine.approve import Approve, Approved, ApproveOptions, asked_for
 from perdure.engine.operation import Operation
+from perdure.engine.outcome import skipped_or_done
 from perdure.engine.run import Run
-from perdure.engine.step import StepOperation, skipped_or_done
+from perdure.engine.step import StepOperation
 from perdure.engine.submission import child_job
 from perdure.engine.verdict import Unwound
 from perdure.engine.waits import Child, Receive, Sleep, child_failed, no_message

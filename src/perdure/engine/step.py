@@ -4,13 +4,14 @@ import asyncio
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from perdure.base.errors import Permanent, StepTimeout
+from perdure.base.errors import StepTimeout
 from perdure.engine.asking import look_for_answer
 from perdure.engine.calling import call_step
 from perdure.engine.crashpoint import crashpoint
 from perdure.engine.gates import hold
 from perdure.engine.leaving import Leaving
 from perdure.engine.operation import Operation
+from perdure.engine.outcome import as_failure
 from perdure.engine.run import Run
 from perdure.engine.step_context import StepContext
 from perdure.engine.verdict import Parked, Unwound
@@ -396,24 +397,3 @@ async def _attempt(operation: StepOperation[Any]) -> None:
         operation.run.stop(Parked(failure_of(error)))
     finally:
         operation.attempted()
-
-
-def as_failure(error: BaseException) -> Exception:
-    """Give what the user's code raised as a failure of the step, whatever it was."""
-    if isinstance(error, Exception):
-        return error
-    if isinstance(error, asyncio.CancelledError):
-        failure: Exception = RuntimeError("the step was cancelled by its own code")
-    else:
-        failure = Permanent(f"the step raised {error!r}")
-    failure.__cause__ = error
-    return failure
-
-
-def skipped_or_done(operation: StepOperation[Any], entry: Entry) -> None:
-    """Settle an operation by what the journal says."""
-    if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
-        output = entry.output
-        operation.settle(None if output is None else operation.step.unpack_result(output))
-    elif entry.state is StepState.FAILED and entry.error is not None:
-        operation.settle(None, Failure.unpack(entry.error).as_error(entry.id))

@@ -127,7 +127,7 @@ class Scheduler:
             RUNNING_TASKS.pop(self.loop, None)
         self.rouse()
 
-    def _run(self, steps: int) -> bool:
+    def _run(self, steps: int) -> bool:  # noqa: C901 - the hot path, on one screen
         """Let processes step, so often: the core loop of the kernel; tell whether it could."""
         loop, ready = self.loop, self.ready
         for _ in range(steps):

@@ -1,0 +1,1 @@
+"""An order of three steps, each of which can be undone: payment, stock, mail."""

@@ -1,0 +1,61 @@
+"""`perdure approvals` and `effects`, on a real store with a real worker."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.rig import Desk
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def pending(desk: Desk) -> list[dict[str, Any]]:
+    """Wait until something is asked."""
+    while not (found := desk.json("approvals", "list")):
+        pass
+    return found
+
+
+def test_a_question_is_seen_shown_and_answered(desk: Desk) -> None:
+    first, second = desk.submit("ship"), desk.submit("ship")
+    assert desk.run("approvals", "list").stdout == "Nothing is pending.\n"
+    with desk.worker():
+        while len(pending(desk)) < 2:
+            pass
+        by_job = {each["job"]: each["id"] for each in pending(desk)}
+        assert "Ship it?" in desk.run("approvals", "list").stdout
+        shown = desk.run("approvals", "show", by_job[first][:20]).stdout
+        assert "order: 7" in shown
+        done = desk.run("approvals", "approve", by_job[first], "--by", "ann", "-r", "fine")
+        assert done.stdout == "Approved · ann (approve) · fine\n"
+        late = desk.run("approvals", "reject", by_job[first], "--by", "bob")
+        assert (late.exit_code, "approved already, by ann" in late.stderr) == (5, True)
+        assert desk.run("approvals", "reject", by_job[second], "--by", "bob").exit_code == 0
+        assert desk.wait_for(first)["result"] == "ann: fine"
+        assert desk.wait_for(second)["state"] == "FAILED"
+    nobody = desk.run("approvals", "approve", "nope")
+    assert nobody.exit_code == 4
+
+
+def test_a_doubt_is_listed_shown_with_its_job_and_resolved(desk: Desk) -> None:
+    job = desk.submit("pay", usd=5)
+    with desk.worker():
+        assert desk.wait_for(job)["state"] == "ATTENTION"
+        (line,) = desk.json("effects", "list")
+        assert (line["state"], line["target"], line["details"]) == (
+            "IN_DOUBT",
+            "card 1",
+            {"usd": 5},
+        )
+        assert "1 in doubt" in desk.run("jobs", "show", job).stdout
+        assert desk.run("effects", "resolve", job, 1).exit_code == 2
+        told = ("--happened", "--result", '"ref 9"', "--by", "kim", "-r", "the bank says so")
+        assert desk.run("effects", "resolve", job, 1, *told).exit_code == 0
+        assert desk.wait_for(job)["result"] == "ref 9"
+        assert desk.run("effects", "resolve", job, 1, "--did-not").exit_code == 5
+    assert desk.run("effects", "list").stdout == "Nothing is in doubt.\n"
+    assert desk.json("effects", "list", "--job", job)[0]["proof"] == "kim"
