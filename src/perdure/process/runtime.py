@@ -156,7 +156,7 @@ class Runtime:
                 for process in self._orphans(asked):
                     asked.add(process.pid)
                     stop_politely(process, max(0.0, limit - self.loop.time()))
-                await self._next_burial()
+                await self._new_orphans(asked)
         except BaseException:  # whoever waits for the end was interrupted: no more patience
             self.kill_all()
             while self.processes:
@@ -171,6 +171,19 @@ class Runtime:
             if process.pid not in asked
             and (process.parent is None or self._is_gone(process.parent))
         ]
+
+    async def _new_orphans(self, asked: set[Pid]) -> None:
+        """Wait until there may be some: a parent has died, or a child was born.
+
+        To look through all processes at each of their deaths would be too dear if they are many.
+        """
+        known = set(self.processes)
+        parents = {self.processes[pid].parent for pid in known - asked} - {None}
+        while self.processes:
+            await self._next_burial()
+            youngest = next(reversed(self.processes), None)
+            if youngest not in known or any(map(self._is_gone, parents)):
+                return
 
     def _is_gone(self, parent: Pid) -> bool:
         """Tell whether a parent cannot stop its children: it is dead, or lives elsewhere."""
