@@ -1,8 +1,10 @@
 """Approvals: a job waits for people without a worker, and does exactly what they agreed to."""
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 import perdure
 from perdure import Retry
@@ -17,6 +19,8 @@ from perdure.jobs.risk import Classifier, Facts, Gate, GatePolicy, RiskLevel
 from perdure.jobs.state import JobState
 from tests.engine.rig import durable, until
 
+T = TypeVar("T")
+
 ANN = Person(id="ann", tenant="default", roles=frozenset({"approver"}))
 BOB = Person(id="bob", tenant="default", roles=frozenset({"approver"}))
 
@@ -26,7 +30,7 @@ async def asked(app: App, number: int = 1) -> Approval:
     return (await soon(app.approvals, lambda found: len(found) >= number))[0]
 
 
-async def soon(look: Any, is_enough: Any) -> Any:
+async def soon(look: Callable[[], Awaitable[T]], is_enough: Callable[[T], bool]) -> T:
     """Look again and again until it is enough."""
     while not is_enough(found := await look()):
         await perdure.sleep("5ms")
@@ -296,15 +300,11 @@ async def test_a_quorum_and_four_eyes_are_kept(app: App) -> None:
         with pytest.raises(DecisionRefused, match="nobody that this app knows"):
             await app.decide(approval.id, "approve", by="eve")
         assert ran == []
-        await app.decide(approval.id, "approve", by=Person(**_fields(BOB) | {"id": "cas"}))
+        await app.decide(approval.id, "approve", by=replace(BOB, id="cas"))
         await handle.result("5s")
     kinds = [event.type for event in await handle.events()]
     assert kinds.count("approval.refused") == 2
     assert kinds.count("approval.turned_away") == 1
-
-
-def _fields(person: Person) -> dict[str, Any]:
-    return {name: getattr(person, name) for name in Person.__struct_fields__}
 
 
 @durable

@@ -30,7 +30,7 @@ QUICK = WorkerSettings(
     poll="200ms",
     cancel_grace="100ms",
     drain_grace="2s",
-    start_record_after="20ms",
+    start_record_after="2s",  # so that nothing but the intent records a step
     reap_every="20ms",
 )
 RETRY = Retry(attempts=6, first="5ms", jitter=0)

@@ -130,8 +130,8 @@ async def in_doubt(store: Store) -> None:
 
 
 async def says(store: Store, choice: str, output: bytes | None = None) -> None:
-    asked = {"job_id": "a", "action": "resolve", "actor": "kim"}
-    await store.command(Command(**asked, effect=1, choice=choice, output=output))
+    asked = Command(job_id="a", action="resolve", actor="kim", effect=1, choice=choice)
+    await store.command(replace(asked, output=output))
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,10 @@ class Process(Mailbox):
         except BaseException as raised:  # noqa: BLE001 - it returned, or raised: it is over
             error = raised
         else:
-            self.pause_for(yielded)
+            if yielded is PARK and not self.must_cancel:  # it waits in the kernel
+                self.state = PARKED
+            else:
+                self.pause_for(yielded)
             return
         if isinstance(error, StopIteration):  # it returned
             finish(self, error.value, None)
@@ -109,8 +112,8 @@ class Process(Mailbox):
         error = None  # its traceback knows this frame: without this, a cycle for each death
 
     def pause_for(self, yielded: object) -> None:
-        """Wait for what the coroutine yielded."""
-        if yielded is PARK:  # it waits in the kernel: who has something for it calls `wake`
+        """Wait for what the coroutine yielded, until somebody calls `wake` or a future is done."""
+        if yielded is PARK:
             self.state = PARKED
             if self.must_cancel:  # cancelled by itself, while it ran
                 self.wake()

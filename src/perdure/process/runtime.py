@@ -178,11 +178,11 @@ class Runtime:
         To look through all processes at each of their deaths would be too dear if they are many.
         """
         known = set(self.processes)
-        parents = {self.processes[pid].parent for pid in known - asked} - {None}
+        parents = {self.processes[pid].parent for pid in known - asked}
         while self.processes:
             await self._next_burial()
             youngest = next(reversed(self.processes), None)
-            if youngest not in known or any(map(self._is_gone, parents)):
+            if youngest not in known or any(self._is_gone(parent) for parent in parents if parent):
                 return
 
     def _is_gone(self, parent: Pid) -> bool:
