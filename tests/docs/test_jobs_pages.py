@@ -1,5 +1,6 @@
 """The pages on durable jobs stay true: what they list is what the code has."""
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -62,7 +63,7 @@ def documented_tables(store: str) -> Tables:
 
 
 def sqlite_tables() -> Tables:
-    with sqlite3.connect(":memory:") as database:
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
         for migration in migrations("sqlite"):
             database.executescript(migration.sql)
         names = [

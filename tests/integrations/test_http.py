@@ -27,7 +27,7 @@ def paying(app: App, url: str, **options: Any) -> Any:
     @app.step(retry=QUICK)
     async def pay(ctx: StepContext) -> Any:
         async with httpx.AsyncClient(base_url=url) as client:
-            given = {"kind": "payment", "json": {"usd": 5}, **options}
+            given: dict[str, Any] = {"kind": "payment", "json": {"usd": 5}, **options}
             return await send(ctx, client, "POST", "/pay?token=x", **given)
 
     @app.job

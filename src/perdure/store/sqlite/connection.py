@@ -57,9 +57,15 @@ def connect(
         database = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
-        _prepare(database, reads_only=reads_only)
     except sqlite3.Error as error:
         raise translate(error, path) from error
+    try:
+        _prepare(database, reads_only=reads_only)
+    except BaseException as error:
+        database.close()
+        if isinstance(error, sqlite3.Error):
+            raise translate(error, path) from error
+        raise
     return database
 
 
