@@ -2,9 +2,11 @@
 
 import os
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Final
 
+from perdure.base.backoff import Retry
 from perdure.base.errors import (
     IllegalTransition,
     SchemaError,
@@ -17,6 +19,7 @@ from perdure.store.sqlite.network import network_file_system
 
 _OLDEST: Final = (3, 37, 0)  # STRICT tables; RETURNING is older
 BUSY_SECONDS: Final = 5.0
+_OPENING: Final = Retry(attempts=40, first="5ms", most="250ms", jitter=0.5)
 _PRIMARY: Final = 0xFF  # the low byte of an error code tells its kind
 _FULL = "no room is left to write {path}: free some; what was acknowledged is safe"
 _READ_ONLY = "{path} cannot be written: check its permissions and its disk"
@@ -60,13 +63,25 @@ def connect(
     except sqlite3.Error as error:
         raise translate(error, path) from error
     try:
-        _prepare(database, reads_only=reads_only)
+        _prepare_patiently(database, reads_only=reads_only)
     except BaseException as error:
         database.close()
         if isinstance(error, sqlite3.Error):
             raise translate(error, path) from error
         raise
     return database
+
+
+def _prepare_patiently(database: sqlite3.Connection, *, reads_only: bool) -> None:
+    """Wait for others who open the same new file: SQLite itself does not, for a change to WAL."""
+    for failures in range(1, _OPENING.attempts + 1):
+        try:
+            return _prepare(database, reads_only=reads_only)
+        except sqlite3.Error as error:
+            if not is_busy(error) or failures == _OPENING.attempts:
+                raise
+            threading.Event().wait(_OPENING.delay(failures))
+    return None
 
 
 def _check_library() -> None:
