@@ -41,7 +41,8 @@ class WholeLines(io.TextIOBase):
 
     def flush(self) -> None:
         begun, self._begun.text = getattr(self._begun, "text", ""), ""
-        self._pass_on(begun)
+        if not self._below.closed:  # it may have gone before this one is collected
+            self._pass_on(begun)
 
     def _pass_on(self, text: str) -> None:
         with self._lock:
