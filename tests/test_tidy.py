@@ -37,6 +37,7 @@ RULES: list[tuple[Rule, str]] = [
 # Joined here, so that this file keeps the rules that it plants violations of.
 UNFINISHED = "TO" + "DO"
 HOME = "/" + "home/kim/perdure"
+WORK = "/" + "work/a.md"
 REGISTRY = "pypi" + ".org"
 LONG_FUNCTION = "def f():\n" + "    x = 1\n" * 51
 
@@ -72,7 +73,7 @@ INNOCENT: list[tuple[Rule, str, str]] = [
     (rules.imports_stand_at_the_top, "tests/a.py", "import perdure\ndef f():\n    import json"),
     (rules.nothing_prints, "src/perdure/a.py", "pprint(1)\nself.print(1)"),
     (rules.nothing_is_left_unfinished, "README.md", "a list of todos"),
-    (rules.no_path_of_one_machine, "README.md", "https://example.com/home/page, docs/work/a.md"),
+    (rules.no_path_of_one_machine, "README.md", f"https://example.com/home/page, docs{WORK}"),
 ]
 
 

@@ -15,14 +15,12 @@ print(app.run_sync(welcome, "Kim"))
 
 import asyncio
 import contextlib
-import gc
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 
 from perdure.base.codec import LIMITS, Limits, digest, fingerprint
 from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import JobNotFound, NotInProcess, StoreError
-from perdure.base.settings import Settings
 from perdure.engine.app_desk import AppDesk
 from perdure.engine.awaiting import Awaiting
 from perdure.engine.deciding import Answer, decide
@@ -33,7 +31,12 @@ from perdure.engine.rules import Rules
 from perdure.engine.schedules import Schedules
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.submission import new_id
-from perdure.engine.worker import working
+from perdure.engine.worker import (
+    runtime_settings,
+    spare_collections,
+    until_told_to_stop,
+    working,
+)
 from perdure.jobs.approval import Approval, ApprovalState, Person, Verdict
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.model import Job, NewJob, QueueLimit
@@ -41,8 +44,6 @@ from perdure.jobs.plan import Plan
 from perdure.jobs.query import JobQuery
 from perdure.jobs.registry import Registry
 from perdure.process.current import current
-from perdure.process.event import Cancel
-from perdure.process.messaging import events
 from perdure.process.run import run
 from perdure.process.runtime import Runtime
 from perdure.store.open import open_store
@@ -50,9 +51,6 @@ from perdure.store.port import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-# What a worker gets to come to its end after it was told to, on top of its own grace.
-_STOP_MARGIN = 10.0
 
 
 class App(Registry):
@@ -306,12 +304,12 @@ class App(Registry):
     async def running(self, settings: WorkerSettings | None = None) -> AsyncGenerator["App", None]:
         """Have a worker inside the block; it drains at its end."""
         async with contextlib.AsyncExitStack() as stack:
+            bounds = settings or self.worker_settings
             try:
                 current()
             except NotInProcess:
-                await stack.enter_async_context(Runtime(self._runtime_settings()))
+                await stack.enter_async_context(Runtime(runtime_settings(bounds)))
             store = await self.store()
-            bounds = settings or self.worker_settings
             node = Node(store, self, bounds, self.queues, self.limits, self.rules)
             if self.hint is not None:
                 node.hint = RedisHint(self.hint, f"perdure:claims:{digest(self.url)[:16]}")
@@ -325,8 +323,7 @@ class App(Registry):
     async def run(self, settings: WorkerSettings | None = None) -> None:
         """Work until told to stop: by SIGTERM or Ctrl-C if this is the main process."""
         async with self.running(settings):
-            while not isinstance(await events().receive(), Cancel):
-                pass
+            await until_told_to_stop()
 
     def run_sync(self, job: Any, *args: Any, **options: Any) -> Any:
         """Run a job from a script, and give its result; or an async function with a worker about.
@@ -344,7 +341,7 @@ class App(Registry):
             finally:
                 await self.close()
 
-        return run(main, settings=self._runtime_settings())
+        return run(main, settings=runtime_settings(self.worker_settings))
 
     def work(self, settings: WorkerSettings | None = None) -> None:
         """Be a worker: the main job of a process, until SIGTERM (drain) or a second one (stop)."""
@@ -355,17 +352,13 @@ class App(Registry):
             finally:
                 await self.close()
 
-        _spare_collections()
-        run(main, settings=self._runtime_settings(settings))
+        spare_collections()
+        run(main, settings=runtime_settings(settings or self.worker_settings))
 
     def poke(self) -> None:
         """Let the workers of this process look for work at once."""
         for node in self.nodes:
             node.poke()
-
-    def _runtime_settings(self, settings: WorkerSettings | None = None) -> Settings:
-        bounds = settings or self.worker_settings
-        return Settings(stop_timeout=bounds.drain_grace + 2 * bounds.cancel_grace + _STOP_MARGIN)
 
 
 def _limited(queues: Mapping[str, QueueLimit] | Iterable[str]) -> dict[str, QueueLimit]:
@@ -375,14 +368,3 @@ def _limited(queues: Mapping[str, QueueLimit] | Iterable[str]) -> dict[str, Queu
 
 
 _OPTIONS = ("tenant", "user", "key", "queue", "priority", "delay", "deadline")
-
-
-def _spare_collections() -> None:
-    """Let garbage collections be few and short: they took a fifth of a busy worker's time.
-
-    Only where the whole process is a worker: what it has imported stays, and nearly all
-    that it makes goes by itself.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 20)

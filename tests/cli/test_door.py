@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def test_a_link_instead_of_a_folder_is_refused(private: Path) -> None:
 def test_without_a_folder_of_the_system_the_temporary_one_is_used(
     private: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door.tempfile, "gettempdir", lambda: str(private))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(private))
 
     assert runtime_folder({}) == private / f"perdure-{os.getuid()}"
 

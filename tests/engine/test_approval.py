@@ -105,7 +105,7 @@ async def test_nobody_answering_is_not_a_no(app: App) -> None:
     @app.job
     async def job(ctx: JobContext) -> str:
         await ctx.run(act)
-        await ctx.approve("Ship it?", timeout="10ms")
+        await ctx.approve("Ship it?", expires="10ms")
         return "shipped"
 
     async with app.running():
@@ -124,7 +124,7 @@ async def test_a_job_may_handle_that_nobody_answered(app: App) -> None:
     @app.job
     async def job(ctx: JobContext) -> str:
         try:
-            await ctx.approve("Ship it?", timeout=0)
+            await ctx.approve("Ship it?", expires=0)
         except ApprovalExpired:
             return "later"
         return "now"

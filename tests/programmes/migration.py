@@ -16,7 +16,7 @@ from perdure.engine.step_context import StepContext
 ITEMS = 40
 
 SETTINGS = WorkerSettings(
-    concurrency=50,
+    concurrency=20,
     lease="2s",
     beat="200ms",
     margin="500ms",

@@ -9,8 +9,6 @@ import hashlib
 import logging
 import os
 import socket
-import stat
-import tempfile
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +16,7 @@ from typing import Any, cast
 import msgspec
 
 from perdure.base.errors import ProcError
+from perdure.base.machine import made_private, temporary_folder
 
 QUESTION = b"tree\n"
 _log = logging.getLogger("perdure.cli")
@@ -36,16 +35,7 @@ def runtime_folder(environ: Mapping[str, str]) -> Path:
         ProcError: Others can write to it.
     """
     above = environ.get("XDG_RUNTIME_DIR")
-    folder = Path(above) / "perdure" if above else _temporary()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise ProcError(f"{folder} is not private: make it yours alone (chmod 700), or remove it")
-    return folder
-
-
-def _temporary() -> Path:
-    return Path(tempfile.gettempdir()) / f"perdure-{os.getuid()}"
+    return made_private(Path(above) / "perdure" if above else temporary_folder())
 
 
 def socket_of(folder: Path, runtime: Path) -> Path:

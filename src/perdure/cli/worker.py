@@ -9,17 +9,13 @@ import typer
 
 from perdure.app import App
 from perdure.base.errors import JobError
-from perdure.base.settings import Settings
 from perdure.cli.outcome import code_of
 from perdure.cli.output import Code, refuse
 from perdure.cli.target import AppArgument, UrlOption, load_app, spelled
 from perdure.engine.settings import WorkerSettings
+from perdure.engine.worker import runtime_settings, spare_collections, until_told_to_stop
 from perdure.jobs.model import QueueLimit
-from perdure.process.event import Cancel
-from perdure.process.messaging import events
 from perdure.process.run import run
-
-SPARE = 10.0  # seconds beyond the worker's own grace, before everything is killed
 
 _log = logging.getLogger("perdure.worker")
 
@@ -57,9 +53,9 @@ def worker(
     settings = loaded.worker_settings
     if concurrency is not None:
         settings = dataclasses.replace(settings, concurrency=concurrency)
-    runtime = Settings(stop_timeout=settings.drain_grace + SPARE)
+    spare_collections()
     try:
-        error = run(_work, loaded, settings, settings=runtime)
+        error = run(_work, loaded, settings, settings=runtime_settings(settings))
     except KeyboardInterrupt:  # before it was up, or the second one
         raise typer.Exit(Code.INTERRUPTED) from None
     if error is not None:
@@ -75,8 +71,7 @@ async def _work(app: App, settings: WorkerSettings) -> JobError | None:
     try:
         async with app.running(settings):
             _log.info("up: %s", _description(app, settings))
-            while not isinstance(await events().receive(), Cancel):
-                pass
+            await until_told_to_stop()
             _log.info("stopping: every job goes on elsewhere, from where it stands")
     except JobError as error:  # the store cannot be opened, or is not ours
         return error

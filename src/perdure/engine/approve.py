@@ -48,7 +48,7 @@ class ApproveOptions(TypedDict, total=False):
     details: Any
     risk: RiskLevel | str
     terms: Terms
-    timeout: Duration
+    expires: Duration
     opens: Iterable[Step[..., Any]]
 
 
@@ -70,7 +70,7 @@ def asked_for(run: Run, title: str, options: ApproveOptions) -> Asked:
     details = options.get("details")
     packed = encode([title, details, level.name, None if names is None else sorted(names)])
     terms = options.get("terms") or run.node.rules.terms_for(level)
-    limit = job_seconds(options.get("timeout"))
+    limit = job_seconds(options.get("expires"))
     terms = terms if limit is None else replace(terms, expires=limit)
     return Asked(title, packed, details, level, terms, names)
 

@@ -137,7 +137,7 @@ class JobContext:
         Args:
             title: What it is about, in one line.
             **options: `details`: what people see. `risk`: how dangerous it is ("high").
-                `terms`: who must say yes; `timeout`: how long to wait, if not as the terms say.
+                `terms`: who must say yes; `expires`: how long to wait, if not as the terms say.
                 `opens`: the steps that a yes opens, at every later call.
 
         Raises:

@@ -202,6 +202,7 @@ class Handle(Generic[R]):
             queue=job.queue,
             priority=job.priority,
             options=job.options,
+            deadline=None if self._definition is None else self._definition.timeout,
             forked_from=job.forked_from or job.id,
         )
         await self._store.fork(job.id, copy, entry.seq, by)

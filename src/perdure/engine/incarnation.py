@@ -6,21 +6,21 @@ a stopped process still holds it. So the neighbours know of a death at once, and
 
 import fcntl
 import os
-import tempfile
 from pathlib import Path
 
+from perdure.base.machine import made_private, temporary_folder
 
-def _folder() -> Path:
-    folder = Path(tempfile.gettempdir()) / f"perdure-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
+
+def _lock_of(owner: str) -> Path:
+    # Where another user could put files, he could make a living worker look dead.
+    return made_private(temporary_folder()) / f"{owner}.lock"
 
 
 class Incarnation:
     """The proof that this worker lives."""
 
     def __init__(self, owner: str) -> None:
-        self._path = _folder() / f"{owner}.lock"
+        self._path = _lock_of(owner)
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -33,7 +33,7 @@ class Incarnation:
 
 def is_dead(owner: str) -> bool:
     """Tell whether a worker of this machine and boot has died. Unknown counts as alive."""
-    path = _folder() / f"{owner}.lock"
+    path = _lock_of(owner)
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -50,4 +50,4 @@ def is_dead(owner: str) -> bool:
 
 def forget(owner: str) -> None:
     """Remove what a dead worker left."""
-    (_folder() / f"{owner}.lock").unlink(missing_ok=True)
+    _lock_of(owner).unlink(missing_ok=True)

@@ -7,13 +7,13 @@ import socket
 import uuid
 from collections import deque
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
 from perdure.base.codec import Limits
+from perdure.base.machine import boot_id
 from perdure.engine.far_call import StepHost
 from perdure.engine.gates import Gatekeeper
 from perdure.engine.hint import RedisHint
@@ -237,11 +237,3 @@ async def _flush_run(run: Run) -> None:
 async def _read_news(run: Run, news: int) -> None:
     with contextlib.suppress(Unwound):
         run.heard(news, await run.ask(lambda store: store.messages(run.job.id)))
-
-
-def boot_id() -> str:
-    """Tell one boot of the machine from another."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    except OSError:
-        return ""

@@ -5,9 +5,10 @@ import socket
 
 from perdure.base.codec import decode
 from perdure.base.errors import JobError, StoreError
+from perdure.base.machine import boot_id
 from perdure.base.retry import pause
 from perdure.engine.incarnation import forget, is_dead
-from perdure.engine.node import Node, WorkerInfo, boot_id
+from perdure.engine.node import Node, WorkerInfo
 
 _log = logging.getLogger("perdure.worker")
 

@@ -14,11 +14,13 @@ worker
 
 import asyncio
 import contextlib
+import gc
 import logging
 from collections.abc import AsyncGenerator
 
 from perdure.base.errors import StoreError
 from perdure.base.retry import pause
+from perdure.base.settings import Settings
 from perdure.engine.calendar import follow_calendar
 from perdure.engine.clerk import watch_clock
 from perdure.engine.courier import deliver_notices
@@ -28,16 +30,22 @@ from perdure.engine.keeper import keep, sign_on
 from perdure.engine.node import Node
 from perdure.engine.producer import produce
 from perdure.engine.reaper import reap
+from perdure.engine.settings import WorkerSettings
 from perdure.engine.stop_signals import obeyed_signals
 from perdure.engine.verdict import Lost
 from perdure.otp.spec import child
 from perdure.otp.supervisor import Supervisor
 from perdure.otp.task_supervisor import TaskSupervisor
+from perdure.process.event import Cancel
+from perdure.process.messaging import events
 
 _log = logging.getLogger("perdure.worker")
 
 # A worker whose parts keep failing is better started anew from outside.
 _RESTARTS, _WITHIN = 20, 60
+
+# What a worker gets to come to its end after it was told to, on top of its own grace.
+_STOP_MARGIN = 10.0
 
 # How often to look for ended jobs that are old enough to go, and how many at a time.
 _PRUNE_EVERY, _PRUNE_AT_ONCE = 60.0, 500
@@ -62,13 +70,15 @@ async def working(node: Node) -> AsyncGenerator[Node, None]:
     ]
     try:
         await node.store.beat(node.owner, node.info())
-        async with Supervisor(children, max_restarts=_RESTARTS, max_seconds=_WITHIN):
-            with obeyed_signals(node):
-                try:
-                    yield node
-                finally:
-                    await drain(node)
-        await sign_off(node)
+        try:
+            async with Supervisor(children, max_restarts=_RESTARTS, max_seconds=_WITHIN):
+                with obeyed_signals(node):
+                    try:
+                        yield node
+                    finally:
+                        await drain(node)
+        finally:
+            await sign_off(node)  # also if the block raised: nobody else knows
     finally:
         if node.hint is not None:
             await node.hint.close()
@@ -123,3 +133,25 @@ async def prune(node: Node) -> None:
             except StoreError as error:
                 _log.warning("deleting old jobs: %s", error)
         await pause(_PRUNE_EVERY)
+
+
+async def until_told_to_stop() -> None:
+    """Wait for CANCEL: what a signal to the process comes to."""
+    while not isinstance(await events().receive(), Cancel):
+        pass
+
+
+def runtime_settings(bounds: WorkerSettings) -> Settings:
+    """Give a worker's process the time that its jobs may take to reach a safe point."""
+    return Settings(stop_timeout=bounds.drain_grace + 2 * bounds.cancel_grace + _STOP_MARGIN)
+
+
+def spare_collections() -> None:
+    """Let garbage collections be few and short: they took a fifth of a busy worker's time.
+
+    Only where the whole process is a worker: what it has imported stays, and nearly all
+    that it makes goes by itself.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)

@@ -2,13 +2,11 @@
 
 import sqlite3
 from collections.abc import Iterator
-from pathlib import Path
 
 from perdure.base.errors import SchemaError
 from perdure.store.migration import Migration, migrations, missing
 from perdure.store.sqlite.session import SqliteSession
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _TABLE = """
 CREATE TABLE IF NOT EXISTS perdure_migration (
   number INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL
@@ -69,14 +67,6 @@ def _statements(sql: str) -> Iterator[str]:
         if sqlite3.complete_statement("".join(lines)):
             yield "".join(lines)
             lines.clear()
-
-
-def boot_id() -> str:
-    """Name the start of the machine by which the clock of the leases counts."""
-    try:
-        return _BOOT_ID.read_text("ascii").strip()
-    except OSError:
-        return "unknown"
 
 
 def after_boot(session: SqliteSession, boot: str) -> None:

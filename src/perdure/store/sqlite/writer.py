@@ -10,11 +10,12 @@ from typing import Any, Final
 from perdure.base.backoff import Retry
 from perdure.base.clock import Clock
 from perdure.base.errors import JobError
+from perdure.base.machine import boot_id
 from perdure.jobs.model import Write
 from perdure.store.request import Request, rounds, writes_of
 from perdure.store.sqlite.connection import BUSY_SECONDS, connect, is_broken, is_busy, translate
 from perdure.store.sqlite.holder import free_from_stopped
-from perdure.store.sqlite.schema import after_boot, boot_id, migrate
+from perdure.store.sqlite.schema import after_boot, migrate
 from perdure.store.sqlite.session import SqliteSession
 from perdure.store.sqlite.touched import drain, touches
 from perdure.store.verb.write import progresses, write_all
