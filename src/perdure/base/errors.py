@@ -308,7 +308,7 @@ class LinkedProcessDown(ProcessExit):
 
     def __init__(self, pid: Pid, reason: BaseException) -> None:
         if isinstance(reason, LinkedProcessDown):
-            reason = reason.reason
+            reason = reason.args[1]  # `reason`, without the call: chains of processes die here
             self.args = (pid, reason)
         self.__cause__ = reason
 

@@ -148,7 +148,14 @@ class Process(Mailbox):
 
     def condemn(self, outcome: ExitResult) -> None:
         """Decide how the process ends, and interrupt it once: its cleanup may take its time."""
-        if self.outcome is None and self.state != DEAD:
+        if self.state == PARKED and self.outcome is None:
+            # `interrupt` without its calls: whole chains of processes die here.
+            self.outcome = outcome
+            self._cancels += 1
+            self.must_cancel = True
+            self.state = READY
+            self.start()
+        elif self.outcome is None and self.state != DEAD:
             self.outcome = outcome
             self.interrupt()
 
@@ -170,9 +177,4 @@ class Process(Mailbox):
 
     def interrupt(self) -> None:
         """Raise a CancelledError where the code waits."""
-        if self.state == PARKED:  # `cancel` without its calls: whole chains of processes die here
-            self._cancels += 1
-            self.must_cancel = True
-            self.wake()
-        else:
-            self.cancel()
+        self.cancel()
