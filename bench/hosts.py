@@ -4,6 +4,9 @@
 ``cpu_stream_vs_pool``   the same on two workers, against ``ProcessPoolExecutor`` with two
 ``os_call_vs_pipe``      a round trip over a bare ``multiprocessing`` pipe, against a call of ours
 ``os_batch_vs_single``   messages in a second when many are sent at once, against one by one
+
+Everything is measured in short rounds, ours and theirs in turn, and the best round of each counts:
+what else runs on the machine makes a round longer, and never shorter.
 """
 
 import asyncio
@@ -12,11 +15,10 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
 
 import perdure
 from bench.outcome import Goal, Options, Outcome
@@ -30,6 +32,16 @@ GOALS = {
     "os_batch_vs_single": Goal(3),
 }
 
+ONE = "item of a stream, one OS worker"
+TWO = "item of a stream, two OS workers"
+POOL = "item of a ProcessPoolExecutor, two workers"
+CALL = "call to an OS worker"
+PIPE = "round trip over a pipe"
+BATCH = "message in a batch"
+SINGLE = "message one by one"
+
+Times = dict[str, list[float]]  # seconds for one, in each round
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -42,11 +54,9 @@ class Sizes:
     rounds: int
 
 
-FULL = Sizes(items=60, loops=200_000, bursts=300, messages=20_000, rounds=5)
-QUICK = Sizes(items=24, loops=100_000, bursts=100, messages=5_000, rounds=3)
-_BURST = (
-    10  # calls that are timed together: short, so that a busy machine leaves some of them alone
-)
+FULL = Sizes(items=16, loops=100_000, bursts=2_000, messages=10_000, rounds=30)
+QUICK = Sizes(items=16, loops=50_000, bursts=200, messages=5_000, rounds=5)
+_BURST = 10  # calls that are timed together
 
 
 def run(options: Options) -> Outcome:
@@ -55,28 +65,21 @@ def run(options: Options) -> Outcome:
 
 
 def measure(sizes: Sizes) -> Outcome:
-    """Carry out all measurements, side by side in each round."""
-    stream = _median_rounds(sizes, _streams)
-    call, pipe = _calls(sizes)
-    batch, single = _messages(sizes)
+    """Carry out all measurements."""
+    taken = perdure.run(_streams, sizes) | _calls(sizes) | perdure.run(_messages, sizes)
+    best = {what: min(times) for what, times in taken.items()}
     figures = {
-        "cpu_stream_speedup": round(stream["one"] / stream["two"], 3),
-        "cpu_stream_vs_pool": round(stream["pool"] / stream["two"], 3),
-        "os_call_vs_pipe": round(pipe / call, 3),
-        "os_batch_vs_single": round(single / batch, 3),
+        "cpu_stream_speedup": round(best[ONE] / best[TWO], 3),
+        "cpu_stream_vs_pool": round(best[POOL] / best[TWO], 3),
+        "os_call_vs_pipe": round(best[PIPE] / best[CALL], 3),
+        "os_batch_vs_single": round(best[SINGLE] / best[BATCH], 3),
     }
     costs = [
-        ["stream, one OS worker (ms an item)", _ms(stream["one"] / sizes.items)],
-        ["stream, two OS workers", _ms(stream["two"] / sizes.items)],
-        ["ProcessPoolExecutor, two workers", _ms(stream["pool"] / sizes.items)],
-        ["call to an OS worker (ms)", _ms(call)],
-        ["round trip over a pipe", _ms(pipe)],
-        ["message in a batch (ms)", _ms(batch)],
-        ["message one by one", _ms(single)],
+        [what, f"{best[what] * 1e3:,.3f}", f"{statistics.median(times) * 1e3:,.3f}"]
+        for what, times in taken.items()
     ]
-    return Outcome(
-        "\n\n".join((_heading(), render(["what", "cost"], costs), _goals(figures))), figures
-    )
+    table = render(["what (ms)", "best", "median"], costs)
+    return Outcome("\n\n".join((_heading(), table, _goals(figures))), figures)
 
 
 def _heading() -> str:
@@ -90,10 +93,6 @@ def _goals(figures: dict[str, float]) -> str:
         for name, value in figures.items()
     ]
     return render(["figure", "value", "goal", ""], rows)
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:,.3f}"
 
 
 # Streams of CPU-bound items
@@ -112,40 +111,33 @@ async def crunch_item(loops: int) -> int:
     return crunch(loops)
 
 
-def _median_rounds(
-    sizes: Sizes, one_round: Callable[[Sizes], Coroutine[Any, Any, list[dict[str, float]]]]
-) -> dict[str, float]:
-    rounds: list[dict[str, float]] = perdure.run(one_round, sizes)
-    return {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
-
-
-async def _streams(sizes: Sizes) -> list[dict[str, float]]:
+async def _streams(sizes: Sizes) -> Times:
     context = multiprocessing.get_context("spawn")
     work = [sizes.loops] * sizes.items
-    rounds: list[dict[str, float]] = []
+    taken: Times = {ONE: [], TWO: [], POOL: []}
     with ProcessPoolExecutor(2, mp_context=context) as pool:
         async with (
             ProcessHost("one", kind="os", workers=1),
             ProcessHost("two", kind="os", workers=2),
         ):
-            list(pool.map(crunch, [1] * 4))
+            list(pool.map(crunch, [1] * 4))  # its workers start with its first work
             for _ in range(sizes.rounds):
-                one = await _stream("one", 1, work)
-                two = await _stream("two", 2, work)
-                rounds.append({"one": one, "two": two, "pool": _pool(pool, work)})
-    return rounds
+                taken[ONE].append(await _stream("one", 1, work))
+                taken[TWO].append(await _stream("two", 2, work))
+                taken[POOL].append(_pool(pool, work))
+    return taken
 
 
 async def _stream(host: str, workers: int, work: Sequence[int]) -> float:
     began = time.perf_counter()
-    # One item runs, and a few are on their way, as the pool does it.
+    # One item runs and one is on its way to each worker, as the pool does it.
     stream = async_stream(
-        work, crunch_item, host=host, max_concurrency=4 * workers, ordered=False, timeout=None
+        work, crunch_item, host=host, max_concurrency=2 * workers, ordered=False, timeout=None
     )
     results = await stream.to_list()
     taken = time.perf_counter() - began
     _expect(all(type(result) is Ok for result in results), "the stream")
-    return taken
+    return taken / len(work)
 
 
 def _pool(pool: ProcessPoolExecutor, work: Sequence[int]) -> float:
@@ -153,7 +145,7 @@ def _pool(pool: ProcessPoolExecutor, work: Sequence[int]) -> float:
     results = list(pool.map(crunch, work))
     taken = time.perf_counter() - began
     _expect(len(results) == len(work), "the pool")
-    return taken
+    return taken / len(work)
 
 
 # Calls
@@ -171,7 +163,7 @@ def echo(pipe: Connection) -> None:
         pipe.send(value)
 
 
-def _calls(sizes: Sizes) -> tuple[float, float]:
+def _calls(sizes: Sizes) -> Times:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     other = context.Process(target=echo, args=(theirs,))
@@ -183,8 +175,7 @@ def _calls(sizes: Sizes) -> tuple[float, float]:
         other.join()
 
 
-async def _bursts(sizes: Sizes, pipe: Connection) -> tuple[float, float]:
-    """Time short bursts in turn, and take the best of each: the rest is what else runs here."""
+async def _bursts(sizes: Sizes, pipe: Connection) -> Times:
     calls: list[float] = []
     trips: list[float] = []
     async with ProcessHost("cpu", kind="os", workers=1):
@@ -199,7 +190,7 @@ async def _bursts(sizes: Sizes, pipe: Connection) -> tuple[float, float]:
                 pipe.recv()
             calls.append((between - began) / _BURST)
             trips.append((time.perf_counter() - between) / _BURST)
-    return min(calls), min(trips)
+    return {CALL: calls, PIPE: trips}
 
 
 # Messages
@@ -215,19 +206,14 @@ async def count_messages() -> None:
             count = 0
 
 
-def _messages(sizes: Sizes) -> tuple[float, float]:
-    return perdure.run(_batches, sizes)
-
-
-async def _batches(sizes: Sizes) -> tuple[float, float]:
-    batches: list[float] = []
-    singles: list[float] = []
+async def _messages(sizes: Sizes) -> Times:
+    taken: Times = {BATCH: [], SINGLE: []}
     async with ProcessHost("cpu", kind="os", workers=1):
         pid = process.spawn(count_messages, host="cpu")
         for _ in range(sizes.rounds):
-            batches.append(await _send(pid, sizes.messages, one_by_one=False))
-            singles.append(await _send(pid, sizes.messages // 20, one_by_one=True))
-    return statistics.median(batches), statistics.median(singles)
+            taken[BATCH].append(await _send(pid, sizes.messages, one_by_one=False))
+            taken[SINGLE].append(await _send(pid, sizes.messages // 20, one_by_one=True))
+    return taken
 
 
 async def _send(pid: perdure.Pid, count: int, *, one_by_one: bool) -> float:

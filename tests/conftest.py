@@ -7,8 +7,9 @@ from hypothesis import settings
 
 from tests.hosts import on_worker
 from tests.postgres_server import postgres_server, postgres_url
+from tests.redis_server import redis_server
 
-__all__ = ["postgres_server", "postgres_url"]
+__all__ = ["postgres_server", "postgres_url", "redis_server"]
 
 # A red run must be red again: everyday runs draw the same examples each time.
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=100)
@@ -27,6 +28,14 @@ def pytest_collection_finish() -> None:
 
 # With PERDURE_TEST_HOST=threads or =os, simulated tests run on a worker of such a host.
 on_worker.install()
+
+
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test, where an OS worker must run it, or parts of it."""
+    if on_worker.KIND != "os":
+        return None
+    on_worker.run_test(pyfuncitem)
+    return True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""A customer is taken on: steps, parallel steps, items, a sleep, a message, and a plan.
+"""A customer is taken on: steps, items, an approval, a sleep, a message, a mail, and a plan.
 
 Run it with `python -m examples.onboarding`; kill it whenever you like, and run it again.
 

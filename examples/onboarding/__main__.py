@@ -1,11 +1,13 @@
-"""Submit a job and a plan, send the job its message, and wait for both."""
+"""Submit a job and a plan, say yes to what the job asks, send it its message, and wait for both."""
 
 import contextlib
 
 from examples.onboarding.gateway import GATEWAY
 from examples.onboarding.jobs import app, onboard
 from examples.onboarding.model import Customer
-from perdure import Call, IllegalTransition, Plan, Ref
+from perdure import Call, IllegalTransition, JobState, Person, Plan, Ref
+
+ANN = Person(id="ann", tenant="acme", roles=frozenset({"approver"}))
 
 
 async def main() -> None:
@@ -14,6 +16,10 @@ async def main() -> None:
     handle = await app.submit(
         onboard, customer, "1500ms", tenant="acme", user="kim", key="onboard-42"
     )
+    await handle.until(JobState.WAITING)
+    for asked in await app.approvals(tenant="acme"):
+        print(f"{asked.title}? {ANN.id} says yes")
+        await app.decide(asked.id, "approve", by=ANN, reason="the customer is known")
     with contextlib.suppress(IllegalTransition):  # it has ended: this is not the first run
         await app.send(handle.id, "signed", "Kim", key="envelope 12")
     print(await handle.result(timeout="1h"))

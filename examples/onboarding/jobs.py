@@ -1,6 +1,7 @@
 """The app: its steps and its job."""
 
 import os
+from functools import partial
 
 from examples.onboarding.gateway import GATEWAY
 from examples.onboarding.model import Customer, Extract, Mail, Profile, Report
@@ -13,10 +14,22 @@ app = App(os.environ.get("PERDURE_URL", "sqlite:///onboarding.db"))
     retry=Retry(attempts=5, first="200ms", factor=2, most="30s"),
     timeout="2m",
     tags={"external_email"},
+    irreversible=True,
 )
 async def send_mail(ctx: StepContext, mail: Mail) -> str:
-    # The key is the same after every crash and at every attempt: the mail is sent once.
-    return await GATEWAY.send(mail, ctx.idempotency_key)
+    async def deliver(key: str) -> str:  # stable over crashes and retries: the gateway knows it
+        return await GATEWAY.send(mail, key)
+
+    return await ctx.effect("email", deliver, target="gateway", in_doubt="replay", key_lives="24h")
+
+
+@send_mail.compensate
+async def send_apology(ctx: StepContext, mail: Mail, message_id: str | None) -> None:
+    """Do what is the nearest to taking a mail back."""
+    if message_id is None:
+        return  # it never left
+    sorry = Mail(mail.to, "Sorry", f"Please forget {message_id}")
+    await ctx.effect("email", partial(GATEWAY.send, sorry), target="gateway", in_doubt="replay")
 
 
 @app.step
@@ -42,6 +55,7 @@ async def onboard(ctx: JobContext, customer: Customer, reflection: str = "3d") -
     profile = await ctx.run(enrich, customer)
     parts = await ctx.gather(*(ctx.run(check, source) for source in profile.sources))
     report = await ctx.run(convert, profile.files)
+    await ctx.approve("send the contract", risk="high", expires="2h")  # holds no worker
     await ctx.sleep(reflection)  # holds no worker
     answer = await ctx.receive("signed", timeout="7d")
     text = f"{answer} signed; {sum(parts)} checks, {report.converted} pages"

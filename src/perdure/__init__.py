@@ -40,6 +40,7 @@ from perdure.base.errors import (
     JobError,
     JobFailed,
     JobNotFound,
+    JobParked,
     KeyConflict,
     Killed,
     LeaseLost,
@@ -129,7 +130,7 @@ from perdure.otp.table import Table
 from perdure.otp.task import Task
 from perdure.otp.task_many import join_many, poll_many
 from perdure.otp.task_supervisor import TaskSupervisor
-from perdure.otp.tree import tree
+from perdure.otp.tree import full_tree, tree
 from perdure.process.channel import Channel, Selected, select
 from perdure.process.hosts import ProcessHost
 from perdure.process.offload import offload
@@ -198,6 +199,7 @@ __all__ = [
     "JobError",
     "JobFailed",
     "JobNotFound",
+    "JobParked",
     "JobQuery",
     "JobRegistry",
     "JobState",
@@ -285,6 +287,7 @@ __all__ = [
     "after",
     "async_stream",
     "child",
+    "full_tree",
     "is_normal",
     "is_planned",
     "join_many",

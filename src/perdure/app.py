@@ -21,9 +21,10 @@ from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 from perdure.base.codec import LIMITS, Limits, digest, fingerprint
 from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import JobNotFound, NotInProcess, StoreError
+from perdure.engine import tell
 from perdure.engine.app_desk import AppDesk
 from perdure.engine.awaiting import Awaiting
-from perdure.engine.deciding import Answer, decide
+from perdure.engine.deciding import Answer, Handover, decide, delegate
 from perdure.engine.handle import Handle
 from perdure.engine.hint import RedisHint
 from perdure.engine.node import Node
@@ -165,7 +166,8 @@ class App(Registry):
             KeyConflict: The key is that of another job, or of other arguments.
         """
         made = self.new_job(job, args, options)
-        submitted = (await (await self.store()).submit([made], made.user))[0]
+        (submitted,) = kept = await (await self.store()).submit([made], made.user)
+        tell.submitted([made], kept)
         self.poke()
         definition = None if isinstance(job, Plan) else job
         return await self._handle(submitted.id, definition, new=submitted.created)
@@ -185,6 +187,7 @@ class App(Registry):
         made = [self.new_job(job, args, dict(options)) for args in calls]
         store = await self.store()
         submitted = await store.submit(made, made[0].user if made else "")
+        tell.submitted(made, submitted)
         self.poke()
         return [await self._handle(one.id, job, new=one.created) for one in submitted]
 
@@ -298,6 +301,23 @@ class App(Registry):
             ),
         )
 
+    async def delegate(
+        self, approval_id: str, *, to: str, by: Person | str, reason: str = ""
+    ) -> Approval:
+        """Let another person answer a question, instead of one who may; who passes it on may not.
+
+        Args:
+            approval_id: Which one.
+            to: The id of who is to decide, and is told.
+            by: Who passes it on: a person, or the id of one whom the app's rules know.
+            reason: For the audit log.
+
+        Raises:
+            DecisionRefused: This person may not, or the other one cannot take it.
+        """
+        handover = Handover(approval_id=approval_id, by=by, to=to, reason=reason)
+        return await delegate(await self.store(), self.rules.people, handover)
+
     # Work
 
     @contextlib.asynccontextmanager
@@ -329,6 +349,10 @@ class App(Registry):
         """Run a job from a script, and give its result; or an async function with a worker about.
 
         Jobs that were left unfinished in the store are worked on meanwhile, too.
+
+        Raises:
+            JobFailed: The job ended without a result.
+            JobParked: It cannot go on before a person has looked at it.
         """
 
         async def main() -> Any:
@@ -336,7 +360,7 @@ class App(Registry):
                 async with self.running():
                     if isinstance(job, JobDefinition | Plan):
                         handle = await self.submit(cast("Any", job), *args, **options)
-                        return await handle.result()
+                        return await handle.result(if_parked="raise")
                     return await job(*args, **options)
             finally:
                 await self.close()

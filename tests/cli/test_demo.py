@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from perdure.cli.demo.migration import BATCHES, CHECKPOINT_EVERY, CUSTOMERS, PAGES, Batch
+from perdure.cli.demo.mailing import PEOPLE
+from perdure.cli.demo.migration import BATCHES, CHECKPOINT_EVERY, CUSTOMERS, PAGES
 from perdure.cli.demo.notes import Note, done, examine, has_begun
+from perdure.cli.demo.order import DONE, UNDONE, lost_of
 from perdure.cli.demo.receiver import Receiver
-from perdure.cli.demo.tally import is_good
+from perdure.cli.demo.tally import is_good, verdict
+from perdure.cli.demo.world import Deed
 from tests.cli.rig import Desk
 
 
@@ -31,18 +34,23 @@ def undisturbed() -> list[Note]:
 
 @pytest.mark.once
 @pytest.mark.timeout(150)
-def test_the_worker_is_killed_five_times_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
+def test_workers_are_killed_nine_times_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
     shown = Desk(tmp_path).program("demo", "--once", "--json", "--pace", 0.5)
 
     assert shown.returncode == 0, shown.stdout + shown.stderr
-    assert shown.stdout.count("kill -9") == 5
+    assert shown.stdout.count("kill -9") == 9
     counted = json.loads(shown.stdout.splitlines()[-1])
-    assert counted["jobs"] == {"COMPLETED": 1}
-    assert counted["steps"] == PAGES + 1 + BATCHES
-    assert (counted["kills"], counted["effects"]) == (5, BATCHES)
+    assert counted["jobs"] == {"COMPLETED": 3, "COMPENSATED": 1}
+    assert counted["steps"] == PAGES + 1 + BATCHES + 1 + 3 + 1
+    assert (counted["kills"], counted["effects"]) == (9, BATCHES + len(PEOPLE) + 4 + 1)
     assert (counted["lost"], counted["duplicates"]) == (0, 0)
-    assert counted["requests_repeated"] == 1
+    assert counted["requests_repeated"] >= 3  # one in each of the first three acts
     assert counted["items_again"] <= 2 * CHECKPOINT_EVERY
+    assert (counted["mails"], counted["mails_twice"]) == (len(PEOPLE), 0)
+    assert counted["undone"] == list(UNDONE)
+    assert counted["approved_by"] == "ann"
+    for told in ("mail to Lea  │ DONE", "↶ refund 40 USD", "refused (four eyes)", "ann says yes"):
+        assert told in shown.stdout
     assert shown.stderr == ""
 
 
@@ -95,10 +103,24 @@ def test_whatever_is_lost_or_doubled_is_bad() -> None:
     assert not is_good({"lost": 0, "duplicates": 1})
 
 
+def test_what_is_bad_is_said_to_be() -> None:
+    bad = {"lost": 2, "duplicates": 1}
+
+    assert verdict(bad).plain == "2 lost, 1 doubled: that must not be."
+
+
 def test_the_receiver_takes_a_key_once_and_sees_rows_that_come_under_two_keys() -> None:
     receiver = Receiver()
-    for batch in (Batch("a", [1, 2]), Batch("a", [1, 2]), Batch("b", [2])):
-        receiver.apply(batch)
+    for deed in (Deed("a", "one", [1, 2]), Deed("a", "one", [1, 2]), Deed("b", "two", [2])):
+        receiver.take(deed)
 
-    assert (receiver.effects, receiver.repeated) == (2, 1)
+    assert (receiver.done, receiver.repeated) == (["one", "two"], 1)
     assert receiver.rows == {1: 1, 2: 2}
+
+
+def test_an_undo_that_is_missing_or_in_the_wrong_order_is_bad() -> None:
+    right = [*DONE, *UNDONE]
+
+    assert lost_of(right) == lost_of([*right, UNDONE[0]]) == 0  # twice is counted elsewhere
+    assert lost_of(right[:-1]) == 1
+    assert lost_of([*DONE, *reversed(UNDONE)]) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.base.errors import ProcError
 from perdure.cli import door
-from perdure.cli.door import ask, open_door, runtime_folder, socket_of
+from perdure.cli.door import Answer, ask, open_door, runtime_folder, socket_of
 
 
 def test_a_folder_that_others_can_enter_is_refused(private: Path) -> None:
@@ -42,16 +42,27 @@ def test_each_folder_has_a_socket_of_its_own(private: Path) -> None:
 
 async def test_a_question_is_answered(private: Path) -> None:
     path = private / "s.sock"
-    async with open_door(path, lambda: b'{"a": 1}'):
+    async with open_door(path, always(b'{"a": 1}')):
         assert await asyncio.to_thread(ask, path) == {"a": 1}
 
     assert ask(path) is None
 
 
+def always(text: bytes) -> Answer:
+    async def answer() -> bytes:
+        return text
+
+    return answer
+
+
+async def failing() -> bytes:
+    return bytes(1 // 0)
+
+
 @pytest.mark.parametrize("question", [b"kill\n", b"x" * 10_000, b"\n"])
 async def test_another_question_is_not(question: bytes, private: Path) -> None:
     path = private / "s.sock"
-    async with open_door(path, lambda: b'{"a": 1}'):
+    async with open_door(path, always(b'{"a": 1}')):
         reader, writer = await asyncio.open_unix_connection(path)
         writer.write(question)
         assert await _read_all(reader) == b""
@@ -60,7 +71,7 @@ async def test_another_question_is_not(question: bytes, private: Path) -> None:
 
 async def test_one_asker_too_many_is_turned_away(private: Path) -> None:
     path = private / "s.sock"
-    async with open_door(path, lambda: b"{}"):
+    async with open_door(path, always(b"{}")):
         waiting = [await asyncio.open_unix_connection(path) for _ in range(door.MOST_ASKERS)]
         reader, writer = await asyncio.open_unix_connection(path)
         assert await _read_all(reader) == b""
@@ -72,7 +83,7 @@ async def test_one_asker_too_many_is_turned_away(private: Path) -> None:
 async def test_who_asks_too_slowly_is_left(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "PATIENCE", 0.01)
     path = private / "s.sock"
-    async with open_door(path, lambda: b"{}"):
+    async with open_door(path, always(b"{}")):
         reader, writer = await asyncio.open_unix_connection(path)
         assert await _read_all(reader) == b""
         writer.close()
@@ -80,7 +91,7 @@ async def test_who_asks_too_slowly_is_left(private: Path, monkeypatch: pytest.Mo
 
 async def test_an_answer_that_cannot_be_understood_is_told(private: Path) -> None:
     path = private / "s.sock"
-    async with open_door(path, lambda: b"nonsense"):
+    async with open_door(path, always(b"nonsense")):
         with pytest.raises(ProcError, match="it runs, but its answer cannot be understood"):
             await asyncio.to_thread(ask, path)
 
@@ -89,7 +100,7 @@ async def test_an_answer_that_fails_is_logged_and_hurts_nobody(
     private: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = private / "s.sock"
-    async with open_door(path, lambda: bytes(1 // 0)):
+    async with open_door(path, failing):
         with pytest.raises(ProcError):
             await asyncio.to_thread(ask, path)
 

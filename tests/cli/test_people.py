@@ -41,6 +41,25 @@ def test_a_question_is_seen_shown_and_answered(desk: Desk) -> None:
     assert nobody.exit_code == 4
 
 
+def test_a_question_is_left_to_somebody_else(desk: Desk) -> None:
+    job = desk.submit("ship")
+    with desk.worker():
+        (question,) = pending(desk)
+        given = ("approvals", "delegate", question["id"])
+        told = desk.run(*given, "--to", "bob", "--by", "ann", "-r", "on holiday")
+        assert told.stdout == "bob may decide about 'Ship it?' instead of ann.\n"
+        assert "Passed on: ann → bob" in desk.run("approvals", "show", question["id"]).stdout
+        assert desk.json("approvals", "list")[0]["delegates"] == [{"from": "ann", "to": "bob"}]
+        again = desk.run(*given, "--to", "cas", "--by", "ann")
+        assert (again.exit_code, "not among those" in again.stderr) == (5, True)
+        mine = desk.run("approvals", "approve", question["id"], "--by", "ann")
+        assert mine.exit_code == 5
+        assert desk.run("approvals", "approve", question["id"], "--by", "bob").exit_code == 0
+        assert desk.wait_for(job)["state"] == "COMPLETED"
+        late = desk.run(*given, "--to", "cas", "--by", "bob")
+        assert (late.exit_code, "approved already" in late.stderr) == (5, True)
+
+
 def test_a_doubt_is_listed_shown_with_its_job_and_resolved(desk: Desk) -> None:
     job = desk.submit("pay", usd=5)
     with desk.worker():

@@ -1,11 +1,11 @@
 """The hint in Redis may lie, be slow, be empty or be away: no harm comes of it."""
 
 import asyncio
-import shutil
-import subprocess
-from collections.abc import AsyncGenerator, Callable, Iterator
+import importlib
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,23 +102,6 @@ def test_a_bad_address_is_refused() -> None:
     perdure.run(main)
 
 
-@pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("no redis-server here")
-    socket = tmp_path_factory.mktemp("redis") / "redis.sock"
-    command = [program, "--port", "0", "--unixsocket", str(socket), "--save", ""]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    try:
-        while not socket.exists():
-            asyncio.run(pause(0.02))
-        yield socket
-    finally:
-        server.kill()
-        server.wait()
-
-
 def test_turns_are_given_back_and_taken_only_from_their_holder(redis_server: Path) -> None:
     async def main() -> None:
         hint = RedisHint(f"unix://{redis_server}", "turns")
@@ -135,9 +118,41 @@ def test_turns_are_given_back_and_taken_only_from_their_holder(redis_server: Pat
     perdure.run(main)
 
 
-def test_a_real_redis_does_no_harm(url: str, redis_server: Path) -> None:
+STEAL = """
+for _, name in ipairs(redis.call("keys", "perdure:claims:*")) do
+  redis.call("set", name, "somebody else", "px", 1000)
+end
+"""
+
+HARMS = {
+    "nothing": ["PING"],
+    "it forgets everything": ["FLUSHALL"],
+    "it is slow": ["CLIENT", "PAUSE", "100"],
+    "it gives turns to others": ["EVAL", STEAL, "0"],
+}
+
+
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
+def test_whatever_happens_to_a_real_redis_each_job_is_done_once(
+    url: str, redis_server: Path, harm: list[str]
+) -> None:
+    async def harm_on(redis: Any, done: asyncio.Event) -> None:
+        while not done.is_set():
+            await redis.execute_command(*harm)
+            await pause(0.005)
+
     @durable
     async def case(app: App) -> None:
-        await work_with(app, f"unix://{redis_server}")
+        address = f"unix://{redis_server}"
+        client: Any = importlib.import_module("redis.asyncio")
+        async with client.from_url(address) as redis:
+            done = asyncio.Event()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(harm_on(redis, done))
+                try:
+                    await work_with(app, address)
+                finally:
+                    done.set()
+            assert (await redis.info("commandstats"))["cmdstat_set"]["calls"] > 0
 
     case(url)

@@ -11,6 +11,7 @@ import pytest
 from perdure.app import App
 from perdure.base.retry import pause
 from perdure.engine.handle import Handle
+from perdure.jobs.approval import Person
 from perdure.jobs.failure import Failure
 from perdure.jobs.state import JobState
 from tests.programmes.faulty import build
@@ -19,6 +20,7 @@ from tests.programmes.worker_process import Log, WorkerProcess
 pytestmark = [pytest.mark.timeout(300), pytest.mark.once]
 
 SIGTERM_EXIT = (0, 143, -signal.SIGTERM)
+ANN = Person(id="ann", tenant="default", roles=frozenset({"approver"}))
 
 
 class Scene:
@@ -155,3 +157,31 @@ async def test_a_neighbour_takes_over_at_once_when_a_worker_is_killed(scene: Sce
     numbers = [int(words[2]) for words in scene.log.lines()]
     assert sorted(set(numbers)) == list(range(40))
     assert len(numbers) <= 41, "only what was in flight is done again"
+
+
+@with_workers
+async def test_a_decision_outlives_all_workers_that_could_have_heard_of_it(scene: Scene) -> None:
+    app = scene.app
+    handles = [await scene.submit("asks") for _ in range(6)]
+    workers = [scene.worker(), scene.worker()]
+    try:
+        for handle in handles:
+            await scene.until(handle, JobState.WAITING)
+        for number, approval in enumerate(await app.approvals()):
+            await app.decide(approval.id, "approve", by=ANN)
+            if number == 2:  # what was decided last is not yet known to any of them
+                for worker in workers:
+                    worker.kill()
+        left = [handle.id for handle in handles if await handle.status() is not JobState.COMPLETED]
+        assert len(left) >= 3
+        assert await app.approvals() == []
+        workers.append(scene.worker())
+        for handle in handles:
+            assert await handle.result("60s") == ["ann"]
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert len(await app.approvals(None)) == 6, "nobody was asked twice"
+    assert set(scene.log.runs("ship")) == {(handle.id, "ship#1") for handle in handles}
+    events = [event.type for handle in handles for event in await handle.events()]
+    assert events.count("approval.approve") == 6

@@ -5,6 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from examples.onboarding.__main__ import ANN
+from examples.onboarding.gateway import GATEWAY
+from examples.onboarding.jobs import app as example
+from examples.onboarding.jobs import send_mail
+from examples.onboarding.model import Mail
+from perdure import App, JobContext, JobState, Permanent
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -23,9 +30,31 @@ def lines_of_a_run(folder: Path) -> list[str]:
 
 def test_the_customer_gets_one_mail_when_the_contract_is_signed(tmp_path: Path) -> None:
     assert lines_of_a_run(tmp_path) == [
+        "send the contract? ann says yes",
         "mail 1 to kim@example.com",
         "Kim signed; 2 checks, 250 pages",
         "3 rows loaded",
     ]
     # The second run finds the job ended, and sends nothing.
     assert lines_of_a_run(tmp_path) == ["mail 1 to kim@example.com", "3 rows loaded"]
+
+
+def test_who_got_a_mail_of_a_job_that_failed_gets_an_apology(tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path / 'jobs.db'}")
+    app.include(example)
+
+    @app.job
+    async def fails(ctx: JobContext) -> None:
+        await ctx.run(send_mail, Mail("lee@example.com", "Welcome", "…"))
+        raise Permanent("the contract is void")
+
+    async def main() -> JobState:
+        handle = await app.submit(fails, tenant="acme", user="kim")
+        await handle.until(JobState.WAITING)
+        (asked,) = await app.approvals()  # a mail cannot be taken back
+        await app.decide(asked.id, "approve", by=ANN)
+        return await handle.wait("10s")
+
+    assert app.run_sync(main) is JobState.COMPENSATED
+    sent = [mail.subject for mail in GATEWAY.sent.values() if mail.to == "lee@example.com"]
+    assert sent == ["Welcome", "Sorry"]

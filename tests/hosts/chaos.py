@@ -143,7 +143,7 @@ async def _round(way: str, dice: random.Random) -> int:
 
 
 async def _let_die(way: str, doomed: int, victims: list[Pid], homes: dict[Pid, int]) -> None:
-    if way in ("kill", "out of memory"):  # as the kernel does it when memory is short
+    if way == "kill":  # as the system does it too, when memory is short
         os.kill(doomed, signal.SIGKILL)
     elif way == "abort":
         os.kill(doomed, signal.SIGABRT)

@@ -6,6 +6,7 @@ What cannot hold there is skipped, each with its reason.
 """
 
 import functools
+import inspect
 import os
 import pickle
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.base.settings import Settings
+from perdure import testing
 from perdure.process import run as running
 from perdure.process.birth import make_coroutine
 from perdure.process.current import current
@@ -26,7 +27,13 @@ from perdure.process.hosts.worker import Plan
 from perdure.process.runtime import Runtime
 from perdure.process.spawner import joined
 from perdure.testing import simulation
-from tests.hosts.virtual_child import VirtualProgram
+from tests.hosts.virtual_child import (
+    Show,
+    VirtualProgram,
+    be_a_body,
+    be_a_test,
+    parameters,
+)
 
 KIND = os.environ.get("PERDURE_TEST_HOST", "inline")
 
@@ -57,7 +64,7 @@ def install() -> None:
     if KIND == "threads":
         simulation.run_in = _run_in_thread
     elif KIND == "os":
-        simulation.simulate = _simulate_in_child
+        testing.simulate = simulation.simulate = _simulate_in_child
 
 
 # A thread: a worker whose loop and runtime are those of the simulation
@@ -128,27 +135,48 @@ def _program() -> VirtualProgram:
     return VirtualProgram()
 
 
-def _simulate_in_child(
-    main: Callable[..., Any],
-    *args: Any,
-    seed: int | None = None,
-    settings: Settings | None = None,
-    patience: float = 0.0,
-) -> Any:
-    call = _named(main, args)
-    return _program().run(call, seed, settings, patience)
+class Whole(BaseException):
+    """Only a whole test can run in the child: what it simulates is local to it."""
 
 
-def _named(main: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Name a test by its module: its body is what `simulated` has wrapped."""
+def _simulate_in_child(main: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Run the body of a test in the child, by its name."""
     function, keywords = main, {}
     if isinstance(main, functools.partial):
         function, args, keywords = main.func, (*main.args, *args), main.keywords
     name, module = function.__qualname__, function.__module__
-    if "<locals>" in name:
-        pytest.skip("its code is local to a function: it cannot cross to another OS process")
+    if "<locals>" in name or not _can_cross((args, keywords)):
+        raise Whole
+    return _program().run(be_a_body, module, name, args, keywords, Show(**options))
+
+
+def run_test(item: pytest.Function) -> None:
+    """Run a test; in the child, as a whole, if its parts cannot run there alone."""
+    wanted = inspect.signature(item.obj).parameters
+    values = {name: item.funcargs[name] for name in wanted}
     try:
-        pickle.dumps((args, keywords))
-    except Exception as error:  # noqa: BLE001
-        pytest.skip(f"its arguments cannot cross to another OS process: {error}")
-    return module, name, args, keywords
+        item.obj(**values)
+    except Whole:
+        plain = {name: value for name, value in values.items() if _can_cross(value)}
+        places = {
+            name: _place(parameters(item.obj, name), value)
+            for name, value in values.items()
+            if name not in plain
+        }
+        _program().run(be_a_test, item.obj.__module__, item.originalname, plain, places)
+
+
+def _place(values: list[Any], value: object) -> int:
+    """Say which of its values a parameter has, for one that cannot cross."""
+    for place, each in enumerate(values):
+        if each is value:
+            return place
+    pytest.skip(f"a fixture cannot cross to another OS process: {type(value).__name__}")
+
+
+def _can_cross(value: object) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:  # noqa: BLE001 - whatever a class raises
+        return False
+    return True

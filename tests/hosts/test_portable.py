@@ -20,11 +20,13 @@ from perdure import (
     Shutdown,
     StartError,
 )
+from perdure.process.event import ExitResult
 from perdure.process.exits import LEFT
 from perdure.process.hosts import signals
 from perdure.process.hosts.codec import pack_signal, unpack_signal
+from perdure.process.hosts.frame import Garbage, Unframer, frame
 from perdure.process.hosts.portable import RemoteCopy, dumps, loads, pack, unpack
-from tests.hosts.work import Odd
+from tests.hosts.work import Explosive, Odd
 
 SOMEBODY = Pid("inline", object())
 
@@ -119,14 +121,78 @@ def test_plain_values_need_no_pickle(value: object) -> None:
     assert pack(value) is value
 
 
-@pytest.mark.parametrize("value", [2**63, (1,), {1: 2}, {1}, SOMEBODY, [1, (2,)], list(range(99))])
+@pytest.mark.parametrize("value", [(1,), {1: 2}, {1}, SOMEBODY, [1, (2,)], list(range(99))])
 def test_other_values_are_pickled(value: Any) -> None:
     packed = pack(value)
     assert isinstance(packed, Ext)
     assert unpack(packed) == value
 
 
-def test_every_signal_has_a_handler_or_is_for_one_side_only() -> None:
-    signal = signals.CancelAsk(SOMEBODY, None, 1.5, "why")
-    back = unpack_signal(pack_signal(signal))
-    assert back == signal
+def sent(signal: signals.Signal) -> Any:
+    """Give what arrives of a signal."""
+    [item] = Unframer().feed(frame([pack_signal(signal)]))
+    return unpack_signal(item)
+
+
+SIGNALS: list[signals.Signal] = [
+    signals.Ask(SOMEBODY, 1, (1, 2), None),
+    signals.Answer(1, ValueError),
+    signals.Exited(SOMEBODY, None),
+    signals.Exited(SOMEBODY, ExitResult(None, None)),
+    signals.Exited(SOMEBODY, ExitResult({1, 2}, None)),
+    signals.CancelAsk(SOMEBODY, None, 1.5, "why"),
+    signals.Hosts(["cpu"]),
+]
+
+
+@pytest.mark.parametrize("signal", SIGNALS, ids=range(len(SIGNALS)))
+def test_a_signal_arrives_as_it_was(signal: signals.Signal) -> None:
+    assert sent(signal) == signal
+
+
+def test_a_process_that_left_is_told_from_one_that_returned_none() -> None:
+    assert sent(signals.Exited(SOMEBODY, LEFT)).outcome is LEFT
+    assert sent(signals.Exited(SOMEBODY, ExitResult())).outcome is not LEFT
+
+
+@pytest.mark.parametrize("value", [2**64, -(2**64), "\ud800", [2**64], {"\udcff": 1}])
+def test_what_msgpack_cannot_say_is_pickled(value: object) -> None:
+    assert sent(signals.Answer(1, value)) == signals.Answer(1, value)
+
+
+def test_the_end_of_a_process_arrives_even_if_its_value_cannot_be_unpacked() -> None:
+    outcome = sent(signals.Exited(SOMEBODY, ExitResult(Explosive(), None))).outcome
+    assert isinstance(outcome.value, RemoteCopy)
+    assert "not here" in outcome.value.text
+
+
+def test_a_kill_arrives_even_if_its_detail_cannot_be_unpacked() -> None:
+    assert sent(signals.Kill(SOMEBODY, Explosive())).dest is SOMEBODY
+
+
+# Frames
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 13, 20, 1000])
+def test_frames_come_whole_out_of_pieces_of_any_size(size: int) -> None:
+    told = [signals.Hosts([str(number)]) for number in range(50)]
+    data = frame([pack_signal(each) for each in told[:1]])
+    data += frame([pack_signal(each) for each in told[1:]])
+    unframer, items = Unframer(), list[Any]()
+    for start in range(0, len(data), size):
+        items += unframer.feed(data[start : start + size])
+    assert [unpack_signal(item) for item in items] == told
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"hello, is anybody there?", bytes(100), b"\xff" * 100, frame([b"\x01"]), frame([b"\xc1"])],
+    ids=["text", "zeros", "ones", "no signal", "no msgpack"],
+)
+def test_what_is_no_frame_is_refused(data: bytes) -> None:
+    before = pack_signal(signals.Ready())
+    with pytest.raises(Garbage) as raised:
+        Unframer().feed(frame([before]) + data)
+    assert [unpack_signal(item) for item in raised.value.items] == [signals.Ready()]
+    with pytest.raises(Garbage):
+        Unframer().feed(data)

@@ -14,6 +14,7 @@ import pytest
 import perdure
 from perdure import HostBusy, HostDown, Killed, ProcessHost, SpawnError, Supervisor, child, process
 from perdure.process import Exit, LinkDown
+from perdure.process.hosts.os_worker import cause_of, memory_kills
 from tests.hosts import work
 from tests.hosts.hosted import event_of
 
@@ -37,6 +38,7 @@ def program(case: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
         (work.kill_own_os_process, (), "killed by signal 9 (SIGKILL)"),
         (work.segfault, (), "killed by signal 11 (SIGSEGV)"),
         (work.exit_os_process, (3,), "ended by itself with status 3"),
+        (work.exhaust_memory, (), "it ran out of memory"),
     ],
 )
 def test_the_end_of_an_os_process_is_told_once_to_all_who_are_tied_to_its_processes(
@@ -63,6 +65,23 @@ def test_the_end_of_an_os_process_is_told_once_to_all_who_are_tied_to_its_proces
 
 
 @program
+async def test_a_process_that_wants_too_much_memory_fails_alone() -> None:
+    async with ProcessHost("cpu", kind="os", workers=1):
+        bystander = process.spawn_monitored(work.until_told, host="cpu")
+        process.spawn_monitored(work.want_too_much, host="cpu")
+        assert isinstance((await event_of(Exit)).result.error, MemoryError)
+        process.send(bystander, "end", "alive")
+        assert (await event_of(Exit)).result.value == "alive"
+
+
+def test_a_kill_for_want_of_memory_is_told_from_another() -> None:
+    assert memory_kills() >= 0
+    assert cause_of(-9, memory_was_short=True).endswith("for want of memory meanwhile")
+    assert cause_of(-9) == "killed by signal 9 (SIGKILL)"
+    assert cause_of(-11, memory_was_short=True) == "killed by signal 11 (SIGSEGV)"
+
+
+@program
 async def test_a_worker_whose_loop_is_blocked_is_ended() -> None:
     async with ProcessHost("cpu", kind="os", workers=1, blocked_after="300ms"):
         process.spawn_monitored(work.block, host="cpu")
@@ -81,13 +100,30 @@ async def test_a_kill_ends_a_dedicated_process_that_never_waits() -> None:
         process.kill(pid)
         assert isinstance((await event_of(Exit)).result.error, Killed)
         assert host.running
-        while True:  # until the new worker is there
-            try:
-                process.spawn_monitored(work.double, 2, host="cpu")
-                break
-            except SpawnError:
-                await perdure.sleep("10ms")
+        process.spawn_monitored(work.double, 2, host="cpu")  # not on the one that is being killed
         assert (await event_of(Exit)).result.value == 4
+
+
+def test_a_killed_process_that_never_waits_is_given_up_if_others_live_beside_it() -> None:
+    async def main() -> None:
+        async with ProcessHost("cpu", kind="os", workers=1):
+            reader, writer = os.pipe()
+            bystander = process.spawn_monitored(work.until_told, host="cpu")
+            pid = process.spawn_monitored(
+                work.block_until_written, process.self_pid(), os.getpid(), reader, host="cpu"
+            )
+            await process.inbox().receive()
+            process.kill(pid)
+            event = await event_of(Exit)
+            assert event.sender is pid
+            assert isinstance(event.result.error, Killed)
+            os.write(writer, b"x")
+            process.send(bystander, "end", "alive")
+            assert (await event_of(Exit)).result.value == "alive"
+            os.close(reader)
+            os.close(writer)
+
+    perdure.run(main, settings=perdure.Settings(abandon_after=0.05))
 
 
 @program
@@ -160,7 +196,7 @@ async def test_a_stopped_host_leaves_no_descriptor_and_no_process() -> None:
             os.kill(each, 0)
 
 
-@pytest.mark.parametrize("code", ["wait_for_ever", "block"])
+@pytest.mark.parametrize("code", ["wait_for_ever", "block", "block_in_c"])
 def test_children_die_with_a_parent_that_is_killed(code: str) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-m", "tests.hosts.parent", code],

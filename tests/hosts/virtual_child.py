@@ -1,16 +1,21 @@
 """A child OS process in virtual time, in which the bodies of tests run one after another."""
 
 import asyncio
-import functools
 import importlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from typing import Any
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import hypothesis
+from _pytest.mark.structures import ParameterSet
 
 import perdure
+from perdure import offload, testing
 from perdure.base.settings import Settings
-from perdure.process.birth import Options, give_birth
+from perdure.process.birth import PLAIN, Options, give_birth
 from perdure.process.current import current
 from perdure.process.hosts import child
 from perdure.process.hosts.first_node import first_node_of
@@ -18,9 +23,11 @@ from perdure.process.hosts.launch import OsLaunch
 from perdure.process.hosts.os_worker import OsWorker
 from perdure.process.hosts.staff import Limits
 from perdure.process.hosts.worker import Plan
+from perdure.process.process import Process
 from perdure.process.runtime import Runtime
 from perdure.process.signal import stop_politely
 from perdure.process.spawner import joined
+from perdure.testing import simulation
 from perdure.testing.clock import VirtualLoop
 from perdure.testing.simulation import Leak
 
@@ -57,18 +64,15 @@ class VirtualProgram:
             except BaseException as error:  # noqa: BLE001 - raised in the test
                 done.set_exception(error)
 
-    def run(
-        self, call: tuple[Any, ...], seed: int | None, settings: Settings | None, patience: float
-    ) -> Any:
-        """Run the body of a test in the child; raise what it raises."""
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a function of this module as a process in the child; raise what it raises."""
         done: Future[Any] = Future()
-        job = ((*call, seed, settings, patience), done)
-        self._loop.call_soon_threadsafe(self._jobs.put_nowait, job)
+        self._loop.call_soon_threadsafe(self._jobs.put_nowait, ((function, args), done))
         return done.result(_PATIENCE)
 
 
-async def _on_worker(launch: OsLaunch, call: Any) -> Any:
-    stand_in = launch.birth(None, be_a_test, call, Options(), None)
+async def _on_worker(launch: OsLaunch, call: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
+    stand_in = launch.birth(None, *call, Options(), None)
     await joined(stand_in)
     assert stand_in.outcome is not None
     if stand_in.outcome.error is not None:
@@ -94,31 +98,85 @@ def _runtime_on(loop: asyncio.AbstractEventLoop) -> Runtime:
     return Runtime(clock=loop.clock)
 
 
-async def be_a_test(  # noqa: PLR0913, PLR0917 - what `simulate` takes
-    module: str,
-    name: str,
-    args: tuple[Any, ...],
-    keywords: dict[str, Any],
-    seed: int | None,
-    settings: Settings | None,
-    patience: float,
+class Show(NamedTuple):
+    """How `simulate` is to run something."""
+
+    seed: int | None = None
+    settings: Settings | None = None
+    patience: float = 0.0
+
+
+async def be_a_body(
+    module: str, name: str, args: tuple[Any, ...], keywords: dict[str, Any], show: Show
 ) -> None:
-    """Set the stage, run the body of a test, and look whether it left anything."""
+    """Run the body of a simulated test."""
+    test = _found(module, name)
+    await _perform(partial(getattr(test, "__wrapped__", test), *args, **keywords), show)
+
+
+async def be_a_test(
+    module: str, name: str, keywords: dict[str, Any], places: dict[str, int]
+) -> None:
+    """Run a whole test, in a thread, and on this loop what it simulates."""
+    hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, database=None)
+    hypothesis.settings.load_profile("ci")
+    me = current()
+    testing.simulate = simulation.simulate = partial(_simulate, me.runtime)
+    test = _found(module, name)
+    keywords |= {each: parameters(test, each)[place] for each, place in places.items()}
+    with _unseen(me):
+        await offload(partial(test, **keywords))
+
+
+def parameters(test: Any, name: str) -> list[Any]:
+    """Give all values of a parameter of a test."""
+    for mark in getattr(test, "pytestmark", ()):
+        if mark.name == "parametrize":
+            told: Any = mark.args[0]
+            names = [each.strip() for each in told.split(",")] if isinstance(told, str) else told
+            if name in names:
+                sets = [
+                    ParameterSet.extract_from(each, force_tuple=len(names) == 1)
+                    for each in mark.args[1]
+                ]
+                place = names.index(name)
+                return [each.values[place] for each in sets]
+    return []
+
+
+def _simulate(runtime: Runtime, main: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Take the place of `simulate`, in the thread of a test."""
+    done: Future[Any] = Future()
+
+    def begin() -> None:
+        give_birth(runtime, None, _tell_of, (done, partial(main, *args), Show(**options)), PLAIN)
+
+    runtime.loop.call_soon_threadsafe(begin)
+    return done.result(_PATIENCE)
+
+
+async def _tell_of(done: "Future[Any]", body: Callable[..., Any], show: Show) -> None:
+    try:
+        done.set_result(await _perform(body, show))
+    except BaseException as error:  # noqa: BLE001 - raised in the test
+        done.set_exception(error)
+
+
+async def _perform(body: Callable[..., Any], show: Show) -> Any:
+    """Set the stage, run a body as root process, and look whether it left anything."""
     me = current()
     loop: Any = me.loop
     runtime, before = me.runtime, me.runtime.settings
     known = set(runtime.processes)
-    del runtime.processes[me.pid]  # a stagehand is not seen
-    _set_stage(runtime, loop, seed, settings, patience)
-    body = functools.partial(_body(module, name), *args, **keywords)
-    root = runtime.root = give_birth(runtime, None, body, (), Options())
-    try:
-        await joined(root)
-        await _end_what_is_left(runtime, known)
-    finally:
-        runtime.root = None
-        runtime.processes[me.pid] = me
-        _set_stage(runtime, loop, None, before, 0.0)
+    with _unseen(me):
+        _set_stage(runtime, loop, show)
+        root = runtime.root = give_birth(runtime, None, body, (), PLAIN)
+        try:
+            await joined(root)
+            await _end_what_is_left(runtime, known)
+        finally:
+            runtime.root = None
+            _set_stage(runtime, loop, Show(settings=before))
     assert root.outcome is not None
     if root.outcome.error is not None:
         raise root.outcome.error
@@ -126,11 +184,22 @@ async def be_a_test(  # noqa: PLR0913, PLR0917 - what `simulate` takes
     timers = [handle for handle in loop._scheduled if not handle.cancelled()]  # noqa: SLF001
     if timers:
         raise Leak(f"left behind: timers {timers}")
+    return root.outcome.value
 
 
-def _set_stage(
-    runtime: Runtime, loop: Any, seed: int | None, settings: Settings | None, patience: float
-) -> None:
+@contextmanager
+def _unseen(stagehand: Process) -> Generator[None]:
+    """Hide a process from the test."""
+    processes = stagehand.runtime.processes
+    del processes[stagehand.pid]
+    try:
+        yield
+    finally:
+        processes[stagehand.pid] = stagehand
+
+
+def _set_stage(runtime: Runtime, loop: Any, show: Show) -> None:
+    seed, settings, patience = show
     if seed is not None and settings is None:
         settings = Settings(turn_steps=1)
     loop.clock.advance(-loop.clock.monotonic())  # nothing is armed: each test begins at zero
@@ -143,11 +212,11 @@ def _set_stage(
     scheduler._shuffle = loop.shuffle if seed is not None else None  # noqa: SLF001
 
 
-def _body(module: str, name: str) -> Callable[..., Any]:
+def _found(module: str, name: str) -> Any:
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
-    return getattr(found, "__wrapped__", found)
+    return found
 
 
 async def _end_what_is_left(runtime: Runtime, known: set[Any]) -> None:

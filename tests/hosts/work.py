@@ -5,7 +5,10 @@ import atexit
 import ctypes
 import logging
 import os
+import resource
 import signal
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,21 @@ class Odd(Exception):
         super().__init__(f"{number}: {why}")
         self.number = number
         self.why = why
+
+
+class Explosive:
+    """Can be pickled, and not be unpickled."""
+
+    def __reduce__(self) -> Any:
+        return explode, ()
+
+
+def explode() -> None:
+    raise RuntimeError("not here")
+
+
+async def give_explosive() -> Explosive:
+    return Explosive()
 
 
 class Counter(GenServer):
@@ -54,6 +72,26 @@ async def echo() -> None:
     async for message in process.inbox():
         assert message.sender is not None
         process.send(message.sender, message.topic, message.payload, process.self_pid())
+
+
+async def until_listening(to: Pid) -> None:
+    """Listen to one topic, and leave the others waiting."""
+    end = process.listen("end")
+    process.send(to, "ready")
+    await end.receive()
+
+
+async def block_until_written(to: Pid, parent: int, descriptor: int) -> None:
+    """Block the loop until the parent OS process writes into a pipe, and then wait."""
+    process.send(to, "blocking")
+    await sleep("1ms")
+    _read_from(Path(f"/proc/{parent}/fd/{descriptor}"))  # in a child as in a thread
+    await sleep(3600)
+
+
+def _read_from(path: Path) -> None:
+    with path.open("rb", buffering=0) as pipe:
+        pipe.read(1)
 
 
 async def until_told() -> str:
@@ -201,13 +239,66 @@ def same(state: Any) -> Any:
     return state
 
 
+async def write_garbage() -> None:
+    """Write to all sockets of this OS process what nobody understands."""
+    for entry in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers, and no files
+        with suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(int(entry)).st_mode):
+                os.write(int(entry), b"garbage" * 100)
+    await sleep(3600)
+
+
+async def fork_and_wait(to: Pid) -> None:
+    """Have a child that holds all descriptors of this OS process."""
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    process.send(to, "forked", child, os.getpid())
+    await sleep(3600)
+
+
+async def block_in_c() -> None:
+    """Never wait, and never run Python code again."""
+    signal.pause()
+
+
 async def os_pid(to: Pid) -> None:
     """Tell the id of one's OS process, and wait to be told to end it."""
     process.send(to, "os_pid", os.getpid())
     message = await process.inbox().receive()
     if message.topic == "segfault":
         ctypes.string_at(0)
+    if message.topic == "out of memory":
+        await exhaust_memory()
     os._exit(7)
+
+
+async def exhaust_memory() -> None:
+    """Take all memory that the OS process may have: nothing is left for what its loop does."""
+    _take_all_memory()
+    asyncio.get_running_loop().call_soon(bytearray, 1 << 20)  # as much as a read needs
+    await process.inbox().receive()
+
+
+def _take_all_memory() -> None:
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (32 << 20), resource.RLIM_INFINITY))
+    size = 1 << 20
+    while size >= 1 << 10:
+        try:
+            _HOARD.append(bytearray(size))
+        except MemoryError:
+            size //= 2
+
+
+_HOARD: list[bytearray] = []
+
+
+async def want_too_much() -> int:
+    """Ask for more memory than the OS process may have."""
+    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, resource.RLIM_INFINITY))
+    return len(bytearray(8 << 30))
 
 
 async def segfault() -> None:

@@ -17,11 +17,11 @@ from perdure.jobs.approval import (
     Vote,
     decide,
     delegate,
-    next_tick,
-    tick,
     unusable,
     withdraw,
 )
+from perdure.jobs.approval_time import next_tick, tick
+from perdure.jobs.outbox import NoticeKind
 
 ACTION = Action(
     tenant="acme",
@@ -241,10 +241,26 @@ def test_it_does_not_come_back_to_who_passed_it_on() -> None:
 
 def test_expired_is_not_rejected() -> None:
     soon = terms(expires=60.0)
-    assert tick(soon, 1059.0).approval is soon
+    assert tick(soon, 1059.0).approval.state is ApprovalState.PENDING
     late = tick(soon, 1060.0)
     assert late.approval.state is ApprovalState.EXPIRED
-    assert late.notices == ("expired",)
+    assert late.notices == (NoticeKind.EXPIRED,)
+
+
+@pytest.mark.parametrize(("expires", "warns"), [(60.0, 45.0), (7200.0, 5400.0), (86400.0, 82800.0)])
+def test_people_are_warned_once_before_it_expires(expires: float, warns: float) -> None:
+    asked = terms(expires=expires)
+    assert next_tick(asked) == 1000.0 + warns
+    assert tick(asked, 999.0 + warns).approval is asked
+    warned = tick(asked, 1000.0 + warns)
+    assert warned.notices == (NoticeKind.EXPIRES_SOON,)
+    assert next_tick(warned.approval) == 1000.0 + expires
+    assert tick(warned.approval, 1001.0 + warns).notices == ()
+
+
+def test_a_warning_is_a_reminder_too() -> None:
+    asked = terms(expires=400.0, remind=300.0)
+    assert tick(asked, 1300.0).notices == (NoticeKind.EXPIRES_SOON,)
 
 
 def test_without_a_limit_it_waits_for_ever() -> None:
@@ -254,18 +270,18 @@ def test_without_a_limit_it_waits_for_ever() -> None:
 
 def test_people_are_reminded_and_others_are_asked_in_time() -> None:
     approval = terms(remind=100.0, escalate=250.0, escalate_to=frozenset({"boss"}), expires=400.0)
-    told: list[tuple[float, str]] = []
+    told: list[tuple[float, NoticeKind]] = []
     while (at := next_tick(approval)) is not None:
         passed = tick(approval, at)
         assert passed.approval is not approval
         approval = passed.approval
         told += [(at, notice) for notice in passed.notices]
     assert told == [
-        (1100.0, "reminder"),
-        (1200.0, "reminder"),
-        (1250.0, "escalated"),
-        (1350.0, "reminder"),
-        (1400.0, "expired"),
+        (1100.0, NoticeKind.REMINDER),
+        (1200.0, NoticeKind.REMINDER),
+        (1250.0, NoticeKind.ESCALATED),
+        (1300.0, NoticeKind.EXPIRES_SOON),
+        (1400.0, NoticeKind.EXPIRED),
     ]
 
 

@@ -256,6 +256,7 @@ def test_a_function_that_cannot_be_a_step_is_refused(fn: Any, why: str) -> None:
         ({"timeout": -1}, "timeout of step count"),
         ({"retry": 3}, "retry of step count must be a Retry"),
         ({"tags": "financial"}, "tags of step count must be a set of texts"),
+        ({"risk": "huge"}, "a risk is one of low, medium, high, critical, not 'huge'"),
         ({"isolation": "jail"}, "must be one of inline, thread, process"),
         ({"ungated": True}, "only an `irreversible` step has a gate"),
     ],

@@ -46,6 +46,12 @@ def test_each_rule_has_its_threshold(facts: dict[str, Any], expected: RiskLevel)
     assert level(**facts) is expected
 
 
+def test_a_floor_is_given_as_a_reason() -> None:
+    judged = Classifier().judge(Facts(step="s", floor=HIGH))
+    assert judged.reasons == ("its code says so",)
+    assert Classifier().judge(Facts(step="s")).reasons == ()
+
+
 def test_the_highest_judgement_counts_not_the_first() -> None:
     assert level(tags=["financial", "data_destructive"]) is CRITICAL
     assert level(tags=["data_destructive"], takes=9000.0, cost=60.0) is CRITICAL

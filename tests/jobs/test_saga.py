@@ -16,7 +16,6 @@ from perdure.jobs.saga import (
     Undo,
     Undone,
     next_undo,
-    undo_after,
     undo_list,
 )
 from perdure.jobs.state import StepState
@@ -174,9 +173,14 @@ def test_a_pivot_that_failed_but_may_have_acted_counts_as_passed() -> None:
     assert undo_list(journal, [doubt], registry.find_step) == Forward("ship#1")
 
 
-def test_what_came_after_a_pivot_can_be_undone_on_request() -> None:
-    journal = [entry(1, "reserve"), entry(2, "ship"), entry(3, "charge")]
-    assert ids(undo_after(2, journal, [], registry.find_step)) == ["undo:charge#1"]
+def test_a_child_is_undone_in_its_place_and_never_taken_for_a_step_of_its_name() -> None:
+    child = replace(entry(2, "ship"), kind=EntryKind.CHILD)
+    journal = [entry(1, "reserve"), child, entry(3, "charge")]
+    assert ids(undo_list(journal, [], registry.find_step)) == ["undo:charge#1", "undo:reserve#1"]
+    found = undo_list(journal, [], registry.find_step, {"ship#1": "job 7"})
+    assert ids(found) == ["undo:charge#1", "undo:ship#1", "undo:reserve#1"]
+    assert not isinstance(found, Forward)
+    assert [undo.child for undo in found] == [None, "job 7", None]
 
 
 # Running the list

@@ -1,15 +1,18 @@
-"""Servers on the loopback interface: HTTP with answers in a row, and SMTP."""
+"""Servers on the loopback interface: HTTP with answers in a row, an ASGI app, and SMTP."""
 
 import asyncio
 from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from email.message import EmailMessage
 from email.parser import BytesParser
 from email.policy import default
+from functools import partial
 from typing import Any, NamedTuple
 
 from aiosmtpd.smtp import SMTP, Envelope
+
+ASGIApp = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class Request(NamedTuple):
@@ -17,6 +20,16 @@ class Request(NamedTuple):
     path: str
     headers: dict[str, str]
     body: bytes
+
+
+async def read_request(reader: StreamReader) -> Request:
+    method, path, _ = (await reader.readline()).decode().split()
+    headers: dict[str, str] = {}
+    while line := (await reader.readline()).decode().strip():
+        name, _, value = line.partition(":")
+        headers[name.lower()] = value.strip()
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    return Request(method, path, headers, body)
 
 
 class HttpSite:
@@ -30,13 +43,7 @@ class HttpSite:
 
     async def handle(self, reader: StreamReader, writer: StreamWriter) -> None:
         try:
-            method, path, _ = (await reader.readline()).decode().split()
-            headers: dict[str, str] = {}
-            while line := (await reader.readline()).decode().strip():
-                name, _, value = line.partition(":")
-                headers[name.lower()] = value.strip()
-            body = await reader.readexactly(int(headers.get("content-length", "0")))
-            self.requests.put_nowait(Request(method, path, headers, body))
+            self.requests.put_nowait(await read_request(reader))
             status, text = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
             more = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
             head = f"HTTP/1.1 {status} X\r\ncontent-length: {len(text)}\r\n{more}"
@@ -55,6 +62,48 @@ async def http(*answers: tuple[int, bytes]) -> AsyncGenerator[HttpSite]:
     async with server:
         site.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         yield site
+
+
+@asynccontextmanager
+async def asgi(app: ASGIApp) -> AsyncGenerator[str]:
+    """Serve an app to real browsers: one request for each connection; gives its address."""
+
+    async def handle(reader: StreamReader, writer: StreamWriter) -> None:
+        try:
+            asked = await read_request(reader)
+            await app(_scope(asked), _receiver(asked.body), partial(_send, writer))
+            await writer.drain()
+        except (ValueError, ConnectionError, asyncio.IncompleteReadError):
+            pass  # browsers open connections that they do not use
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def _scope(asked: Request) -> dict[str, Any]:
+    path, _, query = asked.path.partition("?")
+    headers = [(name.encode(), value.encode()) for name, value in asked.headers.items()]
+    told = {"method": asked.method, "path": path, "query_string": query.encode()}
+    return {"type": "http", "headers": headers, **told}
+
+
+def _receiver(body: bytes) -> Callable[[], Awaitable[dict[str, Any]]]:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    return receive
+
+
+async def _send(writer: StreamWriter, message: MutableMapping[str, Any]) -> None:
+    if message["type"] == "http.response.start":
+        lines = [b"%s: %s\r\n" % header for header in message["headers"]]
+        head = b"HTTP/1.1 %d X\r\n" % message["status"]
+        writer.write(head + b"".join(lines) + b"connection: close\r\n\r\n")
+    else:
+        writer.write(message.get("body", b""))
 
 
 class Mailbox:

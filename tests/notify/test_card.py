@@ -38,6 +38,12 @@ def test_the_words_of_a_program_are_marked_as_such() -> None:
     assert card_of(ASKED).note == ""
 
 
+def test_who_has_passed_it_on_to_whom_is_shown() -> None:
+    passed = replace(ASKED, delegates=(("ann", "bob"), ("bob", "cas")))
+    shown = [value for name, value in card_of(passed).fields if name == "Passed on"]
+    assert shown == ["ann → bob", "bob → cas"]
+
+
 def test_what_is_cut_is_said_to_be_cut() -> None:
     long = b'{"to":[' + b",".join(b'"p%d"' % n for n in range(4000)) + b'],"x":"' + b"y" * 9999
     card = card_of(replace(ASKED, shown=long + b'"}'))

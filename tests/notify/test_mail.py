@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.base.secret import Secret
-from perdure.jobs.approval import Approval, ApprovalState, Person, Terms, Vote, decide
+from perdure.jobs.approval import Approval, ApprovalState, Person, Terms, Vote, decide, delegate
 from perdure.jobs.link import MOST_WRONG
 from perdure.jobs.outbox import NoticeKind
 from perdure.jobs.risk import RiskLevel
@@ -140,7 +140,7 @@ async def test_a_program_that_follows_and_submits_everything_changes_nothing() -
     assert (await browser.decide(ann.token, ann.code)).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["link", "link.js"])
+@pytest.mark.parametrize("path", ["link", "link.js", "page.css"])
 async def test_the_page_of_a_link_holds_nothing_and_may_not_be_kept_or_framed(path: str) -> None:
     answer = await Browser(MemoryDesk()).client.get(f"/approvals/{path}")
     assert answer.status_code == 200
@@ -182,7 +182,8 @@ async def test_two_at_once_are_one_decision() -> None:
 async def test_a_tampered_or_invented_link_is_turned_away() -> None:
     desk = MemoryDesk()
     ann = (await invite(desk))["ann@example.com"]
-    tampered = ann.token[:-1] + ("A" if ann.token[-1] != "A" else "B")
+    # Not its last letter: some of the bits of that mean nothing.
+    tampered = ann.token[:-5] + ("A" if ann.token[-5] != "A" else "B") + ann.token[-4:]
     foreign = Tokens((Secret("x" * 32),)).make(desk.time)
     unknown = Tokens((KEY,)).make(desk.time)
     browser = Browser(desk)
@@ -342,6 +343,33 @@ async def test_an_alert_goes_to_those_who_watch() -> None:
         (mail,) = box.mails
         assert str(mail["To"]) == "ops@example.com"
         assert "could not be undone" in str(mail["Subject"])
+
+
+async def test_before_it_expires_those_who_may_decide_get_a_link_again_and_watchers_an_alert() -> (
+    None
+):
+    asked = replace(ASKED, terms=Terms(expires=7200.0))
+    async with smtp() as box:
+        channel = MailChannel(_settings(box.port), MemoryDesk(asked), staff(), Tokens((KEY,)))
+        await channel.deliver(replace(NOTICE, kind=NoticeKind.EXPIRES_SOON), asked)
+        *questions, alert = box.mails
+        assert [str(mail["Subject"]) for mail in questions] == ["Expires soon: pay the invoice"] * 2
+        assert all("approvals/link" in text_of(mail) for mail in questions)
+        assert str(alert["To"]) == "ops@example.com"
+        assert "pay the invoice: expires 2027-01-15 10:00 UTC" in text_of(alert)
+        assert "approvals/link" not in text_of(alert)
+
+
+async def test_who_is_to_decide_instead_gets_a_link_and_nobody_else_a_mail() -> None:
+    passed = delegate(ASKED, person("ann"), "vic", ASKED.created_at)
+    assert isinstance(passed, Approval)
+    async with smtp() as box:
+        channel = MailChannel(_settings(box.port), MemoryDesk(passed), staff(), Tokens((KEY,)))
+        notice = replace(NOTICE, kind=NoticeKind.DELEGATED, data=b'{"to":"vic"}')
+        await channel.deliver(notice, passed)
+        (mail,) = box.mails
+        assert str(mail["To"]) == "vic@example.com"
+        assert "approvals/link" in text_of(mail)
 
 
 async def test_a_server_that_does_not_take_it_is_an_error_so_that_it_is_tried_again() -> None:

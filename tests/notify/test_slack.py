@@ -293,6 +293,15 @@ async def test_an_alert_is_posted_without_buttons() -> None:
         assert b"perdure.approve" not in body
 
 
+async def test_an_approval_that_expires_soon_is_posted_again_with_its_buttons() -> None:
+    async with http((200, POSTED)) as site:
+        channel = SlackChannel(replace(SETTINGS, base_url=f"http://{site.address}/api/"))
+        await channel.deliver(replace(NOTICE, kind=NoticeKind.EXPIRES_SOON), ASKED)
+        body = (await site.requests.get()).body
+        assert b"An approval expires soon" in body
+        assert b"perdure.approve" in body
+
+
 async def test_an_error_of_slack_is_raised_so_that_it_is_tried_again() -> None:
     async with http((200, b'{"ok":false,"error":"ratelimited"}')) as site:
         channel = SlackChannel(replace(SETTINGS, base_url=f"http://{site.address}/api/"))

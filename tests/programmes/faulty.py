@@ -7,6 +7,7 @@ import asyncio
 import os
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -55,12 +56,25 @@ def build(url: str, log: Path, grace: str = "1s") -> App:
     async def counting(ctx: JobContext, most: int) -> int:
         return await ctx.run(count, most)
 
+    _add_question(app, note)
     return _with_jobs_of_one_step(app, crash, stay, sit)
 
 
 def _note(log: Path, *words: object) -> None:
     with log.open("a") as file:
         file.write(" ".join(map(str, words)) + f" {os.getpid()}\n")
+
+
+def _add_question(app: App, note: Callable[..., None]) -> None:
+    @app.step
+    async def ship(ctx: StepContext) -> None:
+        note("ship", ctx.job_id, ctx.step_id)
+
+    @app.job
+    async def asks(ctx: JobContext) -> list[str]:
+        yes = await ctx.approve("Ship it?")
+        await ctx.run(ship)
+        return list(yes.by)
 
 
 def _with_jobs_of_one_step(app: App, *steps: Step[[], None]) -> App:

@@ -1,6 +1,7 @@
 """A proxy in front of PostgreSQL that can lose an answer: the server did it, nobody was told."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Self
 from urllib.parse import parse_qs, urlsplit
@@ -78,3 +79,14 @@ class Proxy:
                 self._left -= 1
             to.write(data)
         to.close()
+
+
+async def lose_each_answer(proxy: Proxy, attempt: Callable[[int], Awaitable[None]]) -> int:
+    """Make the attempt again and again; each time another answer of the server is lost."""
+    for number in range(60):
+        proxy.arm(number)
+        await attempt(number)
+        proxy.disarm()
+        if not proxy.cuts:
+            return number
+    raise AssertionError("the attempt has no end")

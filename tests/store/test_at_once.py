@@ -4,16 +4,31 @@ import asyncio
 import sqlite3
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from perdure.base.errors import LeaseLost, StoreError
-from perdure.jobs.model import Write
+from perdure.base.errors import IllegalTransition, LeaseLost, StoreError
+from perdure.jobs.deeds import Deeds
+from perdure.jobs.effect import Effect, EffectState, Place
+from perdure.jobs.model import Claim, Entry, Write
+from perdure.jobs.state import StepState
 from perdure.store.open import open_store
 from perdure.store.port import Store
 from tests.store.rig import entry, new_job, sql, started, write_of
 
 WITHIN = 30.0
+LINE = Effect(
+    job_id="a",
+    tenant="acme",
+    no=0,
+    place=Place("step#1", 1),
+    key="k1",
+    kind="payment",
+    target="card",
+    called_at=1.0,
+)
 
 
 async def written(store: Store, write: Write) -> tuple[bool, BaseException | None]:
@@ -48,6 +63,74 @@ async def test_it_is_fenced(store: Store) -> None:
     assert not at_once
     assert isinstance(error, LeaseLost)
     assert await store.journal(claim.job.id) == []
+
+
+def with_line(claim: Claim, seq: int, **values: Any) -> Write:
+    """A step that begins, with the intent of its first effect."""
+    place = Place(f"step#{seq}", 1)
+    line = replace(LINE, job_id=claim.job.id, place=place, key=f"k{seq}", **values)
+    deeds = Deeds(effects=(line,))
+    return write_of(claim, entry(seq, StepState.RUNNING), deeds=deeds)
+
+
+async def test_an_intent_and_what_becomes_of_it_are_as_quick_as_a_step(
+    url: str, store: Store
+) -> None:
+    claim = await started(store)
+    seen: list[bool] = []
+
+    for seq in range(1, 26):
+        intent = with_line(claim, seq)
+        done = with_line(claim, seq, state=EffectState.DONE, result=b"1", ended_at=2.0)
+        for write in (intent, replace(done, entries=(entry(seq),))):
+            at_once, error = await written(store, write)
+            seen.append(at_once)
+            assert error is None
+            assert write.deeds is not None
+            (state,) = sql(url, f"SELECT state FROM effect WHERE key = 'k{seq}'")
+            assert state == (write.deeds.effects[0].state,)
+
+    assert any(seen) == url.startswith("sqlite")
+    assert [line.no for line in await store.effects(claim.job.id)] == list(range(1, 26))
+    assert {one.state for one in await store.journal(claim.job.id)} == {StepState.SUCCEEDED}
+
+
+@pytest.mark.parametrize("entries", [(), (entry(1),)])
+async def test_a_line_is_fenced(store: Store, entries: tuple[Entry, ...]) -> None:
+    claim = await started(store)
+    stale = replace(with_line(claim, 1), epoch=claim.epoch + 1, entries=entries)
+
+    at_once, error = await written(store, stale)
+
+    assert not at_once
+    assert isinstance(error, LeaseLost)
+    assert await store.effects(claim.job.id) == []
+
+
+async def test_of_many_that_are_written_together_each_has_its_own_fate(store: Store) -> None:
+    claims = [await started(store, id) for id in ("a", "b", "c")]
+    first, second, third = (with_line(claim, 1) for claim in claims)
+    lost = replace(third, epoch=9, deeds=Deeds(effects=(replace(LINE, job_id="c", key="z"),)))
+
+    # In one transaction: the same key twice, and a fence that does not hold.
+    told = await asyncio.gather(
+        *(store.write(one) for one in (first, second, lost)), return_exceptions=True
+    )
+
+    assert [type(one) for one in told] == [type(None), IllegalTransition, LeaseLost]
+    assert [line.no for line in await store.effects("a")] == [1]
+    assert await store.effects("b") == []
+    assert await store.effects("c") == []
+
+
+async def test_a_loop_that_writes_again_and_again_lets_others_have_their_turn(store: Store) -> None:
+    claim = await started(store)
+    turns: list[int] = []
+    loop = asyncio.get_running_loop()
+    loop.call_soon(turns.append, 1)
+    for seq in range(1, 31):
+        await store.write(with_line(claim, seq), alone=True)
+    assert turns == [1]
 
 
 async def test_it_goes_before_or_after_other_writes_but_never_between(store: Store) -> None:

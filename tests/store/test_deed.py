@@ -173,7 +173,7 @@ ANN = Person(id="ann", tenant="acme", roles=frozenset({"approver"}))
 BOB = replace(ANN, id="bob")
 
 
-async def asked(store: Store, *channels: str, **terms: Any) -> Approval:
+async def asked(store: Store, *channels: str, ago: float = 0.0, **terms: Any) -> Approval:
     claim = await started(store)
     now = await store.now()
     action = Action(tenant="acme", job_id="a", step="pay#1", input=b'{"usd": 5}')
@@ -184,7 +184,7 @@ async def asked(store: Store, *channels: str, **terms: Any) -> Approval:
         step="pay#1",
         action=action,
         title="Pay?",
-        created_at=now,
+        created_at=now - ago,
         requester="kim",
         terms=Terms(**terms),
     )
@@ -254,6 +254,18 @@ async def test_time_reminds_and_expires_and_tells_by_the_same_channels(store: St
     }
     assert await store.let_time_pass() == 0
     assert (await claim_one(store)).job.id == "a"
+
+
+async def test_people_are_warned_once_before_a_question_expires(store: Store) -> None:
+    await asked(store, "slack", "mail", expires=3600.0, ago=3000.0)
+    assert await store.let_time_pass() == 1
+    assert await store.let_time_pass() == 0
+    warned = [each for each in await store.notices("a") if each.kind is NoticeKind.EXPIRES_SOON]
+    assert sorted(each.channel for each in warned) == ["mail", "slack"]
+    assert {each.approval_id for each in warned} == {"ap1"}
+    kinds = [each.type for each in await store.events("a")]
+    assert kinds.count("alert.expires_soon") == 1
+    assert await store.claim("w1", QUEUES, 1, 60) == []  # the job waits on
 
 
 async def test_an_ended_job_takes_its_question_back(store: Store) -> None:
@@ -332,3 +344,13 @@ async def _reserved(store: Store) -> list[str]:
     found = await store.budget("a")
     assert found is not None
     return list(found.reserved)
+
+
+async def test_lines_are_numbered_without_gaps(store: Store) -> None:
+    claim = await started(store)
+    first, second, third = (effect(key, place=Place(key, 1)) for key in ("k1", "k2", "k3"))
+    await keep(store, claim, first)
+    done = first.to(EffectState.DONE, NOW + 1, result=b"1")
+    await keep(store, claim, done, second, third)
+    assert [line.no for line in await store.effects("a")] == [1, 2, 3]
+    assert [line.key for line in await store.effects("a")] == ["k1", "k2", "k3"]

@@ -1,9 +1,11 @@
 """Submitting: once, all or none, and what is read back is what was given."""
 
+import asyncio
+
 import pytest
 
 from perdure.base.errors import JobNotFound, KeyConflict
-from perdure.jobs.model import Submitted
+from perdure.jobs.model import QueueLimit, Submitted
 from perdure.jobs.state import JobState
 from perdure.store.port import Store
 from tests.store.rig import claim_one, claims, ends, entry, new_job, started, write_of
@@ -91,6 +93,60 @@ async def test_a_batch_is_kept_as_a_whole_or_not_at_all(store: Store) -> None:
         await store.submit(batch)
     assert await store.job("b") is None
     assert [claim.job.id for claim in await claims(store)] == ["a"]
+
+
+async def test_a_batch_with_some_that_are_known_keeps_the_others(store: Store) -> None:
+    await store.submit([new_job("a", key="k")])
+    batch = [new_job("b", key="l"), new_job("c", key="k"), new_job("d"), new_job("e", key="l")]
+    assert await store.submit(batch) == [
+        Submitted("b", True),
+        Submitted("a", False),
+        Submitted("d", True),
+        Submitted("b", False),
+    ]
+    assert sorted(claim.job.id for claim in await claims(store)) == ["a", "b", "d"]
+
+
+async def test_submissions_at_once_are_kept_each_for_itself(store: Store) -> None:
+    await store.submit([new_job("a", key="k", fingerprint="f")])
+    batches = [
+        [new_job("b"), new_job("c")],
+        [new_job("d"), new_job("e", key="k", fingerprint="g")],
+        [new_job("f", key="k", fingerprint="f")],
+        [new_job("g")],
+        [],
+    ]
+    found = await asyncio.gather(*map(store.submit, batches), return_exceptions=True)
+    assert found[0] == [Submitted("b", True), Submitted("c", True)]
+    assert isinstance(found[1], KeyConflict)
+    assert found[2:] == [[Submitted("a", False)], [Submitted("g", True)], []]
+    assert sorted(claim.job.id for claim in await claims(store)) == ["a", "b", "c", "g"]
+
+
+async def test_a_batch_takes_turns_in_each_queue_and_for_each_tenant(store: Store) -> None:
+    both = {"default": QueueLimit(), "mail": QueueLimit()}
+    names = ["a1", "a2", "b1", "a3", "b2", "c1"]
+    await store.submit([new_job(f"0{name}", tenant=name[0]) for name in names])
+    await store.submit([new_job(f"1{name}", tenant=name[0]) for name in names])
+    await store.submit([new_job("m1", queue="mail"), new_job("m2", queue="mail")])
+    order = [claim.job.id for claim in await claims(store)]
+    rounds = [order[:3], order[3:6], order[6:8], order[8:10], order[10:11], order[11:]]
+    assert [sorted(each) for each in rounds] == [
+        ["0a1", "0b1", "0c1"],
+        ["0a2", "0b2", "1c1"],
+        ["0a3", "1b1"],
+        ["1a1", "1b2"],
+        ["1a2"],
+        ["1a3"],
+    ]
+    assert [claim.job.id for claim in await claims(store, queues=both)] == ["m1", "m2"]
+
+
+async def test_a_batch_is_kept_in_its_order(store: Store) -> None:
+    ids = [f"j{number:04}" for number in range(1000)]
+    done = await store.submit([new_job(id) for id in reversed(ids)])
+    assert done == [Submitted(id, True) for id in reversed(ids)]
+    assert [claim.job.id for claim in await claims(store, 1000)] == list(reversed(ids))
 
 
 async def test_a_delayed_job_cannot_be_claimed_before_its_time(store: Store) -> None:

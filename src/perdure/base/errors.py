@@ -56,6 +56,7 @@ from perdure.base.job_errors import (  # noqa: F401
     JobError,
     JobFailed,
     JobNotFound,
+    JobParked,
     KeyConflict,
     LeaseLost,
     PayloadTooLarge,

@@ -5,6 +5,7 @@ JobError(Exception)             durable jobs: something cannot be done, or has f
  ├── KeyConflict                the key of a submission stands for another one
  ├── IllegalTransition          the job is not in a state in which that can be done
  ├── JobFailed                  the job ended without a result; `state` says how
+ ├── JobParked                  the job cannot go on before a person has looked at it
  ├── StepFailed                 a step failed for good: its retries are used up, or no use
  ├── Permanent                  your code: raised in a step, no retry can mend this
  ├── StepTimeout                … in the given time; also a TimeoutError
@@ -59,6 +60,18 @@ class JobFailed(JobError):
         super().__init__(f"job {job_id} is {state}: {failure}")
         self.job_id = job_id
         self.state = state
+        self.failure = failure
+
+
+class JobParked(JobError):
+    """The job is in ATTENTION: it has not ended, but only a person can let it go on."""
+
+    def __init__(self, job_id: str, failure: str) -> None:
+        super().__init__(
+            f"job {job_id} is parked, and waits for a person: {failure}. "
+            "Look at it, then resume, retry, compensate or cancel it"
+        )
+        self.job_id = job_id
         self.failure = failure
 
 

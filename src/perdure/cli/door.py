@@ -9,7 +9,7 @@ import hashlib
 import logging
 import os
 import socket
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ PATIENCE = 5.0  # seconds for a question or an answer
 MOST_ASKERS = 8  # at once; one more is turned away
 LARGEST_ANSWER = 16 << 20
 
-Answer = Callable[[], bytes]
+Answer = Callable[[], Awaitable[bytes]]
 
 
 def runtime_folder(environ: Mapping[str, str]) -> Path:
@@ -87,7 +87,7 @@ class _Door:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if await reader.readline() == QUESTION:
-            writer.write(self._answer())
+            writer.write(await self._answer())
             await writer.drain()
 
 

@@ -26,7 +26,7 @@ from perdure.cli.whole_lines import WholeLines
 from perdure.entries.guardian import ENTRY_EVENT
 from perdure.entries.load import load_yaml
 from perdure.entries.loaded import Loaded
-from perdure.otp.tree import tree
+from perdure.otp.tree import full_tree
 from perdure.process.channel import select
 from perdure.process.messaging import events
 from perdure.process.run import run
@@ -120,5 +120,5 @@ async def _door(folder: Path, loaded: Loaded) -> AsyncGenerator[None, None]:
         yield
 
 
-def _answer(folder: str, loaded: Loaded) -> bytes:
-    return msgspec.json.encode(draw(folder, loaded, tree()))
+async def _answer(folder: str, loaded: Loaded) -> bytes:
+    return msgspec.json.encode(draw(folder, loaded, await full_tree()))

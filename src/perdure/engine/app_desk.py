@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
+from perdure.engine import tell
 from perdure.jobs.approval import Approval, Refusal, Vote
 from perdure.jobs.link import Link
 from perdure.store.port import Store
@@ -22,7 +23,7 @@ class AppDesk:
     async def vote(
         self, approval_id: str, vote: Vote, link: Link | None = None
     ) -> Approval | Refusal:
-        return await (await self._store()).vote(approval_id, vote, link)
+        return tell.voted(await (await self._store()).vote(approval_id, vote, link), vote)
 
     async def keep_link(self, link: Link) -> None:
         await (await self._store()).keep_link(link)

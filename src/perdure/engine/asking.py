@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from perdure.base.codec import digest
 from perdure.base.errors import ApprovalExpired, JobError
+from perdure.engine import tell
 from perdure.engine.leaving import Leaving
 from perdure.engine.verdict import Parked
 from perdure.jobs.approval import Action, Approval, ApprovalState, Terms
@@ -81,6 +82,8 @@ async def ask(run: "Run", approval: Approval, *entries: Entry) -> None:
     )
     deeds = Deeds(approvals=(approval,), notices=notices(run, approval))
     await run.write(*entries, events=(event,), deeds=deeds)
+    if tell.listens(tell.APPROVAL_ASK):
+        tell.approval_asked(approval)
     run.node.told.set()
 
 
@@ -180,7 +183,7 @@ async def look_for_answer(operation: "StepOperation[Any]") -> None:
 def park_expired(run: "Run", approval: Approval) -> None:
     """Park a job that nobody has answered; this is not a no, so nothing is undone."""
     text = f"nobody decided in time about {approval.title!r}: resume the job to ask again"
-    run.end(Parked(failure_of(ApprovalExpired(text))))
+    run.end(Parked(failure_of(ApprovalExpired(text)), told=True))
 
 
 async def answer_to(operation: "StepOperation[Any]", question: Question) -> Approval:

@@ -2,19 +2,29 @@
 
 import asyncio
 import contextlib
+import logging
 from contextvars import Context
 
 from perdure.base.errors import JobNotFound, StoreError
 from perdure.base.retry import pause
+from perdure.jobs.failure import Failure
 from perdure.jobs.model import Outcome
 from perdure.jobs.state import ENDED, JobState
 from perdure.store.port import Store
+
+_log = logging.getLogger("perdure.jobs")
 
 # Hints tell when to look; this is how often to look without one.
 _LOOK_EVERY = 0.5
 
 # Between two looks, so that a busy store is not asked after each of its writes.
 _AT_MOST_EVERY = 0.005
+
+
+def reason_of(outcome: Outcome) -> str:
+    """Say in one line why a job ended without a result, or is parked."""
+    error = outcome.error
+    return "no reason is known" if error is None else Failure.unpack(error).summary()
 
 
 class Awaiting:
@@ -27,6 +37,7 @@ class Awaiting:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._waiters: dict[str, dict[asyncio.Future[Outcome], frozenset[JobState]]] = {}
+        self.parked: dict[str, str] = {}  # of the jobs waited for: why, as a person was told
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
 
@@ -66,6 +77,7 @@ class Awaiting:
             self.close(error)
         finally:
             unwatch()
+            self.parked.clear()
             self._task = None
 
     async def _look(self) -> None:
@@ -77,6 +89,7 @@ class Awaiting:
                 self._settle(job_id, JobNotFound(job_id))
             else:
                 self._settle(job_id, outcome)
+                self._note_parked(outcome)
 
     def _settle(self, job_id: str, answer: Outcome | Exception) -> None:
         for future, states in tuple(self._waiters.get(job_id, {}).items()):
@@ -89,6 +102,19 @@ class Awaiting:
             else:
                 continue
             self._forget(job_id, future)
+
+    def _note_parked(self, outcome: Outcome) -> None:
+        """Say once why those who wait may wait for long."""
+        if outcome.state is not JobState.ATTENTION:
+            self.parked.pop(outcome.job_id, None)
+        elif outcome.job_id in self._waiters and outcome.job_id not in self.parked:
+            why = self.parked[outcome.job_id] = reason_of(outcome)
+            _log.warning(
+                "job %s is parked, and who waits for its result waits for a person: %s. "
+                "Look at it (perdure jobs show), then resume, retry, compensate or cancel it",
+                outcome.job_id,
+                why,
+            )
 
     def close(self, error: Exception) -> None:
         """Let nobody wait any longer."""

@@ -27,6 +27,9 @@ from perdure.jobs.state import StepState
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# Looked up once: a member of an enum is dear where steps are many.
+_STEP, _PENDING = EntryKind.STEP, StepState.PENDING
+
 
 class JobContext:
     """The world as the code of a job sees it."""
@@ -75,16 +78,10 @@ class JobContext:
         name = run.node.registry.name(step)
         id = run.journal.identity(name, key)
         packed = step.pack(args, kwargs, run.node.limits)
-        entry = run.visit(id, EntryKind.STEP, packed)
+        entry = run.visit(id, _STEP, packed)
         if entry is None:
-            fresh = Entry(
-                seq=run.journal.next_seq(),
-                id=id,
-                kind=EntryKind.STEP,
-                name=name,
-                state=StepState.PENDING,
-                input=packed,
-            )
+            seq = run.journal.next_seq()
+            fresh = Entry(seq=seq, id=id, kind=_STEP, name=name, state=_PENDING, input=packed)
             operation = StepOperation(run, fresh, step, (args, kwargs), recorded=False)
         else:
             operation = StepOperation(run, entry, step, (args, kwargs), recorded=True)

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.base.errors import ArgumentError, DecisionRefused
+from perdure.engine import tell
 from perdure.engine.spending import RAISE
 from perdure.jobs.approval import Action, Approval, Person, Refusal, Verdict, Vote
 from perdure.jobs.budget import Limits
@@ -33,25 +34,61 @@ async def decide(store: Store, registry: Registry, people: People, answer: Answe
         DecisionRefused: It does not count.
         ArgumentError: The edited arguments do not fit the step.
     """
-    approval = await store.approval(answer.approval_id)
-    if approval is None:
-        raise DecisionRefused("not found", "there is no such approval")
-    person = answer.by
-    if isinstance(person, str):
-        known = people.by_id(approval.tenant, person)
-        if known is None:
-            await store.turned_away(approval.id, "api", f"{person} is nobody we know")
-            raise DecisionRefused("not allowed", f"{person} is nobody that this app knows")
-        person = known
+    approval = await _approval(store, answer.approval_id)
     vote = Vote(
-        person=person,
+        person=await _person(store, people, approval, answer.by),
         verdict=answer.verdict,
         action_hash=approval.action.hash,
         channel="api",
         reason=answer.reason,
         edited=await _edited(store, registry, approval, answer.arguments),
     )
-    result = await store.vote(approval.id, vote)
+    return _counted(tell.voted(await store.vote(approval.id, vote), vote))
+
+
+class Handover(Struct, frozen=True, kw_only=True):
+    """Who wants to leave a question to whom."""
+
+    approval_id: str
+    by: Person | str
+    to: str
+    reason: str = ""
+
+
+async def delegate(store: Store, people: People, handover: Handover) -> Approval:
+    """Leave a question to somebody else.
+
+    Raises:
+        DecisionRefused: This person may not, or the other one cannot take it.
+    """
+    approval = await _approval(store, handover.approval_id)
+    by = await _person(store, people, approval, handover.by)
+    if people.contacts:  # else who decides is known elsewhere
+        other = await _person(store, people, approval, handover.to)
+        if other.is_program:
+            await store.turned_away(approval.id, "api", f"{handover.to} is no person")
+            raise DecisionRefused("not allowed", "an account of a program cannot decide")
+    return _counted(await store.pass_on(approval.id, by, handover.to, handover.reason))
+
+
+async def _approval(store: Store, approval_id: str) -> Approval:
+    approval = await store.approval(approval_id)
+    if approval is None:
+        raise DecisionRefused("not found", "there is no such approval")
+    return approval
+
+
+async def _person(store: Store, people: People, approval: Approval, who: Person | str) -> Person:
+    if isinstance(who, Person):
+        return who
+    known = people.by_id(approval.tenant, who)
+    if known is None:
+        await store.turned_away(approval.id, "api", f"{who} is nobody we know")
+        raise DecisionRefused("not allowed", f"{who} is nobody that this app knows")
+    return known
+
+
+def _counted(result: Approval | Refusal) -> Approval:
     if isinstance(result, Refusal):
         raise DecisionRefused(result.code, result.text)
     return result

@@ -6,18 +6,27 @@ done      writes the result
 failed    writes what the error says: certainly not, or nobody knows
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
-from msgspec import Struct
 
-from perdure.base.codec import Codec, digest, encode
-from perdure.base.duration import Duration, job_seconds
+from perdure.base.codec import digest, encode
+from perdure.base.duration import job_seconds
 from perdure.base.errors import DefinitionError
+from perdure.engine import tell
 from perdure.engine.crashpoint import crashpoint
+from perdure.engine.effect_call import (
+    RESULT,
+    Asked,
+    Begun,
+    Call,
+    EffectOptions,
+    Fault,
+    ask_receiver,
+    fault_of,
+)
 from perdure.engine.ledger import Ledger
 from perdure.engine.parking import Held
 from perdure.engine.verdict import Unwound
@@ -25,20 +34,16 @@ from perdure.jobs.deeds import Deeds
 from perdure.jobs.definition import Step
 from perdure.jobs.effect import (
     KEY_LIVES,
-    Answer,
     AskPerson,
     AskReceiver,
     CallAnew,
-    DidNotHappen,
     Effect,
     EffectState,
     Happened,
-    InDoubt,
+    PackedResult,
     Place,
-    Query,
     Resolution,
     UndoCall,
-    Unknown,
     UseResult,
     after_query,
     business_key,
@@ -46,51 +51,12 @@ from perdure.jobs.effect import (
     resolve,
     unpack_result,
 )
-from perdure.jobs.evidence import state_after
-from perdure.jobs.failure import failure_of
 
 if TYPE_CHECKING:
     from perdure.engine.step import StepOperation
 
-Call: TypeAlias = Callable[[str], Any]
-
-_RESULT: Final = Codec[Any](Any, "the result of an effect")
 LONGEST_KIND: Final = 100
 LONGEST_TARGET: Final = 500
-
-
-class EffectOptions(TypedDict, total=False):
-    """What may be said of an effect.
-
-    `in_doubt`: "replay" if the receiver knows a repeated call by its key, else "ask" a person.
-    `query`: asks the receiver, by the key, whether it happened.
-    `key`: a business key: once in all jobs of the tenant.
-    `key_lives`: how long the receiver knows a key.
-    `undo`: the step that undoes it, which takes the result; or that step and more arguments.
-    `details`: for people; secrets and people's data are not kept.
-    """
-
-    in_doubt: InDoubt
-    query: Query
-    key: str
-    key_lives: Duration
-    undo: "Step[..., Any] | tuple[Step[..., Any], Mapping[str, Any]]"
-    details: Any
-
-
-class Asked(Struct, frozen=True):
-    """An effect that the code asks for."""
-
-    place: Place
-    kind: str
-    target: str
-
-
-class Begun(Struct, frozen=True):
-    """An effect that may be called now; or, if it is `settled`, must not be."""
-
-    effect: Effect
-    settled: bool = False
 
 
 class Effects:
@@ -105,7 +71,7 @@ class Effects:
         step = operation.entry.id
         self._is_fresh = self._ledger.is_new(step) and not operation.recorded
         self._item_in_hand = item_in_hand
-        self._asked = Counter[str]()  # how often each part came by in this attempt
+        self._asked: dict[str, int] = {}  # how often each part came by in this attempt
         self._came_by: set[Place] = set()
         self._closed = self._ledger.closed.setdefault(step, set())
 
@@ -117,16 +83,26 @@ class Effects:
         """
         self._check(kind, target)
         part = f"{self._item_in_hand()}:{digest(kind, target)[:16]}"
-        if part in self._closed:
+        ordinal = self._asked[part] = self._asked.get(part, 0) + 1
+        asked = Asked(Place(self._operation.entry.id, ordinal, part), kind, target)
+        self.come_by(asked)
+        return asked
+
+    def come_by(self, asked: Asked) -> None:
+        """Take note that the code asks for an effect.
+
+        Raises:
+            DefinitionError: As above.
+        """
+        place, kind, target = asked.place, asked.kind, asked.target
+        if place.part in self._closed:
             raise DefinitionError(
-                f"{self._operation.entry.id} did a {kind} to {target} before its last checkpoint: "
+                f"{place.step} did a {kind} to {target} before its last checkpoint: "
                 "after a crash this one could not be told from it. "
                 f"Give it a target of its own, such as {target + ', part 2'!r}"
             )
-        self._asked[part] += 1
-        place = Place(self._operation.entry.id, self._asked[part], part)
+        self._asked[place.part] = max(place.ordinal, self._asked.get(place.part, 0))
         self._came_by.add(place)
-        return Asked(place, kind, target)
 
     def pass_checkpoint(self) -> None:
         """Take note of a checkpoint: code that goes on from it does not come by these again."""
@@ -142,9 +118,12 @@ class Effects:
             if isawaitable(value):
                 value = await value
         except BaseException as error:
-            self.failed(begun, error, options)
+            told = self.failed(begun, error, options)
+            if told is not None:
+                await told
             raise
-        return self.done(begun, value)
+        result = self.done(begun, value)
+        return await result if isawaitable(result) else result
 
     async def begin(self, asked: Asked, options: EffectOptions) -> Begun:
         """Write the intent, or find that none is needed.
@@ -167,16 +146,20 @@ class Effects:
                 raise Held(found, why)
             case _:
                 self._must_be_ours()
-                return Begun(found)
+                return Begun(found, repeated=True)
 
     def result(self, begun: Begun) -> Any:
         """Give the recorded result, exactly."""
-        return unpack_result(begun.effect, _RESULT)
+        return unpack_result(begun.effect, RESULT)
 
     def done(self, begun: Begun, value: Any) -> Any:
         """Keep the result; it is durable before anything that the step does next."""
         crashpoint("after_call")
-        packed = pack_result(value, _RESULT, self._run.node.limits)
+        packed = pack_result(value, RESULT, self._run.node.limits)
+        return unpack_result(self.keep_result(begun, packed), RESULT)
+
+    def keep_result(self, begun: Begun, packed: PackedResult) -> Effect:
+        """Keep a result that is packed already."""
         line = begun.effect.to(
             EffectState.DONE,
             self._run.now(),
@@ -185,27 +168,32 @@ class Effects:
             proof="answer",
         )
         self._write(line)
-        return unpack_result(line, _RESULT)
+        return line
 
-    def failed(self, begun: Begun, error: BaseException, options: EffectOptions) -> None:
+    def failed(
+        self, begun: Begun, error: BaseException, options: EffectOptions
+    ) -> Awaitable[None] | None:
         """Keep what the error of a call says about its effect.
 
         Raises:
             Held: Nobody knows, and the receiver can be neither asked nor called again.
         """
-        if not isinstance(error, Exception):
-            return  # the step is ended from outside: the next attempt finds the intent
-        state = state_after(error)
-        if begun.effect.state is state:  # in doubt, and still so
-            line = begun.effect
-        else:
-            packed = failure_of(error).pack()
-            line = begun.effect.to(state, self._run.now(), error=packed, proof="answer")
+        if isinstance(error, Exception):
+            self.keep_fault(begun, fault_of(begun, error, options))
+        # Else the step is ended from outside: the next attempt finds the intent.
+
+    def keep_fault(self, begun: Begun, fault: Fault) -> None:
+        """Keep what is known after a call that failed.
+
+        Raises:
+            Held: As above.
+        """
+        line = begun.effect
+        if line.state is not fault.state:  # else it is in doubt, and still so
+            line = line.to(fault.state, self._run.now(), error=fault.error, proof="answer")
             self._write(line)
-        asks = options.get("in_doubt", "ask") == "ask" and options.get("query") is None
-        if state is EffectState.IN_DOUBT and asks:
-            why = f"the call failed with {type(error).__name__}: {error}"
-            raise Held(line, why) from error
+        if fault.asks:
+            raise Held(line, f"the call failed with {fault.text}")
 
     # By hand
 
@@ -250,7 +238,9 @@ class Effects:
         """Begin nothing new before the code has come by what an earlier attempt left open."""
         if self._is_fresh:
             return
-        stray = await self._ledger.open_behind(asked.place.step, self._came_by)
+        # What is open at this very place has another key: `key` was another one then.
+        others = self._came_by - {asked.place}
+        stray = await self._ledger.open_behind(asked.place.step, others)
         if stray is not None:
             self._doubt(stray)
             raise Held(stray, f"the code now asks for a {asked.kind} to {asked.target} instead")
@@ -263,13 +253,13 @@ class Effects:
         decided = resolve(found, self._run.now(), can_query=query is not None)
         if not isinstance(decided, AskReceiver) or query is None:
             return decided
-        answer = await _ask(query, found.key)
+        answer = await ask_receiver(query, found.key)
         if isinstance(answer, Happened):
             self._settle(found, answer.result)
         return after_query(found, answer, self._run.now())
 
     def _settle(self, found: Effect, result: Any) -> None:
-        packed = pack_result(result, _RESULT, self._run.node.limits)
+        packed = pack_result(result, RESULT, self._run.node.limits)
         self._write(
             found.to(
                 EffectState.DONE,
@@ -310,11 +300,13 @@ class Effects:
         # would not be looked at when the step is begun anew.
         await run.write(*operation.unwritten(), deeds=Deeds(effects=(line,)))
         self._ledger.know(line)
+        tell.effect_written(run, line)
         crashpoint("after_intent")
         self._must_be_ours()
         return Begun(line)
 
     def _write(self, line: Effect) -> None:
+        tell.effect_written(self._run, line)
         self._ledger.know(line)
         self._run.line(line)
 
@@ -353,14 +345,3 @@ class Effects:
 
 def _recorded_key(tenant: str, kind: str, key: str) -> str:
     return business_key(tenant, f"recorded {kind}", key)
-
-
-async def _ask(query: Query, key: str) -> Answer:
-    answer = query(key)
-    if isawaitable(answer):
-        answer = await answer
-    if not isinstance(answer, Happened | DidNotHappen | Unknown):
-        raise DefinitionError(
-            f"a `query` gives Happened(result), DidNotHappen() or Unknown(), not {answer!r}"
-        )
-    return answer

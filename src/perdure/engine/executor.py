@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from perdure.base.errors import ApprovalExpired, IllegalTransition, JobError, JobNotFound
+from perdure.engine import tell
 from perdure.engine.context import JobContext
+from perdure.engine.parking import parking_deeds
 from perdure.engine.run import Run
 from perdure.engine.undo import look_back, on_cancel, undo
 from perdure.engine.verdict import (
@@ -91,14 +93,17 @@ async def judge(run: Run) -> Verdict:
         return Parked(failure_of(JobError(_crashes(run.job.claims))))
     verdict = await run.play(_code)
     if isinstance(verdict, Failed) and _needs_a_person(run, verdict.failure):
-        return Parked(verdict.failure)
+        return Parked(verdict.failure, told=_nobody_answered(verdict.failure))
     return verdict
 
 
 def _needs_a_person(run: Run, failure: Failure) -> bool:
     """Tell whether a failure is none of the job's own, so that nothing of it is undone."""
-    nobody_answered = failure.type == type_name(ApprovalExpired)
-    return nobody_answered or (failure.outage and _waits_out(run))
+    return _nobody_answered(failure) or (failure.outage and _waits_out(run))
+
+
+def _nobody_answered(failure: Failure) -> bool:
+    return failure.type == type_name(ApprovalExpired)
 
 
 def _waits_out(run: Run) -> bool:
@@ -168,11 +173,14 @@ async def conclude(run: Run, verdict: Verdict, deeds: Deeds | None = None) -> No
         change = replace(change, error=run.job.error)
         if change.state is JobState.WAITING:  # it is undone, also while it waits
             change = replace(change, state=JobState.COMPENSATING)
+    if isinstance(verdict, Parked):
+        deeds = parking_deeds(run, verdict, deeds)
     told = {"error": _summary(verdict)} if isinstance(verdict, Failed | Parked) else {}
     event = Event(type=f"job.{change.state.lower()}", data=told, actor=run.node.owner)
     quiet = isinstance(verdict, Suspended | Drained)
     entries = verdict.entries if isinstance(verdict, Undoing) else ()
     await run.write(*entries, job=change, events=() if quiet else (event,), deeds=deeds)
+    tell.concluded(run, change, told.get("error"))
 
 
 def change_for(verdict: Verdict, now: float) -> JobChange:
@@ -182,7 +190,7 @@ def change_for(verdict: Verdict, now: float) -> JobChange:
             return JobChange(state=JobState.COMPLETED, result=result)
         case Failed(failure):
             return JobChange(state=JobState.FAILED, error=failure.pack())
-        case Parked(failure, wait):
+        case Parked(failure, wait, _):
             error = failure.pack()
             return JobChange(state=JobState.ATTENTION, error=error, wait=wait, release=True)
         case Cancelled():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from perdure.base.codec import decode
 from perdure.base.errors import HostDown, SpawnError, StepCrashed
 from perdure.base.retry import pause
+from perdure.engine.far_desk import Desk
 from perdure.engine.far_step import Facts, Failed, Finished, SafePoint, work_far
 from perdure.engine.leaving import AtSafePoint
 from perdure.jobs.partial import Partial
@@ -91,14 +92,15 @@ async def call_far(operation: "StepOperation[Any]", context: "StepContext") -> A
     steps.wanted.set()
     await _patiently(context, steps.ready.wait)
     await _patiently(context, steps.places.acquire)
-    far = await _birth(operation, context, steps, me)
+    far, desk = await _birth(operation, context, steps, me), Desk(operation, context)
     while True:
         news: Any = (await select(requests, events, signs)).value
         match news:
-            case Request(body=("save_checkpoint", data)):
-                stopping = await operation.save_checkpoint(data)
-                cast("Request[bool]", news).reply(stopping)
+            case Request():
+                await desk.answer(cast("Request[Any]", news))
             case Exit(sender=sender, result=result) if sender is far.pid:
+                if desk.leaving is not None:
+                    raise desk.leaving
                 return _outcome(operation, context, result)
             case Cancel():
                 stop_politely(far, operation.run.node.settings.cancel_grace)

@@ -18,7 +18,8 @@ from perdure.base.codec import Limits
 from perdure.base.errors import Drift
 from perdure.base.pid import Pid
 from perdure.engine.away import call_away
-from perdure.engine.leaving import AtSafePoint
+from perdure.engine.far_context import FarContext, ask_desk
+from perdure.engine.leaving import Leaving
 from perdure.engine.step_context import StepContext
 from perdure.jobs.definition import Step, step_of
 from perdure.jobs.failure import failure_of
@@ -26,7 +27,7 @@ from perdure.jobs.item import Verdict
 from perdure.jobs.partial import Partial
 from perdure.jobs.step_class import is_step_class, step_of_object
 from perdure.process.hosts.portable import MISSING, import_file
-from perdure.process.messaging import call, send
+from perdure.process.messaging import send
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -61,12 +62,12 @@ class Failed(Struct, frozen=True):
 
 
 class SafePoint(Struct, frozen=True):
-    """The function left at a checkpoint."""
+    """The function left where it may be left: at a checkpoint, or because the desk said so."""
 
 
 async def work_far(desk: Pid, facts: Facts) -> Finished | Failed | SafePoint:
     """The process of an attempt in another OS process."""
-    context = StepContext(cast("Any", FarOperation(desk, facts)))
+    context = FarContext(desk, FarOperation(desk, facts))
     context.stopping = facts.stopping
     try:
         step = find_step(facts)
@@ -81,7 +82,7 @@ async def work_far(desk: Pid, facts: Facts) -> Finished | Failed | SafePoint:
             so_far = step.pack_result(partial.output, facts.limits)
             return Finished(so_far, context.encode_checkpoint(partial.checkpoint))
         return Finished(step.pack_result(value, facts.limits))
-    except AtSafePoint:
+    except Leaving:
         return SafePoint()
     except Exception as error:  # noqa: BLE001 - it is told to the process that asked
         return Failed(error, context.judge_item(failure_of(error, facts.attempt)))
@@ -103,6 +104,7 @@ class FarOperation:
 
     def __init__(self, desk: Pid, facts: Facts) -> None:
         self._desk = desk
+        self.closes = False  # the code goes on behind the next checkpoint
         self.attempt = facts.attempt
         self.entry = FarEntry(facts.step_id, facts.checkpoint)
         self.run = FarRun(desk, facts)
@@ -112,7 +114,8 @@ class FarOperation:
 
     async def save_checkpoint(self, data: bytes) -> bool:
         """Have it written; tells whether the step is to stop there."""
-        stopping = await call(self._desk, ("save_checkpoint", data), timeout=None)
+        closes, self.closes = self.closes, False
+        stopping = await ask_desk(self._desk, "save_checkpoint", data, closes)
         self.entry.checkpoint = data
         return bool(stopping)
 
@@ -188,8 +191,12 @@ def _find(facts: Facts) -> object:
             if facts.file is None:
                 raise
             import_file(facts.module, facts.file)
-    module: object = sys.modules[facts.module]
-    return reduce(_inside, facts.name.split("."), module)
+    return find_at(facts.module, facts.name)
+
+
+def find_at(module: str, name: str) -> object:
+    """Find what has this name in a module; None if there is nothing."""
+    return reduce(_inside, name.split("."), cast("object", sys.modules.get(module)))
 
 
 def _inside(holder: object, name: str) -> object:

@@ -19,11 +19,14 @@ from perdure.jobs.approval import Approval, ApprovalState, unusable
 from perdure.jobs.definition import Step
 from perdure.jobs.gate import Way, through, way_for
 from perdure.jobs.model import Event
-from perdure.jobs.risk import RULES, Facts, Gate, GatePolicy, recipients_in
+from perdure.jobs.risk import RULES, Facts, Gate, GatePolicy, RiskLevel, recipients_in
 
 if TYPE_CHECKING:
     from perdure.engine.run import Run
     from perdure.engine.step import StepOperation
+
+
+_LOW = RiskLevel.LOW  # looked up once: every step is asked
 
 
 class Gatekeeper:
@@ -33,15 +36,10 @@ class Gatekeeper:
         self._rules = rules
         # Rules of the user look at every step, and so does a policy that is not the usual one.
         self._all = rules.risk.rules != RULES or rules.gates != GatePolicy()
-        self._watched: dict[Step[..., Any], bool] = {}
 
     def watches(self, step: Step[..., Any]) -> bool:
         """Tell whether a step must be looked at."""
-        watched = self._watched.get(step)
-        if watched is None:
-            told = step.tags or step.irreversible or step.cost is not None or step.takes is not None
-            watched = self._watched[step] = self._all or bool(told)
-        return watched
+        return self._all or _says_something(step)
 
     def way(self, run: "Run", step: Step[..., Any], name: str, packed: bytes) -> Way:
         """Decide what happens before a call of a step; uses up what has opened it."""
@@ -52,12 +50,19 @@ class Gatekeeper:
             cost=step.cost,
             takes=step.takes,
             recipients=recipients_in(arguments),
+            floor=step.risk,
             arguments=arguments,
         )
         judgement = self._rules.risk.judge(facts)
         way = way_for(step, name, run.job.tenant, judgement, self._rules.gates)
         way, run.openings = through(way, name, run.openings)
         return way
+
+
+def _says_something(step: Step[..., Any]) -> bool:
+    """Tell whether the usual rules could find anything about a step but LOW."""
+    estimated = step.cost is not None or step.takes is not None
+    return bool(step.tags) or step.irreversible or estimated or step.risk is not _LOW
 
 
 def hold(operation: "StepOperation[Any]", way: Way) -> bool:

@@ -1,12 +1,12 @@
 """A handle to a submitted job: ask how it stands, wait for it, tell it what to do."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from perdure.base.codec import decode, encode
 from perdure.base.duration import Duration, job_seconds, spell
-from perdure.base.errors import JobFailed, JobNotFound
-from perdure.engine.awaiting import Awaiting
+from perdure.base.errors import JobFailed, JobNotFound, JobParked
+from perdure.engine.awaiting import Awaiting, reason_of
 from perdure.engine.submission import new_id
 from perdure.jobs.budget import Budget
 from perdure.jobs.effect import Choice, Effect
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from perdure.jobs.definition import JobDefinition
 
 R = TypeVar("R")
+
+IfParked: TypeAlias = Literal["wait", "raise"]
+_ALSO_PARKED = frozenset({JobState.ATTENTION})
 
 
 class Handle(Generic[R]):
@@ -84,18 +87,27 @@ class Handle(Generic[R]):
         """
         return (await self._reached(timeout)).state
 
-    async def result(self, timeout: Duration = None) -> R:
+    async def result(self, timeout: Duration = None, *, if_parked: IfParked = "wait") -> R:
         """Wait for the job's result.
+
+        A job that is parked (ATTENTION) has not ended: once a person lets it go on, it may
+        still give one. That it is parked, and why, is logged once as a warning.
+
+        Args:
+            timeout: For how long; None is for ever.
+            if_parked: "raise" if nobody is there who would look at it.
 
         Raises:
             JobFailed: It ended without one.
+            JobParked: It is parked, and you did not want to wait for a person.
             TimeoutError: It has not ended in this time; it goes on.
         """
-        outcome = await self._reached(timeout)
+        states = _ALSO_PARKED if if_parked == "raise" else frozenset[JobState]()
+        outcome = await self._reached(timeout, states)
+        if outcome.state is JobState.ATTENTION:
+            raise JobParked(self.id, reason_of(outcome))
         if outcome.state is not JobState.COMPLETED or outcome.result is None:
-            error = outcome.error
-            why = Failure.unpack(error).summary() if error is not None else "no reason is known"
-            raise JobFailed(self.id, outcome.state, why)
+            raise JobFailed(self.id, outcome.state, reason_of(outcome))
         if self._definition is None:
             return decode(outcome.result, Any)
         return self._definition.unpack_result(outcome.result)
@@ -121,7 +133,10 @@ class Handle(Generic[R]):
             async with asyncio.timeout(limit):
                 return await self._awaiting.reached(self.id, states)
         except TimeoutError:
-            raise TimeoutError(f"job {self.id} has not ended within {spell(limit or 0)}") from None
+            why = self._awaiting.parked.get(self.id)
+            parked = "" if why is None else f": it is parked, and waits for a person: {why}"
+            text = f"job {self.id} has not ended within {spell(limit or 0)}{parked}"
+            raise TimeoutError(text) from None
 
     # Telling
 

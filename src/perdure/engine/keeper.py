@@ -9,6 +9,7 @@ import threading
 
 from perdure.base.errors import StoreError
 from perdure.base.retry import pause
+from perdure.engine import tell
 from perdure.engine.node import Node
 
 _log = logging.getLogger("perdure.worker")
@@ -40,6 +41,8 @@ class Heart(threading.Thread):
             if not held:
                 return
             kept = node.store.renew_blocking(node.owner, held, node.settings.lease)
+            if tell.listens(tell.LEASE_RENEW):
+                tell.leases_renewed(node, len(held), len(kept), node.loop.time() - since)
             if not self._end.is_set():
                 node.loop.call_soon_threadsafe(node.renewed, held, kept, since)
         except StoreError as error:

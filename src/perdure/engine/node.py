@@ -165,12 +165,11 @@ class Node:
 
     def held(self) -> list[tuple[str, int]]:
         """Give the leases to be renewed: those of jobs that get on."""
-        now = self.loop.time()
-        return [
-            (run.job.id, run.epoch)
-            for run in tuple(self.runs.values())
-            if now - run.progress_at <= self._patience(run)
-        ]
+        return [(run.job.id, run.epoch) for run in tuple(self.runs.values()) if self.gets_on(run)]
+
+    def gets_on(self, run: Run) -> bool:
+        """Tell whether a run has shown progress lately; one that has not loses its lease."""
+        return self.loop.time() - run.progress_at <= self._patience(run)
 
     def _patience(self, run: Run) -> float:
         """Give how long a run may show no progress: a step's own time-out may allow more."""

@@ -37,7 +37,7 @@ class Ownership:
         self.job = claim.job
         self.epoch = claim.epoch
         self.news = claim.news  # as far as it was read
-        self.progress_at = node.loop.time()
+        self.begun_at = self.progress_at = node.loop.time()
         self.trusted_until = 0.0  # by the loop's time: until then the lease is surely ours
         self.buffer: dict[int, Entry] = {}  # by place: goes along with the next write
         self.lines: dict[str, Effect] = {}  # by key: of the ledger, likewise
@@ -46,6 +46,10 @@ class Ownership:
     def now(self) -> float:
         """Tell the time by the store's clock, as far as it is known here."""
         return self._clock + self.node.loop.time()
+
+    def at(self, loop_time: float) -> float:
+        """Give a time of the loop by the store's clock."""
+        return self._clock + loop_time
 
     def note(self, entry: Entry) -> None:
         """Let an entry go along with the next write; one comes soon."""
@@ -78,7 +82,7 @@ class Ownership:
             deeds=self._with_lines(deeds) if self.lines else deeds,
             news_seen=self.news,
         )
-        await self.ask(lambda store: store.write(write))
+        await self.ask(lambda store: store.write(write, alone=self.is_alone()))
         self.progress_at = self.node.loop.time()
 
     def write_soon(self, entry: Entry, done: Done) -> None:

@@ -1,6 +1,8 @@
-"""A job that waits for a person to say what became of an effect."""
+"""Jobs that cannot go on before a person has looked at them: parked, and people alerted."""
 
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from perdure.base.codec import digest, encode
 from perdure.base.errors import EffectInDoubt
@@ -15,6 +17,10 @@ from perdure.jobs.outbox import Notice, NoticeKind
 if TYPE_CHECKING:
     from perdure.engine.run import Run
     from perdure.engine.step import StepOperation
+
+
+# How soon, and how late at most, to look again for what another job does.
+_SOON, _LATE = 0.1, 30.0
 
 
 class Held(Leaving):
@@ -32,7 +38,24 @@ class Held(Leaving):
         event = Event(type="effect.in_doubt", data={**told, "why": why}, actor=run.node.owner)
         deeds = Deeds(notices=alerts(run, NoticeKind.IN_DOUBT, effect.key, str(self)))
         await run.write(operation.put_back(), events=(event,), deeds=deeds)
-        run.end(Parked(failure_of(EffectInDoubt(_sentence(effect, why))), _choices(effect)))
+        failure = failure_of(EffectInDoubt(_sentence(effect, why)))
+        run.end(Parked(failure, _choices(effect), told=True))
+
+
+class Later(Leaving):
+    """Leaves a step while another job is at the effect of the same business key."""
+
+    def __init__(self, effect: Effect) -> None:
+        super().__init__(f"job {effect.job_id} is at the {effect.kind} to {effect.target}")
+        self.effect = effect
+
+    async def settle(self, operation: "StepOperation[Any]") -> None:
+        """Begin the step again in a while: the longer it takes already, the later."""
+        now = operation.run.now()
+        pause = min(max((now - self.effect.called_at) / 2, _SOON), _LATE)
+        operation.entry = replace(operation.put_back(), wake_at=now + pause)
+        await operation.run.write(operation.entry)
+        operation.again = True
 
 
 def _sentence(effect: Effect, why: str) -> str:
@@ -51,6 +74,16 @@ def _choices(effect: Effect) -> bytes:
         "choices": ["happened", "did not happen", "compensate"],
     }
     return encode([asked])
+
+
+def parking_deeds(run: "Run", verdict: Parked, deeds: Deeds | None) -> Deeds | None:
+    """Add the alert that a job is parked, unless people have been told why already."""
+    if verdict.told:
+        return deeds
+    deeds = deeds or Deeds()
+    # A job that is resumed and parked again is told of again.
+    told = alerts(run, NoticeKind.STUCK, str(run.epoch), verdict.failure.summary())
+    return replace(deeds, notices=(*deeds.notices, *told))
 
 
 def alerts(run: "Run", kind: NoticeKind, about: str, text: str) -> tuple[Notice, ...]:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 from perdure.base.errors import StoreError
+from perdure.engine import tell
 from perdure.engine.executor import execute
 from perdure.engine.node import Node
 from perdure.otp.task_supervisor import TaskSupervisor
@@ -62,6 +63,7 @@ async def _claim(node: Node, jobs: str) -> bool:
     node.claiming = True  # a worker that stops waits for what is claimed at this moment
     try:
         claims = await node.store.claim(node.owner, node.queues, node.free, settings.lease)
+        tell.claimed(node, claims)
         for claim in claims:
             node.claimed.add(claim.job.id)
             TaskSupervisor.start_child(jobs, execute, node, claim, since)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.base.codec import encode
 from perdure.base.errors import Drift, StepTimeout, UnknownName
+from perdure.engine import tell
 from perdure.engine.journal import Journal
 from perdure.engine.ledger import Ledger
 from perdure.engine.operation import Operation
@@ -260,6 +261,8 @@ class Run(Ownership):
             self.forsake()
 
     def lost(self) -> None:
+        if self.verdict is None and tell.listens(tell.LEASE_LOSE):
+            tell.lease_lost(self)
         self.stop(Lost())
 
     def lose(self) -> None:

@@ -1,16 +1,16 @@
 """A step of a job: attempts until one succeeds or the policy gives up."""
 
-import asyncio
 from functools import partial
 from typing import Any, TypeVar, cast
 
 from perdure.base.errors import StepTimeout
+from perdure.engine import tell
 from perdure.engine.asking import look_for_answer
 from perdure.engine.calling import call_step
 from perdure.engine.crashpoint import crashpoint
+from perdure.engine.ending import Endable
 from perdure.engine.gates import hold
 from perdure.engine.leaving import Leaving
-from perdure.engine.operation import Operation
 from perdure.engine.outcome import as_failure
 from perdure.engine.run import Run
 from perdure.engine.step_context import StepContext
@@ -25,31 +25,25 @@ from perdure.jobs.policy import Again, GiveUp, decide, is_permanent
 from perdure.jobs.state import StepState
 from perdure.process.birth import PLAIN, give_birth
 from perdure.process.current import current
-from perdure.process.death import kill
-from perdure.process.process import Process
-from perdure.process.signal import stop_politely
 
 R = TypeVar("R")
 
+# Looked up once: a member of an enum is dear where steps are many.
+_SUCCEEDED, _FAILED = StepState.SUCCEEDED, StepState.FAILED
 
-class StepOperation(Operation[R]):
+
+class StepOperation(Endable[R]):
     """One call of a step."""
 
     __slots__ = (
         "_args",
-        "_expired",
-        "_expiry",
-        "_interrupted",
         "_kwargs",
+        "_told",
         "asked",
         "attempt",
         "begun_at",
         "cleared",
-        "committing",
-        "context",
         "started_at",
-        "step",
-        "unrecorded",
         "way",
     )
 
@@ -64,18 +58,12 @@ class StepOperation(Operation[R]):
         *,
         recorded: bool,
     ) -> None:
-        super().__init__(run, entry, recorded=recorded)
-        self.step = step
+        super().__init__(run, entry, step, recorded=recorded)
         self._args, self._kwargs = call
         self.attempt = entry.attempt
         self.started_at: float | None = None
         self.begun_at = 0.0
-        self.committing = False  # it is done, and waits for the disk
-        self.unrecorded = False  # it works, and the journal does not say so yet
-        self.context: StepContext | None = None
-        self._expiry: asyncio.TimerHandle | None = None
-        self._expired = False  # whatever the attempt gives now comes too late
-        self._interrupted = False  # how it ends now says nothing about the step
+        self._told = False  # that the attempt has ended
         self.way: Way | None = None  # what happens before it begins, if anything does
         self.cleared = False  # its gate is open, for the next attempt
         self.asked: str | None = None  # the approval that it waits for
@@ -97,13 +85,16 @@ class StepOperation(Operation[R]):
                 return
             self.cleared = False
         self.attempt += 1
-        self.started_at = self.run.now()
-        self.begun_at = self.run.node.loop.time()
-        self.unrecorded = True
         run = self.run
+        self.begun_at = run.node.loop.time()
+        self.started_at = run.at(self.begun_at)
+        self.unrecorded = True
+        self._told = False
         run.working[self] = give_birth(run.node.runtime, run.process, _attempt, (self,), PLAIN)
         run.node.step_started(self)
         self.arm()
+        if tell.listens(tell.STEP_START):
+            tell.step_started(self, self.attempt)
 
     async def attempt_once(self) -> None:
         """Call the function, and see to it that what came of it is written and told."""
@@ -123,6 +114,7 @@ class StepOperation(Operation[R]):
             output = step.pack_result(value, self.run.node.limits)
         except Leaving as leaving:
             self.disarm()
+            self.tell_stop("left")
             await leaving.settle(self)
         except BaseException as error:  # noqa: BLE001 - some of it is raised again there
             await self._raised(error)
@@ -142,8 +134,8 @@ class StepOperation(Operation[R]):
         self.unrecorded = False  # from here on the record of its start would be a step back
         if self.context is not None and self.context.has_effects:
             crashpoint("before_step_commit")
-        self.ends(StepState.SUCCEEDED)
-        self.entry = self._entry(StepState.SUCCEEDED, output=output)
+        self.ends(_SUCCEEDED)
+        self.entry = self._entry(_SUCCEEDED, output=output)
         self.committing = True
         self.run.write_soon(self.entry, self._written)
 
@@ -158,12 +150,14 @@ class StepOperation(Operation[R]):
         run = self.run
         run.progress_at = run.node.loop.time()
         run.worked(self)
+        self.tell_stop("succeeded")
         # What a replay will give is what the code gets now: through the codec, once.
         self.settle(self.step.unpack_result(cast("bytes", self.entry.output)))
 
     async def _write_again(self) -> None:
         """Insist, as long as the lease lets us: the step is done, and must not be done again."""
         await self.run.write(self.entry)
+        self.tell_stop("succeeded")
         self.settle(self.step.unpack_result(cast("bytes", self.entry.output)))
 
     def heard(self) -> None:
@@ -191,12 +185,20 @@ class StepOperation(Operation[R]):
     def ends(self, state: StepState) -> None:
         """Let something else be written together with the end of the step."""
 
+    def tell_stop(self, outcome: str) -> None:
+        """Tell those who listen how an attempt has ended; each one ends once."""
+        if not self._told and tell.listens(tell.STEP_STOP):
+            self._told = True
+            tell.step_stopped(self, self.attempt, self.begun_at, outcome)
+
     def attempted(self) -> None:
         """Take note that the process of the attempt has come to its end."""
         self.unrecorded = False
         self.disarm()
         if self.context is not None:
             self.context.over = True
+        if not self.committing:
+            self.tell_stop("timed out" if self._expired else "interrupted")
         if not self.committing and not self._expired:  # whose end is awaited, to be recorded
             self.run.worked(self)
 
@@ -214,12 +216,15 @@ class StepOperation(Operation[R]):
         if isinstance(verdict, Again):
             wake_at = self.run.now() + verdict.delay
             again = self._entry(StepState.PENDING, error=failure.pack(), wake_at=wake_at)
+            self.tell_stop("failed")
+            tell.step_retried(self, self.attempt, verdict.delay, failure.summary())
             await self._restart(again, self._event("step.retried", failure))
             return
         await self._fail(failure, error)
 
     async def _fail(self, failure: Failure, error: Exception) -> None:
         """Write that the step has failed for good, and tell the code."""
+        self.tell_stop("failed")
         self.ends(StepState.FAILED)
         failed = self.entry = self._entry(StepState.FAILED, error=failure.pack())
         await self.run.write(failed, events=(self._event("step.failed", failure),))
@@ -233,6 +238,7 @@ class StepOperation(Operation[R]):
         if judged is None or judged[0] is Verdict.FAIL:
             return False
         verdict, checkpoint = judged
+        self.tell_stop("failed")
         self.attempt -= 1
         onward = self._entry(
             StepState.PENDING, checkpoint=checkpoint, checkpoint_no=self.entry.checkpoint_no + 1
@@ -248,6 +254,7 @@ class StepOperation(Operation[R]):
         # For a compensation, if it never ends.
         output = self.step.pack_result(partial.output, self.run.node.limits)
         self.context.pass_checkpoint()
+        self.tell_stop("partial")
         self.attempt -= 1
         so_far = self._entry(
             StepState.PENDING,
@@ -280,7 +287,7 @@ class StepOperation(Operation[R]):
         checkpoint_no: int | None = None,
     ) -> Entry:
         old = self.entry
-        ended = state in (StepState.SUCCEEDED, StepState.FAILED)
+        ended = state is _SUCCEEDED or state is _FAILED
         return Entry(
             seq=old.seq,
             id=old.id,
@@ -289,10 +296,10 @@ class StepOperation(Operation[R]):
             state=state,
             attempt=self.attempt,
             input=old.input,
-            output=output,
+            output=old.output if output is None else output,  # a partial one, for its compensation
             error=error,
             # A finished step needs no checkpoint any more.
-            checkpoint=None if state is StepState.SUCCEEDED else checkpoint or old.checkpoint,
+            checkpoint=None if state is _SUCCEEDED else checkpoint or old.checkpoint,
             checkpoint_no=old.checkpoint_no if checkpoint_no is None else checkpoint_no,
             wake_at=wake_at,
             started_at=self.started_at,
@@ -319,72 +326,16 @@ class StepOperation(Operation[R]):
         self.unrecorded = False
         self.entry = self._entry(StepState.RUNNING, checkpoint=data, checkpoint_no=number)
         await self.run.write(self.entry)
+        tell.checkpoint_saved(self, number, len(data))
         return self.context is not None and self.context.stopping
 
     def _event(self, kind: str, failure: Failure) -> Event:
         data = {"step": self.entry.id, "attempt": self.attempt, "error": failure.summary()}
         return Event(type=kind, data=data, actor=self.run.node.owner)
 
-    # Ends from outside
-
-    def interrupt(self, *, hard: bool) -> None:
-        """Ask the step to stop: CANCEL, then by force; or only at its next checkpoint."""
-        if self.context is not None:
-            self.context.stopping = True
-        process = self.run.working.get(self)
-        if process is None or self.committing or not hard or process.done():
-            return
-        if not self._interrupted:
-            self._interrupted = True
-            if self.unrecorded:  # what it may have done must be known
-                self.run.buffer.setdefault(self.entry.seq, self.running_entry())
-            process.tie().at_death(partial(self._gone, process))
-        if self.context is not None:
-            self.context.cancelled.set()
-        stop_politely(process, self.run.node.settings.cancel_grace, why="the job ends")
-
-    def _gone(self, process: Process) -> None:
-        """Take note of a process that may have been abandoned, and so never said it was done."""
-        self.lost()
-        if self.run.working.get(self) is process and not self.committing:
-            self.run.worked(self)
-
-    def lost(self) -> None:
-        self.disarm()
-        if self.context is not None:
-            self.context.over = True
-            self.context.cancelled.set()
-
-    def _expire(self) -> None:
-        """End an attempt that takes too long; the process cannot record that itself."""
-        process = self.run.working.get(self)
-        if process is not None and not process.done() and self.run.verdict is None:
-            self._expired = True
-            self.lost()
-            process.tie().at_death(self._died_late)
-            kill(process, "the step's time is up")
-
-    def _died_late(self) -> None:
-        self._expired = False
-        if self.run.verdict is None and not self.settled:
-            self.run.work(self, self._record_timeout)
-        else:
-            self.run.worked(self)
-
-    async def _record_timeout(self) -> None:
+    async def record_timeout(self) -> None:
         limit = self.step.timeout
         await self._failed(StepTimeout(f"step {self.entry.id} took longer than {limit:g} s"))
-
-    def arm(self) -> None:
-        """Let the time of the attempt begin."""
-        if self.step.timeout is not None:
-            self._expiry = self.run.node.loop.call_later(self.step.timeout, self._expire)
-
-    def disarm(self) -> None:
-        """Let the attempt take as long as it may."""
-        if self._expiry is not None:
-            self._expiry.cancel()
-            self._expiry = None
 
 
 async def _attempt(operation: StepOperation[Any]) -> None:

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from perdure.base.codec import decode, digest, encode
 from perdure.base.duration import Duration, job_seconds, required_seconds
-from perdure.base.errors import DefinitionError, Permanent
+from perdure.base.errors import Permanent
 from perdure.engine.asking import Question, answer_to
-from perdure.engine.effects import Call, EffectOptions, Effects
+from perdure.engine.effect_call import Call, EffectOptions
+from perdure.engine.effects import Effects
 from perdure.engine.leaving import AtSafePoint
 from perdure.engine.spending import Spending
 from perdure.engine.verdict import Unwound
@@ -127,6 +128,12 @@ class StepContext:
         """In a step that undoes an effect: that effect; its result may be in doubt, its key not."""
         return getattr(self._operation, "undone", None)
 
+    @property
+    def undone_checkpoint(self) -> Any:
+        """In a compensation: what the step saved last; None if it saved nothing, or was done."""
+        data = getattr(self._operation, "checkpoint", None)
+        return None if data is None else decode(data, Any)
+
     # Effects
 
     def effect(
@@ -170,11 +177,6 @@ class StepContext:
     def effects(self) -> Effects:
         """What the step does to the world; for the engine."""
         if self._effects is None:
-            if not hasattr(self._operation, "unwritten"):
-                raise DefinitionError(
-                    'a step with isolation="process" has no ledger: '
-                    "let another step, on the loop or in a thread, make the effects"
-                )
             self._effects = Effects(self._operation, self._item_in_hand)
         return self._effects
 

@@ -14,9 +14,11 @@ from perdure.base.codec import Codec, decode, encode
 from perdure.base.errors import Drift, JobError, StepFailed
 from perdure.engine.asking import last_asked
 from perdure.engine.crashpoint import crashpoint
+from perdure.engine.operation import Operation
 from perdure.engine.parking import alerts
 from perdure.engine.run import Run
 from perdure.engine.step import StepOperation
+from perdure.engine.undo_child import UndoChild, way_back
 from perdure.engine.verdict import (
     Cancelled,
     Completed,
@@ -43,7 +45,6 @@ from perdure.jobs.saga import (
     Stopped,
     Undo,
     next_undo,
-    undo_list,
 )
 from perdure.jobs.state import JobState, StepState
 
@@ -55,6 +56,7 @@ _LEFT: Final = encode(LEFT_UNDONE)
 _INTERRUPTED: Final = failure_of(JobError("it was interrupted: the job has ended")).pack()
 
 _S = StepState
+_UNDOABLE: Final = frozenset({EntryKind.STEP, EntryKind.CHILD})
 _BEGUN: Final = frozenset({_S.RUNNING, _S.PENDING})
 
 
@@ -94,13 +96,13 @@ async def look_back(run: Run, verdict: Verdict) -> tuple[Verdict, Deeds | None]:
     deeds = Deeds(effects=lines, notices=notices, withdraws=True)
     if isinstance(verdict, Cancelled) and on_cancel(run) != "compensate":
         return verdict, deeds
-    return await _way_back(run, verdict, ledger), deeds
+    return await _way_back(run, verdict), deeds
 
 
-async def _way_back(run: Run, verdict: Failed | Cancelled, ledger: Sequence[Effect]) -> Verdict:
+async def _way_back(run: Run, verdict: Failed | Cancelled) -> Verdict:
     job_id = run.job.id
     journal = await run.ask(lambda store: store.journal(job_id))
-    undos = undo_list(journal, ledger, run.node.registry.find_step)
+    undos = await way_back(run, job_id)
     if isinstance(undos, Forward):
         return _forward(verdict, undos)
     if not undos:
@@ -160,8 +162,8 @@ async def undo(run: Run) -> Verdict:
     ledger = await run.ask(lambda store: store.effects(job_id))
     journal = await run.ask(lambda store: store.journal(job_id))
     listed = [entry for entry in journal if entry.kind is EntryKind.UNDO]
-    if not listed:  # a person asked for it
-        return await _begun_by_hand(run, ledger)
+    if not listed:  # a person asked for it, or its parent
+        return await _begun_by_hand(run)
     # Nothing of the code is replayed, and no deadline ends an undo.
     run.journal.unvisited.clear()
     run.job = replace(run.job, deadline_at=None)
@@ -172,9 +174,9 @@ async def undo(run: Run) -> Verdict:
     return Parked(verdict.failure) if isinstance(verdict, Failed) else verdict
 
 
-async def _begun_by_hand(run: Run, ledger: Sequence[Effect]) -> Verdict:
-    failure = _failure(run.job.error) or failure_of(JobError("a person asked to undo it"))
-    found = await _way_back(run, Failed(failure), ledger)
+async def _begun_by_hand(run: Run) -> Verdict:
+    failure = _failure(run.job.error) or failure_of(JobError("it was asked to be undone"))
+    found = await _way_back(run, Failed(failure))
     return Undone(JobState.COMPENSATED, run.job.error) if isinstance(found, Failed) else found
 
 
@@ -183,7 +185,7 @@ class Saga:
 
     def __init__(self, run: Run, journal: Sequence[Entry], ledger: Sequence[Effect]) -> None:
         self._run = run
-        self._steps = {entry.id: entry for entry in journal if entry.kind is EntryKind.STEP}
+        self._steps = {entry.id: entry for entry in journal if entry.kind in _UNDOABLE}
         self._ledger = {line.no: line for line in ledger}
         first, *listed = [entry for entry in journal if entry.kind is EntryKind.UNDO]
         self._reason = decode(first.output or b"", Reason)
@@ -217,19 +219,27 @@ class Saga:
                     return b"null"
 
     async def _do(self, run: Run, wanted: Undo) -> None:
-        step, undone = await self._step(wanted)
-        entry = self._entries[wanted.id]
-        run.visit(entry.id, EntryKind.UNDO, None)
+        run.visit(wanted.id, EntryKind.UNDO, None)
         crashpoint("before_undo")
-        operation = UndoOperation(run, entry, step, ((), {}), recorded=True)
-        operation.undone, operation.ended = undone, partial(self._ended, wanted)
-        if run.node.gatekeeper.watches(step):  # a refund moves money, too
-            operation.way = run.node.gatekeeper.way(run, step, step.name, entry.input or b"{}")
+        operation = await self._operation(run, wanted)
         await self._mark(self._steps[wanted.step], _S.COMPENSATING)
         with contextlib.suppress(StepFailed):  # the list says what comes next
             await operation
         self._entries[wanted.id] = operation.entry
         crashpoint("after_undo")
+
+    async def _operation(self, run: Run, wanted: Undo) -> Operation[Any]:
+        entry = self._entries[wanted.id]
+        if wanted.child is not None:
+            return UndoChild(run, entry, wanted.child, partial(self._ended, wanted))
+        step, undone = await self._step(wanted)
+        operation = UndoOperation(run, entry, step, ((), {}), recorded=True)
+        operation.undone, operation.ended = undone, partial(self._ended, wanted)
+        operation.checkpoint = self._steps[wanted.step].checkpoint
+        if run.node.gatekeeper.watches(step):  # a refund moves money, too
+            given = await self._input(self._steps[wanted.step], step)
+            operation.way = run.node.gatekeeper.way(run, step, step.name, given)
+        return operation
 
     async def _stop(self, run: Run, failed: Undo) -> None:
         error = self._entries[failed.id].error
@@ -239,7 +249,7 @@ class Saga:
         await run.write(deeds=Deeds(notices=notices))
         choices = ["retry", "skip", "leave_undone"]
         wait = encode([{"kind": "undo", "id": failed.id, "choices": choices}])
-        run.stop(Parked(failure_of(JobError(text)), wait))
+        run.stop(Parked(failure_of(JobError(text)), wait, told=True))
         raise JobError(text)
 
     async def _step(self, wanted: Undo) -> tuple[Step[..., Any], Effect | None]:
@@ -324,7 +334,7 @@ class Saga:
 class UndoOperation(StepOperation[Any]):
     """An undo: a step whose end is also that of the step that it undoes."""
 
-    __slots__ = ("ended", "undone")
+    __slots__ = ("checkpoint", "ended", "undone")
 
     def ends(self, state: StepState) -> None:
         self.ended(state)

@@ -39,10 +39,11 @@ class Drained(Struct, frozen=True):
 
 
 class Parked(Struct, frozen=True):
-    """A person must look at it; `wait` says what they can do."""
+    """A person must look at it; `wait` says what they can do, `told` that they know it already."""
 
     failure: Failure
     wait: bytes | None = None
+    told: bool = False
 
 
 class Undoing(Struct, frozen=True):

@@ -4,6 +4,7 @@ worker
  ├── jobs       a process for each running job, none restarted: its lease brings it back
  ├── keeper     renews all leases at once
  ├── reaper     frees the jobs of dead workers
+ ├── lookout    tells people of jobs that do not get on
  ├── calendar   submits what is scheduled
  ├── pruner     deletes what is old
  ├── clerk      reminds of approvals, and lets them expire
@@ -21,12 +22,14 @@ from collections.abc import AsyncGenerator
 from perdure.base.errors import StoreError
 from perdure.base.retry import pause
 from perdure.base.settings import Settings
+from perdure.engine import tell
 from perdure.engine.calendar import follow_calendar
 from perdure.engine.clerk import watch_clock
 from perdure.engine.courier import deliver_notices
 from perdure.engine.far_call import keep_host
 from perdure.engine.incarnation import Incarnation
 from perdure.engine.keeper import keep, sign_on
+from perdure.engine.lookout import look_out
 from perdure.engine.node import Node
 from perdure.engine.producer import produce
 from perdure.engine.reaper import reap
@@ -61,6 +64,7 @@ async def working(node: Node) -> AsyncGenerator[Node, None]:
         child(keep, node, id="keeper"),
         child(sign_on, node, id="sign_on"),
         child(reap, node, id="reaper"),
+        child(look_out, node, id="lookout"),
         child(follow_calendar, node, id="calendar"),
         child(prune, node, id="pruner"),
         child(keep_host, node, id="step_host"),
@@ -73,6 +77,7 @@ async def working(node: Node) -> AsyncGenerator[Node, None]:
         try:
             async with Supervisor(children, max_restarts=_RESTARTS, max_seconds=_WITHIN):
                 with obeyed_signals(node):
+                    tell.worker(tell.WORKER_UP, node)
                     try:
                         yield node
                     finally:
@@ -83,6 +88,7 @@ async def working(node: Node) -> AsyncGenerator[Node, None]:
         if node.hint is not None:
             await node.hint.close()
         node.close()
+        tell.worker(tell.WORKER_DOWN, node)
         # What was not let go in order is free when this process is dead, and not before.
         incarnation.end(in_order=not node.claimed)
 
@@ -90,6 +96,7 @@ async def working(node: Node) -> AsyncGenerator[Node, None]:
 async def drain(node: Node) -> None:
     """Let every job reach a safe point and go; after the grace, stop those that do not."""
     node.drain()
+    tell.worker(tell.WORKER_DRAIN, node)
     await _empty(node, node.settings.drain_grace, node.hurried)
     if node.claimed:
         _log.warning("%d jobs reach no safe point: they are stopped", len(node.claimed))
@@ -154,4 +161,4 @@ def spare_collections() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 20)
+    gc.set_threshold(10_000, 4, 10)  # ended jobs are rings of objects: few, but not for long

@@ -11,7 +11,7 @@ from typing import Any, Final, TypedDict, Unpack, cast
 
 import httpx
 
-from perdure.engine.effects import EffectOptions
+from perdure.engine.effect_call import EffectOptions
 from perdure.engine.step_context import StepContext
 
 HEADER: Final = "Idempotency-Key"

@@ -21,7 +21,6 @@ from perdure.base.errors import IllegalTransition
 from perdure.jobs.risk import RiskLevel
 
 Verdict: TypeAlias = Literal["approve", "reject"]
-NoticeKind: TypeAlias = Literal["asked", "reminder", "escalated", "expired", "decided"]
 
 APPROVER: Final = "approver"  # the role that may decide where no persons are named
 LONGEST_REASON: Final = 2000
@@ -138,6 +137,7 @@ class Approval(Struct, frozen=True, kw_only=True):
         delegates: Who may decide instead of whom.
         escalated: Whether others were asked, too.
         reminded_at: When they were last told.
+        warned: Whether they were told that it expires soon.
         no: Grows with every change: a change is written only over the one that it was made from.
     """
 
@@ -160,6 +160,7 @@ class Approval(Struct, frozen=True, kw_only=True):
     delegates: tuple[tuple[str, str], ...] = ()
     escalated: bool = False
     reminded_at: float | None = None
+    warned: bool = False
     no: int = 0
 
     @property
@@ -170,6 +171,11 @@ class Approval(Struct, frozen=True, kw_only=True):
     def changed(self, **changes: Any) -> "Approval":
         """Give it as the next version of itself."""
         return replace(self, no=self.no + 1, **changes)
+
+    def ended(self, state: ApprovalState, now: float, *decisions: Decision) -> "Approval":
+        """Give it as one that has become what it stays."""
+        said = (*self.decisions, *decisions)
+        return self.changed(state=state, decided_at=now, decisions=said)
 
 
 # Deciding
@@ -214,20 +220,14 @@ def decide(approval: Approval, vote: Vote, now: float) -> Approval | Refusal:
         reason=vote.reason[:LONGEST_REASON],
     )
     if vote.verdict == "reject":
-        return _ended(approval, ApprovalState.REJECTED, now, decision)
+        return approval.ended(ApprovalState.REJECTED, now, decision)
     if vote.edited is not None:
         # Those who said yes before said it to another action.
         decision = replace(decision, action_hash=vote.edited.hash, input=vote.edited.input)
         approval = replace(approval, action=vote.edited)
     if len(_yes(approval)) + 1 < approval.terms.quorum:
         return approval.changed(decisions=(*approval.decisions, decision))
-    return _ended(approval, ApprovalState.APPROVED, now, decision)
-
-
-def _ended(approval: Approval, state: ApprovalState, now: float, *decisions: Decision) -> Approval:
-    return approval.changed(
-        state=state, decided_at=now, decisions=(*approval.decisions, *decisions)
-    )
+    return approval.ended(ApprovalState.APPROVED, now, decision)
 
 
 def _yes(approval: Approval) -> set[str]:
@@ -321,51 +321,7 @@ def withdraw(approval: Approval, now: float) -> Approval:
     """
     if approval.state is not ApprovalState.PENDING:
         raise IllegalTransition(f"approval {approval.id} is {approval.state}")
-    return _ended(approval, ApprovalState.WITHDRAWN, now)
-
-
-# Time
-
-
-class Tick(Struct, frozen=True):
-    """An approval after a look at the clock, and what people must be told."""
-
-    approval: Approval
-    notices: tuple[NoticeKind, ...] = ()
-
-
-def tick(approval: Approval, now: float) -> Tick:
-    """Let time pass: remind, ask others, expire."""
-    if approval.state is not ApprovalState.PENDING:
-        return Tick(approval)
-    if approval.expires_at is not None and now >= approval.expires_at:
-        return Tick(_ended(approval, ApprovalState.EXPIRED, now), ("expired",))
-    notices: list[NoticeKind] = []
-    if (at := _escalates_at(approval)) is not None and now >= at:
-        approval = approval.changed(escalated=True, reminded_at=now)
-        notices.append("escalated")
-    if (at := _reminds_at(approval)) is not None and now >= at:
-        approval = approval.changed(reminded_at=now)
-        notices.append("reminder")
-    return Tick(approval, tuple(notices))
-
-
-def next_tick(approval: Approval) -> float | None:
-    """Tell when to look at the clock again; None: there is nothing to look for."""
-    if approval.state is not ApprovalState.PENDING:
-        return None
-    times = (approval.expires_at, _escalates_at(approval), _reminds_at(approval))
-    return min((each for each in times if each is not None), default=None)
-
-
-def _escalates_at(approval: Approval) -> float | None:
-    after = approval.terms.escalate
-    return None if after is None or approval.escalated else approval.created_at + after
-
-
-def _reminds_at(approval: Approval) -> float | None:
-    every = approval.terms.remind
-    return None if every is None else (approval.reminded_at or approval.created_at) + every
+    return approval.ended(ApprovalState.WITHDRAWN, now)
 
 
 # Use

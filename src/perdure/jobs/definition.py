@@ -29,6 +29,7 @@ from perdure.jobs.option import (
     is_async,
 )
 from perdure.jobs.parameter import Parameters, parameters_of, result_type
+from perdure.jobs.risk import RiskLevel
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,6 +56,7 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
         retry: When to try again; None: by the kind of the error (see `policy`).
         timeout: Seconds that one attempt may take; None = no limit.
         tags: Words about the step, by which its risk is judged.
+        risk: The least risk, whatever the rules find.
         irreversible: What it does cannot be undone, so it needs an approval first …
         ungated: … unless the code says here that it needs none.
         pivot: After it there is no way back: neither it nor what was before is undone.
@@ -77,6 +79,7 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
     retry: Retry | None = None
     timeout: float | None = None
     tags: frozenset[str] = frozenset()
+    risk: RiskLevel = RiskLevel.LOW
     irreversible: bool = False
     ungated: bool = False
     pivot: bool = False
@@ -238,6 +241,7 @@ def make_step(
         retry=check_retry(options.get("retry"), what),
         timeout=check_seconds(options.get("timeout"), f"timeout of {what}"),
         tags=_tags(options.get("tags", ()), what),
+        risk=RiskLevel.of(options.get("risk", RiskLevel.LOW)),
         irreversible=options.get("irreversible", False),
         ungated=options.get("ungated", False),
         pivot=options.get("pivot", False),

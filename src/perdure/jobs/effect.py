@@ -147,6 +147,11 @@ def business_key(tenant: str, kind: str, key: str, generation: int = 1) -> str:
     return digest("business", tenant, kind, key, str(generation))
 
 
+def recorded_key(tenant: str, kind: str, key: str) -> str:
+    """Make the key of what is recorded by hand, once in all jobs of a tenant."""
+    return digest("recorded", tenant, kind, key)
+
+
 # What to do with a line that is found
 
 

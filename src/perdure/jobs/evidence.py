@@ -33,10 +33,19 @@ _NEVER_SENT: Final = frozenset(
 )
 
 
-def state_after(error: BaseException) -> EffectState:
-    """Tell what is known of an effect whose call raised this: FAILED or IN_DOUBT."""
-    proved = all(_proves_nothing_happened(each) for each in leaves(error))
+def state_after(error: BaseException, *, repeated: bool = False) -> EffectState:
+    """Tell what is known of an effect whose call raised this: FAILED or IN_DOUBT.
+
+    If the call was `repeated`, what became of this one proves nothing about the one before:
+    that it never left, or met a door that was closed meanwhile. Only the caller may know better.
+    """
+    is_proof = _is_word_of_caller if repeated else _proves_nothing_happened
+    proved = all(is_proof(each) for each in leaves(error))
     return EffectState.FAILED if proved else EffectState.IN_DOUBT
+
+
+def _is_word_of_caller(error: BaseException) -> bool:
+    return isinstance(error, Refused)
 
 
 def _proves_nothing_happened(error: BaseException) -> bool:

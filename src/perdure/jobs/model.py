@@ -197,7 +197,7 @@ class Command(Struct, frozen=True, kw_only=True):
     """What a person (or a program for one) asks of a job. All are audited."""
 
     job_id: str
-    action: str  # cancel | pause | resume | retry | skip | compensate | resolve
+    action: str  # cancel | pause | resume | retry | skip | compensate | compensate_child | resolve
     actor: str
     reason: str = ""
     seq: int | None = None  # retry: from this entry on; skip: this entry

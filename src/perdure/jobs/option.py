@@ -8,6 +8,7 @@ from perdure.base.backoff import Retry
 from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import DefinitionError
 from perdure.jobs.budget import Limits
+from perdure.jobs.risk import RiskLevel
 
 Isolation: TypeAlias = Literal["inline", "thread", "process"]
 OnCancel: TypeAlias = Literal["abandon", "compensate", "finish"]
@@ -27,6 +28,7 @@ class StepOptions(TypedDict, total=False):
     retry: Retry | None
     timeout: Duration
     tags: Iterable[str]
+    risk: RiskLevel | str
     irreversible: bool
     ungated: bool
     pivot: bool

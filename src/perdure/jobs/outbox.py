@@ -23,6 +23,7 @@ class NoticeKind(StrEnum):
     ASKED = "approval.asked"
     REMINDER = "approval.reminder"
     ESCALATED = "approval.escalated"
+    DELEGATED = "approval.delegated"  # to one person, who is told
     EXPIRED = "approval.expired"
     DECIDED = "approval.decided"  # those who were asked need not decide any more
     IN_DOUBT = "alert.in_doubt"

@@ -3,7 +3,8 @@
 The list is made of the ledger of effects and the journal, the later first:
 
 * every effect with an `undo` of its own that has happened, or may have;
-* every step with a compensation that has begun, also the one that failed or was interrupted.
+* every step with a compensation that has begun, also the one that failed or was interrupted;
+* every child that has completed and has something to undo.
 
 It is stored before it is begun and run as ordinary steps. After a pivot nothing is undone:
 the job can only go forward, with the help of a person.
@@ -23,6 +24,7 @@ from perdure.jobs.state import StepState
 
 FindStep: TypeAlias = Callable[[str], Step[..., Any]]  # raises UnknownName
 
+_NONE: Final[Mapping[str, str]] = {}
 _HAPPENED: Final = frozenset({EffectState.DONE, *OPEN})
 # Without an attempt: not yet begun, or refused by a person before it began.
 _NOT_BEGUN: Final = frozenset({StepState.PENDING, StepState.FAILED})
@@ -33,12 +35,13 @@ LEFT_UNDONE: Final = {"left_undone": True}
 
 
 class Undo(Struct, frozen=True):
-    """One thing to undo: a step by its compensation, or an effect by its own undo."""
+    """One thing to undo: a step by its compensation, an effect by its own undo, or a child."""
 
     id: str  # its identity in the journal: "undo:charge#1", "undo:charge#1/3"
     step: str  # the identity of the step whose deed it is
     seq: int  # the place of that step in the journal
     effect: int | None = None  # the number of the effect in the ledger
+    child: str | None = None  # the id of the child job
 
 
 class Forward(Struct, frozen=True):
@@ -48,25 +51,25 @@ class Forward(Struct, frozen=True):
 
 
 def undo_list(
-    journal: Iterable[Entry], ledger: Iterable[Effect], find: FindStep
+    journal: Iterable[Entry],
+    ledger: Iterable[Effect],
+    find: FindStep,
+    children: Mapping[str, str] = _NONE,
 ) -> list[Undo] | Forward:
-    """Give what must be undone, the first thing first."""
-    effects = [effect for effect in ledger if effect.state in _HAPPENED]
-    steps = _begun(journal, effects)
-    if (pivot := _passed_pivot(steps, effects, find)) is not None:
-        return Forward(pivot.id)
-    return undo_after(0, steps, effects, find)
-
-
-def undo_after(
-    seq: int, journal: Iterable[Entry], ledger: Iterable[Effect], find: FindStep
-) -> list[Undo]:
-    """Give what must be undone of what came after a place of the journal, such as a pivot.
+    """Give what must be undone, the first thing first.
 
     A step that the code has no more is in the list: nobody knows whether it had a compensation.
+
+    Args:
+        journal: Of the job.
+        ledger: Of the job.
+        find: Finds a step by its name.
+        children: Those to undo: the id of the job by that of its entry.
     """
     happened = [effect for effect in ledger if effect.state in _HAPPENED]
-    steps = [entry for entry in _begun(journal, happened) if entry.seq > seq]
+    steps = _begun(journal, happened, children)
+    if (pivot := _passed_pivot(steps, happened, find)) is not None:
+        return Forward(pivot.id)
     numbers = {entry.id: entry.seq for entry in steps}
     effects = [effect for effect in happened if effect.place.step in numbers]
     found = [
@@ -79,7 +82,7 @@ def undo_after(
         own = [effect.no for effect in effects if effect.place.step == entry.id]
         last = max([last, *own])
         if entry.state is not StepState.SKIPPED and _needs_compensation(entry, find):
-            undo = Undo(f"undo:{entry.id}", entry.id, entry.seq)
+            undo = Undo(f"undo:{entry.id}", entry.id, entry.seq, child=children.get(entry.id))
             # A step is over after its last effect; one without any, after those before it.
             found.append(((max(own, default=last), 1, entry.seq), undo))
     return [undo for _, undo in sorted(found, key=lambda each: each[0], reverse=True)]
@@ -90,19 +93,26 @@ def _undo_of_effect(effect: Effect, seq: int) -> Undo:
     return Undo(f"undo:{step}/{effect.no}", step, seq, effect.no)
 
 
-def _begun(journal: Iterable[Entry], effects: Iterable[Effect]) -> list[Entry]:
-    """List the steps that have done something, or may have, in the order of the code."""
+def _begun(
+    journal: Iterable[Entry], effects: Iterable[Effect], children: Mapping[str, str]
+) -> list[Entry]:
+    """List what has done something, or may have, in the order of the code."""
     acted = {effect.place.step for effect in effects}
     begun = [
         entry
         for entry in journal
-        if entry.kind is EntryKind.STEP
-        and (entry.attempt or entry.state not in _NOT_BEGUN or entry.id in acted)
+        if entry.id in children
+        or (
+            entry.kind is EntryKind.STEP
+            and (entry.attempt or entry.state not in _NOT_BEGUN or entry.id in acted)
+        )
     ]
     return sorted(begun, key=lambda entry: entry.seq)
 
 
 def _needs_compensation(entry: Entry, find: FindStep) -> bool:
+    if entry.kind is EntryKind.CHILD:
+        return True
     try:
         return find(entry.name).undo is not None
     except UnknownName:
@@ -122,6 +132,8 @@ def _passed_pivot(
 
 
 def _is_pivot(entry: Entry, find: FindStep) -> bool:
+    if entry.kind is EntryKind.CHILD:
+        return False
     try:
         return find(entry.name).pivot
     except UnknownName:

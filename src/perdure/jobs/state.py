@@ -53,10 +53,10 @@ JOB_TRANSITIONS: Final[dict[JobState, frozenset[JobState]]] = {
         {_J.COMPENSATING, _J.COMPENSATED, _J.FAILED, _J.CANCELLED, _J.ATTENTION, _J.PAUSED}
     ),
     _J.ATTENTION: frozenset({_J.PENDING, _J.COMPENSATING, _J.CANCELLED, _J.FAILED}),
-    # A person may retry what has failed; what is completed or undone stays so.
+    # A person may retry what has failed; what is undone stays so.
     _J.FAILED: frozenset({_J.PENDING, _J.COMPENSATING}),
     _J.CANCELLED: frozenset({_J.PENDING, _J.COMPENSATING}),
-    _J.COMPLETED: frozenset(),
+    _J.COMPLETED: frozenset({_J.COMPENSATING}),  # only for the sake of a parent that failed
     _J.COMPENSATED: frozenset(),
 }
 

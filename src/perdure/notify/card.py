@@ -43,9 +43,10 @@ def card_of(approval: Approval) -> Card:
         ("Step", visible(approval.step)),
         ("Risk", str(approval.risk)),
         ("Asked by", visible(approval.requester) or "nobody"),
+        *[("Passed on", f"{visible(whose)} → {visible(to)}") for whose, to in approval.delegates],
         *_arguments(approval.shown),
     ]
-    note = "The text below was written by a program." if approval.written_by_program else ""
+    note = "Title and text were written by a program." if approval.written_by_program else ""
     return Card(
         title=visible(approval.title, LONGEST_TITLE),
         note=note,
@@ -65,10 +66,12 @@ def outcome_of(approval: Approval) -> str:
     return " · ".join(part for part in (approval.state.capitalize(), who, reasons) if part)
 
 
-def alert_text(notice: Notice) -> str:
+def alert_text(notice: Notice, approval: Approval | None = None) -> str:
     """Say an alert in one line."""
     data = msgspec.json.decode(notice.data, type=dict[str, Any])
     told = visible(str(data.get("text", "")), LONGEST_VALUE)
+    if approval is not None:
+        told = f"{visible(approval.title, LONGEST_TITLE)}: {_until(approval)}"
     return f"{_ALERTS.get(notice.kind, notice.kind)}: job {visible(notice.job_id)}. {told}".strip()
 
 

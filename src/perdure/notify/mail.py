@@ -9,6 +9,7 @@ from html import escape
 from typing import Any, Final
 
 import aiosmtplib
+import msgspec
 from msgspec import Struct
 
 from perdure.base.secret import Secret
@@ -21,7 +22,9 @@ from perdure.notify.people import Contact, People
 from perdure.notify.token import Tokens, new_code
 
 TIMEOUT: Final = 30.0
-_ASKS: Final = frozenset({NoticeKind.ASKED, NoticeKind.REMINDER, NoticeKind.ESCALATED})
+_ASKS: Final = frozenset(
+    {NoticeKind.ASKED, NoticeKind.REMINDER, NoticeKind.ESCALATED, NoticeKind.DELEGATED}
+)
 
 
 class MailSettings(Struct, frozen=True, kw_only=True):
@@ -86,13 +89,22 @@ class MailChannel:
             text = alert_text(notice)
             return [self._mail(to, text, text) for to in self._settings.alerts_to]
         asked = [each for each in self._people.asked(approval) if each.email]
+        if notice.kind is NoticeKind.DELEGATED:
+            to = msgspec.json.decode(notice.data, type=dict[str, Any]).get("to")
+            asked = [each for each in asked if each.person.id == to]
         if notice.kind in _ASKS:
-            return [await self._question(approval, contact) for contact in asked]
+            return [await self._question(approval, each, "Approval needed") for each in asked]
+        if notice.kind is NoticeKind.EXPIRES_SOON:
+            text = alert_text(notice, approval)
+            return [
+                *[await self._question(approval, each, "Expires soon") for each in asked],
+                *[self._mail(to, text, text) for to in self._settings.alerts_to],
+            ]
         card = card_of(approval)
         subject = f"{card.outcome or 'News'}: {card.title}"
         return [self._mail(str(each.email), subject, _as_text(card, [])) for each in asked]
 
-    async def _question(self, approval: Approval, contact: Contact) -> EmailMessage:
+    async def _question(self, approval: Approval, contact: Contact, what: str) -> EmailMessage:
         now = await self._desk.now()
         token, code = self._tokens.make(now), new_code()
         link = new_link(approval, contact.person.id, token, code, now + self._tokens.lives)
@@ -106,9 +118,7 @@ class MailChannel:
             f"The link is yours alone and works once, until {spell_time(link.expires_at)}.",
             "To open it decides nothing. An answer to this mail is not read.",
         ]
-        mail = self._mail(
-            str(contact.email), f"Approval needed: {card.title}", _as_text(card, after)
-        )
+        mail = self._mail(str(contact.email), f"{what}: {card.title}", _as_text(card, after))
         mail.add_alternative(_as_html(card, url, spaced, link.expires_at), subtype="html")
         return mail
 

@@ -1,14 +1,16 @@
 """The page behind a link: what is shown, and what a press of its buttons comes to.
 
     GET  /approvals/link     an empty page; its script takes the token out of the URL's fragment
+    GET  /approvals/page.css how the pages look
     POST /approvals/view     shows the action to who has the token
     POST /approvals/decide   decides, if the token, the code and (for HIGH) the session are right
 
 GET shows, and decides nothing. A program that follows the link, runs the script and presses
-the button has no code to type, and changes nothing but the count of wrong codes.
+the button has no code to type, and changes nothing; if it types one, that is counted as wrong.
 """
 
 from html import escape
+from importlib.resources import files
 from typing import Final, Literal, TypeAlias, cast
 
 from msgspec import Struct
@@ -21,11 +23,16 @@ from perdure.notify.desk import Desk
 from perdure.notify.people import People
 from perdure.notify.token import Tokens
 
-SHELL: Final = """<!doctype html><html lang=en><meta charset=utf-8><title>Approval</title>
-<h1>An approval</h1>
+_HEAD: Final = (
+    "<!doctype html><html lang=en><meta charset=utf-8><title>Approval</title>"
+    '<meta name=viewport content="width=device-width, initial-scale=1">'
+    "<link rel=stylesheet href=page.css>"
+)
+SHELL: Final = f"""{_HEAD}<main><h1>An approval</h1>
 <form method=post action=view><label>The part of your link after #
 <input name=token autocomplete=off required></label> <button>Show</button></form>
-<script src=link.js></script></html>"""
+</main><script src=link.js></script></html>"""
+STYLE: Final = files("perdure.notify").joinpath("page.css").read_text("utf-8")
 
 # Shows what the link is about. It never decides: the page that it leads to needs a person.
 SCRIPT: Final = """const token = location.hash.slice(1);
@@ -35,6 +42,9 @@ if (token) {
   document.forms[0].submit();
 }
 """
+
+_INCOMPLETE: Final = "Type the code of the mail, then press one of the two buttons."
+_WRONG: Final = "This is not the code of the mail."
 
 Status: TypeAlias = Literal[200, 400, 401, 403, 404, 409, 410]
 
@@ -103,12 +113,8 @@ class Pages:
         if isinstance(found, Shown):
             return found
         link, approval = found
-        if form.verdict not in ("approve", "reject"):
-            return Shown(400, _message("Press one of the two buttons."))
-        judged = typed(link, form.token, form.code, await self._desk.now())
-        if judged.refusal is not None:
-            await self._desk.count_wrong_code(judged.link)
-            return await self._turned_away(approval, judged.refusal)
+        if (wrong := await self._filled_in_wrongly(form, link, approval)) is not None:
+            return wrong
         person = self._people.by_id(link.tenant, link.person)
         if person is None:
             unknown = Refusal("not allowed", "you are not among those who may decide any more")
@@ -116,6 +122,20 @@ class Pages:
         if refusal := self._session_refusal(approval, person, session):
             return await self._turned_away(approval, refusal)
         return await self._vote(approval, link, person, form)
+
+    async def _filled_in_wrongly(self, form: Form, link: Link, approval: Approval) -> Shown | None:
+        """Give the page for a form that cannot be taken; a wrong code is counted."""
+        if form.verdict not in ("approve", "reject") or not form.code.strip():
+            return Shown(400, self._action_page(approval, link, form.token, _INCOMPLETE))
+        now = await self._desk.now()
+        judged = typed(link, form.token, form.code, now)
+        if judged.refusal is None:
+            return None
+        await self._desk.count_wrong_code(judged.link)
+        away = await self._turned_away(approval, judged.refusal)
+        if dead(judged.link, now) is not None:
+            return away
+        return Shown(away.status, self._action_page(approval, link, form.token, _WRONG))
 
     async def _vote(self, approval: Approval, link: Link, person: Person, form: Form) -> Shown:
         vote = Vote(
@@ -159,45 +179,43 @@ class Pages:
         await self._desk.turned_away(approval.id, "mail", refusal.text)
         return Shown(_STATUS[refusal.code], _message(refusal.text))
 
-    def _action_page(self, approval: Approval, link: Link, token: str) -> str:
+    def _action_page(self, approval: Approval, link: Link, token: str, error: str = "") -> str:
         card = card_of(approval)
         changed = approval.action.hash != link.action_hash
         if approval.state is not ApprovalState.PENDING or changed:
             why = card.outcome or "The action has changed since you were asked about it."
             return _page(card, f"<p><b>{escape(why)}</b></p>")
-        return _page(card, _form(token))
+        return _page(card, _form(token, error))
 
 
-def _form(token: str) -> str:
+def _form(token: str, error: str) -> str:
     return (
         "<form method=post action=decide>"
-        f'<input type=hidden name=token value="{escape(token)}">'
-        "<p><label>The code of the mail <input name=code inputmode=numeric autocomplete=off "
-        "required></label></p>"
-        f"<p><label>Why <input name=reason maxlength={LONGEST_VALUE}></label></p>"
-        "<p><button name=verdict value=approve>Approve</button> "
-        "<button name=verdict value=reject>Reject</button></p></form>"
+        + (f"<p class=error role=alert>{escape(error)}</p>" if error else "")
+        + f'<input type=hidden name=token value="{escape(token)}">'
+        "<label>The code of the mail <input name=code inputmode=numeric autocomplete=off "
+        "required></label>"
+        f"<label>Why, for the log <input name=reason maxlength={LONGEST_VALUE}></label>"
+        "<button name=verdict value=approve>Approve</button> "
+        "<button name=verdict value=reject class=no>Reject</button></form>"
     )
 
 
 def _page(card: Card, end: str) -> str:
     rows = "".join(
-        f"<tr><th align=left>{escape(name)}</th><td>{escape(value)}</td></tr>"
-        for name, value in card.fields
+        f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in card.fields
     )
     reasons = "".join(f"<li>{escape(reason)}</li>" for reason in card.reasons)
-    note = f"<p><b>{escape(card.note)}</b></p>" if card.note else ""
-    body = (
+    note = f"<p class=note>{escape(card.note)}</p>" if card.note else ""
+    return _document(
         f"<h1>{escape(card.title)}</h1>{note}<table>{rows}</table><ul>{reasons}</ul>{end}"
-        f"<p><small>{escape(card.footer)}</small></p>"
+        f"<footer><small>{escape(card.footer)}</small></footer>"
     )
-    return _document(body)
 
 
 def _message(text: str) -> str:
-    return _document(f"<p>{escape(visible(text))}</p>")
+    return _document(f"<h1>{escape(visible(text))}</h1>")
 
 
 def _document(body: str) -> str:
-    head = "<meta charset=utf-8><title>Approval</title>"
-    return f"<!doctype html><html lang=en>{head}{body}</html>"
+    return f"{_HEAD}<main>{body}</main></html>"

@@ -89,6 +89,8 @@ class SlackChannel:
 
 
 def _headline(notice: Notice, approval: Approval) -> str:
+    if notice.kind is NoticeKind.EXPIRES_SOON:
+        return alert_text(notice, approval)
     return f"{notice.kind.removeprefix('approval.')}: {card_of(approval).title}"
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from perdure.jobs.approval import Person, Refusal, Vote
 from perdure.notify.card import outcome_of
 from perdure.notify.desk import Desk
-from perdure.notify.page import SCRIPT, SHELL, Form, Pages
+from perdure.notify.page import SCRIPT, SHELL, STYLE, Form, Pages
 from perdure.notify.people import People
 from perdure.notify.slack import Bad, Press, Replays, SlackSettings, answer, read_press
 
@@ -25,7 +25,7 @@ Authenticate: TypeAlias = Callable[[Scope], Awaitable[Person | None]]
 _log = logging.getLogger("perdure.notify")
 
 _POLICY: Final = (
-    b"default-src 'none'; script-src 'self'; form-action 'self'; "
+    b"default-src 'none'; script-src 'self'; style-src 'self'; form-action 'self'; "
     b"frame-ancestors 'none'; base-uri 'none'"
 )
 _HEADERS: Final = (
@@ -42,6 +42,13 @@ class Answer(Struct, frozen=True):
     status: int
     body: str = ""
     kind: str = "text/html; charset=utf-8"
+
+
+_FILES: Final = {
+    "/approvals/link": Answer(200, SHELL),
+    "/approvals/link.js": Answer(200, SCRIPT, "text/javascript; charset=utf-8"),
+    "/approvals/page.css": Answer(200, STYLE, "text/css; charset=utf-8"),
+}
 
 
 class TooLarge(Exception):
@@ -90,11 +97,8 @@ class ApprovalWeb:
     async def _page(self, scope: Scope, path: str, receive: Receive) -> Answer:
         method = scope["method"]
         match path:
-            case "/approvals/link" if self._pages is not None:
-                return Answer(200, SHELL) if method in ("GET", "HEAD") else Answer(405)
-            case "/approvals/link.js" if self._pages is not None:
-                script = Answer(200, SCRIPT, "text/javascript; charset=utf-8")
-                return script if method in ("GET", "HEAD") else Answer(405)
+            case "/approvals/link" | "/approvals/link.js" | "/approvals/page.css" if self._pages:
+                return _FILES[path] if method in ("GET", "HEAD") else Answer(405)
             case "/approvals/view" | "/approvals/decide" if self._pages is not None:
                 if method != "POST":
                     return Answer(405)

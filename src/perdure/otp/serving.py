@@ -143,7 +143,7 @@ class Serving:
             item: Any = items.popleft()
             if self._expiry is not None:
                 item = self._expired(item)
-            if type(item) is Request:
+            if isinstance(item, Request):
                 body: Any = item.body
                 if type(body) is StopOrder:
                     return Ending(Stop(body.reason))

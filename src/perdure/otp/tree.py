@@ -1,22 +1,24 @@
 """`tree()`: who runs under whom, what they wait for, and how often they were restarted.
 
-print(tree())            # for people
-print(tree().json())     # for programs
+print(tree())                # for people
+print(tree().json())         # for programs
+print(await full_tree())     # with all that workers of hosts know
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from perdure.base.duration import spell
+from perdure.base.duration import Duration, required_seconds, spell
 from perdure.base.pid import Pid
 from perdure.otp.oversight import Oversight, oversight_of
 from perdure.otp.ref import ServerRef, pid_of
 from perdure.otp.ward import Ward
 from perdure.process.current import current
+from perdure.process.hosts.look import Sight, look_around
 from perdure.process.introspect import Info, picture
 from perdure.process.messaging import alive_or_raise
 from perdure.process.process import Process
@@ -36,7 +38,8 @@ class Node:
         id: Its id in its supervisor; None if it is nobody's child.
         kind: "supervisor", "worker" (another child of a supervisor) or "process".
         label: Its names, or else the function that it runs.
-        state: As in `process.info`, "elsewhere" on another host, "restarting" or "not running".
+        state: As in `process.info`; "elsewhere" on another host, "blocked" if that gives no
+            answer; "restarting" or "not running".
         restarts: How often its supervisor started it again.
         info: The whole picture of the process, with its stack; None if it does not run.
         children: Those it started, the oldest first.
@@ -108,16 +111,67 @@ class Tree:
 def tree(root: ServerRef | None = None) -> Tree:
     """Take a picture of all processes as a tree, or of one and all below it.
 
+    Of processes on threads and OS workers it shows what this loop knows: see `full_tree`.
+
     Raises:
         NoProcess: The process is dead.
     """
-    processes = _all_of(current("tree").runtime)
+    return _taken(current("tree").runtime, root, Sight({}, frozenset()))
+
+
+async def full_tree(root: ServerRef | None = None, timeout: Duration = "1s") -> Tree:
+    """Take a picture as `tree` does, and ask the workers of hosts about their processes.
+
+    Those of a worker that gives no answer in time have the state "blocked".
+
+    Raises:
+        NoProcess: The process is dead.
+    """
+    runtime = current("full_tree").runtime
+    return _taken(runtime, root, await look_around(runtime, required_seconds(timeout)))
+
+
+def _taken(runtime: Runtime, root: ServerRef | None, sight: Sight) -> Tree:
+    subjects = _subjects(runtime, sight)
     if root is not None:
-        roots = [alive_or_raise(pid_of(root, "tree"), "look at it")]
+        roots = [subjects[alive_or_raise(pid_of(root, "tree"), "look at it").pid]]
     else:
-        roots = [each for each in processes if _is_root(each)]
-    nodes = _drawn(processes)
-    return Tree(tuple(nodes[each] for each in roots))
+        roots = [each for each in subjects.values() if each.info.parent not in subjects]
+    return Tree(tuple(_drawn(subjects.values(), roots)))
+
+
+class _Subject(NamedTuple):
+    """A process that is drawn; one that a worker has started by itself has only a picture."""
+
+    info: Info
+    state: str
+    process: Process | None
+
+    @property
+    def oversight(self) -> Oversight | None:
+        return None if self.process is None else oversight_of(self.process)
+
+
+Started = list[tuple[_Subject, Node]]  # those below one, and how they are drawn
+
+
+def _subjects(runtime: Runtime, sight: Sight) -> dict[Pid, _Subject]:
+    """Give the processes of this loop, and those on other hosts, the oldest first."""
+    found = {each.pid: _subject(each, sight) for each in _all_of(runtime)}
+    for pid, info in sight.infos.items():
+        found.setdefault(pid, _Subject(info, info.state.name.lower(), None))
+    return found
+
+
+def _subject(process: Process, sight: Sight) -> _Subject:
+    info = sight.infos.get(process.pid)
+    if info is None:
+        info = picture(process)
+        if isinstance(process, Elsewhere):
+            return _Subject(
+                info, "blocked" if process.pid in sight.blocked else "elsewhere", process
+            )
+    return _Subject(info, info.state.name.lower(), process)
 
 
 def _all_of(runtime: Runtime) -> list[Process]:
@@ -130,48 +184,51 @@ def _all_of(runtime: Runtime) -> list[Process]:
     return found
 
 
-def _is_root(process: Process) -> bool:
-    return process.parent is None or process.parent.target is None
-
-
-def _drawn(processes: Sequence[Process]) -> dict[Process, Node]:
-    """Draw all processes, the youngest first: whom a process started is younger than itself."""
+def _drawn(subjects: Collection[_Subject], roots: Sequence[_Subject]) -> list[Node]:
+    """Draw some processes and all below them."""
     wards = {
         ward.process: ward
-        for each in processes
-        for ward in _wards_of(oversight_of(each))
+        for each in subjects
+        for ward in _wards_of(each.oversight)
         if ward.process is not None
     }
-    below: dict[Pid | None, list[Process]] = {}
-    for each in processes:
-        below.setdefault(each.parent, []).append(each)
-    nodes: dict[Process, Node] = {}
-    for each in reversed(processes):
-        started = {child: nodes[child] for child in below.get(each.pid, ())}
-        nodes[each] = _node(each, wards.get(each), started)
-    return nodes
+    below: dict[Pid | None, list[_Subject]] = {}
+    for each in subjects:
+        below.setdefault(each.info.parent, []).append(each)
+    order = list(roots)
+    for each in order:  # it grows meanwhile, until all below are in it
+        order += below.get(each.info.pid, ())
+    nodes: dict[Pid, Node] = {}
+    for each in reversed(order):
+        started = [(child, nodes[child.info.pid]) for child in below.get(each.info.pid, ())]
+        ward = None if each.process is None else wards.get(each.process)
+        nodes[each.info.pid] = _node(each, ward, started)
+    return [nodes[each.info.pid] for each in roots]
 
 
-def _node(process: Process, ward: Ward | None, started: dict[Process, Node]) -> Node:
-    oversight, info = oversight_of(process), picture(process)
+def _node(subject: _Subject, ward: Ward | None, started: Started) -> Node:
+    oversight, info = subject.oversight, subject.info
     return Node(
         id=None if ward is None else ward.spec.id,
         kind=_kind(oversight, ward),
         label=", ".join(info.names) or _activity(oversight, info),
-        state="elsewhere" if isinstance(process, Elsewhere) else info.state.name.lower(),
+        state=subject.state,
         restarts=0 if ward is None else ward.restarts,
         info=info,
         children=_children(_wards_of(oversight), started),
     )
 
 
-def _children(wards: list[Ward], started: dict[Process, Node]) -> tuple[Node, ...]:
+def _children(wards: list[Ward], started: Started) -> tuple[Node, ...]:
     """Give the children of a supervisor in start order, then what else a process started."""
+    running = {each.process: node for each, node in started if each.process is not None}
     supervised = [
-        _absent(ward) if ward.process is None else started.pop(ward.process, _absent(ward))
+        _absent(ward) if ward.process is None else running.get(ward.process) or _absent(ward)
         for ward in wards
     ]
-    return (*supervised, *started.values())
+    wanted = {ward.process for ward in wards if ward.process is not None}
+    others = [node for each, node in started if each.process not in wanted]
+    return (*supervised, *others)
 
 
 def _wards_of(oversight: Oversight | None) -> list[Ward]:

@@ -12,6 +12,7 @@ from perdure.base.pid import Pid, Ref
 from perdure.base.settings import Overflow
 from perdure.process.channel import Channel, Selected, select
 from perdure.process.event import Cancel, Event, EventKind, Exit, ExitResult, LinkDown, Message
+from perdure.process.hosts.look import full_info
 from perdure.process.introspect import Info
 from perdure.process.messaging import call, events, inbox, listen, requests, send, unlisten
 from perdure.process.request import Request
@@ -84,6 +85,7 @@ __all__ = [
     "events",
     "exit",
     "fail",
+    "full_info",
     "get_options",
     "inbox",
     "info",

@@ -48,8 +48,10 @@ class DeedStore(Protocol):
         """Judge a vote and write it if it counts, with its audit and its notices; wake the job."""
         ...
 
-    async def pass_on(self, approval_id: str, by: Person, to: str) -> Approval | Refusal:
-        """Let another person decide instead of one who may."""
+    async def pass_on(
+        self, approval_id: str, by: Person, to: str, reason: str = ""
+    ) -> Approval | Refusal:
+        """Let another person decide instead of one who may, who is told; audited."""
         ...
 
     async def turned_away(self, approval_id: str | None, channel: str, why: str) -> None:

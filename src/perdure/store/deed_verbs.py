@@ -63,8 +63,11 @@ class DeedVerbs:
         call = partial(approvals.vote, approval_id=approval_id, vote=vote, link=link)
         return await self._make_due(call)
 
-    async def pass_on(self, approval_id: str, by: Person, to: str) -> Approval | Refusal:
-        return await self._change(partial(approvals.pass_on, approval_id=approval_id, by=by, to=to))
+    async def pass_on(
+        self, approval_id: str, by: Person, to: str, reason: str = ""
+    ) -> Approval | Refusal:
+        call = partial(approvals.pass_on, approval_id=approval_id, by=by, to=to, reason=reason)
+        return await self._change(call)
 
     async def turned_away(self, approval_id: str | None, channel: str, why: str) -> None:
         if approval_id is None:  # nobody's matter: it must not fill the store

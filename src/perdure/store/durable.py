@@ -1,6 +1,5 @@
 """The verbs of the port over lanes: what both databases share."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -28,8 +27,7 @@ from perdure.store.request import Call, Done
 from perdure.store.verb import claim, message, read, submit
 from perdure.store.verb import command as commands
 from perdure.store.verb import schedule as small
-
-Watcher = tuple[asyncio.AbstractEventLoop, Callable[[], None]]
+from perdure.store.watcher import Watcher
 
 
 class DurableStore(DeedVerbs):
@@ -123,10 +121,10 @@ class DurableStore(DeedVerbs):
     def write_soon(self, write: Write, done: Done, *, alone: bool = False) -> bool:
         return self._writer.write_soon(write, done, alone=alone)
 
-    async def write(self, write: Write) -> None:
+    async def write(self, write: Write, *, alone: bool = False) -> None:
         # A parent, a child, or the job itself may be due.
         announces = write.job is not None or bool(write.children)
-        await self._writer.write(write, announces=announces)
+        await self._writer.write(write, announces=announces, alone=alone)
         if announces:
             self._tell_watchers()
 
@@ -181,12 +179,11 @@ class DurableStore(DeedVerbs):
         return await self._ask(small.workers)
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
-        watcher = (asyncio.get_running_loop(), changed)
+        watcher = Watcher(changed)
         self._watchers.append(watcher)
         return partial(self._watchers.remove, watcher)
 
     def _tell_watchers(self) -> None:
         """Say that something may have fallen due; also called by a lane, from its thread."""
-        for loop, changed in list(self._watchers):
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(changed)
+        for watcher in tuple(self._watchers):
+            watcher.tell()

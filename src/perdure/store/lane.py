@@ -14,12 +14,17 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from perdure.base import telemetry
+from perdure.base.clock import SystemClock
 from perdure.base.errors import StoreError
 from perdure.jobs.model import Write
 from perdure.store.bell import Bell
-from perdure.store.request import Call, Done, Request, settle
+from perdure.store.request import Call, Done, Request, resolve, settle
+
+BATCH: Final = ("perdure", "store", "batch")
+_CLOCK = SystemClock()
 
 # As many requests as one transaction may hold, so that no waiter's commit is put off for long.
 _MOST = 1000
@@ -27,6 +32,10 @@ _MOST = 1000
 _SHORT = 0.002
 # While the loop writes by itself, it looks around so often, and the thread rests.
 _REST = 0.02
+# Who awaits one write after the other lets the loop turn after so many.
+_IN_A_ROW = 16
+# Who has just been served by the thread, or is looked after by it, waits so long for its turn.
+_MOMENT = 0.001
 # A disk that took so long once holds up the thread for a while, and not the loop.
 _STALL, _STALL_OVER = 0.02, 1.0
 
@@ -72,10 +81,14 @@ class Lane:
         self._connection = connection
         self._try_at_once = at_once
         self._turn = threading.Lock()
-        self._at_once = 0  # how many requests the loop has done by itself
+        self._at_once = 0  # how many requests the loop has done by itself …
+        self._at_once_seen = 0  # … and the thread has seen
+        self._in_a_row = 0  # … for those who await it, which the loop does not notice
         self._look_at = 0.0
         self._trust_at = 0.0  # the disk has stalled: not before then
-        self._queue: SimpleQueue[Request | None] = SimpleQueue()  # None: look up
+        # What loops have asked for in this turn of theirs; the thread is woken when it is over.
+        self._turns: dict[asyncio.AbstractEventLoop, list[Request]] = {}
+        self._queue: SimpleQueue[list[Request]] = SimpleQueue()  # an empty one: look up
         self._bell = Bell()
         self._asleep = False
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
@@ -103,7 +116,9 @@ class Lane:
         if self._is_open:
             self._is_open = False
             self._closing = closing = Request()
-            self._queue.put(None)
+            for loop in tuple(self._turns):
+                self._hand_over(loop)
+            self._queue.put([])
             self._bell.ring()
             assert closing.future is not None
             try:
@@ -113,14 +128,25 @@ class Lane:
 
     def _end(self) -> None:
         self._is_open = False
-        self._queue.put(None)
+        self._queue.put([])
         self._bell.ring()
         self._thread.join()
         self._bell.close()  # by the one who rings it, never before
 
-    def write(self, write: Write, *, announces: bool = False) -> asyncio.Future[None]:
-        """Put a write in the queue."""
-        return self._put(Request(write, announces=announces))
+    def write(
+        self, write: Write, *, announces: bool = False, alone: bool = False
+    ) -> asyncio.Future[None]:
+        """Put a write in the queue; if nothing else is under way, it may be durable already."""
+        request = Request(write, announces=announces)
+        if not alone or not self._does_at_once(request):
+            return self._put(request)
+        assert request.future is not None
+        self._in_a_row += 1
+        if self._in_a_row % _IN_A_ROW:
+            request.future.set_result(None)
+        else:
+            request.loop.call_soon(resolve, [request])
+        return request.future
 
     def write_soon(self, write: Write, done: Done, *, alone: bool = False) -> bool:
         """Put a write in the queue; `done` is called on the loop when it is durable, or failed.
@@ -136,15 +162,19 @@ class Lane:
 
     def _does_at_once(self, request: Request) -> bool:
         since = request.loop.time()
-        if since < self._trust_at or not self._queue.empty():
+        if since < self._trust_at or self._turns or not self._queue.empty():
             return False
-        if not self._is_open or self._pid != os.getpid() or not self._turn.acquire(blocking=False):
+        if not self._is_open or self._pid != os.getpid():
+            return False
+        if not self._turn.acquire(timeout=_MOMENT):
             return False
         try:
             if not self._try_at_once(request):
                 return False
             self._at_once += 1
             now = request.loop.time()
+            if telemetry.has_handlers(BATCH):
+                self.tell([request], now - since)
             if now - since > _STALL:
                 self._trust_at = now + _STALL_OVER
             if now >= self._look_at:
@@ -168,13 +198,23 @@ class Lane:
             raise StoreError("the store is not open")
         if self._pid != os.getpid():
             raise StoreError("the store was opened before a fork: open it again in the new process")
-        self._queue.put(request)
-        if self._asleep:
-            self._bell.ring()
+        turn = self._turns.get(request.loop)
+        if turn is None:
+            self._turns[request.loop] = [request]
+            request.loop.call_soon(self._hand_over, request.loop)
+        else:
+            turn.append(request)
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Give the thread what a turn has brought: woken for each, it would fight for the GIL."""
+        requests = self._turns.pop(loop, None)
+        if requests:
+            self._queue.put(requests)
+            if self._asleep:
+                self._bell.ring()
 
     def _serve(self) -> None:
-        opening = self._queue.get()
-        assert opening is not None
+        (opening,) = self._queue.get()
         try:
             touched = self._connection.connect()
         except BaseException as error:  # noqa: BLE001  the one who opens gets it
@@ -188,7 +228,7 @@ class Lane:
         while requests := self._gather():
             try:
                 with self._turn:
-                    self._connection.execute(requests)
+                    self._execute(requests)
             except BaseException as error:  # noqa: BLE001  those who wait get it; the lane goes on
                 for request in requests:
                     request.error = error
@@ -196,22 +236,36 @@ class Lane:
             with self._turn:
                 self._connection.afterwards()
             del requests  # else the last ones would be kept until there are others
-        self._connection.disconnect()
+        with self._turn:
+            self._connection.disconnect()
         # Told from here, since to say good-bye may need the very loop that waits for it.
         if self._closing is not None:
             settle([self._closing])
+
+    def _execute(self, requests: Sequence[Request]) -> None:
+        if not telemetry.has_handlers(BATCH):
+            self._connection.execute(requests)
+            return
+        since = _CLOCK.monotonic()
+        self._connection.execute(requests)
+        self.tell(requests, _CLOCK.monotonic() - since)
+
+    def tell(self, requests: Sequence[Request], duration: float) -> None:
+        """Tell those who listen what was done in one go."""
+        failed = sum(request.error is not None for request in requests)
+        measured = {"requests": len(requests), "failed": failed, "duration": duration}
+        telemetry.execute(BATCH, measured, {"lane": self._thread.name})
 
     def _gather(self) -> list[Request]:
         """Wait for requests; none at all is the end."""
         queue, requests = self._queue, list[Request]()
         while not requests and (self._is_open or not queue.empty()):
-            requests = [] if (first := self._next()) is None else [first]
-            for _ in range(min(queue.qsize(), _MOST)):
-                if (another := queue.get_nowait()) is not None:
-                    requests.append(another)
+            requests = self._next()
+            while len(requests) < _MOST and not queue.empty():
+                requests += queue.get_nowait()
         return requests
 
-    def _next(self) -> Request | None:
+    def _next(self) -> list[Request]:
         try:
             return self._queue.get(timeout=_SHORT)
         except Empty:
@@ -222,10 +276,11 @@ class Lane:
         """Wait for long, and meanwhile for what others do to the database."""
         # Said before the queue is looked at, so that nobody puts something in between unheard.
         self._asleep = True
-        seen = self._at_once
         while self._queue.empty():
-            if seen != self._at_once:  # what was touched, the loop has touched by itself
-                seen = self._at_once
+            if self._at_once_seen != self._at_once:
+                # What was touched, the loop has touched by itself; and the turn is left to it:
+                # whoever looks for others meanwhile would only be in its way.
+                self._at_once_seen = self._at_once
                 self._bell.rest(_REST)
             else:
                 with self._turn:

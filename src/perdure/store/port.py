@@ -104,10 +104,10 @@ class Store(DeedStore, Protocol):
     def write_soon(
         self, write: Write, done: Callable[[BaseException | None], None], *, alone: bool = False
     ) -> bool:
-        """Do a fenced write of journal entries alone, without a wait.
+        """Do a fenced write of journal and ledger alone, without a wait.
 
         Args:
-            write: The entries.
+            write: What is written.
             done: Called on the loop when it is durable, or with what `write` would raise.
             alone: Nothing else is under way in this process, so the loop may wait for the disk.
 
@@ -116,8 +116,10 @@ class Store(DeedStore, Protocol):
         """
         ...
 
-    async def write(self, write: Write) -> None:
+    async def write(self, write: Write, *, alone: bool = False) -> None:
         """Do a fenced write. Concurrent writes share one commit.
+
+        If it is `alone`, as above, and small, the loop may wait for the disk.
 
         Raises:
             LeaseLost: The owner or the epoch is not that of the lease; nothing was written.

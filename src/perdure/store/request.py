@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 from perdure.jobs.model import Write
 from perdure.store.row import entry_row
 from perdure.store.session import Session
+from perdure.store.verb.effect import line_row
 from perdure.store.verb.write import is_last, is_plain
 
 Call = Callable[[Session], Any]
 Done = Callable[[BaseException | None], None]
+RowKey = tuple[str, int | str]  # job and place of an entry; tenant and key of a line
 
 
 class Request:
@@ -23,6 +25,7 @@ class Request:
         "error",
         "future",
         "is_plain",
+        "lines",
         "loop",
         "result",
         "rows",
@@ -41,6 +44,9 @@ class Request:
         # Spelled here, not in the thread: what cannot be stored fails before it touches others.
         self.rows = [entry_row(write, entry) for entry in write.entries] if write else []
         self.is_plain = write is not None and is_plain(write)
+        self.lines: list[dict[str, Any]] = []  # of the ledger, if that is all
+        if write is not None and write.deeds is not None and self.is_plain:
+            self.lines = [line_row(write, effect) for effect in write.deeds.effects]
         self.call = call
         self.announces = announces  # something may fall due by it: others want to know
         self.loop = asyncio.get_running_loop()
@@ -53,7 +59,7 @@ class Request:
 class Round(NamedTuple):
     """Requests that may be done in any order: none has been acknowledged yet."""
 
-    plain: list[Request]  # writes of journal entries alone
+    plain: list[Request]  # writes of journal and ledger alone
     full: list[Request]  # other writes, after those
     calls: list[Request]  # the rest, last
 
@@ -62,18 +68,18 @@ def rounds(requests: Iterable[Request], *, repeat: bool = True) -> Iterator[Roun
     """Put together what can be done statement by statement.
 
     What comes after the release of a job comes in another round, to meet its fence.
-    Without `repeat`, an entry that is written again does too: some databases cannot write a row
+    Without `repeat`, a row that is written again does too: some databases cannot write it
     twice in one statement.
     """
     now = Round([], [], [])
     last: set[str] = set()
-    seen: set[tuple[str, int]] = set()
+    seen: set[RowKey] = set()
     for request in requests:
         write = request.write
         if write is None:
             now.calls.append(request)
             continue
-        keys = set[tuple[str, int]]() if repeat else {(row[0], row[1]) for row in request.rows}
+        keys = set[RowKey]() if repeat else row_keys(request)
         if write.job_id in last or keys & seen:
             yield now
             now = Round([], [], [])
@@ -84,6 +90,12 @@ def rounds(requests: Iterable[Request], *, repeat: bool = True) -> Iterator[Roun
         if is_last(write):
             last.add(write.job_id)
     yield now
+
+
+def row_keys(request: Request) -> set[RowKey]:
+    """Tell which rows of journal and ledger a write touches."""
+    entries = {(row[0], row[1]) for row in request.rows}
+    return entries | {(line["tenant"], line["key"]) for line in request.lines}
 
 
 def writes_of(requests: Iterable[Request]) -> list[tuple[Write, Sequence[tuple[Any, ...]]]]:
@@ -98,12 +110,13 @@ def settle(requests: Sequence[Request]) -> None:
         loops.setdefault(request.loop, []).append(request)
     for loop, theirs in loops.items():
         try:
-            loop.call_soon_threadsafe(_resolve, theirs)
+            loop.call_soon_threadsafe(resolve, theirs)
         except RuntimeError:  # that loop has ended, and with it those who waited
             continue
 
 
-def _resolve(requests: Sequence[Request]) -> None:
+def resolve(requests: Sequence[Request]) -> None:
+    """Tell those who wait what came of it; called on their loop."""
     for request in requests:
         future = request.future
         if future is None:

@@ -55,3 +55,7 @@ class Session(Protocol):
     def upsert(self, entries: Sequence[tuple[Any, ...]]) -> int:
         """Write journal entries (`row.entry_row`), each fenced by owner and epoch."""
         ...
+
+    def keep(self, lines: Sequence[Mapping[str, Any]]) -> int:
+        """Write lines of the ledger (`verb.effect.line_row`), each fenced likewise."""
+        ...

@@ -1,1 +1,1 @@
-"""`perdure demo`: a migration whose worker is killed again and again, and which goes on."""
+"""`perdure demo`: workers are killed at the worst moments, and nothing is lost or done twice."""

@@ -1,4 +1,4 @@
-"""The system into which the demonstration loads: it counts what really arrives."""
+"""The other side of the world: takes deeds, and counts what really arrives."""
 
 import asyncio
 import contextlib
@@ -8,65 +8,70 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from perdure.cli.demo.migration import Batch
+from perdure.cli.demo.world import Deed
 
-LARGEST_BATCH = 1 << 20  # bytes
+LARGEST_DEED = 1 << 20  # bytes
 
 
 class Receiver:
-    """Applies batches, each key once, and can hold an answer back.
+    """Does each deed once for its key, and can hold an answer back.
 
     Attributes:
-        rows: How often each row was applied; once is right.
-        effects: How many batches were applied.
-        repeated: How many were asked for again, and not applied again.
+        done: What was done, in order.
+        asked: How often it was asked for each.
+        rows: How often each row was taken; once is right.
         holds: Whether an answer is being held back now.
     """
 
     def __init__(self) -> None:
+        self.done: list[str] = []
+        self.asked: Counter[str] = Counter()
         self.rows: Counter[int] = Counter()
-        self.effects = 0
-        self.repeated = 0
         self.holds = False
-        self._hold_at = 0
-        self._answers: dict[str, bytes] = {}
+        self._hold_at = ""
+        self._receipts: dict[str, bytes] = {}
 
-    def hold_at(self, effect: int) -> None:
-        """Apply this batch, but do not answer: let the sender die in doubt."""
-        self._hold_at = effect
+    def hold_at(self, what: str) -> None:
+        """Do this deed, but do not answer: let the sender die in doubt."""
+        self._hold_at = what
 
     async def serve(self, reader: StreamReader, writer: StreamWriter) -> None:
-        """Take one batch."""
+        """Take one deed."""
         try:
-            batch = msgspec.json.decode(await reader.readline(), type=Batch)
-            answer = self.apply(batch)
-            if 0 < self._hold_at <= self.effects:
-                self._hold_at, self.holds = 0, True
+            deed = msgspec.json.decode(await reader.readline(), type=Deed)
+            receipt = self.take(deed)
+            if deed.what == self._hold_at:
+                self._hold_at, self.holds = "", True
                 await reader.read()  # returns when the sender is gone
                 self.holds = False
-            writer.write(answer)
+            writer.write(receipt)
             await writer.drain()
         except (OSError, msgspec.DecodeError):
             pass  # the sender was killed; it will come again
         finally:
             writer.close()
 
-    def apply(self, batch: Batch) -> bytes:
-        """Take a batch, unless its key was taken before; give the answer."""
-        known = self._answers.get(batch.key)
+    def take(self, deed: Deed) -> bytes:
+        """Do a deed, unless its key was seen before; give the receipt."""
+        self.asked[deed.what] += 1
+        known = self._receipts.get(deed.key)
         if known is not None:
-            self.repeated += 1
             return known
-        self.rows.update(batch.rows)
-        self.effects += 1
-        answer = self._answers[batch.key] = b"%d\n" % len(batch.rows)
-        return answer
+        self.rows.update(deed.rows)
+        self.done.append(deed.what)
+        receipt = self._receipts[deed.key] = b"receipt %d\n" % len(self.done)
+        return receipt
+
+    @property
+    def repeated(self) -> int:
+        """How many deeds were asked for again, and not done again."""
+        return self.asked.total() - len(self.done)
 
 
 @contextlib.asynccontextmanager
 async def receiving(receiver: Receiver) -> AsyncGenerator[int, None]:
     """Listen inside the block, on the port that this gives."""
-    server = await asyncio.start_server(receiver.serve, "127.0.0.1", 0, limit=LARGEST_BATCH)
+    server = await asyncio.start_server(receiver.serve, "127.0.0.1", 0, limit=LARGEST_DEED)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

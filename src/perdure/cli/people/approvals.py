@@ -25,7 +25,7 @@ def add_to(app: typer.Typer) -> None:
     """Add the group."""
     group = typer.Typer(help="See what jobs ask, and answer.", no_args_is_help=True)
     group.command("list")(list_approvals)
-    for command in (show, approve, reject):
+    for command in (show, approve, reject, delegate):
         group.command()(command)
     app.add_typer(group, name="approvals")
 
@@ -129,12 +129,35 @@ async def _decided(
 ) -> Approval:
     async with app:
         found = await find(app, approval)
-        # Who may write to the store may do everything: the name is for the audit.
-        roles = frozenset({APPROVER})
-        person = app.rules.people.by_id(found.tenant, by) or Person(
-            id=by, tenant=found.tenant, roles=roles
-        )
+        person = _person(app, found, by)
         return await app.decide(found.id, verdict, by=person, reason=reason, arguments=arguments)
+
+
+def delegate(
+    approval: IdArgument,
+    *,
+    to: Annotated[str, typer.Option("--to", help="Who is to decide instead.")],
+    by: ByOption = "",
+    reason: ReasonOption = "",
+    url: UrlOption = None,
+    app: AppOption = None,
+) -> None:
+    """Let somebody else decide; who passes it on has no vote any more."""
+    who = by or getpass.getuser()
+    found = perform(_delegated, find_app(app, url), approval, to, who, reason)
+    typer.echo(f"{to} may decide about {card_of(found).title!r} instead of {who}.")
+
+
+async def _delegated(app: App, approval: str, to: str, by: str, reason: str) -> Approval:
+    async with app:
+        found = await find(app, approval)
+        return await app.delegate(found.id, to=to, by=_person(app, found, by), reason=reason)
+
+
+def _person(app: App, approval: Approval, id: str) -> Person:
+    """Give who says it. Who may write to the store may do everything: the name is for the log."""
+    known = app.rules.people.by_id(approval.tenant, id)
+    return known or Person(id=id, tenant=approval.tenant, roles=frozenset({APPROVER}))
 
 
 async def find(app: App, approval: str) -> Approval:
@@ -165,6 +188,7 @@ def facts(approval: Approval) -> dict[str, Any]:
         "action_hash": approval.action.hash,
         "created_at": approval.created_at,
         "expires_at": approval.expires_at,
+        "delegates": [{"from": whose, "to": to} for whose, to in approval.delegates],
         "decisions": [
             {"by": each.person, "verdict": each.verdict, "reason": each.reason, "at": each.at}
             for each in approval.decisions

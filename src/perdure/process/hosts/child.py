@@ -31,7 +31,10 @@ from perdure.process.runtime import Runtime
 
 _QUEUE_SIZE = 65_536  # signals that may wait on the way to the parent
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
-_GONE = 1  # the status of a child whose parent is gone
+
+# The status of a child that ends itself.
+OUT_OF_MEMORY = 71  # there is none left even to tell of an end
+ALONE = 72  # its wire is cut: the parent is gone
 
 
 def main(
@@ -51,8 +54,11 @@ def main(
     gc.collect()
     gc.freeze()  # what is imported is never garbage: do not look at it again and again
     loop = make_loop()
+    loop.set_exception_handler(_on_loop_error)
     try:
         loop.run_until_complete(_live(sock, make_runtime(loop)))
+    except MemoryError:
+        os._exit(OUT_OF_MEMORY)
     finally:
         close_loop(loop, 1.0)
     logging.shutdown()
@@ -60,6 +66,13 @@ def main(
 
 def _ignore(*_: object) -> None:
     """Take note of a signal, and do nothing."""
+
+
+def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """End if there is no memory for our own work: nothing that is promised can be kept."""
+    if isinstance(context.get("exception"), MemoryError):
+        os._exit(OUT_OF_MEMORY)
+    loop.default_exception_handler(context)
 
 
 def _die_with_parent() -> None:
@@ -154,4 +167,4 @@ class ChildWorker:
 
 def _parent_is_gone() -> None:
     """End at once: nobody is left who could want anything."""
-    os._exit(_GONE)
+    os._exit(ALONE)

@@ -1,83 +1,94 @@
-"""Signals as msgpack can say them.
+"""Signals as bytes.
 
-The three that carry nearly all traffic are lists of plain fields;
-of the others only their pickled fields, behind their name.
+Those that carry nearly all traffic are msgpack lists of plain fields;
+the others are their name and their fields, each of them packed.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.msgpack import Encoder, Ext
+
 from perdure.base.errors import NotPortable, safe_text
 from perdure.base.pid import Pid
 from perdure.process.event import ExitResult, Message
+from perdure.process.exits import LEFT
 from perdure.process.hosts import signals
 from perdure.process.hosts.portable import (
     PIDS,
     RemoteCopy,
-    dumps,
     found,
-    loads,
     pack,
+    pickled,
     place_of,
     unpack,
 )
 
-_SEND, _ASK, _ANSWER, _SPAWN = range(4)
+_SEND, _ASK, _ANSWER, _SPAWN, _EXITED = range(5)
 
+Item = list[Any]  # a signal as msgpack says it
+
+_encode = Encoder().encode
 _known = PIDS.known  # without a look-up: every signal comes by here
 
 
-def pack_signal(signal: signals.Signal) -> list[Any]:
-    """Give a signal as a list.
+def pack_signal(signal: signals.Signal) -> bytes:
+    """Give a signal as bytes.
 
     Raises:
         NotPortable: Something in it cannot cross.
     """
-    return _PACKERS.get(type(signal), _pack_any)(signal)
+    pack_kind = _PACKERS.get(type(signal), _pack_any)
+    try:
+        return _encode(pack_kind(signal))
+    except (UnicodeEncodeError, OverflowError):  # what pickle can say, and msgpack cannot
+        return _encode(_pack_any(signal, pickled))
 
 
-def _pack_send(signal: signals.Send) -> list[Any]:
+def _pack_send(signal: signals.Send) -> Item:
     dest, message = signal.dest, signal.message
     sender = message.sender
     place = None if sender is None else place_of(sender)
     return [_SEND, dest.host, dest.number, message.topic, pack(message.payload), place]
 
 
-def _pack_ask(signal: signals.Ask) -> list[Any]:
+def _pack_ask(signal: signals.Ask) -> Item:
     dest, sender = signal.dest, signal.sender
     place = None if sender is None else place_of(sender)
     return [_ASK, dest.host, dest.number, signal.number, pack(signal.body), place]
 
 
-def _pack_answer(signal: signals.Answer) -> list[Any]:
+def _pack_answer(signal: signals.Answer) -> Item:
     return [_ANSWER, signal.number, pack(signal.value)]
 
 
-def _pack_spawn(signal: signals.Spawn) -> list[Any]:
+def _pack_spawn(signal: signals.Spawn) -> Item:
     pid, parent = signal.pid, signal.parent
     PIDS.add(pid)
     place = None if parent is None else place_of(parent)
     return [_SPAWN, pid.host, pid.number, place, signal.name, signal.call]
 
 
-def _pack_any(signal: Any) -> list[Any]:
-    names: tuple[str, ...] = signal.__struct_fields__
-    fields = tuple(getattr(signal, name) for name in names)
-    return [type(signal).__name__, dumps(fields)]
-
-
-def _pack_exited(signal: signals.Exited) -> list[Any]:
+def _pack_exited(signal: signals.Exited) -> Item:
     """Pack an end; a value that cannot cross is told in words, for the end itself is a fact."""
+    pid, outcome = signal.pid, signal.outcome
+    if outcome is None:
+        return [_EXITED, pid.host, pid.number]
+    if outcome is LEFT:  # which is told from other ends by being this one
+        return [_EXITED, pid.host, pid.number, None]
     try:
-        return _pack_any(signal)
+        value = pack(outcome.value)
     except NotPortable:
-        assert signal.outcome is not None
-        value = signal.outcome.value
-        told = RemoteCopy(type(value).__qualname__, safe_text(value))
-        return _pack_any(signals.Exited(signal.pid, ExitResult(told, signal.outcome.error)))
+        value = pack(RemoteCopy(type(outcome.value).__qualname__, safe_text(outcome.value)))
+    return [_EXITED, pid.host, pid.number, value, pack(outcome.error)]
 
 
-_PACKERS: dict[type, Callable[[Any], list[Any]]] = {
+def _pack_any(signal: Any, packed: Callable[[Any], Any] = pack) -> Item:
+    names: tuple[str, ...] = signal.__struct_fields__
+    return [type(signal).__name__, *(packed(getattr(signal, name)) for name in names)]
+
+
+_PACKERS: dict[type, Callable[[Any], Item]] = {
     signals.Send: _pack_send,
     signals.Ask: _pack_ask,
     signals.Answer: _pack_answer,
@@ -86,51 +97,78 @@ _PACKERS: dict[type, Callable[[Any], list[Any]]] = {
 }
 
 
-def unpack_signal(item: list[Any]) -> signals.Signal:
-    """Give the signal again."""
-    unpacker = _UNPACKERS.get(item[0])
-    if unpacker is not None:
-        return unpacker(*item)
-    kind: Any = getattr(signals, item[0])
-    return kind(*loads(item[1]))
+def unpack_signal(item: Item) -> signals.Signal:
+    """Give the signal again.
+
+    Raises:
+        Exception: Whatever a class of the user raises when it is unpacked.
+    """
+    return UNPACKERS.get(item[0], unpack_any)(*item)
 
 
 def _unpack_send(
-    _: int, host: str, number: int, topic: str, payload: Any, sender: list[Any] | None
+    _: int, host: str, number: int, topic: str, payload: Any, sender: Item | None
 ) -> signals.Send:
     return signals.Send(_own(host, number), Message(topic, unpack(payload), _pid(sender)))
 
 
 def _unpack_ask(
-    _: int, host: str, number: int, call: int, body: Any, sender: list[Any] | None
+    _: int, host: str, number: int, call: int, body: Any, sender: Item | None
 ) -> signals.Ask:
-    return signals.Ask(_own(host, number), call, unpack(body), _pid(sender))
+    if type(body) is Ext:
+        body = unpack(body)
+    return signals.Ask(_own(host, number), call, body, _pid(sender))
 
 
 def _unpack_answer(_: int, number: int, value: Any) -> signals.Answer:
-    return signals.Answer(number, unpack(value))
+    return signals.Answer(number, unpack(value) if type(value) is Ext else value)
 
 
 def _unpack_spawn(
-    _: int, host: str, number: int, parent: list[Any] | None, name: str | None, call: bytes
+    _: int, host: str, number: int, parent: Item | None, name: str | None, call: bytes
 ) -> signals.Spawn:
-    pid = PIDS.known.get((host, number))
+    pid = _known.get((host, number))
     if pid is None:
         pid = Pid(host, None, number)
         PIDS.add(pid)
     return signals.Spawn(pid, _pid(parent), name, call)
 
 
-_UNPACKERS: dict[object, Callable[..., signals.Signal]] = {
+def _unpack_exited(_: int, host: str, number: int, *outcome: Any) -> signals.Exited:
+    pid = _own(host, number)
+    if len(outcome) < 2:  # noqa: PLR2004 - a value and an error
+        return signals.Exited(pid, LEFT if outcome else None)
+    value, error = map(_unpack_or_tell, outcome)
+    if isinstance(error, RemoteCopy):
+        error = NotPortable(str(error))
+    return signals.Exited(pid, ExitResult(value, error))
+
+
+def unpack_any(name: str, *fields: Any) -> signals.Signal:
+    """Give a signal of those that are rare."""
+    kind: Any = getattr(signals, name)
+    return kind(*map(_unpack_or_tell, fields))
+
+
+def _unpack_or_tell(packed: Any) -> Any:
+    """Unpack a part of a signal that must arrive, or say that it could not be."""
+    try:
+        return unpack(packed)
+    except Exception as error:  # noqa: BLE001 - of whatever class the user sent
+        return RemoteCopy("value that cannot be unpacked", safe_text(error))
+
+
+UNPACKERS: dict[object, Callable[..., signals.Signal]] = {
     _SEND: _unpack_send,
     _ASK: _unpack_ask,
     _ANSWER: _unpack_answer,
     _SPAWN: _unpack_spawn,
+    _EXITED: _unpack_exited,
 }
 
 
-def substitute(item: list[Any], why: BaseException) -> signals.Signal | None:
-    """Give what is told instead of a signal that cannot be unpacked."""
+def substitute(item: Item, why: BaseException) -> signals.NoAnswer | None:
+    """Give what is told instead of a request or an answer that cannot be unpacked."""
     if item[0] == _ASK:
         return signals.NoAnswer(item[3], why)
     if item[0] == _ANSWER:
@@ -138,9 +176,14 @@ def substitute(item: list[Any], why: BaseException) -> signals.Signal | None:
     return None
 
 
-def asks(item: list[Any]) -> bool:
+def asks(item: Item) -> bool:
     """Tell whether a packed signal is a request, without unpacking it."""
     return item[0] == _ASK
+
+
+def is_claimed(item: Item) -> bool:
+    """Tell whether a packed signal answers a claim, without unpacking others."""
+    return item[0] == signals.Claimed.__name__
 
 
 def _own(host: str, number: int) -> Pid:
@@ -148,7 +191,7 @@ def _own(host: str, number: int) -> Pid:
     return _known.get((host, number)) or Pid(host, None, number)
 
 
-def _pid(place: list[Any] | None) -> Pid | None:
+def _pid(place: Item | None) -> Pid | None:
     if place is None:
         return None
     host, number, lives = place

@@ -4,6 +4,7 @@ One node for each runtime that has to do with others: the program's first loop, 
 host, each OS process of a host.
 """
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -20,13 +21,15 @@ from perdure.process import death, signal
 from perdure.process.birth import SPAWN_EVENT, make_coroutine
 from perdure.process.event import ExitResult
 from perdure.process.hosts import signals
-from perdure.process.hosts.far_caller import FarCaller
+from perdure.process.hosts.far_request import FarRequest
+from perdure.process.hosts.look import Pictures, answer_looks
 from perdure.process.hosts.portable import load_call
 from perdure.process.hosts.stand_in import RemoteBonds, StandIn, Wire
 from perdure.process.process import Process
 from perdure.process.reach import known, reach
 from perdure.process.request import Request
 from perdure.process.runtime import Runtime
+from perdure.process.waiter import NOBODY
 
 UNDELIVERED_EVENT = ("perdure", "host", "undelivered")
 
@@ -46,9 +49,9 @@ class Node:
         self.threaded = False
         self._route: Callable[[Pid], Wire | None] = lambda _: None
         self._observers: dict[Pid, dict[Wire, bool]] = {}  # who is told of an end; True: in full
-        self._numbers = count(1)
-        self._calls: dict[int, Request[Any]] = {}  # ours, that wait for an answer from elsewhere
-        self._asked: dict[tuple[Wire, int], Request[Any]] = {}  # those of others
+        self.numbers = count(1)
+        self.looks: dict[int, asyncio.Future[Pictures]] = {}  # that wait for their pictures
+        self.calls: dict[int, Request[Any]] = {}  # ours, that wait for an answer from elsewhere
         self._inbox: deque[tuple[Wire | None, signals.Signal]] = deque()
         self._roused = False
         self.handlers: dict[type, Handler] = {
@@ -69,6 +72,7 @@ class Node:
             signals.StopPolitely: self._on_stop_politely,
             signals.Kill: self._on_kill,
         }
+        answer_looks(self)
         runtime.node = self
 
     # Stand-ins
@@ -114,8 +118,8 @@ class Node:
         """Bury all that lived at the other end of a wire that is cut, and forget what it asked."""
         for observers in self._observers.values():
             observers.pop(wire, None)
-        for key in [key for key in self._asked if key[0] is wire]:
-            self._asked.pop(key).give_up()
+        while wire.asked:
+            wire.asked.popitem()[1].give_up()
         for stand_in in [each for each in self.stand_ins.values() if each.wire is wire]:
             stand_in.end(ExitResult(None, reason))
 
@@ -171,7 +175,11 @@ class Node:
         try:
             self.handlers[type(signal)](wire, signal)  # pyright: ignore[reportArgumentType]
         except Exception:  # noqa: BLE001
-            _log.exception("a signal of another loop could not be dealt with: %.500r", signal)
+            self.report_mistake(signal)
+
+    def report_mistake(self, signal: signals.Signal) -> None:
+        """Tell people of an error in dealing with a signal; called while it is handled."""
+        _log.exception("a signal of another loop could not be dealt with: %.500r", signal)
 
     def report_lost(self, what: str, error: BaseException) -> None:
         """Tell people of something that could not be taken in."""
@@ -193,40 +201,30 @@ class Node:
 
     # Requests
 
-    def number(self, request: Request[Any]) -> int:
-        """Give a request of ours a number, by which its answer finds it."""
-        number = next(self._numbers)
-        self._calls[number] = request
-        return number
-
-    def drop_number(self, number: int) -> bool:
-        """Forget a request; tell whether its answer is still to come."""
-        return self._calls.pop(number, None) is not None
-
     def _on_ask(self, wire: Wire, told: signals.Ask) -> None:
         target = reach(told.dest, self.runtime)
         if target is None:
             wire.post(signals.NoAnswer(told.number, NoProcess(told.dest)))
             return
-        caller = FarCaller(wire, told.number, self._asked)
-        calls = target.tie().open_calls()
-        request: Request[Any] = Request(told.dest, told.body, told.sender, caller, calls)
-        caller.request = self._asked[wire, told.number] = request
+        number, calls = told.number, target.tie().open_calls()
+        request = wire.asked[number] = FarRequest(
+            told.dest, told.body, told.sender, NOBODY, calls, wire=wire, number=number
+        )
         calls[request] = None
         target.ask(request)
 
     def _on_answer(self, _: Wire, told: signals.Answer) -> None:
-        request = self._calls.pop(told.number, None)
+        request = self.calls.pop(told.number, None)
         if request is not None:
             request.reply(told.value)
 
     def _on_no_answer(self, _: Wire, told: signals.NoAnswer) -> None:
-        request = self._calls.pop(told.number, None)
+        request = self.calls.pop(told.number, None)
         if request is not None:
             request.fail(told.reason)
 
     def _on_withdraw(self, wire: Wire, told: signals.Withdraw) -> None:
-        request = self._asked.pop((wire, told.number), None)
+        request = wire.asked.pop(told.number, None)
         if request is not None:
             request.give_up()
 

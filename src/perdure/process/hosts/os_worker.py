@@ -15,6 +15,7 @@ from perdure.base import telemetry
 from perdure.base.errors import HostDown, Killed
 from perdure.process.event import ExitResult
 from perdure.process.hosts import signals
+from perdure.process.hosts.child import ALONE, OUT_OF_MEMORY
 from perdure.process.hosts.first_node import FirstNode
 from perdure.process.hosts.replica_entries import pack_entries
 from perdure.process.hosts.socket_wire import SocketWire
@@ -57,6 +58,7 @@ class OsWorker:
         self.label = label
         self.load = 0
         self.ready = False
+        self.doomed = False
         self.sacrificed = False
         self._first = first
         self._plan = plan
@@ -69,6 +71,7 @@ class OsWorker:
         self._down = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._pidfd: int | None = None
+        self._memory_kills = memory_kills()
         self._pings = 0
         self._ponged = 0
 
@@ -86,6 +89,7 @@ class OsWorker:
             self._child = _start_child(theirs.fileno(), self.entry)
         self.wire = SocketWire(self._first, ours, self._plan.host, self._plan.queue_size)
         self.wire.on_closed = self._on_closed
+        self.wire.on_garbage = self._on_garbage
         self.wire.on_force = self._force
         abandon_after = self._first.runtime.settings.abandon_after
         self.wire.grace = self._plan.kill_after or 2 * abandon_after
@@ -154,6 +158,7 @@ class OsWorker:
         """Kill it."""
         if self._down:
             return
+        self.doomed = True
         if self._cause is None:
             self._cause = cause
         with suppress(ProcessLookupError):
@@ -195,6 +200,10 @@ class OsWorker:
         if not self._down:
             self._later("closed", _GOODBYE, self._end_closed)
 
+    def _on_garbage(self) -> None:
+        """End it: what it says has no meaning, and nothing that it says later can have one."""
+        self.destroy("it wrote to its wire what is no signal")
+
     def _end_closed(self) -> None:
         if self._child.poll() is None:
             self.destroy("it closed its end of the wire")
@@ -213,7 +222,8 @@ class OsWorker:
         self.wire.close()
         self._first.unfollow(self.wire)
         self._first.workers.pop(self.wire, None)
-        cause = None if self._stopped and not status else self._cause or cause_of(status)
+        short = memory_kills() > self._memory_kills
+        cause = None if self._stopped and not status else self._cause or cause_of(status, short)
         reason = HostDown(self._plan.host, self.label, cause or "it was stopped")
         self._first.lose(self.wire, reason)
         self._on_down(self, cause)
@@ -224,15 +234,31 @@ class OsWorker:
         self._timers[what] = self._loop.call_later(delay, act, *args)
 
 
-def cause_of(status: int) -> str:
+_OWN_CAUSES = {OUT_OF_MEMORY: "it ran out of memory", ALONE: "it could not hear us any more"}
+
+
+def cause_of(status: int, memory_was_short: bool = False) -> str:  # noqa: FBT001, FBT002
     """Say how an OS process ended."""
+    if status in _OWN_CAUSES:
+        return _OWN_CAUSES[status]
     if status >= 0:
         return f"it ended by itself with status {status}"
     try:
         name = signal.Signals(-status).name
     except ValueError:
         name = "unknown"
-    return f"killed by signal {-status} ({name})"
+    by_system = memory_was_short and -status == signal.SIGKILL
+    hint = "; the system killed for want of memory meanwhile" if by_system else ""
+    return f"killed by signal {-status} ({name}){hint}"
+
+
+def memory_kills() -> int:
+    """Count what the system has killed so far because memory was short; 0 if it does not say."""
+    with suppress(OSError), open("/proc/vmstat", "rb") as counters:  # noqa: PTH123 - no disk is read
+        for line in counters:
+            if line.startswith(b"oom_kill "):
+                return int(line.split()[1])
+    return 0
 
 
 def _preparation(label: str) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from perdure.process.exits import LEFT
 from perdure.process.reach import Elsewhere
 
 _PICKLED = 1  # the code of what msgpack cannot say
-_INTEGERS = range(-(2**63), 2**63)
-_SIMPLE: frozenset[object] = frozenset({NoneType, bool, float, str, bytes})
+_LARGEST = 2**32 - 1  # bytes of one value, as msgpack can say it
+_SIMPLE: frozenset[object] = frozenset({NoneType, bool, int, float, str, bytes})
 _DEEPEST = 4  # how deep a value is looked into before pickle takes it
 _LONGEST = 32  # and how far
 
@@ -52,7 +52,23 @@ def pack(value: Any) -> Any:
     Raises:
         NotPortable: It cannot cross.
     """
-    return value if _is_plain(value, _DEEPEST) else Ext(_PICKLED, dumps(value))
+    if type(value) in _SIMPLE or _is_plain(value, _DEEPEST):
+        return value
+    return pickled(value)
+
+
+def pickled(value: Any) -> Ext:
+    """Give a value as msgpack can say it, whatever it is.
+
+    Raises:
+        NotPortable: It cannot cross.
+    """
+    data = dumps(value)
+    if len(data) > _LARGEST:
+        raise NotPortable(
+            f"{safe_text(value)[:200]} cannot cross to another OS process: it is larger than 4 GiB"
+        )
+    return Ext(_PICKLED, data)
 
 
 def unpack(packed: Any) -> Any:
@@ -65,8 +81,6 @@ def _is_plain(value: Any, depth: int) -> bool:
     kind = _type_of(value)
     if kind in _SIMPLE:
         return True
-    if kind is int:
-        return value in _INTEGERS
     if not depth or (kind is not list and kind is not dict) or len(value) > _LONGEST:
         return False
     if kind is dict:
@@ -83,6 +97,8 @@ def dumps(value: Any) -> bytes:
     buffer = io.BytesIO()
     try:
         _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    except MemoryError:  # which says nothing about the value
+        raise
     except Exception as error:
         raise NotPortable(
             f"{safe_text(value)[:200]} cannot cross to another OS process ({error}): "

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from perdure.base.pid import Pid
 from perdure.process.event import ExitResult, Message
+from perdure.process.introspect import Info
 
 
 class Send(Struct):
@@ -220,6 +221,20 @@ class Pong(Struct):
     number: int
 
 
+class Look(Struct):
+    """Give pictures of your processes: of these, or of all."""
+
+    number: int
+    pids: list[Pid] | None
+
+
+class Seen(Struct):
+    """The pictures that were asked for; one is missing if its process is not there."""
+
+    number: int
+    infos: list[Info]
+
+
 class Log(Struct):
     """A record of the standard logging."""
 
@@ -256,5 +271,7 @@ Signal = (
     | Stopped
     | Ping
     | Pong
+    | Look
+    | Seen
     | Log
 )

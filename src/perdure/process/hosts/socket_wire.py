@@ -1,37 +1,41 @@
 """The wire between a parent and its child OS process: frames of many signals over a socket pair.
 
 What is posted in one turn of the scheduler goes out as one frame.
-A frame is its length, in four bytes, and a msgpack list of signals.
 """
 
 import socket
-import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from contextvars import Context
 from typing import Any
-
-from msgspec.msgpack import Decoder, Encoder
 
 from perdure.base.errors import HostBusy, NotPortable
 from perdure.base.pid import Pid
 from perdure.process.hosts import signals
-from perdure.process.hosts.codec import asks, pack_signal, substitute, unpack_signal
+from perdure.process.hosts.codec import (
+    UNPACKERS,
+    Item,
+    asks,
+    is_claimed,
+    pack_signal,
+    substitute,
+    unpack_any,
+    unpack_signal,
+)
+from perdure.process.hosts.frame import Garbage, Unframer, frame
 from perdure.process.hosts.node import Node
 from perdure.process.hosts.portable import open_gate
 from perdure.process.hosts.stand_in import StandIn
-from perdure.process.tasklike import WAITING
+from perdure.process.request import Request
+from perdure.process.tasklike import RUNNING_TASKS, WAITING
 
-_HEADER = struct.Struct(">I")
 # Bytes that are read at once: a larger buffer is new memory of the system at each read,
 # which costs more than all else.
 _READ = 1 << 16
 _FRAME_SIGNALS = 4096  # in one frame, so that the other end begins before all has arrived
 _LONG_STEP = 0.002  # seconds without a flush, after which nobody waits for the steps of others
 _UNSENT_BYTES = 1 << 26  # that may wait in our memory because the other end does not read
-
-_encode = Encoder().encode
-_decode = Decoder(list[Any]).decode
 
 
 class SocketWire:
@@ -58,20 +62,23 @@ class SocketWire:
         self.is_home = False  # leads to the first node, which knows everybody
         self.closed = False
         self.on_closed: Callable[[], object] = lambda: None
+        self.on_garbage: Callable[[], object] = lambda: None
         self.on_force: Callable[[StandIn, object], object] | None = None
         self.grace: float | None = None
         self._limit = limit
         self._loop = node.runtime.loop
         self._sock = sock
-        self._queued = False  # whether a flush stands in the scheduler's queue
-        self._flushed = 0.0  # when there was the last one
-        self._items: list[Any] = []  # packed, and not in a frame yet
-        self._unsent = bytearray()
-        self._behind = 0  # signals in what is unsent
-        self._received: bytes | bytearray = b""
-        self._early: deque[Any] = deque()  # came while an answer was waited for
+        self._queued = False  # whether it stands in the scheduler's line
+        self._queued_at = 0.0
+        self._posted: list[bytes] = []  # signals that are not in a frame yet
+        self._unsent: deque[tuple[bytes, int]] = deque()  # frames that the other end does not take
+        self._waiting = self._waiting_bytes = 0  # signals in them, and bytes
+        self._unframer = Unframer()
+        self.asked: dict[int, Request[Any]] = {}  # by the other end, and not answered yet
+        self._early: list[Item] = []  # came while an answer was waited for
         sock.setblocking(False)
-        self._loop.add_reader(sock.fileno(), self._on_readable)
+        # Nothing that is done here is done by the process that happens to start a worker.
+        Context().run(self._loop.add_reader, sock.fileno(), self._on_readable)
 
     # Out
 
@@ -79,70 +86,74 @@ class SocketWire:
         """Send a signal that must arrive."""
         if self.closed:
             return
-        self._items.append(pack_signal(signal))
+        # Packed now: what is wrong with it is told to the sender, and the value may change later.
+        self._posted.append(pack_signal(signal))
         if not self._queued:
-            self._queue_flush()
+            self._queue_up()
+        elif len(self._posted) >= _FRAME_SIGNALS:
+            self.flush()
 
-    def _queue_flush(self) -> None:
+    def _queue_up(self) -> None:
         """Stand in the line of processes; before all others, if steps are long here."""
         self._queued = True
-        scheduler = self.node.runtime.scheduler
-        if self._loop.time() - self._flushed > _LONG_STEP:
+        now, scheduler = self._loop.time(), self.node.runtime.scheduler
+        if now - self._queued_at > _LONG_STEP:
             scheduler.ready.appendleft(self)
         else:
             scheduler.ready.append(self)
+        self._queued_at = now
         if not scheduler.awake:
             scheduler.rouse()
 
     def offer(self, signal: signals.Signal) -> None:
         """Send a signal, if not too many wait already."""
-        if len(self._items) + self._behind >= self._limit or len(self._unsent) > _UNSENT_BYTES:
-            self.flush()
-            waiting = len(self._items) + self._behind
-            if waiting >= self._limit or len(self._unsent) > _UNSENT_BYTES:
+        if self._unsent:
+            waiting = self._waiting + len(self._posted)
+            if waiting >= self._limit or self._waiting_bytes > _UNSENT_BYTES:
                 raise HostBusy(self.label, waiting)
         self.post(signal)
 
     def step(self) -> None:
         """Send what was posted in this turn; called by the scheduler, as a process is."""
         self._queued = False
-        self._flushed = self._loop.time()
-        self.flush()
+        if self._posted:
+            self.flush()
 
     def flush(self) -> None:
-        """Send all that is posted, as far as the other end reads."""
-        while self._items and not self.closed:
-            batch, self._items = self._items, []
-            if len(batch) > _FRAME_SIGNALS:
-                batch, self._items = batch[:_FRAME_SIGNALS], batch[_FRAME_SIGNALS:]
-            frame = _encode(batch)
-            data = _HEADER.pack(len(frame)) + frame
-            if self._unsent:  # the other end is behind, and is waited for
-                self._unsent += data
-            else:
-                self._write(data)
-            if self._unsent:
-                self._behind += len(batch)
-
-    def _write(self, data: bytes | bytearray) -> None:
-        """Send, and keep what the other end does not take yet."""
-        try:
-            sent = self._sock.send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self.close()
-            return
+        """Send all that is posted, as far as the other end takes it."""
+        posted, self._posted = self._posted, []
+        data = frame(posted)
+        sent = 0 if self._unsent else self._send(data)
         if sent < len(data):
-            self._unsent = bytearray(data[sent:])
+            self._keep(data[sent:], len(posted))
+
+    def _send(self, data: bytes) -> int:
+        """Send; tell how much the other end has taken."""
+        try:
+            return self._sock.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError:  # it is gone; what it has said before is still to be read
+            return len(data)
+
+    def _keep(self, data: bytes, count: int) -> None:
+        """Keep a frame until the other end takes it."""
+        if not self._unsent:
             self._loop.add_writer(self._sock.fileno(), self._on_writable)
+        self._unsent.append((data, count))
+        self._waiting += count
+        self._waiting_bytes += len(data)
 
     def _on_writable(self) -> None:
+        while self._unsent:
+            data, count = self._unsent.popleft()
+            sent = self._send(data)
+            self._waiting_bytes -= sent
+            if sent < len(data):
+                self._unsent.appendleft((data[sent:], count))
+                return
+            self._waiting -= count
         self._loop.remove_writer(self._sock.fileno())
-        data, self._unsent = self._unsent, bytearray()
-        self._write(data)
-        if not self._unsent:
-            self._behind = 0
 
     def force(self, stand_in: StandIn, detail: object) -> None:
         """End a process that a kill did not end; its worker knows how."""
@@ -164,136 +175,117 @@ class SocketWire:
         # Those who are woken by what has come run right here, and what they answer goes out:
         # that is two turns of the loop less. So nobody needs to ask the loop for a turn.
         scheduler = self.node.runtime.scheduler
-        awake, scheduler.awake = scheduler.awake, True
-        if self._read():
-            self._dispatch()
-        if scheduler.ready:
-            scheduler.turn()
-        else:
-            scheduler.awake = awake
+        ready, scheduler.awake, self._queued = scheduler.ready, True, True
+        try:
+            self._deal_with(self._read() or ())
+            if len(ready) == 1:  # one call, or one answer: nearly always
+                RUNNING_TASKS[self._loop] = process = ready.popleft()
+                process.step()
+        finally:
+            RUNNING_TASKS.pop(self._loop, None)
+            self._queued = False
+            if self._posted:
+                self.flush()
+            if ready:
+                scheduler.turn()
+            else:
+                scheduler.awake = False
 
-    def _read(self) -> bool:
-        """Read what there is; tell whether the other end is still there."""
+    def _read(self) -> list[Item] | None:
+        """Give the signals that have come; None if nothing is there to be read."""
         try:
             data = self._sock.recv(_READ)
         except BlockingIOError:
-            return True
+            return None
         except OSError:
             data = b""
-        if not data:
-            self.close()
-            return False
-        if self._received:
-            self._received += data
-        else:
-            self._received = data
-        return True
-
-    def _frames(self) -> list[Any]:
-        """Take all whole frames out of what was received."""
-        received, start = self._received, 0
-        items: list[Any] = []
-        while len(received) - start >= _HEADER.size:
-            end = start + _HEADER.size + _HEADER.unpack_from(received, start)[0]
-            if len(received) < end:
-                break
-            decoded = _decode(received[start + _HEADER.size : end])
-            items = items + decoded if items else decoded
-            start = end
-        self._keep(received, start)
-        return items
-
-    def _keep(self, received: bytes | bytearray, start: int) -> None:
-        """Keep a part of a frame, to which more is added soon; a long one is not copied again."""
-        if start == len(received):
-            self._received = b""
-        elif start or isinstance(received, bytes):
-            self._received = bytearray(received[start:])
-
-    def _dispatch(self) -> None:
-        while self._early:
-            self._deal_with((self._early.popleft(),))
-        self._deal_with(self._frames())
-
-    def _deal_with(self, items: Iterable[Any]) -> None:
-        receive = self.node.receive
-        for item in items:
-            open_gate(self)
+        if data:
             try:
-                signal = unpack_signal(item)
-            except Exception as error:  # noqa: BLE001 - of whatever class the user sent
-                self._refuse(item, error)
-            else:
-                receive(self, signal)
+                return self._unframer.feed(data)
+            except Garbage as garbage:
+                self.on_garbage()
+                self.close()
+                return garbage.items
+        self.close()
+        return None
 
-    def _refuse(self, item: Any, error: Exception) -> None:
+    def _deal_with(self, items: Iterable[Item]) -> None:
+        open_gate(self)
+        node = self.node
+        for item in items:
+            signal = None
+            try:
+                signal = UNPACKERS.get(item[0], unpack_any)(*item)
+                node.handlers[type(signal)](self, signal)
+            except Exception as error:  # noqa: BLE001 - of whatever class the user sent
+                if signal is None:
+                    self._refuse(item, error)
+                else:
+                    node.report_mistake(signal)
+
+    def _deal_with_early(self) -> None:
+        early, self._early = self._early, []
+        self._deal_with(early)
+
+    def _refuse(self, item: Item, error: Exception) -> None:
         """Deal with a signal that cannot be unpacked here: a class in it is not to be found."""
         why = NotPortable(f"it cannot be unpacked in the other OS process: {error}")
         instead = substitute(item, why)
         if instead is None:
             self.node.report_lost(f"a signal of host {self.label!r}", error)
-        elif isinstance(instead, signals.NoAnswer) and asks(item):
+        elif asks(item):
             self.post(instead)
         else:
             self.node.receive(self, instead)
 
     # A question that must be answered before anything else happens
 
-    def ask_now(self, question: Any, number: int) -> Any:
+    def ask_now(self, question: Any, number: int) -> signals.Claimed:
         """Send a question and stop everything on this loop until its answer is there."""
         self.post(question)
-        self.flush()
-        self._sock.setblocking(True)
         try:
-            self._sock.sendall(self._unsent)
-            self._unsent.clear()
+            self._send_all()
             return self._answer_to(number)
-        except OSError:
-            self.close()
-            raise
         finally:
             with suppress(OSError):
                 self._sock.setblocking(False)
 
-    def _answer_to(self, number: int) -> Any:
-        while True:
-            items = self._frames()
+    def _send_all(self) -> None:
+        """Wait until all is sent; the socket waits from now on."""
+        self.step()
+        self._sock.setblocking(True)
+        if self._unsent:
+            self._sock.sendall(b"".join(data for data, _ in self._unsent))
+            self._unsent.clear()
+            self._waiting = self._waiting_bytes = 0
+
+    def _answer_to(self, number: int) -> signals.Claimed:
+        while not self.closed:
+            items = self._read() or []
             for place, item in enumerate(items):
-                open_gate(self)
-                signal = _claimed(item, number)
-                if signal is not None:
-                    self._early.extend(items[place + 1 :])
-                    self._loop.call_soon(self._dispatch)
-                    return signal
+                if is_claimed(item):
+                    open_gate(self)
+                    answer = unpack_signal(item)
+                    if isinstance(answer, signals.Claimed) and answer.number == number:
+                        self._early.extend(items[place + 1 :])
+                        self._loop.call_soon(self._deal_with_early, context=Context())
+                        return answer
                 self._early.append(item)
-            if not self._read():
-                raise ConnectionError("the parent of this worker is gone")
+        raise ConnectionError("the parent of this worker is gone")
 
     # The end
 
     def say_last(self, signal: signals.Signal) -> None:
         """Send all that is left, with this last; wait until it is out."""
         self.post(signal)
-        self.flush()
-        if not self.closed:
-            self._sock.setblocking(True)
-            with suppress(OSError):
-                self._sock.sendall(self._unsent)
-            self._unsent.clear()
-            self.close()
+        with suppress(OSError):
+            self._send_all()
+        self.close()
 
     def drain(self) -> None:
         """Take in what has arrived from an end that is gone: nothing is lost."""
-        while not self.closed and self._read():
-            if not self._pending():
-                break
-        self._dispatch()
-
-    def _pending(self) -> bool:
-        try:
-            return bool(self._sock.recv(1, socket.MSG_PEEK))
-        except OSError:
-            return False
+        while not self.closed and (items := self._read()) is not None:
+            self._deal_with(items)
 
     def close(self) -> None:
         """Let go of the socket."""
@@ -303,16 +295,7 @@ class SocketWire:
         self._loop.remove_reader(self._sock.fileno())
         self._loop.remove_writer(self._sock.fileno())
         self._sock.close()
-        self._dispatch()
+        self._posted.clear()
+        self._unsent.clear()
+        self._deal_with_early()
         self.on_closed()
-
-
-def _claimed(item: Any, number: int) -> signals.Claimed | None:
-    signal = unpack_signal(item) if is_claimed(item) else None
-    found = isinstance(signal, signals.Claimed) and signal.number == number
-    return signal if found else None  # pyright: ignore[reportReturnType]
-
-
-def is_claimed(item: Any) -> bool:
-    """Tell whether a packed signal answers a claim, without unpacking others."""
-    return item[0] == signals.Claimed.__name__

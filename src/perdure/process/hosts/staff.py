@@ -50,11 +50,12 @@ class Staff:
         for _ in range(self._limits.workers):
             self._begin_one()
 
-    def _begin_one(self) -> None:
+    def _begin_one(self) -> Worker:
         label = f"{self._host}.{next(_labels)}"
         worker = self._hire(label, self._on_ready, self._on_down)
         self.workers.append(worker)
         worker.begin()
+        return worker
 
     def pick(self) -> Worker:
         """Give the worker that has least to do; of equals the one that waits longest.
@@ -67,7 +68,9 @@ class Staff:
             raise SpawnError(f"host {self._host!r} is stopping")
         if most is not None and sum(worker.load for worker in self.workers) >= most:
             raise SpawnError(f"host {self._host!r} has {most} processes, and takes no more")
-        worker = min(self.workers, key=lambda each: each.load)
+        # If all are being killed, the one that follows them is needed now.
+        able = [each for each in self.workers if not each.doomed] or [self._begin_one()]
+        worker = min(able, key=lambda each: each.load)
         if self._limits.dedicated and worker.load:
             raise SpawnError(
                 f"all {len(self.workers)} workers of host {self._host!r} have a process, "
@@ -103,7 +106,7 @@ class Staff:
             why = f"{cause}; more than {self._limits.max_restarts} workers died too soon"
             self._stopping = True
             self.failure.accepts(HostDown(self._host, worker.label, why))
-        else:
+        elif len(self.workers) < self._limits.workers:  # it may have been replaced already
             self._begin_one()
 
     def _tell(self) -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 class Wire(Protocol):
     """The way to another node: what is posted here arrives there, in order."""
 
+    asked: dict[int, Request[Any]]  # requests from there that are not answered yet
+
     def post(self, signal: signals.Signal) -> None:
         """Send a signal that must arrive."""
         ...
@@ -125,9 +127,11 @@ class StandIn(Process, Elsewhere):
         return True
 
     def ask(self, request: Request[Any]) -> None:
-        calls = self.tie().open_calls()
-        number = self.node.number(request)
-        calls[request] = number  # pyright: ignore[reportArgumentType]
+        node = self.node
+        number = next(node.numbers)
+        node.calls[number] = request
+        calls: Any = self.bonds and self.bonds.calls  # where it stands already, made by `tie`
+        calls[request] = number
         try:
             self.wire.offer(signals.Ask(self.pid, number, request.body, request.sender))
         except BaseException:
@@ -253,6 +257,8 @@ class OpenCalls(dict[Request[Any], Any]):
     def pop(self, request: Request[Any], default: Any = None) -> Any:
         """Forget a request that is over; if there was no answer, take the question back."""
         number = super().pop(request, default)
-        if number is not None and self._stand_in.node.drop_number(number):
-            self._stand_in.wire.post(signals.Withdraw(number))
+        stand_in = self._stand_in
+        if number in stand_in.node.calls:
+            del stand_in.node.calls[number]
+            stand_in.wire.post(signals.Withdraw(number))
         return number

@@ -2,12 +2,14 @@
 
 import logging
 from threading import Lock
+from typing import Any
 
 from perdure.base.errors import HostBusy
 from perdure.base.pid import Pid
 from perdure.process.hosts import signals
 from perdure.process.hosts.node import Node
 from perdure.process.hosts.stand_in import StandIn
+from perdure.process.request import Request
 
 _log = logging.getLogger("perdure.host")
 
@@ -21,6 +23,7 @@ class ThreadWire:
         self.back: ThreadWire = self
         # The other loop ends a process that refuses, so this is for a loop that is blocked.
         self.grace: float | None = 2 * here.runtime.settings.abandon_after
+        self.asked: dict[int, Request[Any]] = {}  # by the other loop, and not answered yet
         self._limit = limit
 
     def post(self, signal: signals.Signal) -> None:

@@ -28,6 +28,7 @@ class ThreadWorker:
         self.label = label
         self.load = 0
         self.ready = False
+        self.doomed = False  # a thread cannot be killed
         self.sacrificed = False
         self._plan = plan
         self._first = first

@@ -21,6 +21,7 @@ class Worker(Protocol):
     label: str
     load: int  # processes that were placed on it and live
     ready: bool
+    doomed: bool  # it is being killed: whatever is placed on it now dies with it
     sacrificed: bool  # ended by us, to end a process in it: no failure of its own
 
     @property

@@ -1,10 +1,11 @@
 """The connection that only reads."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 
 import psycopg
 
-from perdure.store.postgres.connection import Target, is_lost, translate
+from perdure.store.postgres.connection import Pg, Target, is_lost, translate
 from perdure.store.postgres.session import PgSession
 from perdure.store.request import Request
 
@@ -12,7 +13,7 @@ _TRIES = 3
 
 
 class PgReader:
-    """Answers questions, each in a snapshot of its own."""
+    """Answers questions."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -48,10 +49,8 @@ class PgReader:
         for left in reversed(range(_TRIES)):
             session = self._ready()
             try:
-                with session.pg.transaction():
-                    for setting in self._target.local_settings():
-                        session.pg.execute(setting)
-                    session.moment = None
+                session.moment = None
+                with self._settings_of(session.pg):
                     request.result = request.call(session)
             except psycopg.Error as error:
                 # To ask again does no harm.
@@ -60,6 +59,17 @@ class PgReader:
                 session.pg.close()
             else:
                 return
+
+    @contextmanager
+    def _settings_of(self, pg: Pg) -> Generator[None]:
+        """Have our settings. A session has them already, so each statement may stand alone."""
+        if not self._target.pooled:
+            yield
+            return
+        with pg.transaction():
+            for setting in self._target.local_settings():
+                pg.execute(setting)
+            yield
 
     def _ready(self) -> PgSession:
         if self._session is None or self._session.pg.closed:

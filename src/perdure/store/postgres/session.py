@@ -1,6 +1,8 @@
 """The named statements on a PostgreSQL connection."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -18,12 +20,26 @@ _COLUMNS = (
 )
 _encode = msgspec.json.Encoder().encode
 
-# Alone, the statement is the whole transaction, so it notes its number itself.
-_WRITE = f"WITH noted AS ({_TEXTS['set_op']}), {_TEXTS['upsert_entries'].removeprefix('WITH ')}"
-# As the server reads it: lane, number and entries in this order.
-WRITE = (
-    _WRITE.replace("%(lane)s", "$1").replace("%(no)s", "$2").replace("%(entries)s", "$3").encode()
-)
+
+def _noting(statement: str) -> str:
+    """Let a statement note its number itself, as it is the whole transaction."""
+    return statement.replace("WITH ", f"WITH noted AS ({_TEXTS['set_op']}), ", 1)
+
+
+_WRITE = _noting(_TEXTS["upsert_entries"])
+WHOLE = {name: _noting(_TEXTS[name]).encode() for name in ("take", "submit_all")}
+_WRITE_BOTH = _TEXTS["write_both"].format(**_TEXTS)
+
+
+def _numbered(statement: str) -> bytes:
+    """Spell a statement as the server reads it, with these parameters in this order."""
+    for place, name in enumerate(("lane", "no", "entries", "lines"), 1):
+        statement = statement.replace(f"%({name})s", f"${place}")
+    return statement.encode()
+
+
+WRITE = _numbered(_WRITE)
+WRITE_BOTH = _numbered(_WRITE_BOTH)  # with lines of the ledger
 
 
 def spell_entries(entries: Sequence[tuple[Any, ...]]) -> str:
@@ -31,15 +47,29 @@ def spell_entries(entries: Sequence[tuple[Any, ...]]) -> str:
     return _encode([dict(zip(_COLUMNS, entry, strict=True)) for entry in entries]).decode()
 
 
+def spell_lines(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Spell lines of the ledger likewise, with the places that new ones of each job will have.
+
+    Sorted, since leases are locked in this order.
+    """
+    new = Counter[str]()
+    spelled: list[dict[str, Any]] = []
+    for line in sorted(lines, key=itemgetter("id")):
+        spelled.append({**line, "place": new[line["id"]] + 1})
+        # One that ended later than it began has its place already.
+        new[line["id"]] += line["ended_at"] in (None, line["called_at"])
+    return _encode(spelled).decode()
+
+
 class PgSession:
     """A connection inside a transaction."""
 
-    __slots__ = ("asides", "is_prepared", "moment", "pg", "suspects")
+    __slots__ = ("asides", "moment", "pg", "prepared", "suspects")
 
     def __init__(self, pg: Pg, suspects: set[tuple[str, int]]) -> None:
         self.pg = pg
         self.suspects = suspects
-        self.is_prepared = False  # the statement that writes entries alone
+        self.prepared: set[bytes] = set()  # which of the statements that are written alone
         self.moment: float | None = None  # the server's time in this transaction
         self.asides: list[tuple[bytes, Mapping[str, Any]]] = []
 
@@ -83,3 +113,6 @@ class PgSession:
 
     def upsert(self, entries: Sequence[tuple[Any, ...]]) -> int:
         return self.run("upsert_entries", entries=spell_entries(entries))
+
+    def keep(self, lines: Sequence[Mapping[str, Any]]) -> int:
+        return self.run("keep_effects", lines=spell_lines(lines))

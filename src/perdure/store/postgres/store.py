@@ -1,15 +1,21 @@
 """The store in a PostgreSQL database, shared by a fleet."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
+from perdure.jobs.model import Claim, NewJob, QueueLimit, Submitted
 from perdure.store.durable import DurableStore
 from perdure.store.lane import Lane
 from perdure.store.postgres.connection import Target
+from perdure.store.postgres.lane import PgLane
 from perdure.store.postgres.listener import PgListener
 from perdure.store.postgres.reader import PgReader
 from perdure.store.postgres.renewer import PgRenewer
+from perdure.store.postgres.whole import SubmitAll, Take
 from perdure.store.postgres.writer import PgWriter
+from perdure.store.verb.claim import Grant, claimed, load
+from perdure.store.verb.limit import UNLIMITED
 
 
 class PostgresStore(DurableStore):
@@ -24,7 +30,7 @@ class PostgresStore(DurableStore):
         super().__init__()
         target = Target(url)
         suspects: set[tuple[str, int]] = set()
-        self._writer = Lane("perdure-writer", PgWriter(target, suspects))
+        self._writer = PgLane("perdure-writer", PgWriter(target, suspects))
         self._control = Lane("perdure-control", PgWriter(target, suspects))
         self._reader = Lane("perdure-reader", PgReader(target))
         self._renewer = PgRenewer(target)
@@ -32,6 +38,25 @@ class PostgresStore(DurableStore):
 
     async def now(self) -> float:
         return await self._ask(lambda session: session.now())
+
+    async def submit(self, jobs: Sequence[NewJob], actor: str = "") -> list[Submitted]:
+        return await self._make_due(SubmitAll(jobs, actor))
+
+    async def claim(
+        self, owner: str, queues: Mapping[str, QueueLimit], free: int, lease: float
+    ) -> list[Claim]:
+        if any(limit != UNLIMITED for limit in queues.values()):
+            return await super().claim(owner, queues, free, lease)
+        grants: list[Grant] = await self._change(Take(owner, list(queues), free, lease))
+        unread = [grant for grant in grants if grant.job is None]
+        read: list[Claim] = []
+        if unread:
+            read = await self._ask(partial(load, grants=unread, lease=lease))
+        claims = {claim.job.id: claim for claim in read}
+        for grant in grants:
+            if grant.job is not None:
+                claims[grant.job_id] = claimed(grant, grant.job, lease)
+        return [claims[grant.job_id] for grant in grants if grant.job_id in claims]
 
     def renew_blocking(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
         return self._renewer.renew(owner, held, lease)

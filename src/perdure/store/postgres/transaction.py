@@ -19,10 +19,12 @@ from psycopg.pq.abc import PGresult
 from perdure.base.backoff import Retry
 from perdure.base.errors import StoreUnreachable
 from perdure.store.postgres.connection import Pg, Target, is_lost, is_passing
-from perdure.store.postgres.session import STATEMENTS, WRITE, PgSession
+from perdure.store.postgres.flight import Flight
+from perdure.store.postgres.session import STATEMENTS, WHOLE, WRITE, WRITE_BOTH, PgSession
+from perdure.store.postgres.whole import Whole
 
 T = TypeVar("T")
-_PLAN: Final = b"perdure_write"
+_PLANS: Final = {WRITE: b"perdure_write", WRITE_BOTH: b"perdure_write_both"}
 Statement = tuple[bytes, Mapping[str, Any]]
 
 # How long a server that has gone is waited for: it may be starting anew.
@@ -44,7 +46,7 @@ class Transactions:
     def open(self, pg: Pg) -> None:
         """Use this connection from now on."""
         self._session = PgSession(pg, self._suspects)
-        # Kept young, since rows that nobody touched for long are forgotten.
+        # There from the start, so that it can be locked; rows that are old are of the dead.
         lane = {"lane": self._lane}
         self.aside([(STATEMENTS["begin_op"], lane), (STATEMENTS["forget_ops"], {})])
 
@@ -63,7 +65,7 @@ class Transactions:
             StoreUnreachable: The server does not come back.
         """
         if self._session is None or self._session.pg.closed or self._session.pg.broken:
-            self.open(self._connect_again())
+            self._open_again()
         assert self._session is not None
         return self._session
 
@@ -87,35 +89,72 @@ class Transactions:
             else:
                 return results[0]
 
-    def write(self, entries: str) -> int | None:
-        """Write journal entries as a transaction of a single statement.
+    def whole(self, verb: Whole[T]) -> T | None:
+        """Do a verb as a transaction of a single statement; None: nothing was done that way."""
+        failures = 0
+        while True:
+            session = self.session
+            session.asides.clear()
+            self._number += 1
+            noted = {"lane": self._lane, "no": self._number}
+            try:
+                found = session.pg.execute(WHOLE[verb.statement], {**verb.values, **noted})
+                return verb.read(session, found.fetchall())
+            except psycopg.Error as error:
+                failures += 1
+                if self._happened_after(error, failures):
+                    return self.run(lambda session: verb.look_up(session, self._lane))
+
+    def write(self, entries: str, lines: str = "") -> int | None:
+        """Write journal entries, and lines of the ledger, as a transaction of a single statement.
 
         Returns:
             How many were written; None if it happened, but its answer was lost.
         """
         if self._target.pooled:  # a statement alone would be without our settings
-            return self.run(lambda session: session.run("upsert_entries", entries=entries))
+            return self.run(lambda session: _write_both(session, entries, lines))
         failures = 0
         while True:
             session = self.session
             self._number += 1
             try:
-                return self._write_prepared(session, entries)
+                return self._write_prepared(session, entries, lines)
             except psycopg.Error as error:
                 failures += 1
                 if self._happened_after(error, failures):
                     return None
 
-    def _write_prepared(self, session: PgSession, entries: str) -> int:
+    def _write_prepared(self, session: PgSession, entries: str, lines: str) -> int:
         # Past the cursor, for a third of the work: this is done once for every step.
         connection = session.pg.pgconn
-        values = [self._lane.encode(), str(self._number).encode(), entries.encode()]
-        if session.is_prepared:
+        values = self._spelled(entries, lines)
+        statement = WRITE_BOTH if lines else WRITE
+        plan = _PLANS[statement]
+        if plan in session.prepared:
             with suppress(InvalidSqlStatementName):  # the driver forgets all after a rollback
-                return _checked(connection.exec_prepared(_PLAN, values)).ntuples
-        _checked(connection.prepare(_PLAN, WRITE))
-        session.is_prepared = True
-        return _checked(connection.exec_prepared(_PLAN, values)).ntuples
+                return _checked(connection.exec_prepared(plan, values)).ntuples
+        _checked(connection.prepare(plan, statement))
+        session.prepared.add(plan)
+        return _checked(connection.exec_prepared(plan, values)).ntuples
+
+    def _spelled(self, entries: str, lines: str) -> list[bytes]:
+        values = [self._lane.encode(), str(self._number).encode(), entries.encode()]
+        return [*values, lines.encode()] if lines else values
+
+    def send(self, entries: str, lines: str = "") -> Flight | None:
+        """Send what `write` writes, and come back at once; None if that cannot be."""
+        session, plan = self._session, _PLANS[WRITE_BOTH if lines else WRITE]
+        if session is None or plan not in session.prepared or session.pg.closed:
+            return None
+        flight = Flight(session.pg.pgconn)
+        self._number += 1
+        values = self._spelled(entries, lines)
+        if not flight.may_start(values):
+            return None
+        if flight.start(plan, values):
+            return flight
+        session.pg.close()  # nobody knows how much of it is on its way
+        return None
 
     def aside(self, statements: Sequence[Statement]) -> None:
         """Do statements whose loss does no harm: nobody waits for a disk, or for a lost server."""
@@ -191,16 +230,23 @@ class Transactions:
                     raise StoreUnreachable(f"{self._target} does not answer: {error}") from error
                 threading.Event().wait(_OTHERS.delay(failures))
 
-    def _connect_again(self) -> Pg:
+    def _open_again(self) -> None:
         failures = 0
         while True:
             try:
-                return self._target.connect()
-            except StoreUnreachable:
+                self.open(self._target.connect())
+            except (StoreUnreachable, psycopg.OperationalError):
                 failures += 1
                 if failures >= _OUTAGE.attempts:
                     raise
                 threading.Event().wait(_OUTAGE.delay(failures))
+            else:
+                return
+
+
+def _write_both(session: PgSession, entries: str, lines: str) -> int:
+    written = session.run("upsert_entries", entries=entries)
+    return written + (session.run("keep_effects", lines=lines) if lines else 0)
 
 
 def _checked(result: PGresult) -> PGresult:

@@ -46,11 +46,14 @@ SELECT data FROM link WHERE id = :id
 UPDATE link SET no = :no, data = :data WHERE id = :id AND no = :seen
 
 -- name: delete_links
-DELETE FROM link WHERE approval_id IN (
+DELETE FROM link
+WHERE approval_id IN (  -- sqlite
+WHERE approval_id = ANY(ARRAY(  -- postgres
   SELECT id FROM approval
   WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
   WHERE job_id = ANY(:ids)  -- postgres
-)
+)  -- sqlite
+))  -- postgres
 
 -- name: delete_approvals
 DELETE FROM approval

@@ -1,14 +1,6 @@
--- name: keep_effect
-INSERT INTO effect (job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state,
-                    in_doubt, key_lives, details, result, problem, error, undo, proof, called_at,
-                    ended_at)
-VALUES (:id, (SELECT coalesce(max(no), 0) + 1 FROM effect WHERE job_id = :id), :tenant, :key, :step,
-        :part, :ordinal, :generation, :kind, :target, :state, :in_doubt, :key_lives, :details,
-        :result, :problem, :error, :undo, :proof, :called_at, :ended_at)
-ON CONFLICT (tenant, key) DO UPDATE SET
-  job_id = excluded.job_id, state = excluded.state, result = excluded.result,
-  problem = excluded.problem, error = excluded.error, proof = excluded.proof,
-  ended_at = excluded.ended_at
+-- name: settle_effect
+UPDATE effect SET state = :state, result = :result, proof = :proof, ended_at = :ended_at
+WHERE tenant = :tenant AND key = :key
 
 -- name: effects
 SELECT job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt,

@@ -52,7 +52,8 @@ SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.que
        job.parent, job.parent_seq, job.forked_from, job.created_at, job.started_at, job.ended_at,
        job.deadline_at, lease.due_at, lease.owner, coalesce(lease.epoch, job.epoch),
        coalesce(lease.claims, 0)
-FROM job LEFT JOIN lease ON lease.job_id = job.id
+FROM job LEFT JOIN lease ON lease.job_id = job.id  -- sqlite
+FROM job LEFT JOIN LATERAL (SELECT * FROM lease WHERE job_id = job.id LIMIT 1) AS lease ON true  -- postgres
 WHERE job.id = :id
 
 -- name: get_jobs
@@ -61,7 +62,8 @@ SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.que
        job.parent, job.parent_seq, job.forked_from, job.created_at, job.started_at, job.ended_at,
        job.deadline_at, lease.due_at, lease.owner, coalesce(lease.epoch, job.epoch),
        coalesce(lease.claims, 0)
-FROM job LEFT JOIN lease ON lease.job_id = job.id
+FROM job LEFT JOIN lease ON lease.job_id = job.id  -- sqlite
+FROM job LEFT JOIN LATERAL (SELECT * FROM lease WHERE job_id = job.id LIMIT 1) AS lease ON true  -- postgres
 WHERE job.id IN (SELECT value FROM json_each(:ids))  -- sqlite
 WHERE job.id = ANY(:ids)  -- postgres
 
@@ -79,9 +81,9 @@ SELECT state, count(*) FROM job WHERE tenant = :tenant GROUP BY state
 -- name: prunable
 SELECT id FROM job
 WHERE ended_at < :before
-  AND NOT EXISTS (SELECT 1 FROM lease WHERE lease.job_id = job.parent)
-  AND NOT EXISTS (SELECT 1 FROM job AS child JOIN lease ON lease.job_id = child.id
-                  WHERE child.parent = job.id)
+  AND (SELECT 1 FROM lease WHERE lease.job_id = job.parent) IS NULL
+  AND (SELECT count((SELECT 1 FROM lease WHERE lease.job_id = child.id))
+       FROM job AS child WHERE child.parent = job.id) = 0
 ORDER BY ended_at
 LIMIT :limit
 FOR UPDATE SKIP LOCKED  -- postgres
@@ -97,7 +99,8 @@ SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.que
        job.parent, job.parent_seq, job.forked_from, job.created_at, job.started_at, job.ended_at,
        job.deadline_at, lease.due_at, lease.owner, coalesce(lease.epoch, job.epoch),
        coalesce(lease.claims, 0)
-FROM job LEFT JOIN lease ON lease.job_id = job.id
+FROM job LEFT JOIN lease ON lease.job_id = job.id  -- sqlite
+FROM job LEFT JOIN LATERAL (SELECT * FROM lease WHERE job_id = job.id LIMIT 1) AS lease ON true  -- postgres
 WHERE job.created_at <= :until
   AND (job.created_at, job.id) < (:until, :last)  -- if last
   AND job.tenant = :tenant  -- if tenant

@@ -14,8 +14,9 @@ SELECT :id, seq, id, kind, name, state, attempt, input, output, error, checkpoin
 FROM journal WHERE job_id = :source AND seq < :before
 
 -- name: retry_entries
-UPDATE journal SET state = 'PENDING', attempt = 0, error = NULL, output = NULL, wake_at = NULL,
-                   ended_at = NULL
+UPDATE journal SET state = 'PENDING', attempt = 0, error = NULL, wake_at = NULL, ended_at = NULL,
+                   -- What a step has given so far belongs to its checkpoint.
+                   output = CASE WHEN kind = 'step' AND state <> 'SKIPPED' THEN output END
 WHERE job_id = :id AND seq >= :seq
   AND (state IN ('PENDING', 'RUNNING', 'FAILED') OR (state = 'SKIPPED' AND seq = :skipped))
 

@@ -10,9 +10,9 @@ FOR UPDATE  -- postgres
 -- name: wake_timers
 UPDATE lease SET ready = 1
 WHERE ready = 0 AND due_at <= :now AND queue = :queue  -- sqlite
-WHERE job_id IN (  -- postgres
+WHERE job_id = ANY(ARRAY(  -- postgres
   SELECT job_id FROM lease WHERE ready = 0 AND due_at <= :now AND queue = :queue  -- postgres
-  ORDER BY due_at LIMIT 1000 FOR UPDATE SKIP LOCKED)  -- postgres
+  ORDER BY due_at LIMIT 1000 FOR UPDATE SKIP LOCKED))  -- postgres
 
 -- name: ready
 SELECT job_id, tenant, priority, tag FROM lease
@@ -63,11 +63,13 @@ UPDATE lease SET
   news = news + 1,
   ready = CASE WHEN owner IS NULL AND wakes = 1 THEN 1 ELSE ready END,
   due_at = CASE WHEN owner IS NULL AND wakes = 1 THEN :now ELSE due_at END
-WHERE job_id IN (
+WHERE job_id IN (  -- sqlite
+WHERE job_id = ANY(ARRAY(  -- postgres
   SELECT parent FROM job
   WHERE parent IS NOT NULL AND id IN (SELECT value FROM json_each(:ids))  -- sqlite
   WHERE parent IS NOT NULL AND id = ANY(:ids)  -- postgres
-)
+)  -- sqlite
+))  -- postgres
 
 -- name: wake
 UPDATE lease SET
@@ -94,19 +96,20 @@ WHERE owner = :owner
 RETURNING job_id, epoch
 
 -- name: news
-SELECT lease.job_id, lease.news, job.request
-FROM lease JOIN job ON job.id = lease.job_id
-WHERE lease.owner = :owner
+SELECT job_id, news, (SELECT request FROM job WHERE id = lease.job_id)
+FROM lease WHERE owner = :owner
 
 -- name: reap_expired
 UPDATE lease SET owner = NULL, ready = 1, due_at = :now
-WHERE job_id IN (
+WHERE job_id IN (  -- sqlite
+WHERE job_id = ANY(ARRAY(  -- postgres
   SELECT job_id FROM lease
   WHERE owner IS NOT NULL AND until < :clock
   ORDER BY until
   LIMIT :limit
   FOR UPDATE SKIP LOCKED  -- postgres
-)
+)  -- sqlite
+))  -- postgres
 RETURNING job_id
 
 -- name: reap_dead
@@ -116,7 +119,12 @@ WHERE owner = ANY(:dead)  -- postgres
 RETURNING job_id
 
 -- name: next_due
-SELECT min(due_at) FROM lease
-WHERE owner IS NULL AND due_at IS NOT NULL
+SELECT min(due_at) FROM lease  -- sqlite
+WHERE owner IS NULL AND due_at IS NOT NULL  -- sqlite
   AND queue IN (SELECT value FROM json_each(:queues))  -- sqlite
-  AND queue = ANY(:queues)  -- postgres
+SELECT min(due_at) FROM unnest(:queues::text[]) AS wanted (name), LATERAL (  -- postgres
+  (SELECT due_at FROM lease WHERE ready = 1 AND queue = wanted.name  -- postgres
+   ORDER BY priority DESC, tag LIMIT 1)  -- postgres
+  UNION ALL  -- postgres
+  (SELECT due_at FROM lease WHERE ready = 0 AND due_at IS NOT NULL AND queue = wanted.name  -- postgres
+   ORDER BY due_at LIMIT 1)) AS first  -- postgres

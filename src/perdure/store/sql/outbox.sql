@@ -5,7 +5,8 @@ ON CONFLICT DO NOTHING
 
 -- name: take_notices
 UPDATE notice SET due_at = :until
-WHERE id IN (
+WHERE id IN (  -- sqlite
+WHERE id = ANY(ARRAY(  -- postgres
   SELECT id FROM notice
   WHERE state = 'WAITING' AND due_at <= :now
     AND channel IN (SELECT value FROM json_each(:channels))  -- sqlite
@@ -13,7 +14,8 @@ WHERE id IN (
   ORDER BY due_at
   LIMIT :limit
   FOR UPDATE SKIP LOCKED  -- postgres
-)
+)  -- sqlite
+))  -- postgres
 RETURNING data
 
 -- name: change_notice

@@ -7,7 +7,7 @@ WITH entry AS (
 ), fence AS MATERIALIZED (
   -- Locked until the commit: a lease that is only looked at may be another's by then.
   SELECT job_id, owner, epoch FROM lease
-  WHERE job_id IN (SELECT job_id FROM entry)
+  WHERE job_id = ANY(ARRAY(SELECT job_id FROM entry))
   ORDER BY job_id
   FOR SHARE
 )
@@ -24,6 +24,33 @@ ON CONFLICT (job_id, seq) DO UPDATE SET
   started_at = coalesce(excluded.started_at, journal.started_at), ended_at = excluded.ended_at
 RETURNING job_id, seq
 
+-- name: keep_effects
+INSERT INTO effect (job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state,
+                    in_doubt, key_lives, details, result, problem, error, undo, proof, called_at,
+                    ended_at)
+SELECT line.id, (SELECT coalesce(max(no), 0) FROM effect WHERE job_id = line.id) + place,
+       line.tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt, key_lives,
+       details, result, problem, error, undo, proof, called_at, ended_at
+FROM json_to_recordset(:lines::json) AS line (
+       place bigint, id text, tenant text, key text, step text, part text, ordinal bigint,
+       generation bigint, kind text, target text, state text, in_doubt text, key_lives float8,
+       details text, result text, problem text, error text, undo text, proof text,
+       called_at float8, ended_at float8, owner text, epoch bigint)
+CROSS JOIN LATERAL (
+  SELECT FROM lease
+  WHERE job_id = line.id AND lease.owner = line.owner AND lease.epoch = line.epoch
+  FOR SHARE
+) AS fence
+ON CONFLICT (tenant, key) DO UPDATE SET
+  job_id = excluded.job_id, state = excluded.state, result = excluded.result,
+  problem = excluded.problem, error = excluded.error, proof = excluded.proof,
+  ended_at = excluded.ended_at
+RETURNING tenant, key
+
+-- name: write_both
+WITH noted AS ({set_op}), written AS ({upsert_entries}), kept AS ({keep_effects})
+SELECT 1 FROM written UNION ALL SELECT 1 FROM kept
+
 -- name: clock
 SELECT extract(epoch FROM clock_timestamp())::float8
 
@@ -32,10 +59,11 @@ SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))
 
 -- name: begin_op
 INSERT INTO op (lane, no, at) VALUES (:lane, 0, extract(epoch FROM clock_timestamp()))
-ON CONFLICT (lane) DO UPDATE SET at = excluded.at
+ON CONFLICT DO NOTHING
 
 -- name: set_op
-INSERT INTO op (lane, no, at) VALUES (:lane, :no, extract(epoch FROM clock_timestamp()))
+-- Within a statement that notes itself, this is the time that all its parts see.
+INSERT INTO op (lane, no, at) VALUES (:lane, :no, extract(epoch FROM statement_timestamp()))
 ON CONFLICT (lane) DO UPDATE SET no = excluded.no, at = excluded.at
 
 -- name: last_op
@@ -49,3 +77,108 @@ DELETE FROM op WHERE at < extract(epoch FROM clock_timestamp()) - 30 * 86400
 
 -- name: notify
 SELECT pg_notify('perdure', :schema)
+
+-- name: take
+-- Wakes what is due, picks, claims, and reads what was claimed.
+WITH moment AS MATERIALIZED (
+  SELECT extract(epoch FROM statement_timestamp())::float8 AS now
+), wanted AS MATERIALIZED (
+  SELECT name, coalesce((SELECT tag FROM queue WHERE queue.name = given.name), 0) AS served
+  FROM unnest(:queues::text[]) AS given (name)
+), due AS MATERIALIZED (
+  SELECT timer.* FROM wanted, moment, LATERAL (
+    SELECT job_id, priority, tag - served AS turn FROM lease
+    WHERE ready = 0 AND due_at <= moment.now AND queue = wanted.name
+    ORDER BY due_at LIMIT 1000 FOR UPDATE SKIP LOCKED) AS timer
+), ready AS MATERIALIZED (
+  SELECT next.* FROM wanted, LATERAL (
+    SELECT job_id, priority, tag - served AS turn FROM lease
+    WHERE ready = 1 AND queue = wanted.name
+    ORDER BY priority DESC, tag LIMIT :free FOR UPDATE SKIP LOCKED) AS next
+), picked AS MATERIALIZED (
+  SELECT job_id FROM (SELECT * FROM ready UNION ALL SELECT * FROM due) AS found
+  ORDER BY priority DESC, turn LIMIT :free
+), woken AS (
+  UPDATE lease SET ready = 1
+  WHERE job_id = ANY(ARRAY(SELECT job_id FROM due EXCEPT SELECT job_id FROM picked))
+), claimed AS (
+  UPDATE lease SET owner = :owner, epoch = epoch + 1, until = now + :lease, claims = claims + 1,
+                   ready = 0, due_at = NULL
+  FROM moment WHERE job_id = ANY(ARRAY(SELECT job_id FROM picked))
+  RETURNING job_id, queue, tag, epoch, claims, news
+), started AS (
+  UPDATE job SET
+    state = CASE state WHEN 'COMPENSATING' THEN state ELSE 'RUNNING' END,
+    started_at = coalesce(started_at, now),
+    wait = NULL
+  FROM moment WHERE id = ANY(ARRAY(SELECT job_id FROM picked))
+  RETURNING job.*
+), logged AS (
+  INSERT INTO event (job_id, type, data, actor, at)
+  SELECT job_id, 'claimed', '{}', :owner, now FROM picked, moment
+)
+SELECT id, tenant, "user", started.name, version, state, started.queue, priority, input, plan,
+       options, result, error, wait, request, key, parent, parent_seq, forked_from, created_at,
+       started_at, ended_at, deadline_at, NULL, :owner::text, claimed.epoch, claims,
+       news, now, tag,
+       (SELECT 1 FROM journal WHERE journal.job_id = started.id LIMIT 1) IS NULL
+       AND (SELECT 1 FROM message WHERE message.job_id = started.id AND taken_at IS NULL LIMIT 1) IS NULL
+FROM started JOIN claimed ON claimed.job_id = started.id JOIN wanted ON wanted.name = claimed.queue, moment
+ORDER BY priority DESC, tag - served
+
+-- name: taken
+-- What a claim gave whose answer was lost: by its time it is known.
+SELECT job_id, epoch, claims, news, at
+FROM op, LATERAL (SELECT * FROM lease WHERE owner = :owner AND until = at + :lease OFFSET 0) AS mine
+WHERE lane = :lane
+
+-- name: submit_all
+-- Either all jobs are new and kept, or nothing is done.
+WITH moment AS MATERIALIZED (
+  SELECT extract(epoch FROM statement_timestamp())::float8 AS now
+), given AS MATERIALIZED (
+  SELECT * FROM json_to_recordset(:jobs::json) AS given (
+    place bigint, id text, tenant text, "user" text, name text, version text, queue text,
+    priority bigint, input text, plan text, options text, key text, fingerprint text, parent text,
+    parent_seq bigint, forked_from text, delay float8, deadline float8, data text, actor text)
+), known AS MATERIALIZED (
+  SELECT 1 FROM given, LATERAL (
+    (SELECT 1 FROM job WHERE job.id = given.id LIMIT 1)
+    UNION ALL
+    (SELECT 1 FROM job WHERE job.tenant = given.tenant AND job.key = given.key LIMIT 1)) AS found
+  LIMIT 1
+), fresh AS MATERIALIZED (
+  SELECT *, count(*) OVER (PARTITION BY queue, tenant) AS number FROM given
+  WHERE NOT EXISTS (SELECT 1 FROM known)
+), added AS (
+  INSERT INTO job (id, tenant, "user", name, version, state, queue, priority, input, plan, options,
+                   key, fingerprint, parent, parent_seq, forked_from, created_at, deadline_at)
+  SELECT id, tenant, "user", name, version, 'PENDING', queue, priority, input, plan, options,
+         key, fingerprint, parent, parent_seq, forked_from, now, now + deadline
+  FROM fresh, moment
+  RETURNING id
+), turns AS (
+  INSERT INTO turn (queue, tenant, tag)
+  SELECT queue, tenant, coalesce((SELECT tag FROM queue WHERE queue.name = fresh.queue), 0) + number
+  FROM fresh GROUP BY queue, tenant, number
+  ORDER BY queue COLLATE "C", tenant COLLATE "C"  -- all wait for each other in the same order
+  ON CONFLICT (queue, tenant) DO UPDATE SET tag = greatest(excluded.tag, turn.tag + (
+    SELECT number FROM fresh WHERE queue = excluded.queue AND tenant = excluded.tenant LIMIT 1))
+  RETURNING queue, tenant, tag
+), leased AS (
+  INSERT INTO lease (job_id, tenant, queue, priority, tag, ready, due_at, wakes, owner, epoch,
+                     until, claims, news)
+  SELECT id, tenant, queue, priority,
+         tag - number + row_number() OVER (PARTITION BY queue, tenant ORDER BY place),
+         CASE WHEN delay <= 0 THEN 1 ELSE 0 END, now + greatest(delay, 0), 0, NULL, 0, 0, 0, 0
+  FROM fresh JOIN turns USING (queue, tenant), moment
+), logged AS (
+  INSERT INTO event (job_id, type, data, actor, at)
+  SELECT id, 'submitted', data, actor, now FROM fresh, moment ORDER BY place
+)
+SELECT id FROM added
+
+-- name: submitted
+-- What a submission kept whose answer was lost.
+SELECT id FROM op, LATERAL (SELECT * FROM job WHERE id = ANY(:ids) AND created_at = at OFFSET 0) AS ours
+WHERE lane = :lane

@@ -14,6 +14,26 @@ ON CONFLICT (job_id, seq) DO UPDATE SET
   checkpoint_no = excluded.checkpoint_no, wake_at = excluded.wake_at,
   started_at = coalesce(excluded.started_at, started_at), ended_at = excluded.ended_at
 
+-- name: keep_effect
+INSERT INTO effect (job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state,
+                    in_doubt, key_lives, details, result, problem, error, undo, proof, called_at,
+                    ended_at)
+SELECT :id, (SELECT coalesce(max(no), 0) + 1 FROM effect WHERE job_id = :id), :tenant, :key, :step,
+       :part, :ordinal, :generation, :kind, :target, :state, :in_doubt, :key_lives, :details,
+       :result, :problem, :error, :undo, :proof, :called_at, :ended_at
+FROM lease
+WHERE job_id = :id AND owner = :owner AND epoch = :epoch
+ON CONFLICT (tenant, key) DO UPDATE SET
+  job_id = excluded.job_id, state = excluded.state, result = excluded.result,
+  problem = excluded.problem, error = excluded.error, proof = excluded.proof,
+  ended_at = excluded.ended_at
+
+-- name: change_effect
+UPDATE effect SET state = :state, result = :result, problem = :problem, error = :error,
+                  proof = :proof, ended_at = :ended_at
+WHERE tenant = :tenant AND key = :key AND job_id = :id
+  AND EXISTS (SELECT 1 FROM lease WHERE job_id = :id AND owner = :owner AND epoch = :epoch)
+
 -- name: boot
 SELECT value FROM fact WHERE name = 'boot'
 

@@ -8,19 +8,32 @@ from typing import Any
 import msgspec
 
 from perdure.base.clock import BootClock, Clock, SystemClock
+from perdure.jobs.effect import EffectState
 from perdure.store.session import Row
 from perdure.store.statement import load, only
 
+Statements = Mapping[int, str]  # by the number of rows
+
 _STATEMENTS = load("sqlite")
-_COLUMNS = 17
-_ENTRY = f"({', '.join('?' * _COLUMNS)})"
-# Many rows in one statement: each lets other threads run, and must then wait for its turn again.
-# Few sizes, so that they stay prepared.
-_UPSERTS = [
-    (size, _STATEMENTS["upsert_entries"].format(entries=", ".join([_ENTRY] * size)))
-    for size in (64, 8, 1)
-]
-_UPSERT_ONE = _UPSERTS[-1][1]
+# An entry with all its columns, and one without error, checkpoint and wake-up: most have none,
+# and None is the dearest of all parameters.
+_FULL = f"({', '.join('?' * 17)})"
+_LEAN = f"({', '.join('?' * 9)}, NULL, NULL, ?, NULL, ?, ?, ?, ?)"
+
+
+def _upserts(entry: str) -> Statements:
+    """Spell the upsert of many rows: each statement lets other threads run, and waits for its turn.
+
+    Few sizes, so that they stay prepared.
+    """
+    return {
+        size: _STATEMENTS["upsert_entries"].format(entries=", ".join([entry] * size))
+        for size in (64, 8, 1)
+    }
+
+
+_UPSERT_FULL, _UPSERT_LEAN = _upserts(_FULL), _upserts(_LEAN)
+_KEEP_EFFECT, _CHANGE_EFFECT = _STATEMENTS["keep_effect"], _STATEMENTS["change_effect"]
 _WALL = SystemClock()
 _to_json = msgspec.json.Encoder().encode
 
@@ -68,14 +81,42 @@ class SqliteSession:
         """Nothing to do: a transaction that writes is alone."""
 
     def upsert(self, entries: Sequence[tuple[Any, ...]]) -> int:
+        if len(entries) == 1:
+            return self.upsert_one(entries[0])
+        lean = [_lean(entry) for entry in entries if _is_lean(entry)]
+        full = [entry for entry in entries if not _is_lean(entry)]
+        return self._upsert_many(_UPSERT_FULL, full) + self._upsert_many(_UPSERT_LEAN, lean)
+
+    def _upsert_many(self, statements: Statements, entries: Sequence[tuple[Any, ...]]) -> int:
         done, first = 0, 0
-        for size, statement in _UPSERTS:
+        for size, statement in statements.items():
             while len(entries) - first >= size:
                 values = tuple(chain.from_iterable(entries[first : first + size]))
                 done += self.database.execute(statement, values).rowcount
                 first += size
         return done
 
+    def keep(self, lines: Sequence[Mapping[str, Any]]) -> int:
+        return sum(self._keep_one(line) for line in lines)
+
+    def _keep_one(self, line: Mapping[str, Any]) -> int:
+        # Most lines that are no intents were such before: to change one is a third of the work.
+        if line["state"] != EffectState.INTENT:
+            done = self.database.execute(_CHANGE_EFFECT, line).rowcount
+            if done:
+                return done
+        return self.database.execute(_KEEP_EFFECT, line).rowcount
+
     def upsert_one(self, entry: tuple[Any, ...]) -> int:
-        """Write one entry, outside of any transaction."""
-        return self.database.execute(_UPSERT_ONE, entry).rowcount
+        """Write one entry; alone, that is a transaction of its own."""
+        if _is_lean(entry):
+            return self.database.execute(_UPSERT_LEAN[1], _lean(entry)).rowcount
+        return self.database.execute(_UPSERT_FULL[1], entry).rowcount
+
+
+def _is_lean(entry: tuple[Any, ...]) -> bool:
+    return entry[9] is None and entry[10] is None and entry[12] is None
+
+
+def _lean(entry: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*entry[:9], entry[11], *entry[13:])

@@ -26,6 +26,7 @@ _POLL: Final = 0.005  # how often to look where the kernel does not tell
 _AGAIN: Final = 0.001
 _UNWELL: Final = 1.0
 _LOOKS: Final = 10
+_FEW: Final = 4  # rows that the loop writes by itself
 
 
 class _Refused(Exception):
@@ -98,13 +99,16 @@ class SqliteWriter:
         return _AGAIN if self._looks else None
 
     def at_once(self, request: Request) -> bool:
-        """Do a single journal entry, if no other process is in the way; called on the loop."""
-        if self._broken:
+        """Do a small write, if no other process is in the way; called on the loop."""
+        few = len(request.rows) + len(request.lines) <= _FEW
+        if self._broken or not request.is_plain or not few:
             return False
         try:
             self._wait_for_others(0)
-            done = self._alone(request) and request.error is None
-        except sqlite3.Error:
+            if not self._alone(request):
+                self._in_transaction(lambda: self._plain([request]))
+            done = request.error is None
+        except (sqlite3.Error, _Refused):
             done = False
         if not done:
             request.error = None  # it is done again by the thread, which finds out by itself
@@ -168,6 +172,7 @@ class SqliteWriter:
         if (
             write is None
             or not request.is_plain
+            or request.lines
             or len(request.rows) != 1
             or self._session.suspects
         ):
@@ -182,15 +187,21 @@ class SqliteWriter:
     def _batch(self, requests: Sequence[Request]) -> None:
         """Do all, statement by statement; if one is refused, all are undone."""
         for plain, full, calls in rounds(requests):
-            entries = [row for request in plain for row in request.rows]
-            if entries and self._session.upsert(entries) != len(entries):
-                raise _Refused
-            for request in plain:
-                self._note_progress(request.write)
+            self._plain(plain)
             if full:
                 write_all(self._session, writes_of(full))
             for request in calls:
                 self._apart(request)
+
+    def _plain(self, requests: Sequence[Request]) -> None:
+        entries = [row for request in requests for row in request.rows]
+        if entries and self._session.upsert(entries) != len(entries):
+            raise _Refused
+        lines = [line for request in requests for line in request.lines]
+        if lines and self._session.keep(lines) != len(lines):
+            raise _Refused
+        for request in requests:
+            self._note_progress(request.write)
 
     def _note_progress(self, write: Write | None) -> None:
         suspects = self._session.suspects

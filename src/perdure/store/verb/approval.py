@@ -14,10 +14,9 @@ from perdure.jobs.approval import (
     Vote,
     decide,
     delegate,
-    next_tick,
-    tick,
     withdraw,
 )
+from perdure.jobs.approval_time import next_tick, tick
 from perdure.jobs.link import Link, used
 from perdure.jobs.model import Event
 from perdure.jobs.outbox import Notice, NoticeKind
@@ -82,18 +81,22 @@ def vote(
     return result
 
 
-def pass_on(session: Session, approval_id: str, by: Person, to: str) -> Approval | Refusal:
-    """Let another person decide instead of one who may."""
+def pass_on(
+    session: Session, approval_id: str, by: Person, to: str, reason: str = ""
+) -> Approval | Refusal:
+    """Let another person decide instead of one who may; both is audited, and the other is told."""
     found = session.one("lock_approval", id=approval_id)
     if found is None:
         return _NOBODY
-    old = _read(found[0])
-    result = delegate(old, by, to, session.now())
+    old, now = _read(found[0]), session.now()
+    result = delegate(old, by, to, now)
+    told = {"approval": old.id, "to": to}
     if isinstance(result, Refusal):
-        _audit(session, old, "approval.refused", by.id, {"approval": old.id, "why": result.text})
+        _audit(session, old, "approval.refused", by.id, {**told, "why": result.text})
         return result
-    _audit(session, old, "approval.delegated", by.id, {"approval": old.id, "to": to})
+    _audit(session, old, "approval.delegated", by.id, {**told, "reason": reason})
     _change(session, old, result)
+    _tell(session, result, NoticeKind.DELEGATED, now, to=to)
     return result
 
 
@@ -118,7 +121,7 @@ def withdraw_all(session: Session, job_id: str, now: float) -> None:
 
 
 def due_approvals(session: Session, limit: int) -> list[str]:
-    """List what must be looked at: to remind, to ask others, to expire."""
+    """List what must be looked at: to remind, to ask others, to warn, to expire."""
     rows = session.all("due_approvals", now=session.now(), limit=limit)
     return [each[0] for each in rows]
 
@@ -133,8 +136,7 @@ def look_at_clock(session: Session, approval_id: str) -> Approval | None:
     if ticked.approval.no == old.no:
         return old
     _change(session, old, ticked.approval)
-    for notice in ticked.notices:
-        kind = NoticeKind(f"approval.{notice}")
+    for kind in ticked.notices:
         _audit(session, old, kind.value, "", {"approval": old.id})
         _tell(session, ticked.approval, kind, now)
     if ticked.approval.state is not ApprovalState.PENDING:
@@ -172,14 +174,15 @@ def _change(session: Session, old: Approval, new: Approval) -> None:
     session.run("change_approval", **{name: given[name] for name in names}, seen=old.no)
 
 
-def _tell(session: Session, approval: Approval, kind: NoticeKind, now: float) -> None:
+def _tell(session: Session, approval: Approval, kind: NoticeKind, now: float, **data: str) -> None:
     """Tell by every channel by which it was asked."""
-    put_notices(
-        session, [_notice(each, approval, kind, now) for each in asked_by(session, approval.id)]
-    )
+    asked = asked_by(session, approval.id)
+    put_notices(session, [_notice(each, approval, kind, now, data) for each in asked])
 
 
-def _notice(asked: Notice, approval: Approval, kind: NoticeKind, now: float) -> Notice:
+def _notice(
+    asked: Notice, approval: Approval, kind: NoticeKind, now: float, data: dict[str, str]
+) -> Notice:
     return Notice(
         id=digest("notice", approval.id, asked.channel, kind.value, str(approval.no))[:32],
         tenant=approval.tenant,
@@ -188,7 +191,7 @@ def _notice(asked: Notice, approval: Approval, kind: NoticeKind, now: float) -> 
         channel=asked.channel,
         due_at=now,
         approval_id=approval.id,
-        data=msgspec.json.encode({"receipt": asked.receipt}),
+        data=msgspec.json.encode({"receipt": asked.receipt, **data}),
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from perdure.jobs.model import Claim, Event, News, QueueLimit
+from perdure.jobs.model import Claim, Entry, Event, Job, Message, News, QueueLimit
 from perdure.store import row
 from perdure.store.session import Row, Session
 from perdure.store.verb.limit import Room, room_of, take_tokens
@@ -17,6 +17,7 @@ class Grant(NamedTuple):
     claims: int
     news: int
     now: float
+    job: Job | None = None  # if it was read with it, and there is nothing else to be read
 
 
 class _Candidate(NamedTuple):
@@ -54,18 +55,35 @@ def load(session: Session, grants: Sequence[Grant], lease: float) -> list[Claim]
     journals = row.by_job(session.all("journal", ids=ids))
     messages = row.by_job(session.all("messages", ids=ids))
     return [
-        Claim(
-            job=jobs[grant.job_id],
-            epoch=grant.epoch,
-            now=grant.now,
-            until=lease,
-            news=grant.news,
+        claimed(
+            grant,
+            jobs[grant.job_id],
+            lease,
             journal=tuple(row.entry(each) for each in journals.get(grant.job_id, ())),
             messages=tuple(row.message(each) for each in messages.get(grant.job_id, ())),
         )
         for grant in grants
         if grant.job_id in jobs
     ]
+
+
+def claimed(
+    grant: Grant,
+    job: Job,
+    lease: float,
+    journal: tuple[Entry, ...] = (),
+    messages: tuple[Message, ...] = (),
+) -> Claim:
+    """Put a claim together."""
+    return Claim(
+        job=job,
+        epoch=grant.epoch,
+        now=grant.now,
+        until=lease,
+        news=grant.news,
+        journal=journal,
+        messages=messages,
+    )
 
 
 def _pick(

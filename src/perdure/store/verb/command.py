@@ -183,6 +183,12 @@ def _compensate(job: Standing) -> Answer:
     return Answer(_S.COMPENSATING, due=True)
 
 
+def _compensate_child(job: Standing) -> Answer:
+    if job.state != _S.COMPLETED:
+        raise IllegalTransition(f"job {job.id} is {job.state}: it has not completed")
+    return Answer(_S.COMPENSATING, due=True)
+
+
 def _resolved(job: Standing, asked: Command) -> Answer:
     """Tell what becomes of a job when a person says what became of its effect."""
     if job.owner is not None:
@@ -201,6 +207,7 @@ def _onward(job: Standing) -> JobState:
 
 _ANSWERS = {
     "compensate": _compensate,
+    "compensate_child": _compensate_child,
     "cancel": _cancel,
     "pause": _pause,
     "resume": _resume,

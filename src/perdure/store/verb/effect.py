@@ -5,24 +5,27 @@ from typing import Any
 import msgspec
 
 from perdure.base.errors import IllegalTransition
-from perdure.jobs.deeds import Deeds
 from perdure.jobs.effect import Choice, Effect, EffectState, Place, UndoCall, settled_by_person
+from perdure.jobs.model import Write
 from perdure.store import row
 from perdure.store.session import Row, Session
 from perdure.store.verb.approval import ask, withdraw_all
 from perdure.store.verb.outbox import put_notices
 
 
-def keep_deeds(session: Session, job_id: str, deeds: Deeds, now: float) -> None:
+def keep_deeds(session: Session, write: Write, now: float) -> None:
     """Write what a job's owner says besides its journal."""
+    deeds = write.deeds
+    if deeds is None:
+        return
     for effect in deeds.effects:
-        session.run("keep_effect", **_row(effect))
+        session.keep([line_row(write, effect)])
     if deeds.approvals:
         ask(session, deeds.approvals)
     if deeds.notices:
         put_notices(session, deeds.notices)
     if deeds.withdraws:
-        withdraw_all(session, job_id, now)
+        withdraw_all(session, write.job_id, now)
 
 
 def effects(session: Session, job_id: str) -> list[Effect]:
@@ -56,11 +59,20 @@ def settle(
         raise IllegalTransition(f"job {job_id} has no effect {no}")
     settled = settled_by_person(found, choice, person, session.now(), result)
     if settled.state is not EffectState.INTENT:
-        session.run("keep_effect", **_row(settled))
+        session.run(
+            "settle_effect",
+            tenant=settled.tenant,
+            key=settled.key,
+            state=settled.state.value,
+            result=row.text(settled.result),
+            proof=settled.proof,
+            ended_at=settled.ended_at,
+        )
     return settled
 
 
-def _row(effect: Effect) -> dict[str, Any]:
+def line_row(write: Write, effect: Effect) -> dict[str, Any]:
+    """Give a line of the ledger by the names of its columns, with owner and epoch."""
     return {
         "id": effect.job_id,
         "tenant": effect.tenant,
@@ -82,6 +94,8 @@ def _row(effect: Effect) -> dict[str, Any]:
         "proof": effect.proof,
         "called_at": effect.called_at,
         "ended_at": effect.ended_at,
+        "owner": write.owner,
+        "epoch": write.epoch,
     }
 
 

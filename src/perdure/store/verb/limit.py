@@ -5,7 +5,7 @@ from collections import Counter
 from perdure.jobs.model import QueueLimit
 from perdure.store.session import Session
 
-_UNLIMITED = QueueLimit()
+UNLIMITED = QueueLimit()
 
 
 class Room:
@@ -37,7 +37,7 @@ class Room:
 
 def room_of(session: Session, queue: str, limit: QueueLimit, free: int, now: float) -> Room:
     """Tell what the limits of a queue leave for one claim."""
-    if limit == _UNLIMITED:
+    if limit == UNLIMITED:
         return Room(free, None, Counter())
     session.lock(f"queue {queue}")
     running = Counter[str]()

@@ -20,7 +20,7 @@ def submit(session: Session, jobs: Sequence[NewJob], actor: str) -> list[Submitt
         tags = _tags(session, new)
         leases = [_lease_row(job, tag, now) for job, tag in zip(new, tags, strict=True)]
         session.many("insert_lease", leases)
-        events = [row.event_row(job.id, _submitted(job, actor), now) for job in new]
+        events = [row.event_row(job.id, submitted(job, actor), now) for job in new]
         session.many("insert_event", events)
     return done
 
@@ -65,7 +65,8 @@ def _lease_row(job: NewJob, tag: int, now: float) -> dict[str, Any]:
     }
 
 
-def _submitted(job: NewJob, actor: str) -> Event:
+def submitted(job: NewJob, actor: str) -> Event:
+    """Say that a job was submitted."""
     data = {"forked_from": job.forked_from} if job.forked_from else {}
     return Event(type="submitted", data=data, actor=actor or job.user)
 

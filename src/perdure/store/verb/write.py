@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import structs
 
 from perdure.base.errors import LeaseLost
+from perdure.jobs.deeds import Deeds
 from perdure.jobs.model import Entry, Event, JobChange, Write
 from perdure.jobs.state import ENDED, JobState, StepState
 from perdure.store import row
@@ -20,9 +21,17 @@ _PARKED: Final = (JobState.PAUSED, JobState.ATTENTION)
 
 
 def is_plain(write: Write) -> bool:
-    """Tell whether it writes journal entries alone: most do, and many go in one statement."""
-    more = write.job or write.events or write.taken or write.children or write.deeds
-    return bool(write.entries) and not more
+    """Tell whether it writes journal and ledger alone: most do, and many go in one statement."""
+    if write.job or write.events or write.taken or write.children:
+        return False
+    return bool(write.entries) if write.deeds is None else _is_ledger(write.deeds)
+
+
+def _is_ledger(deeds: Deeds) -> bool:
+    if deeds.approvals or deeds.notices or deeds.withdraws:
+        return False
+    # Some databases cannot write a row twice in one statement.
+    return len({effect.key for effect in deeds.effects}) == len(deeds.effects) > 0
 
 
 def is_last(write: Write) -> bool:
@@ -88,8 +97,7 @@ def _write_rest(session: Session, work: Work, now: float) -> None:
         session.run("take_messages", id=write.job_id, nos=session.array(write.taken), now=now)
     if write.children:
         submit(session, write.children, write.owner)
-    if write.deeds is not None:
-        keep_deeds(session, write.job_id, write.deeds, now)
+    keep_deeds(session, write, now)
     if write.job is not None:
         session.suspects.discard((write.job_id, write.epoch))
         if write.job.state not in ENDED:

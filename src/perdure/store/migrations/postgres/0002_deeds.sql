@@ -26,8 +26,8 @@ CREATE TABLE effect (
   PRIMARY KEY (job_id, no)
 ) WITH (fillfactor = 90);
 
+-- Of the place, too: the key of an effect is made of it.
 CREATE UNIQUE INDEX effect_key ON effect (tenant, key);
-CREATE UNIQUE INDEX effect_place ON effect (job_id, step, part, ordinal, generation);
 CREATE INDEX effect_open ON effect (tenant, called_at) WHERE state IN ('INTENT', 'IN_DOUBT');
 
 -- Triggers fire in the order of their names.

@@ -1,0 +1,113 @@
+"""Where the wishes of a step in another OS process are done: written here, fenced, and durable."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from perdure.base.duration import Duration
+from perdure.base.errors import DefinitionError
+from perdure.engine.effect_call import Begun, EffectOptions, Fault
+from perdure.engine.far_context import AskThere, Given, Leave, Raised, StepAt, Wish
+from perdure.engine.far_step import find_at
+from perdure.engine.leaving import Leaving
+from perdure.engine.spending import Spending
+from perdure.jobs.budget import Amount
+from perdure.jobs.definition import Step
+from perdure.jobs.effect import Answer, Effect, PackedResult
+from perdure.process.request import Request
+
+if TYPE_CHECKING:
+    from perdure.engine.step import StepOperation
+    from perdure.engine.step_context import StepContext
+
+
+class _ToBeAsked(Exception):
+    """Only the receiver knows, and only the step can ask it."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+class Desk:
+    """Serves one attempt of a step; each verb is a method."""
+
+    def __init__(self, operation: "StepOperation[Any]", context: "StepContext") -> None:
+        self._operation = operation
+        self._context = context
+        self._spendings: dict[int, Spending] = {}
+        self.leaving: Leaving | None = None  # why the step was sent away
+
+    async def answer(self, request: Request[Any]) -> None:
+        """Do what the step asks for, and tell it what came of it."""
+        verb, *args = request.body
+        try:
+            reply: object = Given(await getattr(self, verb)(*args))
+        except Leaving as leaving:
+            self.leaving = self.leaving or leaving
+            reply = Leave()
+        except Exception as error:  # noqa: BLE001 - it is raised there
+            reply = Raised(error)
+        request.reply(reply)
+
+    async def save_checkpoint(self, data: bytes, closes: bool) -> bool:  # noqa: FBT001 - by place
+        """Write a checkpoint; `closes`: the code goes on behind it, so effects are behind it."""
+        if closes:
+            self._context.effects.pass_checkpoint()
+        return await self._operation.save_checkpoint(data)
+
+    async def begin(self, wish: Wish) -> Begun | AskThere:
+        """Write an intent, or find that none is needed, or that the receiver must be asked."""
+        effects, options = self._context.effects, cast("EffectOptions", dict(wish.options))
+        effects.come_by(wish.asked)
+        if wish.can_query:
+            options["query"] = partial(_answered, wish.answer)
+        if "undo" in wish.options:
+            place, given = wish.options["undo"]
+            options["undo"] = (_step_at(place), given)
+        try:
+            return await effects.begin(wish.asked, options)
+        except _ToBeAsked as ask:
+            return AskThere(ask.key)
+
+    async def done(self, begun: Begun, packed: PackedResult) -> Effect:
+        """Write a result."""
+        line = self._context.effects.keep_result(begun, packed)
+        await self._operation.run.flush()
+        return line
+
+    async def failed(self, begun: Begun, fault: Fault) -> None:
+        """Write what an error says."""
+        self._context.effects.keep_fault(begun, fault)
+
+    async def record(self, *args: Any) -> None:
+        """Keep a line of what has happened."""
+        await self._context.effects.record(*args)
+
+    async def was_recorded(self, kind: str, key: str) -> bool:
+        """Tell whether something was recorded as done."""
+        return await self._context.effects.was_recorded(kind, key)
+
+    async def approve(self, title: str, details: Any, timeout: Duration, risk: str) -> bool:
+        """Ask a person."""
+        return await self._context.request_user_approval(title, details, timeout=timeout, risk=risk)
+
+    async def spend(self, number: int, amount: Amount) -> None:
+        """Set an amount aside."""
+        self._spendings[number] = await Spending(self._operation, number, amount)
+
+    async def settle(self, number: int, usd: Any, tokens: Any, calls: Any) -> None:
+        """Note what was really spent."""
+        await self._spendings[number].settle(usd=usd, tokens=tokens, calls=calls)
+
+
+def _answered(answer: Answer | None, key: str) -> Answer:
+    if answer is None:
+        raise _ToBeAsked(key)
+    return answer
+
+
+def _step_at(place: StepAt) -> Step[..., Any]:
+    found = find_at(place.module, place.name)
+    if not isinstance(found, Step):
+        raise DefinitionError(f"there is no step {place.name} in module {place.module}")
+    return cast("Step[..., Any]", found)

@@ -1,0 +1,144 @@
+"""Alerts: people are told, once, of a job that does not get on."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from perdure.app import App
+from perdure.base.errors import JobFailed
+from perdure.engine.context import JobContext
+from perdure.engine.rules import Rules
+from perdure.engine.step_context import StepContext
+from perdure.jobs.model import QueueLimit
+from perdure.jobs.outbox import Notice, NoticeKind
+from perdure.jobs.state import JobState
+from tests.engine.rig import QUICK, durable, until
+from tests.engine.test_approval import Loud
+
+
+async def alerts(app: App, job_id: str) -> list[Notice]:
+    """Read which alerts about a job were written, whether or not they are delivered yet."""
+    notices = await (await app.store()).notices(job_id)
+    return [each for each in notices if each.kind.startswith("alert.")]
+
+
+@durable
+async def test_a_step_without_progress_is_told_of_once_however_often_it_is_taken_over(
+    app: App,
+) -> None:
+    slack = Loud("slack")
+    app.rules = Rules(channels=(slack,))
+    runs: list[int] = []
+
+    @app.step
+    async def hang(ctx: StepContext) -> int:
+        runs.append(len(runs) + 1)
+        if len(runs) < 3:
+            await asyncio.Event().wait()
+        return len(runs)
+
+    @app.job
+    async def job(ctx: JobContext) -> int:
+        return await ctx.run(hang)
+
+    brief = replace(QUICK, lease="1s", beat="100ms", margin="200ms", stuck_after="1s")
+    async with app.running(brief):
+        handle = await app.submit(job)
+        assert await handle.result("20s") == 3
+        await slack.has_told(1)
+    ((kind, text),) = slack.told
+    assert kind is NoticeKind.STUCK
+    assert "hang#1 has shown no progress" in text
+    assert len(await alerts(app, handle.id)) == 1
+    kinds = [event.type for event in await handle.events()]
+    assert kinds.count("lease.expired") >= 2
+    assert kinds.count("job.stuck") >= 1  # on a busy machine a look may come after the lease
+
+
+@durable
+async def test_a_job_that_its_workers_die_of_is_told_of(app: App) -> None:
+    slack = Loud("slack")
+    app.rules = Rules(channels=(slack,))
+
+    @app.job(max_claims=2)
+    async def job(ctx: JobContext) -> int:
+        return 1
+
+    handle, store = await app.submit(job), await app.store()
+    for owner in ("w1", "w2"):
+        assert await store.claim(owner, {"default": QueueLimit()}, 1, 60)
+        assert await store.reap(0, [owner]) == [handle.id]
+    async with app.running():
+        await until(app, handle.id, JobState.ATTENTION)
+        await slack.has_told(1)
+        await handle.resume("the disk is larger now", by="kim")
+        assert await handle.result("5s") == 1
+    ((kind, text),) = slack.told
+    assert kind is NoticeKind.STUCK
+    assert "2 workers in a row" in text
+
+
+@durable
+async def test_a_job_that_is_parked_again_after_a_person_resumed_it_is_told_of_again(
+    app: App,
+) -> None:
+    slack = Loud("slack")
+    app.rules = Rules(channels=(slack,))
+
+    @app.job
+    async def job(ctx: JobContext) -> None: ...
+
+    handle = await app.submit(job)
+    stranger = App(app.url, worker=QUICK, rules=app.rules)
+    async with stranger.running():
+        for time in (1, 2):
+            await until(app, handle.id, JobState.ATTENTION)
+            await slack.has_told(time)
+            await handle.resume("again", by="kim")
+        await until(app, handle.id, JobState.ATTENTION)
+    await stranger.close()
+    assert {kind for kind, _ in slack.told} == {NoticeKind.STUCK}
+    assert len(await alerts(app, handle.id)) == 3
+
+
+@durable
+async def test_who_was_told_why_a_job_is_parked_is_not_told_twice(app: App) -> None:
+    app.rules = Rules(channels=(Loud("slack"),))
+
+    async def unsure(key: str) -> None:
+        raise TimeoutError
+
+    @app.step
+    async def pay(ctx: StepContext) -> None:
+        await ctx.effect("payment", unsure, target="card")
+
+    @app.job
+    async def doubts(ctx: JobContext) -> None:
+        await ctx.run(pay)
+
+    @app.job
+    async def waits(ctx: JobContext) -> None:
+        await ctx.approve("Ship it?", expires="10ms")
+
+    async with app.running():
+        doubt, late = await app.submit(doubts), await app.submit(waits)
+        for handle in (doubt, late):
+            await until(app, handle.id, JobState.ATTENTION)
+    assert [each.kind for each in await alerts(app, doubt.id)] == [NoticeKind.IN_DOUBT]
+    assert NoticeKind.STUCK not in [each.kind for each in await alerts(app, late.id)]
+
+
+@durable
+async def test_a_job_that_simply_fails_alerts_nobody(app: App) -> None:
+    app.rules = Rules(channels=(Loud("slack"),))
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        raise ValueError
+
+    async with app.running():
+        handle = await app.submit(job)
+        with pytest.raises(JobFailed):
+            await handle.result("5s")
+    assert await alerts(app, handle.id) == []

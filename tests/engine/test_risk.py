@@ -1,0 +1,101 @@
+"""How dangerous a step is: the least risk, said in its code, and what its undo is judged by."""
+
+import pytest
+
+from perdure.app import App
+from perdure.base.errors import Permanent, PlanError
+from perdure.engine.context import JobContext
+from perdure.engine.step_context import StepContext
+from perdure.jobs.plan import Call, Plan
+from perdure.jobs.risk import RiskLevel
+from perdure.jobs.state import JobState
+from tests.engine.rig import durable
+from tests.engine.test_approval import ANN, asked
+
+
+@durable
+async def test_a_step_whose_code_calls_it_dangerous_waits_for_a_yes(app: App) -> None:
+    @app.step(risk="high")
+    async def wipe(ctx: StepContext, disk: str) -> str:
+        return f"{disk} is empty"
+
+    @app.job
+    async def job(ctx: JobContext) -> str:
+        return await ctx.run(wipe, "sda")
+
+    async with app.running():
+        handle = await app.submit(job)
+        approval = await asked(app)
+        assert (approval.risk, approval.reasons) == (RiskLevel.HIGH, ("its code says so",))
+        await app.decide(approval.id, "approve", by=ANN)
+        assert await handle.result("5s") == "sda is empty"
+
+
+@durable
+async def test_a_floor_does_not_lower_what_the_rules_find(app: App) -> None:
+    @app.step(risk="medium", tags={"data_destructive"})
+    async def wipe(ctx: StepContext) -> None: ...
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await ctx.run(wipe)
+
+    async with app.running():
+        await app.submit(job)
+        assert (await asked(app)).risk is RiskLevel.CRITICAL
+
+
+@durable
+async def test_a_medium_floor_is_written_into_the_log(app: App) -> None:
+    @app.step(risk=RiskLevel.MEDIUM)
+    async def tidy(ctx: StepContext) -> None: ...
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await ctx.run(tidy)
+
+    async with app.running():
+        handle = await app.submit(job)
+        await handle.result("5s")
+    (event,) = [each for each in await handle.events() if each.type == "step.gated"]
+    assert (event.data["risk"], event.data["reasons"]) == ("MEDIUM", ["its code says so"])
+
+
+@durable
+async def test_a_plan_has_no_say_in_it(app: App) -> None:
+    @app.step(risk="high")
+    async def wipe(ctx: StepContext, disk: str) -> str:
+        return disk
+
+    plan = Plan("p", [Call("wipe", disk="sda")])
+    milder = plan.to_json().replace(b'"step"', b'"risk":"low","step"')
+    with pytest.raises(PlanError, match="risk"):
+        Plan.from_json(milder)
+    async with app.running():
+        handle = await app.submit(plan)
+        assert (await asked(app)).risk is RiskLevel.HIGH
+        await app.decide((await asked(app)).id, "approve", by=ANN)
+        assert await handle.result("5s") == "sda"
+
+
+@durable
+async def test_an_undo_is_judged_by_the_arguments_of_its_step(app: App) -> None:
+    told: list[str] = []
+
+    @app.step(tags={"external_email"})
+    async def write(ctx: StepContext, to: list[str]) -> None:
+        told.append(f"hello {to}")
+
+    @write.compensate
+    async def apologise(ctx: StepContext, to: list[str], output: None) -> None:
+        told.append(f"sorry {to}")
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await ctx.run(write, ["kim"])  # to one, which needs no yes
+        raise Permanent("never mind")
+
+    async with app.running():
+        handle = await app.submit(job)
+        assert await handle.wait("5s") is JobState.COMPENSATED
+    assert told == ["hello ['kim']", "sorry ['kim']"]
