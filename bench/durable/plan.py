@@ -9,7 +9,7 @@ from bench.durable.contenders import FLOOR, OURS, keeps_in
 from bench.durable.size import Size
 
 DEFAULT = Size()
-EFFECTS = Size(jobs=4, steps=100)
+EFFECTS = Size(jobs=9, steps=100)
 
 
 @dataclass(frozen=True)

@@ -435,3 +435,27 @@ async def test_parallel_effects_have_their_own_places(app: App) -> None:
     assert {line.target: line.key for line in await handle.effects()} == {
         str(4 - n): key for n, key in enumerate(keys)
     }
+
+
+@pytest.mark.parametrize("then", ["returns", "raises"])
+def test_not_even_code_that_catches_everything_swallows_a_doubt(url: str, then: str) -> None:
+    @durable
+    async def case(app: App) -> None:
+        async def charge(key: str) -> str:
+            raise TimeoutError("no answer")
+
+        @app.step(retry=Retry(attempts=1))
+        async def pay(ctx: StepContext) -> str:
+            try:
+                return str(await ctx.effect("payment", charge, target="card"))
+            except BaseException:  # noqa: BLE001 - it would
+                if then == "raises":
+                    raise ValueError("something else") from None
+                return "swallowed"
+
+        handle = await app.submit(job_of(app, pay))
+        async with app.running():
+            await until(app, handle.id, JobState.ATTENTION)
+        assert b"nobody knows" in ((await handle.job()).error or b"")
+
+    case(url)

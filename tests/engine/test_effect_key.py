@@ -71,11 +71,12 @@ async def test_two_jobs_that_use_a_business_key_at_once_do_it_once(app: App) -> 
 
 @durable
 async def test_who_comes_second_waits_while_the_first_is_at_it(app: App) -> None:
-    begun, calls = asyncio.Event(), list[str]()
+    begun, both, calls = asyncio.Event(), asyncio.Event(), list[str]()
 
     async def act(key: str) -> str:
         calls.append(key)
         begun.set()
+        await both.wait()
         await until(app, second.id, JobState.WAITING)
         return "done"
 
@@ -88,6 +89,7 @@ async def test_who_comes_second_waits_while_the_first_is_at_it(app: App) -> None
         first = await app.submit(job)
         await begun.wait()
         second = await app.submit(job)
+        both.set()
         assert [await handle.result("10s") for handle in (first, second)] == ["done", "done"]
     assert len(calls) == 1
     (step,) = await second.journal()

@@ -1,7 +1,7 @@
 """Run the bodies of `@simulated` tests on a worker of a host: in a thread, or in an OS process.
 
-`PERDURE_TEST_HOST=threads scripts/test tests/process tests/otp` runs the behaviour suites of the
-kernel and of the OTP layer in a thread, `PERDURE_TEST_HOST=os` in a child OS process.
+`scripts/test --host threads` runs the behaviour suites of the kernel and of the OTP layer in a
+thread, `--host os` in a child OS process; everyday runs do that with some of their files.
 What cannot hold there is skipped, each with its reason.
 """
 
@@ -38,7 +38,6 @@ from tests.hosts.virtual_child import (
 KIND = os.environ.get("PERDURE_TEST_HOST", "inline")
 
 _PLAN = Plan("worker", 65_536, None, None)
-_PATIENCE = 50.0
 
 
 # What cannot hold on a worker, by a part of the test's id, with the reason.
@@ -145,7 +144,8 @@ def _simulate_in_child(main: Callable[..., Any], *args: Any, **options: Any) -> 
     if isinstance(main, functools.partial):
         function, args, keywords = main.func, (*main.args, *args), main.keywords
     name, module = function.__qualname__, function.__module__
-    if "<locals>" in name or not _can_cross((args, keywords)):
+    by_name = inspect.isfunction(function) and "<locals>" not in name
+    if not by_name or not _can_cross((args, keywords)):
         raise Whole
     return _program().run(be_a_body, module, name, args, keywords, Show(**options))
 

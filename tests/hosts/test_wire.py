@@ -180,6 +180,17 @@ async def test_two_who_flood_each_other_do_not_stop(host: str) -> None:
 
 
 @on_os_host
+async def test_what_is_large_crosses_whole(host: str) -> None:
+    pid = process.spawn(work.echo, host=host)
+    payload = os.urandom(1 << 20) * 20
+    process.send(pid, "large", payload)
+    process.send(pid, "small", 1)
+    assert (await process.inbox().receive()).payload[0] == payload
+    assert (await process.inbox().receive()).payload[0] == 1
+    process.kill(pid)
+
+
+@on_os_host
 async def test_a_worker_whose_own_child_holds_its_wire_is_still_seen_to_die(host: str) -> None:
     del host
     async with ProcessHost("fork", kind="os", workers=1):

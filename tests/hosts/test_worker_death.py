@@ -12,7 +12,17 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import HostBusy, HostDown, Killed, ProcessHost, SpawnError, Supervisor, child, process
+from perdure import (
+    CallExit,
+    HostBusy,
+    HostDown,
+    Killed,
+    ProcessHost,
+    SpawnError,
+    Supervisor,
+    child,
+    process,
+)
 from perdure.process import Exit, LinkDown
 from perdure.process.hosts.os_worker import cause_of, memory_kills
 from tests.hosts import work
@@ -134,6 +144,23 @@ async def test_a_worker_that_does_not_read_is_not_sent_more_than_its_queue_takes
         with pytest.raises(HostBusy, match="queue_size"):
             _send_many(pid)
         process.kill(pid)  # control is never refused
+
+
+@program
+async def test_a_worker_that_calls_one_whose_queue_is_full_is_told_at_once() -> None:
+    async with (
+        ProcessHost("cpu", kind="os", workers=1, queue_size=100, kill_after="50ms"),
+        ProcessHost("other", kind="os", workers=1),
+    ):
+        pid = process.spawn(work.block_after, process.self_pid(), host="cpu")
+        await process.inbox().receive()
+        with pytest.raises(HostBusy):
+            _send_many(pid)
+        process.spawn_monitored(work.call_server, pid, 1, host="other")
+        error = (await event_of(Exit)).result.error
+        assert isinstance(error, CallExit)
+        assert isinstance(error.reason, HostBusy)
+        process.kill(pid)
 
 
 def _send_many(pid: process.Pid) -> None:

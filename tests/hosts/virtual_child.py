@@ -28,10 +28,10 @@ from perdure.process.runtime import Runtime
 from perdure.process.signal import stop_politely
 from perdure.process.spawner import joined
 from perdure.testing import simulation
-from perdure.testing.clock import VirtualLoop
+from perdure.testing.clock import Deadlock, VirtualLoop
 from perdure.testing.simulation import Leak
 
-_PATIENCE = 15.0
+_PATIENCE = 280.0  # less than the longest test may take; others end by their own limit
 
 
 class _Worker(OsWorker):
@@ -90,7 +90,28 @@ class _Launch(OsLaunch):
 
 def main(fd: int) -> None:
     """Be the child: an ordinary worker, but for its loop and its clock."""
-    child.main(fd, VirtualLoop, _runtime_on)
+    child.main(fd, _patient_loop, _runtime_on)
+
+
+def _patient_loop() -> VirtualLoop:
+    """Make a loop that waits for the next test without a limit."""
+    loop = VirtualLoop()
+    selector: Any = getattr(loop, "_selector")  # noqa: B009
+    jump: Callable[..., Any] = selector.select
+
+    def select(timeout: float | None = None) -> Any:
+        while True:
+            try:
+                return jump(timeout)
+            except Deadlock:
+                if _on_stage:
+                    raise
+
+    selector.select = select
+    return loop
+
+
+_on_stage: list[Process] = []  # the roots of what is performed now
 
 
 def _runtime_on(loop: asyncio.AbstractEventLoop) -> Runtime:
@@ -171,10 +192,12 @@ async def _perform(body: Callable[..., Any], show: Show) -> Any:
     with _unseen(me):
         _set_stage(runtime, loop, show)
         root = runtime.root = give_birth(runtime, None, body, (), PLAIN)
+        _on_stage.append(root)
         try:
             await joined(root)
             await _end_what_is_left(runtime, known)
         finally:
+            _on_stage.clear()
             runtime.root = None
             _set_stage(runtime, loop, Show(settings=before))
     assert root.outcome is not None

@@ -193,7 +193,15 @@ async def answer_to(operation: "StepOperation[Any]", question: Question) -> Appr
         AskFirst: There is none yet.
         NobodyAnswered: Its time is over.
     """
-    run = operation.run
+    try:
+        return await _answer(operation.run, question)
+    except Leaving as leaving:
+        if operation.context is not None:
+            operation.context.leave(leaving)
+        raise
+
+
+async def _answer(run: "Run", question: Question) -> Approval:
     found = await last_asked(run, question.step)
     if found is not None and is_about(found, question, run):
         if found.state is ApprovalState.PENDING:

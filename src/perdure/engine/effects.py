@@ -14,7 +14,7 @@ import msgspec
 
 from perdure.base.codec import digest, encode
 from perdure.base.duration import job_seconds
-from perdure.base.errors import DefinitionError
+from perdure.base.errors import DefinitionError, IllegalTransition
 from perdure.engine import tell
 from perdure.engine.crashpoint import crashpoint
 from perdure.engine.effect_call import (
@@ -27,8 +27,9 @@ from perdure.engine.effect_call import (
     ask_receiver,
     fault_of,
 )
+from perdure.engine.leaving import Leaving
 from perdure.engine.ledger import Ledger
-from perdure.engine.parking import Held
+from perdure.engine.parking import Held, Later
 from perdure.engine.verdict import Unwound
 from perdure.jobs.deeds import Deeds
 from perdure.jobs.definition import Step
@@ -46,8 +47,8 @@ from perdure.jobs.effect import (
     UndoCall,
     UseResult,
     after_query,
-    business_key,
     pack_result,
+    recorded_key,
     resolve,
     unpack_result,
 )
@@ -143,7 +144,7 @@ class Effects:
                 return await self._intend(asked, options, generation)
             case AskPerson(why):
                 self._doubt(found)
-                raise Held(found, why)
+                raise self._left(Held(found, why))
             case _:
                 self._must_be_ours()
                 return Begun(found, repeated=True)
@@ -193,7 +194,7 @@ class Effects:
             line = line.to(fault.state, self._run.now(), error=fault.error, proof="answer")
             self._write(line)
         if fault.asks:
-            raise Held(line, f"the call failed with {fault.text}")
+            raise self._left(Held(line, f"the call failed with {fault.text}"))
 
     # By hand
 
@@ -208,7 +209,7 @@ class Effects:
             tenant=run.job.tenant,
             no=0,
             place=Place(self._operation.entry.id, 1, f"recorded {digest(kind, key)[:16]}"),
-            key=_recorded_key(run.job.tenant, kind, key),
+            key=recorded_key(run.job.tenant, kind, key),
             kind=kind,
             target=target or key,
             state=EffectState.DONE,
@@ -218,12 +219,17 @@ class Effects:
             called_at=now,
             ended_at=now,
         )
-        await run.write(*self._operation.unwritten(), deeds=Deeds(effects=(line,)))
-        self._ledger.know(line)
+        try:
+            await run.write(*self._operation.unwritten(), deeds=Deeds(effects=(line,)))
+        except IllegalTransition:
+            if not await self.was_recorded(kind, key):  # else another job was faster
+                raise
+        else:
+            self._ledger.know(line)
 
     async def was_recorded(self, kind: str, key: str) -> bool:
         """Tell whether something was recorded as done."""
-        found = await self._ledger.by_key(_recorded_key(self._run.job.tenant, kind, key))
+        found = await self._ledger.by_key(recorded_key(self._run.job.tenant, kind, key))
         return found is not None and found.state is EffectState.DONE
 
     # Looking back
@@ -243,13 +249,13 @@ class Effects:
         stray = await self._ledger.open_behind(asked.place.step, others)
         if stray is not None:
             self._doubt(stray)
-            raise Held(stray, f"the code now asks for a {asked.kind} to {asked.target} instead")
+            why = f"the code now asks for a {asked.kind} to {asked.target} instead"
+            raise self._left(Held(stray, why))
 
     async def _resolved(self, found: Effect, options: EffectOptions) -> Resolution:
         query = options.get("query")
         if found.job_id != self._run.job.id and found.state is not EffectState.FAILED:
-            done = found.state is EffectState.DONE
-            return UseResult() if done else AskPerson(f"job {found.job_id} must settle it first")
+            return self._of_another(found)
         decided = resolve(found, self._run.now(), can_query=query is not None)
         if not isinstance(decided, AskReceiver) or query is None:
             return decided
@@ -257,6 +263,20 @@ class Effects:
         if isinstance(answer, Happened):
             self._settle(found, answer.result)
         return after_query(found, answer, self._run.now())
+
+    def _of_another(self, found: Effect) -> Resolution:
+        """Decide about what another job did, or is about to do.
+
+        Raises:
+            Later: It is at it.
+        """
+        match found.state:
+            case EffectState.DONE:
+                return UseResult()
+            case EffectState.INTENT:
+                raise self._left(Later(found))
+            case _:
+                return AskPerson(f"job {found.job_id} must settle it first")
 
     def _settle(self, found: Effect, result: Any) -> None:
         packed = pack_result(result, RESULT, self._run.node.limits)
@@ -273,6 +293,10 @@ class Effects:
     def _doubt(self, found: Effect) -> None:
         if found.state is EffectState.INTENT and found.job_id == self._run.job.id:
             self._write(found.to(EffectState.IN_DOUBT, self._run.now()))
+
+    def _left(self, leaving: Leaving) -> Leaving:
+        context = self._operation.context
+        return leaving if context is None else context.leave(leaving)
 
     # Writing
 
@@ -298,7 +322,13 @@ class Effects:
         )
         # The step goes along: a ledger with a line of a step that is not in the journal
         # would not be looked at when the step is begun anew.
-        await run.write(*operation.unwritten(), deeds=Deeds(effects=(line,)))
+        try:
+            await run.write(*operation.unwritten(), deeds=Deeds(effects=(line,)))
+        except IllegalTransition:
+            other = await self._ledger.by_key(line.key)
+            if other is None or other.job_id == run.job.id:
+                raise
+            raise self._left(Later(other)) from None  # it was faster
         self._ledger.know(line)
         tell.effect_written(run, line)
         crashpoint("after_intent")
@@ -341,7 +371,3 @@ class Effects:
             raise DefinitionError(f"`undo` is a step that takes the result, not {step!r}")
         name = self._run.node.registry.name(cast("Any", step))
         return UndoCall(name, encode(dict(given), what="the arguments of an undo"))
-
-
-def _recorded_key(tenant: str, kind: str, key: str) -> str:
-    return business_key(tenant, f"recorded {kind}", key)

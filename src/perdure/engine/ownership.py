@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
-from perdure.base.errors import LeaseLost, StoreError
+from perdure.base.errors import IllegalTransition, LeaseLost, StoreError
 from perdure.base.retry import pause
 from perdure.engine.verdict import Unwound
 from perdure.jobs.deeds import Deeds
@@ -70,6 +70,7 @@ class Ownership:
         Raises:
             Unwound: The job is not ours any more.
         """
+        buffer, lines = dict(self.buffer), dict(self.lines)
         write = Write(
             job_id=self.job.id,
             owner=self.node.owner,
@@ -82,7 +83,11 @@ class Ownership:
             deeds=self._with_lines(deeds) if self.lines else deeds,
             news_seen=self.news,
         )
-        await self.ask(lambda store: store.write(write, alone=self.is_alone()))
+        try:
+            await self.ask(lambda store: store.write(write, alone=self.is_alone()))
+        except IllegalTransition:  # of this write; what went along with it is for the next one
+            self.buffer, self.lines = buffer | self.buffer, lines | self.lines
+            raise
         self.progress_at = self.node.loop.time()
 
     def write_soon(self, entry: Entry, done: Done) -> None:

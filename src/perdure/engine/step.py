@@ -108,6 +108,8 @@ class StepOperation(Endable[R]):
             self.disarm()  # it was in time, however long the rest takes
             if self._expired:
                 return
+            if context.left is not None:  # the code has caught it
+                raise context.left  # noqa: TRY301 - as if it had not
             if type(value) is Partial:
                 await self._go_on_later(cast("Partial[Any]", value))
                 return
@@ -126,6 +128,9 @@ class StepOperation(Endable[R]):
         self.disarm()
         if isinstance(error, Unwound | KeyboardInterrupt):
             raise error
+        if self.context is not None and self.context.left is not None:
+            await self.context.left.settle(self)
+            return
         if current("a step").outcome is None and not self._interrupted:
             await self._failed(as_failure(error))
 

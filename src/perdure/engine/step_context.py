@@ -12,7 +12,7 @@ from perdure.base.errors import Permanent
 from perdure.engine.asking import Question, answer_to
 from perdure.engine.effect_call import Call, EffectOptions
 from perdure.engine.effects import Effects
-from perdure.engine.leaving import AtSafePoint
+from perdure.engine.leaving import AtSafePoint, Leaving
 from perdure.engine.spending import Spending
 from perdure.engine.verdict import Unwound
 from perdure.jobs.approval import ApprovalState
@@ -37,6 +37,7 @@ class StepContext:
         self.stopping = False  # the worker stops: leave at the next checkpoint
         self.over = False  # the attempt has ended, though its thread may not know
         self.item_judged: tuple[Verdict, bytes] | None = None  # by the OS process that it ran in
+        self.left: Leaving | None = None  # why the function must be left, whatever it does
         self._cancelled: asyncio.Event | None = None
         self._effects: Effects | None = None
         self._spendings = 0
@@ -82,6 +83,11 @@ class StepContext:
         if self._cancelled is None:
             self._cancelled = asyncio.Event()
         return self._cancelled
+
+    def leave(self, leaving: Leaving) -> Leaving:
+        """Take note that the function must be left, for who raises that; for the engine."""
+        self.left = self.left or leaving
+        return leaving
 
     # Money
 

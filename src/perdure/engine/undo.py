@@ -83,6 +83,14 @@ async def look_back(run: Run, verdict: Verdict) -> tuple[Verdict, Deeds | None]:
     await run.flush()
     job_id = run.job.id
     ledger = await run.ask(lambda store: store.effects(job_id))
+    deeds = _doubts(run, ledger)
+    if isinstance(verdict, Cancelled) and on_cancel(run) != "compensate":
+        return verdict, deeds
+    return await _way_back(run, verdict), deeds
+
+
+def _doubts(run: Run, ledger: Sequence[Effect]) -> Deeds:
+    """Say that nobody knows what became of calls that are open: nobody will find out now."""
     lines = tuple(
         line.to(EffectState.IN_DOUBT, run.now())
         for line in ledger
@@ -93,10 +101,7 @@ async def look_back(run: Run, verdict: Verdict) -> tuple[Verdict, Deeds | None]:
         for line in lines
         for notice in alerts(run, NoticeKind.IN_DOUBT, line.key, f"{line.kind} to {line.target}")
     )
-    deeds = Deeds(effects=lines, notices=notices, withdraws=True)
-    if isinstance(verdict, Cancelled) and on_cancel(run) != "compensate":
-        return verdict, deeds
-    return await _way_back(run, verdict), deeds
+    return Deeds(effects=lines, notices=notices, withdraws=True)
 
 
 async def _way_back(run: Run, verdict: Failed | Cancelled) -> Verdict:
@@ -163,6 +168,7 @@ async def undo(run: Run) -> Verdict:
     journal = await run.ask(lambda store: store.journal(job_id))
     listed = [entry for entry in journal if entry.kind is EntryKind.UNDO]
     if not listed:  # a person asked for it, or its parent
+        await run.write(deeds=_doubts(run, ledger))
         return await _begun_by_hand(run)
     # Nothing of the code is replayed, and no deadline ends an undo.
     run.journal.unvisited.clear()

@@ -81,7 +81,7 @@ def undo_list(
     for entry in steps:
         own = [effect.no for effect in effects if effect.place.step == entry.id]
         last = max([last, *own])
-        if entry.state is not StepState.SKIPPED and _needs_compensation(entry, find):
+        if not _is_of_another(entry) and _needs_compensation(entry, find):
             undo = Undo(f"undo:{entry.id}", entry.id, entry.seq, child=children.get(entry.id))
             # A step is over after its last effect; one without any, after those before it.
             found.append(((max(own, default=last), 1, entry.seq), undo))
@@ -108,6 +108,14 @@ def _begun(
         )
     ]
     return sorted(begun, key=lambda entry: entry.seq)
+
+
+def _is_of_another(entry: Entry) -> bool:
+    """Tell whether a person, or the job of which this one is a fork, has done it."""
+    without_attempt = entry.kind is EntryKind.STEP and not entry.attempt
+    return entry.state is StepState.SKIPPED or (
+        without_attempt and entry.state is StepState.SUCCEEDED
+    )
 
 
 def _needs_compensation(entry: Entry, find: FindStep) -> bool:

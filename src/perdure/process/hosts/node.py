@@ -15,7 +15,14 @@ from threading import get_ident
 from typing import Any
 
 from perdure.base import telemetry
-from perdure.base.errors import Killed, MailboxFull, NoProcess, SpawnError
+from perdure.base.errors import (
+    HostBusy,
+    Killed,
+    MailboxFull,
+    NoProcess,
+    NotPortable,
+    SpawnError,
+)
 from perdure.base.pid import Pid
 from perdure.process import death, signal
 from perdure.process.birth import SPAWN_EVENT, make_coroutine
@@ -192,7 +199,7 @@ class Node:
             return
         try:
             delivered = target.deliver(told.message)
-        except MailboxFull:
+        except (MailboxFull, HostBusy):
             delivered = False
         if not delivered:
             telemetry.execute(
@@ -211,7 +218,11 @@ class Node:
             told.dest, told.body, told.sender, NOBODY, calls, wire=wire, number=number
         )
         calls[request] = None
-        target.ask(request)
+        try:
+            target.ask(request)
+        except (HostBusy, NotPortable) as error:  # it is to go on to another worker, and cannot
+            del wire.asked[number]
+            wire.post(signals.NoAnswer(number, error))
 
     def _on_answer(self, _: Wire, told: signals.Answer) -> None:
         request = self.calls.pop(told.number, None)

@@ -34,6 +34,7 @@ from perdure.process.tasklike import RUNNING_TASKS, WAITING
 # which costs more than all else.
 _READ = 1 << 16
 _FRAME_SIGNALS = 4096  # in one frame, so that the other end begins before all has arrived
+_LARGE = _READ  # a signal of so many bytes waits for no others
 _LONG_STEP = 0.002  # seconds without a flush, after which nobody waits for the steps of others
 _UNSENT_BYTES = 1 << 26  # that may wait in our memory because the other end does not read
 
@@ -71,7 +72,8 @@ class SocketWire:
         self._queued = False  # whether it stands in the scheduler's line
         self._queued_at = 0.0
         self._posted: list[bytes] = []  # signals that are not in a frame yet
-        self._unsent: deque[tuple[bytes, int]] = deque()  # frames that the other end does not take
+        # Frames that the other end does not take yet; of long ones no copies are made.
+        self._unsent: deque[tuple[memoryview, int]] = deque()
         self._waiting = self._waiting_bytes = 0  # signals in them, and bytes
         self._unframer = Unframer()
         self.asked: dict[int, Request[Any]] = {}  # by the other end, and not answered yet
@@ -87,10 +89,11 @@ class SocketWire:
         if self.closed:
             return
         # Packed now: what is wrong with it is told to the sender, and the value may change later.
-        self._posted.append(pack_signal(signal))
+        packed = pack_signal(signal)
+        self._posted.append(packed)
         if not self._queued:
             self._queue_up()
-        elif len(self._posted) >= _FRAME_SIGNALS:
+        elif len(self._posted) >= _FRAME_SIGNALS or len(packed) > _LARGE:
             self.flush()
 
     def _queue_up(self) -> None:
@@ -125,9 +128,9 @@ class SocketWire:
         data = frame(posted)
         sent = 0 if self._unsent else self._send(data)
         if sent < len(data):
-            self._keep(data[sent:], len(posted))
+            self._keep(memoryview(data)[sent:], len(posted))
 
-    def _send(self, data: bytes) -> int:
+    def _send(self, data: bytes | memoryview) -> int:
         """Send; tell how much the other end has taken."""
         try:
             return self._sock.send(data)
@@ -136,7 +139,7 @@ class SocketWire:
         except OSError:  # it is gone; what it has said before is still to be read
             return len(data)
 
-    def _keep(self, data: bytes, count: int) -> None:
+    def _keep(self, data: memoryview, count: int) -> None:
         """Keep a frame until the other end takes it."""
         if not self._unsent:
             self._loop.add_writer(self._sock.fileno(), self._on_writable)

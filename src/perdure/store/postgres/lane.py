@@ -119,7 +119,8 @@ class _Ear:
         loop.add_reader(self._copy, heard)
 
     def close(self) -> None:
-        self.loop.remove_reader(self._copy)
+        if not self.loop.is_closed():
+            self.loop.remove_reader(self._copy)
         os.close(self._copy)
 
 

@@ -1,7 +1,7 @@
 """The named statements on a PostgreSQL connection."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -18,6 +18,8 @@ _COLUMNS = (
     *("input", "output", "error", "checkpoint", "checkpoint_no"),
     *("wake_at", "started_at", "ended_at", "owner", "epoch"),
 )
+# Half of the work of a dict.
+_spelled: Callable[..., msgspec.Struct] = msgspec.defstruct("_spelled", _COLUMNS, gc=False)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -44,7 +46,7 @@ WRITE_BOTH = _numbered(_WRITE_BOTH)  # with lines of the ledger
 
 def spell_entries(entries: Sequence[tuple[Any, ...]]) -> str:
     """Spell journal entries as one parameter: a tenth of the work of seventeen arrays."""
-    return _encode([dict(zip(_COLUMNS, entry, strict=True)) for entry in entries]).decode()
+    return _encode([_spelled(*entry) for entry in entries]).decode()
 
 
 def spell_lines(lines: Sequence[Mapping[str, Any]]) -> str:

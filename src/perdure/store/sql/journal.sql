@@ -9,7 +9,8 @@ ORDER BY job_id, seq
 -- name: copy_journal
 INSERT INTO journal (job_id, seq, id, kind, name, state, attempt, input, output, error, checkpoint,
                      checkpoint_no, wake_at, started_at, ended_at)
-SELECT :id, seq, id, kind, name, state, attempt, input, output, error, checkpoint,
+-- Without attempts: what another job has done is not undone by this one.
+SELECT :id, seq, id, kind, name, state, 0, input, output, error, checkpoint,
        checkpoint_no, wake_at, started_at, ended_at
 FROM journal WHERE job_id = :source AND seq < :before
 

@@ -85,18 +85,18 @@ class SqliteWriter:
             return _UNWELL
 
     def _look(self) -> float | None:
-        # A file is touched before the commit can be seen: look again, but not for ever.
+        # A file is touched before the commit can be seen, and a slow disk is in between: look
+        # again, ever more seldom. Also if something was seen: the next commit may be under way.
         if self._touched is not None and drain(self._touched):
             self._looks = _LOOKS
         self._looks = max(self._looks - 1, 0)
         (version,) = self._session.database.execute("PRAGMA data_version").fetchone()
         if version != self._version:
             self._version = version
-            self._looks = 0
             self._changed()
         if self._touched is None:
             return _POLL
-        return _AGAIN if self._looks else None
+        return _AGAIN * 2 ** (_LOOKS - 1 - self._looks) if self._looks else None
 
     def at_once(self, request: Request) -> bool:
         """Do a small write, if no other process is in the way; called on the loop."""

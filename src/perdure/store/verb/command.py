@@ -13,6 +13,8 @@ from perdure.store.verb.submit import take_turns
 
 _S = JobState
 _CHOICES = get_args(Choice)
+# If the undo of such a job has begun, its code is over: there is no way but to go on undoing.
+_STOPPED = (_S.ATTENTION, _S.FAILED, _S.CANCELLED)
 
 
 class Standing(NamedTuple):
@@ -75,7 +77,7 @@ def _standing(session: Session, job_id: str) -> Standing:
     state, request, paused_from, queue, tenant, priority, last_epoch = found
     epoch = last_epoch if epoch is None else epoch
     undoing = _S.COMPENSATING in (state, paused_from) or (
-        state == _S.ATTENTION and session.one("has_undo", id=job_id) is not None
+        state in _STOPPED and session.one("has_undo", id=job_id) is not None
     )
     return Standing(
         job_id,
