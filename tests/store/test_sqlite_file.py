@@ -25,6 +25,7 @@ from perdure.store.open import open_store
 from perdure.store.port import Store
 from perdure.store.sqlite.network import kind_of
 from perdure.store.sqlite.store import SqliteStore
+from perdure.store.sqlite.writer import SqliteWriter
 from tests.store.rig import LEASE, claim_one, claims, entry, new_job, sql, started, write_of
 
 ROOT = Path(__file__).parent.parent.parent
@@ -313,3 +314,34 @@ def test_the_innermost_mount_says_what_kind_it_is(path_: str, kind: str) -> None
 def test_a_url_that_means_nothing_is_refused(url: str, what: str) -> None:
     with pytest.raises(StoreError, match=what):
         open_store(url)
+
+
+async def test_what_others_commit_costs_nothing_where_nobody_watches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    look = SqliteWriter.idle
+
+    def noted(writer: SqliteWriter) -> float | None:
+        looks.append(id(writer))
+        return look(writer)
+
+    monkeypatch.setattr(SqliteWriter, "idle", noted)
+    busy, idle = (open_store(f"sqlite:///{tmp_path / 'jobs.db'}") for _ in range(2))
+    await busy.open()
+    await idle.open()
+
+    for number in range(20):
+        await busy.submit([new_job(f"job{number}")])
+    await idle.submit([new_job("its own")])
+    assert looks == []
+
+    told = asyncio.Event()
+    forget = idle.watch(told.set)
+    await busy.submit([new_job("the last")])
+    async with asyncio.timeout(30):
+        await told.wait()
+    assert looks
+    forget()
+    await busy.close()
+    await idle.close()

@@ -36,9 +36,9 @@ class Bell:
         self._poll.poll(None if seconds is None else seconds * 1000)
         self._quieten()
 
-    def rest(self, seconds: float) -> None:
+    def rest(self, seconds: float | None) -> None:
         """Wait until it rings or the time is over, whatever the watched descriptor has."""
-        self._rung.poll(seconds * 1000)
+        self._rung.poll(None if seconds is None else seconds * 1000)
         self._quieten()
 
     def _quieten(self) -> None:

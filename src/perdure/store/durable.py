@@ -181,6 +181,7 @@ class DurableStore(DeedVerbs):
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         watcher = Watcher(changed)
         self._watchers.append(watcher)
+        self._writer.look_up()
         return partial(self._watchers.remove, watcher)
 
     def _tell_watchers(self) -> None:

@@ -70,6 +70,8 @@ class Lane:
         name: str,
         connection: Connection,
         at_once: Callable[[Request], bool] = lambda _: False,
+        *,
+        heeded: Callable[[], bool] = lambda: True,
     ) -> None:
         """Make it; nothing is opened yet.
 
@@ -77,9 +79,11 @@ class Lane:
             name: Of the thread.
             connection: Used by whoever holds the turn: the thread, or the loop.
             at_once: Does a request without any wait for others, if it can.
+            heeded: Tells whether anybody here wants to know what others do to the database.
         """
         self._connection = connection
         self._try_at_once = at_once
+        self._heeded = heeded
         self._turn = threading.Lock()
         self._at_once = 0  # how many requests the loop has done by itself …
         self._at_once_seen = 0  # … and the thread has seen
@@ -184,6 +188,11 @@ class Lane:
         finally:
             self._turn.release()
 
+    def look_up(self) -> None:
+        """Let the thread see that somebody heeds what others do."""
+        if self._is_open:
+            self._bell.ring()
+
     def do(self, call: Call, *, announces: bool = False) -> asyncio.Future[Any]:
         """Put a verb in the queue."""
         return self._put(Request(call=call, announces=announces))
@@ -282,6 +291,8 @@ class Lane:
                 # whoever looks for others meanwhile would only be in its way.
                 self._at_once_seen = self._at_once
                 self._bell.rest(_REST)
+            elif not self._heeded():  # else each commit of a busy worker would cost us a look
+                self._bell.rest(None)
             else:
                 with self._turn:
                     pause = self._connection.idle()

@@ -34,7 +34,9 @@ class SqliteStore(DurableStore):
         self._clock = clock or SystemClock()
         self._has_claimed = False
         writer = SqliteWriter(self.path, clock, self._tell_watchers, force=force_network)
-        self._writer = self._control = Lane("perdure-writer", writer, writer.at_once)
+        self._writer = self._control = Lane(
+            "perdure-writer", writer, writer.at_once, heeded=lambda: bool(self._watchers)
+        )
         self._renewer = SqliteRenewer(self.path, clock, force=force_network)
         self._reader = Lane("perdure-reader", SqliteReader(self.path, clock, force=force_network))
 
