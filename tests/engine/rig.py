@@ -5,6 +5,7 @@ from typing import Any
 
 import perdure
 from perdure.app import App
+from perdure.engine.context import JobContext
 from perdure.engine.settings import WorkerSettings
 from perdure.jobs.state import JobState
 
@@ -55,3 +56,13 @@ async def until(app: App, job_id: str, state: JobState) -> None:
     """Wait until a job is in a state."""
     reached = await (await app.handle(job_id)).until(state)
     assert reached is state, f"the job is {reached}"
+
+
+def job_of(app: App, step: Any) -> Any:
+    """Make a job of one step without arguments."""
+
+    @app.job
+    async def job(ctx: JobContext) -> Any:
+        return await ctx.run(step)
+
+    return job

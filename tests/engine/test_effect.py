@@ -10,25 +10,16 @@ import pytest
 from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import JobFailed, Refused
-from perdure.engine.context import JobContext
 from perdure.engine.step_context import StepContext
 from perdure.jobs.effect import DidNotHappen, EffectState, Happened, Unknown
 from perdure.jobs.state import JobState
-from tests.engine.rig import durable, until
+from tests.engine.rig import durable, job_of, until
 
 QUICK = Retry(attempts=5, first="1ms", jitter=0)
 
 
 def _append(sent: list[str], to: str, _: str) -> None:
     sent.append(to)
-
-
-def job_of(app: App, step: Any) -> Any:
-    @app.job
-    async def job(ctx: JobContext) -> Any:
-        return await ctx.run(step)
-
-    return job
 
 
 @durable

@@ -1,28 +1,18 @@
 """Keys of effects: what must never be mistaken for something else, and who may use it when."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import Refused
-from perdure.engine.context import JobContext
 from perdure.engine.step_context import StepContext
 from perdure.jobs.effect import DidNotHappen, EffectState
 from perdure.jobs.state import JobState
-from tests.engine.rig import durable, until
+from tests.engine.rig import durable, job_of, until
 
 QUICK = Retry(attempts=5, first="1ms", jitter=0)
-
-
-def job_of(app: App, step: Any) -> Any:
-    @app.job
-    async def job(ctx: JobContext) -> Any:
-        return await ctx.run(step)
-
-    return job
 
 
 @durable

@@ -34,8 +34,6 @@ _SHORT = 0.002
 _REST = 0.02
 # Who awaits one write after the other lets the loop turn after so many.
 _IN_A_ROW = 16
-# Who has just been served by the thread, or is looked after by it, waits so long for its turn.
-_MOMENT = 0.001
 # A disk that took so long once holds up the thread for a while, and not the loop.
 _STALL, _STALL_OVER = 0.02, 1.0
 
@@ -170,7 +168,7 @@ class Lane:
             return False
         if not self._is_open or self._pid != os.getpid():
             return False
-        if not self._turn.acquire(timeout=_MOMENT):
+        if not self._turn.acquire(blocking=False):
             return False
         try:
             if not self._try_at_once(request):
