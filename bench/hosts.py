@@ -4,6 +4,7 @@
 ``cpu_stream_vs_pool``   the same on two workers, against ``ProcessPoolExecutor`` with two
 ``os_call_vs_pipe``      a round trip over a bare ``multiprocessing`` pipe, against a call of ours
 ``os_batch_vs_single``   messages in a second when many are sent at once, against one by one
+``bare_speedup``         two bare OS processes against one: what this machine allows
 
 Everything is measured in short rounds, ours and theirs in turn, and the best round of each counts:
 what else runs on the machine makes a round longer, and never shorter.
@@ -15,8 +16,9 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
@@ -34,6 +36,8 @@ GOALS = {
 
 ONE = "item of a stream, one OS worker"
 TWO = "item of a stream, two OS workers"
+BARE_ONE = "item in one bare OS process"
+BARE_TWO = "item in two bare OS processes, half of all in each"
 POOL = "item of a ProcessPoolExecutor, two workers"
 CALL = "call to an OS worker"
 PIPE = "round trip over a pipe"
@@ -73,6 +77,7 @@ def measure(sizes: Sizes) -> Outcome:
         "cpu_stream_vs_pool": round(best[POOL] / best[TWO], 3),
         "os_call_vs_pipe": round(best[PIPE] / best[CALL], 3),
         "os_batch_vs_single": round(best[SINGLE] / best[BATCH], 3),
+        "bare_speedup": round(best[BARE_ONE] / best[BARE_TWO], 3),
     }
     costs = [
         [what, f"{best[what] * 1e3:,.3f}", f"{statistics.median(times) * 1e3:,.3f}"]
@@ -89,10 +94,11 @@ def _heading() -> str:
 
 def _goals(figures: dict[str, float]) -> str:
     rows = [
-        [name, f"{value:,.2f}", str(GOALS[name]), "met" if GOALS[name].met(value) else "MISSED"]
-        for name, value in figures.items()
+        [name, f"{figures[name]:,.2f}", str(goal), "met" if goal.met(figures[name]) else "MISSED"]
+        for name, goal in GOALS.items()
     ]
-    return render(["figure", "value", "goal", ""], rows)
+    ceiling = ["bare_speedup", f"{figures['bare_speedup']:,.2f}", "", "of this machine"]
+    return render(["figure", "value", "goal", ""], [*rows, ceiling])
 
 
 # Streams of CPU-bound items
@@ -114,8 +120,8 @@ async def crunch_item(loops: int) -> int:
 async def _streams(sizes: Sizes) -> Times:
     context = multiprocessing.get_context("spawn")
     work = [sizes.loops] * sizes.items
-    taken: Times = {ONE: [], TWO: [], POOL: []}
-    with ProcessPoolExecutor(2, mp_context=context) as pool:
+    taken: Times = {ONE: [], TWO: [], POOL: [], BARE_ONE: [], BARE_TWO: []}
+    with ProcessPoolExecutor(2, mp_context=context) as pool, _bare_processes() as bare:
         async with (
             ProcessHost("one", kind="os", workers=1),
             ProcessHost("two", kind="os", workers=2),
@@ -125,6 +131,8 @@ async def _streams(sizes: Sizes) -> Times:
                 taken[ONE].append(await _stream("one", 1, work))
                 taken[TWO].append(await _stream("two", 2, work))
                 taken[POOL].append(_pool(pool, work))
+                taken[BARE_ONE].append(_bare(bare[:1], work))
+                taken[BARE_TWO].append(_bare(bare, work))
     return taken
 
 
@@ -148,6 +156,29 @@ def _pool(pool: ProcessPoolExecutor, work: Sequence[int]) -> float:
     return taken / len(work)
 
 
+def crunch_all(pipe: Connection) -> None:
+    """Do the work that comes, and tell that it is done, until None comes."""
+    while (work := pipe.recv()) is not None:
+        pipe.send([crunch(loops) for loops in work])
+
+
+@contextmanager
+def _bare_processes() -> Generator[list[Connection], None, None]:
+    """Start two OS processes that do what they are told over a pipe."""
+    with _other_end(crunch_all) as one, _other_end(crunch_all) as two:
+        yield [one, two]
+
+
+def _bare(pipes: Sequence[Connection], work: Sequence[int]) -> float:
+    began = time.perf_counter()
+    for number, pipe in enumerate(pipes):
+        pipe.send(work[number :: len(pipes)])
+    results = [result for pipe in pipes for result in pipe.recv()]
+    taken = time.perf_counter() - began
+    _expect(len(results) == len(work), "the bare processes")
+    return taken / len(work)
+
+
 # Calls
 
 
@@ -164,15 +195,8 @@ def echo(pipe: Connection) -> None:
 
 
 def _calls(sizes: Sizes) -> Times:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    other = context.Process(target=echo, args=(theirs,))
-    other.start()
-    try:
-        return perdure.run(_bursts, sizes, ours)
-    finally:
-        ours.send(None)
-        other.join()
+    with _other_end(echo) as pipe:
+        return perdure.run(_bursts, sizes, pipe)
 
 
 async def _bursts(sizes: Sizes, pipe: Connection) -> Times:
@@ -191,6 +215,20 @@ async def _bursts(sizes: Sizes, pipe: Connection) -> Times:
             calls.append((between - began) / _BURST)
             trips.append((time.perf_counter() - between) / _BURST)
     return {CALL: calls, PIPE: trips}
+
+
+@contextmanager
+def _other_end(target: Callable[[Connection], None]) -> Generator[Connection, None, None]:
+    """Start an OS process at the other end of a pipe; it ends when None comes."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    other = context.Process(target=target, args=(theirs,))
+    other.start()
+    try:
+        yield ours
+    finally:
+        ours.send(None)
+        other.join()
 
 
 # Messages

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 import re
 import sqlite3
 import subprocess
@@ -15,6 +14,7 @@ from msgspec.structs import fields
 
 from perdure import JobQuery, Limits, QueueLimit, WorkerSettings
 from perdure.base.duration import required_seconds
+from perdure.base.machine import cores
 from perdure.cli.output import Code
 from perdure.jobs.option import JobOptions, StepOptions
 from perdure.jobs.state import JOB_TRANSITIONS, STEP_TRANSITIONS
@@ -134,7 +134,7 @@ def test_the_page_of_operations_tells_every_setting_of_a_worker_with_its_default
 
 
 def _told(text: str) -> float | None:
-    words = {"for ever": None, "one a core": os.cpu_count()}
+    words = {"for ever": None, "one a core": cores()}
     return words[text] if text in words else required_seconds(_number(text))
 
 

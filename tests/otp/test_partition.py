@@ -1,12 +1,12 @@
 """The partition supervisor: one child for each part of the keys."""
 
-import os
 from functools import partial
 from typing import Any
 
 import pytest
 
 from perdure import NameTaken, NoProcess, ProcError, Shutdown, StartError, process, sleep
+from perdure.base.machine import cores
 from perdure.otp.partition import PartitionSupervisor, partition_of
 from perdure.otp.spec import ChildSpec, ChildType, child
 from perdure.otp.supervisor import Supervisor
@@ -41,7 +41,7 @@ async def test_each_partition_is_a_child_with_its_number() -> None:
 @simulated
 async def test_by_default_there_is_one_for_each_core() -> None:
     async with PartitionSupervisor(child(named), name="p") as sup:
-        assert sup.partitions() == os.cpu_count()
+        assert sup.partitions() == cores()
 
 
 @simulated

@@ -1,7 +1,8 @@
-"""What is the same for all programs of one user on one machine."""
+"""The machine: what is the same for all programs of one user on it, and what they may use."""
 
 import os
 import stat
+import sys
 import tempfile
 from pathlib import Path
 
@@ -16,6 +17,13 @@ def boot_id() -> str:
         return _BOOT_ID.read_text("ascii").strip()
     except OSError:
         return "unknown"
+
+
+def cores() -> int:
+    """Count the cores that this program may use: a container often has fewer than its machine."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def temporary_folder() -> Path:

@@ -36,6 +36,9 @@ class Settings:
     turn_steps: int
     # Time for one turn of the scheduler, since a step may be slow.
     turn_time: float
+    # How long a loop that has said something to another OS process looks for the answer before it
+    # sleeps; 0 = it sleeps at once. What was looked for in vain is looked for ever less often.
+    busy_wait: float
     # Messages that may wait in a mailbox; None = as many as memory holds.
     mailbox_limit: int | None
     # What a full mailbox does with one more message.
@@ -53,6 +56,7 @@ class Settings:
         abandon_after: Duration = "5s",
         turn_steps: int = 1024,
         turn_time: Duration = "5ms",
+        busy_wait: Duration = "100us",
         mailbox_limit: int | None = None,
         overflow: Overflow | str = Overflow.REJECT,
         report_crashes: bool = True,
@@ -70,6 +74,7 @@ class Settings:
         object.__setattr__(self, "abandon_after", named_seconds("abandon_after", abandon_after))
         object.__setattr__(self, "turn_steps", _count("turn_steps", turn_steps))
         object.__setattr__(self, "turn_time", _some_time("turn_time", turn_time))
+        object.__setattr__(self, "busy_wait", named_seconds("busy_wait", busy_wait))
         object.__setattr__(self, "mailbox_limit", limit)
         object.__setattr__(self, "overflow", _overflow("overflow", overflow))
         object.__setattr__(self, "report_crashes", _flag("report_crashes", report_crashes))

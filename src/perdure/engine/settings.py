@@ -1,9 +1,9 @@
 """The times and bounds of a worker; checked once, so that they fit together."""
 
-import os
 from dataclasses import dataclass
 
 from perdure.base.duration import Duration, job_seconds, named_seconds
+from perdure.base.machine import cores
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -82,7 +82,7 @@ class WorkerSettings:
         object.__setattr__(self, "keep", job_seconds(keep))
         for name, count in (
             ("concurrency", concurrency),
-            ("processes", os.cpu_count() or 1 if processes is None else processes),
+            ("processes", cores() if processes is None else processes),
             ("max_claims", max_claims),
             ("reap_limit", reap_limit),
         ):

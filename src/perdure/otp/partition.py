@@ -3,7 +3,6 @@
 One process that everybody calls is a bottleneck; several, each for a part of the keys, are none.
 """
 
-import os
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple, Self, TypeAlias, cast
 
 from perdure.base.duration import Duration
 from perdure.base.errors import NoProcess, ProcError
+from perdure.base.machine import cores
 from perdure.base.pid import Pid
 from perdure.otp.handle import Supervised, inside, request
 from perdure.otp.oversight import Oversight
@@ -124,7 +124,7 @@ class PartitionSupervisor(Supervised):
         super().__init__(name)
         if name is None:  # pyright: ignore[reportUnnecessaryComparison]
             raise ValueError("a PartitionSupervisor needs a name: keys are looked up by it")
-        number = (os.cpu_count() or 1) if partitions is None else check_partitions(partitions, 1)
+        number = cores() if partitions is None else check_partitions(partitions, 1)
         self._specs = [_spec_of(spec, each, with_arguments) for each in range(number)]
         self._strategy = Strategy(strategy)
         self._intensity = Intensity(max_restarts, max_seconds)

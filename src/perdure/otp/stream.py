@@ -8,7 +8,6 @@ async with async_stream(urls, fetch, max_concurrency=16, timeout=5) as results:
 """
 
 import asyncio
-import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
@@ -16,6 +15,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
 
 from perdure.base.duration import Duration, seconds
+from perdure.base.machine import cores
 from perdure.base.result import Exited, Ok
 from perdure.otp.feed import check_items
 from perdure.otp.window import Progress, Rules, Window
@@ -192,7 +192,7 @@ def check_rules(
         TypeError: An option has the wrong type, or there is no such option.
     """
     if max_concurrency is None:
-        max_concurrency = os.cpu_count() or 1
+        max_concurrency = cores()
     if not isinstance(max_concurrency, int) or isinstance(max_concurrency, bool):
         raise TypeError(f"max_concurrency is a number of items, not {max_concurrency!r}")
     if max_concurrency < 1:

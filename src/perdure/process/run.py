@@ -10,6 +10,7 @@ from typing import Any
 from perdure.base.settings import Settings
 from perdure.process.birth import Function, Options, check_function, give_birth
 from perdure.process.death import freeze
+from perdure.process.eager_loop import new_loop
 from perdure.process.event import ExitResult
 from perdure.process.runtime import Runtime
 
@@ -51,7 +52,7 @@ def run_in(
     """Run `main` as the root process of a given runtime."""
     check_function(main, "run")
     _check_no_loop()
-    loop = (loop_factory or asyncio.new_event_loop)()
+    loop = (loop_factory or new_loop)()
     try:
         outcome = loop.run_until_complete(_serve(runtime, main, args))
     finally:

@@ -14,6 +14,7 @@ from perdure.base.settings import Settings
 from perdure.process import factory
 from perdure.process.current import CURRENT
 from perdure.process.death import finish, kill
+from perdure.process.eager_loop import tune
 from perdure.process.entry import Entry
 from perdure.process.mailbox import Bound
 from perdure.process.names import Names
@@ -97,6 +98,7 @@ class Runtime:
         self.settings = settings
         self.bound = Bound(settings.mailbox_limit, settings.overflow)
         self.scheduler = Scheduler(self.loop, settings, self._shuffle)
+        tune(self.loop, settings.busy_wait)
 
     # What processes ask of it
 
@@ -133,6 +135,7 @@ class Runtime:
         """Move in on a loop."""
         self.loop = loop
         self.scheduler = Scheduler(loop, self.settings, self._shuffle)
+        tune(loop, self.settings.busy_wait)
         self.deadlines = Deadlines(loop)
         factory.install(loop)
 

@@ -17,6 +17,7 @@ from multiprocessing import spawn
 from typing import Any
 
 from perdure.base.errors import HostDown
+from perdure.process.eager_loop import new_loop
 from perdure.process.event import ExitResult
 from perdure.process.hosts import signals
 from perdure.process.hosts.far_host import FarHost
@@ -39,7 +40,7 @@ ALONE = 72  # its wire is cut: the parent is gone
 
 def main(
     fd: int,
-    make_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+    make_loop: Callable[[], asyncio.AbstractEventLoop] = new_loop,
     make_runtime: Callable[[asyncio.AbstractEventLoop], Runtime] = lambda _: Runtime(),
 ) -> None:
     """Be a worker until the parent says otherwise."""

@@ -5,7 +5,6 @@ await host.start()
 pid = process.spawn_monitored(crunch, 42, host="cpu")
 """
 
-import os
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -13,6 +12,7 @@ from typing import Any, Literal, Self
 from perdure.base import telemetry
 from perdure.base.duration import Duration, named_seconds
 from perdure.base.errors import HostDown, SpawnError
+from perdure.base.machine import cores
 from perdure.base.pid import Pid
 from perdure.process.birth import PLAIN, Function, Options, give_birth
 from perdure.process.channel import select
@@ -91,7 +91,7 @@ class ProcessHost:
             raise ValueError(f"the kind of a host is one of {', '.join(_KINDS)}; not {kind!r}")
         self.name = name
         self.kind: Kind = kind
-        self.workers = 1 if kind == "inline" else _count("workers", workers or os.cpu_count() or 1)
+        self.workers = 1 if kind == "inline" else _count("workers", workers or cores())
         self.max_processes = (
             None if max_processes is None else _count("max_processes", max_processes)
         )

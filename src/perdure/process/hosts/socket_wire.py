@@ -12,6 +12,7 @@ from typing import Any
 
 from perdure.base.errors import HostBusy, NotPortable
 from perdure.base.pid import Pid
+from perdure.process.eager_loop import expectation
 from perdure.process.hosts import signals
 from perdure.process.hosts.codec import (
     UNPACKERS,
@@ -68,6 +69,7 @@ class SocketWire:
         self.grace: float | None = None
         self._limit = limit
         self._loop = node.runtime.loop
+        self._expect_answer = expectation(self._loop)
         self._sock = sock
         self._queued = False  # whether it stands in the scheduler's line
         self._queued_at = 0.0
@@ -127,6 +129,7 @@ class SocketWire:
         posted, self._posted = self._posted, []
         data = frame(posted)
         sent = 0 if self._unsent else self._send(data)
+        self._expect_answer()
         if sent < len(data):
             self._keep(memoryview(data)[sent:], len(posted))
 

@@ -1,0 +1,171 @@
+"""The loop that looks for a moment before it sleeps."""
+
+import asyncio
+import selectors
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+import perdure
+from perdure.process.eager_loop import EagerLoop, EagerSelector, Hope, new_loop
+
+
+class Connection:
+    """Two ends of a connection, and a clock by which something comes at its fifth tick."""
+
+    def __init__(self) -> None:
+        self.here, self.there = socket.socketpair()
+        self.ticks = 0  # as often as the time was asked for
+
+    def now(self) -> float:
+        self.ticks += 1
+        if self.ticks == 5:
+            self.send()
+        return float(self.ticks)
+
+    def send(self) -> None:
+        self.there.send(b"!")
+
+    def receive(self) -> None:
+        self.here.recv(1)
+
+
+@pytest.fixture
+def connection() -> Iterator[Connection]:
+    made = Connection()
+    with made.here, made.there:
+        yield made
+
+
+@pytest.fixture
+def selector(connection: Connection) -> Iterator[EagerSelector]:
+    with EagerSelector(connection.now) as made:
+        made.register(connection.here, selectors.EVENT_READ)
+        made.look_for = 10.0  # ticks
+        yield made
+
+
+def test_what_comes_while_it_looks_is_given(
+    selector: EagerSelector, connection: Connection
+) -> None:
+    selector.expect()
+    [(key, _)] = selector.select(20.0)
+    assert key.fileobj is connection.here
+    assert connection.ticks == 5
+
+
+def test_what_comes_is_also_given_to_one_who_waits_without_limit(
+    selector: EagerSelector, connection: Connection
+) -> None:
+    selector.expect()
+    [(key, _)] = selector.select()
+    assert key.fileobj is connection.here
+
+
+def test_it_looks_only_if_something_is_expected(
+    selector: EagerSelector, connection: Connection
+) -> None:
+    connection.send()
+    assert selector.select(20.0)
+    assert connection.ticks == 0
+
+
+def test_an_expectation_holds_for_one_wait(selector: EagerSelector, connection: Connection) -> None:
+    selector.expect()
+    selector.select(20.0)
+    selector.select(20.0)
+    assert connection.ticks == 5
+
+
+def test_a_poll_does_not_use_up_the_expectation(
+    selector: EagerSelector, connection: Connection
+) -> None:
+    selector.expect()
+    assert selector.select(0) == []
+    assert connection.ticks == 0
+    assert selector.select(20.0)
+
+
+def test_a_wait_that_is_shorter_than_a_look_is_a_sleep(
+    selector: EagerSelector, connection: Connection
+) -> None:
+    selector.expect()
+    assert selector.select(0.001) == []
+    assert connection.ticks == 0
+
+
+def test_after_a_look_in_vain_it_sleeps_until_something_comes(
+    selector: EagerSelector, connection: Connection
+) -> None:
+    selector.look_for = 0.5  # it is over at the first tick
+    selector.expect()
+    connection.send()
+    assert selector.select(20.0)
+    assert connection.ticks == 2
+
+
+def test_after_a_look_in_vain_the_next_is_left_out(
+    selector: EagerSelector, connection: Connection
+) -> None:
+    selector.look_for = 0.5
+    connection.send()
+    for _ in range(2):
+        selector.expect()
+        assert selector.select(20.0)
+    assert connection.ticks == 2
+
+
+def test_no_time_to_look_means_no_look(selector: EagerSelector, connection: Connection) -> None:
+    selector.look_for = 0.0
+    connection.send()
+    selector.expect()
+    assert selector.select(20.0)
+    assert selector.select()
+    assert connection.ticks == 0
+
+
+def test_looks_in_vain_become_ever_rarer() -> None:
+    hope, skipped = Hope(), list[int]()
+    for _ in range(9):
+        hope.was_in_vain()
+        skips = 0
+        while not hope.is_worth_it():
+            skips += 1
+        skipped.append(skips)
+    assert skipped == [1, 2, 4, 8, 16, 32, 64, 64, 64]
+
+
+def test_one_success_brings_all_hope_back() -> None:
+    hope = Hope()
+    for _ in range(5):
+        hope.was_in_vain()
+    while not hope.is_worth_it():
+        pass
+    hope.came_true()
+    hope.was_in_vain()
+    assert [hope.is_worth_it(), hope.is_worth_it()] == [False, True]
+
+
+async def _loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
+
+
+def test_run_makes_an_eager_loop() -> None:
+    assert type(perdure.run(_loop)) is EagerLoop
+
+
+def test_run_takes_the_loop_that_it_is_given() -> None:
+    loop = perdure.run(_loop, loop_factory=asyncio.SelectorEventLoop)
+    assert type(loop) is asyncio.SelectorEventLoop
+
+
+class _Own(asyncio.SelectorEventLoop):
+    """A loop that a program has chosen for itself."""
+
+
+def test_the_loop_of_a_programs_policy_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asyncio, "new_event_loop", _Own)
+    with closing(new_loop()) as loop:
+        assert type(loop) is _Own
