@@ -301,6 +301,17 @@ async def want_too_much() -> int:
     return len(bytearray(8 << 30))
 
 
+async def outgrow(group: str) -> None:
+    """Go into a control group, and take more memory than it may have."""
+    _enter(Path(group, "cgroup.procs"))
+    while True:
+        _HOARD.append(bytearray(os.urandom(1 << 20)))  # written to, so that it is really there
+
+
+def _enter(members: Path) -> None:
+    members.write_text(str(os.getpid()), "ascii")
+
+
 async def segfault() -> None:
     """Read memory that is nobody's."""
     ctypes.string_at(0)
