@@ -28,6 +28,7 @@ from perdure import (
 from perdure.process import Exit, LinkDown
 from perdure.process.current import current
 from tests.hosts import work
+from tests.hosts.offspring import Offspring
 
 WORKERS = 2
 SERVERS = 4
@@ -56,7 +57,7 @@ class Report(NamedTuple):
     after: Traces
 
 
-def traces() -> Traces:
+def traces(children: Offspring) -> Traces:
     """Look at what this program holds now."""
     gc.collect()
     node: Any = current().runtime.node
@@ -69,28 +70,20 @@ def traces() -> Traces:
     )
 
 
-def children() -> list[int]:
-    """Give the ids of the child processes of this one, dead ones that nobody waited for too."""
-    found: list[int] = []
-    for task in Path("/proc/self/task").iterdir():
-        found += map(int, (task / "children").read_text().split())
-    return found
-
-
 async def chaos(deaths: int, seed: int = 1) -> Report:
     """Let so many workers die; raise if anything is not as it must be."""
-    dice = random.Random(seed)
+    dice, children = random.Random(seed), Offspring()
     process.set_options(trap_links=True)
     specs = [work.Counter.child(0, host="cpu", name=f"server{n}", id=n) for n in range(SERVERS)]
     host = ProcessHost("cpu", kind="os", workers=WORKERS, max_restarts=deaths + 1, max_seconds=3600)
     async with host, Supervisor(specs, max_restarts=deaths * SERVERS + SERVERS, max_seconds=3600):
         loader = process.spawn(_load)
         told = 0
-        before = await _calm()
+        before = await _calm(children)
         for number in range(deaths):
             told += await _round(dice.choice(WAYS), dice)
             _progress(number + 1, deaths)
-        after = await _calm()
+        after = await _calm(children)
         _check(before, after, deaths)
         calls = await process.call(loader, "calls", None)
         process.kill(loader)
@@ -171,7 +164,7 @@ def _check_events(events: list[Exit | LinkDown], victims: list[Pid], dying: list
         assert isinstance(error, wanted), (event, wanted)
 
 
-async def _calm() -> Traces:
+async def _calm(children: Offspring) -> Traces:
     """Wait until all servers answer and all workers are there, and look."""
     for number in range(SERVERS):
         while True:
@@ -180,7 +173,7 @@ async def _calm() -> Traces:
                 break
             except CallExit:
                 await perdure.sleep("10ms")
-    return traces()
+    return traces(children)
 
 
 def _check(before: Traces, after: Traces, deaths: int) -> None:

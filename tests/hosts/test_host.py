@@ -68,8 +68,19 @@ def test_a_stop_cancels_waits_and_then_kills(kind: Kind) -> None:
         assert ends[polite].value == "cancelled"
         assert isinstance(ends[deaf].error, Killed)
         assert isinstance(ends[plain].error, perdure.Shutdown)
+        assert ends[plain].error.detail == "host 'h' stops"
 
     perdure.run(main)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_is_linked_to_a_server_on_a_host_reads_that_the_host_stops(kind: Kind) -> None:
+    async def main() -> None:
+        async with ProcessHost("h", kind=kind, workers=1):  # pyright: ignore[reportArgumentType]
+            await perdure.Agent.start_link(int, host="h")
+
+    with pytest.raises(perdure.Shutdown, match="host 'h' stops"):
+        perdure.run(main)
 
 
 async def _all_run(host: str) -> None:

@@ -1,11 +1,13 @@
 """Names are those of the whole program, on whichever host."""
 
+import select
+
 import pytest
 
-from perdure import NameTaken, process
+from perdure import NameTaken, ProcessHost, process
 from perdure.process import Exit
 from tests.hosts import work
-from tests.hosts.hosted import event_of, on_every_host
+from tests.hosts.hosted import event_of, on_every_host, on_os_host
 
 
 @on_every_host
@@ -72,3 +74,32 @@ async def test_a_name_goes_from_process_to_process_of_a_worker(host: str) -> Non
     process.spawn_monitored(work.hand_a_name_on, name, 20, host=host)
     assert (await event_of(Exit)).result.value == 20
     assert process.whereis(name) is None
+
+
+@on_os_host
+async def test_a_name_is_not_known_on_a_worker_before_the_process_that_has_it(host: str) -> None:
+    async with ProcessHost("single", kind="os", workers=1):
+        watcher = process.spawn(work.watch_name, "newborn", process.self_pid(), host="single")
+        await process.inbox().receive()
+        for _ in range(4095):  # a frame, but for one signal
+            process.send(watcher, "look")
+        newborn = process.spawn(work.until_told, name="newborn", host="single")
+        # Without the loop, what is not in the frame stays here until the worker has answered.
+        select.select([newborn.target.wire._sock], [], [], 0.3)  # noqa: SLF001
+        process.send(watcher, "look")
+        await process.inbox().receive()  # it watches
+        process.send(newborn, "end", "heard")
+        assert (await process.inbox().receive()).payload == [newborn, "heard"]
+    assert host
+
+
+@on_os_host
+async def test_a_worker_may_free_a_name_that_its_process_was_given_by_another(host: str) -> None:
+    pid = process.spawn(work.free_when_told, process.self_pid(), host=host)
+    await process.inbox().receive()
+    process.register("given", pid)
+    process.send(pid, "free", "given")
+    assert (await process.inbox().receive()).payload is True
+    assert process.whereis("given") is None
+    assert process.whereis("own") is pid
+    process.kill(pid)

@@ -9,6 +9,7 @@ from msgspec.msgpack import Ext
 from perdure import (
     CallExit,
     CallTimeout,
+    Channel,
     HostDown,
     Killed,
     LinkedProcessDown,
@@ -24,8 +25,9 @@ from perdure.process.event import ExitResult
 from perdure.process.exits import LEFT
 from perdure.process.hosts import signals
 from perdure.process.hosts.codec import pack_signal, unpack_signal
+from perdure.process.hosts.copies import RemoteCopy
 from perdure.process.hosts.frame import Garbage, Unframer, frame
-from perdure.process.hosts.portable import RemoteCopy, dumps, loads, pack, unpack
+from perdure.process.hosts.portable import dumps, loads, pack, unpack
 from tests.hosts.work import Explosive, Odd
 
 SOMEBODY = Pid("inline", object())
@@ -33,6 +35,11 @@ SOMEBODY = Pid("inline", object())
 
 def there_and_back(value: Any) -> Any:
     return loads(dumps(value))
+
+
+def test_a_channel_is_refused_for_nobody_would_hear_what_is_sent_into_its_copy() -> None:
+    with pytest.raises(NotPortable, match="a Channel belongs to one loop: send messages"):
+        dumps(["work", Channel[int]()])
 
 
 @pytest.mark.parametrize(
@@ -43,6 +50,7 @@ def there_and_back(value: Any) -> Any:
         FileNotFoundError(2, "no such file", "name"),
         UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"),
         ExceptionGroup("many", [ValueError(1), KeyError(2)]),
+        ImportError("no module", name="it", path="there"),
         Odd(3, "why"),
         Killed("detail"),
         Shutdown({"a": 1}),
@@ -64,6 +72,10 @@ def test_an_exception_keeps_its_class_its_text_and_its_fields(error: BaseExcepti
     assert set(vars(back)) == set(vars(error))
     for name, value in vars(error).items():
         assert repr(getattr(back, name)) == repr(value)
+
+
+def test_a_field_that_is_kept_beside_the_others_comes_along() -> None:
+    assert there_and_back(ImportError("no module", name="it")).name == "it"
 
 
 def test_a_cause_comes_along() -> None:
@@ -100,7 +112,64 @@ def test_a_field_that_cannot_cross_is_told_in_words() -> None:
     odd = Odd(1, "x")
     odd.why = threading.Lock()  # pyright: ignore[reportAttributeAccessIssue]
     assert isinstance(there_and_back(odd).why, RemoteCopy)
-    assert isinstance(there_and_back(error), ValueError | RemoteError)
+    assert isinstance(there_and_back(error).lock, RemoteCopy)
+
+
+def test_of_exceptions_that_wrap_each_other_each_crosses_once() -> None:
+    error: Exception = ValueError("first")
+    for number in range(30):
+        outer = Odd(number, "outer")
+        outer.inner = outer.__cause__ = error  # pyright: ignore[reportAttributeAccessIssue]
+        error = outer
+    packed = dumps(error)
+    assert len(packed) < 30_000
+    back = loads(packed)
+    assert back.inner is back.__cause__
+    for _ in range(30):
+        back = back.__cause__
+    assert str(back) == "first"
+
+
+def test_a_ring_of_causes_comes_back_as_a_ring() -> None:
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    back = there_and_back(one)
+    assert str(back.__cause__) == "other"
+    assert back.__cause__.__cause__ is back
+
+
+def test_a_ring_of_arguments_is_told_in_words_where_it_closes() -> None:
+    one, other = ValueError("one"), ValueError("other")
+    one.args, other.args = ("one", other), ("other", one)
+    back = there_and_back(one)
+    assert isinstance(back.args[1], ValueError)
+    assert isinstance(back.args[1].args[1], RemoteError)
+
+
+def test_a_chain_of_thousands_of_causes_crosses() -> None:
+    error = ValueError(0)
+    for number in range(1, 5000):
+        outer = ValueError(number)
+        outer.__cause__ = error
+        error = outer
+    back: BaseException | None = there_and_back(error)
+    numbers: list[int] = []
+    while back is not None:
+        numbers.append(back.args[0])
+        back = back.__cause__
+    assert numbers == list(reversed(range(5000)))
+
+
+def test_one_cause_that_cannot_cross_harms_no_other() -> None:
+    class Local(Exception):
+        pass
+
+    outer, middle = Odd(1, "outer"), Local("middle")
+    outer.__cause__, middle.__cause__ = middle, Odd(2, "inner")
+    back = there_and_back({"failed": outer})["failed"]
+    assert isinstance(back, Odd)
+    assert isinstance(back.__cause__, RemoteError)
+    assert isinstance(back.__cause__.__cause__, Odd)
 
 
 def test_a_pid_is_the_same_object_again() -> None:
@@ -164,6 +233,14 @@ def test_the_end_of_a_process_arrives_even_if_its_value_cannot_be_unpacked() -> 
     outcome = sent(signals.Exited(SOMEBODY, ExitResult(Explosive(), None))).outcome
     assert isinstance(outcome.value, RemoteCopy)
     assert "not here" in outcome.value.text
+
+
+def test_the_end_of_a_process_arrives_whatever_its_error_is() -> None:
+    error = ValueError("ring")
+    error.__cause__ = KeyError("of causes")
+    error.__cause__.__cause__ = error
+    outcome = sent(signals.Exited(SOMEBODY, ExitResult(None, error))).outcome
+    assert isinstance(outcome.error, ValueError)
 
 
 def test_a_kill_arrives_even_if_its_detail_cannot_be_unpacked() -> None:

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from perdure import NameTaken, Pid, SpawnError, process
+from perdure import LinkedProcessDown, NameTaken, Pid, ProcessHost, SpawnError, process
 from perdure.process import Exit
 from tests.hosts import work
 from tests.hosts.hosted import event_of, on_every_host, on_hosts_elsewhere, on_os_host
@@ -104,3 +104,27 @@ async def test_an_unknown_host_is_refused(host: str) -> None:
     with pytest.raises(SpawnError, match="unknown host 'nowhere'"):
         process.spawn(work.wait_for_ever, host="nowhere")
     assert host
+
+
+@on_hosts_elsewhere
+async def test_what_a_worker_sends_to_a_process_that_it_starts_arrives_in_order(host: str) -> None:
+    for target in (host, "threads-host", "os-host"):
+        for _ in range(10):
+            process.spawn_monitored(work.spawn_and_send, target, 300, host=host)
+            assert (await event_of(Exit)).result.value == list(range(300))
+
+
+@on_hosts_elsewhere
+async def test_a_worker_may_start_processes_on_itself(host: str) -> None:
+    kind = "os" if host.startswith("os") else "threads"
+    async with ProcessHost("single", kind=kind, workers=1):
+        process.spawn_monitored(work.spawn_on, "single", 21, host="single")
+        assert (await event_of(Exit)).result.value == 42
+        process.spawn_monitored(work.task_on, "single", 21, host="single")
+        assert (await event_of(Exit)).result.value == 42
+        process.spawn_monitored(work.die_with_linked_on, "single", host="single")
+        error = (await event_of(Exit)).result.error
+        assert isinstance(error, LinkedProcessDown)
+        assert isinstance(error.reason, ValueError)
+        process.spawn_monitored(work.unpickled_on, "single", host="single")
+        assert "not here" in str((await event_of(Exit)).result.value)

@@ -1,9 +1,9 @@
 """Links and monitors across hosts."""
 
-from perdure import LinkedProcessDown, NoProcess, process
+from perdure import LinkedProcessDown, NoProcess, ProcessHost, process
 from perdure.process import Exit, LinkDown
 from tests.hosts import work
-from tests.hosts.hosted import event_of, on_every_host
+from tests.hosts.hosted import event_of, on_every_host, on_hosts_elsewhere
 
 
 @on_every_host
@@ -130,3 +130,20 @@ async def test_a_trapping_worker_gets_a_link_down(host: str) -> None:
 async def _linked_and_failing(pid: process.Pid) -> None:
     process.link(pid)
     process.fail("now")
+
+
+@on_hosts_elsewhere
+async def test_a_process_lives_on_when_a_host_ends_whose_processes_watched_it(host: str) -> None:
+    far = process.spawn(work.echo, host=host)
+    near = process.spawn(work.echo)
+    me = process.self_pid()
+    async with ProcessHost("watchers", kind="threads", workers=1):
+        for each in (me, near, far):
+            process.spawn(work.monitor_and_tell, each, me, host="watchers")
+            await process.inbox().receive()  # it watches
+    for each in (me, near, far):
+        assert process.send(each, "still there")
+    for _ in range(3):
+        assert (await process.inbox().receive()).topic == "still there"
+    for each in (near, far):
+        process.kill(each)

@@ -4,19 +4,30 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 import perdure
-from perdure import CallExit, HostDown, NotPortable, Pid, ProcessHost, Task, TaskExit, process
+from perdure import (
+    CallExit,
+    HostDown,
+    NotPortable,
+    Pid,
+    ProcessHost,
+    Task,
+    TaskExit,
+    offload,
+    process,
+)
 from perdure.process import Exit, Message
 from perdure.process.current import current
 from perdure.process.hosts import signals
-from perdure.process.hosts.codec import pack_signal
+from perdure.process.hosts.codec import pack_signal, unpack_signal
 from perdure.process.hosts.first_node import first_node_of
-from perdure.process.hosts.frame import frame
+from perdure.process.hosts.frame import Unframer, frame
 from perdure.process.hosts.portable import PIDS
 from perdure.process.hosts.socket_wire import SocketWire
 from tests.hosts import work
@@ -117,6 +128,41 @@ async def test_a_reader_that_falls_behind_gets_everything_in_order(
             await perdure.sleep("1ms")  # the loop writes the rest
     assert received == wanted
     wire.offer(signals.Hosts([]))  # there is room again
+
+
+@on_a_wire
+async def test_what_several_threads_post_arrives_whole_and_in_the_order_of_each(
+    wire: SocketWire, other: socket.socket
+) -> None:
+    threads, count = 3, 300
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    async def post_all(thread: int) -> None:
+        await offload(lambda: [post(thread, number) for number in range(count)])
+
+    def post(thread: int, number: int) -> None:
+        wire.post(signals.Hosts([str(thread), str(number), "x" * 70_000]))
+
+    async def read() -> list[Any]:
+        unframer, items = Unframer(), list[Any]()
+        while len(items) < (threads + 1) * count:
+            items += unframer.feed(await offload(other.recv, 1 << 20))
+        return [unpack_signal(item) for item in items]
+
+    try:
+        reading = Task.create(read)
+        for thread in range(threads):
+            process.spawn(post_all, thread)
+        for number in range(count):
+            post(threads, number)
+            await perdure.sleep(0)
+        heard = await reading
+    finally:
+        sys.setswitchinterval(before)
+    for thread in range(threads + 1):
+        numbers = [each.names[1] for each in heard if each.names[0] == str(thread)]
+        assert numbers == list(map(str, range(count)))
 
 
 # Whole workers

@@ -21,10 +21,12 @@ from perdure import (
     SpawnError,
     Supervisor,
     child,
+    offload,
     process,
 )
 from perdure.process import Exit, LinkDown
 from perdure.process.hosts.os_worker import cause_of, memory_kills
+from perdure.process.signal import stop_politely
 from tests.hosts import work
 from tests.hosts.hosted import event_of
 
@@ -112,6 +114,18 @@ async def test_a_kill_ends_a_dedicated_process_that_never_waits() -> None:
         assert host.running
         process.spawn_monitored(work.double, 2, host="cpu")  # not on the one that is being killed
         assert (await event_of(Exit)).result.value == 4
+
+
+@program
+async def test_a_polite_stop_ends_a_process_that_never_waits_at_its_deadline() -> None:
+    async with ProcessHost("cpu", kind="os", workers=1, dedicated=True, kill_after="50ms"):
+        reader, writer = os.pipe()
+        pid = process.spawn_monitored(work.write_and_block, os.getpid(), writer, host="cpu")
+        await offload(os.read, reader, 1)
+        stop_politely(pid.target, 0.05)
+        assert isinstance((await event_of(Exit)).result.error, Killed)
+        os.close(reader)
+        os.close(writer)
 
 
 def test_a_killed_process_that_never_waits_is_given_up_if_others_live_beside_it() -> None:

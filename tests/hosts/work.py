@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from perdure import GenServer, Pid, process, sleep
+from perdure import GenServer, Pid, Task, process, sleep
 from perdure.process import Cancel, Message
 
 
@@ -87,6 +87,17 @@ async def block_until_written(to: Pid, parent: int, descriptor: int) -> None:
     await sleep("1ms")
     _read_from(Path(f"/proc/{parent}/fd/{descriptor}"))  # in a child as in a thread
     await sleep(3600)
+
+
+async def write_and_block(parent: int, descriptor: int) -> None:
+    """Write into a pipe of the parent OS process, and never wait."""
+    _write_to(Path(f"/proc/{parent}/fd/{descriptor}"))
+    while True:
+        pass
+
+
+def _write_to(path: Path) -> None:
+    path.write_bytes(b"x")
 
 
 def _read_from(path: Path) -> None:
@@ -365,3 +376,54 @@ async def hand_a_name_on(name: str, times: int) -> int:
 async def _have_a_name(name: str) -> None:
     process.register(name)
     await sleep("1ms")
+
+
+async def spawn_and_send(host: str, count: int) -> list[int]:
+    """Start a process on a host, and send it numbers from the first moment on."""
+    pid = process.spawn_monitored(collect, count, host=host)
+    for number in range(count):
+        process.send(pid, "number", number)
+        if number % 10 == 0:
+            await sleep(0)
+    event: Any = await process.events().receive()
+    return event.result.value
+
+
+async def task_on(host: str, number: int) -> int:
+    return await Task.create(double, number, host=host)
+
+
+async def die_with_linked_on(host: str) -> None:
+    process.send(process.spawn_linked(fail_when_told, host=host), "fail")
+    await sleep(3600)
+
+
+async def take(value: Any) -> Any:
+    return value
+
+
+async def unpickled_on(host: str) -> str:
+    """Start a process whose arguments cannot be unpacked; say how it ended."""
+    process.spawn_monitored(take, Explosive(), host=host)
+    event: Any = await process.events().receive()
+    return str(event.result.error or "not here, nor needed")
+
+
+async def watch_name(name: str, to: Pid) -> None:
+    """Look for a name at each message; monitor who has it, and tell how that ended."""
+    process.send(to, "ready")
+    while (pid := process.whereis(name)) is None:
+        await process.inbox().receive()
+    process.monitor(pid)
+    process.send(to, "watching")
+    event: Any = await process.events().receive()
+    process.send(to, "ended", event.sender, event.result.value)
+
+
+async def free_when_told(to: Pid) -> None:
+    """Have a name, and free another when told."""
+    process.register("own")
+    process.send(to, "named")
+    message = await process.inbox().receive()
+    process.send(to, "freed", process.unregister(message.payload))
+    await sleep(3600)

@@ -48,6 +48,7 @@ STUBBORN = """
 async def ignore(name):
     try:
         await process.events().receive()
+        await sleep("100ms")  # what comes sooner is no second signal
         say(f"{name} asked")
         await wait_forever()
     finally:
@@ -69,6 +70,7 @@ async def main():
     process.events()
     say("ready")
     await process.events().receive()
+    await sleep("100ms")
     say("asked")
     while True:
         try:
@@ -171,6 +173,26 @@ def test_a_second_signal_kills_what_is_left(first: signal.Signals, second: signa
         code, lines, _ = running.end()
     assert sorted(lines) == ["child ended", "main ended"]
     assert code != 0
+
+
+def test_a_signal_that_comes_twice_at_once_is_one() -> None:
+    source = """
+    import os, signal
+
+    async def main():
+        try:
+            for _ in range(2):  # as `timeout` does: to the program, and to its group
+                os.kill(os.getpid(), signal.SIGTERM)
+            await wait_forever()
+        finally:
+            await sleep("100ms")  # which a kill would interrupt, again and again
+            say("cleaned up")
+
+    perdure.run(main)
+    """
+    with program(source) as running:
+        code, lines, complaints = running.end()
+    assert (code, lines, complaints) == (143, ["cleaned up"], "")
 
 
 def test_a_program_whose_main_refuses_even_the_kill_still_ends() -> None:

@@ -189,7 +189,7 @@ class Serving:
             alive = event.sender.target is not None
             return event.error if alive else spread(event.sender, event.error)
         if type(event) is Cancel and event.sender is None:
-            return self._process.runtime.stopping
+            return Shutdown(event.reason)
         return None
 
     async def _follow(self, callback: str, result: Any) -> Stop | None:

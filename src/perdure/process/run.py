@@ -51,7 +51,7 @@ def run_in(
 ) -> Any:
     """Run `main` as the root process of a given runtime."""
     check_function(main, "run")
-    _check_no_loop()
+    _check_no_loop(main)
     loop = (loop_factory or new_loop)()
     try:
         outcome = loop.run_until_complete(_serve(runtime, main, args))
@@ -66,11 +66,16 @@ def run_in(
     raise outcome.error
 
 
-def _check_no_loop() -> None:
+def _check_no_loop(main: Function) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
+    if main.__module__ == "__mp_main__":  # an OS worker imports the main module
+        raise RuntimeError(
+            "a worker imports this file too: "
+            'put perdure.run() under `if __name__ == "__main__":`, so that it runs only once'
+        )
     raise RuntimeError(
         "perdure.run() makes a loop of its own and cannot be called in a running event loop: "
         "use `async with perdure.Runtime():` there, or process.spawn() if this is a process"
@@ -124,7 +129,7 @@ def _signals(runtime: Runtime) -> Generator[None, None, None]:
     before = [signal.getsignal(number) for number in numbers]
     for number in numbers:
         with contextlib.suppress(NotImplementedError):  # not every loop can
-            runtime.loop.add_signal_handler(number, runtime.interrupted, number)
+            runtime.loop.add_signal_handler(number, runtime.on_signal, number)
     try:
         yield
     finally:

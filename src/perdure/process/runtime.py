@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from perdure.process.birth import Function, Options
 
 INLINE = "inline"
+_ECHO = 0.05  # seconds: sooner than a person can ask twice
 
 T = TypeVar("T")
 
@@ -91,6 +92,7 @@ class Runtime:
         self._closers: list[Callable[[], None]] = []
         self.burials: list[asyncio.Future[None]] = []
         self.received: list[signal.Signals] = []  # that ask the program to stop
+        self._last_signal: tuple[signal.Signals, float] | None = None
         self._token: Token[Process] | None = None
 
     def use(self, settings: Settings) -> None:
@@ -197,7 +199,7 @@ class Runtime:
     def kill_all(self) -> None:
         """Kill every process."""
         for process in tuple(self.processes.values()):
-            kill(process, "the runtime stops")
+            kill(process, self.stopping.detail)
 
     async def wait_for(self, process: Process) -> None:
         """Wait until a process is buried."""
@@ -208,6 +210,17 @@ class Runtime:
         burial = self.loop.create_future()
         self.burials.append(burial)
         await burial
+
+    def on_signal(self, number: signal.Signals) -> None:
+        """Obey a signal that asks the program to stop."""
+        if self.hears(number):
+            self.interrupted(number)
+
+    def hears(self, number: signal.Signals) -> bool:
+        """Tell whether a signal is a new one: `timeout` sends one to a program and to its group."""
+        now, last = self.loop.time(), self._last_signal
+        self._last_signal = (number, now)
+        return last is None or last[0] is not number or now - last[1] > _ECHO
 
     def interrupted(self, number: signal.Signals) -> None:
         """Stop in order, because the user or the system asks for it; the second time at once."""

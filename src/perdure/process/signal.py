@@ -77,9 +77,12 @@ def cancel(
     """Ask a process to end; of several deadlines the earliest counts."""
     when = None if timeout is None else target.loop.time() + timeout
     target.notify(Cancel(sender, when, reason))
-    if when is None:
-        return
-    bonds = target.tie()
+    if timeout is not None:
+        _kill_after(target, timeout)
+
+
+def _kill_after(target: "Process", timeout: float) -> None:
+    when, bonds = target.loop.time() + timeout, target.tie()
     if timeout == 0:
         kill(target, "cancel timeout")
     elif bonds.deadline is None or when < bonds.deadline.when():
@@ -97,7 +100,8 @@ def stop_politely(
     """
     if isinstance(target, Elsewhere):  # whether it reads its events is known only there
         target.stop_politely(timeout, sender, why)
+        _kill_after(target, timeout)  # its own loop may be blocked, and never hear of a deadline
         return
-    cancel(target, sender, timeout, why or "the runtime stops")
+    cancel(target, sender, timeout, why or target.runtime.stopping.detail)
     if not target.asked_for_events():
         target.condemn(ExitResult(None, Shutdown(why) if why else target.runtime.stopping))

@@ -16,9 +16,8 @@ from collections.abc import Callable, Mapping
 from multiprocessing import spawn
 from typing import Any
 
-from perdure.base.errors import HostDown
+from perdure.base.errors import HostDown, Shutdown
 from perdure.process.eager_loop import new_loop
-from perdure.process.event import ExitResult
 from perdure.process.hosts import signals
 from perdure.process.hosts.far_host import FarHost
 from perdure.process.hosts.log_relay import LogRelay
@@ -33,6 +32,9 @@ from perdure.process.runtime import Runtime
 _QUEUE_SIZE = 65_536  # signals that may wait on the way to the parent
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
+# What a child does not heed: the parent decides. They are blocked until it can ignore them.
+UNHEARD = (signal.SIGINT, signal.SIGTERM)
+
 # The status of a child that ends itself.
 OUT_OF_MEMORY = 71  # there is none left even to tell of an end
 ALONE = 72  # its wire is cut: the parent is gone
@@ -46,10 +48,12 @@ def main(
     """Be a worker until the parent says otherwise."""
     _die_with_parent()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportUnknownMemberType] - what is printed is seen at once, by lines
+        # What is printed is seen at once, and by whole lines, whatever PYTHONUNBUFFERED says.
+        sys.stdout.reconfigure(line_buffering=True, write_through=False)  # pyright: ignore[reportUnknownMemberType]
     # Handlers, not SIG_IGN, which the programs that a process starts would inherit.
-    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides
+    for number in UNHEARD:
         signal.signal(number, _ignore)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, UNHEARD)
     os.set_inheritable(fd, False)
     sock = socket.socket(fileno=fd)
     gc.collect()
@@ -132,6 +136,7 @@ class ChildWorker:
         runtime, node = self.runtime, self.node
         runtime.use(begin.settings)
         runtime.host_name = begin.worker
+        runtime.stopping = Shutdown(f"host {begin.host!r} stops")
         runtime.names = names = ReplicaNames(self.wire, begin.names)
         runtime.entries = ReplicaEntries(begin.entries, self.wire)
         self._host = begin.host
@@ -150,7 +155,9 @@ class ChildWorker:
 
     def _on_hosts(self, names: list[str]) -> None:
         self.runtime.hosts.clear()
-        self.runtime.hosts.update({name: FarHost(name, self.node) for name in names})
+        self.runtime.hosts.update(
+            {name: FarHost(name, self.node, near=name == self._host) for name in names}
+        )
 
     def _on_stop(self, _: object, told: signals.Stop) -> None:
         if not self.stop_asked.done():
@@ -159,9 +166,7 @@ class ChildWorker:
     def close(self) -> None:
         """Say goodbye when all has been said."""
         self.wire.on_closed = lambda: None
-        down = ExitResult(None, HostDown(self._host, self.runtime.host_name, "it was stopped"))
-        for stand_in in tuple(self.node.stand_ins.values()):
-            stand_in.end(down)
+        self.node.close(HostDown(self._host, self.runtime.host_name, "it was stopped"))
         self.wire.say_last(signals.Stopped())
         self.runtime.close()
 

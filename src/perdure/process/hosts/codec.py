@@ -14,9 +14,9 @@ from perdure.base.pid import Pid
 from perdure.process.event import ExitResult, Message
 from perdure.process.exits import LEFT
 from perdure.process.hosts import signals
+from perdure.process.hosts.copies import RemoteCopy, in_words
 from perdure.process.hosts.portable import (
     PIDS,
-    RemoteCopy,
     found,
     pack,
     pickled,
@@ -70,17 +70,21 @@ def _pack_spawn(signal: signals.Spawn) -> Item:
 
 
 def _pack_exited(signal: signals.Exited) -> Item:
-    """Pack an end; a value that cannot cross is told in words, for the end itself is a fact."""
+    """Pack an end; what cannot cross is told in words, for the end itself is a fact."""
     pid, outcome = signal.pid, signal.outcome
     if outcome is None:
         return [_EXITED, pid.host, pid.number]
     if outcome is LEFT:  # which is told from other ends by being this one
         return [_EXITED, pid.host, pid.number, None]
+    value, error = _pack_or_tell(outcome.value), _pack_or_tell(outcome.error)
+    return [_EXITED, pid.host, pid.number, value, error]
+
+
+def _pack_or_tell(value: Any) -> Any:
     try:
-        value = pack(outcome.value)
+        return pack(value)
     except NotPortable:
-        value = pack(RemoteCopy(type(outcome.value).__qualname__, safe_text(outcome.value)))
-    return [_EXITED, pid.host, pid.number, value, pack(outcome.error)]
+        return pack(in_words(value))
 
 
 def _pack_any(signal: Any, packed: Callable[[Any], Any] = pack) -> Item:
@@ -158,6 +162,8 @@ def _unpack_or_tell(packed: Any) -> Any:
         return RemoteCopy("value that cannot be unpacked", safe_text(error))
 
 
+_ANSWERS = (signals.Claimed.__name__, signals.Placed.__name__)
+
 UNPACKERS: dict[object, Callable[..., signals.Signal]] = {
     _SEND: _unpack_send,
     _ASK: _unpack_ask,
@@ -181,9 +187,9 @@ def asks(item: Item) -> bool:
     return item[0] == _ASK
 
 
-def is_claimed(item: Item) -> bool:
-    """Tell whether a packed signal answers a claim, without unpacking others."""
-    return item[0] == signals.Claimed.__name__
+def answers(item: Item) -> bool:
+    """Tell whether a packed signal answers a worker that stands still, without unpacking others."""
+    return item[0] in _ANSWERS
 
 
 def _own(host: str, number: int) -> Pid:

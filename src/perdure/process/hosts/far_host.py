@@ -1,5 +1,6 @@
 """A host as a worker sees it: it is started on, by way of the first node."""
 
+from contextvars import Context
 from typing import Any
 
 from perdure.base.errors import NameTakenAtBirth, NotPortable, SpawnError
@@ -8,6 +9,8 @@ from perdure.process.birth import NO_VALUES, Function, Options, make_coroutine, 
 from perdure.process.hosts import signals
 from perdure.process.hosts.node import Node
 from perdure.process.hosts.portable import dump_call
+from perdure.process.hosts.stand_in import StandIn
+from perdure.process.hosts.unborn import Unborn
 from perdure.process.names import check_name
 from perdure.process.process import Process
 from perdure.process.runtime import Runtime
@@ -19,9 +22,17 @@ class FarHost:
     It has no answer at once, so a start that fails there is the end of the new process.
     """
 
-    def __init__(self, name: str, node: Node) -> None:
+    def __init__(self, name: str, node: Node, *, near: bool = False) -> None:
+        """Know a host.
+
+        Args:
+            name: Its name.
+            node: The node from which it is seen.
+            near: Whether this very OS process is one of its workers.
+        """
         self.name = name
         self._node = node
+        self._near = near
 
     def birth(
         self,
@@ -32,8 +43,7 @@ class FarHost:
         options: Options,
     ) -> Process:
         """Start a process on the host; give what stands in for it here."""
-        home = self._node.home
-        assert home is not None
+        home: Any = self._node.home
         if options.name is not None:
             check_name(options.name)
             if holder := runtime.names.get(options.name):
@@ -44,15 +54,27 @@ class FarHost:
         else:
             call = portable_call(self.name, parent, function, args, options)
         pid = Pid(f"{self.name}@{runtime.host_name}", None)
-        stand_in = self._node.meet(pid, home, full=True)
-        stand_in.describe(function, args, parent)
-        home.post(
-            signals.SpawnOn(
-                self.name, pid, None if parent is None else parent.pid, options.name, call
-            )
-        )
-        relate(runtime, parent, stand_in, options._replace(name=None))
-        return stand_in
+        kind = Unborn if self._node.threaded else StandIn
+        process: Process = self._node.meet(pid, home, full=True, kind=kind)
+        process.describe(function, args, parent)
+        origin = None if parent is None else parent.pid
+        wanted = signals.SpawnOn(self.name, pid, origin, options.name, call)
+        if self._near:
+            process = self._start_near(home, wanted, process)
+        else:
+            home.post(wanted)
+        relate(runtime, parent, process, options._replace(name=None))
+        return process
+
+    def _start_near(self, home: Any, wanted: signals.SpawnOn, stand_in: Process) -> Process:
+        """Wait where it is started: if that is here, nobody may know it by a stand-in.
+
+        Otherwise there would be two ways to it, and ties to both.
+        """
+        wanted.number = next(self._node.numbers)
+        if home.ask_now(wanted, wanted.number).here:
+            Context().run(home.deal_with_early)  # its birth is among that
+        return wanted.pid.target or stand_in
 
 
 def inherited(parent: Process | None, options: Options) -> dict[str, Any]:

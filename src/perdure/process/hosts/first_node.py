@@ -11,9 +11,9 @@ from perdure.process.event import ExitResult
 from perdure.process.hosts import signals
 from perdure.process.hosts.node import Node
 from perdure.process.hosts.portable import load_call
-from perdure.process.hosts.stand_in import Wire
+from perdure.process.hosts.stand_in import StandIn, Wire
 from perdure.process.hosts.thread_wire import Hub
-from perdure.process.names import unregister
+from perdure.process.names import register, unregister
 from perdure.process.process import Process
 from perdure.process.reach import reach
 from perdure.process.runtime import Runtime
@@ -32,6 +32,7 @@ class FirstNode(Node):
         self.workers: dict[Wire, Any] = {}
         self._followers: list[Wire] = []  # OS processes, which have a copy of the names
         runtime.names.on_change = self._name_changed
+        runtime.at_close(self._reap_workers)
         self.handlers |= {
             signals.SpawnOn: self._on_spawn_on,
             signals.Claim: self._on_claim,
@@ -52,18 +53,27 @@ class FirstNode(Node):
 
         return handle
 
+    def _reap_workers(self) -> None:
+        """Leave nothing behind, also of hosts that were killed a moment ago."""
+        for worker in tuple(self.workers.values()):
+            worker.reap()
+
     def _on_spawn_on(self, wire: Wire, told: signals.SpawnOn) -> None:
         """Start a process for another node, which has given it its pid already."""
         try:
             function, args, values = load_call(told.call, wire)
-            host: Any = self.runtime.hosts[told.host]
+            host: Any = self.runtime.host_of(told.host)
             parent = None if told.parent is None else reach(told.parent, self.runtime)
             options = Options(told.host, told.name, values)
             process = host.birth(self.runtime, parent, function, args, options, pid=told.pid)
         except Exception as error:  # noqa: BLE001 - told to whoever is tied to the pid
             wire.post(signals.Exited(told.pid, ExitResult(None, error)))
+            here = False
         else:
             self.observe(process, wire, full=True)
+            here = process.wire is wire
+        if told.number:
+            wire.post(signals.Placed(told.number, here))
 
     # Names
 
@@ -76,6 +86,17 @@ class FirstNode(Node):
         """Tell it no more."""
         if wire in self._followers:
             self._followers.remove(wire)
+
+    def name_newborn(self, name: str, stand_in: StandIn) -> None:
+        """Give a name to a process on its way to an OS worker, which gets both at once.
+
+        Were it told of the name before, it would take the process for one that lives elsewhere.
+        """
+        self._followers.remove(stand_in.wire)
+        try:
+            register(self.runtime.names, name, stand_in)
+        finally:
+            self._followers.append(stand_in.wire)
 
     def _name_changed(self, name: str, holder: Process, given: bool) -> None:  # noqa: FBT001
         told = (signals.NameGiven if given else signals.NameGone)(name, holder.pid)

@@ -11,12 +11,13 @@ from typing import Any, Literal, Self
 
 from perdure.base import telemetry
 from perdure.base.duration import Duration, named_seconds
-from perdure.base.errors import HostDown, SpawnError
+from perdure.base.errors import CallExit, HostDown, SpawnError
 from perdure.base.machine import cores
 from perdure.base.pid import Pid
 from perdure.process.birth import PLAIN, Function, Options, give_birth
 from perdure.process.channel import select
 from perdure.process.current import current
+from perdure.process.death import kill
 from perdure.process.event import Cancel
 from perdure.process.hosts.far_host import FarHost
 from perdure.process.hosts.first_node import first_node_of
@@ -149,6 +150,7 @@ class ProcessHost:
         self._launch = launcher(self.kind, first, self._plan, self._limits)
         runtime.hosts[self.name] = self
         self._running = True
+        keeper: Process | None = None
         try:
             self._launch.begin()
             keeper = give_birth(runtime, me, _keep, (self,), PLAIN)
@@ -158,6 +160,8 @@ class ProcessHost:
         except BaseException:
             self._close(runtime)
             self._launch.destroy("it could not be started")
+            if keeper is not None:
+                kill(keeper, "its host could not be started")
             raise
         first.tell_hosts()
         telemetry.execute(STARTED, {"workers": self.workers}, {"host": self.name})
@@ -171,7 +175,12 @@ class ProcessHost:
         limit = named_seconds("timeout", timeout)
         current("ProcessHost.stop")
         if self._pid is not None and self._pid.target is not None:
-            await call(self._pid, limit, None)
+            try:
+                await call(self._pid, limit, None)
+            except CallExit as ended:
+                if ended.reason is not None:
+                    raise
+                # else another has stopped it meanwhile
 
     async def __aenter__(self) -> Self:
         return await self.start()

@@ -1,5 +1,6 @@
 """How each kind of host starts its workers, and a process on one of them."""
 
+from functools import partial
 from typing import Any, Protocol
 
 from perdure.base.errors import HostDown, NameTakenAtBirth, SpawnError
@@ -20,6 +21,7 @@ from perdure.process.hosts.os_worker import OsWorker
 from perdure.process.hosts.staff import Limits, Staff
 from perdure.process.hosts.stand_in import StandIn
 from perdure.process.hosts.thread_worker import ThreadWorker
+from perdure.process.hosts.unborn import be_born
 from perdure.process.hosts.worker import Plan, count_in
 from perdure.process.names import check_name, register
 from perdure.process.process import Process
@@ -105,7 +107,7 @@ class InlineLaunch:
     async def stop(self, timeout: float) -> None:
         """End all processes of the host, and wait until they are gone."""
         for process in tuple(self._processes):
-            stop_politely(process, timeout)
+            stop_politely(process, timeout, why=f"host {self._host!r} stops")
         for process in tuple(self._processes):
             await joined(process)
 
@@ -163,10 +165,12 @@ class OsLaunch(_Staffed):
         stand_in = self.node.meet(pid or Pid(self._plan.host, None), worker.wire, full=True)
         stand_in.describe(function, args, parent)
         if options.name is not None:
-            register(self.node.runtime.names, options.name, stand_in)
+            self.node.name_newborn(options.name, stand_in)
         count_in(worker, stand_in)
         origin = None if parent is None else parent.pid
         worker.wire.post(signals.Spawn(stand_in.pid, origin, options.name, code))
+        if pid is not None:
+            be_born(pid, stand_in, stand_in.deliver)
         return self._tie(parent, stand_in, options)
 
 
@@ -196,7 +200,8 @@ class ThreadLaunch(_Staffed):
         runtime = worker.node.runtime
         process = runtime.kind(runtime, function, args, coro, parent, values)
         if pid is not None:
-            process.pid, pid.target = pid, process
+            process.pid = pid
+            be_born(pid, process, partial(Process.deliver, process))  # which nobody knows yet
         if options.name is not None:
             register(self.node.runtime.names, options.name, process)
         worker.wire.post(signals.Start(process))

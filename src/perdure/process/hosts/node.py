@@ -61,6 +61,7 @@ class Node:
         self.calls: dict[int, Request[Any]] = {}  # ours, that wait for an answer from elsewhere
         self._inbox: deque[tuple[Wire | None, signals.Signal]] = deque()
         self._roused = False
+        self._closing = False
         self.handlers: dict[type, Handler] = {
             signals.Send: self._on_send,
             signals.Ask: self._on_ask,
@@ -71,6 +72,7 @@ class Node:
             signals.Start: self._on_start,
             signals.Watch: self._on_watch,
             signals.Exited: self._on_exited,
+            signals.Lost: lambda wire, told: self.lose(wire, told.reason),
             signals.Link: self._on_link,
             signals.Unlink: self._on_unlink,
             signals.ExitSignal: self._on_exit_signal,
@@ -104,9 +106,9 @@ class Node:
             wire.post(signals.Watch(pid, full=True))
         return stand_in
 
-    def meet(self, pid: Pid, wire: Wire, *, full: bool) -> StandIn:
+    def meet(self, pid: Pid, wire: Wire, *, full: bool, kind: type[StandIn] = StandIn) -> StandIn:
         """Make a stand-in for a process that lives at the other end of a wire."""
-        stand_in = self.stand_ins[pid] = StandIn(self, pid, wire, full=full)
+        stand_in = self.stand_ins[pid] = kind(self, pid, wire, full=full)
         if pid.target is None:
             pid.target = stand_in
         return stand_in
@@ -117,9 +119,11 @@ class Node:
         self.stand_ins.pop(pid, None)
         # Also if it leads to the process itself: a thread tells of a death a moment before it is
         # marked there, and whoever hears of it must find it dead.
-        pid.target = None
-        assert stand_in.outcome is not None
-        self._tell_observers(pid, stand_in.outcome)
+        if not self._closing or pid.target is stand_in:
+            pid.target = None
+        if not self._closing:
+            assert stand_in.outcome is not None
+            self._tell_observers(pid, stand_in.outcome)
 
     def lose(self, wire: Wire, reason: BaseException) -> None:
         """Bury all that lived at the other end of a wire that is cut, and forget what it asked."""
@@ -128,6 +132,12 @@ class Node:
         while wire.asked:
             wire.asked.popitem()[1].give_up()
         for stand_in in [each for each in self.stand_ins.values() if each.wire is wire]:
+            stand_in.end(ExitResult(None, reason))
+
+    def close(self, reason: BaseException) -> None:
+        """Let go of all stand-ins, for this loop ends; those for whom they stand live on."""
+        self._closing = True
+        for stand_in in tuple(self.stand_ins.values()):
             stand_in.end(ExitResult(None, reason))
 
     # Who is told of an end
@@ -194,7 +204,7 @@ class Node:
         telemetry.execute(UNDELIVERED_EVENT, {}, {"what": what, "reason": error})
 
     def _on_send(self, _: Wire, told: signals.Send) -> None:
-        target: Process | None = told.dest.target
+        target = reach(told.dest, self.runtime)
         if target is None:
             return
         try:

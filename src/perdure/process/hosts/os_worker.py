@@ -15,7 +15,7 @@ from perdure.base import telemetry
 from perdure.base.errors import HostDown, Killed
 from perdure.process.event import ExitResult
 from perdure.process.hosts import signals
-from perdure.process.hosts.child import ALONE, OUT_OF_MEMORY
+from perdure.process.hosts.child import ALONE, OUT_OF_MEMORY, UNHEARD
 from perdure.process.hosts.first_node import FirstNode
 from perdure.process.hosts.replica_entries import pack_entries
 from perdure.process.hosts.socket_wire import SocketWire
@@ -85,8 +85,12 @@ class OsWorker:
     def begin(self) -> None:
         """Start the child; signals may be posted at once, it reads them when it is ready."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._child = _start_child(theirs.fileno(), self.entry)
+        try:
+            with theirs:
+                self._child = _start_child(theirs.fileno(), self.entry)
+        except BaseException:
+            ours.close()
+            raise
         self.wire = SocketWire(self._first, ours, self._plan.host, self._plan.queue_size)
         self.wire.on_closed = self._on_closed
         self.wire.on_garbage = self._on_garbage
@@ -164,6 +168,12 @@ class OsWorker:
         with suppress(ProcessLookupError):
             self._child.kill()
 
+    def reap(self) -> None:
+        """Kill it, and take note of its end here and now: the loop that would see it ends."""
+        self.destroy("the program ends")
+        self._child.wait()
+        self._on_exit()
+
     def _force(self, stand_in: StandIn, detail: object) -> None:
         """End a process that a kill did not end, by ending the child if nobody else is harmed."""
         if self.load <= 1 or self._plan.kill_after is not None:
@@ -216,10 +226,10 @@ class OsWorker:
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
-        for timer in self._timers.values():
-            timer.cancel()
         self.wire.drain()
         self.wire.close()
+        for timer in self._timers.values():  # also those that its last words have set
+            timer.cancel()
         self._first.unfollow(self.wire)
         self._first.workers.pop(self.wire, None)
         short = memory_kills() > self._memory_kills
@@ -274,8 +284,12 @@ def _start_child(fd: int, entry: str) -> "subprocess.Popen[bytes]":
     # As `multiprocessing` starts its children: with the options of this interpreter.
     options_of: Any = getattr(subprocess, "_args_from_interpreter_flags")  # noqa: B009
     flags: list[str] = options_of()
-    return subprocess.Popen(  # noqa: S603 - our own interpreter
-        [sys.executable, *flags, "-c", code],
-        stdin=subprocess.DEVNULL,
-        pass_fds=[fd],
-    )
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, UNHEARD)  # which a child inherits
+    try:
+        return subprocess.Popen(  # noqa: S603 - our own interpreter
+            [sys.executable, *flags, "-c", code],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[fd],
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

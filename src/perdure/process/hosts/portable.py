@@ -10,17 +10,18 @@ import io
 import pickle
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from types import NoneType
 from typing import Any, NamedTuple, Protocol
 
 from msgspec.msgpack import Ext
 
-from perdure.base.errors import NotPortable, RemoteError, safe_text
+from perdure.base.errors import NotPortable, safe_text
 from perdure.base.pid import Pid
+from perdure.process.channel import Channel
 from perdure.process.event import ExitResult
 from perdure.process.exits import LEFT
+from perdure.process.hosts.copies import Errors, Told, numbered, restore
 from perdure.process.reach import Elsewhere
 
 _PICKLED = 1  # the code of what msgpack cannot say
@@ -31,16 +32,6 @@ _LONGEST = 32  # and how far
 
 
 _type_of: Callable[[Any], object] = type
-
-
-class RemoteCopy(NamedTuple):
-    """Stands for a value of another OS process that could not cross."""
-
-    kind: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.text} (a {self.kind})"
 
 
 # Values
@@ -94,9 +85,30 @@ def dumps(value: Any) -> bytes:
     Raises:
         NotPortable: It cannot be pickled.
     """
+    errors = Errors(_dump)
+    data = _dump(value, errors)
+    told = errors.told()
+    return data if not told else pickle.dumps(_WithErrors(told, data), pickle.HIGHEST_PROTOCOL)
+
+
+class _WithErrors(NamedTuple):
+    """A pickled value, and the exceptions in it."""
+
+    told: list[Told]
+    data: bytes
+
+    def __reduce__(self) -> Any:
+        return _restored, (self.told, self.data)
+
+
+def _restored(told: list[Told], data: bytes) -> Any:
+    return restore(told, data, loads)
+
+
+def _dump(value: Any, errors: Errors) -> bytes:
     buffer = io.BytesIO()
     try:
-        _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+        _Pickler(buffer, errors).dump(value)
     except MemoryError:  # which says nothing about the value
         raise
     except Exception as error:
@@ -123,13 +135,19 @@ def loads(data: bytes) -> Any:
 
 
 class _Pickler(pickle.Pickler):
+    def __init__(self, buffer: io.BytesIO, errors: Errors) -> None:
+        super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
+        self._errors = errors
+
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is Pid:
             return found, place_of(obj)
         if isinstance(obj, BaseException):
-            return _restored, _told(obj)
+            return numbered, (self._errors.number(obj),)
         if isinstance(obj, type) and (alias := vars(obj).get("__portable_name__")) is not None:
             return _by_name, alias
+        if isinstance(obj, Channel):
+            raise TypeError("a Channel belongs to one loop: send messages to a pid instead")
         if obj is LEFT:  # which is told from other ends by being this one
             return _left, ()
         return NotImplemented
@@ -212,7 +230,8 @@ class PidTable:
             self._sweep()
 
     def _sweep(self) -> None:
-        dead = [key for key, pid in self.known.items() if pid.target is None]
+        known = tuple(self.known.items())  # at once: another thread may add to it
+        dead = [key for key, pid in known if pid.target is None]
         for key in dead[: max(0, len(dead) - _KEPT)]:
             self.places.pop(self.known.pop(key), None)
         self._sweep_at = 2 * max(len(self.known), _KEPT)
@@ -265,74 +284,3 @@ def found(host: str, number: int, lives: int) -> Pid:
         if gate is not None and lives != DEAD_HERE:
             gate.meet(pid, lives_there=lives == LIVES_HERE)
     return pid
-
-
-# Exceptions
-
-
-class Told(NamedTuple):
-    """An exception on its way: packed if that was possible, and in words."""
-
-    packed: bytes | None
-    kind: str
-    text: str
-    trace: str
-    cause: BaseException | None
-
-
-def _told(error: BaseException) -> Told:
-    kind = type(error)
-    try:
-        packed = dumps((kind, _parts_of(error)))
-    except NotPortable:
-        packed = None
-    trace = "".join(traceback.format_tb(error.__traceback__))
-    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-    return Told(packed, name, safe_text(error, str), trace, error.__cause__)
-
-
-def _parts_of(error: BaseException) -> tuple[Any, ...]:
-    """Give what an exception is made of; its own `__init__` is not called again."""
-    if type(error).__module__ == "builtins":
-        made_of: Any = error.__reduce__()
-        return made_of[1], (made_of[2:] or ({},))[0] or {}
-    return error.args, _portable_state(error)
-
-
-def _portable_state(error: BaseException) -> dict[str, Any]:
-    state: dict[str, Any] = {}
-    for name, value in vars(error).items():
-        try:
-            dumps(value)
-        except NotPortable:
-            value = RemoteCopy(type(value).__qualname__, safe_text(value))  # noqa: PLW2901
-        state[name] = value
-    return state
-
-
-def _restored(
-    packed: bytes | None, kind: str, text: str, trace: str, cause: BaseException | None
-) -> BaseException:
-    error = _rebuilt(packed) or RemoteError(kind, text, trace)
-    if trace:
-        error.add_note(f"Traceback of another OS process (most recent call last):\n{trace}")
-    if cause is not None:
-        error.__cause__ = cause
-    return error
-
-
-def _rebuilt(packed: bytes | None) -> BaseException | None:
-    if packed is None:
-        return None
-    try:
-        kind, (args, state) = loads(packed)
-        error: BaseException
-        if kind.__module__ == "builtins":
-            error = kind(*args)
-        else:
-            error = kind.__new__(kind, *args)
-            error.args = args
-        error.__dict__.update(state)
-    except Exception:  # noqa: BLE001 - its class is not there, or does not allow this
-        return None
-    return error

@@ -14,6 +14,7 @@ from perdure.process.hosts import signals
 from perdure.process.hosts.socket_wire import SocketWire
 from perdure.process.names import Names
 from perdure.process.process import Process
+from perdure.process.reach import Elsewhere
 
 
 class ReplicaNames(Names):
@@ -56,8 +57,12 @@ class ReplicaNames(Names):
 
     def given(self, name: str, pid: Pid) -> None:
         """Take note of a name."""
-        if pid.target is not None:
-            self[name] = pid.target
+        holder: Process | None = pid.target
+        if holder is None:
+            return
+        self[name] = holder
+        if not isinstance(holder, Elsewhere) and name not in (holder.tie().names or ()):
+            holder.tie().add_name(name)
 
     def gone(self, name: str, pid: Pid) -> None:
         """Take note that a process has a name no more; another may have it by now."""

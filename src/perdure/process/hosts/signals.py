@@ -64,13 +64,24 @@ class Start(Struct):
 
 
 class SpawnOn(Struct):
-    """Start a process on a host, which only the first node can find."""
+    """Start a process on a host, which only the first node can find.
+
+    With a number it is answered by `Placed`.
+    """
 
     host: str
     pid: Pid
     parent: Pid | None
     name: str | None
     call: Any
+    number: int = 0
+
+
+class Placed(Struct):
+    """Whether a process was started on the very worker that wanted it."""
+
+    number: int
+    here: bool
 
 
 class Watch(Struct):
@@ -85,6 +96,12 @@ class Exited(Struct):
 
     pid: Pid
     outcome: ExitResult | None
+
+
+class Lost(Struct):
+    """The thread at the other end of this wire is gone, or given up."""
+
+    reason: BaseException
 
 
 class Link(Struct):
@@ -250,8 +267,10 @@ Signal = (
     | Spawn
     | Start
     | SpawnOn
+    | Placed
     | Watch
     | Exited
+    | Lost
     | Link
     | Unlink
     | ExitSignal

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import Context
+from threading import get_ident
 from typing import Any
 
 from perdure.base.errors import HostBusy, NotPortable
@@ -17,8 +18,8 @@ from perdure.process.hosts import signals
 from perdure.process.hosts.codec import (
     UNPACKERS,
     Item,
+    answers,
     asks,
-    is_claimed,
     pack_signal,
     substitute,
     unpack_any,
@@ -69,6 +70,7 @@ class SocketWire:
         self.grace: float | None = None
         self._limit = limit
         self._loop = node.runtime.loop
+        self._thread = get_ident()
         self._expect_answer = expectation(self._loop)
         self._sock = sock
         self._queued = False  # whether it stands in the scheduler's line
@@ -92,6 +94,13 @@ class SocketWire:
             return
         # Packed now: what is wrong with it is told to the sender, and the value may change later.
         packed = pack_signal(signal)
+        if get_ident() == self._thread:
+            self._add(packed)
+        else:  # a call that was offloaded sends a message, or logs
+            with suppress(RuntimeError):  # the loop is closed: nobody hears it any more
+                self._loop.call_soon_threadsafe(self._add, packed, context=Context())
+
+    def _add(self, packed: bytes) -> None:
         self._posted.append(packed)
         if not self._queued:
             self._queue_up()
@@ -229,7 +238,8 @@ class SocketWire:
                 else:
                     node.report_mistake(signal)
 
-    def _deal_with_early(self) -> None:
+    def deal_with_early(self) -> None:
+        """Take in what came while an answer was waited for."""
         early, self._early = self._early, []
         self._deal_with(early)
 
@@ -246,7 +256,7 @@ class SocketWire:
 
     # A question that must be answered before anything else happens
 
-    def ask_now(self, question: Any, number: int) -> signals.Claimed:
+    def ask_now(self, question: Any, number: int) -> Any:
         """Send a question and stop everything on this loop until its answer is there."""
         self.post(question)
         try:
@@ -265,17 +275,17 @@ class SocketWire:
             self._unsent.clear()
             self._waiting = self._waiting_bytes = 0
 
-    def _answer_to(self, number: int) -> signals.Claimed:
+    def _answer_to(self, number: int) -> Any:
         while not self.closed:
             items = self._read() or []
             for place, item in enumerate(items):
-                if is_claimed(item):
+                if answers(item):  # this question, for there is never another
                     open_gate(self)
-                    answer = unpack_signal(item)
-                    if isinstance(answer, signals.Claimed) and answer.number == number:
-                        self._early.extend(items[place + 1 :])
-                        self._loop.call_soon(self._deal_with_early, context=Context())
-                        return answer
+                    answer: Any = unpack_signal(item)
+                    assert answer.number == number
+                    self._early.extend(items[place + 1 :])
+                    self._loop.call_soon(self.deal_with_early, context=Context())
+                    return answer
                 self._early.append(item)
         raise ConnectionError("the parent of this worker is gone")
 
@@ -303,5 +313,5 @@ class SocketWire:
         self._sock.close()
         self._posted.clear()
         self._unsent.clear()
-        self._deal_with_early()
+        self.deal_with_early()
         self.on_closed()

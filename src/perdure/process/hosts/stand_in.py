@@ -16,7 +16,7 @@ from perdure.process.bonds import Bonds, Collector
 from perdure.process.death import release, tell
 from perdure.process.event import Cancel, Event, ExitResult, Message
 from perdure.process.hosts import signals
-from perdure.process.hosts.portable import RemoteCopy
+from perdure.process.hosts.copies import RemoteCopy
 from perdure.process.process import Process
 from perdure.process.reach import Elsewhere
 from perdure.process.request import Request

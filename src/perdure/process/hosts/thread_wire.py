@@ -4,8 +4,9 @@ import logging
 from threading import Lock
 from typing import Any
 
-from perdure.base.errors import HostBusy
+from perdure.base.errors import HostBusy, Killed
 from perdure.base.pid import Pid
+from perdure.process.event import ExitResult
 from perdure.process.hosts import signals
 from perdure.process.hosts.node import Node
 from perdure.process.hosts.stand_in import StandIn
@@ -17,7 +18,8 @@ _log = logging.getLogger("perdure.host")
 class ThreadWire:
     """From one node to another; `back` is the way back."""
 
-    def __init__(self, here: Node, there: Node, limit: int) -> None:
+    def __init__(self, hub: "Hub", here: Node, there: Node, limit: int) -> None:
+        self._hub = hub
         self.here = here
         self.there = there
         self.back: ThreadWire = self
@@ -44,6 +46,9 @@ class ThreadWire:
             stand_in.pid,
         )
         stand_in.abandon(detail)
+        told = signals.Exited(stand_in.pid, ExitResult(None, Killed(detail)))
+        for wire in self._hub.wires_to(self.there):
+            wire.here.take_in(told, wire)  # in its place: it cannot tell them itself
 
 
 class Hub:
@@ -59,8 +64,8 @@ class Hub:
         with self._lock:
             wire = self._wires.get((here, there))
             if wire is None:
-                wire = self._wires[here, there] = ThreadWire(here, there, self._limit)
-                back = self._wires[there, here] = ThreadWire(there, here, self._limit)
+                wire = self._wires[here, there] = ThreadWire(self, here, there, self._limit)
+                back = self._wires[there, here] = ThreadWire(self, there, here, self._limit)
                 wire.back, back.back = back, wire
             return wire
 
@@ -74,8 +79,15 @@ class Hub:
 
         node.share(route)
 
-    def leave(self, node: Node) -> None:
-        """Forget a node that has ended."""
+    def wires_to(self, node: Node) -> list[ThreadWire]:
+        """Give the wires of all who know a node."""
+        with self._lock:
+            return [wire for wire in self._wires.values() if wire.there is node]
+
+    def leave(self, node: Node, reason: BaseException) -> None:
+        """Forget a node that has ended, or is given up; all who know it are told."""
+        for wire in self.wires_to(node):
+            wire.here.take_in(signals.Lost(reason), wire)
         with self._lock:
             for pair in [pair for pair in self._wires if node in pair]:
                 del self._wires[pair]

@@ -4,8 +4,7 @@ import asyncio
 import logging
 import threading
 
-from perdure.base.errors import HostDown
-from perdure.process.event import ExitResult
+from perdure.base.errors import HostDown, Shutdown
 from perdure.process.hosts import signals
 from perdure.process.hosts.first_node import FirstNode
 from perdure.process.hosts.node import Node
@@ -17,6 +16,7 @@ from perdure.process.runtime import Runtime
 _log = logging.getLogger("perdure.host")
 
 _JOIN = 1.0  # seconds that a thread gets to end when its loop has said goodbye
+_LAST_JOIN = 0.2  # and when the program ends, whose threads are given up anyway
 
 
 class ThreadWorker:
@@ -35,15 +35,24 @@ class ThreadWorker:
         self._on_ready = on_ready
         self._on_down = on_down
         self._opened = threading.Event()
+        self._failure: OSError | None = None  # instead of a loop
         self._timer: asyncio.TimerHandle | None = None
+        self._cause: str | None = None  # why we ended it ourselves
         self._down = False
         self._thread = threading.Thread(target=self._run, name=label, daemon=True)
 
     def begin(self) -> None:
-        """Start the thread, and wait the moment until it has a loop."""
+        """Start the thread, and wait the moment until it has a loop.
+
+        Raises:
+            OSError: It cannot have one.
+            RuntimeError: There can be no more threads.
+        """
         share(self._first.runtime)
         self._thread.start()
         self._opened.wait()
+        if self._failure is not None:
+            raise self._failure
         self.wire = self._first.hub.between(self._first, self.node)
         self._first.workers[self.wire] = self
         self.ready = True
@@ -52,20 +61,36 @@ class ThreadWorker:
     def stop(self, timeout: float) -> None:
         """Let it end its processes; if its loop is blocked, nobody waits for ever."""
         self.wire.post(signals.Stop(timeout))
-        settings = self._first.runtime.settings
-        patience = timeout + settings.abandon_after + _JOIN
-        self._timer = self._first.runtime.loop.call_later(patience, self.destroy, "it is blocked")
+        self._wait(timeout, "it is blocked")
 
     def destroy(self, cause: str) -> None:
-        """Give it up: a thread cannot be killed."""
+        """Kill its processes; the thread itself cannot be killed."""
         if not self._down:
-            _log.warning("the thread %s does not end (%s) and is abandoned", self.label, cause)
-            self._is_down(cause)
+            self._cause = self._cause or cause
+            self.wire.post(signals.Stop(0.0))
+            self._wait(0.0, cause)
+
+    def _wait(self, timeout: float, cause: str) -> None:
+        """Give it up if it does not end; nobody waits for ever."""
+        if self._timer is not None:
+            self._timer.cancel()
+        patience = timeout + self._first.runtime.settings.abandon_after + _JOIN
+        self._timer = self._first.runtime.loop.call_later(patience, self._give_up, cause)
+
+    def _give_up(self, cause: str) -> None:
+        _log.warning("the thread %s does not end (%s) and is abandoned", self.label, cause)
+        self._is_down(cause)
+
+    def reap(self) -> None:
+        """Wait a moment for its end: no loop will hear of it."""
+        self.destroy("the program ends")
+        self._thread.join(_LAST_JOIN)
+        self._is_down(self._cause)
 
     def on_stopped(self) -> None:
         """Take note that its loop has ended all processes."""
         self._thread.join(_JOIN)
-        self._is_down(None)
+        self._is_down(self._cause)
 
     def _is_down(self, cause: str | None) -> None:
         if self._down:
@@ -76,7 +101,7 @@ class ThreadWorker:
         self._first.workers.pop(self.wire, None)
         reason = HostDown(self._plan.host, self.label, cause or "it was stopped")
         self._first.lose(self.wire, reason)
-        self._first.hub.leave(self.node)
+        self._first.hub.leave(self.node, reason)
         self._on_down(self, cause)
 
     # In the thread
@@ -93,8 +118,14 @@ class ThreadWorker:
     def _run(self) -> None:
         first, runtime = self._first.runtime, self.make_runtime()
         runtime.host_name = self._plan.host
+        runtime.stopping = Shutdown(f"host {self._plan.host!r} stops")
         runtime.names, runtime.entries, runtime.hosts = first.names, first.entries, first.hosts
-        loop = self.make_loop()
+        try:
+            loop = self.make_loop()
+        except OSError as error:  # no descriptors are left
+            self._failure = error
+            self._opened.set()
+            return
         asyncio.set_event_loop(loop)
         try:
             loop.run_until_complete(self._live(runtime))
@@ -113,7 +144,9 @@ class ThreadWorker:
         asked: asyncio.Future[float] = loop.create_future()
 
         def on_stop(_: object, told: signals.Stop) -> None:
-            if not asked.done():
+            if asked.done():
+                runtime.kill_all()  # the second time is an order
+            else:
                 asked.set_result(told.timeout)
 
         node.handlers[signals.Stop] = on_stop
@@ -121,12 +154,6 @@ class ThreadWorker:
         try:
             await runtime.stop(await asked)
         finally:
-            _end_stand_ins(node)
+            node.close(HostDown(self._plan.host, self.label, "it was stopped"))
             runtime.close()
             node.home.post(signals.Stopped())
-
-
-def _end_stand_ins(node: Node) -> None:
-    """Disarm what stands in for others: this loop ends."""
-    for stand_in in tuple(node.stand_ins.values()):
-        stand_in.end(ExitResult(None, HostDown(node.runtime.host_name, "this", "it was stopped")))

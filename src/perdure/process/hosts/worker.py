@@ -41,6 +41,10 @@ class Worker(Protocol):
         """End it by force, as far as that is possible; `on_down` is called."""
         ...
 
+    def reap(self) -> None:
+        """End it by force, and wait for that: the program's first loop ends."""
+        ...
+
 
 OnReady = Callable[[Worker], object]
 OnDown = Callable[[Worker, str | None], object]

@@ -1,0 +1,21 @@
+"""The child processes of a test, apart from those that others of the same run have left running."""
+
+from pathlib import Path
+
+
+class Offspring:
+    """Those that came since this was made, dead ones that nobody waited for too."""
+
+    def __init__(self) -> None:
+        self._others = _children()
+
+    def __call__(self) -> list[int]:
+        return sorted(_children() - self._others)
+
+
+def _children() -> set[int]:
+    return {
+        int(child)
+        for task in Path("/proc/self/task").iterdir()
+        for child in (task / "children").read_text().split()
+    }
