@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import Permanent
 from perdure.engine.context import JobContext
@@ -43,6 +44,19 @@ async def fetch(ctx: JobContext, path: str) -> str:
     """Greets, and then fails until the file is there."""
     await ctx.run(greet, "you")
     return await ctx.run(need, path)
+
+
+@app.step(retry=Retry(attempts=1))
+def call(ctx: StepContext, path: str) -> str:
+    if not Path(path).exists():
+        raise ConnectionError("nobody answers")
+    return Path(path).read_text()
+
+
+@app.job
+async def reach(ctx: JobContext, path: str) -> str:
+    """Is parked until the file is there: an outage."""
+    return await ctx.run(call, path)
 
 
 @app.job

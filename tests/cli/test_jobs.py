@@ -36,6 +36,35 @@ def test_a_submitted_job_is_run_by_a_worker_and_its_result_waited_for(desk: Desk
     assert "was submitted before" in again.stderr
 
 
+def test_a_job_whose_queue_nobody_serves_says_so(desk: Desk) -> None:
+    with desk.worker():
+        lost = desk.run("submit", APP, "welcome", "-a", '{"name": "Kim"}', "--queue", "nowhere")
+        fine = desk.run("submit", APP, "welcome", "-a", '{"name": "Kim"}')
+
+    assert lost.exit_code == fine.exit_code == 0
+    assert "no worker serves the queue 'nowhere'" in lost.stderr
+    assert "--queue nowhere" in lost.stderr
+    assert "queue" not in fine.stderr
+
+
+def test_a_job_that_an_outage_parks_says_what_to_do_and_goes_on_when_resumed(
+    desk: Desk, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    with desk.worker():
+        parked = desk.run("submit", APP, "reach", "-a", json.dumps({"path": str(path)}), "-w")
+        [job] = desk.json("jobs", "list", "--state", "attention")
+        path.write_text("here")
+        resumed = desk.run("jobs", "resume", job["id"], "--reason", "it is back")
+        done = desk.wait_for(job["id"])
+
+    assert parked.exit_code == 7
+    assert "is ATTENTION: perdure.StepFailed: step call#1" in parked.stderr
+    assert f"perdure jobs show {job['id'][-8:]}" in parked.stderr
+    assert resumed.exit_code == 0
+    assert (done["state"], done["result"]) == ("COMPLETED", "here")
+
+
 def test_a_worker_stops_in_order_when_it_is_asked_to(desk: Desk) -> None:
     with desk.worker() as worker:
         worker.send_signal(signal.SIGTERM)
@@ -89,7 +118,7 @@ def test_a_failed_job_is_shown_retried_skipped_and_forked(desk: Desk, tmp_path: 
         by_hand = desk.wait_for(other)
 
     assert waited.exit_code == 7
-    assert "is FAILED: perdure.base.job_errors.StepFailed: step need#1" in waited.stderr
+    assert "is FAILED: perdure.StepFailed: step need#1" in waited.stderr
     assert "need#1" in shown.stdout
     assert "is missing" in shown.stdout
     assert retried.exit_code == skipped.exit_code == 0

@@ -42,3 +42,36 @@ async def test_of_many_processes_the_first_are_drawn_and_the_others_counted() ->
     assert len(root["children"]) == picture.MOST_NODES - 1
     assert root["left_out"] == 11
     assert len(list(lines(drawn))) == picture.MOST_NODES + 2
+
+
+async def fail() -> None:
+    raise ValueError("no luck")
+
+
+@simulated
+async def test_hosts_are_told_with_what_they_are_made_of_and_services_with_their_last_error() -> (
+    None
+):
+    service = {"kind": "process.py", "lifecycle": {"auto_start": True}}
+    entries = load_entries(
+        {
+            "version": "1.0",
+            "namespace": "app",
+            "entries": [
+                {"name": "here", "kind": "process.host", "host": {"kind": "inline"}},
+                {"name": "cpu", "kind": "process.host", "host": {"kind": "os", "workers": 2}}
+                | {"lifecycle": {"auto_start": False}},
+                {"name": "s", "source": fail, "host": "here"} | service,
+            ],
+        }
+    )
+    async with entries:
+        await sleep("100ms")
+        drawn = draw("here", entries, tree())
+
+    facts = {entry["id"]: ", ".join(picture.entry_facts(entry)) for entry in drawn["entries"]}
+    assert facts == {
+        "app:here": "host running, inline",
+        "app:cpu": "host stopped, 2 OS processes",
+        "app:s": "service restarting, last error: ValueError: no luck",
+    }

@@ -5,11 +5,12 @@ import re
 import signal
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.program import LONGEST_WAIT, lines_until, perdure, started
+from tests.cli.program import LONGEST_WAIT, environment, lines_until, perdure, started
 from tests.entries.folder import index, write
 
 EXAMPLE = Path("examples/worker_pool")
@@ -89,6 +90,7 @@ def test_the_tree_shows_what_runs(private: Path) -> None:
     assert for_people.returncode == 0
     assert f"OS process {program.pid}" in for_people.stdout
     assert "─ app:processes  host running, 4 threads" in for_people.stdout
+    assert "host._keep" not in for_people.stdout  # that of the host itself says nothing to people
     assert "─ app.supervisor:pool  service running" in for_people.stdout
     assert for_people.stdout.count("─ app/workers:task_worker.main") == 4
     entries = json.loads(for_programs.stdout)["entries"]
@@ -166,6 +168,23 @@ def test_it_fails_when_a_service_has_failed_too_often(private: Path, tmp_path: P
     assert failed.stderr.count("Traceback") == 2  # each crash is reported
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_what_runs_does_not_suffer_if_nobody_reads_the_news(
+    options: tuple[str, ...], private: Path, tmp_path: Path
+) -> None:
+    source = "import pathlib\nasync def main(): pathlib.Path(__file__ + '.ran').touch()"
+    write(tmp_path, {"_index.yaml": index(SERVICE), "s.py": source})
+
+    with started(private, "up", tmp_path, *options, errors=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        program.stdout.close()
+        program.stdout = None
+        _, errors = program.communicate(timeout=LONGEST_WAIT)
+
+    assert (program.returncode, errors) == (0, "")
+    assert (tmp_path / "s.py.ran").exists()
+
+
 def test_mistakes_are_told_and_nothing_starts(private: Path, tmp_path: Path) -> None:
     write(tmp_path, {"_index.yaml": index(SERVICE + "\n    - {name: x, kind: y}")})
 
@@ -198,6 +217,53 @@ def test_with_nothing_marked_there_is_nothing_to_run(private: Path, tmp_path: Pa
 
     assert refused.returncode == 2
     assert refused.stderr.endswith("is marked with `auto_start: true`\n")
+
+
+def test_with_only_a_host_there_is_nothing_to_run_either(private: Path, tmp_path: Path) -> None:
+    text = index(
+        SERVICE.replace("auto_start: true", "auto_start: false")
+        + "\n    - {name: h, kind: process.host}"
+    )
+    write(tmp_path, {"_index.yaml": text, "s.py": "async def main(): ..."})
+
+    refused = perdure(private, "up", tmp_path)
+
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"no service in {tmp_path} is marked with `auto_start: true`" in refused.stderr
+
+
+def test_sources_import_from_the_current_folder(private: Path, tmp_path: Path) -> None:
+    entries = """
+        - name: file
+          kind: process.py
+          source: file://s.py
+          lifecycle: {auto_start: true}
+        - name: module
+          kind: process.py
+          module: shop.s
+          lifecycle: {auto_start: true}
+        """
+    write(
+        tmp_path / "shop",
+        {
+            "_index.yaml": index(entries),
+            "s.py": "from shop.names import NAME\nasync def main(): print(NAME)",
+            "names.py": "NAME = 'from here'",
+        },
+    )
+
+    ended = subprocess.run(
+        [sys.executable, "-P", "-m", "perdure.cli", "up", "shop"],  # -P: as the script `perdure`
+        cwd=tmp_path,
+        env=environment(private),
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_WAIT,
+        check=False,
+    )
+
+    assert ended.stderr == ""
+    assert ended.stdout.count("from here") == 2
 
 
 def test_a_signal_while_things_start_interrupts_the_start(private: Path, tmp_path: Path) -> None:

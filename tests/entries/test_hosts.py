@@ -2,14 +2,24 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import perdure
-from perdure import EntriesError, Loaded, Settings, load_yaml, process, sleep
+from perdure import (
+    EntriesError,
+    Killed,
+    Loaded,
+    Service,
+    Settings,
+    load_yaml,
+    process,
+    sleep,
+    telemetry,
+)
 from tests.entries.folder import index, write
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "worker_pool"
@@ -39,6 +49,11 @@ async def kill_the_worker(path):
         open(path, "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
     await sleep("1h")
+
+async def never_wait(path):
+    open(path, "w").close()
+    while True:
+        pass
 """
 
 
@@ -129,6 +144,69 @@ def test_a_service_whose_os_process_was_killed_comes_back(tmp_path: Path) -> Non
                 await sleep("10ms")
 
     run(main)
+
+
+def test_a_host_that_gave_up_says_why_and_is_started_again(tmp_path: Path) -> None:
+    entries = f"""
+        - {{name: h, kind: process.host, host: {{kind: os, workers: 1, max_restarts: 0}}}}
+        - name: s
+          kind: process.py
+          source: file://w.py
+          method: kill_the_worker
+          input: [{tmp_path / "killed"}]
+          lifecycle: {{auto_start: true, restart: {{initial_delay: 10ms}}}}
+        """
+    told: list[tuple[str, str]] = []
+
+    def note(_event: object, _numbers: object, facts: Mapping[str, Any], _: object) -> None:
+        if facts["id"] == "app:h":
+            told.append((facts["state"], str(facts.get("reason", ""))))
+
+    async def main() -> None:
+        async with loaded(tmp_path, entries) as entered:
+            while [state for state, _ in told].count("running") < 2:
+                await sleep("10ms")
+            assert entered.hosts["app:h"].running
+
+    telemetry.attach("note", ("perdure", "entry", "state"), note)
+    try:
+        run(main)
+    finally:
+        telemetry.detach("note")
+
+    assert [state for state, _ in told] == [
+        "starting",
+        "running",
+        "failed",
+        "starting",
+        "running",
+        "stopping",
+        "stopped",
+    ]
+    assert "SIGKILL" in told[2][1]
+
+
+def test_a_service_that_never_waits_is_killed_when_its_time_to_stop_is_over(tmp_path: Path) -> None:
+    entries = f"""
+        - name: h
+          kind: process.host
+          host: {{kind: os, workers: 1, dedicated: true, kill_after: 50ms}}
+        - name: s
+          kind: process.py
+          source: file://w.py
+          method: never_wait
+          input: [{tmp_path / "begun"}]
+          lifecycle: {{auto_start: true, stop_timeout: 50ms}}
+        """
+
+    async def main() -> Service:
+        async with loaded(tmp_path, entries) as entered:
+            while not (tmp_path / "begun").exists():
+                await sleep("10ms")
+            return entered.services["app:s"]
+
+    service = run(main)
+    assert (service.state, type(service.error)) == ("stopped", Killed)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -27,17 +27,24 @@ def told(folder: Path) -> list[str]:
         (
             "entries: []\n",
             [
-                "1: the namespace is empty: write words with dots, such as app.workers",
-                '1: version is 1.0: write version: "1.0"',
+                "1: the namespace is missing: write words with dots, such as app.workers",
+                '1: the version is missing: write version: "1.0"',
             ],
         ),
         (
             'version: "2"\nnamespace: "a b"\nentrys: 1\n',
             [
-                "1: entries are missing: write a list of them",
-                '1: version is 1.0: write version: "1.0"',
+                "1: the entries are missing: write a list of them, a dash before each",
+                "1: the version is '2': write version: \"1.0\"",
                 "2: the namespace is 'a b': write words with dots, such as app.workers",
                 "3: unknown key 'entrys': did you mean entries?",
+            ],
+        ),
+        (
+            "version: 1\nnamespace: 앱.나라\nentries:\n  processes:\n    kind: process.host\n",
+            [
+                '1: the version is 1: write version: "1.0"',
+                "3: the entries are no list: write a list of them, a dash before each",
             ],
         ),
     ],
@@ -50,11 +57,21 @@ def test_mistakes_around_the_entries(text: str, expected: list[str], tmp_path: P
     ("entries", "expected"),
     [
         ("- 7\n", "4: it is 7: write a mapping"),
-        ("- {kind: process.host}\n", "4: 'name' is missing: write text"),
-        ("- {name: a}\n", "4: entry app:a: 'kind' is missing: write text"),
+        ("- {kind: process.host}\n", "4: 'name' is missing: write a name"),
+        ("- {name: '', kind: process.host}\n", "4: name is '': write a name"),
+        ("- {name: no, kind: process.host}\n", "4: name is false: write a name, in quotes if YAML"),
+        ("- {name: 2024-01-02, kind: process.host}\n", "4: name is 2024-01-02: write a name, in"),
+        (
+            "- {name: a}\n",
+            "4: entry app:a: 'kind' is missing: write process.host, process.py or process.service",
+        ),
         (
             "- {name: 'a:b', kind: process.host}\n",
-            "4: entry app:a:b: the name is 'a:b': write a word without a colon",
+            "4: entry app:a:b: the name is 'a:b': write letters, digits and _ . -, a letter first",
+        ),
+        (
+            "- {name: 1st, kind: process.host}\n",
+            "4: entry app:1st: the name is '1st': write letters, digits and _ . -, a letter first",
         ),
         (
             "- {name: a, kind: process.lua, source: file://a.lua}\n",
@@ -257,14 +274,39 @@ def test_all_mistakes_of_all_files_are_told_at_once(tmp_path: Path) -> None:
         ),
         f"  {tmp_path}/a/_index.yaml:4: entry app.a:w: there is no file {tmp_path}/a/w.py",
         (
-            f"  {tmp_path}/a/b/_index.yaml:1: no YAML: expected the node content, "
-            "but found '<stream end>'"
+            f"  {tmp_path}/a/b/_index.yaml:1: no YAML: "
+            "a value is missing, or a bracket is not closed"
         ),
         (
             f"  {tmp_path}/c/_index.yaml:4: entry app.c:s: there is no entry a:w: "
             "did you mean app.a:w?"
         ),
     ]
+
+
+def test_what_is_no_plain_yaml_does_not_hide_another_mistake(tmp_path: Path) -> None:
+    entries = """
+        - name: !!python/name:os.system h
+          kind: process.host
+          kind: process.host
+          host: {workers: !!int x, kind: fibres}
+        """
+
+    found = told(write(tmp_path, {"_index.yaml": index(entries)}))
+
+    assert [mistake.partition(":")[0] for mistake in found] == ["4", "6", "7", "7", "7"]
+
+
+def test_names_may_be_of_any_language(tmp_path: Path) -> None:
+    text = index("- {name: 일꾼, kind: process.host}", "앱.나라")
+
+    assert list(load_yaml(write(tmp_path, {"_index.yaml": text})).hosts) == ["앱.나라:일꾼"]
+
+
+def test_several_files_may_have_one_namespace(tmp_path: Path) -> None:
+    write(tmp_path, {"_index.yaml": index(HOST), "a/_index.yaml": index(HOST.replace("h,", "i,"))})
+
+    assert list(load_yaml(tmp_path).hosts) == ["app:h", "app:i"]
 
 
 def test_a_mistake_in_an_entry_does_not_hide_another_one_in_it(tmp_path: Path) -> None:

@@ -42,14 +42,61 @@ LAUGHS = "a0: &a0 [x, x]\n" + "".join(
     ("text", "line", "told"),
     [
         ("", 1, "empty: write version, namespace and entries"),
-        ("a: 1\nb: [", 2, "no YAML: expected the node content, but found '<stream end>'"),
-        ("a: 1\n---\nb: 2\n", 2, "no YAML: but found another document"),
-        ("a: 1\nb:\n  c: 1\n  c: 2\n", 4, "the key 'c' stands here twice: leave one out"),
-        ("a: 1\n? [b]\n: c\n", 2, "a key is plain text, not a list or a mapping"),
+        ("a: 1\nb: [", 2, "no YAML: a value is missing"),
+        ("a: 1\n\tb: 1\n", 2, "no YAML: a tab: indent with spaces"),
+        ("a: @b\n", 1, "no YAML: text cannot begin with @: put it into quotes"),
+        ("- a: 1\n   b: 1\n", 2, "no YAML: a colon where none can stand: indent this line as the"),
+        ("- a:\n    b: 1\n   c: 1\n", 3, "no YAML: the indentation does not fit what stands above"),
+        ("a:\n - b\n c: d\n", 3, "no YAML: the indentation does not fit what stands above"),
+        (" a: 1\nb: 1\n", 2, "no YAML: the indentation does not fit what stands above"),
+        ("a: 'it's'\n", 1, "no YAML: text behind a closed quote or bracket: take it out, or put"),
+        ("a: {b: 1} c\n", 1, "no YAML: text behind a closed quote or bracket: take it out, or put"),
+        ("a: |b\n", 1, "no YAML: text cannot begin with | or >: put it into quotes"),
+        ("a: >-b\n", 1, "no YAML: text cannot begin with | or >: put it into quotes"),
+        ("a: * b\n", 1, "no YAML: text cannot begin with * or &: put it into quotes"),
+        ("a: - b\n", 1, "no YAML: a dash where none can stand: begin the list on the next line"),
+        ("a: 1\nb:2\nc: 3\n", 2, "no YAML: no `key: value`: a space belongs behind the colon"),
+        ("a:\n  {b: 1\nc: 2\n", 3, "no YAML: the bracket of line 2 is not closed, or a comma is"),
+        ("a: [1,\n  2\n", 3, "no YAML: the bracket of line 1 is not closed, or a comma is"),
+        ("a: 1\nb: 'c\nd: e\n", 2, "no YAML: a quote is not closed"),
+        ('a: "C:\\dir"\n', 1, "no YAML: \\d means nothing in double quotes: use single ones"),
+        ("a: *b\n", 1, "no YAML: *b stands for nothing above: text that begins with * goes into"),
+        ("a: 1\n---\nb: 2\n", 2, "no YAML: a second document begins: write one in a file"),
+        ("%YAML 9\n---\na: 1\n", 1, "no YAML: expected a digit or '.', but found"),
+        ("a: &x [*x]\n", 1, "nested too deeply: write at most 40 levels"),
+        ("[" * 5_000, 1, "nested too deeply: write at most 40 levels"),
+        (LAUGHS, None, "more than 20,000 values, aliases followed: write less"),
+        (b"a: 1\nb: caf\xe9\n", 2, "not in UTF-8: save it as UTF-8"),
+        ("a: 1\nb: \x00\n", 2, "the character U+0000 is not allowed: take it out"),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_what_cannot_be_read_is_a_mistake_at_its_line(
+    text: str | bytes, line: int | None, told: str
+) -> None:
+    mistake = read_text(text, "f.yaml", HERE)
+
+    assert isinstance(mistake, Mistake)
+    assert mistake.text.startswith(told)
+    assert (mistake.file, mistake.entry) == ("f.yaml", "")
+    assert line is None or mistake.line == line
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "told", "value"),
+    [
+        (
+            "a: 1\nb:\n  c: 1\n  c: 2\n",
+            4,
+            "the key 'c' stands here twice: leave one out",
+            {"a": 1, "b": {"c": 1}},
+        ),
+        ("a: 1\n? [b]\n: c\n", 2, "a key is plain text, not a list or a mapping", {"a": 1}),
         (
             "a: &x {b: 1}\nc:\n  <<: *x\n",
             3,
             "merge keys (<<) are not supported: write the keys out",
+            {"a": {"b": 1}, "c": {}},
         ),
         (
             "a:\n  - !!python/object/apply:os.system [echo]\n",
@@ -58,9 +105,15 @@ LAUGHS = "a0: &a0 [x, x]\n" + "".join(
                 "the tag tag:yaml.org,2002:python/object/apply:os.system is not allowed: "
                 "write plain values"
             ),
+            {"a": [["echo"]]},
         ),
-        ("a: !mine x\n", 1, "the tag !mine is not allowed: write plain values"),
-        ("a: !mine {b: c}\n", 1, "the tag !mine is not allowed: write plain values"),
+        ("a: !mine x\n", 1, "the tag !mine is not allowed: write plain values", {"a": "x"}),
+        (
+            "a: !mine {b: c}\n",
+            1,
+            "the tag !mine is not allowed: write plain values",
+            {"a": {"b": "c"}},
+        ),
         (
             "a: 2024-02-31\n",
             1,
@@ -68,25 +121,34 @@ LAUGHS = "a0: &a0 [x, x]\n" + "".join(
                 "'2024-02-31' looks like a number or a date, and is none "
                 "(day is out of range for month): put it into quotes"
             ),
+            {"a": "2024-02-31"},
         ),
-        ("a: &x [*x]\n", 1, "nested too deeply: write at most 40 levels"),
-        ("[" * 5_000, 1, "nested too deeply: write at most 40 levels"),
-        (LAUGHS, 1, "more than 20,000 values, aliases followed: write less"),
-        (b"a: \xff\xfe\n", 1, "no YAML: unacceptable character #x00ff"),
-        ("a: \x00\n", 1, "no YAML: unacceptable character #x0000"),
+        *(
+            (f"a: !!{tag} x\n", 1, "'x' looks like a number or a date, and is none", {"a": "x"})
+            for tag in ("int", "float", "bool", "timestamp")
+        ),
     ],
     ids=lambda value: repr(value)[:20],
 )
-def test_what_is_no_plain_yaml_is_a_mistake_at_its_line(
-    text: str | bytes, line: int, told: str
+def test_what_is_no_plain_value_is_a_mistake_and_is_read_as_if_it_were_one(
+    text: str, line: int, told: str, value: object
 ) -> None:
-    mistake = read_text(text, "f.yaml", HERE)
+    document = read_text(text, "f.yaml", HERE)
 
-    assert isinstance(mistake, Mistake)
+    assert isinstance(document, Document)
+    assert document.value == value
+    [mistake] = document.mistakes
     assert mistake.text.startswith(told)
-    assert (mistake.file, mistake.entry) == ("f.yaml", "")
-    if text is not LAUGHS:
-        assert mistake.line == line
+    assert mistake.line == line
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_file_may_begin_with_a_mark_of_its_encoding(encoding: str) -> None:
+    document = read_text("a: 앱\r\nb: 2\r\n".encode(encoding), "f.yaml", HERE)
+
+    assert isinstance(document, Document)
+    assert document.value == {"a": "앱", "b": 2}
+    assert document.lines["b",] == 2
 
 
 def test_a_file_that_is_too_large_is_a_mistake(tmp_path: Path) -> None:

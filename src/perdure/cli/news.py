@@ -1,6 +1,7 @@
 """What `perdure up` tells: one line for each thing that happens to an entry."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -62,10 +63,21 @@ class News:
         moment = datetime.fromtimestamp(self._clock.time()).astimezone()
         line = Text.assemble((f"{moment:%H:%M:%S}  ", "dim"), text)
         line.rstrip()
-        self._console.print(line, soft_wrap=True)
+        with self._read_or_not():
+            self._console.print(line, soft_wrap=True)
 
     def _line(self, facts: Mapping[str, Any]) -> None:
-        self._console.out(as_json({"time": self._clock.time(), **facts}), highlight=False)
+        line = as_json({"time": self._clock.time(), **facts})
+        with self._read_or_not():
+            self._console.out(line, highlight=False)
+
+    @contextmanager
+    def _read_or_not(self) -> Generator[None, None, None]:
+        """Fall silent when nobody reads any more: what runs must not suffer from that."""
+        try:
+            yield
+        except (BrokenPipeError, SystemExit):  # the latter is how `rich` tells of it
+            self._console.quiet = True
 
 
 def _for_programs(facts: Values) -> dict[str, Any]:
@@ -77,20 +89,32 @@ def _for_programs(facts: Values) -> dict[str, Any]:
 def _for_people(facts: Values) -> str:
     spelled: dict[str, Callable[[], str]] = {
         "running": lambda: _where(facts),
-        "restarting": lambda: (
-            f"{_why(facts)}; start {facts['starts'] + 1} in {spell(round(facts['delay'], 2))}"
-        ),
-        "failed": lambda: f"{_why(facts)}; given up after {facts['starts']} starts",
+        "restarting": lambda: f"{_why(facts)}; {_again(facts)}",
+        "failed": lambda: _why(facts) + _given_up(facts),
     }
     return spelled.get(str(facts["state"]), str)()
 
 
 def _where(facts: Values) -> str:
     if "workers" in facts:
-        return f"{facts['kind']}, {facts['workers']} workers"
+        return f"{facts['kind']}, {_counted(facts['workers'], 'worker')}"
     where = f" on {facts['host']}" if facts.get("host") else ""
     return f"{facts['pid']}{where}"
 
 
 def _why(facts: Values) -> str:
     return describe(facts["reason"])
+
+
+def _again(facts: Values) -> str:
+    delay = float(f"{facts['delay']:.3g}")
+    which = f"start {facts['starts'] + 1}" if facts["starts"] else "again"  # it had been stable
+    return f"{which} in {spell(delay)}"
+
+
+def _given_up(facts: Values) -> str:
+    return f"; given up after {_counted(facts['starts'], 'start')}" if "starts" in facts else ""
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" + ("" if number == 1 else "s")

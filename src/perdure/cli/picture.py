@@ -97,8 +97,10 @@ def lines(picture: Drawn) -> Iterator[str]:
         if isinstance(node, str):
             yield branch + node
             continue
-        yield branch + _line(node, entries.get(node["id"]))
-        waiting += _branches(node["children"], node["left_out"], indent)
+        entry = entries.get(node["id"])
+        yield branch + _line(node, entry)
+        if entry is None or entry["kind"] != "host":  # below a host is only what keeps it
+            waiting += _branches(node["children"], node["left_out"], indent)
 
 
 def _branches(
@@ -116,7 +118,7 @@ def _branches(
 
 def _line(node: Drawn, entry: Drawn | None) -> str:
     name = node["id"] or node["label"]
-    facts = _facts(node) if entry is None else _entry_facts(entry)
+    facts = _facts(node) if entry is None else entry_facts(entry)
     pid = node["pid"] if entry is None else ""  # that of its keeper says nothing to people
     return "  ".join(filter(None, [name, pid, ", ".join(facts)]))
 
@@ -131,10 +133,14 @@ def _facts(node: Drawn) -> Iterator[str]:
         yield f"mailbox {node['mailbox']}"
 
 
-def _entry_facts(entry: Drawn) -> Iterator[str]:
+_WORKERS = {"inline": "inline", "threads": "{} threads", "os": "{} OS processes"}
+
+
+def entry_facts(entry: Drawn) -> Iterator[str]:
+    """Say how a host or a service fares."""
     yield f"{entry['kind']} {entry['state']}"
     if entry["kind"] == "host":
-        yield f"{entry['workers']} {entry['host']}"
+        yield _WORKERS[entry["host"]].format(entry["workers"])
     else:
         yield from _service_facts(entry)
 
@@ -145,4 +151,4 @@ def _service_facts(entry: Drawn) -> Iterator[str]:
     if entry["restarts"]:
         yield f"restarts {entry['restarts']}"
     if entry["error"]:
-        yield entry["error"]
+        yield f"last error: {entry['error']}"

@@ -103,7 +103,7 @@ async def _submit(
 ) -> Code:
     try:
         handle = await _submitted(app, *what)
-        await _warn_if_nobody_works(app)
+        await _warn_if_nobody_works(app, (await handle.job()).queue)
         wait, timeout = patience
         if not wait:
             _tell_submitted(handle, output)
@@ -130,10 +130,20 @@ async def _submitted(app: App, name: str | None, text: str, options: dict[str, A
     return await app.submit(definition, *args, **options, **kwargs)
 
 
-async def _warn_if_nobody_works(app: App) -> None:
-    workers = await (await app.store()).workers()
-    if all(age > _SILENCE for _, age, _ in workers):
+class _Worker(msgspec.Struct):
+    """What a worker tells of itself, as far as it matters here."""
+
+    queues: list[str] = []
+
+
+async def _warn_if_nobody_works(app: App, queue: str) -> None:
+    told = await (await app.store()).workers()
+    awake = [msgspec.json.decode(info, type=_Worker) for _, age, info in told if age <= _SILENCE]
+    if not awake:
         typer.echo("perdure: no worker runs yet: start one with `perdure worker`", err=True)
+    elif not any(queue in worker.queues for worker in awake):
+        text = f"no worker serves the queue {queue!r}: start one with `--queue {queue}`"
+        typer.echo(f"perdure: {text}", err=True)
 
 
 def _sentence(handle: Handle[Any]) -> str:
@@ -158,3 +168,6 @@ def _tell_result(job: Job, output: Format) -> None:
     else:
         why = f": {error.summary()}" if error else ""
         typer.echo(f"perdure: job {job.id} is {job.state}{why}", err=True)
+        if job.state is JobState.ATTENTION:
+            text = f"look at it: perdure jobs show {job.id[-8:]}; then resume, retry or cancel it"
+            typer.echo(f"perdure: {text}", err=True)

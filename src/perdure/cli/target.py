@@ -1,8 +1,6 @@
 """What a command works on: an app that is named as `module:app`, or the URL of a store."""
 
 import importlib
-import os
-import sys
 import traceback
 from types import ModuleType
 from typing import Annotated, NoReturn, TypeAlias
@@ -12,6 +10,7 @@ import typer
 
 from perdure.app import App
 from perdure.base.errors import StoreError
+from perdure.cli.current_folder import import_from_here
 from perdure.cli.output import Code, refuse
 from perdure.store.open import open_store
 from perdure.store.sqlite.store import SqliteStore
@@ -77,9 +76,7 @@ def spelled(url: str) -> str:
 
 
 def _imported(name: str) -> ModuleType:
-    here = os.getcwd()  # noqa: PTH109  as it stands in sys.path
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    here = import_from_here()
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

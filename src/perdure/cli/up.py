@@ -18,6 +18,7 @@ from perdure.base import telemetry
 from perdure.base.clock import SystemClock
 from perdure.base.errors import EntriesError, ProcError, ProcessExit, describe
 from perdure.base.settings import Settings
+from perdure.cli.current_folder import import_from_here
 from perdure.cli.door import open_door, runtime_folder, socket_of
 from perdure.cli.news import News
 from perdure.cli.output import Code, refuse
@@ -53,8 +54,9 @@ def up(
         loaded = load_yaml(folder)
     except EntriesError as error:
         refuse(str(error), Code.USAGE)
-    if not loaded.plan.order:
-        refuse(f"nothing in {folder} is marked with `auto_start: true`", Code.USAGE)
+    if not any(id in loaded.services for id in loaded.plan.order):
+        refuse(f"no service in {folder} is marked with `auto_start: true`", Code.USAGE)
+    import_from_here()
     logging.basicConfig(format="%(asctime)s  %(levelname)s  %(message)s", datefmt="%H:%M:%S")
     width = max(map(len, loaded.plan.order))
     console = Console(file=_own_output() if json else _shared_output())

@@ -28,8 +28,8 @@ from perdure.entries.plan import (
     Source,
 )
 
-NAMESPACE = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*")
-NAME = re.compile(r"[A-Za-z_][\w.-]*")
+NAMESPACE = re.compile(r"[^\W\d][\w-]*(\.[^\W\d][\w-]*)*")
+NAME = re.compile(r"[^\W\d][\w.-]*")
 _TOP = ("version", "namespace", "entries")
 
 
@@ -66,6 +66,7 @@ class Catalogue:
 
     def add(self, document: Document) -> None:
         """Read the entries of a document."""
+        self.mistakes += document.mistakes
         top = Place(document)
         if not isinstance(document.value, dict):
             self._tell(top, "no mapping: write version, namespace and entries")
@@ -73,12 +74,16 @@ class Catalogue:
         value = cast("dict[str, Any]", document.value)
         for key in [key for key in value if key not in _TOP]:
             self._tell(top.inside(key), f"unknown key {key!r}{instead(str(key), _TOP)}")
-        if str(value.get("version")) != VERSION:
-            self._tell(top.inside("version"), f'version is {VERSION}: write version: "{VERSION}"')
+        version = value.get("version")
+        if str(version) != VERSION:
+            wanted = f'write version: "{VERSION}"'
+            self._tell(top.inside("version"), f"the version is {shown(version)}: {wanted}")
         namespace = self._namespace(value.get("namespace"), top.inside("namespace"))
         entries = value.get("entries")
         if not isinstance(entries, list | tuple):
-            self._tell(top.inside("entries"), "entries are missing: write a list of them")
+            wrong = "missing" if entries is None else "no list"
+            wanted = "write a list of them, a dash before each"
+            self._tell(top.inside("entries"), f"the entries are {wrong}: {wanted}")
             return
         for index, entry in enumerate(cast("list[Any]", entries)):
             self._add_entry(namespace, entry, top.inside("entries").inside(index))
@@ -86,20 +91,18 @@ class Catalogue:
     def _namespace(self, value: object, at: Place) -> str:
         if isinstance(value, str) and NAMESPACE.fullmatch(value):
             return value
-        self._tell(
-            at, f"the namespace is {shown(value)}: write words with dots, such as app.workers"
-        )
+        wanted = "write words with dots, such as app.workers"
+        self._tell(at, f"the namespace is {shown(value)}: {wanted}")
         return "?"
 
     def _add_entry(self, namespace: str, value: object, at: Place) -> None:
         given = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
         name, kind = given.get("name"), given.get("kind")
-        id = f"{namespace}:{name}" if isinstance(name, str) else ""
+        id = f"{namespace}:{name}" if isinstance(name, str) and name else ""
         at = at._replace(entry=id)
         if id and not NAME.fullmatch(str(name)):
-            self._tell(
-                at.inside("name"), f"the name is {shown(name)}: write a word without a colon"
-            )
+            wanted = "write letters, digits and _ . -, a letter first"
+            self._tell(at.inside("name"), f"the name is {shown(name)}: {wanted}")
         elif id in self._places:
             first = self._places[id]
             where = f"{first.document.name}:{first.line}"

@@ -1,6 +1,7 @@
 """Plain values to typed ones: every field by itself, so that all mistakes are found at once."""
 
 from collections.abc import Iterable, Mapping
+from datetime import date
 from difflib import get_close_matches
 from typing import Any, TypeVar, cast, get_args
 
@@ -81,11 +82,17 @@ def _what(at: Place) -> str:
 
 
 def shown(value: object) -> str:
-    """Spell a wrong value for a message."""
-    if value is None:
-        return "empty"
-    text = safe_text(value)
-    return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "…"
+    """Spell a wrong value for a message, as it stands in a file."""
+    match value:
+        case None:
+            return "missing"
+        case bool():
+            return str(value).lower()
+        case date():
+            return str(value)
+        case _:
+            text = safe_text(value)
+            return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "…"
 
 
 def instead(wrong: str, known: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """What a file says, and at which line it says it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +18,14 @@ class Document(NamedTuple):
         folder: Where `file://` begins.
         value: What it says.
         lines: The line of each value, by the keys and indices that lead to it.
+        mistakes: Those that were found while it was read.
     """
 
     name: str
     folder: Path
     value: Any
     lines: Mapping[Steps, int]
+    mistakes: Sequence[Mistake] = ()
 
 
 class Place(NamedTuple):
@@ -36,6 +38,11 @@ class Place(NamedTuple):
     def inside(self, key: Key) -> "Place":
         """Give the place of a value in this one."""
         return self._replace(steps=(*self.steps, key))
+
+    def first_of(self, *keys: Key) -> "Place":
+        """Give the place of the first of these that stands in the file."""
+        places = [self.inside(key) for key in keys]
+        return next((each for each in places if each.steps in self.document.lines), places[0])
 
     @property
     def line(self) -> int:

@@ -23,16 +23,17 @@ async def keep(ack: Ack, plan: HostPlan, host: ProcessHost) -> None:
     try:
         tell(plan.id, State.RUNNING, kind=plan.size.kind, workers=host.workers)
         ack.ready(me)
-        reason = await _end_wanted(me, host.pid)
+        reason = await _end_wanted(me, plan.id, host.pid)
     finally:
-        tell(plan.id, State.STOPPING)
-        await host.stop(plan.lifecycle.stop_timeout)
-        tell(plan.id, State.STOPPED)
+        if host.running:  # else it has ended by itself, which was told
+            tell(plan.id, State.STOPPING)
+            await host.stop(plan.lifecycle.stop_timeout)
+            tell(plan.id, State.STOPPED)
     if reason is not None:
         raise reason
 
 
-async def _end_wanted(me: Process, host: Pid) -> BaseException | None:
+async def _end_wanted(me: Process, id: str, host: Pid) -> BaseException | None:
     """Wait until the keeper is to end; give the reason."""
     while True:
         match await me.events().receive():
@@ -41,6 +42,8 @@ async def _end_wanted(me: Process, host: Pid) -> BaseException | None:
             case LinkDown(sender=sender, error=error) if sender is me.parent:
                 return spread(sender, error)
             case Exit(sender=sender, result=result) if sender is host:
+                state = State.STOPPED if result.ok else State.FAILED
+                tell(id, state, reason=result.error)
                 return result.error  # it gave up, and is to be started anew
             case _:
                 pass

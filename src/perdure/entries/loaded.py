@@ -6,6 +6,8 @@ from random import Random
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
+from msgspec.structs import asdict
+
 from perdure.base.errors import EntriesError, ProcError, Shutdown, StartError, describe
 from perdure.entries.guardian import ENDED, Service
 from perdure.entries.keeper import keep
@@ -204,7 +206,6 @@ async def _pid_of(start: Any) -> Any:
 
 
 def _make_host(plan: HostPlan) -> ProcessHost:
-    size = plan.size
-    given = {"queue_size": size.queue_size, "dedicated": size.dedicated}
-    options: Any = {name: value for name, value in given.items() if value is not None}
-    return ProcessHost(plan.id, size.kind, size.workers, size.max_processes, **options)
+    given = {name: value for name, value in asdict(plan.size).items() if value is not None}
+    given.pop("local_queue_size", None)
+    return ProcessHost(plan.id, **given)

@@ -15,9 +15,16 @@ class Seconds(float):
 _SPAN = 'a duration such as "500ms" or "1m30s"'
 
 Span: TypeAlias = Annotated[Seconds, Meta(description=_SPAN)]
-Text: TypeAlias = Annotated[str, Meta(description="text", min_length=1)]
+_QUOTED = "in quotes if YAML takes it for something else"
+
+Name: TypeAlias = Annotated[str, Meta(description=f"a name, {_QUOTED}", min_length=1)]
+Kind: TypeAlias = Annotated[
+    str, Meta(description="process.host, process.py or process.service", min_length=1)
+]
+Text: TypeAlias = Annotated[str, Meta(description=f"text, {_QUOTED}", min_length=1)]
 Flag: TypeAlias = Annotated[bool, Meta(description="true or false")]
 Count: TypeAlias = Annotated[int, Meta(description="a whole number, 1 or more", ge=1)]
+Times: TypeAlias = Annotated[int, Meta(description="a whole number, 0 or more", ge=0)]
 Limit: TypeAlias = Annotated[int, Meta(description="a whole number; 0 = no limit", ge=0)]
 Factor: TypeAlias = Annotated[float, Meta(description="a number, 1 or more", ge=1)]
 Fraction: TypeAlias = Annotated[float, Meta(description="a number from 0 to 1", ge=0, le=1)]
@@ -76,13 +83,17 @@ class Lifecycle(Struct, frozen=True, kw_only=True):
 
 
 class HostSize(Struct, frozen=True, kw_only=True):
-    """The block `host` of a host."""
+    """The block `host` of a host; all but the last are options of `ProcessHost`."""
 
     kind: HostKind = "threads"
     workers: Count | None = None
     max_processes: Count | None = None
     queue_size: Count | None = None
     dedicated: Flag | None = None
+    blocked_after: Span | None = None
+    kill_after: Span | None = None
+    max_restarts: Times | None = None
+    max_seconds: Span | None = None
     local_queue_size: Count | None = None
 
 
@@ -96,8 +107,8 @@ class Defaults(Struct, frozen=True, kw_only=True):
 class HostEntry(Struct, frozen=True, kw_only=True):
     """`process.host`: where processes run."""
 
-    name: Text
-    kind: Text
+    name: Name
+    kind: Kind
     host: HostSize = HostSize()
     lifecycle: Lifecycle = Lifecycle()
     meta: Any = None
@@ -106,8 +117,8 @@ class HostEntry(Struct, frozen=True, kw_only=True):
 class ProcessEntry(Struct, frozen=True, kw_only=True):
     """`process.py`: a function that processes run; nothing runs until it is spawned."""
 
-    name: Text
-    kind: Text
+    name: Name
+    kind: Kind
     source: Any = None
     module: Text | None = None
     method: Text = "main"
@@ -123,8 +134,8 @@ class ProcessEntry(Struct, frozen=True, kw_only=True):
 class ServiceEntry(Struct, frozen=True, kw_only=True):
     """`process.service`: a process that is kept running."""
 
-    name: Text
-    kind: Text
+    name: Name
+    kind: Kind
     process: Id
     host: Id | None = None
     input: Input | None = None

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,12 +23,15 @@ def load_functions(plan: Plan) -> dict[str, Function]:
     """
     mistakes: list[Mistake] = []
     functions: dict[str, Function] = {}
+    names: dict[str, Path] = {}
     for id, definition in plan.definitions.items():
         try:
-            functions[id] = load_function(id, definition.source)
+            functions[id] = load_function(id, definition.source, names)
+        except SpawnError as error:
+            mistakes.append(definition.at.inside("method").mistake(str(error)))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's code raises
-            field = "method" if isinstance(error, SpawnError) else "source"
-            mistakes.append(definition.at.inside(field).mistake(_what_failed(error)))
+            text = f"it cannot be loaded: {describe(error)}{_where(error)}"
+            mistakes.append(definition.at.first_of("source", "module").mistake(text))
     for service in plan.services.values():
         function = functions.get(service.process)
         problem = function and _problem_of_input(function, service.input)
@@ -38,8 +42,13 @@ def load_functions(plan: Plan) -> dict[str, Function]:
     return functions
 
 
-def load_function(id: str, source: Source) -> Function:
+def load_function(id: str, source: Source, names: dict[str, Path]) -> Function:
     """Load the function of an entry.
+
+    Args:
+        id: Of the entry.
+        source: Where it is.
+        names: The files that were loaded already, by the names of their modules.
 
     Raises:
         SpawnError: There is no `async def` function of that name in it.
@@ -47,7 +56,7 @@ def load_function(id: str, source: Source) -> Function:
     if not isinstance(source, FileSource | ModuleSource):
         check_function(source, "an entry")
         return source
-    module = _module(id, source)
+    module = _module(id, source, names)
     function: Any = getattr(module, source.method, None)
     if function is None:
         methods = [name for name, each in vars(module).items() if inspect.iscoroutinefunction(each)]
@@ -56,19 +65,24 @@ def load_function(id: str, source: Source) -> Function:
     return function
 
 
-def _module(id: str, source: FileSource | ModuleSource) -> ModuleType:
-    if isinstance(source, ModuleSource):
-        return importlib.import_module(source.module)
-    return load_file(id, source.path.resolve())
+def _module(id: str, source: FileSource | ModuleSource, names: dict[str, Path]) -> ModuleType:
+    """Give the module of a source.
 
-
-def load_file(id: str, path: Path) -> ModuleType:
-    """Run a file as a module; as with an import, one that was run before is not run again.
-
-    Its name is that of an entry, so that reports and trees speak of what was declared;
+    A file gets a name with its namespace, so that reports and trees speak of what was declared;
     but without dots, since whoever imports a dotted name looks for a package.
     """
-    name = id.replace(".", "/")
+    if isinstance(source, ModuleSource):
+        return importlib.import_module(source.module)
+    path = source.path.resolve()
+    namespace = id.partition(":")[0]
+    name = f"{namespace}:{path.stem}".replace(".", "/")
+    if names.setdefault(name, path) != path:  # a file in another folder of this namespace
+        name = f"{namespace}:{path}".replace(".", "/")
+    return load_file(name, path)
+
+
+def load_file(name: str, path: Path) -> ModuleType:
+    """Run a file as a module; as with an import, one that was run before is not run again."""
     known = sys.modules.get(name)
     if known is not None and known.__file__ == str(path):
         return known
@@ -85,15 +99,17 @@ def load_file(id: str, path: Path) -> ModuleType:
     return module
 
 
-def _what_failed(error: BaseException) -> str:
-    if isinstance(error, SpawnError):
-        return str(error)
-    return f"it cannot be loaded: {describe(error)}"
+def _where(error: BaseException) -> str:
+    """Say at which line of a file, of those that were being imported, it failed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f" ({each.filename}:{each.lineno})" for each in frames if each.name == "<module>"]
+    return lines[-1] if lines else ""
 
 
 def _problem_of_input(function: Function, given: tuple[Any, ...]) -> str | None:
     try:
         inspect.signature(function).bind(*given)
     except TypeError as error:
-        return f"the process does not take this input: {error}"
+        signature = f"{function.__name__}{inspect.signature(function)}"
+        return f"{signature} does not take this input: {error}"
     return None

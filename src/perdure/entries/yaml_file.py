@@ -1,5 +1,6 @@
 """YAML to plain values, safely: nothing is constructed, everything is bounded, lines are kept."""
 
+import codecs
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import yaml
 
 from perdure.base.errors import Mistake
 from perdure.entries.document import Document, Steps
+from perdure.entries.yaml_words import explain
 
 LARGEST_FILE = 1 << 20  # bytes: nobody writes more by hand
 MOST_VALUES = 20_000  # in one file, after its aliases are followed: a few may mean billions
@@ -14,6 +16,11 @@ DEEPEST = 40  # also ends an alias that holds itself
 
 
 _compose: Any = yaml.compose  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+_unprintable: Any = yaml.reader.Reader.NON_PRINTABLE
+
+
+class _Unreadable(Exception):
+    """A file cannot be read any further; its arguments are the line and the reason."""
 
 
 def read_file(path: Path) -> Document | Mistake:
@@ -29,56 +36,78 @@ def read_file(path: Path) -> Document | Mistake:
 
 
 def read_text(content: bytes | str, name: str, folder: Path) -> Document | Mistake:
-    """Read YAML; what cannot be read is a mistake."""
+    """Read YAML; what cannot be read is a mistake, and what can be has its mistakes with it."""
     try:
-        root = _compose(content, Loader=yaml.SafeLoader)
-        if root is None:
-            return Mistake(name, 1, "", "empty: write version, namespace and entries")
-        reader = _Reader()
-        value = reader.value(root, ())
-    except _Refused as refused:
-        return Mistake(name, *refused.args)
+        reader = _Reader(name)
+        value = reader.value(_root(content), ())
+    except _Unreadable as error:
+        line, text = error.args
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        return Mistake(name, mark.line + 1 if mark else 1, "", f"no YAML: {error.problem}")
-    except yaml.YAMLError as error:  # bytes that are no text
-        return Mistake(name, 1, "", f"no YAML: {' '.join(str(error).split())}")
+        line, text = explain(error)
     except RecursionError:
-        return Mistake(name, 1, "", f"nested too deeply: write at most {DEEPEST} levels")
-    return Document(name, folder, value, reader.lines)
+        line, text = 1, f"nested too deeply: write at most {DEEPEST} levels"
+    else:
+        return Document(name, folder, value, reader.lines, reader.mistakes)
+    return Mistake(name, line, "", text)
 
 
-class _Refused(Exception):
-    """Its arguments are those of a `Mistake` behind the file."""
+def _root(content: bytes | str) -> yaml.Node:
+    root = _compose(_printable(_decoded(content)), Loader=yaml.SafeLoader)
+    if root is None:
+        raise _Unreadable(1, "empty: write version, namespace and entries")
+    return root
 
-    def __init__(self, node: yaml.Node, text: str) -> None:
-        super().__init__(node.start_mark.line + 1, "", text)
+
+def _decoded(content: bytes | str) -> str:
+    if isinstance(content, str):
+        return content
+    marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    try:
+        return content.decode("utf-16" if content.startswith(marks) else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise _Unreadable(line, f"not in UTF-8: save it as UTF-8 ({error.reason})") from None
+
+
+def _printable(text: str) -> str:
+    if found := _unprintable.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        code = f"U+{ord(found.group()):04X}"
+        raise _Unreadable(line, f"the character {code} is not allowed: take it out")
+    return text
 
 
 class _Reader:
-    """Turns the nodes of a file into values, and notes their lines."""
+    """Turns the nodes of a file into values, and notes their lines.
 
-    def __init__(self) -> None:
+    What is not plain is a mistake, and is read as if it were: so that the rest is checked too.
+    """
+
+    def __init__(self, name: str) -> None:
         self.lines: dict[Steps, int] = {}
+        self.mistakes: list[Mistake] = []
+        self._name = name
         # Of this class only the plain scalars are used: text, numbers, dates.
         self._scalars: Any = yaml.constructor.SafeConstructor()
 
     def value(self, node: yaml.Node, steps: Steps, line: int | None = None) -> Any:
         """Give the value of a node; its line is that of its key, if it has one."""
+        here = _line_of(node)
         if len(steps) > DEEPEST:
-            raise _Refused(node, f"nested too deeply: write at most {DEEPEST} levels")
+            raise _Unreadable(here, f"nested too deeply: write at most {DEEPEST} levels")
         if len(self.lines) >= MOST_VALUES:
-            raise _Refused(node, f"more than {MOST_VALUES:,} values, aliases followed: write less")
-        self.lines[steps] = line or node.start_mark.line + 1
+            text = f"more than {MOST_VALUES:,} values, aliases followed: write less"
+            raise _Unreadable(here, text)
+        self.lines[steps] = line or here
         match node:
             case yaml.MappingNode():
-                _check_tag(node, "tag:yaml.org,2002:map")
+                self._check_tag(node, "tag:yaml.org,2002:map")
                 return {
-                    key.value: self.value(each, (*steps, key.value), key.start_mark.line + 1)
-                    for key, each in _items(node)
+                    key.value: self.value(each, (*steps, key.value), _line_of(key))
+                    for key, each in self._items(node)
                 }
             case yaml.SequenceNode():
-                _check_tag(node, "tag:yaml.org,2002:seq")
+                self._check_tag(node, "tag:yaml.org,2002:seq")
                 return [self.value(each, (*steps, i)) for i, each in enumerate(node.value)]
             case _:
                 return self._scalar(node)
@@ -87,25 +116,32 @@ class _Reader:
         try:
             return self._scalars.construct_object(node)
         except yaml.constructor.ConstructorError:
-            raise _Refused(node, f"the tag {node.tag} is not allowed: write plain values") from None
-        except ValueError as error:
+            self._check_tag(node, "")
+        except (ValueError, LookupError, AttributeError) as error:  # whatever the tag promised
             text = f"{node.value!r} looks like a number or a date, and is none ({error})"
-            raise _Refused(node, f"{text}: put it into quotes") from None
+            self._tell(node, f"{text}: put it into quotes")
+        return node.value
+
+    def _items(self, node: yaml.MappingNode) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
+        items: dict[str, tuple[yaml.ScalarNode, yaml.Node]] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self._tell(key, "a key is plain text, not a list or a mapping")
+            elif key.tag == "tag:yaml.org,2002:merge":
+                self._tell(key, "merge keys (<<) are not supported: write the keys out")
+            elif key.value in items:
+                self._tell(key, f"the key {key.value!r} stands here twice: leave one out")
+            else:
+                items[key.value] = key, value
+        return list(items.values())
+
+    def _check_tag(self, node: yaml.Node, plain: str) -> None:
+        if node.tag != plain:
+            self._tell(node, f"the tag {node.tag} is not allowed: write plain values")
+
+    def _tell(self, node: yaml.Node, text: str) -> None:
+        self.mistakes.append(Mistake(self._name, _line_of(node), "", text))
 
 
-def _check_tag(node: yaml.Node, plain: str) -> None:
-    if node.tag != plain:
-        raise _Refused(node, f"the tag {node.tag} is not allowed: write plain values")
-
-
-def _items(node: yaml.MappingNode) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
-    items: dict[str, tuple[yaml.ScalarNode, yaml.Node]] = {}
-    for key, value in node.value:
-        if not isinstance(key, yaml.ScalarNode):
-            raise _Refused(key, "a key is plain text, not a list or a mapping")
-        if key.tag == "tag:yaml.org,2002:merge":
-            raise _Refused(key, "merge keys (<<) are not supported: write the keys out")
-        if key.value in items:
-            raise _Refused(key, f"the key {key.value!r} stands here twice: leave one out")
-        items[key.value] = key, value
-    return list(items.values())
+def _line_of(node: yaml.Node) -> int:
+    return node.start_mark.line + 1

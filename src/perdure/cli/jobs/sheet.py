@@ -153,7 +153,7 @@ def _said(entry: Entry, now: float) -> Text:
 def _place(checkpoint: Any) -> str:
     """Spell a checkpoint; that of `ctx.items` by how many items are done."""
     match checkpoint:
-        case {"items": int(), "place": int(place)}:
+        case {"ctx.items": int(), "place": int(place)}:
             return f"{place} items done"
         case _:
             return words.value(checkpoint, _NARROW)
