@@ -197,8 +197,9 @@ class App(Registry):
         plan: bytes | None = None
         if isinstance(job, Plan):
             job.check(self)
-            plan, packed = job.to_json(), b"{}"
+            name, plan, packed = job.name, job.to_json(), b"{}"
         else:
+            name = self.job_name(job, "app.submit")
             packed = job.pack(args, options, self.limits)
         queue = known.get("queue") or getattr(job, "queue", None) or "default"
         priority = known.get("priority")
@@ -207,7 +208,7 @@ class App(Registry):
             id=new_id(),
             tenant=known.get("tenant", "default"),
             user=known.get("user", ""),
-            name=job.name if isinstance(job, Plan) else self.name(job),
+            name=name,
             version=getattr(job, "version", "1"),
             input=packed,
             plan=plan,

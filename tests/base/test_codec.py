@@ -295,8 +295,8 @@ def test_a_message_about_a_model_is_on_one_line() -> None:
     [
         ('{"a": 1, "a": 2}', "the key 'a' stands twice"),
         ('{"a": NaN}', "JSON has no number NaN"),
-        ("{'a': 1}", "not the JSON that was expected"),
-        ("[" * 100_000, "not the JSON that was expected"),
+        ("{'a': 1}", "must be JSON"),
+        ("[" * 100_000, "must be JSON"),
     ],
     ids=["twice", "nan", "quotes", "deep"],
 )

@@ -105,10 +105,12 @@ async def swallows(ctx: StepContext) -> str:
 
 
 @steps.step(isolation="process", retry=AGAIN)
-async def alike(ctx: StepContext) -> None:
-    for number in range(ctx.previous_checkpoint or 0, 3):
+async def alike(ctx: StepContext, folder: str | None = None) -> None:
+    for number in range(ctx.previous_checkpoint or 0, 2):
         await ctx.effect("slack", str, target="#ops")
         await ctx.save_checkpoint(number + 1)
+        if folder is not None:
+            die_once(folder)
 
 
 @steps.step(isolation="process", retry=AGAIN)
@@ -129,7 +131,7 @@ async def by_hand(ctx: StepContext) -> list[bool]:
 @steps.step(isolation="process")
 async def asks(ctx: StepContext, folder: str) -> bool:
     receive(folder, "", "asks")
-    return await ctx.request_user_approval("Send it?", {"to": "kim"})
+    return await ctx.request_user_approval("Send it?", details={"to": "kim"})
 
 
 @steps.step(isolation="process")

@@ -314,7 +314,7 @@ async def test_a_step_may_ask_in_its_middle_and_is_begun_again_with_the_answer(a
     @app.step(retry=Retry(attempts=1))
     async def act(ctx: StepContext) -> list[Any]:
         await ctx.effect("draft", lambda _: effects.append("draft"), target="d")
-        first = await ctx.request_user_approval("Send the draft?", {"to": "kim"})
+        first = await ctx.request_user_approval("Send the draft?", "2h", details={"to": "kim"})
         second = await ctx.request_user_approval("To all?")
         return [first, second, ctx.attempt]
 
@@ -324,7 +324,10 @@ async def test_a_step_may_ask_in_its_middle_and_is_begun_again_with_the_answer(a
 
     async with app.running():
         handle = await app.submit(job)
-        await app.decide((await asked(app)).id, "approve", by=ANN)
+        draft = await asked(app)
+        assert draft.expires_at is not None
+        assert draft.expires_at - draft.created_at == pytest.approx(7200, abs=60)
+        await app.decide(draft.id, "approve", by=ANN)
         await soon(lambda: asked(app), lambda found: found.title == "To all?")
         await until(app, handle.id, JobState.WAITING)
         await app.decide((await asked(app)).id, "reject", by=ANN)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
+from typing import Any, cast
 
 import pytest
 
@@ -360,3 +361,42 @@ async def test_a_fork_of_a_plan_has_done_what_came_before(app: App) -> None:
         fork = await handle.fork("second#second")
         assert await fork.result("5s") == "12"
     assert ran == ["first", "second", "second"]
+
+
+@durable
+async def test_what_is_no_step_or_no_job_is_refused_with_a_hint(app: App) -> None:
+    def plain() -> None: ...
+
+    @app.step
+    async def step(ctx: StepContext) -> None: ...
+
+    @app.job
+    async def inner(ctx: JobContext) -> None: ...
+
+    @app.job
+    async def outer(ctx: JobContext) -> list[str]:
+        told: list[str] = []
+        run, child = cast("Any", ctx.run), cast("Any", ctx.child)
+        for call, given in ((run, plain), (run, inner), (child, plain), (child, step)):
+            try:
+                await call(given)
+            except TypeError as error:
+                told.append(str(error).partition(" at 0x")[0])
+        return told
+
+    for given in (plain, step):
+        with pytest.raises(TypeError, match=r"app.submit takes a job, made with @app.job, not"):
+            await cast("Any", app.submit)(given)
+    async with app.running():
+        told = await (await app.submit(outer)).result("10s", if_parked="raise")
+    a_step, a_job = (
+        "ctx.run takes a step, made with @app.step, not",
+        "ctx.child takes a job, made with",
+    )
+    function = "<function test_what_is_no_step_or_no_job_is_refused_with_a_hint.<locals>.plain"
+    assert told == [
+        f"{a_step} {function}",
+        f"{a_step} job inner",
+        f"{a_job} @app.job, not {function}",
+        f"{a_job} @app.job, not step step",
+    ]

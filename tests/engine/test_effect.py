@@ -346,6 +346,27 @@ async def test_nothing_new_is_begun_while_an_earlier_call_is_open_behind_it(app:
 
 
 @durable
+async def test_a_step_does_not_end_while_an_earlier_call_is_open_behind_it(app: App) -> None:
+    async def act(_: str) -> None:
+        raise TimeoutError
+
+    @app.step(retry=QUICK)
+    async def pay(ctx: StepContext) -> str:
+        if ctx.attempt == 1:
+            await ctx.effect("payment", act, target="kim", in_doubt="replay")
+        return "done without it"
+
+    handle = await app.submit(job_of(app, pay))
+    async with app.running():
+        await until(app, handle.id, JobState.ATTENTION)
+        assert b"has not asked for it again" in ((await handle.job()).error or b"")
+        (line,) = await handle.effects()
+        assert line.state is EffectState.IN_DOUBT
+        await handle.resolve(line.no, "did not happen", by="kim")
+        assert await handle.result("5s") == "done without it"
+
+
+@durable
 async def test_a_step_that_goes_on_from_its_checkpoint_takes_no_effect_for_another(
     app: App,
 ) -> None:

@@ -113,13 +113,19 @@ async def test_a_doubt_cannot_be_swallowed(app: App) -> None:
     assert b"TimeoutError: no answer" in ((await handle.job()).error or b"")
 
 
-@durable
-async def test_what_a_checkpoint_would_make_alike_is_refused(app: App) -> None:
-    handle = await submitted(app, "alike")
-    async with app.running():
-        with pytest.raises(JobFailed, match="target of its own"):
-            await handle.result(LIMIT)
-    assert await states(handle) == ["DONE"]
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_a_checkpoint_would_make_alike_is_refused(
+    url: str, tmp_path: Path, dies: bool
+) -> None:
+    @durable
+    async def case(app: App) -> None:
+        handle = await submitted(app, "alike", *([str(tmp_path)] if dies else []))
+        async with app.running():
+            with pytest.raises(JobFailed, match="target of its own"):
+                await handle.result(LIMIT)
+        assert await states(handle) == ["DONE"]
+
+    case(url)
 
 
 def test_items_are_done_once(url: str, tmp_path: Path) -> None:

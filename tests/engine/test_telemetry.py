@@ -8,19 +8,23 @@ from typing import Any
 import perdure
 from perdure.app import App
 from perdure.base import telemetry
+from perdure.base.backoff import Retry
+from perdure.base.errors import Permanent
 from perdure.base.telemetry import Event, Values
 from perdure.engine import tell
 from perdure.engine.context import JobContext
+from perdure.engine.settings import WorkerSettings
 from perdure.engine.step_context import StepContext
 from perdure.jobs.approval import Person
 from perdure.jobs.partial import Partial
 from perdure.jobs.state import JobState
 from perdure.store.lane import BATCH
 from tests.base.recorder import Recorder
-from tests.engine.rig import durable, until
+from tests.engine.rig import durable, job_of, until
 
 ALL: list[Event] = [
     *(tell.JOB_SUBMIT, tell.JOB_CLAIM, tell.JOB_RELEASE, tell.JOB_PARK, tell.JOB_END),
+    *(tell.JOB_STUCK, tell.UNDO_FAIL, tell.EFFECT_REUSE),
     *(tell.STEP_START, tell.STEP_STOP, tell.STEP_RETRY, tell.STEP_CHECKPOINT),
     *(tell.LEASE_RENEW, tell.LEASE_LOSE, tell.APPROVAL_ASK, tell.APPROVAL_DECIDE),
     *(tell.WORKER_UP, tell.WORKER_DRAIN, tell.WORKER_DOWN, BATCH),
@@ -229,6 +233,64 @@ async def test_an_effect_is_told_before_and_after(app: App) -> None:
     assert heard.names() == ["effect.intent", "effect.done"]
     keys = {told["key"] for _, _, told, _ in heard.seen}
     assert len(keys) == 1
+
+
+@durable
+async def test_an_effect_that_is_not_repeated_is_told(app: App) -> None:
+    @app.step(retry=Retry(attempts=2, first="1ms"))
+    async def mail(ctx: StepContext) -> str:
+        sent = await ctx.effect("email", lambda key: "id 1", target="kim")
+        if ctx.attempt == 1:
+            raise RuntimeError("after the mail")
+        return sent
+
+    with listening(tell.EFFECT_REUSE) as heard:
+        handle = await app.submit(job_of(app, mail))
+        async with app.running():
+            assert await handle.result("10s") == "id 1"
+
+    ((_, told),) = heard.of("effect", "reuse")
+    assert (told["kind"], told["target"], told["step"]) == ("email", "kim", "mail#1")
+
+
+@durable
+async def test_an_undo_that_failed_for_good_is_told_once(app: App) -> None:
+    @app.step
+    async def pay(_: StepContext) -> None:
+        raise Permanent("no money")
+
+    @pay.compensate(retry=Retry(attempts=2, first="1ms"))
+    async def refund(_: StepContext, output: None) -> None:
+        raise RuntimeError("no bank")
+
+    with listening(tell.UNDO_FAIL) as heard:
+        handle = await app.submit(job_of(app, pay))
+        async with app.running():
+            await until(app, handle.id, JobState.ATTENTION)
+
+    ((measured, told),) = heard.of("undo", "fail")
+    assert (measured["attempt"], told["step"], told["job_id"]) == (2, "undo:pay#1", handle.id)
+    assert "no bank" in told["reason"]
+
+
+@durable
+async def test_a_job_without_progress_is_told_as_stuck(app: App) -> None:
+    brief = WorkerSettings(
+        lease="1s", beat="100ms", margin="200ms", stuck_after="1s", cancel_grace="100ms"
+    )
+
+    @app.step
+    async def hang(_: StepContext) -> None:
+        await perdure.sleep("1h")
+
+    with listening(tell.JOB_STUCK) as heard:
+        handle = await app.submit(job_of(app, hang))
+        async with app.running(brief):
+            while not heard.seen:
+                await perdure.sleep("10ms")
+
+    (_, told), *_ = heard.of("job", "stuck")
+    assert (told["job_id"], "hang#1" in told["reason"]) == (handle.id, True)
 
 
 @durable

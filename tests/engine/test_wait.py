@@ -6,6 +6,7 @@ import perdure
 from perdure.app import App
 from perdure.base.errors import JobFailed, StepTimeout, WrongType
 from perdure.engine.context import JobContext
+from perdure.engine.settings import WorkerSettings
 from perdure.engine.step_context import StepContext
 from perdure.jobs.state import JobState
 from tests.engine.rig import durable, until
@@ -195,3 +196,25 @@ async def test_a_message_of_another_type_raises_in_the_job_and_is_taken(app: App
         await handle.send("n", "seven")
         await handle.send("n", 7)
         assert await handle.result("5s") == 7
+
+
+def test_a_job_that_goes_on_from_a_step_to_a_wait_frees_its_worker(url: str) -> None:
+    async def main() -> None:
+        # Not one that soon takes a job for stuck, and so frees itself.
+        async with App(url, worker=WorkerSettings(linger="20ms")) as app:
+
+            @app.step
+            async def first(ctx: StepContext) -> str:
+                return "a"
+
+            @app.job
+            async def job(ctx: JobContext) -> list[str]:
+                return await ctx.gather(ctx.run(first), ctx.receive("second"))
+
+            handle = await app.submit(job)
+            async with app.running():
+                assert await handle.until(JobState.WAITING, timeout="10s") is JobState.WAITING
+                await handle.send("second", "b")
+                assert await handle.result("10s") == ["a", "b"]
+
+    perdure.run(main)

@@ -72,3 +72,18 @@ def test_a_plan_that_is_written_as_json_runs_and_a_wrong_one_is_refused(
         "- call cheapest: the reference 'price.offers' names no call of the plan",
         "- call send_it: there is no step 'send_it'",
     ]
+
+
+def test_steps_as_classes_go_on_at_their_checkpoint_and_are_done_once(
+    environment: dict[str, str],
+) -> None:
+    assert run("step_classes", environment) == [
+        "Resuming from file 0 of 250",
+        "Checkpoint at file 100/250",
+        "The job is FAILED",
+        "Resuming from file 141 of 250",
+        "Checkpoint at file 200/250",
+        "Mail to kim@example.com: 250 files are done",
+        "Sent as message 1",
+        "Asked for again: message 1",
+    ]

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from perdure.base.errors import StepFailed
+import perdure
+from perdure.base.errors import StepFailed, StepTimeout
 from perdure.jobs.failure import LONGEST_MESSAGE, LONGEST_TRACE, Failure, failure_of
 
 
@@ -65,3 +66,8 @@ def test_of_a_long_traceback_the_end_is_kept() -> None:
     with pytest.raises(ValueError, match="the bottom") as info:
         down(200)
     assert failure_of(info.value).trace.endswith("ValueError: the bottom\n")
+
+
+def test_our_own_errors_are_named_as_people_import_them() -> None:
+    assert failure_of(StepTimeout("late")).type == "perdure.StepTimeout"
+    assert hasattr(perdure, "StepTimeout")

@@ -104,23 +104,12 @@ tags = st.frozensets(st.sampled_from([*TAGS, "unheard of"]))
 amounts = st.none() | st.floats(0, 1e6)
 
 
-@given(floor=levels, tags=tags, cost=amounts, takes=amounts, more=tags, dearer=amounts)
-def test_a_plan_never_lowers_what_the_code_says(
-    floor: RiskLevel,
-    tags: frozenset[str],
-    cost: float | None,
-    takes: float | None,
-    more: frozenset[str],
-    dearer: float | None,
+@given(floor=levels, tags=tags, cost=amounts, takes=amounts)
+def test_nothing_lowers_the_floor_that_the_code_sets(
+    floor: RiskLevel, tags: frozenset[str], cost: float | None, takes: float | None
 ) -> None:
     code = Facts(step="s", tags=tags, cost=cost, takes=takes, floor=floor, recipients=1)
-    judge = Classifier().judge
-    assert judge(code.raised(more, dearer, 0.0)).level >= judge(code).level >= floor
-
-
-def test_a_plan_with_a_senseless_estimate_is_refused() -> None:
-    with pytest.raises(DefinitionError):
-        Facts(step="s").raised([], float("nan"), None)
+    assert Classifier().judge(code).level >= floor
 
 
 @pytest.mark.parametrize(

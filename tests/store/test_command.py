@@ -3,6 +3,7 @@
 import pytest
 
 from perdure.base.errors import IllegalTransition, JobNotFound
+from perdure.jobs.failure import Failure
 from perdure.jobs.model import Command, Job
 from perdure.jobs.state import JobState, StepState
 from perdure.store.port import Store
@@ -30,6 +31,18 @@ async def wait(store: Store, state: JobState = JobState.WAITING) -> None:
     """Have a job that has begun and that nobody owns."""
     claim = await started(store)
     await store.write(write_of(claim, entry(0), job=releases(state)))
+
+
+def why(step: str = "") -> bytes:
+    return Failure(type="E", message="", step=step).pack()
+
+
+async def stopped(store: Store, step: str = "") -> None:
+    """Have a parked job with two failed entries, whose error names one of them or none."""
+    claim = await started(store)
+    failed = [entry(seq, StepState.FAILED, error=why(), attempt=3) for seq in (0, 1)]
+    parked = releases(JobState.ATTENTION, error=why(step))
+    await store.write(write_of(claim, *failed, job=parked))
 
 
 async def test_every_command_is_in_the_log_with_actor_and_reason(store: Store) -> None:
@@ -165,7 +178,7 @@ async def test_a_job_that_runs_can_be_neither_resumed_nor_retried(
 async def test_a_failed_job_can_be_retried_and_its_epoch_goes_on(store: Store) -> None:
     claim = await started(store)
     failed = entry(1, StepState.FAILED, error=b'"E"', attempt=3)
-    change = ends(JobState.FAILED, error=b'"E"')
+    change = ends(JobState.FAILED, error=why())
     await store.write(write_of(claim, entry(0), failed, job=change))
     job = await ask(store, "retry", reason="the gateway is back")
     assert (job.state, job.error, job.ended_at) == (JobState.PENDING, None, None)
@@ -176,6 +189,34 @@ async def test_a_failed_job_can_be_retried_and_its_epoch_goes_on(store: Store) -
     assert (open_.state, open_.attempt, open_.error) == (StepState.PENDING, 0, None)
     with pytest.raises(Exception, match="is lost"):
         await store.write(write_of(claim, entry(2)))
+
+
+async def test_who_resumes_a_failed_job_is_told_of_retry(store: Store) -> None:
+    claim = await started(store)
+    await store.write(write_of(claim, job=ends(JobState.FAILED)))
+    with pytest.raises(IllegalTransition, match=r"is FAILED.*retry runs it again"):
+        await ask(store, "resume")
+
+
+@pytest.mark.parametrize("action", ["resume", "retry"])
+async def test_what_a_parked_job_stopped_at_begins_again_and_earlier_failures_stay(
+    store: Store, action: str
+) -> None:
+    await stopped(store, entry(1).id)
+    await ask(store, action)
+    states = [(one.state, one.attempt) for one in await store.journal("a")]
+    assert states == [(StepState.FAILED, 3), (StepState.PENDING, 0)]
+
+
+@pytest.mark.parametrize(
+    ("action", "state"), [("resume", StepState.FAILED), ("retry", StepState.PENDING)]
+)
+async def test_a_job_that_no_entry_stopped_is_resumed_as_it_stands_and_retried_from_its_start(
+    store: Store, action: str, state: StepState
+) -> None:
+    await stopped(store)
+    await ask(store, action)
+    assert {one.state for one in await store.journal("a")} == {state}
 
 
 async def test_a_retry_from_an_entry_leaves_those_before_it(store: Store) -> None:

@@ -115,9 +115,25 @@ async def test_the_ledger_goes_only_with_its_job(store: Store, url: str) -> None
     await keep(store, claim, effect())
     with pytest.raises(Exception, match="append-only"):
         sql(url, "DELETE FROM effect")
+    await keep(store, claim, effect().to(EffectState.DONE, NOW + 1, result=b"1"))
     await store.write(write_of(claim, job=ends()))
     assert await store.prune(await store.now() + 1, 10) == 1
     assert sql(url, "SELECT count(*) FROM effect") == [(0,)]
+
+
+@pytest.mark.parametrize("choice", ["happened", "did not happen"])
+async def test_a_job_that_has_ended_in_doubt_is_kept_until_somebody_settles_it(
+    store: Store, choice: str
+) -> None:
+    claim = await started(store)
+    await keep(store, claim, effect(), effect().to(EffectState.IN_DOUBT, NOW))
+    await store.write(write_of(claim, job=ends(JobState.FAILED)))
+    assert await store.prune(await store.now() + 1, 10) == 0
+    await says(store, choice)
+    job = await store.job("a")
+    assert job is not None
+    assert job.state is JobState.FAILED
+    assert await store.prune(await store.now() + 1, 10) == 1
 
 
 # What a person says

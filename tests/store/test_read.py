@@ -3,11 +3,12 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from perdure.base.errors import IllegalTransition, JobNotFound
 from perdure.jobs.model import Event, Outcome, Schedule
 from perdure.jobs.query import JobQuery
-from perdure.jobs.state import JobState
+from perdure.jobs.state import JobState, StepState
 from perdure.store.port import Store
 from tests.store.rig import (
     claim_one,
@@ -74,6 +75,17 @@ async def test_outcomes_tell_how_jobs_ended(store: Store) -> None:
         Outcome("b", JobState.PENDING, None, None),
         Outcome("a", JobState.FAILED, None, b'"E"'),
     ]
+
+
+async def test_a_step_is_found_by_its_key_until_it_is_undone(store: Store) -> None:
+    claim = await started(store)
+    done = entry(0, output=b"7", key="k")
+    await store.write(write_of(claim, entry(1, StepState.FAILED, key="failed"), done))
+    assert await store.entry_by_key("k") == done
+    assert await store.entry_by_key("failed") is None
+    assert await store.entry_by_key("unknown") is None
+    await store.write(write_of(claim, replace(done, state=StepState.COMPENSATING)))
+    assert await store.entry_by_key("k") is None
 
 
 async def test_events_are_read_on_from_the_last_one_seen(store: Store) -> None:

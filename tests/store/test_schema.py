@@ -185,7 +185,7 @@ def scans(dialect_statement: str) -> list[str]:
     """Tell which tables SQLite would read as a whole for a statement."""
     database = sqlite3.connect(":memory:", isolation_level=None)
     migrate_sqlite(database)
-    text = dialect_statement.replace("{entries}", f"({', '.join('?' * 17)})")
+    text = dialect_statement.replace("{entries}", f"({', '.join('?' * 18)})")
     names = re.findall(r"(?<![:\w]):([a-z_]+)", text)
     values = dict.fromkeys(names) if names else [None] * text.count("?")
     plan = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {text}", values)]

@@ -37,6 +37,7 @@ async def test_entries_are_read_back_as_they_were_written(store: Store) -> None:
         wake_at=1.5,
         started_at=2.25,
         ended_at=1700000000.123456,
+        key="k",
     )
     await store.write(write_of(claim, full, entry(1)))
     assert await store.journal("a") == [entry(1), full]

@@ -197,7 +197,7 @@ def parse(text: bytes | str, what: str = "the text") -> Any:
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise Unstorable(f"{what} is not the JSON that was expected: {error}") from None
+        raise Unstorable(f"{what} must be JSON: {error}") from None
 
 
 def canonical(value: Any) -> bytes:

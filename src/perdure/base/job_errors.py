@@ -34,7 +34,12 @@ JobError(Exception)             durable jobs: something cannot be done, or has f
 
 
 class JobError(Exception):
-    """Base of what durable jobs raise."""
+    """Base of what durable jobs raise.
+
+    `step` names the entry of the journal ("send_mail#2") that gave it to the job, if one did.
+    """
+
+    step = ""
 
 
 class JobNotFound(JobError, LookupError):

@@ -90,7 +90,7 @@ def _flaw_of_text(text: str) -> str:
 
 def _is_known(value: Any) -> bool:
     plain = value is None or type(value) in (int, list, tuple, dict, set, frozenset)
-    return plain or isinstance(value, _ATOMS) or _fields(value) is not None
+    return plain or isinstance(value, _ATOMS) or fields_of(value) is not None
 
 
 def _inside(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -104,7 +104,7 @@ def _inside(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, set | frozenset):
         yield from _numbered(sorted(cast("set[Any]", value), key=repr), path)
     else:
-        for name, part in (_fields(value) or {}).items():
+        for name, part in (fields_of(value) or {}).items():
             yield f"{path}.{name}", part
 
 
@@ -112,7 +112,7 @@ def _numbered(values: Iterable[Any], path: str) -> Iterator[tuple[str, Any]]:
     return ((f"{path}[{index}]", part) for index, part in enumerate(values))
 
 
-def _fields(value: Any) -> Mapping[str, Any] | None:
+def fields_of(value: Any) -> Mapping[str, Any] | None:
     """Give the fields of an object that has declared ones; None for any other."""
     kind = cast("Any", type(value))
     if is_model(kind):

@@ -10,6 +10,8 @@ from collections.abc import Awaitable
 from datetime import UTC, datetime
 from typing import Any, Literal, ParamSpec, TypeVar, Unpack, cast, overload
 
+from msgspec.structs import replace
+
 from perdure.base.codec import decode, digest, encode
 from perdure.base.duration import Duration, job_seconds
 from perdure.engine.approve import Approve, Approved, ApproveOptions, asked_for
@@ -75,7 +77,7 @@ class JobContext:
         self, step: Step[Any, R], key: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> "Operation[R]":
         run = self._run
-        name = run.node.registry.name(step)
+        name = run.node.registry.step_name(step, "ctx.run")
         id = run.journal.identity(name, key)
         packed = step.pack(args, kwargs, run.node.limits)
         entry = run.visit(id, _STEP, packed)
@@ -182,6 +184,9 @@ class JobContext:
         recorded = entry is not None
         until = None if limit is None else run.now() + limit
         entry = entry or self._fresh(id, EntryKind.RECEIVE, name, packed, until)
+        if entry.state is _PENDING and entry.wake_at is None and until is not None:
+            entry = replace(entry, wake_at=until)  # it is retried: its time begins anew
+            run.note(entry)
         operation = Receive(run, entry, kind, recorded=recorded)
         if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
             operation.settle(None if entry.output is None else decode(entry.output, kind))
@@ -198,7 +203,7 @@ class JobContext:
             JobFailed: When awaited: it ended without a result.
         """
         run = self._run
-        full = run.node.registry.name(job)
+        full = run.node.registry.job_name(job, "ctx.child")
         name = f"child:{full}"
         id = run.journal.identity(name)
         packed = job.pack(args, kwargs, run.node.limits)

@@ -52,6 +52,7 @@ from perdure.jobs.effect import (
     resolve,
     unpack_result,
 )
+from perdure.jobs.item import is_of_items
 
 if TYPE_CHECKING:
     from perdure.engine.step import StepOperation
@@ -74,40 +75,25 @@ class Effects:
         self._item_in_hand = item_in_hand
         self._asked: dict[str, int] = {}  # how often each part came by in this attempt
         self._came_by: set[Place] = set()
-        self._closed = self._ledger.closed.setdefault(step, set())
 
     def place(self, kind: str, target: str) -> Asked:
-        """Allot the place of an effect: what it is, and the how manyth of its like.
-
-        Raises:
-            DefinitionError: After a crash, it could not be told from one before the checkpoint.
-        """
+        """Allot the place of an effect: what it is, and the how manyth of its like."""
         self._check(kind, target)
-        part = f"{self._item_in_hand()}:{digest(kind, target)[:16]}"
+        part = f"{self._checkpoint()}:{self._item_in_hand()}:{digest(kind, target)[:16]}"
         ordinal = self._asked[part] = self._asked.get(part, 0) + 1
         asked = Asked(Place(self._operation.entry.id, ordinal, part), kind, target)
         self.come_by(asked)
         return asked
 
     def come_by(self, asked: Asked) -> None:
-        """Take note that the code asks for an effect.
+        """Take note that the code asks for an effect."""
+        self._came_by.add(asked.place)
 
-        Raises:
-            DefinitionError: As above.
-        """
-        place, kind, target = asked.place, asked.kind, asked.target
-        if place.part in self._closed:
-            raise DefinitionError(
-                f"{place.step} did a {kind} to {target} before its last checkpoint: "
-                "after a crash this one could not be told from it. "
-                f"Give it a target of its own, such as {target + ', part 2'!r}"
-            )
-        self._asked[place.part] = max(place.ordinal, self._asked.get(place.part, 0))
-        self._came_by.add(place)
-
-    def pass_checkpoint(self) -> None:
-        """Take note of a checkpoint: code that goes on from it does not come by these again."""
-        self._closed.update(self._asked)
+    def _checkpoint(self) -> int:
+        """Give the number of the checkpoint that the code goes on from; 0: from its beginning."""
+        entry = self._operation.entry
+        is_own = entry.checkpoint is not None and not is_of_items(entry.checkpoint)
+        return entry.checkpoint_no if is_own else 0
 
     async def make(self, asked: Asked, call: Call, options: EffectOptions) -> Any:
         """Call the function once, or give what it gave before."""
@@ -131,14 +117,17 @@ class Effects:
 
         Raises:
             Held: Only a person can tell what became of an earlier call.
+            DefinitionError: It cannot be told from one on the other side of a checkpoint.
         """
         found = await self._found(asked, options)
         if found is None:
+            self._tell_apart(asked, options)
             await self._leave_none_behind(asked)
             return await self._intend(asked, options, 1)
         resolution = await self._resolved(found, options)
         match resolution:
             case UseResult():
+                tell.effect_reused(self._run, found)
                 return Begun(self._ledger.line(found), settled=True)
             case CallAnew(generation):
                 return await self._intend(asked, options, generation)
@@ -234,22 +223,42 @@ class Effects:
 
     # Looking back
 
+    async def leave_none_open(self) -> None:
+        """Let the step end only if its code has come by what an earlier attempt left open.
+
+        Raises:
+            Held: It has not, so only a person can tell what became of that.
+        """
+        await self._hold_stray(self._came_by, "the code has not asked for it again")
+
     async def _found(self, asked: Asked, options: EffectOptions) -> Effect | None:
         key = options.get("key")
         if key is not None:
             return await self._ledger.latest_of_business(asked.kind, key)
         return None if self._is_fresh else await self._ledger.latest(asked.place)
 
+    def _tell_apart(self, asked: Asked, options: EffectOptions) -> None:
+        """Refuse what may be a second one, or the first one asked for again: nobody can know."""
+        if options.get("key") is None and self._ledger.has_like(asked.place):
+            raise DefinitionError(
+                f"{asked.place.step} began a {asked.kind} to {asked.target} before a checkpoint, "
+                "and nobody can tell whether this is the same one. Go on from the checkpoint, "
+                f"and give this one a target of its own, such as {asked.target + ', part 2'!r}"
+            )
+
     async def _leave_none_behind(self, asked: Asked) -> None:
         """Begin nothing new before the code has come by what an earlier attempt left open."""
-        if self._is_fresh:
-            return
         # What is open at this very place has another key: `key` was another one then.
         others = self._came_by - {asked.place}
-        stray = await self._ledger.open_behind(asked.place.step, others)
+        why = f"the code now asks for a {asked.kind} to {asked.target} instead"
+        await self._hold_stray(others, why)
+
+    async def _hold_stray(self, came_by: set[Place], why: str) -> None:
+        if self._is_fresh:
+            return
+        stray = await self._ledger.open_behind(self._operation.entry.id, came_by)
         if stray is not None:
             self._doubt(stray)
-            why = f"the code now asks for a {asked.kind} to {asked.target} instead"
             raise self._left(Held(stray, why))
 
     async def _resolved(self, found: Effect, options: EffectOptions) -> Resolution:
@@ -268,15 +277,11 @@ class Effects:
         """Decide about what another job did, or is about to do.
 
         Raises:
-            Later: It is at it.
+            Later: It is at it, or in doubt about it.
         """
-        match found.state:
-            case EffectState.DONE:
-                return UseResult()
-            case EffectState.INTENT:
-                raise self._left(Later(found))
-            case _:
-                return AskPerson(f"job {found.job_id} must settle it first")
+        if found.state is EffectState.DONE:
+            return UseResult()
+        raise self._left(Later(found))
 
     def _settle(self, found: Effect, result: Any) -> None:
         packed = pack_result(result, RESULT, self._run.node.limits)

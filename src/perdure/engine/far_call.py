@@ -157,6 +157,7 @@ def _facts(operation: "StepOperation[Any]", context: "StepContext") -> Facts:
         step_id=entry.id,
         attempt=operation.attempt,
         checkpoint=entry.checkpoint,
+        checkpoint_no=entry.checkpoint_no,
         limits=run.node.limits,
         stopping=context.stopping,
     )

@@ -106,7 +106,7 @@ class FarContext(StepContext):
         return FarSpending(self._desk, self._operation, self._spendings, amount)
 
     async def request_user_approval(
-        self, title: str, details: Any = None, *, timeout: Duration = None, risk: str = "high"
+        self, title: str, timeout: Duration = None, *, details: Any = None, risk: str = "high"
     ) -> bool:
         shown = msgspec.to_builtins(details)
         return await ask_desk(self._desk, "approve", title, shown, timeout, risk)
@@ -130,9 +130,6 @@ class FarEffects(Effects):
 
     def come_by(self, asked: Asked) -> None:
         """Nothing to do: the desk does, when it is told to begin."""
-
-    def pass_checkpoint(self) -> None:
-        self._operation.closes = True
 
     async def begin(self, asked: Asked, options: EffectOptions) -> Begun:
         query = options.get("query")

@@ -49,10 +49,8 @@ class Desk:
             reply = Raised(error)
         request.reply(reply)
 
-    async def save_checkpoint(self, data: bytes, closes: bool) -> bool:  # noqa: FBT001 - by place
-        """Write a checkpoint; `closes`: the code goes on behind it, so effects are behind it."""
-        if closes:
-            self._context.effects.pass_checkpoint()
+    async def save_checkpoint(self, data: bytes) -> bool:
+        """Write a checkpoint; tells whether the step is to stop there."""
         return await self._operation.save_checkpoint(data)
 
     async def begin(self, wish: Wish) -> Begun | AskThere:
@@ -89,7 +87,8 @@ class Desk:
 
     async def approve(self, title: str, details: Any, timeout: Duration, risk: str) -> bool:
         """Ask a person."""
-        return await self._context.request_user_approval(title, details, timeout=timeout, risk=risk)
+        asked = self._context.request_user_approval(title, timeout, details=details, risk=risk)
+        return await asked
 
     async def spend(self, number: int, amount: Amount) -> None:
         """Set an amount aside."""

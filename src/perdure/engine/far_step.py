@@ -43,6 +43,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     step_id: str
     attempt: int
     checkpoint: bytes | None
+    checkpoint_no: int
     limits: Limits
     stopping: bool
 
@@ -104,9 +105,8 @@ class FarOperation:
 
     def __init__(self, desk: Pid, facts: Facts) -> None:
         self._desk = desk
-        self.closes = False  # the code goes on behind the next checkpoint
         self.attempt = facts.attempt
-        self.entry = FarEntry(facts.step_id, facts.checkpoint)
+        self.entry = FarEntry(facts)
         self.run = FarRun(desk, facts)
 
     def __repr__(self) -> str:
@@ -114,18 +114,18 @@ class FarOperation:
 
     async def save_checkpoint(self, data: bytes) -> bool:
         """Have it written; tells whether the step is to stop there."""
-        closes, self.closes = self.closes, False
-        stopping = await ask_desk(self._desk, "save_checkpoint", data, closes)
         self.entry.checkpoint = data
-        return bool(stopping)
+        self.entry.checkpoint_no += 1
+        return bool(await ask_desk(self._desk, "save_checkpoint", data))
 
 
 class FarEntry:
     """The entry of the journal."""
 
-    def __init__(self, id: str, checkpoint: bytes | None) -> None:
-        self.id = id
-        self.checkpoint = checkpoint
+    def __init__(self, facts: Facts) -> None:
+        self.id = facts.step_id
+        self.checkpoint = facts.checkpoint
+        self.checkpoint_no = facts.checkpoint_no
 
 
 class FarJob:

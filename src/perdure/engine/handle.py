@@ -154,7 +154,7 @@ class Handle(Generic[R]):
         await self._command("pause", by, reason)
 
     async def resume(self, reason: str = "", *, by: str = "") -> None:
-        """Let a paused or parked job go on."""
+        """Let a paused or parked job go on; what parked it gets a fresh set of attempts."""
         await self._command("resume", by, reason)
 
     async def retry(self, step: str | None = None, reason: str = "", *, by: str = "") -> None:

@@ -15,12 +15,17 @@ class Ledger:
         self._run = run
         self._lines: dict[str, Effect] = {}  # by key
         self._is_read = False
+        self._parts: dict[tuple[str, str], str] = {}  # by likeness: where the first one was
         self._seen: set[str] = set()  # steps that have made effects in this run
-        self.closed: dict[str, set[str]] = {}  # by step: what it did before its checkpoint
 
     def know(self, effect: Effect) -> None:
         """Take note of a line."""
         self._lines[effect.key] = effect
+        self._parts.setdefault(effect.place.likeness, effect.place.part)
+
+    def has_like(self, place: Place) -> bool:
+        """Tell whether the same was done on the other side of a checkpoint."""
+        return self._parts.get(place.likeness, place.part) != place.part
 
     def line(self, effect: Effect) -> Effect:
         """Give a line as it stands now."""
@@ -72,7 +77,7 @@ class Ledger:
         if not self._is_read:
             job_id = self._run.job.id
             for line in await self._run.ask(lambda store: store.effects(job_id)):
-                self._lines.setdefault(line.key, line)
+                self.know(self.line(line))
             self._is_read = True
 
     def key_for(self, place: Place, kind: str, key: str | None, generation: int) -> str:

@@ -5,6 +5,7 @@ from weakref import WeakSet
 
 from perdure.base.errors import LeaseLost, StoreError
 from perdure.base.retry import pause
+from perdure.engine import tell
 from perdure.engine.node import Node
 from perdure.engine.parking import alerts
 from perdure.engine.run import Run
@@ -53,6 +54,7 @@ async def _tell(node: Node, run: Run) -> bool:
     except LeaseLost:
         return True  # whoever has the job now looks out for it
     node.told.set()
+    tell.stuck(run, text)
     return True
 
 

@@ -7,6 +7,7 @@ by the journal (replay), or by the run when what it stands for has happened and 
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from perdure.base.errors import JobError
 from perdure.engine.verdict import Unwound
 from perdure.jobs.model import Entry
 from perdure.process.current import current_waiter
@@ -79,7 +80,7 @@ class Operation(Generic[R]):
             self._waiters.remove(waiter)
             run.awaited.discard(self)
             if self.settled:
-                run.resuming -= 1
+                run.resumed()
 
     def begin(self) -> None:
         """Set it going, if nobody has."""
@@ -109,6 +110,8 @@ class Operation(Generic[R]):
         if not self.settled:
             self.settled = True
             self._value, self._error = value, error
+            if isinstance(error, JobError):
+                error.step = self.entry.id
             self.run.resuming += len(self._waiters)
             self.wake()
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from perdure.engine.step import StepOperation
 
 
-# How soon, and how late at most, to look again for what another job does.
+# How soon, and how late at most, to look again for what became of another job's effect.
 _SOON, _LATE = 0.1, 30.0
 
 
@@ -43,17 +43,19 @@ class Held(Leaving):
 
 
 class Later(Leaving):
-    """Leaves a step while another job is at the effect of the same business key."""
+    """Leaves a step until another job has settled the effect of the same business key."""
 
     def __init__(self, effect: Effect) -> None:
-        super().__init__(f"job {effect.job_id} is at the {effect.kind} to {effect.target}")
+        what = f"the {effect.kind} to {effect.target}"
+        super().__init__(f"job {effect.job_id} must first settle {what}, which has the same key")
         self.effect = effect
 
     async def settle(self, operation: "StepOperation[Any]") -> None:
         """Begin the step again in a while: the longer it takes already, the later."""
         now = operation.run.now()
         pause = min(max((now - self.effect.called_at) / 2, _SOON), _LATE)
-        operation.entry = replace(operation.put_back(), wake_at=now + pause)
+        why = failure_of(EffectInDoubt(str(self))).pack()
+        operation.entry = replace(operation.put_back(), wake_at=now + pause, error=why)
         await operation.run.write(operation.entry)
         operation.again = True
 

@@ -31,7 +31,8 @@ class Reaper:
             await node.store.beat(owner, None)
             forget(owner)
         if freed:
-            _log.warning("took %d jobs from workers that are gone: %s", len(freed), freed[:10])
+            what = "1 job" if len(freed) == 1 else f"{len(freed)} jobs"
+            _log.warning("took %s from workers that are gone: %s", what, ", ".join(freed[:10]))
             node.poke()
 
     async def _neighbours(self) -> list[str]:

@@ -193,6 +193,14 @@ class Run(Ownership):
             return
         if self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
+        self._look_if_needed()
+
+    def resumed(self) -> None:
+        """Take note that the code knows of an answer: there may be nothing to do for it now."""
+        self.resuming -= 1
+        self._look_if_needed()
+
+    def _look_if_needed(self) -> None:
         if self.waiting or self._held or self.ending is not None:
             self.look()
 

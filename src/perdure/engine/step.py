@@ -12,6 +12,7 @@ from perdure.engine.ending import Endable
 from perdure.engine.gates import hold
 from perdure.engine.leaving import Leaving
 from perdure.engine.outcome import as_failure
+from perdure.engine.reuse import result_under, shared_key
 from perdure.engine.run import Run
 from perdure.engine.step_context import StepContext
 from perdure.engine.verdict import Parked, Unwound
@@ -43,6 +44,7 @@ class StepOperation(Endable[R]):
         "attempt",
         "begun_at",
         "cleared",
+        "key",
         "started_at",
         "way",
     )
@@ -67,6 +69,7 @@ class StepOperation(Endable[R]):
         self.way: Way | None = None  # what happens before it begins, if anything does
         self.cleared = False  # its gate is open, for the next attempt
         self.asked: str | None = None  # the approval that it waits for
+        self.key: str | None = None  # by which other jobs find the result
 
     @property
     def longest(self) -> float:
@@ -96,6 +99,21 @@ class StepOperation(Endable[R]):
         if tell.listens(tell.STEP_START):
             tell.step_started(self, self.attempt)
 
+    async def reuse(self) -> bool:
+        """Take what another has done under the same key, unless this step has begun before."""
+        try:
+            self.key = shared_key(self, self.step.key(self._args, self._kwargs))
+            found = await result_under(self, self.key) if self.attempt == 1 else None
+        except BaseException as error:  # noqa: BLE001 - as below
+            await self._raised(error)
+            return True
+        if found is not None:
+            # Without attempt and key: what another did is neither undone nor lent by this job.
+            self.attempt, self.key = 0, None
+            self.disarm()
+            self._succeeded(found)
+        return found is not None
+
     async def attempt_once(self) -> None:
         """Call the function, and see to it that what came of it is written and told."""
         step, context = self.step, StepContext(self)
@@ -108,12 +126,13 @@ class StepOperation(Endable[R]):
             self.disarm()  # it was in time, however long the rest takes
             if self._expired:
                 return
-            if context.left is not None:  # the code has caught it
-                raise context.left  # noqa: TRY301 - as if it had not
+            context.leave_now()
             if type(value) is Partial:
                 await self._go_on_later(cast("Partial[Any]", value))
                 return
             output = step.pack_result(value, self.run.node.limits)
+            if self.attempt > 1 or self.recorded:
+                await context.effects.leave_none_open()
         except Leaving as leaving:
             self.disarm()
             self.tell_stop("left")
@@ -155,7 +174,7 @@ class StepOperation(Endable[R]):
         run = self.run
         run.progress_at = run.node.loop.time()
         run.worked(self)
-        self.tell_stop("succeeded")
+        self.tell_stop("succeeded" if self.attempt else "reused")
         # What a replay will give is what the code gets now: through the codec, once.
         self.settle(self.step.unpack_result(cast("bytes", self.entry.output)))
 
@@ -258,7 +277,6 @@ class StepOperation(Endable[R]):
         checkpoint = self.context.encode_checkpoint(partial.checkpoint)
         # For a compensation, if it never ends.
         output = self.step.pack_result(partial.output, self.run.node.limits)
-        self.context.pass_checkpoint()
         self.tell_stop("partial")
         self.attempt -= 1
         so_far = self._entry(
@@ -309,6 +327,7 @@ class StepOperation(Endable[R]):
             wake_at=wake_at,
             started_at=self.started_at,
             ended_at=self.run.now() if ended else None,
+            key=self.key,
         )
 
     def unwritten(self) -> tuple[Entry, ...]:
@@ -346,7 +365,8 @@ class StepOperation(Endable[R]):
 async def _attempt(operation: StepOperation[Any]) -> None:
     """The process of one attempt."""
     try:
-        await operation.attempt_once()
+        if operation.step.idempotency_key is None or not await operation.reuse():
+            await operation.attempt_once()
     except Unwound:
         pass
     except Exception as error:  # noqa: BLE001 - a fault of the engine itself must not be silent

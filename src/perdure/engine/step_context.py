@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from msgspec.structs import replace
 
 from perdure.base.codec import decode, digest, encode
 from perdure.base.duration import Duration, job_seconds, required_seconds
 from perdure.base.errors import Permanent
+from perdure.base.storable import fields_of
 from perdure.engine.asking import Question, answer_to
 from perdure.engine.effect_call import Call, EffectOptions
 from perdure.engine.effects import Effects
@@ -89,6 +90,11 @@ class StepContext:
         self.left = self.left or leaving
         return leaving
 
+    def leave_now(self) -> None:
+        """Leave the function, if it must be left and has caught what said so; for the engine."""
+        if self.left is not None:
+            raise self.left
+
     # Money
 
     def spend(self, *, usd: float = 0.0, tokens: int = 0, calls: int = 0) -> Spending:
@@ -106,7 +112,7 @@ class StepContext:
     # People
 
     async def request_user_approval(
-        self, title: str, details: Any = None, *, timeout: Duration = None, risk: str = "high"
+        self, title: str, timeout: Duration = None, *, details: Any = None, risk: str = "high"
     ) -> bool:
         """Ask a person in the middle of the step; True is a yes.
 
@@ -158,7 +164,7 @@ class StepContext:
 
         Raises:
             Unstorable: When awaited: it has happened, and its result cannot be stored.
-            DefinitionError: It could not be told from one before the checkpoint.
+            DefinitionError: When awaited: it could not be told from one before a checkpoint.
         """
         effects = self.effects
         return effects.make(effects.place(kind, target), call, options)
@@ -191,11 +197,6 @@ class StepContext:
         """Whether this attempt did anything to the world; for the engine."""
         return self._effects is not None
 
-    def pass_checkpoint(self) -> None:
-        """Take note of a checkpoint that the code will begin with; for the engine."""
-        if self._effects is not None and self._cursor is None:
-            self._effects.pass_checkpoint()
-
     def _item_in_hand(self) -> str:
         return "" if self._cursor is None else self._cursor.key_in_hand
 
@@ -221,7 +222,6 @@ class StepContext:
         if self.over:  # its time was up, or its job is another's: the next attempt goes on
             raise Unwound
         data = self.encode_checkpoint(checkpoint)
-        self.pass_checkpoint()
         if await self._operation.save_checkpoint(data) or self.stopping:
             raise AtSafePoint
 
@@ -229,7 +229,9 @@ class StepContext:
         """Encode a checkpoint within its limit."""
         what = f"the checkpoint of {self.step_id}"
         limits = self._operation.run.node.limits
-        return encode(checkpoint, what=what, kind="checkpoint", limits=limits)
+        kind = cast("Any", type(checkpoint))
+        declared = Any if fields_of(checkpoint) is None else kind
+        return encode(checkpoint, declared, what=what, kind="checkpoint", limits=limits)
 
     def progress(self) -> None:
         """Say that the step is alive and gets on, without saving anything."""

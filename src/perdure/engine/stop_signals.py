@@ -31,10 +31,12 @@ def obeyed_signals(node: Node) -> Generator[None, None, None]:
     finally:
         for number in _SIGNALS:
             with contextlib.suppress(NotImplementedError):
-                node.loop.add_signal_handler(number, node.runtime.interrupted, number)
+                node.loop.add_signal_handler(number, node.runtime.on_signal, number)
 
 
 def _obey(node: Node, number: signal.Signals) -> None:
+    if not node.runtime.hears(number):
+        return
     if node.runtime.received and not node.hurried.is_set():
         node.hurry()
     else:

@@ -23,10 +23,12 @@ JOB_CLAIM: Final[Event] = ("perdure", "job", "claim")
 JOB_RELEASE: Final[Event] = ("perdure", "job", "release")
 JOB_PARK: Final[Event] = ("perdure", "job", "park")
 JOB_END: Final[Event] = ("perdure", "job", "end")
+JOB_STUCK: Final[Event] = ("perdure", "job", "stuck")
 STEP_START: Final[Event] = ("perdure", "step", "start")
 STEP_STOP: Final[Event] = ("perdure", "step", "stop")
 STEP_RETRY: Final[Event] = ("perdure", "step", "retry")
 STEP_CHECKPOINT: Final[Event] = ("perdure", "step", "checkpoint")
+UNDO_FAIL: Final[Event] = ("perdure", "undo", "fail")
 LEASE_RENEW: Final[Event] = ("perdure", "lease", "renew")
 LEASE_LOSE: Final[Event] = ("perdure", "lease", "lose")
 EFFECT: Final[dict[str, Event]] = {
@@ -35,6 +37,7 @@ EFFECT: Final[dict[str, Event]] = {
     "FAILED": ("perdure", "effect", "fail"),
     "IN_DOUBT": ("perdure", "effect", "doubt"),
 }
+EFFECT_REUSE: Final[Event] = ("perdure", "effect", "reuse")
 APPROVAL_ASK: Final[Event] = ("perdure", "approval", "ask")
 APPROVAL_DECIDE: Final[Event] = ("perdure", "approval", "decide")
 WORKER_UP: Final[Event] = ("perdure", "worker", "up")
@@ -81,6 +84,13 @@ def concluded(run: "Run", change: "JobChange", reason: str | None) -> None:
     telemetry.execute(event, measured, told)
 
 
+def stuck(run: "Run", reason: str) -> None:
+    """Tell that a job shows no progress."""
+    if listens(JOB_STUCK):
+        told = {**_job(run.job), "worker": run.node.owner, "reason": reason}
+        telemetry.execute(JOB_STUCK, {"count": 1}, told)
+
+
 def _job(job: "Job | NewJob") -> dict[str, Any]:
     return {"job_id": job.id, "name": job.name, "tenant": job.tenant, "queue": job.queue}
 
@@ -113,6 +123,13 @@ def checkpoint_saved(operation: "Endable[Any]", number: int, size: int) -> None:
         telemetry.execute(STEP_CHECKPOINT, measured, _step(operation))
 
 
+def undo_failed(operation: "Endable[Any]", attempt: int, error: str) -> None:
+    """Tell that something could not be undone: no attempt is left."""
+    if listens(UNDO_FAIL):
+        told = {**_step(operation), "reason": error}
+        telemetry.execute(UNDO_FAIL, {"attempt": attempt}, told)
+
+
 def _step(operation: "Endable[Any]") -> dict[str, Any]:
     run, entry = operation.run, operation.entry
     told = {**_job(run.job), "worker": run.node.owner}
@@ -139,7 +156,15 @@ def lease_lost(run: "Run") -> None:
 
 def effect_written(run: "Run", effect: "Effect") -> None:
     """Tell of a line of the ledger: an intent when it is durable, else when it is known."""
-    event = EFFECT[effect.state.value]
+    _tell_effect(EFFECT[effect.state.value], run, effect)
+
+
+def effect_reused(run: "Run", effect: "Effect") -> None:
+    """Tell that an effect is not repeated: its recorded result is used."""
+    _tell_effect(EFFECT_REUSE, run, effect)
+
+
+def _tell_effect(event: Event, run: "Run", effect: "Effect") -> None:
     if listens(event):
         told = {**_job(run.job), "worker": run.node.owner, "step": effect.place.step}
         told |= {"kind": effect.kind, "target": effect.target, "key": effect.key}

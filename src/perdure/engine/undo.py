@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from perdure.base.backoff import Retry
 from perdure.base.codec import Codec, decode, encode
 from perdure.base.errors import Drift, JobError, StepFailed
+from perdure.engine import tell
 from perdure.engine.asking import last_asked
 from perdure.engine.crashpoint import crashpoint
 from perdure.engine.operation import Operation
@@ -118,9 +119,10 @@ async def _way_back(run: Run, verdict: Failed | Cancelled) -> Verdict:
 
 
 def _forward(verdict: Failed | Cancelled, forward: Forward) -> Parked:
-    what = verdict.failure.summary() if isinstance(verdict, Failed) else "it was cancelled"
+    failed = verdict.failure if isinstance(verdict, Failed) else None
+    what = failed.summary() if failed else "it was cancelled"
     text = f"{forward.pivot} is passed, so nothing is undone and the job can only go on: {what}"
-    return Parked(failure_of(JobError(text)))
+    return Parked(replace(failure_of(JobError(text)), step=failed.step if failed else ""))
 
 
 def _entries(
@@ -345,6 +347,10 @@ class UndoOperation(StepOperation[Any]):
     def ends(self, state: StepState) -> None:
         self.ended(state)
 
+    async def _fail(self, failure: Failure, error: Exception) -> None:
+        await super()._fail(failure, error)
+        tell.undo_failed(self, self.attempt, failure.summary())
+
 
 def _step_for(wanted: Undo, step: Step[..., Any], call: Any) -> Step[..., Any]:
     """Make the step that runs an undo: it passes the gates that its like passes."""
@@ -364,6 +370,7 @@ def _step_for(wanted: Undo, step: Step[..., Any], call: Any) -> Step[..., Any]:
         isolation="inline" if step.is_async else "thread",
         irreversible=False,
         ungated=False,
+        idempotency_key=None,
         undo=None,
     )
 

@@ -61,7 +61,7 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
         ungated: … unless the code says here that it needs none.
         pivot: After it there is no way back: neither it nor what was before is undone.
         isolation: Where it runs: on the loop, in a thread, or in a killable OS process.
-        idempotency_key: Gives a key by the arguments; None: the engine makes keys.
+        idempotency_key: Gives a key by the arguments; what succeeded under it is not done again.
         queue: The queue of a plan or job that consists of this step alone; None = the default.
         cost: Estimated USD, for the judgement of risk.
         takes: Estimated seconds, likewise.

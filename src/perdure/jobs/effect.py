@@ -58,13 +58,18 @@ OPEN: Final = frozenset({_E.INTENT, _E.IN_DOUBT})
 class Place(Struct, frozen=True):
     """Which effect of a step it is, the same at every attempt.
 
-    `part` is the item that the step was at, if it goes through items, else empty;
+    `part` says where the code was, and what it did: "<checkpoint>:<item>:<kind and target>";
     `ordinal` counts the effects of that part from 1.
     """
 
     step: str  # the identity of the step in its job: "send_mail#2"
     ordinal: int
     part: str = ""
+
+    @property
+    def likeness(self) -> tuple[str, str]:
+        """What it has in common with its like, on whichever side of a checkpoint."""
+        return self.step, self.part.partition(":")[2]
 
 
 class UndoCall(Struct, frozen=True):

@@ -6,10 +6,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from perdure.base.errors import StepFailed, safe_text
+from perdure.base.errors import JobError, ProcError, StepFailed, safe_text
 
 LONGEST_MESSAGE = 4096  # characters; a longer one is somebody's payload
 LONGEST_TRACE = 16_384
+
+# All that is defined there is imported from the package itself.
+_OURS = frozenset({JobError.__module__, ProcError.__module__})
 
 
 class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -22,6 +25,7 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
         attempt: Which attempt failed, from 1.
         permanent: It makes no sense to try again.
         outage: Another system failed, and may be well again later.
+        step: The entry of the journal that a job stopped at, if it was one.
     """
 
     type: str
@@ -30,6 +34,7 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int = 1
     permanent: bool = False
     outage: bool = False
+    step: str = ""
 
     def pack(self) -> bytes:
         """Give it as JSON; this never fails."""
@@ -60,16 +65,14 @@ def failure_of(
         attempt=attempt,
         permanent=permanent,
         outage=outage,
+        step=error.step if isinstance(error, JobError) else "",
     )
 
 
 def type_name(kind: type[Any]) -> str:
     """Name a class as people import it."""
-    return (
-        kind.__qualname__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    module = "perdure" if kind.__module__ in _OURS else kind.__module__
+    return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
 
 
 def _trace(error: BaseException) -> str:

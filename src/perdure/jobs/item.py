@@ -72,7 +72,8 @@ class ItemReport(Struct, frozen=True, kw_only=True):
 class _Saved(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """The checkpoint: everything before `place` is done, but what is named here."""
 
-    items: int  # the version of this format, and how a checkpoint of items is known
+    # The version of this format; a checkpoint of items is known by a name that nobody else gives.
+    items: int = field(name="ctx.items")
     place: int = 0
     before: str = ""  # fingerprint of the keys before the place
     skipped: list[Aside] = field(default_factory=list[Aside])
@@ -218,6 +219,15 @@ class Cursor:
 def key_of(item: Any) -> Key:
     """Give what an item is known by, if nobody says it: itself, or a digest of what it holds."""
     return item if isinstance(item, str | int) else digest(canonical(item))
+
+
+def is_of_items(checkpoint: bytes) -> bool:
+    """Tell a checkpoint of `ctx.items` from those that the code of a step saves itself."""
+    try:
+        msgspec.json.decode(checkpoint, type=_Saved)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _read(checkpoint: Any) -> _Saved:

@@ -103,6 +103,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     wake_at: float | None = None
     started_at: float | None = None
     ended_at: float | None = None
+    key: str | None = None  # by which other jobs find the result of a step
 
 
 class Message(Struct, frozen=True, kw_only=True):

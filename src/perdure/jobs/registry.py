@@ -177,6 +177,18 @@ class Registry:
                 "include its registry with `include`"
             ) from None
 
+    def step_name(self, step: object, verb: str) -> str:
+        """Give the full name of what must be a step; `verb` is what it is used for."""
+        if not isinstance(step, Step):
+            raise _misfit(verb, "step", step)
+        return self.name(cast("Step[..., Any]", step))
+
+    def job_name(self, job: object, verb: str) -> str:
+        """Give the full name of what must be a job, likewise."""
+        if not isinstance(job, JobDefinition):
+            raise _misfit(verb, "job", job)
+        return self.name(cast("JobDefinition[..., Any]", job))
+
     def _check(self, name: str, made: Definition) -> None:
         known = self._jobs if isinstance(made, JobDefinition) else self._steps
         check_name(name, "step or job")  # the prefixes too
@@ -203,6 +215,12 @@ class Registry:
 
 def _what(made: Definition, name: str = "") -> str:
     return f"{'job' if isinstance(made, JobDefinition) else 'step'} {name or made.name}"
+
+
+def _misfit(verb: str, wanted: str, given: object) -> TypeError:
+    known = isinstance(given, Step | JobDefinition)
+    shown = _what(cast("Definition", given)) if known else repr(given)
+    return TypeError(f"{verb} takes a {wanted}, made with @app.{wanted}, not {shown}")
 
 
 def _unknown(what: str, name: str, known: Mapping[str, object]) -> Any:

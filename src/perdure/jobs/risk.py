@@ -1,7 +1,7 @@
 """How dangerous an action is, and whether it waits for a person; pure.
 
 Every rule judges on its own, and the highest judgement counts. What the code says of a step is
-the floor: a plan, which a program may have written, can raise the risk, but not lower it.
+the floor: nothing lowers it, and a plan, which a program may have written, has no say in it.
 What cannot be judged is HIGH.
 """
 
@@ -78,18 +78,6 @@ class Facts(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("cost", "takes", "recipients"):
             check_number(getattr(self, name), f"`{name}` of {self.step}")
-
-    def raised(self, tags: Iterable[str], cost: float | None, takes: float | None) -> "Facts":
-        """Take in what a plan says: it can only add to what the code says."""
-        return Facts(
-            step=self.step,
-            tags=self.tags | frozenset(tags),
-            cost=_larger(self.cost, check_number(cost, f"`cost` of {self.step}")),
-            takes=_larger(self.takes, check_number(takes, f"`takes` of {self.step}")),
-            recipients=self.recipients,
-            floor=self.floor,
-            arguments=self.arguments,
-        )
 
 
 class Judgement(Struct, frozen=True):
@@ -195,10 +183,6 @@ def check_number(value: object, what: str) -> Any:
     if not math.isfinite(value) or value < 0:
         raise DefinitionError(f"{what} must be from 0 on, not {value!r}")
     return value
-
-
-def _larger(one: float | None, other: float | None) -> float | None:
-    return max((each for each in (one, other) if each is not None), default=None)
 
 
 def recipients_in(arguments: object) -> int | None:

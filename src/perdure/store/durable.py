@@ -96,6 +96,9 @@ class DurableStore(DeedVerbs):
     async def journal(self, job_id: str) -> list[Entry]:
         return await self._ask(partial(read.journal, job_id=job_id))
 
+    async def entry_by_key(self, key: str) -> Entry | None:
+        return await self._ask(partial(read.entry_by_key, key=key))
+
     async def events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[Event]:
         return await self._ask(partial(read.events, job_id=job_id, after=after, limit=limit))
 

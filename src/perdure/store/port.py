@@ -70,6 +70,10 @@ class Store(DeedStore, Protocol):
 
     async def journal(self, job_id: str) -> list[Entry]: ...
 
+    async def entry_by_key(self, key: str) -> Entry | None:
+        """Read a step that has succeeded under its key, in whichever job, and was not undone."""
+        ...
+
     async def events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[Event]: ...
 
     async def messages(self, job_id: str) -> list[Message]:

@@ -36,7 +36,7 @@ def payload(stored: str | None) -> bytes | None:
 
 
 def entry_row(write: Write, entry: Entry) -> tuple[Any, ...]:
-    """Give an entry in the order of the journal's columns, then owner and epoch."""
+    """Give an entry in the order of the journal's columns, owner and epoch before its key."""
     given, output, error, checkpoint = entry.input, entry.output, entry.error, entry.checkpoint
     return (
         write.job_id,
@@ -56,6 +56,7 @@ def entry_row(write: Write, entry: Entry) -> tuple[Any, ...]:
         entry.ended_at,
         write.owner,
         write.epoch,
+        entry.key,
     )
 
 
@@ -76,6 +77,7 @@ def entry(row: Row) -> Entry:
         wake_at=row[12],
         started_at=row[13],
         ended_at=row[14],
+        key=row[15],
     )
 
 

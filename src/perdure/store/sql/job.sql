@@ -11,7 +11,7 @@ WHERE (tenant = :tenant AND key = :key) OR id = :id
 ORDER BY id = :id DESC
 
 -- name: job_state
-SELECT state, request, paused_from, queue, tenant, priority, epoch FROM job WHERE id = :id
+SELECT state, request, paused_from, queue, tenant, priority, epoch, error FROM job WHERE id = :id
 FOR UPDATE  -- postgres
 
 -- name: has_ended
@@ -84,6 +84,10 @@ WHERE ended_at < :before
   AND (SELECT 1 FROM lease WHERE lease.job_id = job.parent) IS NULL
   AND (SELECT count((SELECT 1 FROM lease WHERE lease.job_id = child.id))
        FROM job AS child WHERE child.parent = job.id) = 0
+  -- A doubt is not forgotten: others may wait for its end. As a filter, since a condition would
+  -- be taken for one of the index of all that is open.
+  AND (SELECT count(*) FILTER (WHERE state IN ('INTENT', 'IN_DOUBT'))
+       FROM effect WHERE effect.job_id = job.id) = 0
 ORDER BY ended_at
 LIMIT :limit
 FOR UPDATE SKIP LOCKED  -- postgres

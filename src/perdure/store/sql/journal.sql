@@ -1,6 +1,6 @@
 -- name: journal
 SELECT job_id, seq, id, kind, name, state, attempt, input, output, error, checkpoint, checkpoint_no,
-       wake_at, started_at, ended_at
+       wake_at, started_at, ended_at, key
 FROM journal
 WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
 WHERE job_id = ANY(:ids)  -- postgres
@@ -9,13 +9,22 @@ ORDER BY job_id, seq
 -- name: copy_journal
 INSERT INTO journal (job_id, seq, id, kind, name, state, attempt, input, output, error, checkpoint,
                      checkpoint_no, wake_at, started_at, ended_at)
--- Without attempts: what another job has done is not undone by this one.
+-- Without attempts and keys: what another job has done is neither undone nor lent by this one.
 SELECT :id, seq, id, kind, name, state, 0, input, output, error, checkpoint,
        checkpoint_no, wake_at, started_at, ended_at
 FROM journal WHERE job_id = :source AND seq < :before
 
+-- name: entry_by_key
+SELECT job_id, seq, id, kind, name, state, attempt, input, output, error, checkpoint, checkpoint_no,
+       wake_at, started_at, ended_at, key
+FROM journal
+WHERE key = :key AND state = 'SUCCEEDED'
+LIMIT 1
+
 -- name: retry_entries
-UPDATE journal SET state = 'PENDING', attempt = 0, error = NULL, wake_at = NULL, ended_at = NULL,
+UPDATE journal SET state = 'PENDING', attempt = 0, error = NULL, ended_at = NULL,
+                   -- When a sleep ends is certain; all else that had a time gets it anew.
+                   wake_at = CASE kind WHEN 'sleep' THEN wake_at END,
                    -- What a step has given so far belongs to its checkpoint.
                    output = CASE WHEN kind = 'step' AND state <> 'SKIPPED' THEN output END
 WHERE job_id = :id AND seq >= :seq
@@ -23,6 +32,9 @@ WHERE job_id = :id AND seq >= :seq
 
 -- name: entry_state
 SELECT state FROM journal WHERE job_id = :id AND seq = :seq
+
+-- name: entry_seq
+SELECT seq FROM journal WHERE job_id = :id AND id = :entry
 
 -- name: skip_entry
 UPDATE journal SET state = 'SKIPPED', output = :output, error = NULL, wake_at = NULL, ended_at = :now

@@ -3,7 +3,7 @@ WITH entry AS (
   SELECT * FROM json_to_recordset(:entries::json) AS entry (
     job_id text, seq bigint, id text, kind text, name text, state text, attempt bigint, input text,
     output text, error text, checkpoint text, checkpoint_no bigint, wake_at float8,
-    started_at float8, ended_at float8, owner text, epoch bigint)
+    started_at float8, ended_at float8, owner text, epoch bigint, key text)
 ), fence AS MATERIALIZED (
   -- Locked until the commit: a lease that is only looked at may be another's by then.
   SELECT job_id, owner, epoch FROM lease
@@ -12,16 +12,17 @@ WITH entry AS (
   FOR SHARE
 )
 INSERT INTO journal (job_id, seq, id, kind, name, state, attempt, input, output, error, checkpoint,
-                     checkpoint_no, wake_at, started_at, ended_at)
+                     checkpoint_no, wake_at, started_at, ended_at, key)
 SELECT entry.job_id, seq, id, kind, name, state, attempt, input, output, error, checkpoint,
-       checkpoint_no, wake_at, started_at, ended_at
+       checkpoint_no, wake_at, started_at, ended_at, key
 FROM entry JOIN fence
   ON fence.job_id = entry.job_id AND fence.owner = entry.owner AND fence.epoch = entry.epoch
 ON CONFLICT (job_id, seq) DO UPDATE SET
   state = excluded.state, attempt = excluded.attempt, input = coalesce(excluded.input, journal.input),
   output = excluded.output, error = excluded.error, checkpoint = excluded.checkpoint,
   checkpoint_no = excluded.checkpoint_no, wake_at = excluded.wake_at,
-  started_at = coalesce(excluded.started_at, journal.started_at), ended_at = excluded.ended_at
+  started_at = coalesce(excluded.started_at, journal.started_at), ended_at = excluded.ended_at,
+  key = excluded.key
 RETURNING job_id, seq
 
 -- name: keep_effects

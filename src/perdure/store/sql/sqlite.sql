@@ -1,10 +1,10 @@
 -- name: upsert_entries
 INSERT INTO journal (job_id, seq, id, kind, name, state, attempt, input, output, error, checkpoint,
-                     checkpoint_no, wake_at, started_at, ended_at)
+                     checkpoint_no, wake_at, started_at, ended_at, key)
 WITH entry (job_id, seq, id, kind, name, state, attempt, input, output, error, checkpoint,
-            checkpoint_no, wake_at, started_at, ended_at, owner, epoch) AS (VALUES {entries})
+            checkpoint_no, wake_at, started_at, ended_at, owner, epoch, key) AS (VALUES {entries})
 SELECT entry.job_id, seq, id, kind, name, state, attempt, input, output, error, checkpoint,
-       checkpoint_no, wake_at, started_at, ended_at
+       checkpoint_no, wake_at, started_at, ended_at, key
 FROM entry CROSS JOIN lease
   ON lease.job_id = entry.job_id AND lease.owner = entry.owner AND lease.epoch = entry.epoch
 WHERE true
@@ -12,7 +12,8 @@ ON CONFLICT (job_id, seq) DO UPDATE SET
   state = excluded.state, attempt = excluded.attempt, input = coalesce(excluded.input, input),
   output = excluded.output, error = excluded.error, checkpoint = excluded.checkpoint,
   checkpoint_no = excluded.checkpoint_no, wake_at = excluded.wake_at,
-  started_at = coalesce(excluded.started_at, started_at), ended_at = excluded.ended_at
+  started_at = coalesce(excluded.started_at, started_at), ended_at = excluded.ended_at,
+  key = excluded.key
 
 -- name: keep_effect
 INSERT INTO effect (job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state,

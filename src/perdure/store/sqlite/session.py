@@ -15,10 +15,10 @@ from perdure.store.statement import load, only
 Statements = Mapping[int, str]  # by the number of rows
 
 _STATEMENTS = load("sqlite")
-# An entry with all its columns, and one without error, checkpoint and wake-up: most have none,
+# An entry with all its columns, and one without error, checkpoint, wake-up and key: most have none,
 # and None is the dearest of all parameters.
-_FULL = f"({', '.join('?' * 17)})"
-_LEAN = f"({', '.join('?' * 9)}, NULL, NULL, ?, NULL, ?, ?, ?, ?)"
+_FULL = f"({', '.join('?' * 18)})"
+_LEAN = f"({', '.join('?' * 9)}, NULL, NULL, ?, NULL, ?, ?, ?, ?, NULL)"
 
 
 def _upserts(entry: str) -> Statements:
@@ -115,8 +115,8 @@ class SqliteSession:
 
 
 def _is_lean(entry: tuple[Any, ...]) -> bool:
-    return entry[9] is None and entry[10] is None and entry[12] is None
+    return entry[9] is entry[10] is entry[12] is entry[17] is None
 
 
 def _lean(entry: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (*entry[:9], entry[11], *entry[13:])
+    return (*entry[:9], entry[11], *entry[13:17])

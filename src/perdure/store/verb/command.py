@@ -4,6 +4,7 @@ from typing import NamedTuple, cast, get_args
 
 from perdure.base.errors import IllegalTransition, JobNotFound
 from perdure.jobs.effect import Choice
+from perdure.jobs.failure import Failure
 from perdure.jobs.model import Command, Event
 from perdure.jobs.state import ENDED, LIVE, STEP_TRANSITIONS, JobState, StepState, check_job
 from perdure.store import row
@@ -29,6 +30,7 @@ class Standing(NamedTuple):
     priority: int
     epoch: int
     owner: str | None
+    error: str | None = None  # why it stopped
     undoing: bool = False  # what it did is being undone, whatever its state
 
 
@@ -52,12 +54,8 @@ def command(session: Session, asked: Command) -> None:
         check_job(job.id, job.state, answer.state)
     if asked.action == "resolve":
         _resolve(session, asked)
-    elif asked.action == "retry" and job.undoing:
-        session.run("retry_undo", id=job.id)
-    elif asked.action == "retry":
-        # What a person skipped stays so, unless the retry is from just there.
-        skipped = -1 if asked.seq is None else asked.seq
-        session.run("retry_entries", id=job.id, seq=asked.seq or 0, skipped=skipped)
+    elif asked.action in ("retry", "resume") and job.state in _STOPPED:
+        _begin_again(session, job, asked)
     elif asked.action == "skip":
         _skip(session, job, asked)
     _apply(session, job, answer)
@@ -74,7 +72,7 @@ def _standing(session: Session, job_id: str) -> Standing:
     found = session.one("job_state", id=job_id)
     if found is None:
         raise JobNotFound(job_id)
-    state, request, paused_from, queue, tenant, priority, last_epoch = found
+    state, request, paused_from, queue, tenant, priority, last_epoch, error = found
     epoch = last_epoch if epoch is None else epoch
     undoing = _S.COMPENSATING in (state, paused_from) or (
         state in _STOPPED and session.one("has_undo", id=job_id) is not None
@@ -89,12 +87,15 @@ def _standing(session: Session, job_id: str) -> Standing:
         priority,
         epoch,
         owner,
+        error,
         undoing,
     )
 
 
 def _apply(session: Session, job: Standing, answer: Answer) -> None:
     now = session.now()
+    if job.state in ENDED and answer.state == job.state:
+        return  # only its ledger has changed
     if answer.state in ENDED and job.state not in ENDED:
         session.run(
             "end_job", id=job.id, state=answer.state.value, result=None, error=None, now=now,
@@ -154,7 +155,10 @@ def _resume(job: Standing) -> Answer:
         return Answer(_onward(job), job.request, due=True)
     if job.request == "pause":  # not yet obeyed
         return Answer(job.state)
-    raise IllegalTransition(f"job {job.id} is {job.state}: only a paused job can be resumed")
+    hint = "; retry runs it again" if job.state in _STOPPED else ""
+    raise IllegalTransition(
+        f"job {job.id} is {job.state}: only one that is PAUSED or in ATTENTION can be resumed{hint}"
+    )
 
 
 def _retry(job: Standing) -> Answer:
@@ -230,6 +234,26 @@ def _back(job: Standing) -> JobState:
     if job.paused_from == _S.COMPENSATING:
         return _S.COMPENSATING
     return _S.WAITING if job.epoch else _S.PENDING
+
+
+def _begin_again(session: Session, job: Standing, asked: Command) -> None:
+    """Give what the job stopped at, and what came after it, a fresh set of attempts."""
+    if job.undoing:
+        session.run("retry_undo", id=job.id)
+        return
+    seq = _stopped_at(session, job) if asked.seq is None else asked.seq
+    if seq is None and asked.action == "resume":  # it was no entry that stopped it
+        return
+    # What a person skipped stays so, unless the retry is from just there.
+    skipped = -1 if asked.seq is None else asked.seq
+    session.run("retry_entries", id=job.id, seq=seq or 0, skipped=skipped)
+
+
+def _stopped_at(session: Session, job: Standing) -> int | None:
+    """Find the entry that the job's error came from: an earlier failure, its code has passed."""
+    step = "" if job.error is None else Failure.unpack(job.error.encode()).step
+    found = session.one("entry_seq", id=job.id, entry=step) if step else None
+    return None if found is None else found[0]
 
 
 def _skip(session: Session, job: Standing, asked: Command) -> None:

@@ -58,6 +58,12 @@ def journal(session: Session, job_id: str) -> list[Entry]:
     return [row.entry(each) for each in session.all("journal", ids=session.array([job_id]))]
 
 
+def entry_by_key(session: Session, key: str) -> Entry | None:
+    """Read a step that has succeeded under its key, and was not undone."""
+    found = session.one("entry_by_key", key=key)
+    return None if found is None else row.entry(found)
+
+
 def events(session: Session, job_id: str, after: int, limit: int) -> list[Event]:
     """Read a job's log."""
     rows = session.all("events", id=job_id, after=after, limit=limit)

@@ -115,8 +115,11 @@ CREATE TABLE journal (
   wake_at       float8,
   started_at    float8,
   ended_at      float8,
+  key           text COLLATE "C",           -- by which other jobs of the tenant find what a step gave
   PRIMARY KEY (job_id, seq)
 ) WITH (fillfactor = 90);
+
+CREATE INDEX journal_key ON journal (key) WHERE key IS NOT NULL;
 
 -- What comes late is passed over: a start that is written after the result, an older checkpoint.
 -- Triggers fire in the order of their names.

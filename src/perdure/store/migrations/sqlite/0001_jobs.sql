@@ -115,8 +115,11 @@ CREATE TABLE journal (
   wake_at       REAL,
   started_at    REAL,
   ended_at      REAL,
+  key           TEXT,  -- by which other jobs of the tenant find what a step gave
   PRIMARY KEY (job_id, seq)
 ) STRICT, WITHOUT ROWID;
+
+CREATE INDEX journal_key ON journal (key) WHERE key IS NOT NULL;
 
 -- What comes late is passed over: a start that is written after the result, an older checkpoint.
 CREATE TRIGGER journal_stale BEFORE UPDATE ON journal
