@@ -27,7 +27,7 @@ from perdure.process.hosts import signals
 from perdure.process.hosts.codec import pack_signal, unpack_signal
 from perdure.process.hosts.copies import RemoteCopy
 from perdure.process.hosts.frame import Garbage, Unframer, frame
-from perdure.process.hosts.portable import dumps, loads, pack, unpack
+from perdure.process.hosts.portable import dumps, loads, pack, place_of, unpack
 from tests.hosts.work import Explosive, Odd
 
 SOMEBODY = Pid("inline", object())
@@ -199,6 +199,7 @@ def test_other_values_are_pickled(value: Any) -> None:
 
 def sent(signal: signals.Signal) -> Any:
     """Give what arrives of a signal."""
+    place_of(SOMEBODY)  # whoever gets signals is known there, for it has gone out before
     [item] = Unframer().feed(frame([pack_signal(signal)]))
     return unpack_signal(item)
 
