@@ -75,6 +75,25 @@ def test_a_worker_stops_in_order_when_it_is_asked_to(desk: Desk) -> None:
     assert "Traceback" not in errors
 
 
+def test_a_worker_says_which_jobs_have_failed_or_wait_for_a_person(desk: Desk) -> None:
+    with desk.worker() as worker:
+        failed = desk.submit("fetch", path="/nowhere/at/all")
+        parked = desk.submit("reach", path="/nowhere/at/all")
+        desk.submit("welcome", name="Kim")
+        for job in (failed, parked):
+            desk.wait_for(job)
+        worker.send_signal(signal.SIGTERM)
+        _, errors = worker.communicate(timeout=LONGEST_WAIT)
+
+    said = [line.split("  ", 2)[2] for line in errors.splitlines() if "WARNING" in line]
+    assert len(said) == 2
+    assert any(
+        line.startswith(f"job {failed} (fetch) is FAILED: ") and "is missing" in line
+        for line in said
+    )
+    assert any(line.startswith(f"job {parked} (reach) is ATTENTION: ") for line in said)
+
+
 def test_arguments_come_from_a_file_or_from_standard_input(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "kim.json").write_text('{"name": "Kim"}')
     first = desk.json("submit", APP, "welcome", "-a", f"@{tmp_path / 'kim.json'}")

@@ -8,16 +8,22 @@ from typing import Annotated
 import typer
 
 from perdure.app import App
+from perdure.base import telemetry
 from perdure.base.errors import JobError
+from perdure.base.telemetry import Event, Values
 from perdure.cli.outcome import code_of
 from perdure.cli.output import Code, refuse
 from perdure.cli.target import AppArgument, UrlOption, load_app, spelled
 from perdure.engine.settings import WorkerSettings
+from perdure.engine.tell import JOB_END, JOB_PARK
 from perdure.engine.worker import runtime_settings, spare_collections, until_told_to_stop
 from perdure.jobs.model import QueueLimit
 from perdure.process.run import run
 
 _log = logging.getLogger("perdure.worker")
+
+_HANDLER = "perdure.cli.worker"
+_TOLD = ("FAILED", "COMPENSATED", "ATTENTION")  # what a person should know
 
 
 def add_to(app: typer.Typer) -> None:
@@ -54,12 +60,22 @@ def worker(
     if concurrency is not None:
         settings = dataclasses.replace(settings, concurrency=concurrency)
     spare_collections()
+    telemetry.attach_many(_HANDLER, (JOB_END, JOB_PARK), _say_how_it_ended)
     try:
         error = run(_work, loaded, settings, settings=runtime_settings(settings))
     except KeyboardInterrupt:  # before it was up, or the second one
         raise typer.Exit(Code.INTERRUPTED) from None
+    finally:
+        telemetry.detach(_HANDLER)
     if error is not None:
         refuse(str(error), code_of(error))
+
+
+def _say_how_it_ended(_event: Event, _numbers: Values, facts: Values, _config: object) -> None:
+    """Log the end of a job; a telemetry handler."""
+    level = logging.WARNING if facts["state"] in _TOLD else logging.DEBUG
+    why = f": {facts['reason']}" if facts["reason"] else ""
+    _log.log(level, "job %s (%s) is %s%s", facts["job_id"], facts["name"], facts["state"], why)
 
 
 def _choose_queues(app: App, names: list[str] | None) -> None:
