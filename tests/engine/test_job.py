@@ -33,6 +33,34 @@ async def test_a_job_gives_the_result_of_its_steps(app: App) -> None:
     assert all(entry.state is StepState.SUCCEEDED for entry in journal)
 
 
+@pytest.mark.parametrize("awaits", [True, False])
+def test_what_a_job_never_awaits_is_not_done_and_is_warned_of(
+    url: str, caplog: pytest.LogCaptureFixture, awaits: bool
+) -> None:
+    calls: list[str] = []
+
+    @durable
+    async def case(app: App) -> None:
+        @app.step
+        async def mail(ctx: StepContext, to: str) -> None:
+            calls.append(to)
+
+        @app.job
+        async def tell(ctx: JobContext) -> None:
+            operation = ctx.run(mail, "kim")
+            await ctx.run(mail, "lee")
+            if awaits:
+                await operation
+
+        async with app.running():
+            handle = await app.submit(tell)
+            await handle.result("5s")
+
+    case(url)
+    assert calls == (["lee", "kim"] if awaits else ["lee"])
+    assert ("without awaiting mail#1: nothing of that was done" in caplog.text) is not awaits
+
+
 @durable
 async def test_a_step_that_fails_is_tried_again(app: App) -> None:
     calls: list[int] = []

@@ -53,6 +53,7 @@ class Operation(Generic[R]):
         self._value: Any = None
         self._error: BaseException | None = None
         self._waiters: list[Waiter] = []
+        run.unbegun.add(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.entry.id} of job {self.run.job.id}>"
@@ -86,6 +87,7 @@ class Operation(Generic[R]):
         """Set it going, if nobody has."""
         if not self._begun and not self.settled:
             self._begun = True
+            self.run.unbegun.discard(self)
             self.run.begin(self)
 
     def start(self) -> None:
@@ -109,6 +111,7 @@ class Operation(Generic[R]):
         """Give the code its answer."""
         if not self.settled:
             self.settled = True
+            self.run.unbegun.discard(self)
             self._value, self._error = value, error
             if isinstance(error, JobError):
                 error.step = self.entry.id

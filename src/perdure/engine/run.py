@@ -5,6 +5,7 @@ Everything that happens is first written, fenced by the claim, and then told to 
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from perdure.engine.node import Node
     from perdure.engine.spending import Purse
 
+_log = logging.getLogger("perdure.worker")
+
 # The code of a job may stand still so long during a replay, waiting for things that are not ours,
 # before it is judged to have drifted from its journal.
 _REPLAY_PATIENCE = 5.0
@@ -75,6 +78,7 @@ class Run(Ownership):
         self.process: Process = current("a run of a job")
         self.verdict: Verdict | None = None  # how the run ends, once that is certain
         self.ending: Verdict | None = None  # how it ends as soon as no step works any more
+        self.unbegun: set[Operation[Any]] = set()  # which the code has made, and not yet awaited
         self.awaited: set[Operation[Any]] = set()  # by the code, at this moment
         # Operations that have begun: working ones have a process, waiting ones a reason.
         self.working: dict[Operation[Any], Process] = {}
@@ -100,6 +104,8 @@ class Run(Ownership):
         self._playing = True
         try:
             verdict: Verdict = Completed(await code(self))
+            if self.unbegun:
+                self._warn_of_unbegun()
             if self.journal.unvisited:
                 verdict = Parked(failure_of(self.journal.missed("has ended")))
         except (Drift, UnknownName) as misfit:  # the code does not fit: a person must look
@@ -115,6 +121,15 @@ class Run(Ownership):
         if self.verdict is None and isinstance(self.ending, Cancelled | Failed):
             return self.ending
         return self.verdict or verdict
+
+    def _warn_of_unbegun(self) -> None:
+        """Say what Python says of a coroutine that was never awaited."""
+        ids = ", ".join(sorted(operation.entry.id for operation in self.unbegun))
+        job = self.job
+        _log.warning(
+            "job %s (%s) has ended without awaiting %s: nothing of that was done",
+            *(job.id, job.name, ids),
+        )
 
     def _is_our_end(self, error: BaseException) -> bool:
         """Tell whether an error ends this process, and not only the code of the user."""
