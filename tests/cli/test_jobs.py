@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from perdure.app import App
-from perdure.process.run import run
 from tests.cli.program import LONGEST_WAIT
 from tests.cli.rig import APP, Desk
 
@@ -15,14 +13,6 @@ from tests.cli.rig import APP, Desk
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path)
-
-
-def send(desk: Desk, job: str, topic: str, payload: object) -> None:
-    async def main() -> None:
-        async with App(desk.url) as app:
-            await app.send(job, topic, payload)
-
-    run(main)
 
 
 def test_a_submitted_job_is_run_by_a_worker_and_its_result_waited_for(desk: Desk) -> None:
@@ -158,8 +148,11 @@ def test_a_waiting_job_says_what_for_and_can_be_paused_resumed_and_cancelled(des
         paused = desk.run("jobs", "pause", job)
         early = desk.run("jobs", "retry", job)
         resumed = desk.run("jobs", "resume", job)
-        send(desk, job, "answer", "yes")
+        sent = desk.run("jobs", "send", job, "answer", '"yes"', "--key", "k")
         answered = desk.wait_for(job)
+        again = desk.run("jobs", "send", job, "answer", '"yes"', "--key", "k")
+        late = desk.run("jobs", "send", job, "answer", '"no"')
+        unreadable = desk.run("jobs", "send", job, "answer", "yes")
         cancelled = desk.run("jobs", "cancel", other)
         ended = desk.run("jobs", "watch", other)
 
@@ -169,7 +162,12 @@ def test_a_waiting_job_says_what_for_and_can_be_paused_resumed_and_cancelled(des
     assert early.exit_code == 5
     assert "only one that is FAILED" in early.stderr
     assert resumed.exit_code == cancelled.exit_code == 0
+    assert sent.stdout == f"job {job} has the message\n"
     assert (answered["state"], answered["result"]) == ("COMPLETED", "yes")
+    assert again.stdout == f"job {job} has a message of this key already\n"
+    assert (late.exit_code, unreadable.exit_code) == (5, 2)
+    assert "receives no more messages" in late.stderr
+    assert "the message must be JSON" in unreadable.stderr
     assert ended.exit_code == 8
     assert "job.cancelled" in ended.stdout
 
@@ -195,7 +193,7 @@ def test_a_worker_that_is_killed_costs_nothing(desk: Desk) -> None:
         while desk.json("jobs", "show", job)["state"] != "WAITING":
             pass
         worker.kill()
-    send(desk, job, "answer", "yes")
+    desk.run("jobs", "send", job, "answer", '"yes"')
     with desk.worker():
         done = desk.wait_for(job)
 

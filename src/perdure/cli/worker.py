@@ -99,7 +99,7 @@ async def _work(app: App, settings: WorkerSettings) -> JobError | None:
 
 def _description(app: App, settings: WorkerSettings) -> str:
     queues = ", ".join(app.queues)
-    known = f"{len(app.jobs)} jobs, {len(app.steps)} steps"
+    known = f"jobs: {len(app.jobs)}, steps: {len(app.steps)}"
     return (
         f"process {os.getpid()} works on {spelled(app.url)} ({known}); "
         f"queues: {queues}; {settings.concurrency} jobs at once"
