@@ -14,6 +14,7 @@ from typing import Any
 
 from perdure import GenServer, Pid, Task, process, sleep
 from perdure.process import Cancel, Message
+from perdure.process.eager_loop import EagerLoop
 
 
 class Odd(Exception):
@@ -321,6 +322,13 @@ async def outgrow(group: str) -> None:
 
 def _enter(members: Path) -> None:
     members.write_text(str(os.getpid()), "ascii")
+
+
+async def looks_for() -> float:
+    """Tell how long the loop looks for an answer before it sleeps."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, EagerLoop)
+    return loop.looks_for
 
 
 async def segfault() -> None:

@@ -83,8 +83,13 @@ class EagerLoop(asyncio.SelectorEventLoop):
         super().__init__(self._eager)
         self.expect = self._eager.expect
 
+    @property
+    def looks_for(self) -> float:
+        """How long it looks before it sleeps, in seconds."""
+        return self._eager.look_for
+
     def look_for(self, seconds: float) -> None:
-        """Set how long it looks before it sleeps; never on one core, which others need."""
+        """Set that; never on one core, which others need."""
         self._eager.look_for = seconds if cores() > 1 else 0.0
 
 

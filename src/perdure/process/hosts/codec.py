@@ -9,12 +9,12 @@ from typing import Any
 
 from msgspec.msgpack import Encoder, Ext
 
-from perdure.base.errors import NotPortable, safe_text
+from perdure.base.errors import NotPortable
 from perdure.base.pid import Pid
 from perdure.process.event import ExitResult, Message
 from perdure.process.exits import LEFT
 from perdure.process.hosts import signals
-from perdure.process.hosts.copies import RemoteCopy, in_words
+from perdure.process.hosts.copies import RemoteCopy, in_words, unreadable
 from perdure.process.hosts.portable import (
     PIDS,
     found,
@@ -159,7 +159,7 @@ def _unpack_or_tell(packed: Any) -> Any:
     try:
         return unpack(packed)
     except Exception as error:  # noqa: BLE001 - of whatever class the user sent
-        return RemoteCopy("value that cannot be unpacked", safe_text(error))
+        return unreadable(error)
 
 
 _ANSWERS = (signals.Claimed.__name__, signals.Placed.__name__)

@@ -30,6 +30,11 @@ def in_words(value: object) -> RemoteCopy:
     return RemoteCopy(type(value).__qualname__, safe_text(value))
 
 
+def unreadable(error: Exception) -> RemoteCopy:
+    """Give what stands for a value that came and cannot be unpacked."""
+    return RemoteCopy("value that cannot be unpacked", safe_text(error))
+
+
 class Told(NamedTuple):
     """An exception on its way: in words, and packed as far as that is possible."""
 
@@ -141,7 +146,7 @@ class _Restored:
         try:
             return self._load(packed)
         except Exception as error:  # noqa: BLE001 - of whatever class it is
-            return RemoteCopy("value that cannot be unpacked", safe_text(error))
+            return unreadable(error)
 
 
 def _fill(error: BaseException, fields: dict[str, Any]) -> None:

@@ -114,8 +114,7 @@ class Staff:
         telemetry.execute(
             WORKER_DOWN, {}, {"host": self._host, "worker": worker.label, "cause": cause}
         )
-        if not self._stopping:
-            self._replace(worker.label, cause or "it ended by itself", counts=not worker.sacrificed)
+        self._replace(worker.label, cause or "it ended by itself", counts=not worker.sacrificed)
         self._tell()
 
     def _replace(self, label: str, cause: str, *, counts: bool = True) -> None:
