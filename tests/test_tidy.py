@@ -22,7 +22,6 @@ LIBRARY = r"src/.*\.py"
 ANY = r".*"
 # Each rule with the pattern of the paths that it reads.
 RULES: list[tuple[Rule, str]] = [
-    (rules.file_is_short, PYTHON),
     (rules.functions_are_short, PYTHON),
     (rules.nothing_waits_for_real_time, PYTHON),
     (rules.imports_stand_at_the_top, PYTHON),
@@ -42,8 +41,6 @@ REGISTRY = "pypi" + ".org"
 LONG_FUNCTION = "def f():\n" + "    x = 1\n" * 51
 
 PLANTED: list[tuple[Rule, str, str, int]] = [
-    (rules.file_is_short, "src/perdure/a.py", "x = 1\n" * 401, 401),
-    (rules.file_is_short, "tests/test_a.py", "x = 1\n" * 501, 501),
     (rules.functions_are_short, "src/perdure/a.py", LONG_FUNCTION, 1),
     (rules.functions_are_short, "src/perdure/a.py", "x = 1\n\nasync " + LONG_FUNCTION, 3),
     (rules.nothing_waits_for_real_time, "tests/a.py", "import time\ntime.sleep(0)", 2),
@@ -65,7 +62,6 @@ PLANTED: list[tuple[Rule, str, str, int]] = [
 ]
 
 INNOCENT: list[tuple[Rule, str, str]] = [
-    (rules.file_is_short, "tests/test_a.py", "x = 1\n" * 500),
     (rules.functions_are_short, "src/perdure/a.py", LONG_FUNCTION.replace("x = 1", "'doc'", 1)),
     (rules.nothing_waits_for_real_time, "tests/a.py", "import asyncio\nasyncio.sleep(0)"),
     (rules.nothing_waits_for_real_time, "tests/a.py", "from perdure import sleep\nsleep(5)"),

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
 
-FILE_LINES = {"src": 400, "tests": 500}
 FUNCTION_LINES = 50
 MODULE_NAMES_THAT_SAY_NOTHING = {"common", "core", "helpers", "manager", "misc", "util", "utils"}
 FIRST_PARTY = {"perdure"}
@@ -39,10 +38,6 @@ class Source:
 
     path: PurePosixPath
     text: str
-
-    @property
-    def folder(self) -> str:
-        return self.path.parts[0]
 
     @cached_property
     def tree(self) -> ast.Module:
@@ -93,13 +88,6 @@ def _bound_by_import(alias: ast.alias) -> tuple[str, str]:
         return alias.asname, alias.name
     top = alias.name.split(".")[0]  # `import a.b` binds `a`
     return top, top
-
-
-def file_is_short(source: Source) -> Iterator[str]:
-    limit = FILE_LINES[source.folder]
-    lines = len(source.text.splitlines())
-    if lines > limit:
-        yield source.at(limit + 1, f"the file has {lines} lines, the limit is {limit}")
 
 
 def functions_are_short(source: Source) -> Iterator[str]:
