@@ -40,6 +40,7 @@ from perdure.engine.worker import (
 )
 from perdure.jobs.approval import Approval, ApprovalState, Person, Verdict
 from perdure.jobs.definition import JobDefinition
+from perdure.jobs.length import check_defined, check_given
 from perdure.jobs.model import Job, NewJob, QueueLimit
 from perdure.jobs.plan import Plan
 from perdure.jobs.query import JobQuery
@@ -194,6 +195,7 @@ class App(Registry):
     def new_job(self, job: Any, args: tuple[Any, ...], options: dict[str, Any]) -> NewJob:
         """Make what is stored of a submission."""
         known = {name: options.pop(name) for name in _OPTIONS if name in options}
+        check_given(**{name: known[name] for name in _TEXTS if name in known})
         plan: bytes | None = None
         if isinstance(job, Plan):
             job.check(self)
@@ -288,6 +290,7 @@ class App(Registry):
             DecisionRefused: The answer does not count; `code` and the text say why.
             ArgumentError: The arguments do not fit the step.
         """
+        check_given(reason=reason)
         store = await self.store()
         return await decide(
             store,
@@ -316,6 +319,7 @@ class App(Registry):
         Raises:
             DecisionRefused: This person may not, or the other one cannot take it.
         """
+        check_given(to=to, reason=reason)
         handover = Handover(approval_id=approval_id, by=by, to=to, reason=reason)
         return await delegate(await self.store(), self.rules.people, handover)
 
@@ -388,8 +392,13 @@ class App(Registry):
 
 def _limited(queues: Mapping[str, QueueLimit] | Iterable[str]) -> dict[str, QueueLimit]:
     if isinstance(queues, Mapping):
-        return dict(cast("Mapping[str, QueueLimit]", queues))
-    return {name: QueueLimit() for name in queues}
+        limited = dict(cast("Mapping[str, QueueLimit]", queues))
+    else:
+        limited = {name: QueueLimit() for name in queues}
+    for name in limited:
+        check_defined("the app", queue=name)
+    return limited
 
 
-_OPTIONS = ("tenant", "user", "key", "queue", "priority", "delay", "deadline")
+_TEXTS = ("tenant", "user", "key", "queue")
+_OPTIONS = (*_TEXTS, "priority", "delay", "deadline")

@@ -14,6 +14,7 @@ other objects, what is nested too deep, and what is larger than its limit. Nothi
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable
 from functools import lru_cache
 from itertools import accumulate
@@ -288,8 +289,8 @@ def on_one_line(error: BaseException | None) -> str:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        seen = Counter(key for key, _ in pairs)
+        twice = next(key for key, times in seen.items() if times > 1)
         raise ValueError(f"the key {twice!r} stands twice in one object")
     return made
 

@@ -23,6 +23,7 @@ from perdure.engine.submission import child_job
 from perdure.engine.verdict import Unwound
 from perdure.engine.waits import Child, Receive, Sleep, child_failed, no_message
 from perdure.jobs.definition import JobDefinition, Step
+from perdure.jobs.length import check_given
 from perdure.jobs.model import Entry, EntryKind
 from perdure.jobs.state import StepState
 
@@ -175,6 +176,7 @@ class JobContext:
         Raises:
             StepTimeout: When awaited: none came in time.
         """
+        check_given(topic=topic)
         run = self._run
         limit = job_seconds(timeout)
         name = f"receive:{topic}"

@@ -11,6 +11,7 @@ from perdure.engine.submission import new_id
 from perdure.jobs.budget import Budget
 from perdure.jobs.effect import Choice, Effect
 from perdure.jobs.failure import Failure
+from perdure.jobs.length import check_given
 from perdure.jobs.model import Command, Entry, Event, Job, NewJob, Outcome
 from perdure.jobs.saga import LEFT_UNDONE
 from perdure.jobs.state import JobState
@@ -142,6 +143,7 @@ class Handle(Generic[R]):
 
     async def send(self, topic: str, payload: Any = None, *, key: str | None = None) -> bool:
         """Send the job a message, for its `ctx.receive`; False: this key was sent before."""
+        check_given(topic=topic, key=key)
         data = encode(payload, what=f"message {topic!r}", kind="message")
         return await self._store.send(self.id, topic, data, key)
 
@@ -200,6 +202,7 @@ class Handle(Generic[R]):
         Raises:
             LookupError: The job has no such step.
         """
+        check_given(by=by)
         job, entry = await self.job(), await self._entry(before)
         packed = job.input
         if args or kwargs:
@@ -237,5 +240,6 @@ class Handle(Generic[R]):
         reason: str,
         **more: Any,
     ) -> None:
+        check_given(by=actor, reason=reason)
         asked = Command(job_id=self.id, action=action, actor=actor, reason=reason, **more)
         await self._store.command(asked)

@@ -6,6 +6,7 @@ from typing import Any
 from perdure.base.errors import UnknownName
 from perdure.jobs.cron import CatchUp, check_cron, next_time
 from perdure.jobs.definition import JobDefinition
+from perdure.jobs.length import check_given
 from perdure.jobs.model import NewJob, Schedule
 from perdure.store.port import Store
 
@@ -48,6 +49,7 @@ class Schedules:
         Raises:
             DefinitionError: The expression or the time zone is none.
         """
+        check_given(schedule=name)
         words = check_cron(cron, timezone)
         store = await self._store()
         made = Schedule(

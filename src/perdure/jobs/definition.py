@@ -11,6 +11,7 @@ from perdure.base.codec import LIMITS, Codec, Limits
 from perdure.base.errors import DefinitionError
 from perdure.jobs.budget import Limits as BudgetLimits
 from perdure.jobs.compensation import Compensation, compensation_of
+from perdure.jobs.length import check_defined
 from perdure.jobs.option import (
     CompensationOptions,
     Isolation,
@@ -230,6 +231,7 @@ def make_step(
     what = f"step {name}"
     if options.get("ungated") and not options.get("irreversible"):
         raise DefinitionError(f"{what} is `ungated`: only an `irreversible` step has a gate")
+    check_defined(what, version=options.get("version"), queue=options.get("queue"))
     return Step(
         name=name,
         fn=fn,
@@ -265,6 +267,7 @@ def job_of(fn: Callable[..., Any], **options: Unpack[JobOptions]) -> JobDefiniti
     check_function(fn, what)
     if not is_async(fn):
         raise DefinitionError(f"{what} must be `async def`: it awaits its steps")
+    check_defined(what, version=options.get("version"), queue=options.get("queue"))
     declared = result_type(fn, what)
     return JobDefinition(
         name=name,
@@ -297,4 +300,7 @@ def _tags(tags: object, what: str) -> frozenset[str]:
     # The letters of a single text would all become tags.
     if isinstance(tags, str) or not isinstance(tags, Iterable):
         raise DefinitionError(f"tags of {what} must be a set of texts, not {tags!r}")
-    return frozenset(str(tag) for tag in cast("Iterable[object]", tags))
+    made = frozenset(str(tag) for tag in cast("Iterable[object]", tags))
+    for tag in made:
+        check_defined(what, tag=tag)
+    return made

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from perdure.base.codec import parse
+from perdure.base.codec import depth, parse
 from perdure.base.errors import PlanError, Unstorable
 from perdure.base.schema import write_unknown
 from perdure.base.storable import flaw
@@ -15,6 +15,11 @@ from perdure.jobs.definition import Step
 from perdure.jobs.plan_check import Caller, problems
 from perdure.jobs.reference import KEY, Ref, filled, refs, split
 from perdure.jobs.registry import Registry
+
+LARGEST_PLAN = 1024 * 1024  # bytes of its JSON; what is large is stored elsewhere, and referred to
+DEEPEST_PLAN = 100  # levels of its JSON, which has three of its own
+
+_TOO_DEEP = f"is nested deeper than {DEEPEST_PLAN} levels"
 
 
 class Call:
@@ -90,8 +95,12 @@ class Plan(Struct, frozen=True):
         Raises:
             PlanError: It is no JSON, or not of this form.
         """
+        data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
         try:
-            written = msgspec.convert(parse(text, "the plan"), _WrittenPlan)
+            _check_size(data)
+            parsed = parse(text, "the plan")
+            _check_depth(data)  # only now: to count in what is no JSON may take for ever
+            written = msgspec.convert(parsed, _WrittenPlan)
         except (Unstorable, msgspec.ValidationError) as error:
             raise PlanError([str(error)]) from None
         calls = (Call.of(each.step, each.arguments, each.id) for each in written.calls)
@@ -111,6 +120,12 @@ class Plan(Struct, frozen=True):
         Raises:
             PlanError: It cannot be run; every reason is named.
         """
+        try:
+            data = self.to_json()
+            _check_size(data)
+            _check_depth(data)
+        except Unstorable as error:
+            raise PlanError([str(error)]) from None
         found = problems(self.name, cast("Sequence[Caller]", self.calls), registry)
         if found:
             raise PlanError(found)
@@ -141,10 +156,24 @@ class Plan(Struct, frozen=True):
 
 def _plain(value: Any, whose: str) -> Any:
     """Turn values into plain JSON ones, references into `{"$ref": path}`."""
-    found = flaw(value)
-    if found is not None:
-        raise Unstorable(f"{whose}, at {found.path.strip('. ')}: {found.why}")
-    return msgspec.to_builtins(_spelled(value), str_keys=True, enc_hook=write_unknown)
+    try:
+        found = flaw(value)
+        if found is not None:
+            raise Unstorable(f"{whose}, at {found.path.strip('. ')}: {found.why}")
+        return msgspec.to_builtins(_spelled(value), str_keys=True, enc_hook=write_unknown)
+    except RecursionError:
+        raise Unstorable(f"{whose}: {_TOO_DEEP}, or holds itself") from None
+
+
+def _check_size(data: bytes) -> None:
+    """Refuse a plan that is too large before anything is made of it."""
+    if len(data) > LARGEST_PLAN:
+        raise Unstorable(f"it has {len(data):,} bytes, and {LARGEST_PLAN:,} are the most")
+
+
+def _check_depth(data: bytes) -> None:
+    if depth(data) > DEEPEST_PLAN:
+        raise Unstorable(f"it {_TOO_DEEP}")
 
 
 def _spelled(value: Any) -> Any:

@@ -1,17 +1,19 @@
 """Find everything that is wrong with a plan before anything is done; pure."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 from perdure.base.errors import DefinitionError, UnknownName
 from perdure.base.json_schema import json_schema, kinds, part
 from perdure.jobs.definition import Step
-from perdure.jobs.option import check_name
+from perdure.jobs.option import LONGEST_NAME, check_name
 from perdure.jobs.parameter import Parameter, misfit
 from perdure.jobs.reference import path_of, refs, split
 from perdure.jobs.registry import Registry
 
 MOST_CALLS = 10_000
+MOST_PROBLEMS = 100  # that are named: whoever has more mends these first
 
 
 class Caller(Protocol):
@@ -23,21 +25,54 @@ class Caller(Protocol):
 
 
 def problems(name: str, calls: Sequence[Caller], registry: Registry) -> list[str]:
-    """Name every reason why a plan cannot be run; none if it can."""
-    found = list(_of_the_whole(name, calls))
-    ids = [call.id for call in calls]
-    steps: dict[str, Step[..., Any]] = {}  # of the calls before, by id
-    for number, call in enumerate(calls):
+    """Name the reasons why a plan cannot be run, up to a limit; none if it can.
+
+    In time by the length of the plan: a program may have written it.
+    """
+    found = list(islice(_all_problems(name, calls, registry), MOST_PROBLEMS + 1))
+    if len(found) > MOST_PROBLEMS:
+        found[MOST_PROBLEMS:] = ["and more: mend these first"]
+    return found
+
+
+def _all_problems(name: str, calls: Sequence[Caller], registry: Registry) -> Iterator[str]:
+    yield from _of_the_whole(name, calls)
+    if len(calls) > MOST_CALLS:
+        return
+    known = _Known({call.id for call in calls})
+    for call in calls:
         try:
             step = registry.find_step(call.step)
         except UnknownName as error:
-            found.append(f"call {call.id}: {error}")
-            found += _bad_refs(call, ids[:number], ids[number:], steps)
+            yield f"call {_short(call.id)}: {error}"
+            yield from _bad_refs(call, known)
+            known.before[call.id] = None
             continue
-        found += _bad_refs(call, ids[:number], ids[number:], steps)
-        found += _bad_arguments(call, step, steps)
-        steps[call.id] = step
-    return found
+        yield from _bad_refs(call, known)
+        yield from _bad_arguments(call, step, known)
+        known.before[call.id] = step
+
+
+class _Known:
+    """What is known of the calls of a plan, while one after the other is checked."""
+
+    def __init__(self, ids: set[str]) -> None:
+        self.ids = ids
+        self.before: dict[str, Step[..., Any] | None] = {}  # None: there is no such step
+        self._schemas: dict[int, dict[str, Any]] = {}
+        self._kept: list[Any] = []  # so that an `id` means one type only
+
+    def schema(self, declared: Any) -> dict[str, Any]:
+        """Describe a type; each once."""
+        found = self._schemas.get(id(declared))
+        if found is None:
+            found = self._schemas[id(declared)] = json_schema(declared)
+            self._kept.append(declared)
+        return found
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
 
 
 def _of_the_whole(name: str, calls: Sequence[Caller]) -> Iterator[str]:
@@ -57,45 +92,39 @@ def _of_the_whole(name: str, calls: Sequence[Caller]) -> Iterator[str]:
         seen.add(call.id)
 
 
-def _bad_refs(
-    call: Caller, before: list[str], after: list[str], steps: dict[str, Step[..., Any]]
-) -> Iterator[str]:
+def _bad_refs(call: Caller, known: _Known) -> Iterator[str]:
     for path in refs(call.arguments):
-        why = _bad_ref(path, before, after, steps)
+        why = _bad_ref(path, known)
         if why:
-            yield f"call {call.id}: the reference {path!r} {why}"
+            yield f"call {_short(call.id)}: the reference {_short(path)!r} {why}"
 
 
-def _bad_ref(
-    path: str, before: list[str], after: list[str], steps: dict[str, Step[..., Any]]
-) -> str:
+def _bad_ref(path: str, known: _Known) -> str:
     try:
-        found = split(path, before)
+        found = split(path, known.before)
         if found is None:
-            late = split(path, after)
+            late = split(path, known.ids)
             return "names a call that comes later" if late else "names no call of the plan"
     except ValueError as error:
         return f"is no path: {error}"
     id, parts = found
-    step = steps.get(id)
-    if step is None or part(json_schema(step.result_type), parts) is not None:
+    step = known.before[id]
+    if step is None or part(known.schema(step.result_type), parts) is not None:
         return ""
     return f"names what step {step.name} does not give"
 
 
-def _bad_arguments(
-    call: Caller, step: Step[..., Any], steps: dict[str, Step[..., Any]]
-) -> Iterator[str]:
+def _bad_arguments(call: Caller, step: Step[..., Any], known: _Known) -> Iterator[str]:
     for problem in step.parameters.misnamed(call.arguments):
-        yield f"call {call.id}: {problem}"
+        yield f"call {_short(call.id)}: {_short(problem)}"
     for parameter in step.parameters.all:
         if parameter.name in call.arguments:
             value = call.arguments[parameter.name]
-            for problem in _bad_value(parameter, value, steps):
-                yield f"call {call.id}: {problem}"
+            for problem in _bad_value(parameter, value, known):
+                yield f"call {_short(call.id)}: {problem}"
 
 
-def _bad_value(parameter: Parameter, value: Any, steps: dict[str, Step[..., Any]]) -> Iterator[str]:
+def _bad_value(parameter: Parameter, value: Any, known: _Known) -> Iterator[str]:
     what = f"`{parameter.name}`"
     path = path_of(value)
     if path is None:
@@ -103,21 +132,22 @@ def _bad_value(parameter: Parameter, value: Any, steps: dict[str, Step[..., Any]
         if next(refs(value), None) is None:
             yield from misfit(parameter.type, value, what)
         return
-    given, taken = _given(path, steps), kinds(json_schema(parameter.type))
+    given, taken = _given(path, known), kinds(known.schema(parameter.type))
     if given is None or taken is None or given & _widened(taken):
         return
     yield f"{what} takes {_listed(taken)}, and {path!r} gives {_listed(given)}"
 
 
-def _given(path: str, steps: dict[str, Step[..., Any]]) -> frozenset[str] | None:
+def _given(path: str, known: _Known) -> frozenset[str] | None:
     try:
-        found = split(path, steps)
+        found = split(path, known.before)
     except ValueError:
         return None
     if found is None:
         return None
     id, parts = found
-    here = part(json_schema(steps[id].result_type), parts)
+    step = known.before[id]
+    here = None if step is None else part(known.schema(step.result_type), parts)
     return None if here is None else kinds(here)
 
 

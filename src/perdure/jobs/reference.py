@@ -1,13 +1,15 @@
 """`Ref("extract.rows[0].id")`: the output of an earlier call of a plan, or a part of it."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any, cast
 
 from msgspec import Struct
 
 KEY = "$ref"  # in JSON: {"$ref": "extract.rows"}
+LONGEST_PATH = 1000  # characters
 
+_END = re.compile(r"[.\[]")  # where an id may end
 _PART = re.compile(r"""\.(?P<name>[^.\[\]"]+)|\[(?P<index>\d+)\]|\["(?P<key>[^"]*)"\]""")
 
 
@@ -61,19 +63,20 @@ def filled(value: Any, outputs: Mapping[str, Any]) -> Any:
     return value
 
 
-def split(path: str, ids: Collection[str]) -> tuple[str, list[str | int]] | None:
+def split(path: str, ids: Container[str]) -> tuple[str, list[str | int]] | None:
     """Split a path into the id of a call and the parts after it; None if no call has that id.
 
-    Names of steps may have dots, so the longest id that fits is meant.
+    Names of steps may have dots, so the longest id that fits is meant. However many ids there
+    are, only the beginnings of the path are looked up: `ids` is a set or a mapping.
 
     Raises:
-        ValueError: What follows the id is no path.
+        ValueError: What follows the id is no path, or the path is too long.
     """
-    fitting = [id for id in ids if path == id or path.startswith((f"{id}.", f"{id}["))]
-    if not fitting:
-        return None
-    id = max(fitting, key=len)
-    return id, _parts(path[len(id) :])
+    if len(path) > LONGEST_PATH:
+        raise ValueError(f"it has {len(path):,} characters, and {LONGEST_PATH:,} are the most")
+    ends = [len(path), *(found.start() for found in reversed([*_END.finditer(path)]))]
+    id = next((path[:end] for end in ends if path[:end] in ids), None)
+    return None if id is None else (id, _parts(path[len(id) :]))
 
 
 def _parts(text: str) -> list[str | int]:

@@ -7,7 +7,7 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, Unpack, cast
 
 from perdure.base.errors import DefinitionError, UnknownName
 from perdure.jobs.definition import JobDefinition, Step, job_of, step_of
-from perdure.jobs.option import JobOptions, StepOptions, check_name
+from perdure.jobs.option import LONGEST_NAME, JobOptions, StepOptions, check_name
 from perdure.jobs.partial import Partial
 from perdure.jobs.step_class import StepClass, is_step_class, step_of_object
 
@@ -224,6 +224,7 @@ def _misfit(verb: str, wanted: str, given: object) -> TypeError:
 
 
 def _unknown(what: str, name: str, known: Mapping[str, object]) -> Any:
-    near = difflib.get_close_matches(name, known, n=3)
+    # To compare takes time by the square of the length, and no name is longer.
+    near = difflib.get_close_matches(name, known, n=3) if len(name) <= LONGEST_NAME else []
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise UnknownName(f"there is no {what} {name!r}{hint}")
+    raise UnknownName(f"there is no {what} {name[:LONGEST_NAME]!r}{hint}")
