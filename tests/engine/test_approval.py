@@ -1,5 +1,6 @@
 """Approvals: a job waits for people without a worker, and does exactly what they agreed to."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -437,3 +438,33 @@ async def test_an_effect_in_doubt_alerts_people(app: App) -> None:
     (kind, text) = slack.told[0]
     assert kind is NoticeKind.IN_DOUBT
     assert "the payment to card" in text
+
+
+# Long logs
+
+
+@durable
+async def test_a_job_with_a_long_log_asks_again_when_it_is_resumed(app: App) -> None:
+    @app.step
+    async def act(ctx: StepContext) -> bool:
+        return await ctx.request_user_approval("Ship it?", "10ms")
+
+    @app.job
+    async def job(ctx: JobContext) -> bool:
+        return await ctx.run(act)
+
+    async with app.running():
+        handle = await app.submit(job)
+        await until(app, handle.id, JobState.ATTENTION)
+        (expired,) = await app.approvals(ApprovalState.EXPIRED)
+        store = await app.store()
+        await asyncio.gather(
+            *(store.turned_away(expired.id, "mail", "a wrong code") for _ in range(1100))
+        )
+        await handle.resume(by="kim")
+        async with asyncio.timeout(20):
+            assert (await asked(app)).id != expired.id
+    events = await handle.events()
+    assert len(events) > 1100
+    assert [event.no for event in events] == sorted({event.no for event in events})
+    assert "approval.asked" in [event.type for event in events[-5:]]

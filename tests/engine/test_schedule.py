@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from msgspec import structs
 
 import perdure
 from perdure.app import App
@@ -22,7 +21,8 @@ async def miss(app: App, name: str, days: int) -> float:
     (schedule,) = [each for each in await store.schedules() if each.name == name]
     assert schedule.next_at is not None
     first = schedule.next_at - days * DAY
-    await store.put_schedule(structs.replace(schedule, next_at=first))
+    tenant = schedule.job.tenant
+    await store.pause_schedule(tenant, name, first, paused=schedule.paused)
     return first
 
 
@@ -169,3 +169,70 @@ async def test_a_schedule_can_be_paused_resumed_and_removed(app: App) -> None:
     assert not await app.schedules.remove("s")
     with pytest.raises(UnknownName, match="no schedule"):
         await app.schedules.pause("s")
+
+
+@durable
+async def test_a_due_time_survives_a_start_of_the_program(app: App) -> None:
+    define(app)
+    cron, job = await daily(app), app.find_job("tick")
+    await app.schedules.put("s", cron, job, "old")
+    first = await miss(app, "s", 1)
+    await app.schedules.put("s", cron, job, "new", priority=7)
+    assert await next_times(app) == {"s": first}
+    async with app.running():
+        while (await next_times(app))["s"] == first:
+            await perdure.sleep("5ms")
+        (fired,) = await app.find_jobs()
+        assert fired.priority == 7
+        assert await (await app.handle(fired.id)).result("5s") == "new"
+
+
+@durable
+async def test_a_start_of_the_program_does_not_wake_a_paused_schedule(app: App) -> None:
+    define(app)
+    cron, job = await daily(app), app.find_job("tick")
+    await app.schedules.put("s", cron, job, "x")
+    await app.schedules.pause("s")
+    await app.schedules.put("s", cron, job, "y")
+    (schedule,) = await app.schedules.list()
+    assert schedule.paused
+
+
+@durable
+async def test_another_rule_or_time_zone_gives_a_schedule_another_time(app: App) -> None:
+    define(app)
+    cron, job = await daily(app), app.find_job("tick")
+    await app.schedules.put("s", cron, job, "x")
+    first = await miss(app, "s", 1)
+    await app.schedules.put("s", cron, job, "x", timezone="Asia/Tokyo")
+    elsewhere = await next_times(app)
+    await app.schedules.put("s", "7 7 7 7 *", job, "x", timezone="Asia/Tokyo")
+    assert first not in elsewhere.values()
+    assert elsewhere != await next_times(app)
+
+
+@durable
+async def test_schedules_of_two_tenants_may_have_one_name(app: App) -> None:
+    define(app)
+    cron, job = await daily(app), app.find_job("tick")
+    for tenant in ("acme", "bolt"):
+        await app.schedules.put("nightly", cron, job, tenant, tenant=tenant)
+    assert [each.tenant for each in await app.schedules.list()] == ["acme", "bolt"]
+    await app.schedules.pause("nightly", tenant="acme")
+    assert {each.tenant: each.paused for each in await app.schedules.list()} == {
+        "acme": True,
+        "bolt": False,
+    }
+    (bolts,) = await app.schedules.list(tenant="bolt")
+    store = await app.store()
+    assert await store.pause_schedule("bolt", "nightly", 1.0, paused=False)
+    async with app.running():
+        while (await app.schedules.list(tenant="bolt"))[0].next_at == 1.0:
+            await perdure.sleep("5ms")
+        (fired,) = await app.find_jobs()
+        assert (fired.tenant, await (await app.handle(fired.id)).result("5s")) == ("bolt", "bolt")
+    assert await app.schedules.remove("nightly", tenant="bolt")
+    assert [each.tenant for each in await app.schedules.list()] == ["acme"]
+    with pytest.raises(UnknownName, match="no schedule 'nightly' of tenant 'bolt'"):
+        await app.schedules.resume("nightly", tenant="bolt")
+    assert bolts.name == "nightly"

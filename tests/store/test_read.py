@@ -161,15 +161,20 @@ async def test_a_schedule_is_read_back_and_replaced(store: Store) -> None:
     await store.put_schedule(first)
     await store.put_schedule(schedule("b"))
     assert await store.schedules() == [schedule("b"), first]
+    # As before but for its time zone, so at another time.
     await store.put_schedule(schedule(next_at=200.0))
-    assert (await store.schedules())[1] == schedule(next_at=200.0, last_at=50.0)
+    assert (await store.schedules())[1] == schedule(next_at=200.0, last_at=50.0, paused=True)
+    # With the same rule, at the time that it has.
+    await store.put_schedule(schedule(next_at=300.0, catch_up="skip"))
+    found = (await store.schedules())[1]
+    assert (found.next_at, found.catch_up) == (200.0, "skip")
 
 
 async def test_a_schedule_fires_once_for_each_time(store: Store, other: Store) -> None:
     await store.put_schedule(schedule())
     fired = await asyncio.gather(
-        store.fire("nightly", 100.0, 200.0, [new_job("a")]),
-        other.fire("nightly", 100.0, 200.0, [new_job("b")]),
+        store.fire(schedule(), 200.0, [new_job("a")]),
+        other.fire(schedule(), 200.0, [new_job("b")]),
     )
     assert sorted(fired) == [False, True]
     assert len(await listed(store)) == 1
@@ -179,7 +184,7 @@ async def test_a_schedule_fires_once_for_each_time(store: Store, other: Store) -
 
 async def test_a_paused_schedule_does_not_fire(store: Store) -> None:
     await store.put_schedule(schedule(paused=True))
-    assert await store.fire("nightly", 100.0, 200.0, [new_job("a")]) is False
+    assert await store.fire(schedule(), 200.0, [new_job("a")]) is False
     assert await listed(store) == []
 
 

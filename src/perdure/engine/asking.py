@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from perdure.engine.run import Run
     from perdure.engine.step import StepOperation
 
-_LOOKED = frozenset({"resume.asked", "retry.asked", "skip.asked"})
+_LOOKED = ("resume.asked", "retry.asked", "skip.asked")
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -121,8 +121,7 @@ def is_about(found: Approval, question: Question, run: "Run") -> bool:
 async def is_looked_at(run: "Run", since: float) -> bool:
     """Tell whether a person has told the job to go on since a time."""
     job_id = run.job.id
-    events = await run.ask(lambda store: store.events(job_id))
-    return any(event.type in _LOOKED and event.at >= since for event in events)
+    return await run.ask(lambda store: store.has_event(job_id, _LOOKED, since))
 
 
 class AskFirst(Leaving):

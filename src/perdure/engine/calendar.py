@@ -47,7 +47,7 @@ async def _follow(node: Node, schedule: Schedule, next_at: float, now: float) ->
     found = due(schedule.cron, schedule.timezone, next_at, now, cast("CatchUp", schedule.catch_up))
     jobs = [_job_for(schedule, time) for time in found.times]
     # Only the worker that still finds the old time there submits: the others came too late.
-    if await node.store.fire(schedule.name, next_at, found.next_at, jobs):
+    if await node.store.fire(schedule, found.next_at, jobs):
         node.poke()
 
 

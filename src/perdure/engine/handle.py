@@ -77,8 +77,11 @@ class Handle(Generic[R]):
         return await self._store.budget(self.id)
 
     async def events(self) -> list[Event]:
-        """Read what happened to the job, in order."""
-        return await self._store.events(self.id)
+        """Read all that happened to the job, in order."""
+        found: list[Event] = []
+        while page := await self._store.events(self.id, after=found[-1].no if found else 0):
+            found += page
+        return found
 
     async def wait(self, timeout: Duration = None) -> JobState:
         """Wait until the job has ended, however it did, and give its state.

@@ -32,16 +32,19 @@ class Schedules:
         catch_up: CatchUp = "one",
         **options: Any,
     ) -> str:
-        """Keep a schedule; the same name replaces it.
+        """Keep a schedule; the same name of the same tenant replaces it.
+
+        Call it at each start of your program: one whose `cron` and `timezone` are as before keeps
+        a time that is due, and stays paused if somebody has paused it.
 
         Args:
-            name: What the schedule is known by.
+            name: What the schedule is known by, to its tenant.
             cron: "0 3 * * *": minute, hour, day, month, day of the week.
             job: The job.
             *args: Its arguments.
             timezone: Where the hours are.
             catch_up: What to do for times at which no worker ran: "skip", "one" or "all".
-            **options: As those of `App.submit`.
+            **options: As those of `App.submit`; `tenant` is also whose schedule it is.
 
         Returns:
             The schedule in words.
@@ -63,34 +66,34 @@ class Schedules:
         await store.put_schedule(made)
         return words
 
-    async def list(self) -> list[Schedule]:
-        """Give all schedules, by name."""
-        return await (await self._store()).schedules()
+    async def list(self, *, tenant: str | None = None) -> list[Schedule]:
+        """Give the schedules of a tenant, or all of them, by name."""
+        return await (await self._store()).schedules(tenant)
 
-    async def remove(self, name: str) -> bool:
-        """Forget a schedule; False if there is none of that name."""
-        return await (await self._store()).delete_schedule(name)
+    async def remove(self, name: str, *, tenant: str = "default") -> bool:
+        """Forget a schedule; False if the tenant has none of that name."""
+        return await (await self._store()).delete_schedule(tenant, name)
 
-    async def pause(self, name: str) -> None:
+    async def pause(self, name: str, *, tenant: str = "default") -> None:
         """Let a schedule rest until `resume`.
 
         Raises:
-            UnknownName: There is none of that name.
+            UnknownName: The tenant has none of that name.
         """
-        await self._set(name, paused=True)
+        await self._set(tenant, name, paused=True)
 
-    async def resume(self, name: str) -> None:
+    async def resume(self, name: str, *, tenant: str = "default") -> None:
         """Let a schedule go on from now; the times in between are not made up for.
 
         Raises:
-            UnknownName: There is none of that name.
+            UnknownName: The tenant has none of that name.
         """
-        await self._set(name, paused=False)
+        await self._set(tenant, name, paused=False)
 
-    async def _set(self, name: str, *, paused: bool) -> None:
+    async def _set(self, tenant: str, name: str, *, paused: bool) -> None:
         store = await self._store()
-        known = {each.name: each for each in await store.schedules()}
+        known = {each.name: each for each in await store.schedules(tenant)}
         if name not in known:
-            raise UnknownName(f"there is no schedule {name!r}")
+            raise UnknownName(f"there is no schedule {name!r} of tenant {tenant!r}")
         next_at = next_time(known[name].cron, known[name].timezone, await store.now())
-        await store.pause_schedule(name, next_at, paused=paused)
+        await store.pause_schedule(tenant, name, next_at, paused=paused)

@@ -208,7 +208,10 @@ class Command(Struct, frozen=True, kw_only=True):
 
 
 class Schedule(Struct, frozen=True, kw_only=True):
-    """A cron schedule. `catch_up`: "skip", "one" or "all" of the times missed."""
+    """A cron schedule, known by its name to its tenant.
+
+    `catch_up`: "skip", "one" or "all" of the times missed.
+    """
 
     name: str
     cron: str
@@ -218,3 +221,8 @@ class Schedule(Struct, frozen=True, kw_only=True):
     paused: bool = False
     next_at: float | None = None
     last_at: float | None = None
+
+    @property
+    def tenant(self) -> str:
+        """Whose it is: the tenant of its jobs."""
+        return self.job.tenant

@@ -102,6 +102,9 @@ class DurableStore(DeedVerbs):
     async def events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[Event]:
         return await self._ask(partial(read.events, job_id=job_id, after=after, limit=limit))
 
+    async def has_event(self, job_id: str, types: Sequence[str], since: float) -> bool:
+        return await self._ask(partial(read.has_event, job_id=job_id, types=types, since=since))
+
     async def messages(self, job_id: str) -> list[Message]:
         return await self._ask(partial(read.messages, job_id=job_id))
 
@@ -155,20 +158,20 @@ class DurableStore(DeedVerbs):
     async def put_schedule(self, schedule: Schedule) -> None:
         await self._change(partial(small.put_schedule, schedule=schedule))
 
-    async def schedules(self) -> list[Schedule]:
-        return await self._ask(small.schedules)
+    async def schedules(self, tenant: str | None = None) -> list[Schedule]:
+        return await self._ask(partial(small.schedules, tenant=tenant))
 
-    async def delete_schedule(self, name: str) -> bool:
-        return await self._change(partial(small.delete_schedule, name=name))
+    async def delete_schedule(self, tenant: str, name: str) -> bool:
+        return await self._change(partial(small.delete_schedule, tenant=tenant, name=name))
 
-    async def pause_schedule(self, name: str, next_at: float | None, *, paused: bool) -> bool:
-        call = partial(small.pause_schedule, name=name, next_at=next_at, paused=paused)
-        return await self._change(call)
-
-    async def fire(
-        self, name: str, expected: float, next_at: float | None, jobs: Sequence[NewJob]
+    async def pause_schedule(
+        self, tenant: str, name: str, next_at: float | None, *, paused: bool
     ) -> bool:
-        call = partial(small.fire, name=name, expected=expected, next_at=next_at, jobs=jobs)
+        given = {"tenant": tenant, "name": name, "next_at": next_at, "paused": paused}
+        return await self._change(partial(small.pause_schedule, **given))
+
+    async def fire(self, schedule: Schedule, next_at: float | None, jobs: Sequence[NewJob]) -> bool:
+        call = partial(small.fire, schedule=schedule, next_at=next_at, jobs=jobs)
         return await self._make_due(call)
 
     async def prune(self, ended_before: float, limit: int) -> int:

@@ -74,7 +74,13 @@ class Store(DeedStore, Protocol):
         """Read a step that has succeeded under its key, in whichever job, and was not undone."""
         ...
 
-    async def events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[Event]: ...
+    async def events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[Event]:
+        """Read a page of a job's log: what comes after the event of this number."""
+        ...
+
+    async def has_event(self, job_id: str, types: Sequence[str], since: float) -> bool:
+        """Tell whether a job's log has an event of one of these types since a time."""
+        ...
 
     async def messages(self, job_id: str) -> list[Message]:
         """Read what was sent to a job and not yet received."""
@@ -162,22 +168,29 @@ class Store(DeedStore, Protocol):
 
     # Schedules, old jobs, workers
 
-    async def put_schedule(self, schedule: Schedule) -> None: ...
+    async def put_schedule(self, schedule: Schedule) -> None:
+        """Keep a schedule under its tenant and name.
 
-    async def schedules(self) -> list[Schedule]: ...
+        One that is there keeps its next time, unless cron or time zone change, and stays paused.
+        """
+        ...
 
-    async def delete_schedule(self, name: str) -> bool:
+    async def schedules(self, tenant: str | None = None) -> list[Schedule]:
+        """List the schedules by tenant and name."""
+        ...
+
+    async def delete_schedule(self, tenant: str, name: str) -> bool:
         """Forget a schedule; False if there is none."""
         ...
 
-    async def pause_schedule(self, name: str, next_at: float | None, *, paused: bool) -> bool:
+    async def pause_schedule(
+        self, tenant: str, name: str, next_at: float | None, *, paused: bool
+    ) -> bool:
         """Let a schedule rest, or go on from a time; False if there is none."""
         ...
 
-    async def fire(
-        self, name: str, expected: float, next_at: float | None, jobs: Sequence[NewJob]
-    ) -> bool:
-        """Submit a schedule's jobs and set its next time, if its time is still `expected`."""
+    async def fire(self, schedule: Schedule, next_at: float | None, jobs: Sequence[NewJob]) -> bool:
+        """Submit a schedule's jobs and set its next time, if its time is still the one it has."""
         ...
 
     async def prune(self, ended_before: float, limit: int) -> int:

@@ -162,6 +162,7 @@ def outcome(row: Row) -> Outcome:
 def schedule_row(schedule: Schedule) -> dict[str, Any]:
     """Give a schedule as the parameters of its upsert."""
     return {
+        "tenant": schedule.tenant,
         "name": schedule.name,
         "cron": schedule.cron,
         "job": msgspec.json.encode(schedule.job).decode(),

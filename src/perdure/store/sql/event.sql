@@ -4,6 +4,13 @@ INSERT INTO event (job_id, type, data, actor, at) VALUES (:id, :type, :data, :ac
 -- name: events
 SELECT type, data, actor, at, no FROM event WHERE job_id = :id AND no > :after ORDER BY no LIMIT :limit
 
+-- name: has_event
+SELECT 1 FROM event
+WHERE job_id = :id AND at >= :since
+  AND type IN (SELECT value FROM json_each(:types))  -- sqlite
+  AND type = ANY(:types)  -- postgres
+LIMIT 1
+
 -- name: delete_events
 DELETE FROM event
 WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite

@@ -1,20 +1,25 @@
 -- name: put_schedule
-INSERT INTO schedule (name, cron, job, timezone, catch_up, paused, next_at, last_at)
-VALUES (:name, :cron, :job, :timezone, :catch_up, :paused, :next_at, :last_at)
-ON CONFLICT (name) DO UPDATE SET
+INSERT INTO schedule (tenant, name, cron, job, timezone, catch_up, paused, next_at, last_at)
+VALUES (:tenant, :name, :cron, :job, :timezone, :catch_up, :paused, :next_at, :last_at)
+-- A program keeps its schedules at each start: a time that is due stays due, and a pause lasts.
+ON CONFLICT (tenant, name) DO UPDATE SET
   cron = excluded.cron, job = excluded.job, timezone = excluded.timezone,
-  catch_up = excluded.catch_up, paused = excluded.paused, next_at = excluded.next_at,
-  last_at = coalesce(excluded.last_at, schedule.last_at)
+  catch_up = excluded.catch_up,
+  next_at = CASE WHEN schedule.cron = excluded.cron AND schedule.timezone = excluded.timezone
+                 THEN schedule.next_at ELSE excluded.next_at END
 
 -- name: schedules
-SELECT name, cron, job, timezone, catch_up, paused, next_at, last_at FROM schedule ORDER BY name
+SELECT name, cron, job, timezone, catch_up, paused, next_at, last_at FROM schedule
+WHERE cron <> ''
+  AND tenant = :tenant  -- if tenant
+ORDER BY tenant, name
 
 -- name: fire
 UPDATE schedule SET next_at = :next_at, last_at = :expected
-WHERE name = :name AND next_at = :expected AND paused = 0
+WHERE tenant = :tenant AND name = :name AND next_at = :expected AND paused = 0
 
 -- name: delete_schedule
-DELETE FROM schedule WHERE name = :name
+DELETE FROM schedule WHERE tenant = :tenant AND name = :name
 
 -- name: pause_schedule
-UPDATE schedule SET paused = :paused, next_at = :next_at WHERE name = :name
+UPDATE schedule SET paused = :paused, next_at = :next_at WHERE tenant = :tenant AND name = :name

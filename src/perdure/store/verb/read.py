@@ -70,6 +70,12 @@ def events(session: Session, job_id: str, after: int, limit: int) -> list[Event]
     return [row.event(each) for each in rows]
 
 
+def has_event(session: Session, job_id: str, types: Sequence[str], since: float) -> bool:
+    """Tell whether a job's log has an event of one of these types since a time."""
+    values = {"id": job_id, "types": session.array(types), "since": since}
+    return session.one("has_event", **values) is not None
+
+
 def messages(session: Session, job_id: str) -> list[Message]:
     """Read what was sent to a job and not yet received."""
     return [row.message(each) for each in session.all("messages", ids=session.array([job_id]))]

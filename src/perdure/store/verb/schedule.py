@@ -9,32 +9,37 @@ from perdure.store.verb.submit import submit
 
 
 def put_schedule(session: Session, schedule: Schedule) -> None:
-    """Keep a schedule under its name."""
+    """Keep a schedule under its name; its next time is another one only if its rule is."""
     session.run("put_schedule", **row.schedule_row(schedule))
 
 
-def schedules(session: Session) -> list[Schedule]:
-    """List the schedules by name."""
-    return [row.schedule(each) for each in session.all("schedules")]
+def schedules(session: Session, tenant: str | None) -> list[Schedule]:
+    """List the schedules by tenant and name."""
+    given = {} if tenant is None else {"tenant": tenant}
+    return [row.schedule(each) for each in session.find("schedules", set(given), **given)]
 
 
-def delete_schedule(session: Session, name: str) -> bool:
+def delete_schedule(session: Session, tenant: str, name: str) -> bool:
     """Forget a schedule; tell whether there was one."""
-    return bool(session.run("delete_schedule", name=name))
+    return bool(session.run("delete_schedule", tenant=tenant, name=name))
 
 
-def pause_schedule(session: Session, name: str, next_at: float | None, *, paused: bool) -> bool:
+def pause_schedule(
+    session: Session, tenant: str, name: str, next_at: float | None, *, paused: bool
+) -> bool:
     """Let a schedule rest, or go on from a time; tell whether there is one."""
-    return bool(session.run("pause_schedule", name=name, paused=int(paused), next_at=next_at))
+    given = {"tenant": tenant, "name": name, "paused": int(paused), "next_at": next_at}
+    return bool(session.run("pause_schedule", **given))
 
 
 def fire(
-    session: Session, name: str, expected: float, next_at: float | None, jobs: Sequence[NewJob]
+    session: Session, schedule: Schedule, next_at: float | None, jobs: Sequence[NewJob]
 ) -> bool:
     """Submit a schedule's jobs, unless somebody else was faster."""
-    if not session.run("fire", name=name, expected=expected, next_at=next_at):
+    given = {"tenant": schedule.tenant, "name": schedule.name, "expected": schedule.next_at}
+    if not session.run("fire", **given, next_at=next_at):
         return False
-    submit(session, jobs, f"schedule {name}")
+    submit(session, jobs, f"schedule {schedule.name}")
     return True
 
 

@@ -195,14 +195,16 @@ CREATE INDEX message_job ON message (job_id, no);
 CREATE UNIQUE INDEX message_key ON message (job_id, key) WHERE key IS NOT NULL;
 
 CREATE TABLE schedule (
-  name     text COLLATE "C" NOT NULL PRIMARY KEY,
+  tenant   text COLLATE "C" NOT NULL,
+  name     text COLLATE "C" NOT NULL,
   cron     text   NOT NULL,
   job      text   NOT NULL,
   timezone text   NOT NULL,
   catch_up text   NOT NULL,
   paused   bigint NOT NULL CHECK (paused IN (0, 1)),
   next_at  float8,
-  last_at  float8
+  last_at  float8,
+  PRIMARY KEY (tenant, name)
 );
 
 CREATE TABLE worker (

@@ -194,14 +194,16 @@ CREATE INDEX message_job ON message (job_id, no);
 CREATE UNIQUE INDEX message_key ON message (job_id, key) WHERE key IS NOT NULL;
 
 CREATE TABLE schedule (
-  name     TEXT    NOT NULL PRIMARY KEY,
+  tenant   TEXT    NOT NULL,
+  name     TEXT    NOT NULL,
   cron     TEXT    NOT NULL,
   job      TEXT    NOT NULL,
   timezone TEXT    NOT NULL,
   catch_up TEXT    NOT NULL,
   paused   INTEGER NOT NULL CHECK (paused IN (0, 1)),
   next_at  REAL,
-  last_at  REAL
+  last_at  REAL,
+  PRIMARY KEY (tenant, name)
 ) STRICT;
 
 CREATE TABLE worker (
