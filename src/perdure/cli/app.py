@@ -20,6 +20,7 @@ COMMANDS = {
     "jobs": "perdure.cli.jobs.group",
     "approvals": "perdure.cli.people.approvals",
     "effects": "perdure.cli.people.effects",
+    "doctor": "perdure.cli.doctor",
     "up": "perdure.cli.up",
     "tree": "perdure.cli.tree",
 }

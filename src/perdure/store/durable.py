@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from perdure.base.errors import StoreError
+from perdure.jobs.invariant import Violation
 from perdure.jobs.model import (
     Claim,
     Command,
@@ -24,7 +25,7 @@ from perdure.jobs.query import JobQuery
 from perdure.store.deed_verbs import DeedVerbs
 from perdure.store.lane import Lane
 from perdure.store.request import Call, Done
-from perdure.store.verb import claim, message, read, submit
+from perdure.store.verb import claim, invariant, message, read, submit
 from perdure.store.verb import command as commands
 from perdure.store.verb import schedule as small
 from perdure.store.watcher import Watcher
@@ -183,6 +184,9 @@ class DurableStore(DeedVerbs):
 
     async def workers(self) -> list[tuple[str, float, bytes]]:
         return await self._ask(small.workers)
+
+    async def violations(self, limit: int = 100) -> list[Violation]:
+        return await self._ask(partial(invariant.violations, limit=limit))
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         watcher = Watcher(changed)

@@ -10,6 +10,7 @@ its epoch, when it may next be claimed, and a counter of news from outside.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from perdure.jobs.invariant import Violation
 from perdure.jobs.model import (
     Claim,
     Command,
@@ -203,6 +204,14 @@ class Store(DeedStore, Protocol):
 
     async def workers(self) -> list[tuple[str, float, bytes]]:
         """List workers: owner, seconds since the last beat, info."""
+        ...
+
+    async def violations(self, limit: int = 100) -> list[Violation]:
+        """Look for what must never be, at most so many of each kind."""
+        ...
+
+    async def durability(self) -> dict[str, str]:
+        """Read the settings of the database by which a commit is durable, by their names."""
         ...
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:

@@ -39,6 +39,9 @@ class PostgresStore(DurableStore):
     async def now(self) -> float:
         return await self._ask(lambda session: session.now())
 
+    async def durability(self) -> dict[str, str]:
+        return dict(await self._ask(lambda session: session.all("server_settings")))
+
     async def submit(self, jobs: Sequence[NewJob], actor: str = "") -> list[Submitted]:
         return await self._make_due(SubmitAll(jobs, actor))
 

@@ -183,3 +183,8 @@ SELECT id FROM added
 -- What a submission kept whose answer was lost.
 SELECT id FROM op, LATERAL (SELECT * FROM job WHERE id = ANY(:ids) AND created_at = at OFFSET 0) AS ours
 WHERE lane = :lane
+
+-- name: server_settings
+SELECT name, setting FROM pg_settings
+WHERE name IN ('server_version', 'fsync', 'full_page_writes', 'synchronous_commit',
+               'default_transaction_read_only', 'transaction_read_only')

@@ -53,3 +53,9 @@ INSERT INTO pad (filler) VALUES (zeroblob(:size))
 
 -- name: empty_pad
 DELETE FROM pad
+
+-- name: journal_mode
+PRAGMA journal_mode
+
+-- name: synchronous
+PRAGMA synchronous

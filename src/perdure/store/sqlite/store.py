@@ -10,11 +10,17 @@ from perdure.base.errors import StoreFull
 from perdure.jobs.model import Claim, QueueLimit
 from perdure.store.durable import DurableStore
 from perdure.store.lane import Lane
+from perdure.store.session import Session
 from perdure.store.sqlite.reader import SqliteReader
 from perdure.store.sqlite.renewer import SqliteRenewer
 from perdure.store.sqlite.writer import SqliteWriter
 
 _LOG_SIZE: Final = 4_200_000  # a little more than SQLite lets the log grow to
+
+
+def _durability(session: Session) -> dict[str, str]:
+    found = {name: session.one(name) for name in ("journal_mode", "synchronous")}
+    return {name: str(row[0]) for name, row in found.items() if row is not None}
 
 
 class SqliteStore(DurableStore):
@@ -42,6 +48,9 @@ class SqliteStore(DurableStore):
 
     async def now(self) -> float:
         return self._clock.time()
+
+    async def durability(self) -> dict[str, str]:
+        return await self._control.do(_durability)
 
     async def claim(
         self, owner: str, queues: Mapping[str, QueueLimit], free: int, lease: float

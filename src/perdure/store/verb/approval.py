@@ -24,7 +24,7 @@ from perdure.store import row
 from perdure.store.session import Session
 from perdure.store.verb.outbox import asked_by, put_notices
 
-_read = msgspec.json.Decoder(Approval).decode
+_read = read_approval = msgspec.json.Decoder(Approval).decode
 _read_link = msgspec.json.Decoder(Link).decode
 _NOBODY = Refusal("not found", "there is no such approval")
 

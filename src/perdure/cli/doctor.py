@@ -1,0 +1,249 @@
+"""`perdure doctor`: looks whether the machine and the store keep what they promise."""
+
+import asyncio
+import os
+import platform
+import sqlite3
+import stat
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from msgspec import Struct
+
+from perdure import __version__
+from perdure.base.errors import JobError
+from perdure.cli.output import Code, as_json
+from perdure.cli.target import spelled
+from perdure.jobs.invariant import INVARIANTS, Violation
+from perdure.notify.card import visible
+from perdure.store.open import open_store
+from perdure.store.port import Store
+from perdure.store.sqlite.network import network_file_system
+from perdure.store.sqlite.store import SqliteStore
+
+_WIDEST: Final = 400  # characters of one finding
+_FULL: Final = ("2", "3")  # SQLite's FULL and EXTRA
+_RULES: Final = {each.name: each for each in INVARIANTS}
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """Something that is not as it should be."""
+
+    check: str
+    rule: str  # what should be
+    what: str
+    advice: str
+    job: str | None = None
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """What was looked at, and what was found."""
+
+    perdure: str
+    python: str
+    sqlite: str
+    store: str | None = None
+    jobs: Mapping[str, int] = {}
+    settings: Mapping[str, str] = {}
+    rules: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    *,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            "--url",
+            envvar="PERDURE_URL",
+            help="The store to look at, such as `sqlite:///jobs.db` or `postgresql://…`.",
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Findings of each rule, at most.")] = 20,
+    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Check the machine, the settings of a store, and that nothing in it breaks a rule.
+
+    Nothing is changed. Exit code 0: nothing was found; 1: something was; 2: it could not look.
+    """
+    try:
+        report = asyncio.run(examine(store, limit))
+    except JobError as error:
+        typer.echo(f"perdure: {error}", err=True)
+        raise typer.Exit(Code.USAGE) from None
+    if json:
+        typer.echo(as_json(_facts(report), indent=2))
+    else:
+        typer.echo("\n".join(_lines(report)))
+    raise typer.Exit(Code.FAILED if report.findings else Code.OK)
+
+
+async def examine(url: str | None, limit: int) -> Report:
+    """Look at everything.
+
+    Raises:
+        StoreError: One of its kinds: the store cannot be looked at.
+    """
+    here = Report(
+        perdure=__version__, python=platform.python_version(), sqlite=sqlite3.sqlite_version
+    )
+    if not url:
+        return here
+    store = open_store(url)
+    _must_be_there(store)
+    await store.open()
+    try:
+        return await _of_store(here, url, store, limit)
+    finally:
+        await store.close()
+
+
+async def _of_store(report: Report, url: str, store: Store, limit: int) -> Report:
+    settings = await store.durability()
+    violations = await store.violations(limit)
+    return Report(
+        perdure=report.perdure,
+        python=report.python,
+        sqlite=report.sqlite,
+        store=spelled(url),
+        jobs=await store.counts(),
+        settings=settings,
+        rules=tuple(_RULES),
+        findings=(
+            *(_file(store.path) if isinstance(store, SqliteStore) else ()),
+            *settings_found(settings),
+            *map(_of_rule, violations),
+        ),
+    )
+
+
+def _must_be_there(store: Store) -> None:
+    """Make no new store for a question about an old one."""
+    if isinstance(store, SqliteStore) and not store.path.exists():
+        raise JobError(f"there is no file {store.path}")
+
+
+def _of_rule(violation: Violation) -> Finding:
+    rule = _RULES[violation.invariant]
+    return Finding(
+        check=rule.name,
+        rule=rule.sentence,
+        what=violation.what,
+        advice=rule.advice,
+        job=violation.job_id,
+    )
+
+
+# The machine
+
+
+def _file(path: Path) -> Iterator[Finding]:
+    for each in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
+        if each.exists() and (mode := stat.S_IMODE(each.stat().st_mode)) & 0o077:
+            yield Finding(
+                check="file_mode",
+                rule="Only its owner may read a store: jobs carry people's data.",
+                what=f"{each} has mode {mode:o}",
+                advice=f"chmod 600 {each}",
+            )
+    if not os.access(path.resolve().parent, os.W_OK):
+        yield Finding(
+            check="folder",
+            rule="SQLite can write beside its file.",
+            what=f"the folder {path.resolve().parent} cannot be written",
+            advice="let the user of the workers write to it",
+        )
+    if kind := network_file_system(path):
+        yield Finding(
+            check="file_system",
+            rule="A SQLite file is on a local disk.",
+            what=f"{path} is on a network file system ({kind})",
+            advice="put it on a local disk, or use PostgreSQL",
+        )
+
+
+_DURABLE: Final = "What is acknowledged survives a power cut."
+
+
+def settings_found(settings: Mapping[str, str]) -> Iterator[Finding]:
+    """Say which settings of a database break a promise."""
+    if settings.get("journal_mode", "wal") != "wal":
+        mode = settings["journal_mode"]
+        yield _setting("SQLite has journal mode " + mode, "PRAGMA journal_mode = WAL")
+    if settings.get("synchronous", "2") not in _FULL:
+        yield _setting("SQLite does not sync every commit", "PRAGMA synchronous = FULL")
+    for name in ("fsync", "full_page_writes"):
+        if settings.get(name, "on") == "off":
+            yield _setting(f"PostgreSQL has {name} = off", f"set {name} = on, and restart it")
+    if settings.get("synchronous_commit", "on") == "off":
+        yield _setting(
+            "PostgreSQL has synchronous_commit = off",
+            "set synchronous_commit = on for the database or the role of the workers",
+        )
+    if "on" in (
+        settings.get("transaction_read_only"),
+        settings.get("default_transaction_read_only"),
+    ):
+        yield Finding(
+            check="read_only",
+            rule="A store can be written.",
+            what="PostgreSQL is read-only: a standby, or set so",
+            advice="connect to the primary server",
+        )
+
+
+def _setting(what: str, advice: str) -> Finding:
+    return Finding(check="durability", rule=_DURABLE, what=what, advice=advice)
+
+
+# Saying it
+
+
+def _facts(report: Report) -> dict[str, Any]:
+    found = [
+        {name: getattr(each, name) for name in each.__struct_fields__} for each in report.findings
+    ]
+    return {
+        "ok": not report.findings,
+        "perdure": report.perdure,
+        "python": report.python,
+        "sqlite": report.sqlite,
+        "store": report.store,
+        "jobs": dict(report.jobs),
+        "settings": dict(report.settings),
+        "rules": list(report.rules),
+        "findings": found,
+    }
+
+
+def _lines(report: Report) -> Iterator[str]:
+    yield f"perdure {report.perdure}, Python {report.python}, SQLite {report.sqlite}"
+    if report.store is None:
+        yield "No store was named: say --store sqlite:///jobs.db, or set PERDURE_URL."
+        return
+    states = ", ".join(f"{count} {state}" for state, count in sorted(report.jobs.items()) if count)
+    yield f"store   {report.store}"
+    yield f"jobs    {sum(report.jobs.values())}" + (f": {states}" if states else "")
+    set_to = ", ".join(f"{name} = {value}" for name, value in sorted(report.settings.items()))
+    yield f"set to  {set_to}"
+    count = len(report.findings)
+    found = f"{count} found" if count else "nothing found"
+    yield f"Checked {len(report.rules)} rules and the settings: {found}."
+    for (check, rule), same in groupby(report.findings, lambda each: (each.check, each.rule)):
+        yield ""
+        yield f"{check}: {rule}"
+        last: Finding | None = None
+        for last in same:
+            of = "" if last.job is None else f"{last.job}  "
+            yield f"  {of}{visible(last.what, _WIDEST)}"
+        if last is not None:
+            yield f"  → {last.advice}"

@@ -1,0 +1,121 @@
+"""`perdure doctor`, on stores that are well and on others."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perdure.cli.doctor import settings_found
+from perdure.store.open import open_store
+from tests.cli.rig import Desk
+from tests.store.rig import claim_one, new_job, sql
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/jobs.db"
+    return request.getfixturevalue("postgres_url")
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    desk = Desk(tmp_path)
+    desk.forget_url()
+    return desk
+
+
+async def _two_jobs(url: str) -> None:
+    store = open_store(url)
+    await store.open()
+    try:
+        await store.submit([new_job("first"), new_job("second")])
+        await claim_one(store)
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+async def filled(url: str) -> str:
+    await _two_jobs(url)
+    return url
+
+
+def test_a_healthy_store_has_no_finding_of_any_rule(filled: str, desk: Desk) -> None:
+    done = desk.run("doctor", "--store", filled, "--json")
+
+    report = json.loads(done.stdout)
+    assert [each for each in report["findings"] if each["check"] != "durability"] == []
+    assert report["jobs"] == {"PENDING": 1, "RUNNING": 1}
+    if filled.startswith("sqlite"):
+        assert (done.exit_code, report["ok"]) == (0, True)
+        assert report["settings"] == {"journal_mode": "wal", "synchronous": "2"}
+    else:  # the server of the tests does not wait for its disk, and that is found
+        assert done.exit_code == 1
+        assert {each["what"] for each in report["findings"]} == {
+            "PostgreSQL has fsync = off",
+            "PostgreSQL has full_page_writes = off",
+        }
+
+
+def test_a_broken_rule_is_told_with_the_job_and_what_to_do(filled: str, desk: Desk) -> None:
+    sql(filled, "DELETE FROM lease WHERE job_id = 'second'")
+
+    done = desk.run("doctor", "--store", filled)
+
+    assert done.exit_code == 1
+    assert "live_without_lease: A job that has not ended has a lease." in done.stdout
+    assert "second  the job is PENDING and has no lease" in done.stdout
+    assert "→ `perdure jobs cancel JOB`" in done.stdout
+
+
+def test_a_store_that_others_can_read_is_found(tmp_path: Path, desk: Desk) -> None:
+    desk.run(
+        "submit", "tests.cli.jobs_app:app", "welcome", "-a", '{"name": "Kim"}', "--url", desk.url
+    )
+    (tmp_path / "jobs.db").chmod(0o644)
+
+    done = desk.run("doctor", "--store", desk.url)
+
+    assert done.exit_code == 1
+    assert "jobs.db has mode 644" in done.stdout
+    assert "chmod 600" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "address", ["sqlite:////nowhere/at/all.db", "redis://here", "postgresql://127.0.0.1:1/x"]
+)
+def test_a_store_that_cannot_be_looked_at_is_no_finding(address: str, desk: Desk) -> None:
+    done = desk.run("doctor", "--store", address)
+
+    assert done.exit_code == 2
+    assert done.stderr.startswith("perdure: ")
+
+
+def test_a_file_that_is_not_there_is_not_made(tmp_path: Path, desk: Desk) -> None:
+    done = desk.run("doctor", "--store", f"sqlite:///{tmp_path}/none.db")
+
+    assert done.exit_code == 2
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_without_a_store_the_machine_is_told(desk: Desk) -> None:
+    done = desk.run("doctor")
+
+    assert done.exit_code == 0
+    assert "say --store" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"journal_mode": "delete"},
+        {"synchronous": "1"},
+        {"fsync": "off"},
+        {"full_page_writes": "off"},
+        {"synchronous_commit": "off"},
+        {"transaction_read_only": "on"},
+    ],
+)
+def test_a_setting_that_breaks_a_promise_is_found(setting: dict[str, str]) -> None:
+    assert len(list(settings_found(setting))) == 1

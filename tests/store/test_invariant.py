@@ -1,0 +1,347 @@
+"""Every rule of a store is broken once, by hand, and the look for it finds it."""
+
+import sqlite3
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from msgspec.structs import replace
+
+from perdure.jobs.approval import Action, Approval, Person, Terms, Vote
+from perdure.jobs.budget import Amount, Budget
+from perdure.jobs.deeds import Deeds
+from perdure.jobs.effect import Effect, EffectState, Place, UndoCall
+from perdure.jobs.invariant import INVARIANTS
+from perdure.jobs.model import Entry, EntryKind
+from perdure.jobs.state import JobState, StepState
+from perdure.store.port import Store
+from tests.store.rig import claim_one, claims, ends, entry, new_job, releases, started, write_of
+
+S, J = StepState, JobState
+
+
+def plant(url: str, statements: str) -> None:
+    """Write what no code of ours would, past all triggers."""
+    if url.startswith("sqlite"):
+        path = urlsplit(url).path.removeprefix("/")
+        database = sqlite3.connect(path, isolation_level=None)
+        try:
+            triggers = database.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")
+            for (name,) in triggers.fetchall():
+                database.execute(f"DROP TRIGGER {name}")
+            database.executescript(statements)
+        finally:
+            database.close()
+        return
+    base, _, schema = url.rpartition("&schema=")
+    options = f"-c search_path={schema} -c session_replication_role=replica"
+    with psycopg.connect(base, autocommit=True, options=options) as pg:
+        pg.execute(statements.encode())
+
+
+def payment(job: str, key: str, state: EffectState = EffectState.DONE) -> Effect:
+    return Effect(
+        job_id=job,
+        tenant="acme",
+        no=0,
+        place=Place("pay#1", 1),
+        key=key,
+        kind="payment",
+        target="card",
+        called_at=1.0,
+        ended_at=None if state is EffectState.INTENT else 2.0,
+        state=state,
+        result=b"1" if state is EffectState.DONE else None,
+        undo=UndoCall("refund"),
+    )
+
+
+def question(job: str, quorum: int = 1) -> Approval:
+    action = Action(tenant="acme", job_id=job, step="pay#1")
+    return Approval(
+        id=f"q-{job}",
+        tenant="acme",
+        job_id=job,
+        step="pay#1",
+        action=action,
+        title="Pay?",
+        created_at=1.0,
+        requester="kim",
+        terms=Terms(quorum=quorum),
+    )
+
+
+async def populate(store: Store) -> None:
+    """Fill a store with one healthy job of each kind."""
+    await _done(store)
+    await _undone_family(store)
+    await _waiting_family(store)
+    await _asking(store)
+    await store.submit([new_job("pending"), new_job("later", delay=3600.0)])
+
+
+async def _done(store: Store) -> None:
+    claim = await started(store, "done")
+    paid = entry(0, id="pay#1", attempt=1, name="pay")
+    await store.write(write_of(claim, paid, deeds=Deeds(effects=(payment("done", "k-done"),))))
+    await store.set_aside("done", "done/pay#1/1", Amount(calls=1), Budget())
+    await store.settle_spending("done", "done/pay#1/1", None)
+    await store.write(write_of(claim, job=ends(result=b"1")))
+
+
+async def _undone_family(store: Store) -> None:
+    claim = await started(store, "undone")
+    paid = entry(0, id="pay#1", attempt=1, name="pay")
+    place = Entry(
+        seq=1, id="child:work#1", kind=EntryKind.CHILD, name="child:work", state=S.PENDING
+    )
+    offspring = new_job("grandson", parent="undone", parent_seq=1)
+    line = payment("undone", "k-undone")
+    await store.write(
+        write_of(claim, paid, place, children=(offspring,), deeds=Deeds(effects=(line,)))
+    )
+    child = await claim_one(store)
+    await store.write(write_of(child, entry(0, id="look#1", attempt=1, name="look")))
+    await store.write(write_of(child, job=ends(result=b"1")))
+    undos = (
+        Entry(seq=2, id="undo", kind=EntryKind.UNDO, name="undo", state=S.SUCCEEDED, output=b"{}"),
+        Entry(
+            seq=3, id="undo:pay#1/1", kind=EntryKind.UNDO, name="undo:pay", state=S.SUCCEEDED,
+            input=b'{"id": "undo:pay#1/1", "child": null}', output=b"null", attempt=1,
+        ),
+        replace(paid, state=S.COMPENSATING),
+    )  # fmt: skip
+    going = releases(J.COMPENSATING, due_at=0.0, error=b'{"message": "no"}')
+    await store.write(write_of(claim, *undos, job=going))
+    claim = await claim_one(store)
+    paid = replace(paid, state=S.COMPENSATED)
+    await store.write(write_of(claim, paid, job=ends(J.COMPENSATED, error=b'{"message": "no"}')))
+
+
+async def _waiting_family(store: Store) -> None:
+    claim = await started(store, "parent")
+    place = Entry(
+        seq=0, id="child:work#1", kind=EntryKind.CHILD, name="child:work", state=S.PENDING
+    )
+    await store.write(
+        write_of(claim, place, children=(new_job("child", parent="parent", parent_seq=0),))
+    )
+    wait = b'[{"kind": "child", "id": "child:work#1", "job": "child"}]'
+    await store.write(write_of(claim, job=releases(wait=wait)))
+    child = await claim_one(store)
+    parked = releases(J.ATTENTION, error=b'{"type": "x", "message": "look"}')
+    await store.write(write_of(child, entry(0, id="look#1", attempt=1, name="look"), job=parked))
+
+
+async def _asking(store: Store) -> None:
+    claim = await started(store, "asking")
+    asked = question("asking")
+    await store.write(
+        write_of(claim, entry(0, S.PENDING, id="pay#1"), deeds=Deeds(approvals=(asked,)))
+    )
+    wait = b'[{"kind": "approval", "id": "pay#1", "approval": "q-asking"}]'
+    await store.write(write_of(claim, job=releases(wait=wait)))
+    claim = await started(store, "told")
+    yes = question("told")
+    await store.write(
+        write_of(claim, entry(0, S.PENDING, id="pay#1"), deeds=Deeds(approvals=(yes,)))
+    )
+    ann = Person(id="ann", tenant="acme", roles=frozenset({"approver"}))
+    await store.vote(yes.id, Vote(person=ann, verdict="approve", action_hash=yes.action.hash))
+    await store.write(write_of(claim, job=releases(J.PAUSED)))
+
+
+async def names(store: Store) -> set[str]:
+    return {each.invariant for each in await store.violations()}
+
+
+async def test_a_healthy_store_breaks_no_rule(store: Store) -> None:
+    await populate(store)
+
+    assert await store.violations() == []
+
+
+PLANTED = [
+    ("open_effects_of_ended", "UPDATE effect SET state = 'INTENT' WHERE job_id = 'done'"),
+    (
+        "open_questions_of_ended",
+        (
+            "UPDATE job SET state = 'CANCELLED', ended_at = 2, epoch = 1 WHERE id = 'asking';"
+            "DELETE FROM lease WHERE job_id = 'asking'"
+        ),
+    ),
+    (
+        "open_spendings_of_ended",
+        """UPDATE budget SET data = '{"reserved": {"done/pay#1/2": {"calls": 1}}}'""",
+    ),
+    (
+        "leases_of_ended",
+        "UPDATE job SET state = 'FAILED', ended_at = 2, epoch = 0 WHERE id = 'pending'",
+    ),
+    ("live_without_lease", "DELETE FROM lease WHERE job_id = 'pending'"),
+    ("stuck", "UPDATE lease SET ready = 0, due_at = NULL WHERE job_id = 'pending'"),
+    ("stuck", "UPDATE job SET wait = NULL WHERE id = 'asking'"),
+    ("stuck", "UPDATE job SET wait = '[]' WHERE id = 'asking'"),
+    ("stuck", "UPDATE lease SET wakes = 0 WHERE job_id = 'asking'"),
+    ("stuck", "UPDATE job SET error = NULL WHERE id = 'child'"),
+    ("stuck", "UPDATE lease SET ready = 1 WHERE job_id = 'child'"),
+    ("stuck", "UPDATE lease SET due_at = 5 WHERE job_id = 'told'"),
+    (
+        "lost_wakeups",
+        (
+            "UPDATE job SET state = 'FAILED', ended_at = 2, epoch = 1 WHERE id = 'child';"
+            "DELETE FROM lease WHERE job_id = 'child'"
+        ),
+    ),
+    (
+        "lost_wakeups",
+        "UPDATE job SET wait = '[{\"approval\": \"q-told\"}]' WHERE id = 'asking'",
+    ),
+    ("unfinished_undo", "UPDATE journal SET state = 'FAILED' WHERE id = 'undo:pay#1/1'"),
+    (
+        "unfinished_undo",
+        (
+            "UPDATE journal SET state = 'SKIPPED', output = '{\"left_undone\":true}' "
+            "WHERE id = 'undo:pay#1/1'"
+        ),
+    ),
+    (
+        "unfinished_undo",
+        "UPDATE journal SET state = 'COMPENSATION_FAILED' WHERE job_id = 'undone' AND id = 'pay#1'",
+    ),
+    ("standing_work", "DELETE FROM journal WHERE id = 'undo:pay#1/1'"),
+    (
+        "standing_work",  # of a child that has completed, by its ledger
+        "UPDATE effect SET job_id = 'grandson', step = 'look#1' WHERE job_id = 'done'",
+    ),
+    (
+        "standing_work",  # … and by a compensation that another job of the name has run
+        (
+            "UPDATE journal SET id = 'undo:look#1', name = 'undo:look' WHERE id = 'undo:pay#1/1';"
+            "UPDATE effect SET undo = NULL"
+        ),
+    ),
+    ("standing_work", "UPDATE job SET parent = 'undone', parent_seq = 1 WHERE id = 'pending'"),
+    (
+        "standing_work",
+        "UPDATE journal SET input = '{\"child\": \"grandson\"}' WHERE id = 'undo:pay#1/1'",
+    ),
+    ("late_entries", "UPDATE journal SET seq = 9 WHERE job_id = 'undone' AND id = 'child:work#1'"),
+    ("late_entries", "UPDATE journal SET seq = -1 WHERE job_id = 'done'"),
+    (
+        "entries_twice",
+        (
+            "INSERT INTO journal (job_id, seq, id, kind, name, state, attempt, checkpoint_no) "
+            "VALUES ('done', 7, 'pay#1', 'step', 'pay', 'SUCCEEDED', 1, 0)"
+        ),
+    ),
+    ("epochs", "UPDATE job SET epoch = 9 WHERE id = 'pending'"),
+    ("epochs", "UPDATE job SET epoch = 0 WHERE id = 'done'"),
+    (
+        "epochs",
+        (
+            "UPDATE lease SET owner = 'w9', epoch = 1, ready = 0, due_at = NULL "
+            "WHERE job_id = 'pending'"
+        ),
+    ),
+    ("tenants", "UPDATE job SET tenant = 'other' WHERE id = 'grandson'"),
+    ("tenants", "UPDATE lease SET tenant = 'other' WHERE job_id = 'pending'"),
+    ("tenants", "UPDATE effect SET tenant = 'other' WHERE job_id = 'done'"),
+    ("tenants", "UPDATE approval SET tenant = 'other' WHERE job_id = 'asking'"),
+    ("references", "UPDATE job SET parent = 'nobody' WHERE id = 'grandson'"),
+    ("references", "UPDATE job SET parent_seq = 0 WHERE id = 'grandson'"),
+    ("references", "UPDATE lease SET job_id = 'nobody' WHERE job_id = 'pending'"),
+    ("references", "UPDATE journal SET job_id = 'nobody' WHERE job_id = 'done'"),
+    ("references", "UPDATE effect SET job_id = 'nobody' WHERE job_id = 'done'"),
+    ("references", "UPDATE effect SET step = 'other#1' WHERE job_id = 'done'"),
+    ("references", "UPDATE approval SET job_id = 'nobody' WHERE job_id = 'asking'"),
+    ("references", "UPDATE budget SET root_id = 'nobody'"),
+    (
+        "references",
+        (
+            "INSERT INTO notice (id, job_id, approval_id, channel, kind, state, due_at, data) "
+            "VALUES ('n', 'done', 'nothing', 'mail', 'stuck', 'WAITING', 1, '{}')"
+        ),
+    ),
+    (
+        "references",
+        (
+            "INSERT INTO notice (id, job_id, channel, kind, state, due_at, data) "
+            "VALUES ('n', 'nobody', 'mail', 'stuck', 'WAITING', 1, '{}')"
+        ),
+    ),
+    (
+        "references",
+        "INSERT INTO message (job_id, topic, payload, sent_at) VALUES ('nobody', 't', '1', 1)",
+    ),
+    (
+        "done_twice",
+        (
+            "INSERT INTO effect (job_id, no, tenant, key, step, part, ordinal, generation, kind, "
+            "target, state, in_doubt, key_lives, proof, called_at) "
+            "VALUES ('done', 2, 'acme', 'k2', 'pay#1', '', 1, 2, 'payment', 'card', 'DONE', 'ask', "
+            "1, '', 1)"
+        ),
+    ),
+    ("decisions", "UPDATE approval SET action_hash = 'other' WHERE id = 'q-told'"),
+    ("decisions", "UPDATE approval SET state = 'EXPIRED' WHERE id = 'q-told'"),
+    (
+        "decisions",  # who said yes, said it to something else
+        (
+            'UPDATE approval SET data = replace(data, \'"action_hash":"\', \'"action_hash":"x\') '
+            "WHERE id = 'q-told'"
+        ),
+    ),
+    (
+        "decisions",
+        (
+            "UPDATE approval SET data = replace(data, '\"quorum\":1', '\"quorum\":2') "
+            "WHERE id = 'q-told'"
+        ),
+    ),
+    (
+        "decisions",
+        (
+            'UPDATE approval SET data = replace(data, \'"person":"ann"\', \'"person":"kim"\') '
+            "WHERE id = 'q-told'"
+        ),
+    ),
+    (
+        "decisions",
+        (
+            "UPDATE approval SET state = 'REJECTED', "
+            "data = replace(data, '\"APPROVED\"', '\"REJECTED\"') WHERE id = 'q-told'"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "statements"), PLANTED)
+async def test_what_breaks_a_rule_is_found(
+    url: str, store: Store, name: str, statements: str
+) -> None:
+    await populate(store)
+    plant(url, statements)
+
+    assert name in await names(store)
+
+
+async def test_no_more_are_listed_of_each_rule_than_were_asked_for(url: str, store: Store) -> None:
+    await store.submit([new_job(f"j{number}") for number in range(5)])
+    plant(url, "DELETE FROM lease")
+
+    assert len(await store.violations(limit=3)) == 3
+
+
+def test_every_rule_is_planted_and_says_what_to_do() -> None:
+    assert {name for name, _ in PLANTED} == {each.name for each in INVARIANTS}
+    assert all(each.sentence.endswith(".") and each.advice for each in INVARIANTS)
+
+
+async def test_jobs_at_work_break_no_rule(store: Store) -> None:
+    await store.submit([new_job(f"j{number}") for number in range(3)])
+    first, second, _ = await claims(store)
+    await store.write(write_of(first, entry(0, S.RUNNING, attempt=1)))
+    await store.write(write_of(second, job=releases(due_at=9e9)))
+
+    assert await store.violations() == []
