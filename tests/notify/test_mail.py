@@ -145,7 +145,7 @@ async def test_the_page_of_a_link_holds_nothing_and_may_not_be_kept_or_framed(pa
     answer = await Browser(MemoryDesk()).client.get(f"/approvals/{path}")
     assert answer.status_code == 200
     assert answer.headers["cache-control"] == "no-store"
-    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["referrer-policy"] == "same-origin"
     assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
     assert "unsafe" not in answer.headers["content-security-policy"]
     assert "invoice" not in answer.text

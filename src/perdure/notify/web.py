@@ -1,9 +1,10 @@
 """A small ASGI app with the pages of links and the door for Slack; mount it where you like."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final, TypeAlias
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from msgspec import Struct
 
@@ -15,6 +16,9 @@ from perdure.notify.people import People
 from perdure.notify.slack import Bad, Press, Replays, SlackSettings, answer, read_press
 
 LONGEST_BODY: Final = 64 * 1024
+MOST_MESSAGES: Final = 1024  # of a server, for one body: a piece costs time even if it is empty
+BODY_TIMEOUT: Final = 15.0  # seconds until a body must be there as a whole
+_PORTS: Final = {"http": 80, "https": 443}
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -31,8 +35,13 @@ _POLICY: Final = (
 _HEADERS: Final = (
     (b"cache-control", b"no-store"),
     (b"content-security-policy", _POLICY),
-    (b"referrer-policy", b"no-referrer"),
+    # Not `no-referrer`: with that a browser calls the origin of our own forms `null`.
+    (b"referrer-policy", b"same-origin"),
     (b"x-content-type-options", b"nosniff"),
+)
+_FOREIGN: Final = (
+    "This form comes from another site. "
+    "If it is your own, behind a proxy, give its URL as `origin` of ApprovalWeb."
 )
 
 
@@ -51,8 +60,16 @@ _FILES: Final = {
 }
 
 
-class TooLarge(Exception):
-    """The request has more to say than we listen to."""
+class BadBody(Exception):
+    """The body of a request cannot be taken; the status says why."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Disconnected(Exception):
+    """Whoever sent the request has gone, perhaps in the middle of it."""
 
 
 class ApprovalWeb:
@@ -65,6 +82,7 @@ class ApprovalWeb:
         pages: Pages | None = None,
         slack: SlackSettings | None = None,
         authenticate: Authenticate | None = None,
+        origin: str | None = None,
     ) -> None:
         """Take the parts; what is not given is not there.
 
@@ -74,7 +92,15 @@ class ApprovalWeb:
             pages: The pages of links.
             slack: Whom to believe in Slack.
             authenticate: Tells who has signed in.
+            origin: Where browsers reach this app: `https://perdure.example.com`.
+                If not given, it is what the server says of each request,
+                which is wrong behind a proxy that does not pass scheme and host on.
+
+        Raises:
+            ValueError: `origin` is not a scheme, a host and perhaps a port.
         """
+        self._origin = None if origin is None else own_origin(origin)
+        self.body_timeout = BODY_TIMEOUT
         self._desk = desk
         self._people = people
         self._pages = pages
@@ -83,6 +109,8 @@ class ApprovalWeb:
         self._replays = Replays()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close"})
         if scope["type"] != "http":
             return
         path = str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
@@ -91,8 +119,10 @@ class ApprovalWeb:
                 await self._pressed(scope, receive, send, self._slack)
             else:
                 await _send(send, await self._page(scope, path, receive))
-        except TooLarge:
-            await _send(send, Answer(413))
+        except BadBody as error:
+            await _send(send, Answer(error.status))
+        except Disconnected:
+            pass  # nobody waits for an answer
 
     async def _page(self, scope: Scope, path: str, receive: Receive) -> Answer:
         method = scope["method"]
@@ -100,13 +130,30 @@ class ApprovalWeb:
             case "/approvals/link" | "/approvals/link.js" | "/approvals/page.css" if self._pages:
                 return _FILES[path] if method in ("GET", "HEAD") else Answer(405)
             case "/approvals/view" | "/approvals/decide" if self._pages is not None:
-                if method != "POST":
-                    return Answer(405)
-                if not _is_same_site(scope):
-                    return Answer(403, "from another site")
-                return await self._act(scope, path, _form(await _body(receive)), self._pages)
+                body = await self._posted(scope, receive)
+                if isinstance(body, Answer):
+                    return body
+                return await self._act(scope, path, _form(body), self._pages)
             case _:
                 return Answer(404)
+
+    async def _posted(self, scope: Scope, receive: Receive) -> bytes | Answer:
+        """Read what is posted, before anything else is done with the request.
+
+        Raises:
+            BadBody: It is too long, in too many pieces, or too slow.
+            Disconnected: It has no end.
+        """
+        if scope["method"] != "POST":
+            return Answer(405)
+        if not _is_same_site(scope, self._origin):
+            return Answer(403, _FOREIGN)
+        _check_length(scope)
+        try:
+            async with asyncio.timeout(self.body_timeout):
+                return await _body(receive)
+        except TimeoutError:
+            raise BadBody(408) from None
 
     async def _act(self, scope: Scope, path: str, form: Form, pages: Pages) -> Answer:
         if path == "/approvals/view":
@@ -119,9 +166,9 @@ class ApprovalWeb:
     async def _pressed(
         self, scope: Scope, receive: Receive, send: Send, settings: SlackSettings
     ) -> None:
-        if scope["method"] != "POST":
-            return await _send(send, Answer(405))
-        body = await _body(receive)
+        body = await self._posted(scope, receive)
+        if isinstance(body, Answer):
+            return await _send(send, body)
         now = await self._desk.now()
         press = read_press(settings, _headers(scope), body, now, self._replays)
         if isinstance(press, Bad):
@@ -152,18 +199,28 @@ class ApprovalWeb:
         return outcome_of(result) or "Your answer counts; others must answer, too."
 
 
+def _check_length(scope: Scope) -> None:
+    """Turn a body away that says of itself that it is too long."""
+    for length in _values(scope, b"content-length"):
+        if not length.isdigit():
+            raise BadBody(400)
+        # An endless row of digits is never read as a number: that takes time, too.
+        if len(length) > len(str(LONGEST_BODY)) or int(length) > LONGEST_BODY:
+            raise BadBody(413)
+
+
 async def _body(receive: Receive) -> bytes:
-    parts: list[bytes] = []
-    more = True
-    while more:
+    body = bytearray()
+    for _ in range(MOST_MESSAGES):
         message = await receive()
         if message["type"] == "http.disconnect":
-            break
-        parts.append(message.get("body", b""))
-        more = message.get("more_body", False)
-        if sum(map(len, parts)) > LONGEST_BODY:
-            raise TooLarge
-    return b"".join(parts)
+            raise Disconnected
+        body += message.get("body", b"")
+        if len(body) > LONGEST_BODY:
+            raise BadBody(413)
+        if not message.get("more_body", False):
+            return bytes(body)
+    raise BadBody(413)
 
 
 def _form(body: bytes) -> Form:
@@ -179,9 +236,47 @@ def _headers(scope: Scope) -> dict[str, str]:
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
-def _is_same_site(scope: Scope) -> bool:
-    """Refuse a form of another site; who is no browser says nothing, and needs the token anyway."""
-    return _headers(scope).get("sec-fetch-site", "same-origin") in ("same-origin", "none")
+def _values(scope: Scope, name: bytes) -> list[bytes]:
+    return [value for each, value in scope["headers"] if each == name]
+
+
+# Where a form comes from
+
+
+def own_origin(url: str) -> str:
+    """Spell the origin of a URL as a browser does.
+
+    Raises:
+        ValueError: It is not a scheme, a host and perhaps a port.
+    """
+    parts = urlsplit(url)
+    port = parts.port or _PORTS.get(parts.scheme)
+    extra = parts.path.rstrip("/") or parts.query or parts.fragment or parts.username
+    if port is None or not parts.hostname or extra:
+        raise ValueError(f"an origin is like https://perdure.example.com, not {url!r}")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}" + ("" if port == _PORTS[parts.scheme] else f":{port}")
+
+
+def _is_same_site(scope: Scope, own: str | None) -> bool:
+    """Tell whether a form is our own, or of no browser, which needs the token anyway."""
+    sites = _values(scope, b"sec-fetch-site")
+    if any(site not in (b"same-origin", b"none") for site in sites):
+        return False
+    origins = _values(scope, b"origin")
+    if not origins:
+        return True
+    own = own or _origin_of_request(scope)
+    return own is not None and all(each == own.encode() for each in origins)
+
+
+def _origin_of_request(scope: Scope) -> str | None:
+    """Give the origin under which a request has come; None: it does not say."""
+    hosts = _values(scope, b"host")
+    try:
+        return own_origin(f"{scope.get('scheme', 'http')}://{hosts[0].decode()}")
+    except (ValueError, IndexError):
+        return None
 
 
 async def _send(send: Send, answer: Answer) -> None:
