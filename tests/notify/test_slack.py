@@ -323,3 +323,9 @@ def test_a_dangerous_action_asks_once_more() -> None:
 def test_secrets_are_not_printed() -> None:
     assert "xoxb" not in repr(SETTINGS)
     assert "new secret" not in repr(SETTINGS)
+
+
+@pytest.mark.parametrize("secrets", [(), ("",), ("  ",), ("new secret", "")])
+def test_an_empty_signing_secret_is_refused(secrets: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="signing secret"):
+        replace(SETTINGS, signing_secrets=tuple(Secret(each) for each in secrets))

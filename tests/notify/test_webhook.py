@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from perdure.base.secret import Secret
 from perdure.jobs.outbox import NoticeKind
-from perdure.notify.address import Allowed, Forbidden
+from perdure.notify.address import Allowed, CheckedBackend, Forbidden
 from perdure.notify.webhook import (
     WebhookChannel,
     WebhookRefused,
@@ -116,13 +116,33 @@ async def test_the_name_is_checked_when_it_is_connected_to() -> None:
         "64:ff9b::a00:1",
         "2002:a00:1::",
         "2001:db8::1",
+        # All of IANA's registries of special addresses, at both ends of each block.
+        *("0.255.255.255", "10.255.255.255", "100.127.255.255", "127.255.255.255"),
+        *("172.31.255.255", "192.0.0.0", "192.0.0.9", "192.0.0.10", "192.0.0.192", "192.0.0.255"),
+        *("192.0.2.1", "192.31.196.1", "192.52.193.1", "192.88.99.1", "192.168.255.255"),
+        *("192.175.48.1", "198.18.0.1", "198.19.255.255", "198.51.100.1", "203.0.113.1"),
+        *("233.252.0.1", "239.255.255.255", "240.0.0.1", "168.63.129.16"),
+        *("::7f00:1", "::ffff:0:10.0.0.1", "64:ff9b::7f00:1", "64:ff9b:1::1", "100::1"),
+        *("100:0:0:1::1", "2001::1", "2001:0:4136:e378:8000:63bf:3fff:fdd2", "2001:1::1"),
+        *("2001:2::1", "2001:3::1", "2001:4:112::1", "2001:10::1", "2001:20::1", "2001:30::1"),
+        *("2001:1ff:ffff::1", "2002::1", "2002:5db8:d822::1", "2620:4f:8000::1", "3fff::1"),
+        *("3fff:fff:ffff::1", "4000::1", "5f00::1", "febf::1", "fec0::1", "feff::1", "fdff::1"),
+        *("::ffff:192.88.99.1", "64:ff9b::c000:c0", "fd00:ec2::254", "fe80::1%1"),
     ],
 )
 def test_an_address_that_is_not_public_is_not_spoken_to(address: str) -> None:
     assert not Allowed().allows(ip_address(address))
 
 
-@pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1::1", "::ffff:93.184.216.34"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("93.184.216.34", "2606:2800:220:1::1", "::ffff:93.184.216.34", "64:ff9b::5db8:d822"),
+        *("1.1.1.1", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "128.0.0.1"),
+        *("172.15.0.1", "172.32.0.1", "192.0.1.1", "192.88.98.1", "198.17.0.1", "223.255.255.255"),
+        *("2001:200::1", "2001:db7::1", "2003::1", "2a00:1450:4001::1", "3ffe::1"),
+    ],
+)
 def test_a_public_address_is_spoken_to(address: str) -> None:
     assert Allowed().allows(ip_address(address))
 
@@ -140,6 +160,42 @@ def test_a_name_with_one_bad_address_is_not_trusted_at_all() -> None:
         Allowed().check("evil.test", ["93.184.216.34", "10.0.0.1"])
     with pytest.raises(Forbidden, match="nowhere"):
         Allowed().check("evil.test", [])
+
+
+def test_a_named_network_of_the_sixth_version_may_hold_what_is_not_public() -> None:
+    assert Allowed(["2002::/16"]).allows(ip_address("2002:a00:1::"))
+    assert Allowed(["fd00::/8"]).allows(ip_address("fd00::1"))
+    assert Allowed(["::ffff:10.0.0.0/104"]).allows(ip_address("::ffff:10.0.0.1"))
+
+
+async def test_the_next_address_of_a_name_is_tried_if_one_does_not_answer() -> None:
+    async with http() as site:
+        port = int(site.address.rpartition(":")[2])
+        # Nobody listens at the first address.
+        backend = CheckedBackend(Allowed(["127.0.0.0/8"]))
+        stream = await backend.connect_any(["127.0.0.9", "127.0.0.1"], port, 5.0)
+        await stream.aclose()
+        with pytest.raises(httpcore.ConnectError):
+            await backend.connect_any(["127.0.0.9"], port, 5.0)
+
+
+# Secrets
+
+
+@pytest.mark.parametrize("secret", ["", "whsec_", "whsec_ ", "whsec_!!!!", "whsec_c2hvcnQ=", " "])
+def test_an_empty_or_short_secret_is_refused(secret: str) -> None:
+    with pytest.raises(ValueError, match="24 bytes"):
+        WebhookSettings(url="https://example.com/", secret=Secret(secret))
+    with pytest.raises(ValueError, match="24 bytes"):
+        is_signed([Secret(secret)], "id", "1", b"", "v1,x")
+    with pytest.raises(ValueError, match="24 bytes"):
+        sign(Secret(secret), "id", "1", b"")
+
+
+def test_what_a_bad_secret_holds_is_not_said() -> None:
+    with pytest.raises(ValueError, match="24 bytes") as error:
+        WebhookSettings(url="https://example.com/", secret=Secret("whsec_c2hvcnQ="))
+    assert "c2hvcnQ" not in str(error.value)
 
 
 @pytest.mark.parametrize("url", ["http://example.com/", "file:///etc/passwd", "ftp://x", "x"])

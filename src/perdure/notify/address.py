@@ -7,13 +7,62 @@ a name that is looked up twice can lead to two places.
 import asyncio
 import socket
 from collections.abc import Iterable
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
 from typing import Any, Final, TypeAlias
 
 import httpcore
 
 Address: TypeAlias = IPv4Address | IPv6Address
 
+# Our own list: what `is_global` says differs from one Python to the next.
+# IANA's registries of special-purpose addresses, the few of them that are public included:
+# none of them is a web server.
+_SPECIAL_4: Final = tuple(
+    map(
+        IPv4Network,
+        (
+            "0.0.0.0/8",  # this network
+            "10.0.0.0/8",  # private
+            "100.64.0.0/10",  # shared, of providers
+            "127.0.0.0/8",  # loopback
+            "168.63.129.16/32",  # not IANA's: the host of a virtual machine in Azure
+            "169.254.0.0/16",  # link-local, with the metadata of clouds
+            "172.16.0.0/12",  # private
+            "192.0.0.0/24",  # protocol assignments
+            "192.0.2.0/24",  # documentation
+            "192.31.196.0/24",  # AS112
+            "192.52.193.0/24",  # AMT
+            "192.88.99.0/24",  # 6to4 relays
+            "192.168.0.0/16",  # private
+            "192.175.48.0/24",  # AS112
+            "198.18.0.0/15",  # benchmarks
+            "198.51.100.0/24",  # documentation
+            "203.0.113.0/24",  # documentation
+            "224.0.0.0/4",  # multicast
+            "240.0.0.0/4",  # reserved, and broadcast
+        ),
+    )
+)
+_UNICAST_6: Final = IPv6Network("2000::/3")  # all else is special
+_SPECIAL_6: Final = tuple(
+    map(
+        IPv6Network,
+        (
+            "2001::/23",  # protocol assignments: Teredo, ORCHID, benchmarks, AMT, AS112 …
+            "2001:db8::/32",  # documentation
+            "2002::/16",  # 6to4, which holds IPv4 addresses
+            "2620:4f:8000::/48",  # AS112
+            "3fff::/20",  # documentation
+        ),
+    )
+)
 _NAT64: Final = IPv6Network("64:ff9b::/96")  # the last 32 bits are an IPv4 address
 
 
@@ -30,9 +79,10 @@ class Allowed:
     def allows(self, address: Address) -> bool:
         """Tell whether an address may be spoken to, also if it hides in another one."""
         inner = _hidden(address)
-        if any(_is_in(inner, network) for network in self._networks):
+        named = self._networks
+        if any(_is_in(each, network) for each in (address, inner) for network in named):
             return True
-        return inner.is_global and not inner.is_multicast and not inner.is_reserved
+        return _is_public(inner)
 
     def check(self, host: str, addresses: Iterable[str]) -> list[str]:
         """Give the addresses of a host.
@@ -51,14 +101,19 @@ def _is_in(address: Address, network: Any) -> bool:
     return address.version == network.version and address in network
 
 
+def _is_public(address: Address) -> bool:
+    if isinstance(address, IPv4Address):
+        return not any(address in network for network in _SPECIAL_4)
+    return address in _UNICAST_6 and not any(address in network for network in _SPECIAL_6)
+
+
 def _hidden(address: Address) -> Address:
-    """Give the IPv4 address that an IPv6 address stands for, or the address itself."""
+    """Give the IPv4 address that is reached by an IPv6 address, or the address itself."""
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:
         return IPv4Address(int(address) & 0xFFFF_FFFF)
-    teredo = address.teredo[1] if address.teredo else None
-    return address.ipv4_mapped or address.sixtofour or teredo or address
+    return address.ipv4_mapped or address
 
 
 class CheckedBackend(httpcore.AsyncNetworkBackend):
@@ -82,18 +137,33 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
         Raises:
             Forbidden: An address must not be spoken to.
         """
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(timeout):
-                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except socket.gaierror as error:
-            raise httpcore.ConnectError(str(error)) from error
-        except TimeoutError as error:
-            raise httpcore.ConnectTimeout(f"the name {host} is not found in time") from error
-        addresses = self._allowed.check(host, [str(each[4][0]) for each in found])
-        return await self._backend.connect_tcp(
-            addresses[0], port, timeout, local_address, socket_options
-        )
+        addresses = self._allowed.check(host, await _look_up(host, port, timeout))
+        return await self.connect_any(addresses, port, timeout, local_address, socket_options)
+
+    async def connect_any(
+        self, addresses: list[str], port: int, timeout: float | None, *more: Any
+    ) -> httpcore.AsyncNetworkStream:
+        """Connect to the first of these addresses that answers; no name is looked up any more."""
+        *first, last = addresses
+        for address in first:
+            try:
+                return await self._backend.connect_tcp(address, port, timeout, *more)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout):
+                continue
+        return await self._backend.connect_tcp(last, port, timeout, *more)
 
     async def sleep(self, seconds: float) -> None:
         await self._backend.sleep(seconds)
+
+
+async def _look_up(host: str, port: int, timeout: float | None) -> list[str]:
+    try:
+        async with asyncio.timeout(timeout):
+            found = await asyncio.get_running_loop().getaddrinfo(
+                host, port, type=socket.SOCK_STREAM
+            )
+    except socket.gaierror as error:
+        raise httpcore.ConnectError(str(error)) from error
+    except TimeoutError as error:
+        raise httpcore.ConnectTimeout(f"the name {host} is not found in time") from error
+    return [str(each[4][0]) for each in found]

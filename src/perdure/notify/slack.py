@@ -51,6 +51,16 @@ class SlackSettings(Struct, frozen=True, kw_only=True):
     base_url: str = "https://slack.com/api/"
     response_hosts: frozenset[str] = frozenset({"hooks.slack.com"})
 
+    def __post_init__(self) -> None:
+        # With an empty one, everybody could sign.
+        if not self.signing_secrets or not all(
+            each.reveal().strip() for each in self.signing_secrets
+        ):
+            raise ValueError(
+                "the signing secret of the Slack app is empty: "
+                "it stands under Basic Information, App Credentials"
+            )
+
 
 # Sending
 

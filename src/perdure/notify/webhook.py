@@ -24,6 +24,7 @@ from perdure.notify.desk import Desk
 
 TIMEOUT: Final = 15.0
 LONGEST_ANSWER: Final = 64 * 1024
+FEWEST_KEY_BYTES: Final = 24  # as the specification says
 _PREFIX: Final = "whsec_"
 _GOOD: Final = range(200, 300)
 
@@ -33,7 +34,7 @@ class WebhookSettings(Struct, frozen=True, kw_only=True):
 
     Attributes:
         url: The receiver; HTTPS, unless `plain_http`.
-        secret: The key: base64, after `whsec_`.
+        secret: The key: base64 of at least 24 bytes, after `whsec_`.
         networks: Networks that may be spoken to although they are not public: `("10.0.0.0/8",)`.
         plain_http: Everybody on the way may read it: for receivers on this machine.
     """
@@ -42,6 +43,9 @@ class WebhookSettings(Struct, frozen=True, kw_only=True):
     secret: Secret[str]
     networks: tuple[str, ...] = ()
     plain_http: bool = False
+
+    def __post_init__(self) -> None:
+        _key(self.secret)
 
 
 class WebhookRefused(Exception):
@@ -138,10 +142,31 @@ def _event(notice: Notice, approval: Approval | None) -> dict[str, Any]:
     return told
 
 
+def _key(secret: Secret[str]) -> bytes:
+    """Give the key of a secret: with an empty one, everybody could sign.
+
+    Raises:
+        ValueError: It is no base64, or too short.
+    """
+    try:
+        key = base64.b64decode(secret.reveal().removeprefix(_PREFIX), validate=True)
+    except ValueError:
+        key = b""
+    if len(key) < FEWEST_KEY_BYTES:
+        raise ValueError(
+            f"the secret of a web hook is the base64 of at least {FEWEST_KEY_BYTES} bytes: "
+            "make one with `openssl rand -base64 32`"
+        )
+    return key
+
+
 def sign(secret: Secret[str], id: str, time: str, body: bytes) -> str:
-    """Sign a message."""
-    key = base64.b64decode(secret.reveal().removeprefix(_PREFIX))
-    signed = hmac.new(key, b".".join((id.encode(), time.encode(), body)), hashlib.sha256)
+    """Sign a message.
+
+    Raises:
+        ValueError: The secret is none.
+    """
+    signed = hmac.new(_key(secret), b".".join((id.encode(), time.encode(), body)), hashlib.sha256)
     return "v1," + base64.b64encode(signed.digest()).decode()
 
 
