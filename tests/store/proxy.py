@@ -1,10 +1,25 @@
-"""A proxy in front of PostgreSQL that can lose an answer: the server did it, nobody was told."""
+"""A proxy in front of PostgreSQL that can lose an answer: the server did it, nobody was told.
+
+It can also hold a question back, and deliver it when nobody waits for it any more.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Self
 from urllib.parse import parse_qs, urlsplit
+
+import psycopg
+
+_SYNC = (b"S\0\0\0\x04", b"S\0\0\0\x04H\0\0\0\x04")  # how a question of several messages ends
+_WHOLE = (b"Q", b"X", b"\0")  # how one begins that is a single message
+_TERMINATE = b"X\0\0\0\x04"
+_WAITING = b"""
+SELECT 1 FROM pg_locks AS wanted JOIN pg_locks AS held USING (pid)
+JOIN pg_class ON pg_class.oid = held.relation
+JOIN pg_namespace ON pg_namespace.oid = relnamespace
+WHERE NOT wanted.granted AND nspname = %s LIMIT 1
+"""
 
 
 class Proxy:
@@ -19,6 +34,11 @@ class Proxy:
         self._left: int | None = None
         self.cuts = 0
         self.refuses = False
+        self._questions_left: int | None = None
+        self._mark = b""
+        self._held: tuple[bytes, asyncio.StreamWriter] | None = None
+        self._holds = asyncio.Event()
+        self._answered = asyncio.Event()  # what was held back has come to its end
         self._open: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Self:
@@ -39,7 +59,29 @@ class Proxy:
         self._left, self.cuts = answers, 0
 
     def disarm(self) -> None:
-        self._left = None
+        self._left = self._questions_left = None
+
+    def hold(self, questions: int = 0, mark: bytes = b"") -> None:
+        """Let so many questions with this mark pass, hold the next, and cut off who asked it."""
+        self._questions_left, self._held, self._mark = questions, None, mark
+        self._holds.clear()
+        self._answered.clear()
+
+    async def holds(self, trying: asyncio.Future[None]) -> bool:
+        """Wait until a question is held back, or until whoever tries has come to an end."""
+        held = asyncio.ensure_future(self._holds.wait())
+        await asyncio.wait([held, trying], return_when=asyncio.FIRST_COMPLETED)
+        held.cancel()
+        return self._holds.is_set()
+
+    async def deliver(self) -> None:
+        """Deliver what is held back, and wait until the server has done with it."""
+        assert self._held is not None
+        data, to = self._held
+        to.write(data)
+        to.write(_TERMINATE)
+        await self._answered.wait()
+        self._held = None
 
     def cut_all(self) -> None:
         """Cut every connection now."""
@@ -54,18 +96,32 @@ class Proxy:
         self._open |= {writer, up_writer}
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._questions(reader, up_writer))
+                group.create_task(self._questions(reader, writer, up_writer))
                 group.create_task(self._answers(up_reader, writer))
         except* (OSError, asyncio.CancelledError):
             pass
         finally:
+            if self._held is not None and self._held[1] is up_writer:
+                self._answered.set()
             self._open -= {writer, up_writer}
             for each in (writer, up_writer):
                 with suppress(Exception):
                     each.close()
 
-    async def _questions(self, reader: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+    async def _questions(
+        self, reader: asyncio.StreamReader, back: asyncio.StreamWriter, to: asyncio.StreamWriter
+    ) -> None:
         while data := await reader.read(65536):
+            is_meant = self._questions_left is not None and self._mark in data
+            if is_meant and self._questions_left == 0:
+                while not data.endswith(_SYNC) and data[:1] not in _WHOLE:
+                    data += await reader.read(65536)
+                self._questions_left, self._held = None, (data, to)
+                self._holds.set()
+                back.close()
+                return
+            if is_meant and self._questions_left is not None:
+                self._questions_left -= 1
             to.write(data)
         to.close()
 
@@ -79,6 +135,34 @@ class Proxy:
                 self._left -= 1
             to.write(data)
         to.close()
+
+
+async def delay_each_question(
+    proxy: Proxy, url: str, attempt: Callable[[int], Awaitable[None]]
+) -> int:
+    """Make the attempt again and again; each time another question comes when it is too late.
+
+    Too late: whoever asked is content with another answer, or waits for locks of the old question.
+    """
+    for number in range(60):
+        proxy.hold(number)
+        trying = asyncio.ensure_future(attempt(number))
+        if not await proxy.holds(trying):
+            proxy.disarm()
+            await trying
+            return number
+        while not trying.done() and not await asyncio.to_thread(somebody_waits, url):
+            pass
+        await proxy.deliver()
+        await trying
+    raise AssertionError("the attempt has no end")
+
+
+def somebody_waits(url: str) -> bool:
+    """Tell whether somebody waits for a lock on the tables of this schema."""
+    base, _, schema = url.rpartition("&schema=")
+    with psycopg.connect(base, autocommit=True) as pg:
+        return bool(pg.execute(_WAITING, (schema,)).fetchall())
 
 
 async def lose_each_answer(proxy: Proxy, attempt: Callable[[int], Awaitable[None]]) -> int:

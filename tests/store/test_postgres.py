@@ -9,10 +9,11 @@ import pytest
 
 from perdure.base.errors import LeaseLost, StoreUnreachable
 from perdure.jobs.model import Command, Event, QueueLimit
+from perdure.jobs.state import StepState
 from perdure.store.open import open_store
 from perdure.store.port import Store
 from perdure.store.postgres.connection import Target
-from tests.store.proxy import Proxy, lose_each_answer
+from tests.store.proxy import Proxy, delay_each_question, lose_each_answer
 from tests.store.rig import (
     claim_one,
     claims,
@@ -135,6 +136,70 @@ async def test_a_command_whose_answer_is_lost_is_obeyed_once(proxy: Proxy) -> No
 
         times = await lose_each_answer(proxy, attempt)
         assert await store.counts() == {"CANCELLED": times + 1}
+
+
+async def test_a_message_that_arrives_late_is_sent_once(proxy: Proxy, postgres_url: str) -> None:
+    """The connection is lost at the commit, and the commit is still on its way."""
+    async with opened(proxy.url) as store:
+        await started(store)
+
+        async def attempt(number: int) -> None:
+            assert await store.send("a", "hello", b"%d" % number) is True
+
+        times = await delay_each_question(proxy, postgres_url, attempt)
+        assert times >= 4
+        sent = [message.payload for message in await store.messages("a")]
+        assert sent == [b"%d" % number for number in range(times + 1)]
+
+
+async def test_a_write_of_everything_that_arrives_late_happened_once(
+    proxy: Proxy, postgres_url: str
+) -> None:
+    async with opened(proxy.url) as store:
+        claim = await started(store)
+
+        async def attempt(number: int) -> None:
+            child = new_job(f"c{number}", queue="other")
+            note = Event(type="x", data={"number": number})
+            await store.write(write_of(claim, entry(number), events=(note,), children=(child,)))
+
+        times = await delay_each_question(proxy, postgres_url, attempt)
+        assert times >= 4
+        noted = [event.data["number"] for event in await store.events("a") if event.type == "x"]
+        assert noted == list(range(times + 1))
+        assert (await store.counts())["PENDING"] == times + 1
+
+
+async def test_a_claim_that_arrives_late_takes_nothing(proxy: Proxy) -> None:
+    async with opened(proxy.url) as store:
+        await store.submit([new_job("a"), new_job("b")])
+        proxy.hold(mark=b"the claimer")
+        claim = await claim_one(store, "the claimer")
+        await proxy.deliver()
+        (other,) = await claims(store, owner="another")
+        assert {claim.job.id, other.job.id} == {"a", "b"}
+
+
+async def test_a_journal_entry_that_arrives_late_undoes_no_newer_one(proxy: Proxy) -> None:
+    async with opened(proxy.url) as store:
+        claim = await started(store)
+        proxy.hold(mark=b'"RUNNING"')
+        await store.write(write_of(claim, entry(0, StepState.RUNNING)))
+        await store.write(write_of(claim, entry(0, StepState.PENDING, wake_at=9.0)))
+        await proxy.deliver()
+        (kept,) = await store.journal("a")
+        assert (kept.state, kept.wake_at) == (StepState.PENDING, 9.0)
+
+
+async def test_what_arrives_when_its_store_is_closed_does_not_happen(
+    proxy: Proxy, postgres_url: str
+) -> None:
+    async with opened(proxy.url) as store:
+        await store.submit([new_job("a"), new_job("b")])
+        proxy.hold(mark=b"the claimer")
+        await claim_one(store, "the claimer")
+    await proxy.deliver()
+    assert sql(postgres_url, "SELECT count(*) FROM lease WHERE owner IS NOT NULL") == [(1,)]
 
 
 async def test_a_store_that_was_cut_off_goes_on(proxy: Proxy) -> None:

@@ -1,8 +1,11 @@
 """Transactions that happen exactly once, over connections that may break at any moment.
 
-Each one sets its number in this connection's row of the table `op`.
-If the answer to a commit is lost, the row tells whether it happened:
-it is locked first, so that a commit that is still under way is waited for.
+Each one sets its number in the row that this object has in the table `op`.
+If the answer to a commit is lost, the row of the new connection tells whether it happened.
+To read is not enough: a commit that is still on its way, in the network or in a proxy, may arrive
+after the look, and after the second try. So whoever looks also closes all numbers up to now:
+a trigger refuses them from then on. A commit that is under way in the server holds the row's lock,
+and is waited for.
 """
 
 import threading
@@ -18,7 +21,7 @@ from psycopg.pq.abc import PGresult
 
 from perdure.base.backoff import Retry
 from perdure.base.errors import StoreUnreachable
-from perdure.store.postgres.connection import Pg, Target, is_lost, is_passing
+from perdure.store.postgres.connection import Pg, Target, is_lost, is_passing, translate
 from perdure.store.postgres.flight import Flight
 from perdure.store.postgres.session import STATEMENTS, WHOLE, WRITE, WRITE_BOTH, PgSession
 from perdure.store.postgres.whole import Whole
@@ -41,14 +44,25 @@ class Transactions:
         self._suspects = suspects
         self._lane = uuid4().hex
         self._number = 0
+        self._happened = 0  # the last number that happened before this connection
         self._session: PgSession | None = None
 
     def open(self, pg: Pg) -> None:
-        """Use this connection from now on."""
-        self._session = PgSession(pg, self._suspects)
-        # There from the start, so that it can be locked; rows that are old are of the dead.
-        lane = {"lane": self._lane}
-        self.aside([(STATEMENTS["begin_op"], lane), (STATEMENTS["forget_ops"], {})])
+        """Use this connection from now on; nothing that was sent over an earlier one happens now.
+
+        Raises:
+            psycopg.Error: It cannot be used, or something of an earlier one is still under way.
+        """
+        session = PgSession(pg, self._suspects)
+        with pg.transaction():
+            self._localise(pg)
+            # Lost only with the server, and with it all that was on its way to it.
+            pg.execute(b"SET LOCAL synchronous_commit = off")
+            session.run("forget_ops")  # rows that are old are of the dead
+            session.run("begin_op", lane=self._lane)
+            found = session.one("close_ops", lane=self._lane, no=self._number)
+        assert found is not None
+        self._happened, self._session = found[0], session
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -205,8 +219,8 @@ class Transactions:
         assert self._session is not None
         if is_lost(error, self._session.pg):
             self._session.pg.close()
-            found = self._last_number()
-            if found is not None and found[0] == self._number:
+            self._open_again()
+            if self._happened == self._number:
                 return True
         elif not is_passing(error):
             raise error
@@ -215,33 +229,30 @@ class Transactions:
         threading.Event().wait(_OTHERS.delay(failures))
         return False
 
-    def _last_number(self) -> Any:
-        """Look up the last transaction that happened; waits for one that is still under way."""
-        failures = 0
-        while True:
-            try:
-                pg = self.session.pg
-                with pg.transaction():
-                    self._localise(pg)
-                    return pg.execute(STATEMENTS["last_op"], {"lane": self._lane}).fetchone()
-            except psycopg.Error as error:
-                failures += 1
-                if failures >= _OTHERS.attempts:
-                    raise StoreUnreachable(f"{self._target} does not answer: {error}") from error
-                threading.Event().wait(_OTHERS.delay(failures))
-
     def _open_again(self) -> None:
         failures = 0
         while True:
             try:
-                self.open(self._target.connect())
-            except (StoreUnreachable, psycopg.OperationalError):
+                self._open_once()
+            except (StoreUnreachable, psycopg.OperationalError) as error:
                 failures += 1
                 if failures >= _OUTAGE.attempts:
-                    raise
+                    raise _unreachable(error, self._target) from error
                 threading.Event().wait(_OUTAGE.delay(failures))
             else:
                 return
+
+    def _open_once(self) -> None:
+        pg = self._target.connect()
+        try:
+            self.open(pg)
+        except BaseException:
+            pg.close()
+            raise
+
+
+def _unreachable(error: Exception, target: Target) -> Exception:
+    return translate(error, target) if isinstance(error, psycopg.Error) else error
 
 
 def _write_both(session: PgSession, entries: str, lines: str) -> int:

@@ -67,11 +67,12 @@ ON CONFLICT DO NOTHING
 INSERT INTO op (lane, no, at) VALUES (:lane, :no, extract(epoch FROM statement_timestamp()))
 ON CONFLICT (lane) DO UPDATE SET no = excluded.no, at = excluded.at
 
--- name: last_op
-SELECT no FROM op WHERE lane = :lane FOR UPDATE
+-- name: close_ops
+UPDATE op SET closed = :no WHERE lane = :lane RETURNING no
 
 -- name: end_op
-DELETE FROM op WHERE lane = :lane
+-- Without its row, what is still on its way would be taken for something new.
+DELETE FROM op WHERE lane = :lane AND closed = 0
 
 -- name: forget_ops
 DELETE FROM op WHERE at < extract(epoch FROM clock_timestamp()) - 30 * 86400

@@ -231,7 +231,12 @@ CREATE TABLE queue (
 -- The number of the last transaction of each connection that writes. When the answer to a commit
 -- is lost, this tells whether it happened: nobody has to guess.
 CREATE TABLE op (
-  lane text COLLATE "C" NOT NULL PRIMARY KEY,
-  no   bigint NOT NULL,
-  at   float8 NOT NULL
+  lane   text COLLATE "C" NOT NULL PRIMARY KEY,
+  no     bigint NOT NULL,
+  at     float8 NOT NULL,
+  closed bigint NOT NULL DEFAULT 0           -- what has not happened up to this number never will
 ) WITH (fillfactor = 20);
+
+CREATE TRIGGER op_closed BEFORE UPDATE OF no ON op FOR EACH ROW
+WHEN (NEW.no <= OLD.closed OR NEW.no <= OLD.no)
+EXECUTE FUNCTION refuse('this transaction came too late: another one was made in its place');
