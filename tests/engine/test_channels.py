@@ -1,5 +1,6 @@
 """One question, asked by Slack and by mail from the same row: the first good answer decides."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -11,12 +12,14 @@ from perdure.app import App
 from perdure.engine.context import JobContext
 from perdure.engine.handle import Handle
 from perdure.engine.rules import Rules
+from perdure.jobs.link import MOST_WRONG
+from perdure.jobs.state import JobState
 from perdure.notify.mail import MailChannel, MailSettings
 from perdure.notify.page import Pages
 from perdure.notify.slack import SlackChannel
 from perdure.notify.token import Tokens
 from perdure.notify.web import ApprovalWeb
-from tests.engine.rig import durable
+from tests.engine.rig import durable, until
 from tests.engine.test_approval import asked
 from tests.notify.desk import staff
 from tests.notify.servers import HttpSite, Mailbox, http, smtp
@@ -73,11 +76,16 @@ class Office:
         answer = await self.client.post("/slack/interactive", content=body, headers=headers)
         return answer.status_code
 
-    async def follow(self, to: str, verdict: str = "approve") -> int:
+    async def follow(self, to: str) -> int:
+        return (await self.type(to)).status_code
+
+    async def type(self, to: str, *, wrong: bool = False) -> httpx.Response:
+        """Type the code of a mail on the page of its link, or another one."""
         mail = next(each for each in self.box.mails if each["To"] == to)
-        invitation = read(mail)
-        form = {"token": invitation.token, "code": invitation.code, "verdict": verdict}
-        return (await self.client.post("/approvals/decide", data=form)).status_code
+        token, code = read(mail)[1:3]
+        code = code.translate(str.maketrans("0123456789", "1234567890")) if wrong else code
+        form = {"token": token, "code": code, "verdict": "approve"}
+        return await self.client.post("/approvals/decide", data=form)
 
 
 @durable
@@ -111,3 +119,46 @@ async def test_a_link_of_a_mail_decides_once(app: App) -> None:
     kinds = [event.type for event in await handle.events()]
     assert kinds.count("approval.approve") == 1
     assert kinds.count("approval.turned_away") + kinds.count("approval.refused") == 2
+
+
+@durable
+async def test_of_many_wrong_codes_at_once_no_more_than_the_limit_are_judged(app: App) -> None:
+    async with http((200, POSTED)) as site, smtp() as box:
+        office = Office(app, site, box)
+        async with app.running():
+            handle, approval, _ = await office.ask()
+            bob = "bob@example.com"
+            many = [office.type(bob, wrong=True) for _ in range(4 * MOST_WRONG)]
+            answers = await asyncio.gather(*many)
+            judged = [each for each in answers if "not the code of the mail" in each.text]
+            # The last of them kills the link, and says so.
+            assert len(judged) == MOST_WRONG - 1
+            # By now a right code is answered as a wrong one is.
+            right, wrong = await office.type(bob), await office.type(bob, wrong=True)
+            assert (right.status_code, right.text) == (wrong.status_code, wrong.text)
+            assert right.status_code == 403
+            assert [each.id for each in await app.approvals()] == [approval]
+            await handle.cancel()
+            await until(app, handle.id, JobState.CANCELLED)
+
+
+@durable
+async def test_a_right_code_among_many_wrong_ones_decides_or_is_answered_as_they_are(
+    app: App,
+) -> None:
+    async with http((200, POSTED)) as site, smtp() as box:
+        office = Office(app, site, box)
+        async with app.running():
+            handle, _, _ = await office.ask()
+            bob = "bob@example.com"
+            wrong = [office.type(bob, wrong=True) for _ in range(2 * MOST_WRONG)]
+            *others, right = await asyncio.gather(*wrong, office.type(bob))
+            dead = await office.type(bob, wrong=True)
+            if right.status_code == 200:
+                assert await handle.result("5s") == ["bob"]
+            else:
+                assert (right.status_code, right.text) == (dead.status_code, dead.text)
+                await handle.cancel()
+                await until(app, handle.id, JobState.CANCELLED)
+            judged = [each for each in others if "not the code of the mail" in each.text]
+            assert len(judged) < MOST_WRONG

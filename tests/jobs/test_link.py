@@ -1,5 +1,5 @@
 from perdure.jobs.approval import Action, Approval, Terms
-from perdure.jobs.link import MOST_WRONG, code_hash, dead, link_id, new_link, typed, used
+from perdure.jobs.link import MOST_WRONG, code_hash, dead, judge, link_id, new_link, use_of, used
 
 APPROVAL = Approval(
     id="a-1",
@@ -26,7 +26,7 @@ def test_a_code_cannot_be_found_out_from_what_is_kept_without_the_token() -> Non
 
 def test_a_code_may_be_typed_with_or_without_its_gap() -> None:
     for code in ("1234 5678", "12345678", " 1234  5678 "):
-        assert typed(LINK, "the token", code, 1001.0).refusal is None
+        assert judge(LINK, use_of("the token", code), 1001.0).refusal is None
 
 
 def test_a_link_lives_no_longer_than_its_approval() -> None:
@@ -38,15 +38,15 @@ def test_a_link_lives_no_longer_than_its_approval() -> None:
 
 
 def test_wrong_codes_are_counted_until_the_link_is_dead() -> None:
-    link = LINK
+    link, wrong = LINK, use_of("the token", "0")
     for number in range(1, MOST_WRONG + 1):
-        judged = typed(link, "the token", "0", 1001.0)
+        judged = judge(link, wrong, 1001.0)
         assert judged.refusal is not None
+        assert (judged.refusal.code == "wrong code") == (number < MOST_WRONG)
         link = judged.link
-        assert (link.wrong, link.no) == (number, number)
-    right = typed(link, "the token", "12345678", 1001.0)
-    assert right.refusal is not None
-    assert right.link == link
+        assert link.wrong == number
+    # A dead link answers a right code as it answers a wrong one.
+    assert judge(link, use_of("the token", "12345678"), 1001.0) == judge(link, wrong, 1001.0)
 
 
 def test_a_used_link_is_dead() -> None:

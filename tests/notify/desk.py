@@ -3,7 +3,7 @@
 import asyncio
 
 from perdure.jobs.approval import Approval, Person, Refusal, Vote, decide
-from perdure.jobs.link import Link, used
+from perdure.jobs.link import Link, LinkUse, judge, used
 from perdure.notify.people import Contact, People
 from tests.notify.question import ASKED
 
@@ -24,19 +24,25 @@ class MemoryDesk:
         return self.approvals.get(approval_id)
 
     async def vote(
-        self, approval_id: str, vote: Vote, link: Link | None = None
+        self, approval_id: str, vote: Vote, use: LinkUse | None = None
     ) -> Approval | Refusal:
         await asyncio.sleep(0)  # others get their turn, as with a real store
         found = self.approvals.get(approval_id)
         if found is None:
             return Refusal("not found", "there is no such approval")
+        if use is not None:
+            judged = judge(self.links[use.link_id], use, self.time)
+            self.links[use.link_id] = judged.link
+            if judged.refusal is not None:
+                self.refused.append((approval_id, vote.channel, judged.refusal.text))
+                return judged.refusal
         result = decide(found, vote, self.time)
         if isinstance(result, Refusal):
             self.refused.append((approval_id, vote.channel, result.text))
             return result
         self.approvals[approval_id] = result
-        if link is not None:
-            self.links[link.id] = used(link, self.time)
+        if use is not None:
+            self.links[use.link_id] = used(self.links[use.link_id], self.time)
         return result
 
     async def keep_link(self, link: Link) -> None:
@@ -44,9 +50,6 @@ class MemoryDesk:
 
     async def link(self, link_id: str) -> Link | None:
         return self.links.get(link_id)
-
-    async def count_wrong_code(self, link: Link) -> None:
-        self.links[link.id] = link
 
     async def turned_away(self, approval_id: str | None, channel: str, why: str) -> None:
         self.refused.append((approval_id, channel, why))

@@ -19,7 +19,7 @@ from perdure.jobs.approval import (
 from perdure.jobs.budget import Amount, Budget, Exceeded, Limits
 from perdure.jobs.deeds import Deeds
 from perdure.jobs.effect import Effect, EffectState, Place, UndoCall
-from perdure.jobs.link import new_link
+from perdure.jobs.link import MOST_WRONG, new_link, use_of
 from perdure.jobs.model import Claim, Command
 from perdure.jobs.outbox import Notice, NoticeKind, NoticeState
 from perdure.jobs.state import JobState
@@ -318,12 +318,40 @@ async def test_a_link_decides_once(store: Store) -> None:
     link = new_link(made, "ann", "token", "1234", await store.now() + 60)
     await store.keep_link(link)
     assert await store.link(link.id) == link
-    stale = await store.vote("ap1", yes(made), replace(link, no=5))
-    assert isinstance(stale, Refusal)
-    assert isinstance(await store.vote("ap1", yes(made), link), Approval)
+    unknown = await store.vote("ap1", yes(made), use_of("another token", "1234"))
+    assert isinstance(unknown, Refusal)
+    assert isinstance(await store.vote("ap1", yes(made), use_of("token", "1234")), Approval)
     found = await store.link(link.id)
     assert found is not None
     assert found.used_at is not None
+
+
+async def test_wrong_codes_from_several_programs_at_once_are_each_counted(
+    store: Store, other: Store
+) -> None:
+    made = await asked(store)
+    link = new_link(made, "ann", "token", "1234", await store.now() + 60)
+    await store.keep_link(link)
+    wrong = use_of("token", "4321")
+    votes = [each.vote("ap1", yes(made), wrong) for _ in range(10) for each in (store, other)]
+    answers = await asyncio.gather(*votes)
+    codes = [each.code for each in answers if isinstance(each, Refusal)]
+    assert codes.count("wrong code") == MOST_WRONG - 1
+    assert codes.count("not allowed") == 20 - MOST_WRONG + 1  # the link is dead
+    right = await other.vote("ap1", yes(made), use_of("token", "1234"))
+    assert right == await store.vote("ap1", yes(made), wrong)
+    found = await store.link(link.id)
+    assert found is not None
+    assert found.wrong == MOST_WRONG
+    assert len(await store.approvals(ApprovalState.PENDING)) == 1
+    kinds = [each.type for each in await store.events("a")]
+    assert kinds.count("approval.turned_away") == 22
+
+
+async def test_a_link_of_another_approval_opens_nothing(store: Store) -> None:
+    made = await asked(store)
+    await store.keep_link(new_link(replace(made, id="ap2"), "ann", "token", "1234", 1e12))
+    assert isinstance(await store.vote("ap1", yes(made), use_of("token", "1234")), Refusal)
 
 
 async def test_all_goes_with_its_job(store: Store, url: str) -> None:

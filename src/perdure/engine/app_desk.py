@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from perdure.engine import tell
 from perdure.jobs.approval import Approval, Refusal, Vote
-from perdure.jobs.link import Link
+from perdure.jobs.link import Link, LinkUse
 from perdure.store.port import Store
 
 
@@ -21,18 +21,15 @@ class AppDesk:
         return await (await self._store()).approval(approval_id)
 
     async def vote(
-        self, approval_id: str, vote: Vote, link: Link | None = None
+        self, approval_id: str, vote: Vote, use: LinkUse | None = None
     ) -> Approval | Refusal:
-        return tell.voted(await (await self._store()).vote(approval_id, vote, link), vote)
+        return tell.voted(await (await self._store()).vote(approval_id, vote, use), vote)
 
     async def keep_link(self, link: Link) -> None:
         await (await self._store()).keep_link(link)
 
     async def link(self, link_id: str) -> Link | None:
         return await (await self._store()).link(link_id)
-
-    async def count_wrong_code(self, link: Link) -> None:
-        await (await self._store()).count_wrong_code(link)
 
     async def turned_away(self, approval_id: str | None, channel: str, why: str) -> None:
         await (await self._store()).turned_away(approval_id, channel, why)

@@ -185,7 +185,14 @@ class Refusal(Struct, frozen=True):
     """Why a decision does not count. `code` is for programs, `text` for people."""
 
     code: Literal[
-        "not found", "decided", "repeated", "expired", "changed", "not allowed", "four eyes"
+        "not found",
+        "decided",
+        "repeated",
+        "expired",
+        "changed",
+        "not allowed",
+        "four eyes",
+        "wrong code",
     ]
     text: str
 

@@ -30,7 +30,6 @@ class Link(Struct, frozen=True, kw_only=True):
         expires_at: When it is over.
         wrong: How often a wrong code was typed.
         used_at: When it was used.
-        no: Grows with every change.
     """
 
     id: str
@@ -42,7 +41,6 @@ class Link(Struct, frozen=True, kw_only=True):
     expires_at: float
     wrong: int = 0
     used_at: float | None = None
-    no: int = 0
 
 
 def link_id(token: str) -> str:
@@ -80,23 +78,40 @@ def dead(link: Link, now: float) -> Refusal | None:
     return None
 
 
-class Typed(Struct, frozen=True):
-    """A link after a code was typed, to be written over the version that it was judged by."""
+class LinkUse(Struct, frozen=True, kw_only=True):
+    """What somebody shows to decide by a link: the hashes of its token and of the code."""
+
+    link_id: str
+    code_hash: str
+
+
+def use_of(token: str, code: str) -> LinkUse:
+    """Make what a token and a typed code come to."""
+    return LinkUse(link_id=link_id(token), code_hash=code_hash(token, code))
+
+
+class Judged(Struct, frozen=True):
+    """A link after a code was typed, and why that is refused; None: the code is right."""
 
     link: Link
     refusal: Refusal | None = None
 
 
-def typed(link: Link, token: str, code: str, now: float) -> Typed:
-    """Judge a code; a right one changes nothing, a wrong one is counted."""
+def judge(link: Link, use: LinkUse, now: float) -> Judged:
+    """Judge a code; a right one changes nothing, a wrong one is counted.
+
+    The link must be locked until it is written: of many codes at once, each counts.
+    A dead link answers every code alike, and so does the wrong code that kills it.
+    """
     if (refusal := dead(link, now)) is not None:
-        return Typed(link, refusal)
-    if hmac.compare_digest(link.code_hash, code_hash(token, code)):
-        return Typed(link)
-    counted = replace(link, wrong=link.wrong + 1, no=link.no + 1)
-    return Typed(counted, Refusal("not allowed", "this is not the code of the message"))
+        return Judged(link, refusal)
+    if hmac.compare_digest(link.code_hash, use.code_hash):
+        return Judged(link)
+    counted = replace(link, wrong=link.wrong + 1)
+    wrong = Refusal("wrong code", "this is not the code of the message")
+    return Judged(counted, dead(counted, now) or wrong)
 
 
 def used(link: Link, now: float) -> Link:
     """Give the link as one that has done its work."""
-    return replace(link, used_at=now, no=link.no + 1)
+    return replace(link, used_at=now)

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from perdure.jobs.approval import Approval, Refusal, Vote
-from perdure.jobs.link import Link
+from perdure.jobs.link import Link, LinkUse
 from perdure.jobs.outbox import Notice
 
 
@@ -17,22 +17,19 @@ class Desk(Protocol):
     async def approval(self, approval_id: str) -> Approval | None: ...
 
     async def vote(
-        self, approval_id: str, vote: Vote, link: Link | None = None
+        self, approval_id: str, vote: Vote, use: LinkUse | None = None
     ) -> Approval | Refusal:
         """Judge a vote, and write it if it counts; both are audited.
 
         The first decision wins: it is written only over the version that it was judged by.
-        With a link, the link is used up in the same transaction.
+        By a link, the code is judged first, and counted if it is wrong, under a lock;
+        a link that has decided is used up in the same transaction.
         """
         ...
 
     async def keep_link(self, link: Link) -> None: ...
 
     async def link(self, link_id: str) -> Link | None: ...
-
-    async def count_wrong_code(self, link: Link) -> None:
-        """Write a link after a wrong code, unless it has changed meanwhile."""
-        ...
 
     async def turned_away(self, approval_id: str | None, channel: str, why: str) -> None:
         """Audit an attempt that came to no vote: forged, replayed, by nobody we know."""

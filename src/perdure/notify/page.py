@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeAlias, cast
 from msgspec import Struct
 
 from perdure.jobs.approval import Approval, ApprovalState, Person, Refusal, Verdict, Vote
-from perdure.jobs.link import Link, dead, link_id, typed
+from perdure.jobs.link import Link, dead, link_id, use_of
 from perdure.jobs.risk import RiskLevel
 from perdure.notify.card import LONGEST_VALUE, Card, card_of, visible
 from perdure.notify.desk import Desk
@@ -56,6 +56,7 @@ _STATUS: Final[dict[str, Status]] = {
     "changed": 409,
     "not allowed": 403,
     "four eyes": 403,
+    "wrong code": 403,
 }
 
 
@@ -113,8 +114,9 @@ class Pages:
         if isinstance(found, Shown):
             return found
         link, approval = found
-        if (wrong := await self._filled_in_wrongly(form, link, approval)) is not None:
-            return wrong
+        if form.verdict not in ("approve", "reject") or not form.code.strip():
+            return Shown(400, self._action_page(approval, link, form.token, _INCOMPLETE))
+        # All that does not depend on the code comes before it: so no answer betrays a right one.
         person = self._people.by_id(link.tenant, link.person)
         if person is None:
             unknown = Refusal("not allowed", "you are not among those who may decide any more")
@@ -122,20 +124,6 @@ class Pages:
         if refusal := self._session_refusal(approval, person, session):
             return await self._turned_away(approval, refusal)
         return await self._vote(approval, link, person, form)
-
-    async def _filled_in_wrongly(self, form: Form, link: Link, approval: Approval) -> Shown | None:
-        """Give the page for a form that cannot be taken; a wrong code is counted."""
-        if form.verdict not in ("approve", "reject") or not form.code.strip():
-            return Shown(400, self._action_page(approval, link, form.token, _INCOMPLETE))
-        now = await self._desk.now()
-        judged = typed(link, form.token, form.code, now)
-        if judged.refusal is None:
-            return None
-        await self._desk.count_wrong_code(judged.link)
-        away = await self._turned_away(approval, judged.refusal)
-        if dead(judged.link, now) is not None:
-            return away
-        return Shown(away.status, self._action_page(approval, link, form.token, _WRONG))
 
     async def _vote(self, approval: Approval, link: Link, person: Person, form: Form) -> Shown:
         vote = Vote(
@@ -145,7 +133,9 @@ class Pages:
             channel="mail",
             reason=form.reason,
         )
-        result = await self._desk.vote(approval.id, vote, link)
+        result = await self._desk.vote(approval.id, vote, use_of(form.token, form.code))
+        if isinstance(result, Refusal) and result.code == "wrong code":
+            return Shown(403, self._action_page(approval, link, form.token, _WRONG))
         if isinstance(result, Refusal):
             return Shown(_STATUS[result.code], _message(result.text))
         said = card_of(result).outcome or "Your answer counts; others must answer, too."

@@ -6,7 +6,7 @@ from typing import Protocol
 from perdure.jobs.approval import Approval, ApprovalState, Person, Refusal, Vote
 from perdure.jobs.budget import Amount, Budget, Exceeded, Limits
 from perdure.jobs.effect import Effect
-from perdure.jobs.link import Link
+from perdure.jobs.link import Link, LinkUse
 from perdure.jobs.outbox import Notice
 
 
@@ -43,7 +43,7 @@ class DeedStore(Protocol):
         ...
 
     async def vote(
-        self, approval_id: str, vote: Vote, link: Link | None = None
+        self, approval_id: str, vote: Vote, use: LinkUse | None = None
     ) -> Approval | Refusal:
         """Judge a vote and write it if it counts, with its audit and its notices; wake the job."""
         ...
@@ -65,8 +65,6 @@ class DeedStore(Protocol):
     async def keep_link(self, link: Link) -> None: ...
 
     async def link(self, link_id: str) -> Link | None: ...
-
-    async def count_wrong_code(self, link: Link) -> None: ...
 
     async def take_notices(
         self, channels: Sequence[str], limit: int = 20, lease: float = 120.0

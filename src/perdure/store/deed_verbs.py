@@ -8,7 +8,7 @@ from typing import Any
 from perdure.jobs.approval import Approval, ApprovalState, Person, Refusal, Vote
 from perdure.jobs.budget import Amount, Budget, Exceeded, Limits
 from perdure.jobs.effect import Effect
-from perdure.jobs.link import Link
+from perdure.jobs.link import Link, LinkUse
 from perdure.jobs.outbox import Notice
 from perdure.store.request import Call
 from perdure.store.session import Session
@@ -58,9 +58,9 @@ class DeedVerbs:
         return await self._ask(partial(approvals.approvals, limit=limit, **wanted))
 
     async def vote(
-        self, approval_id: str, vote: Vote, link: Link | None = None
+        self, approval_id: str, vote: Vote, use: LinkUse | None = None
     ) -> Approval | Refusal:
-        call = partial(approvals.vote, approval_id=approval_id, vote=vote, link=link)
+        call = partial(approvals.vote, approval_id=approval_id, vote=vote, use=use)
         return await self._make_due(call)
 
     async def pass_on(
@@ -87,9 +87,6 @@ class DeedVerbs:
 
     async def link(self, link_id: str) -> Link | None:
         return await self._ask(partial(approvals.link, link_id=link_id))
-
-    async def count_wrong_code(self, link: Link) -> None:
-        await self._change(partial(approvals.change_link, link=link))
 
     async def take_notices(
         self, channels: Sequence[str], limit: int = 20, lease: float = 120.0

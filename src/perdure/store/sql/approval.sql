@@ -37,13 +37,17 @@ FOR UPDATE  -- postgres
 SELECT id FROM approval WHERE tick_at <= :now ORDER BY tick_at LIMIT :limit
 
 -- name: put_link
-INSERT INTO link (id, approval_id, no, data) VALUES (:id, :approval_id, :no, :data)
+INSERT INTO link (id, approval_id, data) VALUES (:id, :approval_id, :data)
 
 -- name: link
 SELECT data FROM link WHERE id = :id
 
+-- name: lock_link
+SELECT data FROM link WHERE id = :id
+FOR UPDATE  -- postgres
+
 -- name: change_link
-UPDATE link SET no = :no, data = :data WHERE id = :id AND no = :seen
+UPDATE link SET data = :data WHERE id = :id
 
 -- name: delete_links
 DELETE FROM link

@@ -17,7 +17,7 @@ from perdure.jobs.approval import (
     withdraw,
 )
 from perdure.jobs.approval_time import next_tick, tick
-from perdure.jobs.link import Link, used
+from perdure.jobs.link import Link, LinkUse, judge, used
 from perdure.jobs.model import Event
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.store import row
@@ -57,16 +57,18 @@ def approvals(session: Session, limit: int, **wanted: str | None) -> list[Approv
 
 
 def vote(
-    session: Session, approval_id: str, vote: Vote, link: Link | None = None
+    session: Session, approval_id: str, vote: Vote, use: LinkUse | None = None
 ) -> Approval | Refusal:
     """Judge a vote, and write it if it counts; both are audited."""
     found = session.one("lock_approval", id=approval_id)
     if found is None:
         return _NOBODY
     old, now = _read(found[0]), session.now()
+    link = None if use is None else _open(session, old, use, now)
+    if isinstance(link, Refusal):  # nobody knows who it was
+        turned_away(session, old.id, vote.channel, link.text)
+        return link
     result = decide(old, vote, now)
-    if not isinstance(result, Refusal) and link is not None and not _use_up(session, link, now):
-        result = Refusal("decided", "this link was used already")
     if isinstance(result, Refusal):
         why = {"approval": old.id, "channel": vote.channel, "why": result.text}
         _audit(session, old, "approval.refused", vote.person.id, why)
@@ -75,6 +77,8 @@ def vote(
     said["hash"] = result.action.hash
     _audit(session, old, f"approval.{vote.verdict}", vote.person.id, said)
     _change(session, old, result)
+    if link is not None:
+        _change_link(session, used(link, now))
     if result.state is not ApprovalState.PENDING:
         _tell(session, result, NoticeKind.DECIDED, now)
         session.run("wake", id=old.job_id, now=now)
@@ -149,7 +153,7 @@ def look_at_clock(session: Session, approval_id: str) -> Approval | None:
 
 def put_link(session: Session, link: Link) -> None:
     """Keep a link."""
-    session.run("put_link", id=link.id, approval_id=link.approval_id, no=link.no, data=_json(link))
+    session.run("put_link", id=link.id, approval_id=link.approval_id, data=_json(link))
 
 
 def link(session: Session, link_id: str) -> Link | None:
@@ -158,14 +162,20 @@ def link(session: Session, link_id: str) -> Link | None:
     return None if found is None else _read_link(found[0])
 
 
-def change_link(session: Session, link: Link) -> bool:
-    """Write a link over the version that it was made from; False: somebody else was faster."""
-    given = {"id": link.id, "no": link.no, "seen": link.no - 1, "data": _json(link)}
-    return bool(session.run("change_link", **given))
+def _open(session: Session, approval: Approval, use: LinkUse, now: float) -> Link | Refusal:
+    """Give the link that a code opens, locked; a wrong code is counted."""
+    found = session.one("lock_link", id=use.link_id)
+    link = None if found is None else _read_link(found[0])
+    if link is None or link.approval_id != approval.id:
+        return _NOBODY
+    judged = judge(link, use, now)
+    if judged.link != link:
+        _change_link(session, judged.link)
+    return judged.refusal or link
 
 
-def _use_up(session: Session, link: Link, now: float) -> bool:
-    return change_link(session, used(link, now))
+def _change_link(session: Session, link: Link) -> None:
+    session.run("change_link", id=link.id, data=_json(link))
 
 
 def _change(session: Session, old: Approval, new: Approval) -> None:

@@ -96,7 +96,6 @@ EXECUTE FUNCTION refuse('an approval is decided once');
 CREATE TABLE link (
   id          text COLLATE "C" NOT NULL PRIMARY KEY,
   approval_id text COLLATE "C" NOT NULL,
-  no          bigint NOT NULL,
   data        text   NOT NULL
 );
 

@@ -91,7 +91,6 @@ END;
 CREATE TABLE link (
   id          TEXT    NOT NULL PRIMARY KEY,
   approval_id TEXT    NOT NULL,
-  no          INTEGER NOT NULL,
   data        TEXT    NOT NULL
 ) STRICT;
 
