@@ -5,15 +5,19 @@ import logging
 import threading
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 import perdure
 from perdure.app import App
 from perdure.engine.context import JobContext
+from perdure.engine.node import Node, WorkerInfo
+from perdure.engine.reaper import Reaper
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.step_context import StepContext
 from perdure.jobs.state import JobState, StepState
 from tests.engine.rig import QUICK, durable, until
+from tests.store.rig import sql
 
 
 class Steps:
@@ -169,6 +173,30 @@ async def test_a_blocked_loop_keeps_its_leases_while_its_heart_beats(app: App) -
         handle = await app.submit(job)
         assert await handle.result("20s") == 1
     assert [event.type for event in await handle.events()].count("claimed") == 1
+
+
+@durable
+async def test_the_row_of_a_worker_that_vanished_with_its_machine_goes(app: App) -> None:
+    @app.job
+    async def job(ctx: JobContext) -> None: ...
+
+    await app.submit(job)
+    store = await app.store()
+    info = WorkerInfo(
+        host="elsewhere", boot="1", pid=1, started_at=0.0, queues=("default",), concurrency=1
+    )
+    for owner in ("vanished", "its jobs are still leased", "lives"):
+        await store.beat(owner, msgspec.json.encode(info))
+    assert await store.claim("its jobs are still leased", app.queues, 1, 60.0)
+    sql(app.url, "UPDATE worker SET beat = beat - 3600 WHERE owner <> 'lives'")
+    reaper = Reaper(Node(store, app, QUICK, app.queues, app.limits))
+
+    reaper.failed()  # after an outage nobody could have said that it lives
+    await reaper.look()
+    assert len(await store.workers()) == 3
+    await perdure.sleep(2 * QUICK.beat)
+    await reaper.look()
+    assert [each[0] for each in await store.workers()] == ["its jobs are still leased", "lives"]
 
 
 def test_the_heart_survives_what_it_did_not_expect(

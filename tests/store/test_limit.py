@@ -53,6 +53,16 @@ async def test_no_more_start_than_the_rate_allows(store: Store, other: Store, ur
     assert len(await claims(store, queues=queues)) == 4
 
 
+async def test_a_clock_that_was_ahead_does_not_stop_a_rated_queue(store: Store, url: str) -> None:
+    await store.submit([new_job(f"j{number}") for number in range(20)])
+    queues = {"default": QueueLimit(rate=4, per=3600.0)}
+    assert len(await claims(store, queues=queues)) == 4
+    sql(url, "UPDATE queue SET tokens_at = tokens_at + 360000")  # as if claimed by that clock
+    assert await claims(store, queues=queues) == []
+    sql(url, "UPDATE queue SET tokens_at = tokens_at - 1800")  # half an hour goes by
+    assert len(await claims(store, queues=queues)) == 2
+
+
 async def test_a_limited_queue_does_not_limit_another(store: Store) -> None:
     await store.submit([new_job("a", queue="slow"), new_job("b", queue="slow"), new_job("c")])
     queues = {"slow": QueueLimit(running=1), "default": QueueLimit()}

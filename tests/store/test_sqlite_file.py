@@ -21,6 +21,7 @@ from perdure.base.errors import (
     StoreReadOnly,
     StoreUnreachable,
 )
+from perdure.jobs.model import QueueLimit
 from perdure.store.open import open_store
 from perdure.store.port import Store
 from perdure.store.sqlite.network import kind_of
@@ -232,6 +233,22 @@ async def test_a_set_wall_clock_does_no_harm_to_leases(path: Path, jump: float) 
     assert await store.reap(10) == []
     assert await store.renew("w1", [("a", claim.epoch)], LEASE) == {"a"}
     await store.write(write_of(claim, entry()))
+    await store.close()
+
+
+@pytest.mark.parametrize("jump", [36000.0, -36000.0])
+async def test_a_set_wall_clock_does_no_harm_to_rates(path: Path, jump: float) -> None:
+    clock = SetClock()
+    store = SqliteStore(path, clock=clock)
+    await store.open()
+    await store.submit([new_job(f"j{number}") for number in range(9)])
+    queues = {"default": QueueLimit(rate=4, per=3600.0)}
+    assert len(await claims(store, queues=queues)) == 4
+    clock.ahead = jump
+    assert await claims(store, queues=queues) == []
+    sql(f"sqlite:///{path}", "UPDATE queue SET tokens_at = tokens_at - 1800")
+    clock.ahead = 0.0
+    assert len(await claims(store, queues=queues)) == 2
     await store.close()
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import socket
+from typing import Final
 
 from perdure.base.codec import decode
 from perdure.base.errors import JobError, StoreError
@@ -11,6 +12,10 @@ from perdure.engine.incarnation import forget, is_dead
 from perdure.engine.node import Node, WorkerInfo
 
 _log = logging.getLogger("perdure.worker")
+
+# A worker without a beat for so many leases is gone, wherever it ran.
+# If it lives after all, its next beat registers it again.
+_SILENT_LEASES: Final = 3
 
 
 class Reaper:
@@ -24,22 +29,26 @@ class Reaper:
     async def look(self) -> None:
         """Free what can be freed now."""
         node = self._node
-        dead = [owner for owner in await self._neighbours() if is_dead(owner)]
+        workers = await node.store.workers()
+        dead = [owner for owner in self._neighbours(workers) if is_dead(owner)]
         in_grace = node.loop.time() < self._grace_until
         freed = await node.store.reap(0 if in_grace else node.settings.reap_limit, dead)
         for owner in dead:
             await node.store.beat(owner, None)
             forget(owner)
+        silence = _SILENT_LEASES * node.settings.lease
+        if not in_grace and any(age > silence for _, age, _ in workers):
+            await node.store.forget_workers(silence)
         if freed:
             what = "1 job" if len(freed) == 1 else f"{len(freed)} jobs"
             _log.warning("took %s from workers that are gone: %s", what, ", ".join(freed[:10]))
             node.poke()
 
-    async def _neighbours(self) -> list[str]:
+    def _neighbours(self, workers: list[tuple[str, float, bytes]]) -> list[str]:
         """List the other workers of this machine and boot."""
         here, boot = socket.gethostname(), boot_id()
         found: list[str] = []
-        for owner, _, data in await self._node.store.workers():
+        for owner, _, data in workers:
             try:
                 info = decode(data, WorkerInfo)
             except JobError:

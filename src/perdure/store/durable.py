@@ -185,6 +185,9 @@ class DurableStore(DeedVerbs):
     async def workers(self) -> list[tuple[str, float, bytes]]:
         return await self._ask(small.workers)
 
+    async def forget_workers(self, silent_for: float) -> None:
+        await self._change(partial(small.forget_workers, silent_for=silent_for))
+
     async def violations(self, limit: int = 100) -> list[Violation]:
         return await self._ask(partial(invariant.violations, limit=limit))
 

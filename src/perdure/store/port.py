@@ -206,6 +206,10 @@ class Store(DeedStore, Protocol):
         """List workers: owner, seconds since the last beat, info."""
         ...
 
+    async def forget_workers(self, silent_for: float) -> None:
+        """Delete workers without a beat for so many seconds, unless they still hold leases."""
+        ...
+
     async def violations(self, limit: int = 100) -> list[Violation]:
         """Look for what must never be, at most so many of each kind."""
         ...

@@ -17,5 +17,5 @@ SELECT tag FROM queue WHERE name = :queue
 SELECT tokens, tokens_at FROM queue WHERE name = :queue
 
 -- name: set_tokens
-INSERT INTO queue (name, tag, tokens, tokens_at) VALUES (:queue, 0, :tokens, :now)
+INSERT INTO queue (name, tag, tokens, tokens_at) VALUES (:queue, 0, :tokens, :at)
 ON CONFLICT (name) DO UPDATE SET tokens = excluded.tokens, tokens_at = excluded.tokens_at

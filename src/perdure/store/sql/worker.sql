@@ -7,3 +7,7 @@ DELETE FROM worker WHERE owner = :owner
 
 -- name: workers
 SELECT owner, :clock - beat, info FROM worker ORDER BY owner
+
+-- name: forget_silent_workers
+DELETE FROM worker
+WHERE beat < :limit AND NOT EXISTS (SELECT 1 FROM lease WHERE lease.owner = worker.owner)

@@ -40,7 +40,7 @@ def claim(
     session.run("claim_jobs", ids=ids, now=now)
     note = Event(type="claimed", actor=owner)
     session.many("insert_event", [row.event_row(each.job_id, note, now) for each in picked])
-    _serve(session, picked, queues, now)
+    _serve(session, picked, queues)
     grants = {each[0]: Grant(each[0], each[1], each[2], each[3], now) for each in rows}
     session.suspects.update(
         (each.job_id, each.epoch) for each in grants.values() if each.claims > 1
@@ -92,7 +92,7 @@ def _pick(
     found: list[_Candidate] = []
     for queue, limit in queues.items():
         session.run("wake_timers", queue=queue, now=now)
-        found += _candidates(session, queue, room_of(session, queue, limit, free, now))
+        found += _candidates(session, queue, room_of(session, queue, limit, free))
     if len(queues) > 1:
         found.sort(key=lambda each: each.rank)
     return found[:free]
@@ -130,13 +130,13 @@ def _candidate(queue: str, found: Row, served: int) -> _Candidate:
 
 
 def _serve(
-    session: Session, picked: Sequence[_Candidate], queues: Mapping[str, QueueLimit], now: float
+    session: Session, picked: Sequence[_Candidate], queues: Mapping[str, QueueLimit]
 ) -> None:
     for queue, limit in queues.items():
         tags = [each.tag for each in picked if each.queue == queue]
         if tags:
             session.aside("set_served", queue=queue, tag=max(tags))
-            take_tokens(session, queue, limit, len(tags), now)
+            take_tokens(session, queue, limit, len(tags))
 
 
 def renew(session: Session, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:

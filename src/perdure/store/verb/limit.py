@@ -35,7 +35,7 @@ class Room:
         return [tenant for tenant, number in self._running.items() if number >= self.per_tenant]
 
 
-def room_of(session: Session, queue: str, limit: QueueLimit, free: int, now: float) -> Room:
+def room_of(session: Session, queue: str, limit: QueueLimit, free: int) -> Room:
     """Tell what the limits of a queue leave for one claim."""
     if limit == UNLIMITED:
         return Room(free, None, Counter())
@@ -46,21 +46,27 @@ def room_of(session: Session, queue: str, limit: QueueLimit, free: int, now: flo
     if limit.running is not None:
         free = min(free, limit.running - running.total())
     if limit.rate is not None:
-        free = min(free, int(_tokens(session, queue, limit, now)))
+        free = min(free, int(_tokens(session, queue, limit)))
     return Room(free, limit.running_per_tenant, running)
 
 
-def take_tokens(session: Session, queue: str, limit: QueueLimit, taken: int, now: float) -> None:
+def take_tokens(session: Session, queue: str, limit: QueueLimit, taken: int) -> None:
     """Note that so many of the queue's claims are used up."""
     if limit.rate is not None:
-        left = _tokens(session, queue, limit, now) - taken
-        session.run("set_tokens", queue=queue, tokens=left, now=now)
+        left = _tokens(session, queue, limit) - taken
+        session.run("set_tokens", queue=queue, tokens=left, at=session.clock())
 
 
-def _tokens(session: Session, queue: str, limit: QueueLimit, now: float) -> float:
+def _tokens(session: Session, queue: str, limit: QueueLimit) -> float:
     """Count what is in the bucket: it holds `rate` claims and fills evenly in `per` seconds."""
     assert limit.rate is not None
     tokens, at = session.one("tokens", queue=queue) or (None, None)
     if tokens is None or at is None:
         return limit.rate
-    return min(limit.rate, tokens + max(now - at, 0.0) * limit.rate / limit.per)
+    clock = session.clock()
+    if at > clock:
+        # The clock was ahead, or counts from another start of the machine. Written down, for
+        # else the bucket would not fill before the clock is there again.
+        session.run("set_tokens", queue=queue, tokens=tokens, at=clock)
+        at = clock
+    return min(limit.rate, tokens + (clock - at) * limit.rate / limit.per)

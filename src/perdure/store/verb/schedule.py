@@ -55,3 +55,8 @@ def workers(session: Session) -> list[tuple[str, float, bytes]]:
     """List workers with the seconds since their last beat."""
     rows = session.all("workers", clock=session.clock())
     return [(owner, max(age, 0.0), info.encode()) for owner, age, info in rows]
+
+
+def forget_workers(session: Session, silent_for: float) -> None:
+    """Delete workers that nobody has heard of for so long, and that hold no lease."""
+    session.run("forget_silent_workers", limit=session.clock() - silent_for)
