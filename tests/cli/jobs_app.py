@@ -86,3 +86,9 @@ async def pay(ctx: JobContext, usd: int) -> str:
 async def ship(ctx: JobContext) -> str:
     yes = await ctx.approve("Ship it?", details={"order": 7})
     return f"{yes.by[0]}: {yes.reason}"
+
+
+@app.job
+async def confirm(ctx: JobContext, title: str) -> str:
+    yes = await ctx.approve(title, details={title: title, "long": "x" * 5000})
+    return yes.by[0]

@@ -8,7 +8,7 @@ from perdure.cli.target import spelled
 from tests.cli.rig import APP, Desk
 
 MISTAKES: list[tuple[list[str], int, str]] = [
-    (["submit", APP, "welcom"], 2, "the app has: ask, fetch, pay, reach, ship, welcome"),
+    (["submit", APP, "welcom"], 2, "the app has: ask, confirm, fetch, pay, reach, ship, welcome"),
     (["submit", APP], 2, "name a job, or a plan with --plan file.json"),
     (["submit", APP, "welcome"], 2, "`name` is missing"),
     (["submit", APP, "welcome", "-a", '{"name": 1}'], 2, "`name` has the wrong type"),

@@ -29,7 +29,7 @@ def test_a_question_is_seen_shown_and_answered(desk: Desk) -> None:
         by_job = {each["job"]: each["id"] for each in pending(desk)}
         assert "Ship it?" in desk.run("approvals", "list").stdout
         shown = desk.run("approvals", "show", by_job[first][:20]).stdout
-        assert "order: 7" in shown
+        assert '"order": 7' in shown
         done = desk.run("approvals", "approve", by_job[first], "--by", "ann", "-r", "fine")
         assert done.stdout == "Approved · ann (approve) · fine\n"
         late = desk.run("approvals", "reject", by_job[first], "--by", "bob")

@@ -1,17 +1,19 @@
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from perdure.base.visible import visible
 from perdure.jobs.approval import Approval, Vote, decide
 from perdure.jobs.outbox import Notice, NoticeKind
-from perdure.notify.card import alert_text, card_of, visible
+from perdure.notify.card import alert_text, card_of
 from tests.notify.desk import person
 from tests.notify.question import ASKED, NOTICE
 
 
 def test_a_card_shows_the_action_its_hash_and_its_end() -> None:
     card = card_of(replace(ASKED, terms=replace(ASKED.terms, expires=7200.0)))
-    assert ("amount", "120") in card.fields
-    assert ("to", "kim, lee") in card.fields
+    assert ('"amount"', "120") in card.arguments
+    assert ('"to"', '["kim", "lee"]') in card.arguments
     assert ("Risk", "MEDIUM") in card.fields
     assert ASKED.action.hash[:16] in card.footer
     assert "expires 2027-01-15 10:00 UTC" in card.footer
@@ -47,11 +49,37 @@ def test_who_has_passed_it_on_to_whom_is_shown() -> None:
 def test_what_is_cut_is_said_to_be_cut() -> None:
     long = b'{"to":[' + b",".join(b'"p%d"' % n for n in range(4000)) + b'],"x":"' + b"y" * 9999
     card = card_of(replace(ASKED, shown=long + b'"}'))
-    fields = dict(card.fields)
-    assert "and 3990 more (4000 in all)" in fields["to"]
-    assert fields["x"].endswith("(9499 characters more)")
+    fields = dict(card.arguments)
+    assert "3990 more, 4000 in all" in fields['"to"']
+    assert fields['"x"'].endswith("(9499 characters more)")
+    assert card.in_full == "perdure approvals show approval-1 --full"
     many = b"{" + b",".join(b'"a%d":1' % n for n in range(50)) + b"}"
-    assert card_of(replace(ASKED, shown=many)).fields[-1] == ("…", "30 arguments more")
+    assert card_of(replace(ASKED, shown=many)).arguments[-1] == ("…", "and … (30 arguments more)")
+
+
+def test_what_is_cut_is_there_in_full() -> None:
+    names = [f"a{number}" for number in range(50)]
+    shown = {**dict.fromkeys(names, "y" * 9999), "to": [f"p{number}" for number in range(4000)]}
+    asked = replace(ASKED, title="t" * 1000, shown=msgspec.json.encode(shown))
+    card = card_of(asked, full=True)
+    assert (card.title, len(card.arguments), card.in_full) == ("t" * 1000, 51, "")
+    arguments = dict(card.arguments)
+    assert arguments['"a49"'] == f'"{"y" * 9999}"'
+    assert arguments['"to"'].endswith('"p3999"]')
+
+
+@pytest.mark.parametrize("label", ["Risk", "Asked by", "Job", "Approved by", "Arguments", "…"])
+def test_an_argument_cannot_pass_for_a_label_of_ours(label: str) -> None:
+    asked = replace(ASKED, shown=msgspec.json.encode({label: "LOW", f'"{label}': 1}))
+    card = card_of(asked)
+    assert [name for name, _ in card.arguments] == [f'"{label}"', f'"\\"{label}"']
+    assert card.fields == card_of(ASKED).fields
+
+
+def test_a_text_of_a_list_cannot_pass_for_what_we_say_of_the_list() -> None:
+    items = ["kim", "lee and 3 more", "x] … (9 more, 12 in all)"]
+    card = card_of(replace(ASKED, shown=msgspec.json.encode({"to": items})))
+    assert dict(card.arguments)['"to"'] == '["kim", "lee and 3 more", "x] … (9 more, 12 in all)"]'
 
 
 def test_the_outcome_says_who_and_why() -> None:

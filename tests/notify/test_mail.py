@@ -96,7 +96,7 @@ async def test_everybody_who_may_decide_gets_a_link_of_their_own_and_nobody_else
     mail = one.mail
     assert mail["Auto-Submitted"] == "auto-generated"
     text = text_of(mail)
-    assert "amount: 120" in text
+    assert '"amount": 120' in text
     html = mail.get_body(("html",))
     assert html is not None
     assert one.token in html.get_content()

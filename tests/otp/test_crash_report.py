@@ -160,7 +160,7 @@ def test_the_report_names_the_supervisor_and_begins_with_the_users_code(
     assert place in PID.sub("PID", text)
     assert ", since 1970-01-01 00:00:0" in text
     assert frames_of(text) == frames
-    assert text.endswith("\nZeroDivisionError: division by zero")
+    assert text.endswith("\n  ZeroDivisionError: division by zero")
 
 
 @simulated

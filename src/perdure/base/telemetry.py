@@ -18,6 +18,8 @@ from threading import Lock
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeAlias, cast
 
+# pyright: reportUnusedImport=false
+import perdure.base.log  # noqa: F401  whoever imports anything of ours has readable logs
 from perdure.base.clock import Clock, SystemClock
 
 Event: TypeAlias = tuple[str, ...]

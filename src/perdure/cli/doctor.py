@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from perdure import __version__
 from perdure.base.errors import JobError
-from perdure.cli.output import Code, as_json
+from perdure.cli.output import Code, give, say, warn
 from perdure.cli.target import spelled
 from perdure.jobs.invariant import INVARIANTS, Violation
 from perdure.notify.card import visible
@@ -78,12 +78,12 @@ def doctor(
     try:
         report = asyncio.run(examine(store, limit))
     except JobError as error:
-        typer.echo(f"perdure: {error}", err=True)
+        warn(str(error))
         raise typer.Exit(Code.USAGE) from None
     if json:
-        typer.echo(as_json(_facts(report), indent=2))
+        give(_facts(report), indent=2)
     else:
-        typer.echo("\n".join(_lines(report)))
+        say(*_lines(report))
     raise typer.Exit(Code.FAILED if report.findings else Code.OK)
 
 

@@ -12,7 +12,8 @@ from perdure.base.clock import Clock
 from perdure.base.duration import spell
 from perdure.base.errors import describe
 from perdure.base.telemetry import Event, Values
-from perdure.cli.output import as_json
+from perdure.base.visible import visible
+from perdure.cli.output import as_json, cell
 
 _STYLES = {
     "running": "green",
@@ -50,14 +51,14 @@ class News:
             text = Text.assemble(
                 f"{facts['id']:<{self._width}}  ", (f"{state:<10}", _STYLES.get(state, ""))
             )
-            self._say(text.append("  " + _for_people(facts)))
+            self._say(text.append("  " + visible(_for_people(facts), None)))
 
     def say(self, event: str, text: str, **facts: object) -> None:
         """Tell something about the whole."""
         if self._json:
             self._line({"event": event, **facts})
         else:
-            self._say(Text(text))
+            self._say(cell(text))
 
     def _say(self, text: Text) -> None:
         moment = datetime.fromtimestamp(self._clock.time()).astimezone()

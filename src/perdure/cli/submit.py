@@ -11,7 +11,7 @@ from perdure.app import App
 from perdure.base.duration import required_seconds
 from perdure.base.errors import UnknownName
 from perdure.cli.outcome import code_of_end, perform
-from perdure.cli.output import Code, Format, FormatOption, as_json, refuse
+from perdure.cli.output import Code, Format, FormatOption, give, refuse, say, warn
 from perdure.cli.target import AppArgument, UrlOption, load_app
 from perdure.cli.waiting import settled
 from perdure.engine.handle import Handle
@@ -109,7 +109,7 @@ async def _submit(
             _tell_submitted(handle, output)
             return Code.OK
         if output is Format.TABLE:
-            typer.echo(_sentence(handle), err=True)
+            say(_sentence(handle), err=True)
         job = await settled(await app.store(), handle, timeout)
         _tell_result(job, output)
         return code_of_end(job.state)
@@ -140,10 +140,10 @@ async def _warn_if_nobody_works(app: App, queue: str) -> None:
     told = await (await app.store()).workers()
     awake = [msgspec.json.decode(info, type=_Worker) for _, age, info in told if age <= _SILENCE]
     if not awake:
-        typer.echo("perdure: no worker runs yet: start one with `perdure worker`", err=True)
+        warn("no worker runs yet: start one with `perdure worker`")
     elif not any(queue in worker.queues for worker in awake):
         text = f"no worker serves the queue {queue!r}: start one with `--queue {queue}`"
-        typer.echo(f"perdure: {text}", err=True)
+        warn(text)
 
 
 def _sentence(handle: Handle[Any]) -> str:
@@ -152,9 +152,9 @@ def _sentence(handle: Handle[Any]) -> str:
 
 def _tell_submitted(handle: Handle[Any], output: Format) -> None:
     if output is Format.JSON:
-        typer.echo(as_json({"id": handle.id, "new": handle.new}))
+        give({"id": handle.id, "new": handle.new})
     else:
-        typer.echo(_sentence(handle))
+        say(_sentence(handle))
 
 
 def _tell_result(job: Job, output: Format) -> None:
@@ -162,12 +162,12 @@ def _tell_result(job: Job, output: Format) -> None:
     error = None if job.error is None else Failure.unpack(job.error)
     if output is Format.JSON:
         facts = {"id": job.id, "state": job.state, "result": result}
-        typer.echo(as_json({**facts, "error": error and msgspec.to_builtins(error)}))
+        give({**facts, "error": error and msgspec.to_builtins(error)})
     elif job.state is JobState.COMPLETED:
-        typer.echo(as_json(result, indent=2))
+        give(result, indent=2)
     else:
         why = f": {error.summary()}" if error else ""
-        typer.echo(f"perdure: job {job.id} is {job.state}{why}", err=True)
+        warn(f"job {job.id} is {job.state}{why}")
         if job.state is JobState.ATTENTION:
             text = f"look at it: perdure jobs show {job.id[-8:]}; then resume, retry or cancel it"
-            typer.echo(f"perdure: {text}", err=True)
+            warn(text)

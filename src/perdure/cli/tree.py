@@ -8,7 +8,7 @@ import typer
 
 from perdure.base.errors import ProcError
 from perdure.cli.door import ask, everybody, runtime_folder, socket_of
-from perdure.cli.output import Code, Format, FormatOption, as_json, refuse
+from perdure.cli.output import Code, Format, FormatOption, give, refuse, say
 from perdure.cli.picture import lines
 
 
@@ -34,9 +34,9 @@ def tree(
         what = "no `perdure up` runs" if folder is None else f"no `perdure up {folder}` runs"
         refuse(what, Code.NOT_RUNNING)
     if output is Format.JSON:
-        typer.echo(as_json(picture, indent=2))
+        give(picture, indent=2)
     else:
-        typer.echo("\n".join(lines(picture)))
+        say(*lines(picture))
 
 
 def _the_only_one(runtime: Path) -> dict[str, Any] | None:

@@ -12,7 +12,6 @@ from typing import Annotated, TextIO, cast
 
 import msgspec
 import typer
-from rich.console import Console
 
 from perdure.base import telemetry
 from perdure.base.clock import SystemClock
@@ -21,7 +20,7 @@ from perdure.base.settings import Settings
 from perdure.cli.current_folder import import_from_here
 from perdure.cli.door import open_door, runtime_folder, socket_of
 from perdure.cli.news import News
-from perdure.cli.output import Code, refuse
+from perdure.cli.output import Code, console, refuse
 from perdure.cli.picture import draw
 from perdure.cli.whole_lines import WholeLines
 from perdure.entries.guardian import ENTRY_EVENT
@@ -59,8 +58,8 @@ def up(
     import_from_here()
     logging.basicConfig(format="%(asctime)s  %(levelname)s  %(message)s", datefmt="%H:%M:%S")
     width = max(map(len, loaded.plan.order))
-    console = Console(file=_own_output() if json else _shared_output())
-    news = News(console, SystemClock(), json=json, width=width)
+    screen = console(_own_output() if json else _shared_output())
+    news = News(screen, SystemClock(), json=json, width=width)
     raise typer.Exit(_run(folder.resolve(), loaded, news))
 
 

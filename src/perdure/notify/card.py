@@ -1,10 +1,12 @@
 """What people are shown of an approval, the same in every channel; pure.
 
 The words may be those of a program that wants a yes. So each piece stands in a place of its own,
-invisible and direction-changing characters are spelled out, and long things are cut and said to be.
+arguments stand apart from our own labels with their names in quotes, invisible and
+direction-changing characters are spelled out, and long things are cut and said to be:
+`card_of(approval, full=True)` cuts nothing.
 """
 
-import unicodedata
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, cast
@@ -12,17 +14,18 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import Struct
 
+from perdure.base.visible import LONGEST_SHOWN, visible
 from perdure.jobs.approval import Approval, ApprovalState
 from perdure.jobs.outbox import Notice, NoticeKind
 
 LONGEST_TITLE: Final = 140
-LONGEST_VALUE: Final = 500
+LONGEST_VALUE: Final = LONGEST_SHOWN
+LONGEST_ARGUMENT_NAME: Final = 100
 MOST_FIELDS: Final = 20
 MOST_ITEMS: Final = 10
 SHORT_HASH: Final = 16
 
-# Cc: control, Cf: format (also what turns the direction of text), Co, Cn, Cs; Zl, Zp: line breaks.
-_HIDDEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
+_MORE: Final = " … ("  # how everything that is cut ends
 
 
 class Card(Struct, frozen=True, kw_only=True):
@@ -30,30 +33,36 @@ class Card(Struct, frozen=True, kw_only=True):
 
     title: str
     note: str  # whose words these are
-    fields: tuple[tuple[str, str], ...]
+    fields: tuple[tuple[str, str], ...]  # our own labels
+    arguments: tuple[tuple[str, str], ...]  # what would be done; the names are in quotes
     reasons: tuple[str, ...]
     footer: str
     outcome: str  # empty while it waits
+    in_full: str = ""  # if something is cut: how to see all of it
 
 
-def card_of(approval: Approval) -> Card:
-    """Make what is shown of an approval."""
+def card_of(approval: Approval, *, full: bool = False) -> Card:
+    """Make what is shown of an approval; all of it, or so much as a message takes."""
     fields = [
         ("Job", visible(approval.job_id)),
         ("Step", visible(approval.step)),
         ("Risk", str(approval.risk)),
         ("Asked by", visible(approval.requester) or "nobody"),
         *[("Passed on", f"{visible(whose)} → {visible(to)}") for whose, to in approval.delegates],
-        *_arguments(approval.shown),
     ]
+    arguments = _arguments(approval.shown, full=full)
+    title = visible(approval.title, None if full else LONGEST_TITLE)
+    cut = _MORE in title or any(_MORE in text for pair in arguments for text in pair)
     note = "Title and text were written by a program." if approval.written_by_program else ""
     return Card(
-        title=visible(approval.title, LONGEST_TITLE),
+        title=title,
         note=note,
         fields=tuple(fields),
+        arguments=arguments,
         reasons=tuple(visible(reason) for reason in approval.reasons),
         footer=f"action {approval.action.hash[:SHORT_HASH]} · {_until(approval)}",
         outcome=outcome_of(approval),
+        in_full=f"perdure approvals show {approval.id} --full" if cut and not full else "",
     )
 
 
@@ -84,31 +93,35 @@ _ALERTS: Final[Mapping[str, str]] = {
 }
 
 
-def visible(text: str, most: int = LONGEST_VALUE) -> str:
-    """Give a text in one line in which nothing hides."""
-    shown = "".join(
-        f"⟨U+{ord(letter):04X}⟩" if unicodedata.category(letter) in _HIDDEN else letter
-        for letter in text[:most]
-    )
-    return shown if len(text) <= most else f"{shown} … ({len(text) - most} characters more)"
-
-
-def _arguments(shown: bytes) -> list[tuple[str, str]]:
+def _arguments(shown: bytes, *, full: bool) -> tuple[tuple[str, str], ...]:
     value = msgspec.json.decode(shown)
     fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {"value": value}
-    lines = [(visible(name, 100), _value(each)) for name, each in fields.items()]
-    if len(lines) > MOST_FIELDS:
-        lines = [*lines[:MOST_FIELDS], ("…", f"{len(lines) - MOST_FIELDS} arguments more")]
-    return lines
+    shorter = list(fields.items())[: None if full else MOST_FIELDS]
+    longest = None if full else LONGEST_ARGUMENT_NAME
+    lines = [(_quoted(name, longest), _value(each, full=full)) for name, each in shorter]
+    if left := len(fields) - len(shorter):
+        lines.append(("…", f"and{_MORE}{left} arguments more)"))
+    return tuple(lines)
 
 
-def _value(value: Any) -> str:
+def _value(value: Any, *, full: bool) -> str:
+    longest = None if full else LONGEST_VALUE
+    if isinstance(value, str):
+        return _quoted(value, longest)
     if isinstance(value, list):
         items = cast("list[Any]", value)
-        text = ", ".join(_value(each) for each in items[:MOST_ITEMS])
-        left = len(items) - MOST_ITEMS
-        return f"{text}, and {left} more ({len(items)} in all)" if left > 0 else text
-    return visible(value if isinstance(value, str) else msgspec.json.encode(value).decode())
+        shorter = items[: None if full else MOST_ITEMS]
+        text = ", ".join(_value(each, full=full) for each in shorter)
+        left = len(items) - len(shorter)
+        return f"[{text}]" + (f"{_MORE}{left} more, {len(items)} in all)" if left else "")
+    return visible(msgspec.json.encode(value).decode(), longest)
+
+
+def _quoted(text: str, longest: int | None) -> str:
+    """Put a text into quotes, so that nothing in it looks like what we say about it."""
+    quoted = visible(json.dumps(text[:longest], ensure_ascii=False), None)
+    left = len(text) - len(text[:longest])
+    return f"{quoted}{_MORE}{left} characters more)" if left else quoted
 
 
 def _until(approval: Approval) -> str:

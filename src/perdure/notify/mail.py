@@ -13,11 +13,13 @@ import msgspec
 from msgspec import Struct
 
 from perdure.base.secret import Secret
+from perdure.base.visible import visible
 from perdure.jobs.approval import Approval
 from perdure.jobs.link import new_link
 from perdure.jobs.outbox import Notice, NoticeKind
-from perdure.notify.card import Card, alert_text, card_of, spell_time, visible
+from perdure.notify.card import Card, alert_text, card_of, spell_time
 from perdure.notify.desk import Desk
+from perdure.notify.markup import in_html, in_tables
 from perdure.notify.people import Contact, People
 from perdure.notify.token import Tokens, new_code
 
@@ -155,6 +157,8 @@ def _as_text(card: Card, after: list[str]) -> str:
         [card.title],
         [card.note] if card.note else [],
         [f"{name}: {value}" for name, value in card.fields],
+        ["Arguments:", *(f"  {name}: {value}" for name, value in card.arguments)],
+        [f"All of it: {card.in_full}"] if card.in_full else [],
         [f"- {reason}" for reason in card.reasons],
         [card.outcome] if card.outcome else [],
         after,
@@ -164,15 +168,10 @@ def _as_text(card: Card, after: list[str]) -> str:
 
 
 def _as_html(card: Card, url: str, code: str, expires_at: float) -> str:
-    rows = "".join(
-        f"<tr><th align=left valign=top>{escape(name)}</th><td>{escape(value)}</td></tr>"
-        for name, value in card.fields
-    )
-    reasons = "".join(f"<li>{escape(reason)}</li>" for reason in card.reasons)
+    reasons = "".join(f"<li>{in_html(reason)}</li>" for reason in card.reasons)
     note = f"<p><b>{escape(card.note)}</b></p>" if card.note else ""
     return (
-        f"<h2>{escape(card.title)}</h2>{note}<table cellpadding=4>{rows}</table>"
-        f"<ul>{reasons}</ul>"
+        f"<h2>{in_html(card.title)}</h2>{note}{in_tables(card)}<ul>{reasons}</ul>"
         f'<p><a href="{escape(url)}">Look at it and decide</a></p>'
         f"<p>The code to type there: <b>{escape(code)}</b></p>"
         f"<p>The link is yours alone and works once, until {spell_time(expires_at)}. "

@@ -15,11 +15,13 @@ from typing import Final, Literal, TypeAlias, cast
 
 from msgspec import Struct
 
+from perdure.base.visible import visible
 from perdure.jobs.approval import Approval, ApprovalState, Person, Refusal, Verdict, Vote
 from perdure.jobs.link import Link, dead, link_id, use_of
 from perdure.jobs.risk import RiskLevel
-from perdure.notify.card import LONGEST_VALUE, Card, card_of, visible
+from perdure.notify.card import LONGEST_VALUE, Card, card_of
 from perdure.notify.desk import Desk
+from perdure.notify.markup import in_html, in_tables
 from perdure.notify.people import People
 from perdure.notify.token import Tokens
 
@@ -170,7 +172,7 @@ class Pages:
         return Shown(_STATUS[refusal.code], _message(refusal.text))
 
     def _action_page(self, approval: Approval, link: Link, token: str, error: str = "") -> str:
-        card = card_of(approval)
+        card = card_of(approval, full=True)
         changed = approval.action.hash != link.action_hash
         if approval.state is not ApprovalState.PENDING or changed:
             why = card.outcome or "The action has changed since you were asked about it."
@@ -192,13 +194,10 @@ def _form(token: str, error: str) -> str:
 
 
 def _page(card: Card, end: str) -> str:
-    rows = "".join(
-        f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in card.fields
-    )
-    reasons = "".join(f"<li>{escape(reason)}</li>" for reason in card.reasons)
+    reasons = "".join(f"<li>{in_html(reason)}</li>" for reason in card.reasons)
     note = f"<p class=note>{escape(card.note)}</p>" if card.note else ""
     return _document(
-        f"<h1>{escape(card.title)}</h1>{note}<table>{rows}</table><ul>{reasons}</ul>{end}"
+        f"<h1>{in_html(card.title)}</h1>{note}{in_tables(card)}<ul>{reasons}</ul>{end}"
         f"<footer><small>{escape(card.footer)}</small></footer>"
     )
 

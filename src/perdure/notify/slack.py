@@ -6,7 +6,7 @@ whose press it is says our own table of people, not the text of the request.
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, cast
 from urllib.parse import parse_qs, urlsplit
 
@@ -17,6 +17,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.webhook.async_client import AsyncWebhookClient
 
 from perdure.base.secret import Secret
+from perdure.base.visible import visible
 from perdure.jobs.approval import Approval, Verdict
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import RiskLevel
@@ -86,14 +87,18 @@ class SlackChannel:
         if notice.kind is NoticeKind.DECIDED and asked:
             channel, time = str(asked).split("/")
             await self._client.chat_update(
-                channel=channel, ts=time, text=approval.title, blocks=blocks
+                channel=channel, ts=time, blocks=blocks, **_message(card_of(approval).title)
             )
             return str(asked)
         return await self._post(_headline(notice, approval), blocks)
 
     async def _post(self, text: str, blocks: list[dict[str, Any]]) -> str:
         posted = await self._client.chat_postMessage(
-            channel=self._settings.channel, text=text, blocks=blocks, unfurl_links=False
+            channel=self._settings.channel,
+            blocks=blocks,
+            unfurl_links=False,
+            unfurl_media=False,
+            **_message(text),
         )
         return f"{posted['channel']}/{posted['ts']}"
 
@@ -120,7 +125,12 @@ def blocks_of(approval: Approval) -> list[dict[str, Any]]:
 
 
 def _sections(card: Card) -> list[dict[str, Any]]:
-    texts = [_text(f"{name}: {value}", 2000) for name, value in card.fields]
+    all_of_it = [_plain(f"All of it: {card.in_full}")] if card.in_full else []
+    return [*_pages(card.fields), _plain("Arguments"), *_pages(card.arguments), *all_of_it]
+
+
+def _pages(pairs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    texts = [_text(f"{name}: {value}", 2000) for name, value in pairs]
     pages = range(0, len(texts), _MOST_FIELDS)
     return [{"type": "section", "fields": texts[at : at + _MOST_FIELDS]} for at in pages]
 
@@ -151,6 +161,16 @@ def _buttons(approval: Approval) -> dict[str, Any]:
     return {"type": "actions", "elements": [approve, reject]}
 
 
+def _message(text: str) -> dict[str, Any]:
+    """Give the text of a message, in which Slack finds neither mentions nor links."""
+    return {"text": plain(text), "parse": "none", "link_names": False}
+
+
+def plain(text: str) -> str:
+    """Escape what Slack reads as markup: `<!channel>`, `<@U1>`, `<https://…|a name>`."""
+    return visible(text, None).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
 def _text(text: str, most: int) -> dict[str, Any]:
     return {"type": "plain_text", "text": text[:most] or "-", "emoji": False}
 
@@ -163,7 +183,7 @@ async def answer(press: "Press", text: str) -> None:
     """Tell the one who pressed, and nobody else, what came of it."""
     if press.response_url:
         client = AsyncWebhookClient(press.response_url, timeout=TIMEOUT)
-        await client.send(text=text, response_type="ephemeral", replace_original=False)
+        await client.send(text=plain(text), response_type="ephemeral", replace_original=False)
 
 
 # Receiving

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import textwrap
 import traceback
 from datetime import UTC, datetime
 from functools import partial
@@ -94,7 +95,7 @@ def _trace_of(error: BaseException) -> str:
         if each is not None:
             _skip_our_frames(each.stack)
             left += (each.__cause__, each.__context__, *(each.exceptions or ()))
-    return "".join(told.format()).rstrip()
+    return textwrap.indent("".join(told.format()).rstrip(), "  ")
 
 
 def _skip_our_frames(stack: traceback.StackSummary) -> None:

@@ -6,16 +6,16 @@ from typing import Any
 import msgspec
 from rich import box
 from rich.table import Table
-from rich.text import Text
 
+from perdure.base.visible import visible
 from perdure.cli.jobs import words
+from perdure.cli.output import cell
 from perdure.jobs.effect import Effect, EffectState
-from perdure.notify.card import visible
 
 _STYLES = {EffectState.DONE: "green", EffectState.FAILED: "dim"}
 
 
-def draw_ledger(ledger: Sequence[Effect], now: float) -> Table:
+def draw_ledger(ledger: Sequence[Effect], now: float, narrow: int) -> Table:
     """Draw what a job did to the world, in order."""
     doubts = sum(each.state is EffectState.IN_DOUBT for each in ledger)
     title = f"Effects: {len(ledger)}" + (f", {doubts} in doubt" if doubts else "")
@@ -23,15 +23,15 @@ def draw_ledger(ledger: Sequence[Effect], now: float) -> Table:
     for name in ("no", "kind", "target", "state", "step", "called", ""):
         table.add_column(name)
     for each in ledger:
-        said = "" if each.result is None else words.value(msgspec.json.decode(each.result), 60)
+        said = "" if each.result is None else words.value(msgspec.json.decode(each.result), narrow)
         table.add_row(
             str(each.no),
-            Text(each.kind),
-            Text(visible(each.target, 60)),
-            Text(each.state.value, style=_STYLES.get(each.state, "bold yellow")),
-            Text(each.place.step),
+            cell(each.kind),
+            cell(visible(each.target, narrow)),
+            cell(each.state.value, style=_STYLES.get(each.state, "bold yellow")),
+            cell(each.place.step),
             words.clock_time(each.called_at, now),
-            Text(said, style="dim"),
+            cell(said, style="dim"),
         )
     return table
 

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from perdure.cli.jobs import words
 from perdure.cli.jobs.find import short
+from perdure.cli.output import cell
 from perdure.jobs.model import Job
 
 _NARROW = 70  # characters of what a job waits for, or of its error
@@ -21,7 +22,7 @@ def draw_jobs(jobs: Sequence[Job], now: float) -> Table:
     for job in jobs:
         table.add_row(
             short(job.id),
-            Text(_name(job)),
+            cell(_name(job)),
             words.state(job.state),
             words.ago(job.created_at, now),
             words.between(job.started_at, job.ended_at, now),
@@ -45,9 +46,9 @@ def _name(job: Job) -> str:
 
 def _said(job: Job, now: float) -> Text:
     if job.request:
-        return Text(f"{job.request} asked for", style="yellow")
+        return cell(f"{job.request} asked for", style="yellow")
     if job.error is not None:
-        return Text(words.failure(job.error, _NARROW), style="red")
+        return cell(words.failure(job.error, _NARROW), style="red")
     if job.wait is not None:
-        return Text(words.cut(f"waits for {words.waits(job.wait, now)}", _NARROW))
+        return cell(words.cut(f"waits for {words.waits(job.wait, now)}", _NARROW))
     return Text()

@@ -1,9 +1,10 @@
 """`perdure jobs list` and `show`."""
 
+import sys
 from typing import Annotated, Any
 
+import msgspec
 import typer
-from rich.console import Console
 
 from perdure.app import App
 from perdure.cli.jobs.facts import entry_facts, event_facts, job_facts, message_facts
@@ -12,7 +13,7 @@ from perdure.cli.jobs.ledger import effect_facts
 from perdure.cli.jobs.listing import counted, draw_jobs
 from perdure.cli.jobs.sheet import Sheet, draw
 from perdure.cli.outcome import perform
-from perdure.cli.output import Format, FormatOption, as_json
+from perdure.cli.output import Format, FormatOption, console, give
 from perdure.cli.target import AppOption, UrlOption, find_app
 from perdure.engine.handle import Handle
 from perdure.jobs.query import JobQuery
@@ -54,15 +55,15 @@ async def _list(app: App, query: JobQuery, output: Format) -> None:
         store = await app.store()
         counts, now = await store.counts(query.tenant), await store.now()
     if output is Format.JSON:
-        typer.echo(as_json([job_facts(job) for job in jobs], indent=2))
+        give([job_facts(job) for job in jobs], indent=2)
         return
-    console = Console()
+    screen = console()
     if jobs:
-        console.print(draw_jobs(jobs, now))
+        screen.print(draw_jobs(jobs, now))
     elif counts:
-        console.print("None of the jobs is like that.")
+        screen.print("None of the jobs is like that.")
     more = f" (the newest {len(jobs)} are shown)" if len(jobs) == query.limit else ""
-    console.print(counted(counts) + more, highlight=False)
+    screen.print(counted(counts) + more)
 
 
 def show(
@@ -71,6 +72,9 @@ def show(
     all_entries: Annotated[
         bool, typer.Option("--all", help="All of a long journal and log.")
     ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="All entries, and nothing of them is cut.")
+    ] = False,
     url: UrlOption = None,
     app: AppOption = None,
     output: FormatOption = Format.TABLE,
@@ -78,10 +82,12 @@ def show(
     """Show a job: its journal with states, attempts and errors, what it waits for, its log."""
     sheet = perform(_show, find_app(app, url), job)
     if output is Format.JSON:
-        typer.echo(as_json(sheet_facts(sheet), indent=2))
+        give(sheet_facts(sheet), indent=2)
         return
-    most = len(sheet.journal) + len(sheet.events) if all_entries else MOST_ENTRIES
-    Console().print(draw(sheet, most))
+    most = len(sheet.journal) + len(sheet.events) if all_entries or full else MOST_ENTRIES
+    if full:
+        sheet = msgspec.structs.replace(sheet, wide=sys.maxsize, narrow=sys.maxsize)
+    console().print(draw(sheet, most))
 
 
 async def _show(app: App, job: str) -> Sheet:

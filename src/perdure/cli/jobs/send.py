@@ -8,7 +8,7 @@ from perdure.app import App
 from perdure.base.codec import parse
 from perdure.cli.jobs.find import IdArgument, find_job
 from perdure.cli.outcome import perform
-from perdure.cli.output import Format, FormatOption, as_json
+from perdure.cli.output import Format, FormatOption, give, say
 from perdure.cli.submit import read_argument
 from perdure.cli.target import AppOption, UrlOption, find_app
 
@@ -30,11 +30,9 @@ def send(  # noqa: PLR0913  an option is a parameter
     """Send a job a message, for its `ctx.receive`."""
     id, is_new = perform(_send, find_app(app, url), job, (topic, message), key)
     if output is Format.JSON:
-        typer.echo(as_json({"id": id, "new": is_new}))
+        give({"id": id, "new": is_new})
     else:
-        typer.echo(
-            f"job {id} has " + ("the message" if is_new else "a message of this key already")
-        )
+        say(f"job {id} has " + ("the message" if is_new else "a message of this key already"))
 
 
 async def _send(app: App, job: str, what: tuple[str, str], key: str | None) -> tuple[str, bool]:

@@ -13,13 +13,11 @@ from perdure.cli.jobs import words
 from perdure.cli.jobs.facts import payload
 from perdure.cli.jobs.find import short
 from perdure.cli.jobs.ledger import draw_ledger
+from perdure.cli.output import cell
 from perdure.jobs.effect import Effect
 from perdure.jobs.failure import Failure
 from perdure.jobs.model import Entry, Event, Job, Message
 from perdure.jobs.state import StepState
-
-_WIDE = 2_000  # characters of a payload that stand above the tables
-_NARROW = 60  # … and in their cells
 
 
 class Sheet(Struct, frozen=True, kw_only=True):
@@ -31,6 +29,8 @@ class Sheet(Struct, frozen=True, kw_only=True):
     messages: Sequence[Message]
     now: float
     ledger: Sequence[Effect] = ()
+    wide: int = 2_000  # characters of a payload that stand above the tables
+    narrow: int = 60  # … and in their cells
 
 
 def draw(sheet: Sheet, most: int, *, trace: bool = True) -> RenderableType:
@@ -38,10 +38,10 @@ def draw(sheet: Sheet, most: int, *, trace: bool = True) -> RenderableType:
     parts: list[RenderableType] = [_facts(sheet), Text()]
     parts += [_journal(sheet, most), Text()]
     if sheet.ledger:
-        parts += [draw_ledger(sheet.ledger, sheet.now), Text()]
+        parts += [draw_ledger(sheet.ledger, sheet.now, sheet.narrow), Text()]
     parts.append(_log(sheet, most))
     if trace and sheet.job.error is not None and (text := Failure.unpack(sheet.job.error).trace):
-        parts += [Text(), Text(text.rstrip(), style="dim")]
+        parts += [Text(), cell(text.rstrip(), style="dim", lines=True)]
     return Group(*parts)
 
 
@@ -59,35 +59,35 @@ def _facts(sheet: Sheet) -> Table:
 
 def _who(job: Job) -> Iterator[tuple[str, Any]]:
     kind = "plan" if job.plan is not None else "job"
-    yield kind, Text(f"{job.name}  {job.id}")
+    yield kind, cell(f"{job.name}  {job.id}")
     where = [f"queue {job.queue}", f"tenant {job.tenant}"]
     where += [f"user {job.user}"] if job.user else []
     where += [f"key {job.key}"] if job.key else []
     where += [f"priority {job.priority}"] if job.priority else []
-    yield "of", Text(", ".join(where))
+    yield "of", cell(", ".join(where))
     if job.parent:
-        yield "parent", Text(job.parent)
+        yield "parent", cell(job.parent)
     if job.forked_from:
-        yield "forked from", Text(job.forked_from)
+        yield "forked from", cell(job.forked_from)
 
 
 def _how(sheet: Sheet) -> Iterator[tuple[str, Any]]:
     job, now = sheet.job, sheet.now
     yield "state", Text.assemble(words.state(job.state), _since(job, now))
     if job.request:
-        yield "asked", Text(f"{job.request}, not yet obeyed", style="yellow")
+        yield "asked", cell(f"{job.request}, not yet obeyed", style="yellow")
     if job.owner:
-        yield "worker", Text(short(job.owner))
+        yield "worker", cell(short(job.owner))
     if job.wait is not None:
-        yield "waits for", Text(words.waits(job.wait, now))
-    yield "input", Text(words.value(payload(job.input), _WIDE))
+        yield "waits for", cell(words.waits(job.wait, now))
+    yield "input", cell(words.value(payload(job.input), sheet.wide))
     if job.result is not None:
-        yield "result", Text(words.value(payload(job.result), _WIDE))
+        yield "result", cell(words.value(payload(job.result), sheet.wide))
     if job.error is not None:
-        yield "error", Text(words.failure(job.error, _WIDE), style="red")
+        yield "error", cell(words.failure(job.error, sheet.wide), style="red")
     for message in sheet.messages:
-        what = words.value(payload(message.payload), _NARROW)
-        yield "message", Text(f"{message.topic}: {what}, not yet received")
+        what = words.value(payload(message.payload), sheet.narrow)
+        yield "message", cell(f"{message.topic}: {what}, not yet received")
 
 
 def _since(job: Job, now: float) -> str:
@@ -110,12 +110,12 @@ def _journal(sheet: Sheet, most: int) -> Table:
     for entry in sheet.journal[max(0, left_out) :]:
         table.add_row(
             str(entry.seq),
-            Text(entry.id),
+            cell(entry.id),
             words.state(entry.state),
             str(entry.attempt or ""),
             "" if entry.started_at is None else words.clock_time(entry.started_at, sheet.now),
             _took(entry, sheet.now),
-            _said(entry, sheet.now),
+            _said(entry, sheet),
         )
     return table
 
@@ -133,30 +133,33 @@ def _took(entry: Entry, now: float) -> str:
     return words.between(entry.started_at, entry.ended_at, now)
 
 
-def _said(entry: Entry, now: float) -> Text:
+def _said(entry: Entry, sheet: Sheet) -> Text:
     """Give what matters most of an entry: its error, where it stands, or its output."""
+    now = sheet.now
     if entry.error is not None:
         again = (
             "" if entry.wake_at is None else f"; again at {words.clock_time(entry.wake_at, now)}"
         )
-        return Text(words.failure(entry.error, _NARROW) + again, style="red")
+        return cell(words.failure(entry.error, sheet.narrow) + again, style="red")
     if entry.checkpoint is not None and entry.state is not StepState.SUCCEEDED:
-        return Text(f"checkpoint {entry.checkpoint_no}: {_place(payload(entry.checkpoint))}")
+        return cell(
+            f"checkpoint {entry.checkpoint_no}: {_place(payload(entry.checkpoint), sheet.narrow)}"
+        )
     if entry.output is not None:
-        shown = words.value(payload(entry.output), _NARROW)
-        return Text(shown, style="dim", no_wrap=True, overflow="ellipsis")
+        shown = words.value(payload(entry.output), sheet.narrow)
+        return cell(shown, style="dim", no_wrap=True, overflow="ellipsis")
     if entry.wake_at is not None:
-        return Text(f"until {words.clock_time(entry.wake_at, now)}")
+        return cell(f"until {words.clock_time(entry.wake_at, now)}")
     return Text()
 
 
-def _place(checkpoint: Any) -> str:
+def _place(checkpoint: Any, narrow: int) -> str:
     """Spell a checkpoint; that of `ctx.items` by how many items are done."""
     match checkpoint:
         case {"ctx.items": int(), "place": int(place)}:
             return f"{place} items done"
         case _:
-            return words.value(checkpoint, _NARROW)
+            return words.value(checkpoint, narrow)
 
 
 # What happened to it
@@ -170,10 +173,10 @@ def _log(sheet: Sheet, most: int) -> Table:
     for event in sheet.events[max(0, left_out) :]:
         by = short(event.actor) if len(event.actor) == len(sheet.job.id) else event.actor
         about = ", ".join(
-            f"{name}: {words.cut(str(fact), _NARROW)}" for name, fact in event.data.items()
+            f"{name}: {words.cut(str(fact), sheet.narrow)}" for name, fact in event.data.items()
         )
         moment = words.clock_time(event.at, sheet.now)
-        table.add_row(moment, Text(event.type), Text(by), Text(about, style="dim"))
+        table.add_row(moment, cell(event.type), cell(by), cell(about, style="dim"))
     return table
 
 

@@ -11,7 +11,7 @@ from perdure.base.codec import parse
 from perdure.base.errors import UnknownName
 from perdure.cli.jobs.find import IdArgument, find_job
 from perdure.cli.outcome import perform
-from perdure.cli.output import Format, FormatOption, as_json
+from perdure.cli.output import Format, FormatOption, give, say
 from perdure.cli.submit import read_argument
 from perdure.cli.target import AppOption, UrlOption, find_app
 from perdure.engine.handle import Handle
@@ -118,9 +118,9 @@ def fork(  # noqa: PLR0913  an option is a parameter
     """Submit a copy of a job that has done everything before a step."""
     copy = perform(_fork, find_app(app, url), job, (before, json_args), by)
     if output is Format.JSON:
-        typer.echo(as_json({"id": copy}))
+        give({"id": copy})
     else:
-        typer.echo(f"job {copy} submitted: a copy up to {before}")
+        say(f"job {copy} submitted: a copy up to {before}")
 
 
 async def _fork(app: App, job: str, what: tuple[str, str | None], by: str) -> str:
@@ -146,10 +146,10 @@ def _order(app: App, job: str, output: Format, order: Order) -> None:
     """Give an order, and tell what became of the job."""
     facts = perform(_ordered, app, job, order)
     if output is Format.JSON:
-        typer.echo(as_json(facts))
+        give(facts)
         return
     asked = f", {facts['request']} asked for: its worker does it soon" if facts["request"] else ""
-    typer.echo(f"job {facts['id']} is {facts['state']}{asked}")
+    say(f"job {facts['id']} is {facts['state']}{asked}")
 
 
 async def _ordered(app: App, job: str, order: Order) -> dict[str, Any]:

@@ -5,9 +5,8 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.text import Text
 
 from perdure.app import App
 from perdure.cli.jobs import words
@@ -17,7 +16,7 @@ from perdure.cli.jobs.listing import counted, draw_jobs
 from perdure.cli.jobs.look import read_sheet
 from perdure.cli.jobs.sheet import Sheet, draw
 from perdure.cli.outcome import code_of_end, perform
-from perdure.cli.output import Code, Format, FormatOption, as_json
+from perdure.cli.output import Code, Format, FormatOption, as_json, cell, console, say
 from perdure.cli.target import AppOption, UrlOption, find_app
 from perdure.cli.waiting import AT_REST, looks
 from perdure.engine.handle import Handle
@@ -50,7 +49,7 @@ def watch(
 async def _watch_one(app: App, job: str, output: Format) -> Code:
     async with app:
         handle = await find_job(app, job)
-        if output is Format.TABLE and Console().is_terminal:
+        if output is Format.TABLE and console().is_terminal:
             sheet = await _picture(app, handle)
         else:
             sheet = await _lines(app, handle, output)
@@ -58,11 +57,11 @@ async def _watch_one(app: App, job: str, output: Format) -> Code:
 
 
 async def _picture(app: App, handle: Handle[Any]) -> Sheet:
-    console = Console()
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+    screen = console()
+    with Live(console=screen, auto_refresh=False, vertical_overflow="crop") as live:
         async with contextlib.aclosing(_sheets(app, handle)) as sheets:
             async for sheet in sheets:
-                most = max(3, (console.height - _AROUND) // 2)
+                most = max(3, (screen.height - _AROUND) // 2)
                 live.update(draw(sheet, most, trace=False), refresh=True)
     return sheet  # pyright: ignore[reportPossiblyUnboundVariable]  there is at least one
 
@@ -72,7 +71,7 @@ async def _lines(app: App, handle: Handle[Any], output: Format) -> Sheet:
     async with contextlib.aclosing(_sheets(app, handle)) as sheets:
         async for sheet in sheets:
             for change in changes.between(sheet):
-                typer.echo(as_json(change) if output is Format.JSON else _line(change, sheet.now))
+                say(as_json(change) if output is Format.JSON else _line(change, sheet.now))
     return sheet  # pyright: ignore[reportPossiblyUnboundVariable]  there is at least one
 
 
@@ -118,23 +117,23 @@ def _line(change: dict[str, Any], now: float) -> str:
 
 
 async def _watch_all(app: App, output: Format) -> None:
-    console = Console()
-    live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+    screen = console()
+    live = Live(console=screen, auto_refresh=False) if screen.is_terminal else None
     told = ""
     async with app, contextlib.aclosing(looks(await app.store())) as turns:
         with live or contextlib.nullcontext():
             async for _ in turns:
                 counts = await (await app.store()).counts()
                 if output is Format.TABLE and live is not None:
-                    live.update(await _crowd(app, counts, console.height), refresh=True)
+                    live.update(await _crowd(app, counts, screen.height), refresh=True)
                     continue
                 line = as_json(counts) if output is Format.JSON else counted(counts)
                 if line != told:
                     told = line
-                    typer.echo(line)
+                    say(line)
 
 
 async def _crowd(app: App, counts: dict[str, int], height: int) -> RenderableType:
     jobs = await app.find_jobs(JobQuery(limit=max(5, height - _AROUND_A_LIST)))
     now = await (await app.store()).now()
-    return Group(draw_jobs(jobs, now), Text(counted(counts)))
+    return Group(draw_jobs(jobs, now), cell(counted(counts)))

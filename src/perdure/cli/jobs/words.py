@@ -8,7 +8,8 @@ from msgspec import Struct
 from rich.text import Text
 
 from perdure.base.duration import spell
-from perdure.cli.output import as_json
+from perdure.base.visible import visible
+from perdure.cli.output import as_json, cell
 from perdure.jobs.failure import Failure
 
 STYLES: Final = {
@@ -32,7 +33,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 def state(name: str) -> Text:
     """Give a state in its colour."""
-    return Text(name, style=STYLES.get(name, ""))
+    return cell(name, style=STYLES.get(name, ""))
 
 
 def span(length: float | None) -> str:
@@ -66,7 +67,7 @@ def clock_time(moment: float, now: float) -> str:
 
 def cut(text: str, most: int) -> str:
     """Shorten a text, so that it shows that it was."""
-    line = " ".join(text.split())
+    line = visible(" ".join(text.split()), None)
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 

@@ -5,13 +5,12 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from perdure.app import App
 from perdure.base.codec import parse
 from perdure.cli.outcome import perform
-from perdure.cli.output import Code, Format, FormatOption, as_json, refuse
+from perdure.cli.output import Code, Format, FormatOption, cell, console, give, refuse, say
 from perdure.cli.target import AppOption, UrlOption, find_app
 from perdure.jobs.approval import APPROVER, Approval, ApprovalState, Person, Verdict
 from perdure.notify.card import card_of, spell_time
@@ -43,11 +42,11 @@ def list_approvals(
     """List what is asked, the newest first; the open questions if no state is named."""
     found = perform(_list, find_app(app, url), state, tenant)
     if output is Format.JSON:
-        typer.echo(as_json([facts(each) for each in found], indent=2))
+        give([facts(each) for each in found], indent=2)
     elif found:
-        Console().print(_drawn(found))
+        console().print(_drawn(found))
     else:
-        typer.echo(f"Nothing is {state.lower()}.")
+        say(f"Nothing is {state.lower()}.")
 
 
 async def _list(app: App, state: ApprovalState, tenant: str | None) -> list[Approval]:
@@ -62,13 +61,14 @@ def _drawn(found: list[Approval]) -> Table:
         asked, ends = spell_time(each.created_at), each.expires_at
         expires = "never" if ends is None else spell_time(ends)
         row = (each.id[:12], str(each.risk), card.title, each.job_id[:12], each.requester or "-")
-        table.add_row(*row, asked, expires)
+        table.add_row(*map(cell, (*row, asked, expires)))
     return table
 
 
 def show(
     approval: IdArgument,
     *,
+    full: Annotated[bool, typer.Option("--full", help="All of long texts and lists.")] = False,
     url: UrlOption = None,
     app: AppOption = None,
     output: FormatOption = Format.TABLE,
@@ -76,12 +76,14 @@ def show(
     """Show exactly what would be done, and what was said so far."""
     found = perform(_show, find_app(app, url), approval)
     if output is Format.JSON:
-        typer.echo(as_json(facts(found), indent=2))
+        give(facts(found), indent=2)
         return
-    card = card_of(found)
+    card = card_of(found, full=full)
     lines = [card.title, card.note, *(f"  {name}: {value}" for name, value in card.fields)]
+    lines += ["  Arguments:", *(f"    {name}: {value}" for name, value in card.arguments)]
     lines += [f"  - {reason}" for reason in card.reasons]
-    typer.echo("\n".join(line for line in [*lines, card.outcome, card.footer] if line))
+    lines += [card.outcome, card.footer, f"All of it: {card.in_full}" if card.in_full else ""]
+    say(*filter(None, lines))
 
 
 async def _show(app: App, approval: str) -> Approval:
@@ -121,7 +123,7 @@ def _decide(
     app: App, approval: str, verdict: Verdict, by: str, reason: str, arguments: Any
 ) -> None:
     result = perform(_decided, app, approval, verdict, by or getpass.getuser(), reason, arguments)
-    typer.echo(card_of(result).outcome or "Your answer counts; others must answer, too.")
+    say(card_of(result).outcome or "Your answer counts; others must answer, too.")
 
 
 async def _decided(
@@ -145,7 +147,7 @@ def delegate(
     """Let somebody else decide; who passes it on has no vote any more."""
     who = by or getpass.getuser()
     found = perform(_delegated, find_app(app, url), approval, to, who, reason)
-    typer.echo(f"{to} may decide about {card_of(found).title!r} instead of {who}.")
+    say(f"{to} may decide about {card_of(found).title!r} instead of {who}.")
 
 
 async def _delegated(app: App, approval: str, to: str, by: str, reason: str) -> Approval:

@@ -4,18 +4,18 @@ import getpass
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from perdure.app import App
 from perdure.base.codec import parse
+from perdure.base.visible import visible
 from perdure.cli.jobs.find import IdArgument, find_job
 from perdure.cli.jobs.ledger import effect_facts
 from perdure.cli.outcome import perform
-from perdure.cli.output import Code, Format, FormatOption, as_json, refuse
+from perdure.cli.output import Code, Format, FormatOption, cell, console, give, refuse, say
 from perdure.cli.target import AppOption, UrlOption, find_app
 from perdure.jobs.effect import Choice, Effect
-from perdure.notify.card import spell_time, visible
+from perdure.notify.card import spell_time
 
 
 def add_to(app: typer.Typer) -> None:
@@ -37,11 +37,11 @@ def list_effects(
     """List the effects of which it is not known what became of them; or all of one job."""
     found = perform(_list, find_app(app, url), job, tenant)
     if output is Format.JSON:
-        typer.echo(as_json([effect_facts(each) for each in found], indent=2))
+        give([effect_facts(each) for each in found], indent=2)
     elif found:
-        Console().print(_drawn(found))
+        console().print(_drawn(found))
     else:
-        typer.echo("Nothing is in doubt." if job is None else "The job has made no effects.")
+        say("Nothing is in doubt." if job is None else "The job has made no effects.")
 
 
 async def _list(app: App, job: str | None, tenant: str | None) -> list[Effect]:
@@ -55,8 +55,8 @@ def _drawn(found: list[Effect]) -> Table:
     table = Table("job", "no", "kind", "target", "state", "step", "called", "key", box=None)
     for each in found:
         what = (each.kind, visible(each.target, 60), each.state.value, each.place.step)
-        when = spell_time(each.called_at)
-        table.add_row(each.job_id[:12], str(each.no), *what, when, each.key[:12])
+        row = (each.job_id[:12], str(each.no), *what, spell_time(each.called_at), each.key[:12])
+        table.add_row(*map(cell, row))
     return table
 
 
@@ -80,7 +80,7 @@ def resolve(  # noqa: PLR0913  an option is a parameter
     given = None if result is None else parse(result, "the result")
     told = {"result": given, "reason": reason, "by": by or getpass.getuser()}
     perform(_resolve, find_app(app, url), job, effect, choice, told)
-    typer.echo(f"Effect {effect}: {choice}.")
+    say(f"Effect {effect}: {choice}.")
 
 
 def _choice(*, happened: bool, did_not: bool, compensate: bool) -> Choice:

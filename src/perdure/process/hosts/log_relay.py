@@ -28,6 +28,6 @@ def _told(record: logging.LogRecord) -> dict[str, Any]:
         key: value for key, value in vars(record).items() if isinstance(value, str | int | float)
     }
     told |= {"msg": record.getMessage(), "args": None, "exc_info": None}
-    if record.exc_info and record.exc_info[1] is not None:
+    if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
         told["exc_text"] = "".join(traceback.format_exception(record.exc_info[1])).rstrip()
     return told

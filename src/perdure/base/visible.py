@@ -1,0 +1,73 @@
+"""Make the words of others safe to show: the one function that every sink uses; pure.
+
+A text of a job or a person may move the cursor of a terminal, turn the direction of what follows,
+hide a word between letters, or begin a line that looks like ours. So whatever cannot be seen is
+spelled out, `⟨U+202E⟩`, before it reaches a terminal, a log, a message or a page. What a sink
+understands beyond that (HTML, Slack's `<!channel>`) it escapes itself, afterwards.
+"""
+
+import re
+import unicodedata
+from typing import Final
+
+LONGEST_SHOWN: Final = 500  # characters, unless the caller says otherwise
+
+_MOST_MARKS: Final = 4  # accents on one letter: more of them paint over the lines around
+_MOST_SPACES: Final = 8  # in a row: more of them push what follows to where a line seems to begin
+
+# Cc: control, Cf: format (also what turns the direction of text), Co, Cn, Cs; Zl, Zp: line breaks.
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
+# Letters and marks that leave no trace: fillers, joiners, selectors of variants.
+_BLANK: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+_SPACES: Final = re.compile(f" {{{_MOST_SPACES},}}")
+
+
+def visible(text: str, most: int | None = LONGEST_SHOWN, *, lines: bool = False) -> str:
+    """Give a text in which nothing hides, in one line.
+
+    Args:
+        text: Anybody's words.
+        most: After so many characters the rest is cut, and said to be; None shows all.
+        lines: Line breaks and indentation stay, as in a traceback.
+    """
+    kept = text if most is None else text[:most]
+    shown = kept if kept.isascii() and kept.isprintable() else _spelled(kept, lines=lines)
+    if not lines:
+        shown = _SPACES.sub(lambda found: f" ⟨{len(found.group())} spaces⟩ ", shown)
+    left = len(text) - len(kept)
+    return f"{shown} … ({left} characters more)" if left else shown
+
+
+def visible_json(text: str) -> str:
+    """Give JSON in which nothing hides, and that means the same."""
+    if text.isascii():
+        return text  # JSON itself has no raw control characters
+    return "".join(_in_json(letter) if _hides(letter) else letter for letter in text)
+
+
+def _spelled(text: str, *, lines: bool) -> str:
+    found: list[str] = []
+    marks = 0
+    for letter in text:
+        category = unicodedata.category(letter)
+        marks = marks + 1 if category[0] == "M" else 0
+        if lines and letter in "\n\t":
+            found.append(letter)
+        elif category in _HIDDEN or marks > _MOST_MARKS or _BLANK.match(letter):
+            found.append(f"⟨U+{ord(letter):04X}⟩")
+        else:
+            found.append(" " if category == "Zs" else letter)
+    return "".join(found)
+
+
+def _hides(letter: str) -> bool:
+    if letter == "\n":  # between the lines of indented JSON
+        return False
+    return unicodedata.category(letter) in _HIDDEN or _BLANK.match(letter) is not None
+
+
+def _in_json(letter: str) -> str:
+    data = letter.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{data[at : at + 2].hex()}" for at in range(0, len(data), 2))

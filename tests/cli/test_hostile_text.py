@@ -1,0 +1,72 @@
+"""What jobs and people wrote, on a terminal: no markup, no escape sequence, nothing hidden."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import perdure.cli
+from tests.cli.rig import Desk
+
+BAD = "[/foo] [bold]x[/bold] :smile: \x1b[2J\u202eevil\u200b\nperdure: all is well"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def check(shown: str) -> None:
+    assert "[/foo] [bold]x[/bold] :smile:" in " ".join(shown.split())
+    assert not any(letter in shown for letter in "\x1b\u202e\u200b")
+    assert not any(line.startswith("perdure: all is well") for line in shown.splitlines())
+
+
+def test_a_hostile_title_neither_crashes_a_table_nor_changes_it(desk: Desk) -> None:
+    desk.submit("confirm", title=BAD)
+    with desk.worker():
+        while not (found := desk.json("approvals", "list")):
+            pass
+    (asked,) = found
+    assert asked["title"] == BAD
+    table = desk.run("approvals", "list")
+    assert table.exit_code == 0, table.output
+    assert "[/foo]" in table.stdout
+    assert "\x1b" not in table.stdout
+    check(desk.run("approvals", "show", asked["id"]).stdout)
+    check(desk.run("approvals", "show", asked["id"], "--full").stdout)
+
+
+def test_a_hostile_error_argument_and_reason_are_shown_as_they_are_spelled(desk: Desk) -> None:
+    job = desk.submit("fetch", path=BAD)
+    with desk.worker():
+        assert desk.wait_for(job)["state"] == "FAILED"
+    desk.run("jobs", "compensate", job, "--by", BAD, "--reason", BAD)
+    for words in (("jobs", "show", job, "--full"), ("jobs", "list"), ("jobs", "watch", job)):
+        shown = desk.run(*words)
+        assert shown.exit_code in (0, 7, 8), shown.output
+        assert words[1] == "list" or "[/foo]" in shown.stdout
+        assert not any(letter in shown.output for letter in "\x1b\u202e\u200b")
+    assert "\\u202e" in desk.run("jobs", "show", job, "-o", "json").stdout
+
+
+def test_a_hostile_name_is_refused_in_a_sentence_that_hides_nothing(desk: Desk) -> None:
+    told = desk.run("jobs", "show", BAD[:20])
+    assert told.exit_code == 4
+    assert not any(letter in told.stderr for letter in "\x1b\u202e\u200b")
+    told = desk.run("submit", "tests.cli.jobs_app:app", BAD)
+    assert told.exit_code == 2
+    assert not any(letter in told.stderr for letter in "\x1b\u202e\u200b")
+
+
+def test_commands_show_everything_by_the_one_place_that_makes_it_visible() -> None:
+    folder = Path(perdure.cli.__file__).parent
+    plain = re.compile(r"typer\.echo\(|(?<![\w.])Console\(|(?<![\w.])Text\([^)]|click\.echo\(")
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in folder.rglob("*.py")
+        if path.name != "output.py" and path.parent.name != "demo"
+        for line in path.read_text("utf-8").splitlines()
+        if plain.search(line) and "__version__" not in line
+    ]
+    assert found == []
