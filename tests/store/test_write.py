@@ -1,11 +1,18 @@
 """The fenced write: all of it or nothing, only by the owner, and no news is lost."""
 
 import asyncio
+import re
 
 import pytest
 from msgspec import structs
 
-from perdure.base.errors import IllegalTransition, KeyConflict, LeaseLost, StoreError
+from perdure.base.errors import (
+    IllegalTransition,
+    JournalConflict,
+    KeyConflict,
+    LeaseLost,
+    StoreError,
+)
 from perdure.jobs.model import Command, Entry, Event, Write
 from perdure.jobs.state import JobState, StepState
 from perdure.store.port import Store
@@ -318,3 +325,32 @@ async def test_a_closed_store_says_so(store: Store, url: str) -> None:
     with pytest.raises(StoreError, match="not open"):
         await store.write(write_of(claim, entry()))
     assert sql(url, "SELECT count(*) FROM journal") == [(0,)]
+
+
+@pytest.mark.parametrize("how", ["alone", "with its like", "with an event", "in a batch"])
+async def test_another_entry_never_takes_the_place_of_one_that_is_there(
+    store: Store, how: str
+) -> None:
+    claim = await started(store)
+    await store.write(write_of(claim, entry(1, StepState.RUNNING)))
+    thief = entry(1, StepState.RUNNING, id="undo", name="undo")
+    entries = (thief,) if how == "alone" else (entry(2), thief)
+    events = (Event(type="x"),) if how == "with an event" else ()
+    bad = store.write(write_of(claim, *entries, events=events), alone=how == "alone")
+    others = [store.write(write_of(claim, entry(3)))] if how == "in a batch" else []
+    refused, *good = await asyncio.gather(bad, *others, return_exceptions=True)
+    assert isinstance(refused, JournalConflict)
+    assert re.search("step#1.*undo", str(refused))
+    assert good == [None] * len(others)
+    kept = {each.id for each in await store.journal("a")}
+    assert kept == {"step#1", *(["step#3"] if others else [])}
+
+
+async def test_a_start_that_comes_late_does_not_take_back_a_failure(store: Store) -> None:
+    claim = await started(store)
+    failed = entry(0, StepState.FAILED, error=b'"E"', attempt=1)
+    await store.write(write_of(claim, failed))
+    for late in (entry(0, StepState.RUNNING), entry(0, StepState.PENDING)):
+        await store.write(write_of(claim, late))
+        await store.write(write_of(claim, late, events=(Event(type="x"),)))
+    assert await store.journal("a") == [failed]

@@ -57,6 +57,7 @@ from perdure.base.job_errors import (  # noqa: F401
     JobFailed,
     JobNotFound,
     JobParked,
+    JournalConflict,
     KeyConflict,
     LeaseLost,
     PayloadTooLarge,

@@ -17,6 +17,7 @@ JobError(Exception)             durable jobs: something cannot be done, or has f
  ├── DecisionRefused            your answer to an approval does not count; `code` says why
  ├── BudgetExceeded             it would cost more than was granted
  ├── LeaseLost                  another worker may own the job: nothing more is written
+ ├── JournalConflict            two entries would have one place in a journal: nothing is written
  ├── Drift                      what is stored does not fit the code any more
  ├── DefinitionError            your code: a step, job or app that cannot work
  │    └── UnknownName           … no step or job has that name; also a LookupError
@@ -153,6 +154,10 @@ class LeaseLost(JobError):
         super().__init__(f"the lease of job {job_id} (epoch {epoch}) is lost: another may own it")
         self.job_id = job_id
         self.epoch = epoch
+
+
+class JournalConflict(JobError):
+    """A write would put an entry where the journal of the job has another one; nothing is kept."""
 
 
 class Drift(JobError):

@@ -57,7 +57,7 @@ class Endable(Operation[R]):
         if process is None or self.committing or not hard or process.done():
             return
         if not self._interrupted:
-            self._interrupted = True
+            self._interrupted = self.run.cut_short = True
             if self.unrecorded:  # what it may have done must be known
                 self.run.buffer.setdefault(self.entry.seq, self.running_entry())
             process.tie().at_death(partial(self._gone, process))
@@ -81,7 +81,7 @@ class Endable(Operation[R]):
         """End an attempt that takes too long; the process cannot record that itself."""
         process = self.run.working.get(self)
         if process is not None and not process.done() and self.run.verdict is None:
-            self._expired = True
+            self._expired = self.run.cut_short = True
             self.lost()
             process.tie().at_death(self._died_late)
             kill(process, "the step's time is up")

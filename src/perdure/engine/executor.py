@@ -63,8 +63,14 @@ async def finish(run: Run, verdict: Verdict) -> None:
         return
     # If the lease is lost at the last moment, its new owner goes on.
     with contextlib.suppress(Unwound):
-        verdict, deeds = await look_back(run, verdict)
-        await conclude(run, verdict, deeds)
+        try:
+            await run.settle()
+            verdict, deeds = await look_back(run, verdict)
+            await conclude(run, verdict, deeds)
+        except Exception as error:  # noqa: BLE001 - raised, it would only come again
+            _log.exception("the end of job %s cannot be written", run.job.id)
+            run.buffer.clear()  # it may be the culprit, and holds no results
+            await conclude(run, Parked(failure_of(error)))
 
 
 def _forsake(run: Run) -> None:
@@ -86,11 +92,11 @@ async def judge(run: Run) -> Verdict:
     if run.job.request == "pause":
         return Paused()
     if run.job.state is JobState.COMPENSATING:
-        return await undo(run)
+        return await undo(run) if run.job.claims <= _most_claims(run) else _crashed(run)
     if run.job.request == "cancel" and on_cancel(run) != "finish":
         return Cancelled()
     if run.job.claims > _most_claims(run):
-        return Parked(failure_of(JobError(_crashes(run.job.claims))))
+        return _crashed(run)
     verdict = await run.play(_code)
     if isinstance(verdict, Failed) and _needs_a_person(run, verdict.failure):
         return Parked(verdict.failure, told=_nobody_answered(verdict.failure))
@@ -118,11 +124,15 @@ def _most_claims(run: Run) -> int:
     return most if definition is None else min(most, definition.max_claims)
 
 
-def _crashes(claims: int) -> str:
-    return (
-        f"{claims - 1} workers in a row took this job and ended without any progress on it: "
-        "it may be what kills them. Look at the workers' logs, then resume or cancel it"
+def _crashed(run: Run) -> Parked:
+    undoing = run.job.state is JobState.COMPENSATING
+    what = "the undo of this job" if undoing else "this job"
+    choices = "resume it, or skip what cannot be undone" if undoing else "resume or cancel it"
+    text = (
+        f"{run.job.claims - 1} workers in a row took {what} and ended without any progress on it: "
+        f"it may be what kills them. Look at the workers' logs, then {choices}"
     )
+    return Parked(failure_of(JobError(text)))
 
 
 async def _code(run: Run) -> bytes:

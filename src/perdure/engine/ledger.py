@@ -37,6 +37,10 @@ class Ledger:
         self._seen.add(step)
         return is_new
 
+    def has_intents(self) -> bool:
+        """Tell whether a call is open of which it is not known what became of it."""
+        return any(line.state is EffectState.INTENT for line in self._lines.values())
+
     async def latest(self, place: Place) -> Effect | None:
         """Find what an earlier attempt has left at a place."""
         await self._read()

@@ -4,6 +4,7 @@ Every write is fenced by the claim. A store that does not answer is asked again
 for as long as the lease is surely ours, and not any longer.
 """
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
-from perdure.base.errors import IllegalTransition, LeaseLost, StoreError
+from perdure.base.errors import LeaseLost, StoreError
 from perdure.base.retry import pause
 from perdure.engine.verdict import Unwound
 from perdure.jobs.deeds import Deeds
@@ -41,6 +42,9 @@ class Ownership:
         self.trusted_until = 0.0  # by the loop's time: until then the lease is surely ours
         self.buffer: dict[int, Entry] = {}  # by place: goes along with the next write
         self.lines: dict[str, Effect] = {}  # by key: of the ledger, likewise
+        self.sealed = False  # nothing works for the job any more: only its end is written
+        self._unanswered = 0  # writes that the store has, and of which nobody knows what came
+        self._answered: asyncio.Future[None] | None = None  # for who waits until there are none
         self._clock = claim.now - node.loop.time()
 
     def now(self) -> float:
@@ -70,7 +74,9 @@ class Ownership:
         Raises:
             Unwound: The job is not ours any more.
         """
-        buffer, lines = dict(self.buffer), dict(self.lines)
+        if self.sealed and job is None:
+            raise Unwound
+        sent = _Sent(self, dict(self.buffer), dict(self.lines))
         write = Write(
             job_id=self.job.id,
             owner=self.node.owner,
@@ -84,14 +90,18 @@ class Ownership:
             news_seen=self.news,
         )
         try:
-            await self.ask(lambda store: store.write(write, alone=self.is_alone()))
-        except IllegalTransition:  # of this write; what went along with it is for the next one
-            self.buffer, self.lines = buffer | self.buffer, lines | self.lines
+            await self.ask(lambda store: sent.send(store, write))
+        except Unwound:
+            raise
+        except BaseException:  # refused, or nobody waits for it any more
+            sent.put_back()
             raise
         self.progress_at = self.node.loop.time()
 
     def write_soon(self, entry: Entry, done: Done) -> None:
         """Write one entry, fenced; `done` is called when it is durable, or with what went wrong."""
+        if self.sealed:
+            return
         entries: tuple[Entry, ...] = (entry,)
         if self.buffer:
             entries = self._with_buffer(entries)
@@ -100,6 +110,8 @@ class Ownership:
         if self.lines:
             write = replace(write, deeds=Deeds(effects=tuple(self.lines.values())))
             done = partial(self._told_lines, self._take_lines(), done)
+        done = partial(self.answered, done)
+        self._unanswered += 1
         try:
             written = self.node.store.write_soon(write, done, alone=self.is_alone())
         except StoreError as error:  # not in this turn: who writes is in the midst of something
@@ -107,6 +119,45 @@ class Ownership:
             return
         if written:
             done(None)
+
+    def asked(self) -> None:
+        """Take note that the store has one more write to answer."""
+        self._unanswered += 1
+
+    def answered(self, done: Done | None, error: BaseException | None) -> None:
+        """Take note that the store has answered a write, whoever waits for that."""
+        self._unanswered -= 1
+        if done is not None:
+            done(error)
+        if not self._unanswered and self._answered is not None and not self._answered.done():
+            self._answered.set_result(None)
+
+    async def settle(self) -> None:
+        """Wait until the store has answered all writes, and write what is left to write.
+
+        The steps that made them may be dead: what the store has, it may still keep.
+
+        Raises:
+            Unwound: It does not answer while the job is surely ours.
+        """
+        while self._unanswered or self.buffer or self.lines:
+            if self._unanswered:
+                await self._until_answered()
+            else:
+                await self.write()
+        self.sealed = True
+
+    async def _until_answered(self) -> None:
+        loop = self.node.loop
+        if loop.time() > self.trusted_until:
+            self.lost()
+            raise Unwound
+        self._answered = answered = loop.create_future()
+        timer = loop.call_at(self.trusted_until, _wake, answered)
+        try:
+            await answered
+        finally:
+            timer.cancel()
 
     def is_alone(self) -> bool:
         """Tell whether nobody else in this worker waits for the loop."""
@@ -137,6 +188,8 @@ class Ownership:
         deeds = Deeds(effects=tuple(self.lines.values()))
         write = Write(job_id=self.job.id, owner=self.node.owner, epoch=self.epoch, deeds=deeds)
         done = partial(self._told_lines, self._take_lines(), self._lines_written)
+        done = partial(self.answered, done)
+        self._unanswered += 1
         try:
             self.node.store.write_soon(write, done)
         except StoreError as error:
@@ -194,3 +247,45 @@ class Ownership:
     def lost(self) -> None:
         """Stop: another worker may own the job."""
         raise NotImplementedError
+
+
+class _Sent:
+    """A write, from its making until the store has answered it for the last time."""
+
+    def __init__(
+        self, ownership: Ownership, buffer: dict[int, Entry], lines: dict[str, Effect]
+    ) -> None:
+        self._ownership = ownership
+        self._buffer, self._lines = buffer, lines  # what goes along, and is not its own
+        self._waits = False
+        self._given_up = False
+        self._failed = False
+
+    async def send(self, store: Store, write: Write) -> None:
+        self._waits, self._failed = True, False
+        self._ownership.asked()
+        try:
+            await store.write(write, alone=self._ownership.is_alone(), done=self._answered)
+        except Exception as error:
+            self._answered(error)  # a store that did not take it has not
+            raise
+
+    def _answered(self, error: BaseException | None) -> None:
+        if not self._waits:
+            return
+        self._waits, self._failed = False, error is not None
+        if self._given_up:
+            self.put_back()
+        self._ownership.answered(None, error)
+
+    def put_back(self) -> None:
+        """Keep what went along for the next write, unless this one is done after all."""
+        self._given_up = True
+        if self._failed and not self._waits:
+            run = self._ownership
+            run.buffer, run.lines = self._buffer | run.buffer, self._lines | run.lines
+
+
+def _wake(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

@@ -87,6 +87,7 @@ class Run(Ownership):
         self.purse: Purse | None = None  # looked up by the first spending
         self.openings: Openings = ()  # what people have said yes to, and was not yet used
         self.resuming = 0  # awaits of the code that are over, which it does not know yet
+        self.cut_short = False  # a step was ended from outside: it may have left a call open
         self.refusals = 0  # awaits of the code since its run has ended
         self.forsaken = False  # the code did not leave: its run is ended without it
         self.forsake: Callable[[], None] | None = None  # ends it so

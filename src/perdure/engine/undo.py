@@ -34,7 +34,7 @@ from perdure.jobs.compensation import Compensation
 from perdure.jobs.deeds import Deeds
 from perdure.jobs.definition import Step
 from perdure.jobs.effect import Effect, EffectState
-from perdure.jobs.failure import Failure, failure_of
+from perdure.jobs.failure import Failure, failure_of, type_name
 from perdure.jobs.model import Entry, EntryKind
 from perdure.jobs.option import OnCancel
 from perdure.jobs.outbox import NoticeKind
@@ -79,15 +79,30 @@ def on_cancel(run: Run) -> OnCancel:
 
 async def look_back(run: Run, verdict: Verdict) -> tuple[Verdict, Deeds | None]:
     """Decide whether a job that would end now must first be undone, and what is left to write."""
+    if isinstance(verdict, Completed | Undone):
+        return verdict, await _open_doubts(run)
     if not isinstance(verdict, Failed | Cancelled):
         return verdict, None
-    await run.flush()
-    job_id = run.job.id
-    ledger = await run.ask(lambda store: store.effects(job_id))
+    journal, ledger = await own_deeds(run)
     deeds = _doubts(run, ledger)
     if isinstance(verdict, Cancelled) and on_cancel(run) != "compensate":
         return verdict, deeds
-    return await _way_back(run, verdict), deeds
+    return await _way_back(run, verdict, journal, ledger), deeds
+
+
+async def own_deeds(run: Run) -> tuple[list[Entry], list[Effect]]:
+    """Read what the job did, all that was written for it before this moment included."""
+    job_id, owner, epoch = run.job.id, run.node.owner, run.epoch
+    return await run.ask(lambda store: store.own_deeds(job_id, owner, epoch))
+
+
+async def _open_doubts(run: Run) -> Deeds | None:
+    """Tell of calls that a job leaves open though it comes to its own end."""
+    if run.ledger is None or not (run.cut_short or run.ledger.has_intents()):
+        return None
+    _, ledger = await own_deeds(run)
+    deeds = _doubts(run, ledger)
+    return replace(deeds, withdraws=False) if deeds.effects else None
 
 
 def _doubts(run: Run, ledger: Sequence[Effect]) -> Deeds:
@@ -105,17 +120,17 @@ def _doubts(run: Run, ledger: Sequence[Effect]) -> Deeds:
     return Deeds(effects=lines, notices=notices, withdraws=True)
 
 
-async def _way_back(run: Run, verdict: Failed | Cancelled) -> Verdict:
-    job_id = run.job.id
-    journal = await run.ask(lambda store: store.journal(job_id))
-    undos = await way_back(run, job_id)
+async def _way_back(
+    run: Run, verdict: Failed | Cancelled, journal: Sequence[Entry], ledger: Sequence[Effect]
+) -> Verdict:
+    undos = await way_back(run, run.job.id, journal, ledger)
     if isinstance(undos, Forward):
         return _forward(verdict, undos)
     if not undos:
         return verdict
     error = verdict.failure.pack().decode() if isinstance(verdict, Failed) else None
     reason = Reason("CANCELLED" if error is None else "COMPENSATED", error)
-    return Undoing(_entries(journal, undos, reason, run.now()), _packed(error))
+    return Undoing(_entries(run, journal, undos, reason), _packed(error))
 
 
 def _forward(verdict: Failed | Cancelled, forward: Forward) -> Parked:
@@ -126,12 +141,12 @@ def _forward(verdict: Failed | Cancelled, forward: Forward) -> Parked:
 
 
 def _entries(
-    journal: Sequence[Entry], undos: Sequence[Undo], reason: Reason, now: float
+    run: Run, journal: Sequence[Entry], undos: Sequence[Undo], reason: Reason
 ) -> tuple[Entry, ...]:
     """Make the entries of the list, and end the steps that were interrupted."""
-    last = max(entry.seq for entry in journal)
+    now = run.now()
     first = Entry(
-        seq=last + 1,
+        seq=run.journal.next_seq(),
         id="undo",
         kind=EntryKind.UNDO,
         name="undo",
@@ -142,14 +157,14 @@ def _entries(
     )
     listed = [
         Entry(
-            seq=last + 2 + place,
+            seq=run.journal.next_seq(),
             id=undo.id,
             kind=EntryKind.UNDO,
             name=undo.id.partition("#")[0],
             state=_S.PENDING,
             input=msgspec.json.encode(undo),
         )
-        for place, undo in enumerate(undos)
+        for undo in undos
     ]
     wanted = {undo.step for undo in undos}
     interrupted = [
@@ -164,27 +179,35 @@ def _entries(
 
 
 async def undo(run: Run) -> Verdict:
-    """Go on with the undo of a job."""
-    job_id = run.job.id
-    ledger = await run.ask(lambda store: store.effects(job_id))
-    journal = await run.ask(lambda store: store.journal(job_id))
+    """Go on with the undo of a job; whatever is in its way is for a person."""
+    try:
+        verdict = await _undo(run)
+    except Exception as error:  # noqa: BLE001 - the next worker would only meet it again
+        verdict = Failed(failure_of(error))
+    if not isinstance(verdict, Failed):
+        return verdict
+    why = verdict.failure.summary()
+    text = f"the undo of this job cannot go on: {why}. Mend that, then resume the job"
+    return Parked(replace(verdict.failure, type=type_name(JobError), message=text))
+
+
+async def _undo(run: Run) -> Verdict:
+    journal, ledger = await own_deeds(run)
     listed = [entry for entry in journal if entry.kind is EntryKind.UNDO]
     if not listed:  # a person asked for it, or its parent
         await run.write(deeds=_doubts(run, ledger))
-        return await _begun_by_hand(run)
+        return await _begun_by_hand(run, journal, ledger)
     # Nothing of the code is replayed, and no deadline ends an undo.
     run.journal.unvisited.clear()
     run.job = replace(run.job, deadline_at=None)
     saga = Saga(run, journal, ledger)
     verdict = await run.play(saga.play)
-    if isinstance(verdict, Completed):
-        return saga.outcome()
-    return Parked(verdict.failure) if isinstance(verdict, Failed) else verdict
+    return saga.outcome() if isinstance(verdict, Completed) else verdict
 
 
-async def _begun_by_hand(run: Run) -> Verdict:
+async def _begun_by_hand(run: Run, journal: Sequence[Entry], ledger: Sequence[Effect]) -> Verdict:
     failure = _failure(run.job.error) or failure_of(JobError("it was asked to be undone"))
-    found = await _way_back(run, Failed(failure))
+    found = await _way_back(run, Failed(failure), journal, ledger)
     return Undone(JobState.COMPENSATED, run.job.error) if isinstance(found, Failed) else found
 
 

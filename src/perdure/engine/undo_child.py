@@ -14,6 +14,7 @@ from perdure.base.errors import IllegalTransition, JobError
 from perdure.engine.operation import Operation
 from perdure.engine.run import Run
 from perdure.engine.submission import child_id
+from perdure.jobs.effect import Effect
 from perdure.jobs.failure import failure_of
 from perdure.jobs.model import Command, Entry, EntryKind
 from perdure.jobs.saga import Forward, Undo, undo_list
@@ -24,10 +25,10 @@ _SUBMITTED: Final = frozenset({_S.PENDING, _S.RUNNING, _S.SUCCEEDED})
 _NOTHING: Final = encode(None)
 
 
-async def way_back(run: Run, job_id: str) -> list[Undo] | Forward:
+async def way_back(
+    run: Run, job_id: str, journal: Sequence[Entry], ledger: Sequence[Effect]
+) -> list[Undo] | Forward:
     """List what must be undone of a job, its children included."""
-    ledger = await run.ask(lambda store: store.effects(job_id))
-    journal = await run.ask(lambda store: store.journal(job_id))
     children = await _children(run, job_id, journal)
     if isinstance(children, Forward):
         return children
@@ -50,12 +51,18 @@ async def _children(run: Run, job_id: str, journal: Sequence[Entry]) -> dict[str
     for child in await run.ask(lambda store: store.outcomes(list(entries))):
         if child.state is not JobState.COMPLETED:
             continue
-        undos, entry = await way_back(run, child.job_id), entries[child.job_id]
+        undos, entry = await _of_child(run, child.job_id), entries[child.job_id]
         if isinstance(undos, Forward):
             return Forward(f"{undos.pivot} of {entry}")
         if undos:
             found[entry] = child.job_id
     return found
+
+
+async def _of_child(run: Run, job_id: str) -> list[Undo] | Forward:
+    ledger = await run.ask(lambda store: store.effects(job_id))
+    journal = await run.ask(lambda store: store.journal(job_id))
+    return await way_back(run, job_id, journal, ledger)
 
 
 class UndoChild(Operation[None]):

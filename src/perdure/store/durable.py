@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from perdure.base.errors import StoreError
+from perdure.jobs.effect import Effect
 from perdure.jobs.invariant import Violation
 from perdure.jobs.model import (
     Claim,
@@ -109,6 +110,13 @@ class DurableStore(DeedVerbs):
     async def messages(self, job_id: str) -> list[Message]:
         return await self._ask(partial(read.messages, job_id=job_id))
 
+    async def own_deeds(
+        self, job_id: str, owner: str, epoch: int
+    ) -> tuple[list[Entry], list[Effect]]:
+        return await self._writer.do(
+            partial(read.own_deeds, job_id=job_id, owner=owner, epoch=epoch)
+        )
+
     async def outcomes(self, job_ids: Sequence[str]) -> list[Outcome]:
         return await self._ask(partial(read.outcomes, job_ids=job_ids))
 
@@ -128,10 +136,10 @@ class DurableStore(DeedVerbs):
     def write_soon(self, write: Write, done: Done, *, alone: bool = False) -> bool:
         return self._writer.write_soon(write, done, alone=alone)
 
-    async def write(self, write: Write, *, alone: bool = False) -> None:
+    async def write(self, write: Write, *, alone: bool = False, done: Done | None = None) -> None:
         # A parent, a child, or the job itself may be due.
         announces = write.job is not None or bool(write.children)
-        await self._writer.write(write, announces=announces, alone=alone)
+        await self._writer.write(write, announces=announces, alone=alone, done=done)
         if announces:
             self._tell_watchers()
 

@@ -136,16 +136,24 @@ class Lane:
         self._bell.close()  # by the one who rings it, never before
 
     def write(
-        self, write: Write, *, announces: bool = False, alone: bool = False
+        self,
+        write: Write,
+        *,
+        announces: bool = False,
+        alone: bool = False,
+        done: Done | None = None,
     ) -> asyncio.Future[None]:
-        """Put a write in the queue; if nothing else is under way, it may be durable already."""
-        request = Request(write, announces=announces)
+        """Put a write in the queue; if nothing else is under way, it may be durable already.
+
+        `done` is called as by `write_soon`, also if whoever awaits the write is cancelled.
+        """
+        request = Request(write, announces=announces, done=done)
         if not alone or not self._does_at_once(request):
             return self._put(request)
         assert request.future is not None
         self._in_a_row += 1
         if self._in_a_row % _IN_A_ROW:
-            request.future.set_result(None)
+            resolve([request])
         else:
             request.loop.call_soon(resolve, [request])
         return request.future
@@ -156,7 +164,7 @@ class Lane:
         Returns:
             True if it is durable already, as nothing else was under way: then `done` is not called.
         """
-        request = Request(write, done=done)
+        request = Request(write, done=done, awaited=False)
         if alone and self._does_at_once(request):
             return True
         self._enqueue(request)

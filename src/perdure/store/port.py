@@ -10,6 +10,7 @@ its epoch, when it may next be claimed, and a counter of news from outside.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from perdure.jobs.effect import Effect
 from perdure.jobs.invariant import Violation
 from perdure.jobs.model import (
     Claim,
@@ -127,13 +128,31 @@ class Store(DeedStore, Protocol):
         """
         ...
 
-    async def write(self, write: Write, *, alone: bool = False) -> None:
+    async def write(
+        self,
+        write: Write,
+        *,
+        alone: bool = False,
+        done: Callable[[BaseException | None], None] | None = None,
+    ) -> None:
         """Do a fenced write. Concurrent writes share one commit.
 
         If it is `alone`, as above, and small, the loop may wait for the disk.
+        `done` is called as above, also if whoever waits is cancelled; not if the store is closed.
 
         Raises:
             LeaseLost: The owner or the epoch is not that of the lease; nothing was written.
+            JournalConflict: Another entry has the place of one of these; nothing was written.
+        """
+        ...
+
+    async def own_deeds(
+        self, job_id: str, owner: str, epoch: int
+    ) -> tuple[list[Entry], list[Effect]]:
+        """Read journal and ledger of an owned job, behind all that was written before.
+
+        Raises:
+            LeaseLost: As above.
         """
         ...
 

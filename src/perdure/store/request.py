@@ -39,6 +39,7 @@ class Request:
         *,
         announces: bool = False,
         done: Done | None = None,
+        awaited: bool = True,
     ) -> None:
         self.write = write
         # Spelled here, not in the thread: what cannot be stored fails before it touches others.
@@ -50,8 +51,9 @@ class Request:
         self.call = call
         self.announces = announces  # something may fall due by it: others want to know
         self.loop = asyncio.get_running_loop()
-        self.done = done  # called instead of the future: most writes need no more than that
-        self.future: asyncio.Future[Any] | None = None if done else self.loop.create_future()
+        self.done = done  # called also if whoever awaits the future is cancelled
+        # Most writes need no more than that.
+        self.future: asyncio.Future[Any] | None = self.loop.create_future() if awaited else None
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -119,11 +121,9 @@ def resolve(requests: Sequence[Request]) -> None:
     """Tell those who wait what came of it; called on their loop."""
     for request in requests:
         future = request.future
-        if future is None:
-            assert request.done is not None
+        if request.done is not None:
             request.done(request.error)
-            continue
-        if future.done():  # cancelled in the meantime
+        if future is None or future.done():  # cancelled in the meantime
             continue
         if request.error is None:
             future.set_result(request.result)

@@ -10,6 +10,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from perdure.base.errors import (
     IllegalTransition,
+    JournalConflict,
     StoreError,
     StoreFull,
     StoreReadOnly,
@@ -115,7 +116,8 @@ def translate(error: psycopg.Error, target: Target) -> Exception:
         case errors.ReadOnlySqlTransaction():
             return StoreReadOnly(f"{target} cannot be written: {text}; is it a standby?")
         case psycopg.IntegrityError():
-            return IllegalTransition(text)
+            is_place = error.diag.constraint_name == "journal_place"
+            return JournalConflict(text) if is_place else IllegalTransition(text)
         case psycopg.DataError():
             return Unstorable(f"{target} cannot keep this: {text}")
         case psycopg.OperationalError():

@@ -33,16 +33,21 @@ class PgLane(Lane):
         self._ear: _Ear | None = None
 
     def write(
-        self, write: Write, *, announces: bool = False, alone: bool = False
+        self,
+        write: Write,
+        *,
+        announces: bool = False,
+        alone: bool = False,
+        done: Done | None = None,
     ) -> asyncio.Future[None]:
-        request = Request(write, announces=announces)
+        request = Request(write, announces=announces, done=done)
         if alone and self._sends(request):
             assert request.future is not None
             return request.future
         return self._put(request)
 
     def write_soon(self, write: Write, done: Done, *, alone: bool = False) -> bool:
-        request = Request(write, done=done)
+        request = Request(write, done=done, awaited=False)
         if not (alone and self._sends(request)):
             self._enqueue(request)
         return False

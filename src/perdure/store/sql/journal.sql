@@ -31,7 +31,10 @@ WHERE job_id = :id AND seq >= :seq
   AND (state IN ('PENDING', 'RUNNING', 'FAILED') OR (state = 'SKIPPED' AND seq = :skipped))
 
 -- name: entry_state
-SELECT state FROM journal WHERE job_id = :id AND seq = :seq
+SELECT state, id, kind FROM journal WHERE job_id = :id AND seq = :seq
+
+-- name: entry_id
+SELECT id FROM journal WHERE job_id = :id AND seq = :seq
 
 -- name: entry_seq
 SELECT seq FROM journal WHERE job_id = :id AND id = :entry

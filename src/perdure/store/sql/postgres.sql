@@ -18,11 +18,15 @@ SELECT entry.job_id, seq, id, kind, name, state, attempt, input, output, error, 
 FROM entry JOIN fence
   ON fence.job_id = entry.job_id AND fence.owner = entry.owner AND fence.epoch = entry.epoch
 ON CONFLICT (job_id, seq) DO UPDATE SET
+  id = excluded.id,  -- refused if it is another: see journal_0_place
   state = excluded.state, attempt = excluded.attempt, input = coalesce(excluded.input, journal.input),
   output = excluded.output, error = excluded.error, checkpoint = excluded.checkpoint,
   checkpoint_no = excluded.checkpoint_no, wake_at = excluded.wake_at,
   started_at = coalesce(excluded.started_at, journal.started_at), ended_at = excluded.ended_at,
   key = excluded.key
+-- A failure stands until a person takes it back: a start that comes late does not.
+WHERE journal.state <> 'FAILED' OR excluded.state NOT IN ('RUNNING', 'PENDING')
+   OR journal.id <> excluded.id
 RETURNING job_id, seq
 
 -- name: keep_effects

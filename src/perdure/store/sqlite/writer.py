@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from perdure.base.backoff import Retry
 from perdure.base.clock import Clock
-from perdure.base.errors import JobError
+from perdure.base.errors import JobError, JournalConflict
 from perdure.base.machine import boot_id
 from perdure.jobs.model import Write
 from perdure.store.request import Request, rounds, writes_of
@@ -180,9 +180,19 @@ class SqliteWriter:
         try:
             done = self._session.upsert_one(request.rows[0])
         except sqlite3.IntegrityError as error:
-            request.error = translate(error, self._path)
+            request.error = self._refusal(error, request)
             return True
         return bool(done)  # if not: fenced, or late: `write_all` tells which
+
+    def _refusal(self, error: sqlite3.IntegrityError, request: Request) -> Exception:
+        """Say why the database refuses a request; it cannot name the entries itself."""
+        for job_id, seq, id, *_ in request.rows:
+            found = self._session.one("entry_id", id=job_id, seq=seq)
+            if found is not None and found[0] != id:
+                return JournalConflict(
+                    f"entry {seq} of job {job_id} is {found[0]}: {id} cannot take its place"
+                )
+        return translate(error, self._path)
 
     def _batch(self, requests: Sequence[Request]) -> None:
         """Do all, statement by statement; if one is refused, all are undone."""
@@ -222,7 +232,7 @@ class SqliteWriter:
         try:
             request.result = self._perform(request)
         except sqlite3.IntegrityError as error:
-            request.error = translate(error, self._path)
+            request.error = self._refusal(error, request)
         except sqlite3.Error:
             raise
         except Exception as error:  # noqa: BLE001  whoever asked gets it

@@ -16,6 +16,7 @@ _S = JobState
 _CHOICES = get_args(Choice)
 # If the undo of such a job has begun, its code is over: there is no way but to go on undoing.
 _STOPPED = (_S.ATTENTION, _S.FAILED, _S.CANCELLED)
+_AGAIN = ("retry", "resume")
 
 
 class Standing(NamedTuple):
@@ -54,7 +55,7 @@ def command(session: Session, asked: Command) -> None:
         check_job(job.id, job.state, answer.state)
     if asked.action == "resolve":
         _resolve(session, asked)
-    elif asked.action in ("retry", "resume") and job.state in _STOPPED:
+    elif job.state in _STOPPED and (asked.action in _AGAIN or _undoes_again(job, asked)):
         _begin_again(session, job, asked)
     elif asked.action == "skip":
         _skip(session, job, asked)
@@ -64,6 +65,10 @@ def command(session: Session, asked: Command) -> None:
     data = {name: value for name, value in given.items() if value not in (None, "")}
     note = Event(type=f"{asked.action}.asked", data=data, actor=asked.actor)
     session.run("insert_event", **row.event_row(job.id, note, session.now()))
+
+
+def _undoes_again(job: Standing, asked: Command) -> bool:
+    return asked.action == "compensate" and job.undoing
 
 
 def _standing(session: Session, job_id: str) -> Standing:
@@ -262,6 +267,10 @@ def _skip(session: Session, job: Standing, asked: Command) -> None:
         found = session.one("entry_state", id=job.id, seq=asked.seq)
     if found is None:
         raise IllegalTransition(f"job {job.id} has no journal entry {asked.seq}")
+    if job.undoing and (found[2] != "undo" or found[1] == "undo"):
+        raise IllegalTransition(
+            f"job {job.id} is being undone: only one of its undos can be skipped, not {found[1]}"
+        )
     if StepState.SKIPPED not in STEP_TRANSITIONS[StepState(found[0])]:
         raise IllegalTransition(
             f"entry {asked.seq} of job {job.id} is {found[0]}: not to be skipped"

@@ -3,10 +3,13 @@
 import sys
 from collections.abc import Sequence
 
+from perdure.base.errors import LeaseLost
+from perdure.jobs.effect import Effect
 from perdure.jobs.model import Entry, Event, Job, Message, Outcome
 from perdure.jobs.query import JobQuery
 from perdure.store import row
 from perdure.store.session import Session
+from perdure.store.verb.effect import effects
 
 # Logs can only go after their jobs, links before their approvals.
 _DELETIONS = (
@@ -56,6 +59,21 @@ def counts(session: Session, tenant: str | None) -> dict[str, int]:
 def journal(session: Session, job_id: str) -> list[Entry]:
     """Read a job's journal in order."""
     return [row.entry(each) for each in session.all("journal", ids=session.array([job_id]))]
+
+
+def own_deeds(
+    session: Session, job_id: str, owner: str, epoch: int
+) -> tuple[list[Entry], list[Effect]]:
+    """Read journal and ledger of a job for its owner.
+
+    Its lease is locked first: a write that is still under way somewhere is waited for.
+
+    Raises:
+        LeaseLost: The job is another's.
+    """
+    if tuple(session.one("lock_lease", id=job_id) or ()) != (owner, epoch):
+        raise LeaseLost(job_id, epoch)
+    return journal(session, job_id), effects(session, job_id)
 
 
 def entry_by_key(session: Session, key: str) -> Entry | None:

@@ -121,8 +121,19 @@ CREATE TABLE journal (
 
 CREATE INDEX journal_key ON journal (key) WHERE key IS NOT NULL;
 
--- What comes late is passed over: a start that is written after the result, an older checkpoint.
+CREATE FUNCTION refuse_place() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'entry % of job % is %: % cannot take its place', OLD.seq, OLD.job_id, OLD.id, NEW.id
+    USING ERRCODE = 'check_violation', CONSTRAINT = 'journal_place';
+END $$;
+
+-- The identity of an entry never changes: whoever would put another one in its place is refused.
 -- Triggers fire in the order of their names.
+CREATE TRIGGER journal_0_place BEFORE UPDATE OF id ON journal FOR EACH ROW
+WHEN (NEW.id <> OLD.id)
+EXECUTE FUNCTION refuse_place();
+
+-- What comes late is passed over: a start that is written after the result, an older checkpoint.
 CREATE TRIGGER journal_1_stale BEFORE UPDATE ON journal FOR EACH ROW
 WHEN (OLD.state || '>' || NEW.state IN (
     'SUCCEEDED>PENDING', 'SUCCEEDED>RUNNING', 'SKIPPED>RUNNING', 'COMPENSATED>RUNNING',

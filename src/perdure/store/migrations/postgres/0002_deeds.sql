@@ -48,6 +48,19 @@ WHEN (OLD.state || '>' || NEW.state IN (
   'DONE>FAILED', 'DONE>IN_DOUBT', 'DONE>DONE', 'FAILED>DONE', 'FAILED>IN_DOUBT'))
 EXECUTE FUNCTION refuse('what is known of an effect never changes');
 
+CREATE FUNCTION doubt_intents() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  EXECUTE format('UPDATE %I.effect SET state = $1, ended_at = $2 WHERE job_id = $3 AND state = $4',
+                 TG_TABLE_SCHEMA)
+    USING 'IN_DOUBT', NEW.ended_at, NEW.id, 'INTENT';
+  RETURN NULL;
+END $$;
+
+-- When a job has ended, nobody finds out any more what became of its open calls.
+CREATE TRIGGER job_leaves_no_intent AFTER UPDATE OF state ON job FOR EACH ROW
+WHEN (NEW.ended_at IS NOT NULL AND OLD.ended_at IS NULL)
+EXECUTE FUNCTION doubt_intents();
+
 CREATE FUNCTION effect_goes_with_its_job() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   lives boolean;

@@ -121,13 +121,19 @@ CREATE TABLE journal (
 
 CREATE INDEX journal_key ON journal (key) WHERE key IS NOT NULL;
 
+-- The identity of an entry never changes: whoever would put another one in its place is refused.
+CREATE TRIGGER journal_place BEFORE UPDATE OF id ON journal WHEN NEW.id <> OLD.id
+BEGIN
+  SELECT RAISE(ABORT, 'another entry has this place in the journal');
+END;
+
 -- What comes late is passed over: a start that is written after the result, an older checkpoint.
 CREATE TRIGGER journal_stale BEFORE UPDATE ON journal
-WHEN instr(' SUCCEEDED>PENDING SUCCEEDED>RUNNING SKIPPED>RUNNING COMPENSATED>RUNNING'
+WHEN NEW.id = OLD.id AND (instr(' SUCCEEDED>PENDING SUCCEEDED>RUNNING SKIPPED>RUNNING COMPENSATED>RUNNING'
     || ' COMPENSATING>RUNNING COMPENSATION_FAILED>RUNNING ',
     ' ' || OLD.state || '>' || NEW.state || ' ') > 0
   OR (OLD.state = 'SUCCEEDED' AND NEW.state = 'SUCCEEDED' AND NEW.output IS OLD.output)
-  OR NEW.checkpoint_no < OLD.checkpoint_no
+  OR NEW.checkpoint_no < OLD.checkpoint_no)
 BEGIN
   SELECT RAISE(IGNORE);
 END;

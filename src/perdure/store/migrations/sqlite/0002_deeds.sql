@@ -54,6 +54,14 @@ BEGIN
   SELECT RAISE(ABORT, 'what is known of an effect never changes');
 END;
 
+-- When a job has ended, nobody finds out any more what became of its open calls.
+CREATE TRIGGER job_leaves_no_intent AFTER UPDATE OF state ON job
+WHEN NEW.ended_at IS NOT NULL AND OLD.ended_at IS NULL
+BEGIN
+  UPDATE effect SET state = 'IN_DOUBT', ended_at = NEW.ended_at
+  WHERE job_id = NEW.id AND state = 'INTENT';
+END;
+
 CREATE TRIGGER effect_outlives BEFORE DELETE ON effect
 WHEN EXISTS (SELECT 1 FROM job WHERE id = OLD.job_id)
 BEGIN
