@@ -12,7 +12,8 @@ import sys
 import tempfile
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -29,7 +30,13 @@ _SETTINGS = "max_connections = 300\nfsync = off\nfull_page_writes = off\n"
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """The URL of the server, the same for all processes of a test run."""
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    with running_server(os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))) as url:
+        yield url
+
+
+@contextmanager
+def running_server(run: str) -> Generator[str]:
+    """Have the server of a run, and give its URL; it goes with the last who has it."""
     folder = Path(tempfile.gettempdir()) / f"perdure-test-{run}"
     folder.mkdir(mode=0o755, exist_ok=True)
     with (folder / "users").open("w") as users:

@@ -1,0 +1,393 @@
+"""The jobs of `intervene`, and the workers that run them.
+
+`python -m tests.programmes.intervene_jobs URL PORT` is told by lines of its input to fork a
+worker ("start") or to send one a signal ("kill 9 PID"). When the input ends, so do all of them.
+"""
+
+import os
+import random
+import signal
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Any, Final
+
+import perdure
+from perdure import BudgetLimits, Partial, Retry
+from perdure.app import App
+from perdure.base.errors import Permanent, Refused
+from perdure.engine.context import JobContext
+from perdure.engine.rules import Rules
+from perdure.engine.settings import WorkerSettings
+from perdure.engine.step_context import StepContext
+from perdure.jobs.approval import Person, Terms
+from perdure.jobs.definition import Step
+from perdure.jobs.effect import Answer, DidNotHappen, Happened, Unknown
+from perdure.jobs.risk import Classifier, Facts, RiskLevel
+from perdure.notify.people import Contact, People
+from tests.programmes.receiver import call
+
+SETTINGS: Final = WorkerSettings(
+    concurrency=40,
+    lease="4s",
+    beat="500ms",
+    margin="1s",
+    stuck_after="20s",
+    linger="50ms",
+    poll="500ms",
+    cancel_grace="100ms",
+    drain_grace="1s",
+    start_record_after="20ms",
+    reap_every="100ms",
+    max_claims=20,
+)
+RETRY: Final = Retry(attempts=6, first="5ms", factor=2, jitter=0.5)
+APPROVERS: Final = ("ann", "bob", "cyn")
+LARGE: Final = 100  # USD from which two people must say yes
+PRICE: Final = 0.5  # USD of a thought
+
+# How a receiver may be called again, and what it does with a key: (in_doubt, can be asked, manner).
+MANNERS: Final = {
+    "replay": ("replay", False, "honours"),
+    "strict": ("replay", False, "strict"),
+    "query": ("ask", True, "honours"),
+    "ask": ("ask", False, "ignores"),
+}
+
+
+def large_sums(facts: Facts) -> tuple[RiskLevel, str] | None:
+    """Let two people say yes to large sums."""
+    usd = facts.arguments.get("usd", 0)
+    return (RiskLevel.CRITICAL, f"it moves {usd} USD") if usd >= LARGE else None
+
+
+def rules() -> Rules:
+    """Say who may decide."""
+    roles = frozenset({"approver"})
+    people = [Person(id=name, tenant="default", roles=roles) for name in APPROVERS]
+    return Rules(
+        risk=Classifier().extended(large_sums),
+        people=People([Contact(person=each) for each in people]),
+        terms={RiskLevel.CRITICAL: Terms(quorum=2)},
+    )
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What all jobs are made of."""
+
+    charge: Step[..., Any]
+    charge_and_compensate: Step[..., Any]
+    charge_for_good: Step[..., Any]
+    charge_once: Step[..., Any]
+    charge_if_allowed: Step[..., Any]
+    inquire: Step[..., Any]
+    think: Step[..., Any]
+    note: Step[..., Any]
+    stumble: Step[..., Any]
+
+
+def build(url: str, port: int) -> App:
+    """Make the app."""
+    app = App(url, worker=SETTINGS, rules=rules())
+    steps = _steps(app, port)
+    _payments(app, steps)
+    _families(app, steps)
+    _questions(app, steps)
+    _others(app, steps)
+    return app
+
+
+def _dice(ctx: StepContext, what: str) -> float:
+    """Draw by chance, but the same for the same attempt."""
+    return random.Random(f"{ctx.job_id}{ctx.step_id}{ctx.attempt}{what}").random()
+
+
+class Till:
+    """Where steps charge and refund."""
+
+    def __init__(self, port: int, refund: Step[..., Any] | None = None) -> None:
+        self._port = port
+        self.refund = refund
+
+    async def charge(self, ctx: StepContext, ref: str, usd: int, manner: str, **more: Any) -> Any:
+        """Charge once; now and then fail right after it."""
+        in_doubt, can_ask, conduct = MANNERS[manner]
+        words = {"op": "charge", "ref": ref, "job": ctx.job_id, "usd": usd, "manner": conduct}
+        options: Any = {"in_doubt": in_doubt, **more}
+        if can_ask:
+            options["query"] = self._query
+        found = await ctx.effect(
+            "charge", lambda key: self._call(key=key, **words), target=ref, **options
+        )
+        if _dice(ctx, ref) < 0.1:
+            raise RuntimeError("something else went wrong")
+        return found
+
+    async def give_back(self, ctx: StepContext, ref: str) -> None:
+        """Refund all that was charged for a reference."""
+        words = {"op": "refund", "ref": ref, "job": ctx.job_id}
+        await ctx.effect(
+            "refund",
+            lambda key: self._call(key=key, **words),
+            target=ref,
+            in_doubt="replay",
+        )
+
+    async def _call(self, **words: Any) -> Any:
+        answer = await call(self._port, **words)
+        if "refused" in answer:
+            raise Refused(answer["refused"])
+        return answer
+
+    async def _query(self, key: str) -> Answer:
+        answer = await call(self._port, op="query", key=key)
+        if "happened" in answer:
+            return Happened(answer["happened"])
+        return Unknown() if "unknown" in answer else DidNotHappen()
+
+
+def _steps(app: App, port: int) -> Steps:  # noqa: C901 - small functions
+    till = Till(port)
+
+    @app.step(retry=RETRY)
+    async def refund(ctx: StepContext, result: Any, ref: str) -> None:
+        await till.give_back(ctx, ref)
+
+    @app.step(retry=RETRY)
+    async def charge(ctx: StepContext, usd: int, manner: str) -> Any:
+        ref = f"{ctx.job_id}/{ctx.step_id}"
+        return await till.charge(ctx, ref, usd, manner, undo=(refund, {"ref": ref}))
+
+    @app.step(retry=RETRY)
+    async def charge_and_compensate(ctx: StepContext, usd: int, manner: str, ref: str) -> Any:
+        return await till.charge(ctx, ref, usd, manner)
+
+    @charge_and_compensate.compensate(retry=RETRY)
+    async def compensate(ctx: StepContext, usd: int, manner: str, ref: str, output: Any) -> None:
+        await till.give_back(ctx, ref)
+
+    @app.step(retry=RETRY)
+    async def charge_for_good(ctx: StepContext, usd: int, manner: str) -> Any:
+        return await till.charge(ctx, f"{ctx.job_id}/{ctx.step_id}", usd, manner)
+
+    @app.step(retry=RETRY)
+    async def charge_once(ctx: StepContext, order: str, usd: int, manner: str) -> Any:
+        undo = (refund, {"ref": order})
+        return await till.charge(ctx, order, usd, manner, key=order, undo=undo)
+
+    @app.step(retry=RETRY, tags={"financial"})
+    async def charge_if_allowed(ctx: StepContext, usd: int) -> Any:
+        ref = f"{ctx.job_id}/{ctx.step_id}"
+        return await till.charge(ctx, ref, usd, "replay", undo=(refund, {"ref": ref}))
+
+    @app.step(retry=RETRY)
+    async def inquire(ctx: StepContext, questions: int) -> int:
+        for number in range(ctx.previous_checkpoint or 0, questions):
+            if not await ctx.request_user_approval("Go on?"):
+                raise Permanent("somebody said no")
+            await ctx.save_checkpoint(number + 1)
+        return questions
+
+    @app.step(retry=RETRY)
+    async def think(ctx: StepContext, thoughts: int) -> Any:
+        done = ctx.previous_checkpoint or 0
+        async with ctx.spend(usd=PRICE):
+            await call(port, op="spend", job=ctx.job_id, usd=PRICE)
+            if _dice(ctx, f"think {done}") < 0.3:
+                raise RuntimeError("nothing came to mind")
+        return thoughts if done + 1 >= thoughts else Partial(done + 1, done + 1)
+
+    @app.step(retry=RETRY)
+    async def note(ctx: StepContext, text: str) -> str:
+        await perdure.sleep(0.02 * _dice(ctx, text))
+        return text
+
+    @app.step(retry=Retry(attempts=1))
+    async def stumble(ctx: StepContext, milliseconds: int) -> None:
+        await perdure.sleep(milliseconds / 1000)
+        raise Permanent("this was not to be")
+
+    return Steps(
+        charge, charge_and_compensate, charge_for_good, charge_once, charge_if_allowed,
+        inquire, think, note, stumble,
+    )  # fmt: skip
+
+
+def _payments(app: App, steps: Steps) -> None:  # noqa: C901 - small functions
+    async def pay_all(ctx: JobContext, count: int, manner: str) -> None:
+        for number in range(count):
+            if number % 2:
+                ref = f"{ctx.job_id}/ref{number}"
+                await ctx.run(steps.charge_and_compensate, 1, manner, ref)
+            else:
+                await ctx.run(steps.charge, 1, manner)
+
+    @app.job(on_cancel="compensate", on_outage="fail")
+    async def pay(ctx: JobContext, count: int, manner: str) -> None:
+        await pay_all(ctx, count, manner)
+        await ctx.run(steps.note, "paid")
+
+    @app.job(on_cancel="abandon", on_outage="fail")
+    async def pay_and_leave(ctx: JobContext, count: int, manner: str) -> None:
+        await pay_all(ctx, count, manner)
+
+    @app.job(on_cancel="compensate", on_outage="fail")
+    async def saga(ctx: JobContext, count: int, manner: str) -> None:
+        await pay_all(ctx, count, manner)
+        await ctx.run(steps.stumble, 5)
+
+    @app.job(on_cancel="compensate", on_outage="fail")
+    async def half_a_saga(ctx: JobContext, manner: str) -> None:
+        """One of the two payments cannot be undone: this must never be COMPENSATED."""
+        await ctx.run(steps.charge, 1, manner)
+        await ctx.run(steps.charge_for_good, 1, manner)
+        await ctx.run(steps.stumble, 5)
+
+    @app.job(on_cancel="compensate", on_outage="fail")
+    async def gathered(ctx: JobContext, count: int, manner: str, fails: bool) -> None:
+        refs = [f"{ctx.job_id}/ref{number}" for number in range(count)]
+        await ctx.gather(
+            *(ctx.run(steps.charge, 1, manner) for _ in range(count)),
+            *(ctx.run(steps.charge_and_compensate, 1, manner, ref) for ref in refs),
+        )
+        if fails:
+            await ctx.run(steps.stumble, 5)
+
+    @app.job(on_cancel="compensate", on_outage="fail")
+    async def keyed(ctx: JobContext, order: str, count: int, manner: str, fails: bool) -> None:
+        paid = await ctx.gather(
+            *(ctx.run(steps.charge_once, order, 1, manner) for _ in range(count))
+        )
+        if any(each != paid[0] for each in paid):
+            raise Permanent(f"one key, different results: {paid}")
+        if fails:
+            await ctx.run(steps.stumble, 5)
+
+
+def _families(app: App, steps: Steps) -> None:
+    @app.job(on_cancel="compensate", on_outage="fail")
+    async def family(ctx: JobContext, depth: int, manner: str, races: int, fails: bool) -> None:
+        """Each has two children, down to the depth; `races`: it fails while they are at work."""
+        await ctx.run(steps.charge, 1, manner)
+        if depth:
+            offspring = [ctx.child(family, depth - 1, manner, 0, False) for _ in range(2)]
+            if races:
+                for each in offspring:
+                    each.begin()
+                await ctx.run(steps.stumble, races)
+            await ctx.gather(*offspring)
+        ref = f"{ctx.job_id}/ref"
+        await ctx.run(steps.charge_and_compensate, 1, manner, ref)
+        if fails:
+            await ctx.run(steps.stumble, 5)
+
+
+def _questions(app: App, steps: Steps) -> None:
+    @app.job(on_cancel="compensate", on_outage="fail")
+    async def asks(ctx: JobContext, usd: int, fails: bool) -> None:
+        await ctx.run(steps.charge_if_allowed, usd)
+        if fails:
+            await ctx.run(steps.stumble, 5)
+
+    @app.job(on_cancel="compensate", on_outage="fail")
+    async def asks_first(ctx: JobContext, usd: int) -> None:
+        await ctx.approve("Charge?", details={"usd": usd})
+        await ctx.run(steps.charge_if_allowed, usd)
+
+    @app.job(on_cancel="compensate", on_outage="fail")
+    async def inquires(ctx: JobContext, questions: int) -> int:
+        asked = await ctx.run(steps.inquire, questions)
+        await ctx.run(steps.charge, 1, "replay")
+        return asked
+
+
+def _others(app: App, steps: Steps) -> None:
+    @app.job(on_cancel="compensate", on_outage="fail", budget=BudgetLimits(usd=4))
+    async def thinks(ctx: JobContext, thoughts: int, depth: int) -> None:
+        if depth:
+            await ctx.child(thinks, thoughts, depth - 1)
+        await ctx.gather(*(ctx.run(steps.think, thoughts) for _ in range(2)))
+        await ctx.run(steps.charge, 1, "replay")
+
+    @app.job(on_cancel="compensate", on_outage="fail")
+    async def waits(ctx: JobContext, manner: str) -> Any:
+        await ctx.run(steps.charge, 1, manner)
+        await ctx.sleep("80ms")
+        said = await ctx.receive("go")
+        await ctx.run(steps.note, str(said))
+        await ctx.run(steps.charge, 1, manner)
+        return said
+
+
+# Workers
+
+
+def _end_with(pipe: int) -> None:
+    os.read(pipe, 1)
+    os._exit(1)
+
+
+def _work(url: str, port: int, pipe: int) -> None:
+    with open(os.devnull) as nothing:  # noqa: PTH123
+        os.dup2(nothing.fileno(), 0)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    threading.Thread(target=_end_with, args=(pipe,), daemon=True).start()
+    build(url, port).work()
+
+
+class Crew:
+    """The workers, as children of this process."""
+
+    def __init__(self, url: str, port: int) -> None:
+        self._given = (url, port)
+        self._living, self._held = os.pipe()  # closed when this process ends, however it does
+        self._codes: dict[int, int | None] = {}  # None: it lives
+
+    def start(self) -> int:
+        """Fork a worker."""
+        pid = os.fork()
+        if not pid:
+            os.close(self._held)
+            _work(*self._given, self._living)
+            os._exit(0)
+        self._codes[pid] = None
+        return pid
+
+    def signal(self, number: int, pid: int) -> int:
+        """Send a signal, if it still lives; 1: it does."""
+        if self.code(pid) is not None:
+            return 0
+        os.kill(pid, number)
+        return 1
+
+    def code(self, pid: int) -> int | None:
+        """Tell how a worker has ended; None: it lives."""
+        if self._codes[pid] is None:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            self._codes[pid] = os.waitstatus_to_exitcode(status) if found else None
+        return self._codes[pid]
+
+    def end(self) -> None:
+        """Kill them all."""
+        for pid in self._codes:
+            self.signal(signal.SIGKILL, pid)
+
+
+def main(url: str, port: int) -> None:
+    """Fork workers and signal them, as is asked for; answer each line with a number."""
+    crew = Crew(url, port)
+    for line in sys.stdin:
+        match line.split():
+            case ["start"]:
+                answer = crew.start()
+            case ["signal", number, pid]:
+                answer = crew.signal(int(number), int(pid))
+            case _:
+                raise SystemExit(f"what is {line!r}?")
+        print(answer, flush=True)  # noqa: T201
+    crew.end()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
