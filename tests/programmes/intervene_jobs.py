@@ -106,9 +106,8 @@ def _dice(ctx: StepContext, what: str) -> float:
 class Till:
     """Where steps charge and refund."""
 
-    def __init__(self, port: int, refund: Step[..., Any] | None = None) -> None:
+    def __init__(self, port: int) -> None:
         self._port = port
-        self.refund = refund
 
     async def charge(self, ctx: StepContext, ref: str, usd: int, manner: str, **more: Any) -> Any:
         """Charge once; now and then fail right after it."""
@@ -147,13 +146,17 @@ class Till:
         return Unknown() if "unknown" in answer else DidNotHappen()
 
 
-def _steps(app: App, port: int) -> Steps:  # noqa: C901 - small functions
+def _steps(app: App, port: int) -> Steps:
     till = Till(port)
 
     @app.step(retry=RETRY)
     async def refund(ctx: StepContext, result: Any, ref: str) -> None:
         await till.give_back(ctx, ref)
 
+    return Steps(*_charges(app, till, refund), *_asking(app), *_quiet(app, port))
+
+
+def _charges(app: App, till: Till, refund: Step[..., Any]) -> tuple[Step[..., Any], ...]:
     @app.step(retry=RETRY)
     async def charge(ctx: StepContext, usd: int, manner: str) -> Any:
         ref = f"{ctx.job_id}/{ctx.step_id}"
@@ -181,6 +184,10 @@ def _steps(app: App, port: int) -> Steps:  # noqa: C901 - small functions
         ref = f"{ctx.job_id}/{ctx.step_id}"
         return await till.charge(ctx, ref, usd, "replay", undo=(refund, {"ref": ref}))
 
+    return charge, charge_and_compensate, charge_for_good, charge_once, charge_if_allowed
+
+
+def _asking(app: App) -> tuple[Step[..., Any], ...]:
     @app.step(retry=RETRY)
     async def inquire(ctx: StepContext, questions: int) -> int:
         for number in range(ctx.previous_checkpoint or 0, questions):
@@ -189,6 +196,10 @@ def _steps(app: App, port: int) -> Steps:  # noqa: C901 - small functions
             await ctx.save_checkpoint(number + 1)
         return questions
 
+    return (inquire,)
+
+
+def _quiet(app: App, port: int) -> tuple[Step[..., Any], ...]:
     @app.step(retry=RETRY)
     async def think(ctx: StepContext, thoughts: int) -> Any:
         done = ctx.previous_checkpoint or 0
@@ -208,10 +219,7 @@ def _steps(app: App, port: int) -> Steps:  # noqa: C901 - small functions
         await perdure.sleep(milliseconds / 1000)
         raise Permanent("this was not to be")
 
-    return Steps(
-        charge, charge_and_compensate, charge_for_good, charge_once, charge_if_allowed,
-        inquire, think, note, stumble,
-    )  # fmt: skip
+    return think, note, stumble
 
 
 def _payments(app: App, steps: Steps) -> None:  # noqa: C901 - small functions
