@@ -1,10 +1,10 @@
 """A connection to the file: how it is opened, and what its errors mean."""
 
-import os
 import sqlite3
 import threading
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from perdure.base.backoff import Retry
 from perdure.base.errors import (
@@ -15,6 +15,7 @@ from perdure.base.errors import (
     StoreReadOnly,
     StoreUnreachable,
 )
+from perdure.store.sqlite.file import DatabaseFile
 from perdure.store.sqlite.network import network_file_system
 
 _OLDEST: Final = (3, 37, 0)  # STRICT tables; RETURNING is older
@@ -41,7 +42,7 @@ _MEANINGS: Final[dict[int, tuple[type[Exception], str]]] = {
 
 
 def connect(
-    path: Path, *, reads_only: bool = False, force_network: bool = False
+    file: DatabaseFile, *, reads_only: bool = False, force_network: bool = False
 ) -> sqlite3.Connection:
     """Open the file, make it if it is new, and check that it can keep our promises.
 
@@ -49,7 +50,9 @@ def connect(
         StoreError: One of its kinds, with what to do.
     """
     _check_library()
-    _make(path)
+    file.make()
+    file.remember()
+    path = file.path
     kind = network_file_system(path)
     if kind and not force_network:
         raise StoreError(
@@ -58,11 +61,16 @@ def connect(
         )
     try:
         database = sqlite3.connect(
-            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            f"file:{quote(str(path))}?mode=rw",  # if it went away in between, it stays away
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            uri=True,
         )
     except sqlite3.Error as error:
         raise translate(error, path) from error
     try:
+        file.check()
         _prepare_patiently(database, reads_only=reads_only)
     except BaseException as error:
         database.close()
@@ -93,18 +101,6 @@ def _check_library() -> None:
         )
 
 
-def _make(path: Path) -> None:
-    """Make a new file that only its owner may read: jobs carry people's data."""
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    except FileExistsError:
-        pass  # never opened here: closing it would drop the locks that SQLite holds on it
-    except FileNotFoundError as error:
-        raise StoreUnreachable(f"there is no folder {path.parent}: make it first") from error
-    except OSError as error:
-        raise StoreUnreachable(f"cannot make {path}: {error.strerror}") from error
-
-
 def _prepare(database: sqlite3.Connection, *, reads_only: bool) -> None:
     if reads_only:
         database.execute("PRAGMA query_only = ON")
@@ -116,11 +112,20 @@ def _prepare(database: sqlite3.Connection, *, reads_only: bool) -> None:
     database.execute("PRAGMA synchronous = FULL")
 
 
+def meaning(error: sqlite3.Error, file: DatabaseFile) -> Exception:
+    """Say what an error of SQLite means; a file that went away explains any."""
+    try:
+        file.check()
+    except StoreUnreachable as gone:
+        return gone
+    return translate(error, file.path)
+
+
 def translate(error: sqlite3.Error, path: Path) -> Exception:
     """Say what an error of SQLite means, and what to do."""
     code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
-    kind, meaning = _MEANINGS.get(code, (StoreError, "SQLite cannot use {path}: {error}"))
-    return kind(meaning.format(path=path, error=error))
+    kind, text = _MEANINGS.get(code, (StoreError, "SQLite cannot use {path}: {error}"))
+    return kind(text.format(path=path, error=error))
 
 
 def is_busy(error: sqlite3.Error) -> bool:

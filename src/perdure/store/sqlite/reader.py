@@ -2,11 +2,11 @@
 
 import sqlite3
 from collections.abc import Sequence
-from pathlib import Path
 
 from perdure.base.clock import Clock
 from perdure.store.request import Request
-from perdure.store.sqlite.connection import connect, is_broken, translate
+from perdure.store.sqlite.connection import connect, is_broken, meaning
+from perdure.store.sqlite.file import DatabaseFile
 from perdure.store.sqlite.session import SqliteSession
 
 
@@ -15,14 +15,14 @@ class SqliteReader:
 
     _session: SqliteSession
 
-    def __init__(self, path: Path, clock: Clock | None, *, force: bool) -> None:
-        self._path = path
+    def __init__(self, file: DatabaseFile, clock: Clock | None, *, force: bool) -> None:
+        self._file = file
         self._clock = clock
         self._force = force
         self._broken = False
 
     def connect(self) -> int | None:
-        database = connect(self._path, reads_only=True, force_network=self._force)
+        database = connect(self._file, reads_only=True, force_network=self._force)
         self._session = SqliteSession(database, self._clock, set())
         self._broken = False
         return None
@@ -39,12 +39,13 @@ class SqliteReader:
     def execute(self, requests: Sequence[Request]) -> None:
         for request in requests:
             try:
+                self._file.check()
                 if self._broken:
                     self.disconnect()
                     self.connect()
                 self._answer(request)
             except sqlite3.Error as error:
-                request.error = translate(error, self._path)
+                request.error = meaning(error, self._file)
                 request.error.__cause__ = error
                 self._broken = is_broken(error)
             except Exception as error:  # noqa: BLE001  whoever asked gets it

@@ -3,10 +3,10 @@
 import sqlite3
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 
 from perdure.base.clock import Clock
-from perdure.store.sqlite.connection import connect, is_broken, translate
+from perdure.store.sqlite.connection import connect, is_broken, meaning
+from perdure.store.sqlite.file import DatabaseFile
 from perdure.store.sqlite.session import SqliteSession
 from perdure.store.verb.claim import renew
 
@@ -14,8 +14,8 @@ from perdure.store.verb.claim import renew
 class SqliteRenewer:
     """Connects when it is first needed."""
 
-    def __init__(self, path: Path, clock: Clock | None, *, force: bool) -> None:
-        self._path = path
+    def __init__(self, file: DatabaseFile, clock: Clock | None, *, force: bool) -> None:
+        self._file = file
         self._clock = clock
         self._force = force
         self._lock = threading.Lock()
@@ -25,15 +25,17 @@ class SqliteRenewer:
         """Prolong leases; waits for the disk."""
         with self._lock:
             if self._session is None:
-                database = connect(self._path, force_network=self._force)
+                database = connect(self._file, force_network=self._force)
                 self._session = SqliteSession(database, self._clock, set())
             try:
                 # A single statement that writes: a transaction of its own.
-                return renew(self._session, owner, held, lease)
+                kept = renew(self._session, owner, held, lease)
             except sqlite3.Error as error:
                 if is_broken(error):
                     self._disconnect()
-                raise translate(error, self._path) from error
+                raise meaning(error, self._file) from error
+            self._file.check()
+            return kept
 
     def close(self) -> None:
         """Disconnect."""

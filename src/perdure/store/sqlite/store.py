@@ -11,6 +11,7 @@ from perdure.jobs.model import Claim, QueueLimit
 from perdure.store.durable import DurableStore
 from perdure.store.lane import Lane
 from perdure.store.session import Session
+from perdure.store.sqlite.file import DatabaseFile
 from perdure.store.sqlite.reader import SqliteReader
 from perdure.store.sqlite.renewer import SqliteRenewer
 from perdure.store.sqlite.writer import SqliteWriter
@@ -36,15 +37,16 @@ class SqliteStore(DurableStore):
         self, path: str | Path, *, clock: Clock | None = None, force_network: bool = False
     ) -> None:
         super().__init__()
-        self.path = Path(path)
+        file = DatabaseFile(path)
+        self.path = file.path
         self._clock = clock or SystemClock()
         self._has_claimed = False
-        writer = SqliteWriter(self.path, clock, self._tell_watchers, force=force_network)
+        writer = SqliteWriter(file, clock, self._tell_watchers, force=force_network)
         self._writer = self._control = Lane(
             "perdure-writer", writer, writer.at_once, heeded=lambda: bool(self._watchers)
         )
-        self._renewer = SqliteRenewer(self.path, clock, force=force_network)
-        self._reader = Lane("perdure-reader", SqliteReader(self.path, clock, force=force_network))
+        self._renewer = SqliteRenewer(file, clock, force=force_network)
+        self._reader = Lane("perdure-reader", SqliteReader(file, clock, force=force_network))
 
     async def now(self) -> float:
         return self._clock.time()

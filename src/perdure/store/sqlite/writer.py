@@ -9,11 +9,19 @@ from typing import Any, Final
 
 from perdure.base.backoff import Retry
 from perdure.base.clock import Clock
-from perdure.base.errors import JobError, JournalConflict
+from perdure.base.errors import JobError, JournalConflict, StoreError, StoreUnreachable
 from perdure.base.machine import boot_id
 from perdure.jobs.model import Write
 from perdure.store.request import Request, rounds, writes_of
-from perdure.store.sqlite.connection import BUSY_SECONDS, connect, is_broken, is_busy, translate
+from perdure.store.sqlite.connection import (
+    BUSY_SECONDS,
+    connect,
+    is_broken,
+    is_busy,
+    meaning,
+    translate,
+)
+from perdure.store.sqlite.file import DatabaseFile
 from perdure.store.sqlite.holder import free_from_stopped
 from perdure.store.sqlite.schema import after_boot, migrate
 from perdure.store.sqlite.session import SqliteSession
@@ -39,30 +47,35 @@ class SqliteWriter:
     _session: SqliteSession
 
     def __init__(
-        self, path: Path, clock: Clock | None, changed: Callable[[], None], *, force: bool
+        self, file: DatabaseFile, clock: Clock | None, changed: Callable[[], None], *, force: bool
     ) -> None:
-        self._path = path
+        self._file = file
+        self._path = file.path
         self._clock = clock
         self._changed = changed
         self._force = force
         self._version = -1
         self._broken = False
+        self._gone = False  # the file was deleted, moved or replaced
         self._patience = BUSY_SECONDS
         self._touched: int | None = None
         self._looks = 0
 
     def connect(self) -> int | None:
-        database = connect(self._path, force_network=self._force)
+        is_new_to_us = not self._file.is_known
+        database = connect(self._file, force_network=self._force)
         self._patience = BUSY_SECONDS
         self._session = SqliteSession(database, self._clock, set())
         try:
-            migrate(database)
+            if is_new_to_us:  # never again: a file that lost its tables was replaced
+                migrate(database)
             self._in_transaction(lambda: after_boot(self._session, boot_id()))
         except BaseException as error:
             database.close()
             if isinstance(error, sqlite3.Error):
                 raise translate(error, self._path) from error
             raise
+        self._file.remember_log()
         self._broken = False
         if self._touched is None:
             self._touched = touches(Path(f"{self._path}-wal"))
@@ -101,14 +114,15 @@ class SqliteWriter:
     def at_once(self, request: Request) -> bool:
         """Do a small write, if no other process is in the way; called on the loop."""
         few = len(request.rows) + len(request.lines) <= _FEW
-        if self._broken or not request.is_plain or not few:
+        if self._broken or self._gone or not request.is_plain or not few:
             return False
         try:
             self._wait_for_others(0)
             if not self._alone(request):
                 self._in_transaction(lambda: self._plain([request]))
+            self._file.check_quickly()
             done = request.error is None
-        except (sqlite3.Error, _Refused):
+        except (sqlite3.Error, StoreUnreachable, _Refused):
             done = False
         if not done:
             request.error = None  # it is done again by the thread, which finds out by itself
@@ -123,10 +137,15 @@ class SqliteWriter:
         failures = 0
         while True:
             try:
+                if self._gone:  # write nothing more into it
+                    self._check_file()
                 if self._broken:
                     self._reopen()
                 self._wait_for_others(BUSY_SECONDS)
                 self._together(requests)
+                self._check_file()
+            except StoreError as error:
+                self._refuse(requests, error)
             except sqlite3.Error as error:
                 self._roll_back()
                 failures += 1
@@ -137,6 +156,12 @@ class SqliteWriter:
                     continue
                 self._fail(requests, error)
             return
+
+    def _check_file(self) -> None:
+        """See that the database is where everybody looks for it; called after each commit."""
+        self._gone = True
+        self._file.check()
+        self._gone = False
 
     def _reopen(self) -> None:
         self._session.database.close()
@@ -247,8 +272,11 @@ class SqliteWriter:
         return request.call(self._session) if request.call is not None else None
 
     def _fail(self, requests: Sequence[Request], error: sqlite3.Error) -> None:
-        for request in requests:
-            request.result = None
-            request.error = translate(error, self._path)
-            request.error.__cause__ = error
+        told = meaning(error, self._file)
+        told.__cause__ = error
+        self._refuse(requests, told)
         self._broken = is_broken(error)
+
+    def _refuse(self, requests: Sequence[Request], error: Exception) -> None:
+        for request in requests:
+            request.result, request.error = None, error
