@@ -1,5 +1,8 @@
 """HTTP calls as effects, to real servers on the loopback."""
 
+import asyncio
+import gzip
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +11,14 @@ import pytest
 
 from perdure import Retry
 from perdure.app import App
+from perdure.base.errors import JobFailed
 from perdure.engine.context import JobContext
 from perdure.engine.step_context import StepContext
 from perdure.integrations.http import reply_of, send
 from perdure.jobs.state import JobState
 from tests.engine.gateway import Gateway
 from tests.engine.rig import durable, until
+from tests.notify.servers import HttpSite, http, speaking
 
 QUICK = Retry(attempts=4, first="1ms", jitter=0)
 
@@ -88,3 +93,71 @@ async def test_a_server_that_is_not_there_is_no_doubt(app: App) -> None:
 def test_an_answer_that_is_not_the_json_that_it_says_is_kept_as_text() -> None:
     wrong = httpx.Response(200, headers={"content-type": "application/json"}, text="oops")
     assert reply_of(wrong)["body"] == "oops"
+
+
+def site_url(site: HttpSite) -> str:
+    return f"http://{site.address}"
+
+
+BOMB = b'"' + b"0" * 5_000_000 + b'"'
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        ("gzip", gzip.compress(BOMB, mtime=0)),
+        ("gzip, gzip", gzip.compress(gzip.compress(BOMB, mtime=0), mtime=0)),
+    ],
+)
+def test_an_answer_that_would_fill_the_memory_is_not_read_and_the_effect_is_done(
+    url: str, encoding: str, body: bytes
+) -> None:
+    @durable
+    async def test(app: App) -> None:
+        async with http((200, body)) as site, app.running():
+            site.headers["content-encoding"] = encoding
+            handle = await app.submit(paying(app, site_url(site)))
+            with pytest.raises(JobFailed, match="is done, and answered 200"):
+                await handle.result("10s")
+            assert [line.state for line in await handle.effects()] == ["DONE"]
+            assert site.requests.qsize() == 1  # no retry calls it again
+
+    test(url)
+
+
+@durable
+async def test_an_answer_that_drips_ends_at_the_deadline_and_leaves_a_doubt(app: App) -> None:
+    async def drip() -> AsyncIterator[bytes]:
+        yield b"HTTP/1.1 200 X\r\ncontent-length: 100\r\n\r\nx"
+        await asyncio.Event().wait()
+
+    async with speaking(drip()) as address, app.running():
+        handle = await app.submit(paying(app, f"http://{address}", total_timeout="200ms"))
+        await until(app, handle.id, JobState.ATTENTION)
+        (line,) = await handle.effects()
+        assert line.state == "IN_DOUBT"
+        assert "no whole answer" in str(line.error)
+
+
+@durable
+async def test_a_redirect_leaves_a_doubt_and_is_not_followed(app: App) -> None:
+    @app.step
+    async def pay(ctx: StepContext, url: str) -> Any:
+        async with httpx.AsyncClient(base_url=url, follow_redirects=True) as client:
+            return await send(ctx, client, "POST", "/pay")
+
+    @app.job
+    async def job(ctx: JobContext, url: str) -> Any:
+        return await ctx.run(pay, url)
+
+    async with http() as inner, http((303, b"")) as outer, app.running():
+        outer.headers["location"] = site_url(inner)
+        handle = await app.submit(job, site_url(outer))
+        await until(app, handle.id, JobState.ATTENTION)
+        assert [line.state for line in await handle.effects()] == ["IN_DOUBT"]
+        assert inner.requests.empty()
+
+
+def test_json_that_is_nested_without_end_is_kept_as_text() -> None:
+    deep = httpx.Response(200, headers={"content-type": "application/json"}, text="[" * 100_000)
+    assert reply_of(deep)["body"] == deep.text

@@ -2,7 +2,7 @@
 
 import asyncio
 from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from email.message import EmailMessage
 from email.parser import BytesParser
@@ -62,6 +62,32 @@ async def http(*answers: tuple[int, bytes]) -> AsyncGenerator[HttpSite]:
     async with server:
         site.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         yield site
+
+
+@asynccontextmanager
+async def speaking(parts: AsyncIterator[bytes]) -> AsyncGenerator[str]:
+    """Answer one request with bytes that come as they like; gives the address."""
+    talks: list[asyncio.Task[None]] = []
+
+    async def talk(reader: StreamReader, writer: StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            async for part in parts:
+                writer.write(part)
+                await writer.drain()
+        except ConnectionError:
+            pass  # the client has had enough
+        finally:
+            writer.close()
+
+    def handle(reader: StreamReader, writer: StreamWriter) -> None:
+        talks.append(asyncio.ensure_future(talk(reader, writer)))
+
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for each in talks:
+            each.cancel()
+        await asyncio.gather(*talks, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -1,3 +1,4 @@
+import gzip
 import json
 from typing import Any
 from urllib.parse import quote_plus, urlencode
@@ -5,14 +6,20 @@ from urllib.parse import quote_plus, urlencode
 import httpx
 import pytest
 from msgspec.structs import replace
-from slack_sdk.errors import SlackApiError
 from slack_sdk.signature import SignatureVerifier
 
 from perdure.base.secret import Secret
 from perdure.jobs.approval import Approval, ApprovalState, Terms, Vote, decide
 from perdure.jobs.outbox import NoticeKind
 from perdure.jobs.risk import RiskLevel
-from perdure.notify.slack import Replays, SlackChannel, SlackSettings, blocks_of, read_press
+from perdure.notify.slack import (
+    Replays,
+    SlackChannel,
+    SlackRefused,
+    SlackSettings,
+    blocks_of,
+    read_press,
+)
 from perdure.notify.web import ApprovalWeb
 from tests.notify.desk import MemoryDesk, person, staff
 from tests.notify.question import ASKED, NOTICE
@@ -305,7 +312,24 @@ async def test_an_approval_that_expires_soon_is_posted_again_with_its_buttons() 
 async def test_an_error_of_slack_is_raised_so_that_it_is_tried_again() -> None:
     async with http((200, b'{"ok":false,"error":"ratelimited"}')) as site:
         channel = SlackChannel(replace(SETTINGS, base_url=f"http://{site.address}/api/"))
-        with pytest.raises(SlackApiError):
+        with pytest.raises(SlackRefused):
+            await channel.deliver(NOTICE, ASKED)
+
+
+async def test_an_answer_of_slack_that_would_fill_the_memory_is_not_read() -> None:
+    bomb = gzip.compress(b'{"ok":true,"channel":"C1","ts":"1","x":"' + b"0" * 5_000_000 + b'"}')
+    async with http((200, bomb)) as site:
+        site.headers["content-encoding"] = "gzip"
+        channel = SlackChannel(replace(SETTINGS, base_url=f"http://{site.address}/api/"))
+        with pytest.raises(SlackRefused, match="more than"):
+            await channel.deliver(NOTICE, ASKED)
+
+
+@pytest.mark.parametrize("said", [(500, b"{}"), (200, b"oops"), (200, b"[]"), (302, b"")])
+async def test_an_answer_that_is_not_slacks_is_an_error(said: tuple[int, bytes]) -> None:
+    async with http(said) as site:
+        channel = SlackChannel(replace(SETTINGS, base_url=f"http://{site.address}/api/"))
+        with pytest.raises(SlackRefused):
             await channel.deliver(NOTICE, ASKED)
 
 

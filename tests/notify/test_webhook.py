@@ -1,4 +1,6 @@
+import asyncio
 import base64
+from collections.abc import AsyncIterator
 from ipaddress import ip_address
 
 import httpcore
@@ -18,7 +20,7 @@ from perdure.notify.webhook import (
 )
 from tests.notify.desk import MemoryDesk
 from tests.notify.question import ASKED, NOTICE
-from tests.notify.servers import http
+from tests.notify.servers import http, speaking
 
 SECRET = Secret("whsec_" + base64.b64encode(b"k" * 32).decode())
 
@@ -67,6 +69,27 @@ async def test_a_redirect_is_not_followed() -> None:
         with pytest.raises(WebhookRefused, match="302"):
             await channel(outer.address).deliver(NOTICE, ASKED)
         assert inner.requests.empty()
+
+
+async def test_an_answer_without_end_delays_nobody() -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        yield b"HTTP/1.1 200 X\r\ncontent-length: 1000000\r\n\r\nx"
+        await asyncio.Event().wait()
+
+    async with speaking(endless()) as address:
+        assert await channel(address).deliver(NOTICE, ASKED) == "notice-1"
+
+
+async def test_headers_without_end_are_given_up_at_the_deadline() -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b"HTTP/1.1 102 X\r\n\r\n"
+
+    async with speaking(endless()) as address:
+        hook = channel(address)
+        hook.timeout = 0.2
+        with pytest.raises(TimeoutError):
+            await hook.deliver(NOTICE, ASKED)
 
 
 async def test_an_alert_is_posted_without_an_approval() -> None:

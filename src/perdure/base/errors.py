@@ -47,6 +47,7 @@ from perdure.base.job_errors import (  # noqa: F401
     ApprovalExpired,
     ApprovalRejected,
     ArgumentError,
+    BadResponse,
     BudgetExceeded,
     DecisionRefused,
     DefinitionError,

@@ -8,6 +8,7 @@ JobError(Exception)             durable jobs: something cannot be done, or has f
  ├── JobParked                  the job cannot go on before a person has looked at it
  ├── StepFailed                 a step failed for good: its retries are used up, or no use
  ├── Permanent                  your code: raised in a step, no retry can mend this
+ │    └── BadResponse           … an HTTP call is done, but its answer cannot be read
  ├── StepTimeout                … in the given time; also a TimeoutError
  ├── StepCrashed                the OS process of a step ended before the step did
  ├── Refused                    your code: raised in the call of an effect, nothing happened
@@ -102,6 +103,10 @@ class StepFailed(JobError):
 
 class Permanent(JobError):
     """Raise it in a step whose error no retry can mend."""
+
+
+class BadResponse(Permanent):
+    """An HTTP call was taken by its receiver, but the answer is too large or cannot be decoded."""
 
 
 class StepTimeout(JobError, TimeoutError):

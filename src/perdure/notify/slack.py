@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, cast
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import msgspec
 from msgspec import Struct
 from slack_sdk.signature import Clock, SignatureVerifier
-from slack_sdk.web.async_client import AsyncWebClient
-from slack_sdk.webhook.async_client import AsyncWebhookClient
 
+from perdure.base.http_answer import fetch
 from perdure.base.secret import Secret
 from perdure.base.visible import visible
 from perdure.jobs.approval import Approval, Verdict
@@ -25,7 +25,8 @@ from perdure.notify.card import Card, alert_text, card_of
 
 WINDOW: Final = 300  # seconds that a request may be old, or ahead of us
 MOST_REMEMBERED: Final = 100_000  # requests within that window
-TIMEOUT: Final = 20
+TIMEOUT: Final = 20.0  # for all of a request
+LONGEST_ANSWER: Final = 1024 * 1024
 
 _ACTIONS: Final[Mapping[str, Verdict]] = {"perdure.approve": "approve", "perdure.reject": "reject"}
 _MOST_FIELDS: Final = 10  # that Slack takes in one section
@@ -72,10 +73,6 @@ class SlackChannel:
     def __init__(self, settings: SlackSettings, name: str = "slack") -> None:
         self.name = name
         self._settings = settings
-        # Its methods are typed only in part.
-        self._client: Any = AsyncWebClient(
-            settings.token.reveal(), base_url=settings.base_url, timeout=TIMEOUT
-        )
 
     async def deliver(self, notice: Notice, approval: Approval | None) -> str:
         """Post the message; after the decision, change it."""
@@ -86,14 +83,19 @@ class SlackChannel:
         asked = msgspec.json.decode(notice.data, type=dict[str, Any]).get("receipt")
         if notice.kind is NoticeKind.DECIDED and asked:
             channel, time = str(asked).split("/")
-            await self._client.chat_update(
-                channel=channel, ts=time, blocks=blocks, **_message(card_of(approval).title)
+            await self._call(
+                "chat.update",
+                channel=channel,
+                ts=time,
+                blocks=blocks,
+                **_message(card_of(approval).title),
             )
             return str(asked)
         return await self._post(_headline(notice, approval), blocks)
 
     async def _post(self, text: str, blocks: list[dict[str, Any]]) -> str:
-        posted = await self._client.chat_postMessage(
+        posted = await self._call(
+            "chat.postMessage",
             channel=self._settings.channel,
             blocks=blocks,
             unfurl_links=False,
@@ -101,6 +103,47 @@ class SlackChannel:
             **_message(text),
         )
         return f"{posted['channel']}/{posted['ts']}"
+
+    async def _call(self, method: str, **fields: Any) -> dict[str, Any]:
+        """Call a method of the Web API.
+
+        Raises:
+            SlackRefused: Slack did not do it.
+            httpx.TransportError: There was no answer.
+        """
+        bearer = {"authorization": f"Bearer {self._settings.token.reveal()}"}
+        text = await _post(f"{self._settings.base_url}{method}", fields, bearer)
+        try:
+            said = msgspec.json.decode(text, type=dict[str, Any])
+        except ValueError:
+            raise SlackRefused(method, "an answer that is no JSON") from None
+        if said.get("ok") is not True:
+            raise SlackRefused(method, str(said.get("error", "nothing")))
+        return said
+
+
+class SlackRefused(Exception):
+    """Slack did not do what it was asked for; `error` is its word for why: `ratelimited`."""
+
+    def __init__(self, method: str, error: str) -> None:
+        super().__init__(f"Slack answered {method} with {error[:100]}")
+        self.error = error
+
+
+async def _post(url: str, fields: dict[str, Any], headers: dict[str, str] | None = None) -> bytes:
+    """Post JSON to Slack; give what it answers.
+
+    Raises:
+        SlackRefused: The answer is not 200, or cannot be read.
+        httpx.TransportError: There was none.
+    """
+    what = urlsplit(url).path.rpartition("/")[2]
+    async with httpx.AsyncClient(timeout=TIMEOUT) as client:
+        request = client.build_request("POST", url, json=fields, headers=headers)
+        answer, unread = await fetch(client, request, limit=LONGEST_ANSWER, within=TIMEOUT)
+    if unread or not answer.is_success:
+        raise SlackRefused(what, unread or str(answer.status_code))
+    return answer.content
 
 
 def _headline(notice: Notice, approval: Approval) -> str:
@@ -182,8 +225,8 @@ def _plain(text: str) -> dict[str, Any]:
 async def answer(press: "Press", text: str) -> None:
     """Tell the one who pressed, and nobody else, what came of it."""
     if press.response_url:
-        client = AsyncWebhookClient(press.response_url, timeout=TIMEOUT)
-        await client.send(text=plain(text), response_type="ephemeral", replace_original=False)
+        said = {"text": plain(text), "response_type": "ephemeral", "replace_original": False}
+        await _post(press.response_url, said)
 
 
 # Receiving
@@ -247,7 +290,7 @@ def read_press(
     try:
         payload = json.loads(parse_qs(body.decode())["payload"][0])
         press, app = _press_in(payload)
-    except (KeyError, IndexError, ValueError, TypeError, AttributeError):
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError, RecursionError):
         return Bad(400, "this is not the press of a button of ours")
     if press.team not in settings.teams or app not in settings.apps:
         return Bad(403, "this workspace or app is not ours")
