@@ -16,6 +16,7 @@ import heapq
 import itertools
 import os
 import random
+import re
 import signal
 import sqlite3
 import sys
@@ -74,9 +75,18 @@ class Tally:
             f"  ends: {ends}",
             f"  interventions: {did}; {self.looks} looks at journals",
             f"  findings: {len(self.wrong)}",
-            *(f"    {each}" for each in self.wrong[:60]),
         ]
+        kinds: dict[str, list[str]] = {}
+        for each in self.wrong:
+            kinds.setdefault(_VARIES.sub("…", each), []).append(each)
+        for alike in sorted(kinds.values(), key=len, reverse=True):
+            lines += [f"    {len(alike)} like", *(f"      {each}" for each in alike[:_EXAMPLES])]
         return "\n".join(lines)
+
+
+# What tells findings of one kind apart: ids and numbers.
+_VARIES: Final = re.compile(r"[0-9a-f]{32}|[0-9]+(\.[0-9]+)?")
+_EXAMPLES: Final = 3
 
 
 # Processes
@@ -481,9 +491,10 @@ async def settle(campaign: Campaign, patience: float) -> None:
 
 
 def _standing(url: str) -> object:
-    """Tell how far all jobs have come; a claim alone does not count."""
-    steps = sql(url, "SELECT count(*), sum(attempt), sum(checkpoint_no) FROM journal")
-    return steps, sql(url, "SELECT state, count(*) FROM job GROUP BY state ORDER BY state")
+    """Tell how far all jobs have come: what is begun and fails again and again does not count."""
+    done = "SELECT count(*) FROM journal WHERE state IN ('SUCCEEDED', 'COMPENSATED', 'SKIPPED')"
+    live = "SELECT count(*) FROM job WHERE ended_at IS NULL"
+    return sql(url, done), sql(url, live), sql(url, "SELECT sum(checkpoint_no) FROM journal")
 
 
 async def _open(campaign: Campaign) -> bool:
@@ -494,12 +505,12 @@ async def _open(campaign: Campaign) -> bool:
 
 @dataclass(frozen=True)
 class Options:
-    """How long a campaign is, and where the workers tell what went wrong."""
+    """How long a campaign is, and what is kept of it."""
 
     jobs: int
     seconds: float  # to intervene
     patience: float  # seconds without any progress, before what has not ended is a finding
-    errors: Path = Path(os.devnull)
+    folder: Path | None = None  # where the logs of receiver and workers are kept; None: nowhere
 
 
 async def run(url: str, slow: Slow, tally: Tally, options: Options) -> Tally:
@@ -507,14 +518,14 @@ async def run(url: str, slow: Slow, tally: Tally, options: Options) -> Tally:
     since = asyncio.get_running_loop().time()
     chance = random.Random(tally.seed + 1)
     async with AsyncExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        log = Log(Path(folder) / "log")
-        log.path.touch()
+        made = stack.enter_context(tempfile.TemporaryDirectory())
+        folder = options.folder or Path(made)
+        log, errors = Log(folder / f"{tally.store}.log"), folder / f"{tally.store}.err"
         words = ("tests.programmes.receiver", str(log.path), str(tally.seed))
-        port = await (await stack.enter_async_context(Program(options.errors, *words))).hear()
+        port = await (await stack.enter_async_context(Program(errors, *words))).hear()
         app = await stack.enter_async_context(build(url, port))
         words = ("tests.programmes.intervene_jobs", slow.worker_url, str(port))
-        crew = await stack.enter_async_context(Program(options.errors, *words))
+        crew = await stack.enter_async_context(Program(errors, *words))
         campaign = Campaign(app, People(app, port, chance, tally.wrong), log, tally)
         await _disturbed(campaign, Workers(crew, chance), slow, options)
         await settle(campaign, options.patience)
@@ -566,9 +577,9 @@ def address(kind: str, folder: Path) -> Generator[str]:
 async def campaigns(kinds: list[str], seed: int, options: Options) -> list[Tally]:
     """Run one campaign on each kind of store."""
     tallies: list[Tally] = []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as made:
         for kind in kinds:
-            with address(kind, Path(folder)) as url:
+            with address(kind, options.folder or Path(made)) as url:
                 async with slow_store(url, seed) as slow:
                     tallies.append(await run(url, slow, Tally(kind, seed), options))
     return tallies
@@ -581,10 +592,12 @@ def main() -> None:
     parser.add_argument("--store", choices=["sqlite", "postgres", "both"], default="both")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000))
     parser.add_argument("--seconds", type=float, default=240.0, help="to intervene, on each store")
-    parser.add_argument("--errors", type=Path, default=Path(os.devnull), help="of the workers")
+    parser.add_argument(
+        "--keep", type=Path, help="an empty folder for the logs and the SQLite file"
+    )
     given = parser.parse_args()
     kinds = ["sqlite", "postgres"] if given.store == "both" else [given.store]
-    options = Options(given.jobs, given.seconds, 20.0, given.errors)
+    options = Options(given.jobs, given.seconds, 20.0, given.keep)
     tallies = asyncio.run(campaigns(kinds, given.seed, options))
     sys.stdout.write("\n".join(map(str, tallies)) + "\n")
     raise SystemExit(any(tally.wrong for tally in tallies))
