@@ -19,7 +19,7 @@ async def main() -> None:
     await handle.until(JobState.WAITING)
     for asked in await app.approvals(tenant="acme"):
         print(f"{asked.title}? {ANN.id} says yes")
-        await app.decide(asked.id, "approve", by=ANN, reason="the customer is known")
+        await app.decide(asked, "approve", by=ANN, reason="the customer is known")
     with contextlib.suppress(IllegalTransition):  # it has ended: this is not the first run
         await app.send(handle.id, "signed", "Kim", key="envelope 12")
     print(await handle.result(timeout="1h"))

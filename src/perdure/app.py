@@ -24,7 +24,7 @@ from perdure.base.errors import JobNotFound, NotInProcess, StoreError
 from perdure.engine import tell
 from perdure.engine.app_desk import AppDesk
 from perdure.engine.awaiting import Awaiting
-from perdure.engine.deciding import Answer, Handover, decide, delegate
+from perdure.engine.deciding import Answer, decide, delegate
 from perdure.engine.handle import Handle
 from perdure.engine.hint import RedisHint
 from perdure.engine.node import Node
@@ -270,58 +270,65 @@ class App(Registry):
 
     async def decide(
         self,
-        approval_id: str,
+        approval: Approval | str,
         verdict: Verdict,
         *,
         by: Person | str,
+        action_hash: str | None = None,
         reason: str = "",
         arguments: Mapping[str, Any] | None = None,
     ) -> Approval:
-        """Answer a question of a job.
+        """Answer a question of a job, as somebody has seen it.
 
         Args:
-            approval_id: Which one.
+            approval: The approval that they saw; or its id, with `action_hash`.
             verdict: "approve" or "reject".
-            by: Who decides: a person, or the id of one whom the app's rules know.
+            by: Who decides: a person, or any name of one whom the app's rules know.
+            action_hash: The `action.hash` of what they saw. If it was edited since, the answer
+                is refused as "changed".
             reason: For the audit log.
-            arguments: Approve, but with other arguments: all of them, by name.
+            arguments: Approve, but with other arguments: all of them, by name. They are judged
+                anew; if they are more dangerous, this is no yes, and people are asked anew.
 
         Raises:
             DecisionRefused: The answer does not count; `code` and the text say why.
             ArgumentError: The arguments do not fit the step.
         """
         check_given(reason=reason)
-        store = await self.store()
-        return await decide(
-            store,
-            self,
-            self.rules.people,
-            Answer(
-                approval_id=approval_id,
-                verdict=verdict,
-                by=by,
-                reason=reason,
-                arguments=arguments,
-            ),
+        seen = action_hash or (approval.action.hash if isinstance(approval, Approval) else None)
+        if seen is None:
+            raise ValueError(
+                "which action did they see? Pass the approval as it was read, "
+                "or its id and action_hash=approval.action.hash"
+            )
+        answer = Answer(
+            approval_id=approval.id if isinstance(approval, Approval) else approval,
+            action_hash=seen,
+            verdict=verdict,
+            by=by,
+            reason=reason,
+            arguments=arguments,
         )
+        return await decide(await self.store(), self, answer)
 
     async def delegate(
-        self, approval_id: str, *, to: str, by: Person | str, reason: str = ""
+        self, approval: Approval | str, *, to: str, by: Person | str, reason: str = ""
     ) -> Approval:
         """Let another person answer a question, instead of one who may; who passes it on may not.
 
         Args:
-            approval_id: Which one.
+            approval: Which one, or its id.
             to: The id of who is to decide, and is told.
-            by: Who passes it on: a person, or the id of one whom the app's rules know.
+            by: Who passes it on: a person, or any name of one whom the app's rules know.
             reason: For the audit log.
 
         Raises:
-            DecisionRefused: This person may not, or the other one cannot take it.
+            DecisionRefused: This person may not, the other one cannot take it,
+                or too few would be left to decide.
         """
         check_given(to=to, reason=reason)
-        handover = Handover(approval_id=approval_id, by=by, to=to, reason=reason)
-        return await delegate(await self.store(), self.rules.people, handover)
+        id = approval.id if isinstance(approval, Approval) else approval
+        return await delegate(await self.store(), self.rules.people, id, by, to, reason)
 
     # Work
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from perdure import Retry
+from perdure import Contact, People, Person, Retry, Rules
 from perdure.app import App
 from perdure.base.errors import Permanent
 from perdure.engine.context import JobContext
@@ -11,7 +11,14 @@ from perdure.engine.settings import WorkerSettings
 from perdure.engine.step_context import StepContext
 
 # The store is that of PERDURE_URL.
-app = App("sqlite:////nowhere/jobs.db", worker=WorkerSettings(reap_every="50ms", linger="10ms"))
+staff = [
+    Person(id=id, tenant="default", roles=frozenset({"approver"})) for id in ("ann", "bob", "cas")
+]
+app = App(
+    "sqlite:////nowhere/jobs.db",
+    worker=WorkerSettings(reap_every="50ms", linger="10ms"),
+    rules=Rules(people=People(Contact(person=each) for each in staff)),
+)
 notes = App("sqlite:////nowhere/notes.db")
 
 

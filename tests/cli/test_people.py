@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import Result
 
-from tests.cli.rig import Desk
+from tests.cli.rig import APP, Desk
 
 
 @pytest.fixture
@@ -20,6 +21,13 @@ def pending(desk: Desk) -> list[dict[str, Any]]:
     return found
 
 
+def decide(desk: Desk, verdict: str, approval: str, *words: str) -> Result:
+    """Decide about what is shown now."""
+    seen = desk.json("approvals", "show", approval)["action_hash"]
+    given = ("approvals", verdict, approval, "--app", APP, "--action", seen[:16])
+    return desk.run(*given, *words)
+
+
 def test_a_question_is_seen_shown_and_answered(desk: Desk) -> None:
     first, second = desk.submit("ship"), desk.submit("ship")
     assert desk.run("approvals", "list").stdout == "Nothing is pending.\n"
@@ -30,11 +38,11 @@ def test_a_question_is_seen_shown_and_answered(desk: Desk) -> None:
         assert "Ship it?" in desk.run("approvals", "list").stdout
         shown = desk.run("approvals", "show", by_job[first][:20]).stdout
         assert '"order": 7' in shown
-        done = desk.run("approvals", "approve", by_job[first], "--by", "ann", "-r", "fine")
+        done = decide(desk, "approve", by_job[first], "--by", "ann", "-r", "fine")
         assert done.stdout == "Approved · ann (approve) · fine\n"
-        late = desk.run("approvals", "reject", by_job[first], "--by", "bob")
+        late = decide(desk, "reject", by_job[first], "--by", "bob")
         assert (late.exit_code, "approved already, by ann" in late.stderr) == (5, True)
-        assert desk.run("approvals", "reject", by_job[second], "--by", "bob").exit_code == 0
+        assert decide(desk, "reject", by_job[second], "--by", "bob").exit_code == 0
         assert desk.wait_for(first)["result"] == "ann: fine"
         assert desk.wait_for(second)["state"] == "FAILED"
     nobody = desk.run("approvals", "approve", "nope")
@@ -45,19 +53,56 @@ def test_a_question_is_left_to_somebody_else(desk: Desk) -> None:
     job = desk.submit("ship")
     with desk.worker():
         (question,) = pending(desk)
-        given = ("approvals", "delegate", question["id"])
+        given = ("approvals", "delegate", question["id"], "--app", APP)
         told = desk.run(*given, "--to", "bob", "--by", "ann", "-r", "on holiday")
         assert told.stdout == "bob may decide about 'Ship it?' instead of ann.\n"
         assert "Passed on: ann → bob" in desk.run("approvals", "show", question["id"]).stdout
         assert desk.json("approvals", "list")[0]["delegates"] == [{"from": "ann", "to": "bob"}]
         again = desk.run(*given, "--to", "cas", "--by", "ann")
         assert (again.exit_code, "not among those" in again.stderr) == (5, True)
-        mine = desk.run("approvals", "approve", question["id"], "--by", "ann")
-        assert mine.exit_code == 5
-        assert desk.run("approvals", "approve", question["id"], "--by", "bob").exit_code == 0
+        assert decide(desk, "approve", question["id"], "--by", "ann").exit_code == 5
+        assert decide(desk, "approve", question["id"], "--by", "bob").exit_code == 0
         assert desk.wait_for(job)["state"] == "COMPLETED"
         late = desk.run(*given, "--to", "cas", "--by", "bob")
         assert (late.exit_code, "approved already" in late.stderr) == (5, True)
+
+
+def test_only_what_was_seen_is_decided_about(desk: Desk) -> None:
+    desk.submit("ship")
+    with desk.worker():
+        (question,) = pending(desk)
+        given = ("approvals", "approve", question["id"], "--app", APP, "--by", "ann")
+        silent = desk.run(*given)
+        assert (silent.exit_code, "say which action you saw" in silent.stderr) == (2, True)
+        short = desk.run(*given, "--action", question["action_hash"][:15])
+        assert (short.exit_code, "needs 16 characters" in short.stderr) == (2, True)
+        other = desk.run(*given, "--action", "0" * 16)
+        assert (other.exit_code, "not the one that you saw" in other.stderr) == (5, True)
+        no = desk.run(*given, input="n\n")
+        assert (no.exit_code, '"order": 7' in no.stdout) == (5, True)
+        assert pending(desk)[0]["decisions"] == []
+        yes = desk.run(*given, input="y\n")
+        assert yes.exit_code == 0
+        assert yes.stdout.endswith("Approved · ann (approve)\n")
+
+
+def test_who_is_not_known_has_no_role_on_the_command_line(desk: Desk) -> None:
+    desk.submit("ship")
+    with desk.worker():
+        (question,) = pending(desk)
+        stranger = decide(desk, "approve", question["id"], "--by", "eve")
+        assert (stranger.exit_code, "nobody that this app knows" in stranger.stderr) == (5, True)
+        given = ("--action", question["action_hash"], "--by", "ann")
+        without = desk.run("approvals", "approve", question["id"], *given)
+        assert without.exit_code == 5
+        assert "this app lists no people: name it with --app" in without.stderr
+        assert "not among those who may decide" in without.stderr
+        passed = desk.run("approvals", "delegate", question["id"], "--to", "bob", "--by", "eve")
+        assert passed.exit_code == 5
+        assert pending(desk)[0]["decisions"] == []
+        # Another spelling is the same person.
+        assert decide(desk, "approve", question["id"], "--by", "Ann ").exit_code == 0
+        assert desk.json("approvals", "show", question["id"])["decisions"][0]["by"] == "ann"
 
 
 def test_a_doubt_is_listed_shown_with_its_job_and_resolved(desk: Desk) -> None:

@@ -62,7 +62,7 @@ async def test_an_approval_waits_across_a_restart_and_holds_no_worker(app: App) 
     assert job_.owner is None
     assert approval.id.encode() in (job_.wait or b"")
     async with app.running():
-        await app.decide(approval.id, "approve", by=ANN, reason="fine")
+        await app.decide(approval, "approve", by=ANN, reason="fine")
         assert await handle.result("5s") == ["ann", "fine"]
     assert len(await app.approvals(None)) == 1
 
@@ -83,8 +83,8 @@ async def test_a_no_fails_the_job_and_may_be_handled_by_its_code(app: App) -> No
 
     async with app.running():
         for job in (strict, mild):
-            handle = await app.submit(job)
-            await app.decide((await asked(app)).id, "reject", by=ANN, reason="too early")
+            handle = await app.submit(job, user="kim")
+            await app.decide(await asked(app), "reject", by=ANN, reason="too early")
             if job is strict:
                 with pytest.raises(JobFailed, match=r"ann rejected 'Ship it.': too early"):
                     await handle.result("5s")
@@ -110,12 +110,12 @@ async def test_nobody_answering_is_not_a_no(app: App) -> None:
         return "shipped"
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job, user="kim")
         await until(app, handle.id, JobState.ATTENTION)
         assert undone == []
         (approval,) = await app.approvals(ApprovalState.EXPIRED)
         with pytest.raises(DecisionRefused, match="expired already"):
-            await app.decide(approval.id, "approve", by=ANN)
+            await app.decide(approval, "approve", by=ANN)
         await handle.retry(by="kim")  # asks again
         assert (await asked(app)).id != approval.id
 
@@ -131,7 +131,7 @@ async def test_a_job_may_handle_that_nobody_answered(app: App) -> None:
         return "now"
 
     async with app.running():
-        assert await (await app.submit(job)).result("5s") == "later"
+        assert await (await app.submit(job, user="kim")).result("5s") == "later"
 
 
 # Gates
@@ -163,7 +163,7 @@ def paying(app: App, **options: Any) -> tuple[Any, list[Any]]:
 async def test_a_dangerous_step_waits_for_a_yes_to_exactly_this_call(app: App) -> None:
     job, ran = paying(app, tags={"financial"})
     async with app.running():
-        handle = await app.submit(job, 5)
+        handle = await app.submit(job, 5, user="kim")
         approval = await asked(app)
         assert (approval.step, approval.risk, approval.shown) == (
             "pay#1",
@@ -172,7 +172,7 @@ async def test_a_dangerous_step_waits_for_a_yes_to_exactly_this_call(app: App) -
         )
         assert approval.reasons == ("it is financial",)
         assert ran == []
-        await app.decide(approval.id, "approve", by=ANN)
+        await app.decide(approval, "approve", by=ANN)
         assert await handle.result("5s") == 5
     assert len(await app.approvals(None)) == 1
     kinds = [event.type for event in await handle.events()]
@@ -183,8 +183,8 @@ async def test_a_dangerous_step_waits_for_a_yes_to_exactly_this_call(app: App) -
 async def test_a_step_that_was_refused_has_failed(app: App) -> None:
     job, ran = paying(app, tags={"financial"})
     async with app.running():
-        handle = await app.submit(job, 5)
-        await app.decide((await asked(app)).id, "reject", by=ANN, reason="no money")
+        handle = await app.submit(job, 5, user="kim")
+        await app.decide(await asked(app), "reject", by=ANN, reason="no money")
         with pytest.raises(JobFailed, match="ann rejected"):
             await handle.result("5s")
     assert ran == []
@@ -195,11 +195,11 @@ async def test_a_step_that_was_refused_has_failed(app: App) -> None:
 async def test_a_yes_to_other_arguments_runs_those(app: App) -> None:
     job, ran = paying(app, tags={"financial"})
     async with app.running():
-        handle = await app.submit(job, 500)
+        handle = await app.submit(job, 500, user="kim")
         approval = await asked(app)
         with pytest.raises(Exception, match="usd"):
-            await app.decide(approval.id, "approve", by=ANN, arguments={"usd": "much"})
-        await app.decide(approval.id, "approve", by=ANN, arguments={"usd": 50})
+            await app.decide(approval, "approve", by=ANN, arguments={"usd": "much"})
+        await app.decide(approval, "approve", by=ANN, arguments={"usd": 50})
         assert await handle.result("5s") == 50
     assert ran == [50]
 
@@ -208,12 +208,12 @@ async def test_a_yes_to_other_arguments_runs_those(app: App) -> None:
 async def test_an_undo_passes_the_same_gates_and_undoes_what_was_really_done(app: App) -> None:
     job, ran = paying(app, tags={"financial"})
     async with app.running():
-        handle = await app.submit(job, 500, fail=True)
-        await app.decide((await asked(app)).id, "approve", by=ANN, arguments={"usd": 50})
+        handle = await app.submit(job, 500, fail=True, user="kim")
+        await app.decide(await asked(app), "approve", by=ANN, arguments={"usd": 50})
         approval = await asked(app)
         assert approval.step == "undo:pay#1"
         await until(app, handle.id, JobState.COMPENSATING)
-        await app.decide(approval.id, "approve", by=ANN)
+        await app.decide(approval, "approve", by=ANN)
         await until(app, handle.id, JobState.COMPENSATED)
     assert ran == [50, ("refund", 50, 50)]
 
@@ -238,12 +238,12 @@ async def test_what_cannot_be_undone_waits_unless_the_code_has_asked(app: App) -
         await ctx.run(ship, "second")
 
     async with app.running():
-        handle = await app.submit(job)
-        await app.decide((await asked(app)).id, "approve", by=ANN)
+        handle = await app.submit(job, user="kim")
+        await app.decide(await asked(app), "approve", by=ANN)
         second = await asked(app)
         assert second.step == "ship#2"
         assert ran == ["wave", "first"]
-        await app.decide(second.id, "approve", by=ANN)
+        await app.decide(second, "approve", by=ANN)
         await handle.result("5s")
     assert ran == ["wave", "first", "second"]
 
@@ -262,8 +262,8 @@ async def test_one_yes_may_open_every_call_of_a_step(app: App) -> None:
         await ctx.gather(*[ctx.run(ship, str(n)) for n in range(3)])
 
     async with app.running():
-        handle = await app.submit(job)
-        await app.decide((await asked(app)).id, "approve", by=ANN)
+        handle = await app.submit(job, user="kim")
+        await app.decide(await asked(app), "approve", by=ANN)
         await handle.result("5s")
     assert sorted(ran) == ["0", "1", "2"]
 
@@ -278,11 +278,11 @@ async def test_rules_of_the_app_are_kept(app: App) -> None:
     with_rules(app, risk=Classifier().extended(odd), gates=gates)
     job, ran = paying(app)
     async with app.running():
-        handle = await app.submit(job, 5)
+        handle = await app.submit(job, 5, user="kim")
         assert await handle.result("5s") == 5
         (event,) = [each for each in await handle.events() if each.type == "step.gated"]
         assert (event.data["risk"], event.data["reasons"]) == ("MEDIUM", ["an odd amount"])
-        await (await app.submit(job, 4)).result("5s")
+        await (await app.submit(job, 4, user="kim")).result("5s")
     assert ran == [5, 4]
 
 
@@ -294,14 +294,14 @@ async def test_a_quorum_and_four_eyes_are_kept(app: App) -> None:
         handle = await app.submit(job, 5, user="ann")
         approval = await asked(app)
         with pytest.raises(DecisionRefused, match="you asked for this job"):
-            await app.decide(approval.id, "approve", by=ANN)
-        await app.decide(approval.id, "approve", by=BOB)
+            await app.decide(approval, "approve", by=ANN)
+        await app.decide(approval, "approve", by=BOB)
         with pytest.raises(DecisionRefused, match="you have approved this already"):
-            await app.decide(approval.id, "approve", by=BOB)
+            await app.decide(approval, "approve", by=BOB)
         with pytest.raises(DecisionRefused, match="nobody that this app knows"):
-            await app.decide(approval.id, "approve", by="eve")
+            await app.decide(approval, "approve", by="eve")
         assert ran == []
-        await app.decide(approval.id, "approve", by=replace(BOB, id="cas"))
+        await app.decide(approval, "approve", by=replace(BOB, id="cas"))
         await handle.result("5s")
     kinds = [event.type for event in await handle.events()]
     assert kinds.count("approval.refused") == 2
@@ -324,14 +324,14 @@ async def test_a_step_may_ask_in_its_middle_and_is_begun_again_with_the_answer(a
         return await ctx.run(act)
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job, user="kim")
         draft = await asked(app)
         assert draft.expires_at is not None
         assert draft.expires_at - draft.created_at == pytest.approx(7200, abs=60)
-        await app.decide(draft.id, "approve", by=ANN)
+        await app.decide(draft, "approve", by=ANN)
         await soon(lambda: asked(app), lambda found: found.title == "To all?")
         await until(app, handle.id, JobState.WAITING)
-        await app.decide((await asked(app)).id, "reject", by=ANN)
+        await app.decide(await asked(app), "reject", by=ANN)
         assert await handle.result("5s") == [True, False, 1]
     assert effects == ["draft"]
 
@@ -347,8 +347,8 @@ async def test_a_sync_step_may_ask_too(app: App) -> None:
         return await ctx.run(act)
 
     async with app.running():
-        handle = await app.submit(job)
-        await app.decide((await asked(app)).id, "approve", by=ANN)
+        handle = await app.submit(job, user="kim")
+        await app.decide(await asked(app), "approve", by=ANN)
         assert await handle.result("5s") is True
 
 
@@ -359,12 +359,12 @@ async def test_a_cancelled_job_takes_its_question_back(app: App) -> None:
         await ctx.approve("Ship it?")
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job, user="kim")
         approval = await asked(app)
         await handle.cancel()
         await until(app, handle.id, JobState.CANCELLED)
         with pytest.raises(DecisionRefused, match="withdrawn"):
-            await app.decide(approval.id, "approve", by=ANN)
+            await app.decide(approval, "approve", by=ANN)
 
 
 # Channels
@@ -400,9 +400,9 @@ async def test_people_are_told_by_every_channel_and_again_when_it_is_decided(app
         await ctx.approve("Ship it?")
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job, user="kim")
         await slack.has_told(1)
-        await app.decide((await asked(app)).id, "approve", by=ANN)
+        await app.decide(await asked(app), "approve", by=ANN)
         await handle.result("5s")
         await slack.has_told(2)
     assert slack.told == [(NoticeKind.ASKED, "Ship it?"), (NoticeKind.DECIDED, "Ship it?")]
@@ -432,7 +432,7 @@ async def test_an_effect_in_doubt_alerts_people(app: App) -> None:
         await ctx.run(pay)
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job, user="kim")
         await until(app, handle.id, JobState.ATTENTION)
         await slack.has_told(1)
     (kind, text) = slack.told[0]
@@ -454,7 +454,7 @@ async def test_a_job_with_a_long_log_asks_again_when_it_is_resumed(app: App) -> 
         return await ctx.run(act)
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job, user="kim")
         await until(app, handle.id, JobState.ATTENTION)
         (expired,) = await app.approvals(ApprovalState.EXPIRED)
         store = await app.store()

@@ -35,17 +35,17 @@ async def test_a_tree_of_jobs_has_one_budget_and_pauses_at_its_limit(app: App) -
         return [first, second, await ctx.run(think, 4)]
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job, user="kim")
         approval = await asked(app)
         await until(app, handle.id, JobState.WAITING)
         assert calls == [2, 4]
         assert "7 usd are needed in all, and 5 are granted" in approval.title
         with pytest.raises(ArgumentError, match="usd"):
-            await app.decide(approval.id, "approve", by=ANN, arguments={"usd": "much"})
-        await app.decide(approval.id, "approve", by=ANN, arguments={"usd": 6.5})
+            await app.decide(approval, "approve", by=ANN, arguments={"usd": "much"})
+        await app.decide(approval, "approve", by=ANN, arguments={"usd": 6.5})
         again = await asked(app)
         assert "6.5 are granted" in again.title
-        await app.decide(again.id, "approve", by=ANN)
+        await app.decide(again, "approve", by=ANN)
         assert await handle.result("5s") == [1, 1, 1]
     budget = await handle.budget()
     assert budget is not None
@@ -64,8 +64,8 @@ async def test_a_no_ends_the_step(app: App) -> None:
         await ctx.run(think)
 
     async with app.running():
-        handle = await app.submit(job)
-        await app.decide((await asked(app)).id, "reject", by=ANN, reason="enough")
+        handle = await app.submit(job, user="kim")
+        await app.decide(await asked(app), "reject", by=ANN, reason="enough")
         with pytest.raises(JobFailed, match="ann said no: enough"):
             await handle.result("5s")
 
@@ -83,7 +83,7 @@ async def test_what_an_attempt_set_aside_is_not_counted_twice(app: App) -> None:
         await ctx.run(think)
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job, user="kim")
         await handle.result("5s")
     budget = await handle.budget()
     assert budget is not None

@@ -43,13 +43,13 @@ async def test_who_gets_it_decides_and_who_passed_it_on_does_not(app: App) -> No
     async with app.running():
         handle, approval = await ask(app)
         with pytest.raises(DecisionRefused, match="not among those"):
-            await app.decide(approval.id, "approve", by=CAS)
-        passed = await app.delegate(approval.id, to="cas", by=ANN, reason="on holiday")
+            await app.decide(approval, "approve", by=CAS)
+        passed = await app.delegate(approval, to="cas", by=ANN, reason="on holiday")
         assert passed.delegates == (("ann", "cas"),)
         await slack.has_told(2)
         with pytest.raises(DecisionRefused, match="not among those"):
-            await app.decide(approval.id, "approve", by=ANN)
-        await app.decide(approval.id, "approve", by=CAS)
+            await app.decide(approval, "approve", by=ANN)
+        await app.decide(approval, "approve", by=CAS)
         assert await handle.result("5s") == ["cas"]
     assert [kind for kind, _ in slack.told][:2] == [NoticeKind.ASKED, NoticeKind.DELEGATED]
     assert await audit(handle, "approval.delegated") == [("ann", "on holiday")]
@@ -73,7 +73,7 @@ def test_the_wrong_person_passes_nothing_on(url: str, by: Person, to: str, code:
         async with app.running():
             handle, approval = await ask(app)
             with pytest.raises(DecisionRefused) as refusal:
-                await app.delegate(approval.id, to=to, by=by)
+                await app.delegate(approval, to=to, by=by)
             assert refusal.value.code == code
             assert (await asked(app)).delegates == ()
         assert [actor for actor, _ in await audit(handle, "approval.refused")] == [by.id]
@@ -86,7 +86,7 @@ async def test_what_is_late_is_not_passed_on(app: App) -> None:
     async with app.running():
         _, approval = await ask(app, expires="1ms")
         with pytest.raises(DecisionRefused) as refusal:
-            await app.delegate(approval.id, to="cas", by=BOB)
+            await app.delegate(approval, to="cas", by=BOB)
         assert refusal.value.code in ("expired", "decided")  # before and after it is written down
 
 
@@ -94,9 +94,9 @@ async def test_what_is_late_is_not_passed_on(app: App) -> None:
 async def test_what_is_decided_is_not_passed_on(app: App) -> None:
     async with app.running():
         handle, approval = await ask(app)
-        await app.decide(approval.id, "approve", by=ANN)
+        await app.decide(approval, "approve", by=ANN)
         with pytest.raises(DecisionRefused, match="approved already"):
-            await app.delegate(approval.id, to="cas", by=BOB)
+            await app.delegate(approval, to="cas", by=BOB)
         await handle.result("5s")
     with pytest.raises(DecisionRefused, match="no such approval"):
         await app.delegate("nope", to="cas", by=BOB)
@@ -111,11 +111,11 @@ async def test_an_app_that_knows_its_people_leaves_it_to_nobody_else(app: App) -
         handle, approval = await ask(app)
         for stranger in ("eve", "robot"):
             with pytest.raises(DecisionRefused, match=r"nobody that this app knows|a program"):
-                await app.delegate(approval.id, to=stranger, by="ann")
+                await app.delegate(approval, to=stranger, by="ann")
         with pytest.raises(DecisionRefused, match="nobody that this app knows"):
-            await app.delegate(approval.id, to="cas", by="eve")
-        await app.delegate(approval.id, to="cas", by="ann")
-        await app.decide(approval.id, "approve", by="cas")
+            await app.delegate(approval, to="cas", by="eve")
+        await app.delegate(approval, to="cas", by="ann")
+        await app.decide(approval, "approve", by="cas")
         assert await handle.result("5s") == ["cas"]
     assert len(await audit(handle, "approval.turned_away")) == 3
 
@@ -125,11 +125,11 @@ async def test_of_a_decision_and_a_handover_at_once_one_counts(app: App) -> None
     async with app.running():
         handle, approval = await ask(app)
         both = await asyncio.gather(
-            app.delegate(approval.id, to="cas", by=ANN),
-            app.decide(approval.id, "approve", by=ANN),
+            app.delegate(approval, to="cas", by=ANN),
+            app.decide(approval, "approve", by=ANN),
             return_exceptions=True,
         )
         assert sorted(isinstance(each, DecisionRefused) for each in both) == [False, True]
         if isinstance(both[1], DecisionRefused):
-            await app.decide(approval.id, "approve", by=CAS)
+            await app.decide(approval, "approve", by=CAS)
         await handle.result("5s")

@@ -26,7 +26,7 @@ async def submitted(app: App, name: str, *args: object) -> Handle[Any]:
     async def job(ctx: JobContext) -> object:
         return await ctx.run(step, *args)
 
-    return await app.submit(job, tenant="acme")
+    return await app.submit(job, tenant="acme", user="lee")
 
 
 async def states(handle: Handle[Any]) -> list[str]:
@@ -156,7 +156,7 @@ def test_a_person_is_asked_and_no_process_waits_meanwhile(url: str, tmp_path: Pa
             await until(app, handle.id, JobState.WAITING)
             (asked,) = await app.approvals()
             assert asked.title == "Send it?"
-            await app.decide(asked.id, "approve", by=boss)
+            await app.decide(asked, "approve", by=boss)
             assert await handle.result(LIMIT) is True
         assert len(far_effects.calls(tmp_path)) == 2  # it was left, and begun again
 

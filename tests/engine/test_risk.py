@@ -24,10 +24,10 @@ async def test_a_step_whose_code_calls_it_dangerous_waits_for_a_yes(app: App) ->
         return await ctx.run(wipe, "sda")
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job, user="kim")
         approval = await asked(app)
         assert (approval.risk, approval.reasons) == (RiskLevel.HIGH, ("its code says so",))
-        await app.decide(approval.id, "approve", by=ANN)
+        await app.decide(approval, "approve", by=ANN)
         assert await handle.result("5s") == "sda is empty"
 
 
@@ -41,7 +41,7 @@ async def test_a_floor_does_not_lower_what_the_rules_find(app: App) -> None:
         await ctx.run(wipe)
 
     async with app.running():
-        await app.submit(job)
+        await app.submit(job, user="kim")
         assert (await asked(app)).risk is RiskLevel.CRITICAL
 
 
@@ -55,7 +55,7 @@ async def test_a_medium_floor_is_written_into_the_log(app: App) -> None:
         await ctx.run(tidy)
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job, user="kim")
         await handle.result("5s")
     (event,) = [each for each in await handle.events() if each.type == "step.gated"]
     assert (event.data["risk"], event.data["reasons"]) == ("MEDIUM", ["its code says so"])
@@ -72,9 +72,9 @@ async def test_a_plan_has_no_say_in_it(app: App) -> None:
     with pytest.raises(PlanError, match="risk"):
         Plan.from_json(milder)
     async with app.running():
-        handle = await app.submit(plan)
+        handle = await app.submit(plan, user="kim")
         assert (await asked(app)).risk is RiskLevel.HIGH
-        await app.decide((await asked(app)).id, "approve", by=ANN)
+        await app.decide(await asked(app), "approve", by=ANN)
         assert await handle.result("5s") == "sda"
 
 
@@ -96,6 +96,6 @@ async def test_an_undo_is_judged_by_the_arguments_of_its_step(app: App) -> None:
         raise Permanent("never mind")
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job, user="kim")
         assert await handle.wait("5s") is JobState.COMPENSATED
     assert told == ["hello ['kim']", "sorry ['kim']"]

@@ -300,12 +300,12 @@ async def test_a_question_and_its_answer_are_told(app: App) -> None:
         await ctx.approve("send it", risk="high")
 
     with listening(tell.APPROVAL_ASK, tell.APPROVAL_DECIDE) as heard:
-        handle = await app.submit(asks, tenant="acme")
+        handle = await app.submit(asks, tenant="acme", user="lee")
         async with app.running():
             await until(app, handle.id, JobState.WAITING)
             (approval,) = await app.approvals()
             kim = Person(id="kim", tenant="acme", roles=frozenset({"approver"}))
-            await app.decide(approval.id, "approve", by=kim)
+            await app.decide(approval, "approve", by=kim)
             await handle.result("10s")
 
     assert heard.names() == ["approval.ask", "approval.decide"]

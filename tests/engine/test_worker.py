@@ -35,7 +35,7 @@ class Scene:
         return WorkerProcess(self.url, self.log.path, "faulty", *more)
 
     async def submit(self, name: str, *args: Any) -> Handle[Any]:
-        return await self.app.submit(self.app.find_job(name), *args)
+        return await self.app.submit(self.app.find_job(name), *args, user="lee")
 
     async def logged(self, *words: str) -> None:
         """Wait for a line with these words."""
@@ -168,7 +168,7 @@ async def test_a_decision_outlives_all_workers_that_could_have_heard_of_it(scene
         for handle in handles:
             await scene.until(handle, JobState.WAITING)
         for number, approval in enumerate(await app.approvals()):
-            await app.decide(approval.id, "approve", by=ANN)
+            await app.decide(approval, "approve", by=ANN)
             if number == 2:  # what was decided last is not yet known to any of them
                 for worker in workers:
                     worker.kill()

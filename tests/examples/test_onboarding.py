@@ -52,7 +52,7 @@ def test_who_got_a_mail_of_a_job_that_failed_gets_an_apology(tmp_path: Path) -> 
         handle = await app.submit(fails, tenant="acme", user="kim")
         await handle.until(JobState.WAITING)
         (asked,) = await app.approvals()  # a mail cannot be taken back
-        await app.decide(asked.id, "approve", by=ANN)
+        await app.decide(asked, "approve", by=ANN)
         return await handle.wait("10s")
 
     assert app.run_sync(main) is JobState.COMPENSATED

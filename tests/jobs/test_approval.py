@@ -11,6 +11,9 @@ from perdure.jobs.approval import (
     Action,
     Approval,
     ApprovalState,
+    Decision,
+    Edited,
+    Handover,
     Person,
     Refusal,
     Terms,
@@ -22,6 +25,7 @@ from perdure.jobs.approval import (
 )
 from perdure.jobs.approval_time import next_tick, tick
 from perdure.jobs.outbox import NoticeKind
+from perdure.jobs.risk import RiskLevel
 
 ACTION = Action(
     tenant="acme",
@@ -175,34 +179,146 @@ def test_of_two_versions_made_from_the_same_one_only_one_can_be_written() -> Non
 
 # Edited arguments
 
-EDITED = replace(ACTION, input=b'{"to":"lee"}')
+EDITED = replace(ACTION, input=b'{"to":"lee"}', revision=1)
+
+
+def edit(input: bytes = EDITED.input, risk: RiskLevel = RiskLevel.HIGH, **more: Any) -> Edited:
+    return Edited(input=input, risk=risk, reasons=("judged anew",), terms=Terms(**more))
 
 
 def test_a_yes_with_other_arguments_is_a_yes_to_another_action() -> None:
-    approved = decided(ASKED, vote("ann", edited=EDITED))
+    approved = decided(ASKED, vote("ann", edited=edit()))
     assert approved.state is ApprovalState.APPROVED
-    assert approved.action == EDITED
-    assert unusable(approved, ACTION, 1002.0) == "the action is not the one that was approved"
-    assert unusable(approved, EDITED, 1002.0) is None
+    assert (approved.action, approved.asked) == (EDITED, ACTION)
+    assert approved.shown == EDITED.input
+    assert [(each.person, each.before) for each in approved.edits] == [("ann", ACTION.input)]
+    assert unusable(approved, ACTION.hash, 1002.0, person) is None
+    other = replace(ACTION, input=b'{"to":"everybody"}')
+    assert unusable(approved, other.hash, 1002.0, person) is not None
 
 
 def test_an_edit_voids_what_others_said_before() -> None:
-    two = decided(terms(quorum=2), vote("ann"), vote("bob", edited=EDITED))
+    two = decided(terms(quorum=2), vote("ann"), vote("bob", edited=edit()))
     assert two.state is ApprovalState.PENDING
     assert refusal(two, vote("ann")) == "changed"
     assert decided(two, vote("ann", action_hash=EDITED.hash)).state is ApprovalState.APPROVED
 
 
-def test_nothing_but_the_arguments_can_be_edited() -> None:
-    for other in (replace(EDITED, job_id="k"), replace(EDITED, budget=b'{"usd":500}')):
-        assert refusal(ASKED, vote("ann", edited=other)) == "changed"
+def test_to_edit_an_action_back_does_not_revive_what_was_said_about_it() -> None:
+    two = decided(terms(quorum=2), vote("ann"), vote("bob", edited=edit()))
+    back = vote("cid", action_hash=EDITED.hash, edited=edit(ACTION.input))
+    two = decided(two, back)
+    assert (two.state, two.action.input) == (ApprovalState.PENDING, ACTION.input)
+    assert refusal(two, vote("ann")) == "changed"
+
+
+def test_to_edit_nothing_is_no_second_vote() -> None:
+    two = decided(terms(quorum=2), vote("ann"))
+    assert refusal(two, vote("ann", edited=edit(ACTION.input))) == "repeated"
+
+
+def test_a_no_edits_nothing() -> None:
+    rejected = decided(ASKED, vote("ann", "reject", edited=edit()))
+    assert (rejected.state, rejected.action) == (ApprovalState.REJECTED, ACTION)
+
+
+def test_an_edit_that_raises_the_risk_is_a_new_question_on_new_terms() -> None:
+    asked = replace(ASKED, escalated=True, warned=True)
+    critical = edit(risk=RiskLevel.CRITICAL, quorum=2, expires=60.0)
+    raised = decided(asked, vote("ann", edited=critical), now=5000.0)
+    assert (raised.state, raised.decisions) == (ApprovalState.PENDING, ())
+    assert (raised.risk, raised.reasons, raised.terms.quorum) == (
+        RiskLevel.CRITICAL,
+        ("judged anew",),
+        2,
+    )
+    assert (raised.expires_at, raised.escalated, raised.warned) == (5060.0, False, False)
+    seen = raised.action.hash
+    one = decided(raised, vote("ann", action_hash=seen), now=5001.0)
+    assert one.state is ApprovalState.PENDING
+    two = decided(one, vote("bob", action_hash=seen), now=5002.0)
+    assert two.state is ApprovalState.APPROVED
+
+
+def test_who_takes_a_place_loses_it_when_the_terms_change() -> None:
+    named = terms(approvers=frozenset({"bob"}))
+    passed = handed(named, person("bob"), person("eve", "viewer"))
+    assert isinstance(passed, Approval)
+    boss = frozenset({"boss"})
+    cast = vote(person("eve", "viewer"), edited=edit(risk=RiskLevel.CRITICAL, approvers=boss))
+    raised = decided(passed, cast)
+    again = vote(person("eve", "viewer"), action_hash=raised.action.hash)
+    assert refusal(raised, again) == "not allowed"
+
+
+def test_who_has_raised_the_risk_does_not_suffice_alone() -> None:
+    raised = decided(ASKED, vote("ann", edited=edit(risk=RiskLevel.CRITICAL)))
+    alone = decided(raised, vote("ann", action_hash=raised.action.hash))
+    assert alone.state is ApprovalState.PENDING
+    # Nor by another edit, which is not more dangerous than the first.
+    again = edit(b'{"to":"everybody"}', RiskLevel.CRITICAL)
+    alone = decided(alone, vote("ann", action_hash=alone.action.hash, edited=again))
+    assert alone.state is ApprovalState.PENDING
+    both = decided(alone, vote("bob", action_hash=alone.action.hash))
+    assert both.state is ApprovalState.APPROVED
+
+
+def test_an_edit_that_lowers_the_risk_is_decided_on_the_terms_of_the_lower_one() -> None:
+    two = replace(terms(quorum=2), risk=RiskLevel.CRITICAL)
+    assert decided(two, vote("ann", edited=edit())).state is ApprovalState.APPROVED
+    boss = edit(approvers=frozenset({"boss"}))  # but not by who may not decide on them
+    lowered = decided(two, vote("ann", edited=boss))
+    assert (lowered.state, lowered.decisions) == (ApprovalState.PENDING, ())
+    seen = lowered.action.hash
+    assert refusal(lowered, vote("ann", action_hash=seen)) == "not allowed"
+    assert decided(lowered, vote("boss", action_hash=seen)).state is ApprovalState.APPROVED
+
+
+# Four eyes
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    ["Rob", "rob ", "ROB", "r\u200bob", "r\u043eb", "\uff52\uff4f\uff42", "r0b", "rob@example.com"],
+)
+def test_another_spelling_of_the_requester_does_not_decide(spelling: str) -> None:
+    assert refusal(ASKED, vote(spelling)) == "four eyes"
+    assert refusal(replace(ASKED, requester=spelling), vote("rob")) == "four eyes"
+
+
+def test_who_is_the_requester_by_another_name_does_not_decide() -> None:
+    robin = replace(person("robin"), names=frozenset({"R.Smith@example.com", "U7"}))
+    for name in ("robin", "r.smith@example.com", "U7", "r.smith+1@example.com"):
+        assert refusal(replace(ASKED, requester=name), vote(robin)) == "four eyes"
+    other = replace(ASKED, requester="robin@elsewhere.example")  # who has an address of their own
+    assert decided(other, vote(robin)).state is ApprovalState.APPROVED
+
+
+@pytest.mark.parametrize("nobody", ["", "  ", "\u200b"])
+def test_without_a_requester_there_are_no_four_eyes(nobody: str) -> None:
+    result = decide(replace(ASKED, requester=nobody), vote("ann"), 1001.0)
+    assert isinstance(result, Refusal)
+    assert (result.code, "user=" in result.text) == ("four eyes", True)
+    alone = replace(terms(four_eyes=False), requester=nobody)
+    assert decided(alone, vote("ann")).state is ApprovalState.APPROVED
+
+
+@pytest.mark.parametrize("spelling", ["Ann", " ann", "\u0430nn", "ann@example.com"])
+def test_one_person_in_two_spellings_is_no_quorum_of_two(spelling: str) -> None:
+    two = decided(terms(quorum=2), vote("ann"))
+    assert refusal(two, vote(spelling)) == "repeated"
 
 
 # Delegation
 
 
+def handed(approval: Approval, by: Person, to: str | Person, *known: Person) -> Approval | Refusal:
+    other = Person(id=to, tenant="acme") if isinstance(to, str) else to
+    return delegate(approval, Handover(by=by, to=other, known=known), 1001.0)
+
+
 def test_who_passes_it_on_has_no_vote_and_the_other_has_one() -> None:
-    passed = delegate(ASKED, person("ann"), "eve", 1001.0)
+    passed = handed(ASKED, person("ann"), "eve")
     assert isinstance(passed, Approval)
     assert refusal(passed, vote("ann")) == "not allowed"
     assert decided(passed, vote(person("eve", "viewer"))).state is ApprovalState.APPROVED
@@ -221,19 +337,61 @@ def test_who_passes_it_on_has_no_vote_and_the_other_has_one() -> None:
 def test_it_is_passed_on_only_by_and_to_those_who_may_decide(
     by: Person, to: str, code: str
 ) -> None:
-    result = delegate(ASKED, by, to, 1001.0)
+    result = handed(ASKED, by, to)
     assert isinstance(result, Refusal)
     assert result.code == code
 
 
 def test_it_does_not_come_back_to_who_passed_it_on() -> None:
-    passed = delegate(ASKED, person("ann"), "eve", 1001.0)
+    passed = handed(ASKED, person("ann"), "eve")
     assert isinstance(passed, Approval)
-    assert isinstance(delegate(passed, person("eve"), "ann", 1002.0), Refusal)
-    again = delegate(passed, person("eve"), "flo", 1002.0)
+    assert isinstance(handed(passed, person("eve"), "ann"), Refusal)
+    again = handed(passed, person("eve"), "flo")
     assert isinstance(again, Approval)
     assert refusal(again, vote("eve")) == "not allowed"
     assert decided(again, vote(person("flo", "viewer"))).state is ApprovalState.APPROVED
+
+
+ANN, BOB, CAS, DAN = (person(id) for id in ("ann", "bob", "cas", "dan"))
+TWO = terms(quorum=2, approvers=frozenset({"ann", "bob"}))
+
+
+@pytest.mark.parametrize(
+    ("approval", "known"),
+    [
+        (TWO, ()),
+        (TWO, (ANN, BOB, CAS)),
+        (terms(quorum=2), (ANN, BOB, person("cas", "viewer"))),
+        (terms(quorum=2), ()),  # nobody knows how many there are
+    ],
+)
+def test_a_quorum_of_two_is_not_left_to_one_person(
+    approval: Approval, known: tuple[Person, ...]
+) -> None:
+    cas = person("cas", "viewer")
+    first = handed(approval, ANN, cas, *known)
+    assert isinstance(first, Approval)
+    for same in (cas, replace(cas, id="Cas")):
+        second = handed(first, BOB, same, *known)
+        assert isinstance(second, Refusal)
+        assert (second.code, "2 people" in second.text) == ("not allowed", True)
+    listed = (*known, DAN) if known else ()
+    assert isinstance(handed(first, BOB, DAN, *listed), Approval)
+
+
+def test_nor_is_it_left_to_who_has_a_vote_already() -> None:
+    assert isinstance(handed(TWO, ANN, BOB), Refusal)
+    assert isinstance(handed(TWO, ANN, BOB, ANN, BOB, CAS), Refusal)
+    three = terms(quorum=2, approvers=frozenset({"ann", "bob", "cas"}))
+    assert isinstance(handed(three, ANN, BOB), Approval)
+    said = decided(terms(quorum=2), vote("ann"))
+    assert isinstance(handed(said, BOB, ANN), Refusal)
+
+
+def test_those_to_whom_it_will_be_escalated_count_for_the_quorum() -> None:
+    named = {"approvers": frozenset({"ann", "bob"}), "escalate_to": frozenset({"boss"})}
+    assert isinstance(handed(terms(quorum=2, escalate=9.0, **named), ANN, BOB), Approval)
+    assert isinstance(handed(terms(quorum=2, **named), ANN, BOB), Refusal)
 
 
 # Time
@@ -306,17 +464,59 @@ def test_what_nobody_needs_any_more_is_withdrawn_unless_it_is_decided() -> None:
 
 def test_an_approval_is_checked_right_before_the_action() -> None:
     approved = decided(ASKED, vote("ann"))
-    assert unusable(approved, ACTION, 1002.0) is None
-    assert unusable(ASKED, ACTION, 1002.0) == "it is pending"
-    changed = replace(ACTION, input=b"{}")
-    assert unusable(approved, changed, 1002.0) == "the action is not the one that was approved"
-    assert unusable(approved, ACTION, 1001.0 + 24 * 3600) == "the approval is too old"
-    assert unusable(approved, ACTION, 1002.0, revoked=["ann"]) is not None
+    assert unusable(approved, ACTION.hash, 1002.0, person) is None
+    assert unusable(ASKED, ACTION.hash, 1002.0, person) == "it is pending"
+    changed = replace(ACTION, input=b"{}").hash
+    other = "the action is not the one that was approved"
+    assert unusable(approved, changed, 1002.0, person) == other
+    late = unusable(approved, ACTION.hash, 1001.0 + 24 * 3600, person)
+    assert late == "the approval is too old"
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        None,  # was removed
+        person("ann", "viewer"),  # has lost the role
+        person("ann", is_program=True),
+        person("ann", tenant="other"),
+        replace(person("ann"), names=frozenset({"rob"})),  # turns out to be the requester
+    ],
+)
+def test_who_may_not_decide_any_more_has_not_decided(now: Person | None) -> None:
+    approved = decided(terms(quorum=2), vote("ann"), vote("bob"))
+    people = {"ann": now, "bob": person("bob")}
+    assert unusable(approved, ACTION.hash, 1002.0, person) is None
+    assert unusable(approved, ACTION.hash, 1002.0, people.get) is not None
+
+
+def test_a_vote_that_was_passed_on_counts_as_long_as_who_passed_it_on_has_one() -> None:
+    cas = person("cas", "viewer")
+    passed = handed(ASKED, person("ann"), cas)
+    assert isinstance(passed, Approval)
+    again = handed(passed, cas, person("dan", "viewer"))
+    assert isinstance(again, Approval)
+    approved = decided(again, vote(person("dan", "viewer")))
+    people = {"ann": person("ann"), "cas": cas, "dan": person("dan", "viewer")}
+    assert unusable(approved, ACTION.hash, 1002.0, people.get) is None
+    without = {**people, "ann": person("ann", "viewer")}
+    assert unusable(approved, ACTION.hash, 1002.0, without.get) is not None
+    for gone in people:
+        left = {id: each for id, each in people.items() if id != gone}
+        assert unusable(approved, ACTION.hash, 1002.0, left.get) is not None
+
+
+def test_a_decision_that_was_not_made_about_this_action_is_no_vote_for_it() -> None:
+    approved = decided(ASKED, vote("ann"))
+    forged = Decision(person="bob", verdict="approve", action_hash="x", at=1001.0)
+    alone = replace(approved, terms=Terms(quorum=2), decisions=(*approved.decisions, forged))
+    assert unusable(alone, ACTION.hash, 1002.0, person) is not None
 
 
 @pytest.mark.parametrize("state", [each for each in ApprovalState if each != "APPROVED"])
 def test_only_a_yes_allows(state: ApprovalState) -> None:
-    assert unusable(replace(ASKED, state=state, decided_at=1001.0), ACTION, 1002.0)
+    ended = replace(decided(ASKED, vote("ann")), state=state)
+    assert unusable(ended, ACTION.hash, 1002.0, person)
 
 
 def test_terms_that_nobody_can_fulfil_are_refused() -> None:

@@ -9,7 +9,16 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.base.secret import Secret
-from perdure.jobs.approval import Approval, ApprovalState, Person, Terms, Vote, decide, delegate
+from perdure.jobs.approval import (
+    Approval,
+    ApprovalState,
+    Handover,
+    Person,
+    Terms,
+    Vote,
+    decide,
+    delegate,
+)
 from perdure.jobs.link import MOST_WRONG
 from perdure.jobs.outbox import NoticeKind
 from perdure.jobs.risk import RiskLevel
@@ -361,7 +370,7 @@ async def test_before_it_expires_those_who_may_decide_get_a_link_again_and_watch
 
 
 async def test_who_is_to_decide_instead_gets_a_link_and_nobody_else_a_mail() -> None:
-    passed = delegate(ASKED, person("ann"), "vic", ASKED.created_at)
+    passed = delegate(ASKED, Handover(by=person("ann"), to=person("vic")), ASKED.created_at)
     assert isinstance(passed, Approval)
     async with smtp() as box:
         channel = MailChannel(_settings(box.port), MemoryDesk(passed), staff(), Tokens((KEY,)))

@@ -46,18 +46,18 @@ class People:
         left = [name for name in APPROVERS if name not in said] or list(APPROVERS)
         by = self._chance.choice(left)
         if not eager and self._chance.random() < 0.1:
-            await self._app.decide(asked.id, "reject", by=by)
+            await self._app.decide(asked, "reject", by=by)
             self.did["reject"] += 1
         elif not eager and asked.step.startswith("charge_if") and self._chance.random() < 0.3:
             await self._edit(asked, by)
         else:
-            await self._app.decide(asked.id, "approve", by=by)
+            await self._app.decide(asked, "approve", by=by)
             self.did["approve"] += 1
 
     async def _edit(self, asked: Approval, by: str) -> None:
         usd = self._chance.choice([3, 70, 1000])
         with suppress(ArgumentError):
-            await self._app.decide(asked.id, "approve", by=by, arguments={"usd": usd})
+            await self._app.decide(asked, "approve", by=by, arguments={"usd": usd})
             self.did["edit"] += 1
 
     def _look_at(self, asked: Approval) -> None:

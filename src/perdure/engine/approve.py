@@ -9,7 +9,15 @@ from msgspec.structs import replace
 from perdure.base.codec import decode, encode
 from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import ApprovalExpired, ApprovalRejected
-from perdure.engine.asking import Question, ask, is_looked_at, last_asked, new_approval
+from perdure.engine.asking import (
+    Question,
+    ask,
+    is_about,
+    is_looked_at,
+    last_asked,
+    new_approval,
+    usable_now,
+)
 from perdure.engine.operation import Operation
 from perdure.engine.run import Run
 from perdure.jobs.approval import Approval, ApprovalState, Terms
@@ -91,7 +99,8 @@ class Approve(Operation[Approved]):
             self.settle(None, decode(entry.output, _Said).error())
 
     def _say_yes(self, approved: Approved) -> None:
-        opening = Opening(self.entry.id, self._asked.level, self._asked.opens)
+        asked = self._asked
+        opening = Opening(self.entry.id, asked.packed, asked.level, asked.opens)
         self.run.openings = (*self.run.openings, opening)
         self.settle(approved)
 
@@ -108,7 +117,8 @@ class Approve(Operation[Approved]):
         found = await last_asked(self.run, self.entry.id)
         if found is None or await self._is_over(found):
             found = new_approval(self.run, self._question())
-            await ask(self.run, found, self.entry)
+            if not await ask(self.run, found, self.entry):
+                return
         self._approval = found.id
         if found.state is ApprovalState.PENDING:
             self.run.wait(self)
@@ -116,8 +126,13 @@ class Approve(Operation[Approved]):
             await self._answered(found)
 
     async def _is_over(self, found: Approval) -> bool:
-        """Tell whether a person wants others to be asked again after all."""
-        ended = found.state not in (ApprovalState.PENDING, ApprovalState.APPROVED)
+        """Tell whether people must be asked again: it was about something else, or is void."""
+        question = self._question()
+        if not is_about(found, question, self.run):
+            return True
+        if found.state is ApprovalState.APPROVED:
+            return not usable_now(self.run, found, question.action(self.run))
+        ended = found.state is not ApprovalState.PENDING
         return ended and await is_looked_at(self.run, found.decided_at or 0.0)
 
     def _question(self) -> Question:

@@ -1,6 +1,7 @@
 """Questions of jobs to people: how they are asked, and how a step waits for the answer."""
 
 import secrets
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -8,11 +9,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.base.codec import digest
-from perdure.base.errors import ApprovalExpired, JobError
+from perdure.base.errors import ApprovalExpired, DefinitionError, JobError
 from perdure.engine import tell
 from perdure.engine.leaving import Leaving
 from perdure.engine.verdict import Parked
-from perdure.jobs.approval import Action, Approval, ApprovalState, Terms
+from perdure.jobs.approval import (
+    APPROVER,
+    Action,
+    Approval,
+    ApprovalState,
+    Edit,
+    Person,
+    Terms,
+    no_four_eyes,
+    unusable,
+)
 from perdure.jobs.deeds import Deeds
 from perdure.jobs.failure import failure_of
 from perdure.jobs.model import Entry, Event
@@ -23,6 +34,7 @@ if TYPE_CHECKING:
     from perdure.engine.run import Run
     from perdure.engine.step import StepOperation
 
+_APPROVER = frozenset({APPROVER})
 _LOOKED = ("resume.asked", "retry.asked", "skip.asked")
 
 
@@ -37,7 +49,9 @@ class Question(Struct, frozen=True, kw_only=True):
     terms: Terms | None = None
     version: str = "1"
     budget: bytes = b"null"
-    from_plan: bool = False
+    # How dangerous it would be with another input; None: nobody can edit it.
+    judge: Callable[[bytes], Judgement] | None = None
+    edits: tuple[Edit, ...] = ()  # that made the input what it is
 
     def action(self, run: "Run") -> Action:
         """Give all that an answer is bound to."""
@@ -48,7 +62,15 @@ class Question(Struct, frozen=True, kw_only=True):
             version=self.version,
             input=self.input,
             budget=self.budget,
+            revision=len(self.edits),
         )
+
+    def edited_as(self, found: Approval) -> "Question":
+        """Give the question with the arguments that people have agreed on."""
+        if self.judge is None or not found.edits:
+            return self
+        packed = found.action.input
+        return replace(self, input=packed, judgement=self.judge(packed), edits=found.edits)
 
 
 def new_approval(run: "Run", question: Question) -> Approval:
@@ -65,6 +87,7 @@ def new_approval(run: "Run", question: Question) -> Approval:
         created_at=run.now(),
         written_by_program=run.job.plan is not None,
         shown=shown,
+        edits=question.edits,
         risk=level,
         reasons=question.judgement.reasons,
         requester=run.job.user,
@@ -72,8 +95,16 @@ def new_approval(run: "Run", question: Question) -> Approval:
     )
 
 
-async def ask(run: "Run", approval: Approval, *entries: Entry) -> None:
-    """Write a question, with what waits for its answer and with the notices to people."""
+async def ask(run: "Run", approval: Approval, *entries: Entry) -> bool:
+    """Write a question, with what waits for its answer and with the notices to people.
+
+    Returns:
+        Whether it was asked; if nobody could answer it, the job is parked instead.
+    """
+    if (why := no_four_eyes(approval)) is not None:
+        await run.write(*entries)
+        run.end(Parked(failure_of(DefinitionError(why))))
+        return False
     told = {"approval": approval.id, "step": approval.step, "title": approval.title}
     event = Event(
         type="approval.asked",
@@ -85,6 +116,7 @@ async def ask(run: "Run", approval: Approval, *entries: Entry) -> None:
     if tell.listens(tell.APPROVAL_ASK):
         tell.approval_asked(approval)
     run.node.told.set()
+    return True
 
 
 def notices(run: "Run", approval: Approval) -> tuple[Notice, ...]:
@@ -110,12 +142,40 @@ async def last_asked(run: "Run", step: str) -> Approval | None:
 
 
 def is_about(found: Approval, question: Question, run: "Run") -> bool:
-    """Tell whether an approval is about this action, but perhaps with other arguments."""
-    action = question.action(run)
-    edited = any(decision.input is not None for decision in found.decisions)
-    return found.action == action or (
-        edited and replace(found.action, input=action.input) == action
-    )
+    """Tell whether an approval is about this action, but perhaps with edited arguments."""
+    return found.asked == question.action(run)
+
+
+def usable_now(
+    run: "Run", found: Approval, asked: Action, question: Question | None = None
+) -> bool:
+    """Tell, right before the action, whether it is allowed by an approval.
+
+    Every path to an action comes by here: the gate of a step, a step that `ctx.approve` has opened,
+    `ctx.approve` itself, `request_user_approval`, and the raise of a budget.
+
+    Args:
+        run: The run that wants to act.
+        found: What people have said.
+        asked: What the job wants to do, as its code gives it.
+        question: How the arguments are judged, if they can be edited.
+    """
+    people = run.node.rules.people
+    roles = {said.person: said.roles for said in found.decisions}
+
+    def lookup(id: str) -> Person | None:
+        if people.contacts:
+            return people.by_id(found.tenant, id)
+        # Nobody is listed here: who decided was known elsewhere.
+        return Person(id=id, tenant=found.tenant, roles=roles.get(id, _APPROVER))
+
+    if unusable(found, asked.hash, run.now(), lookup) is not None:
+        return False
+    if not found.edits:
+        return True
+    # The arguments may have been judged elsewhere, by other rules than ours.
+    judge = None if question is None else question.judge
+    return judge is not None and judge(found.action.input).level <= found.risk
 
 
 async def is_looked_at(run: "Run", since: float) -> bool:
@@ -156,10 +216,10 @@ async def wait_for(
     """Let a step wait for an answer."""
     # Known before it is written: an answer may come at once.
     operation.asked = approval.id
-    if is_new:
-        await ask(operation.run, approval, entry)
-    else:
+    if not is_new:
         await operation.run.write(entry)
+    elif not await ask(operation.run, approval, entry):
+        return
     await look_for_answer(operation)
 
 
@@ -205,8 +265,12 @@ async def _answer(run: "Run", question: Question) -> Approval:
     if found is not None and is_about(found, question, run):
         if found.state is ApprovalState.PENDING:
             raise AskFirst(found, is_new=False)
-        if found.state in (ApprovalState.APPROVED, ApprovalState.REJECTED):
+        if found.state is ApprovalState.REJECTED:
             return found
+        if found.state is ApprovalState.APPROVED:
+            if usable_now(run, found, question.action(run), question):
+                return found
+            question = question.edited_as(found)
         if found.state is ApprovalState.EXPIRED and not await is_looked_at(
             run, found.decided_at or 0.0
         ):

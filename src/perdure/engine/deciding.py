@@ -1,18 +1,28 @@
 """Answers of people that come through the API of an app: the command line, a dashboard, a test."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from perdure.base.errors import ArgumentError, DecisionRefused
 from perdure.engine import tell
+from perdure.engine.rules import Rules
 from perdure.engine.spending import RAISE
-from perdure.jobs.approval import Action, Approval, Person, Refusal, Verdict, Vote
+from perdure.jobs.approval import (
+    Approval,
+    Edited,
+    Handover,
+    Person,
+    Refusal,
+    Verdict,
+    Vote,
+)
 from perdure.jobs.budget import Limits
-from perdure.jobs.registry import Registry
+from perdure.jobs.definition import Step
+from perdure.jobs.gate import judge_call, judge_raise, way_for
+from perdure.jobs.risk import Judgement
 from perdure.notify.people import People
 from perdure.store.port import Store
 
@@ -21,13 +31,23 @@ class Answer(Struct, frozen=True, kw_only=True):
     """What somebody says to a question."""
 
     approval_id: str
+    action_hash: str  # what they saw
     verdict: Verdict
     by: Person | str
     reason: str = ""
     arguments: Mapping[str, Any] | None = None
 
 
-async def decide(store: Store, registry: Registry, people: People, answer: Answer) -> Approval:
+class Office(Protocol):
+    """An app, as far as it is needed here: what there is, and by which rules."""
+
+    rules: Rules
+
+    @property
+    def steps(self) -> Mapping[str, Step[..., Any]]: ...
+
+
+async def decide(store: Store, office: Office, answer: Answer) -> Approval:
     """Hand an answer in.
 
     Raises:
@@ -35,40 +55,39 @@ async def decide(store: Store, registry: Registry, people: People, answer: Answe
         ArgumentError: The edited arguments do not fit the step.
     """
     approval = await _approval(store, answer.approval_id)
+    edited = None
+    if answer.arguments is not None:
+        edited = await _edited(store, office, approval, answer.arguments)
     vote = Vote(
-        person=await _person(store, people, approval, answer.by),
+        person=await _person(store, office.rules.people, approval, answer.by),
         verdict=answer.verdict,
-        action_hash=approval.action.hash,
+        action_hash=answer.action_hash,
         channel="api",
         reason=answer.reason,
-        edited=await _edited(store, registry, approval, answer.arguments),
+        edited=edited,
     )
     return _counted(tell.voted(await store.vote(approval.id, vote), vote))
 
 
-class Handover(Struct, frozen=True, kw_only=True):
-    """Who wants to leave a question to whom."""
-
-    approval_id: str
-    by: Person | str
-    to: str
-    reason: str = ""
-
-
-async def delegate(store: Store, people: People, handover: Handover) -> Approval:
+async def delegate(
+    store: Store, people: People, approval_id: str, by: Person | str, to: str, reason: str
+) -> Approval:
     """Leave a question to somebody else.
 
     Raises:
         DecisionRefused: This person may not, or the other one cannot take it.
     """
-    approval = await _approval(store, handover.approval_id)
-    by = await _person(store, people, approval, handover.by)
+    approval = await _approval(store, approval_id)
+    known = tuple(people.of(approval.tenant))
+    other = Person(id=to, tenant=approval.tenant)
     if people.contacts:  # else who decides is known elsewhere
-        other = await _person(store, people, approval, handover.to)
-        if other.is_program:
-            await store.turned_away(approval.id, "api", f"{handover.to} is no person")
-            raise DecisionRefused("not allowed", "an account of a program cannot decide")
-    return _counted(await store.pass_on(approval.id, by, handover.to, handover.reason))
+        other = await _person(store, people, approval, to)
+    if other.is_program:
+        await store.turned_away(approval.id, "api", f"{to} is no person")
+        raise DecisionRefused("not allowed", "an account of a program cannot decide")
+    by = await _person(store, people, approval, by)
+    handover = Handover(by=by, to=other, reason=reason, known=known)
+    return _counted(await store.pass_on(approval.id, handover))
 
 
 async def _approval(store: Store, approval_id: str) -> Approval:
@@ -79,12 +98,15 @@ async def _approval(store: Store, approval_id: str) -> Approval:
 
 
 async def _person(store: Store, people: People, approval: Approval, who: Person | str) -> Person:
-    if isinstance(who, Person):
+    """Find out who somebody is: as the app's people say, if it lists any."""
+    if isinstance(who, Person) and (not people.contacts or who.tenant != approval.tenant):
         return who
-    known = people.by_id(approval.tenant, who)
+    name = who.id if isinstance(who, Person) else who
+    known = people.by_id(approval.tenant, name)
     if known is None:
-        await store.turned_away(approval.id, "api", f"{who} is nobody we know")
-        raise DecisionRefused("not allowed", f"{who} is nobody that this app knows")
+        await store.turned_away(approval.id, "api", f"{name} is nobody we know")
+        text = f"{name} is nobody that this app knows: list them in Rules(people=…)"
+        raise DecisionRefused("not allowed", text)
     return known
 
 
@@ -94,6 +116,32 @@ def _counted(result: Approval | Refusal) -> Approval:
     return result
 
 
+# Edited arguments
+
+
+async def _edited(
+    store: Store, office: Office, approval: Approval, arguments: Mapping[str, Any]
+) -> Edited:
+    """Check other arguments, and judge them as those were that the job gave."""
+    if approval.step.endswith(RAISE):
+        packed = msgspec.json.encode(_limits(arguments))
+        return _judged(office.rules, packed, judge_raise(packed, office.rules.risk))
+    entry = next((e for e in await store.journal(approval.job_id) if e.id == approval.step), None)
+    step = None if entry is None else office.steps.get(entry.name)
+    if entry is None or step is None:
+        raise DecisionRefused("changed", "only the arguments of a step can be edited")
+    packed = step.parameters.pack_json(msgspec.json.encode(arguments))
+    judgement = judge_call(step, entry.name, packed, office.rules.risk)
+    way = way_for(step, entry.name, approval.tenant, judgement, office.rules.gates)
+    return _judged(office.rules, packed, way.judgement)
+
+
+def _judged(rules: Rules, packed: bytes, judgement: Judgement) -> Edited:
+    level = judgement.level
+    terms = rules.terms_for(level)
+    return Edited(input=packed, risk=level, reasons=judgement.reasons, terms=terms)
+
+
 def _limits(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Check the limits that a person grants instead of those that were asked for."""
     try:
@@ -101,18 +149,3 @@ def _limits(arguments: Mapping[str, Any]) -> dict[str, Any]:
     except msgspec.ValidationError as error:
         raise ArgumentError("the limits of a budget", [str(error)]) from None
     return {name: value for name, value in msgspec.to_builtins(limits).items() if value is not None}
-
-
-async def _edited(
-    store: Store, registry: Registry, approval: Approval, arguments: Mapping[str, Any] | None
-) -> Action | None:
-    if arguments is None:
-        return None
-    if approval.step.endswith(RAISE):
-        return replace(approval.action, input=msgspec.json.encode(_limits(arguments)))
-    entry = next((e for e in await store.journal(approval.job_id) if e.id == approval.step), None)
-    if entry is None or entry.name not in registry.steps:
-        raise DecisionRefused("changed", "only the arguments of a step can be edited")
-    step = registry.find_step(entry.name)
-    packed = step.parameters.pack_json(msgspec.json.encode(arguments))
-    return replace(approval.action, input=packed)

@@ -1,8 +1,7 @@
 """Gates before steps: by risk, and before what cannot be undone."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from perdure.base.errors import ApprovalRejected
 from perdure.engine.asking import (
@@ -12,14 +11,15 @@ from perdure.engine.asking import (
     last_asked,
     new_approval,
     park_expired,
+    usable_now,
     wait_for,
 )
 from perdure.engine.rules import Rules
-from perdure.jobs.approval import Approval, ApprovalState, unusable
+from perdure.jobs.approval import Approval, ApprovalState
 from perdure.jobs.definition import Step
-from perdure.jobs.gate import Way, through, way_for
+from perdure.jobs.gate import Opening, Way, judge_call, through, way_for
 from perdure.jobs.model import Event
-from perdure.jobs.risk import RULES, Facts, Gate, GatePolicy, RiskLevel, recipients_in
+from perdure.jobs.risk import RULES, Gate, GatePolicy, Judgement, RiskLevel
 
 if TYPE_CHECKING:
     from perdure.engine.run import Run
@@ -43,20 +43,14 @@ class Gatekeeper:
 
     def way(self, run: "Run", step: Step[..., Any], name: str, packed: bytes) -> Way:
         """Decide what happens before a call of a step; uses up what has opened it."""
-        arguments = msgspec.json.decode(packed)
-        facts = Facts(
-            step=name,
-            tags=step.tags,
-            cost=step.cost,
-            takes=step.takes,
-            recipients=recipients_in(arguments),
-            floor=step.risk,
-            arguments=arguments,
-        )
-        judgement = self._rules.risk.judge(facts)
+        judgement = self.judge(step, name, packed)
         way = way_for(step, name, run.job.tenant, judgement, self._rules.gates)
         way, run.openings = through(way, name, run.openings)
         return way
+
+    def judge(self, step: Step[..., Any], name: str, packed: bytes) -> Judgement:
+        """Judge a call of a step."""
+        return judge_call(step, name, packed, self._rules.risk)
 
 
 def _says_something(step: Step[..., Any]) -> bool:
@@ -75,11 +69,23 @@ def hold(operation: "StepOperation[Any]", way: Way) -> bool:
 
 
 async def _record(operation: "StepOperation[Any]", way: Way) -> None:
+    opening = way.opened_by
+    if opening is not None and not await _still_opens(operation.run, opening):
+        await _ask(operation, way)
+        return
     data = {"step": operation.entry.id, "risk": str(way.judgement.level)}
-    told = {"reasons": list(way.judgement.reasons), "opened_by": way.opened_by}
+    opened_by = None if opening is None else opening.approval
+    told = {"reasons": list(way.judgement.reasons), "opened_by": opened_by}
     event = Event(type="step.gated", data={**data, **told}, actor=operation.run.node.owner)
     await operation.run.write(operation.entry, events=(event,))
     _open(operation)
+
+
+async def _still_opens(run: "Run", opening: Opening) -> bool:
+    """Tell whether the yes that the code has obtained can be used as of now."""
+    found = await last_asked(run, opening.approval)
+    asked = Question(step=opening.approval, title="", input=opening.packed).action(run)
+    return found is not None and usable_now(run, found, asked)
 
 
 def _open(operation: "StepOperation[Any]") -> None:
@@ -88,25 +94,28 @@ def _open(operation: "StepOperation[Any]") -> None:
 
 async def _ask(operation: "StepOperation[Any]", way: Way) -> None:
     """Look for the answer about exactly this call; ask if there is none that can be used."""
-    run, entry = operation.run, operation.entry
+    run, entry, step = operation.run, operation.entry, operation.step
     question = Question(
         step=entry.id,
         title=f"{entry.name} of job {run.job.name}",
         input=entry.input or b"null",
         judgement=way.judgement,
-        version=operation.step.version,
+        version=step.version,
+        judge=partial(run.node.gatekeeper.judge, step, entry.name),
     )
     found = await last_asked(run, entry.id)
     if found is not None and is_about(found, question, run):
         if found.state is ApprovalState.PENDING:
             await wait_for(operation, found, entry, is_new=False)
             return
-        if await _is_settled(operation, found):
+        if await _is_settled(operation, found, question):
             return
+        if found.state is ApprovalState.APPROVED:
+            question = question.edited_as(found)
     await wait_for(operation, new_approval(run, question), entry, is_new=True)
 
 
-async def _is_settled(operation: "StepOperation[Any]", found: Approval) -> bool:
+async def _is_settled(operation: "StepOperation[Any]", found: Approval, question: Question) -> bool:
     run = operation.run
     if found.state is ApprovalState.REJECTED:
         said = found.decisions[-1]
@@ -117,18 +126,9 @@ async def _is_settled(operation: "StepOperation[Any]", found: Approval) -> bool:
             return False
         park_expired(run, found)
         return True
-    if unusable(found, found.action, run.now(), _revoked(run, found)) is not None:
+    if not usable_now(run, found, question.action(run), question):
         return False
     if found.action.input != operation.entry.input:
         operation.take_arguments(found.action.input)
     _open(operation)
     return True
-
-
-def _revoked(run: "Run", found: Approval) -> list[str]:
-    """List those who have decided, and may not any more."""
-    people = run.node.rules.people
-    if not people.contacts:
-        return []  # nobody is listed here: who decided was known elsewhere
-    said = [decision.person for decision in found.decisions]
-    return [person for person in said if people.by_id(found.tenant, person) is None]

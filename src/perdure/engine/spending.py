@@ -1,6 +1,7 @@
 """What a step spends: set aside before the call, settled after it, asked about at the limit."""
 
 from collections.abc import Generator
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -11,7 +12,8 @@ from perdure.base.errors import BudgetExceeded
 from perdure.engine.asking import Question, answer_to
 from perdure.jobs.approval import ApprovalState
 from perdure.jobs.budget import Amount, Budget, Exceeded, Limits
-from perdure.jobs.risk import Judgement, RiskLevel
+from perdure.jobs.gate import judge_raise
+from perdure.jobs.risk import Judgement
 
 if TYPE_CHECKING:
     from perdure.engine.run import Run
@@ -85,12 +87,18 @@ class Spending:
             BudgetExceeded: They said no.
         """
         run, wanted = self._operation.run, round(found.wanted, 6)
+        packed, judge = (
+            encode({found.kind: wanted}),
+            partial(judge_raise, rules=run.node.rules.risk),
+        )
+        judged = judge(packed)
         question = Question(
             step=f"{self._operation.entry.id}{RAISE}",
             title=f"Raise the budget of job {run.job.name}: {found}",
-            input=encode({found.kind: wanted}),
+            input=packed,
             budget=encode({found.kind: found.limit}),
-            judgement=Judgement(RiskLevel.HIGH, (str(found),)),
+            judgement=Judgement(judged.level, (str(found), *judged.reasons)),
+            judge=judge,
         )
         answer = await answer_to(self._operation, question)
         if answer.state is ApprovalState.REJECTED:

@@ -13,7 +13,6 @@ from perdure.base.backoff import Retry
 from perdure.base.codec import Codec, decode, encode
 from perdure.base.errors import Drift, JobError, StepFailed
 from perdure.engine import tell
-from perdure.engine.asking import last_asked
 from perdure.engine.crashpoint import crashpoint
 from perdure.engine.operation import Operation
 from perdure.engine.parking import alerts
@@ -56,6 +55,7 @@ _ANYTHING: Final = Codec[Any](Any, "the result of an undo")
 _LEFT: Final = encode(LEFT_UNDONE)
 _INTERRUPTED: Final = failure_of(JobError("it was interrupted: the job has ended")).pack()
 
+_YES = ApprovalState.APPROVED
 _S = StepState
 _UNDOABLE: Final = frozenset({EntryKind.STEP, EntryKind.CHILD})
 _BEGUN: Final = frozenset({_S.RUNNING, _S.PENDING})
@@ -314,9 +314,10 @@ class Saga:
         given = entry.input or b"{}"
         if not self._run.node.gatekeeper.watches(step):
             return given
-        found = await last_asked(self._run, entry.id)
-        is_yes = found is not None and found.state is ApprovalState.APPROVED
-        return found.action.input if found is not None and is_yes else given
+        # The last yes: what was asked again after it was not answered, or with no.
+        job_id = self._run.job.id
+        yes = await self._run.ask(lambda store: store.approval_of_step(job_id, entry.id, _YES))
+        return given if yes is None else yes.action.input
 
     # The steps that are undone
 

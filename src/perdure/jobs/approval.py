@@ -5,11 +5,14 @@
         ├───── EXPIRED     nobody said enough in time, which is not a no
         └───── WITHDRAWN   the job needs no answer any more
 
-An approval is bound to a hash of all that will be done. Whoever decides, decides about that hash;
-what is run later must have it, or is asked about anew.
+An approval is bound to a hash of all that will be done. Whoever decides, decides about the hash
+that they saw; what is run later must have it, or is asked about anew.
+
+Arguments can be edited while it waits. Edited arguments are another action: what was said about
+the old one does not count, and if they are more dangerous, people are asked anew on new terms.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 from typing import Any, Final, Literal, TypeAlias
 
@@ -18,6 +21,7 @@ from msgspec.structs import replace
 
 from perdure.base.codec import digest
 from perdure.base.errors import IllegalTransition
+from perdure.jobs.principal import same_person, spelled
 from perdure.jobs.risk import RiskLevel
 
 Verdict: TypeAlias = Literal["approve", "reject"]
@@ -46,6 +50,7 @@ class Action(Struct, frozen=True, kw_only=True):
     input: bytes = b"null"  # resolved, as it is stored
     effects: tuple[str, ...] = ()  # what it will do to the world, as far as that is known
     budget: bytes = b"null"
+    revision: int = 0  # so often was the input edited: to edit it back is not to undo the edit
 
     @property
     def hash(self) -> str:
@@ -60,6 +65,7 @@ class Action(Struct, frozen=True, kw_only=True):
             str(len(self.effects)),
             *self.effects,
             self.budget,
+            str(self.revision),
         )
 
 
@@ -94,12 +100,25 @@ class Terms(Struct, frozen=True, kw_only=True):
 
 
 class Person(Struct, frozen=True, kw_only=True):
-    """Who decides, as the channel has proved it. An account of a program is no person."""
+    """Who decides, as the channel has proved it. An account of a program is no person.
+
+    Attributes:
+        id: By which the terms of an approval name them.
+        tenant: Where they may decide.
+        roles: What they may do there.
+        is_program: Whether this is the account of a program.
+        names: How they are called elsewhere: an e-mail address, an account of Slack.
+    """
 
     id: str
     tenant: str
     roles: frozenset[str] = frozenset()
     is_program: bool = False
+    names: frozenset[str] = frozenset()
+
+    def is_called(self, name: str) -> bool:
+        """Tell whether a name could be one of this person's, however it is spelled."""
+        return same_person({self.id, *self.names}, {name})
 
 
 class Decision(Struct, frozen=True, kw_only=True):
@@ -111,7 +130,16 @@ class Decision(Struct, frozen=True, kw_only=True):
     at: float
     channel: str = ""  # "slack", "mail", "api", "cli"
     reason: str = ""
-    input: bytes | None = None  # other arguments than those that were asked about
+    roles: frozenset[str] = frozenset()  # of the person, when it was said
+
+
+class Edit(Struct, frozen=True, kw_only=True):
+    """Who has edited the arguments, and what they were before."""
+
+    person: str
+    at: float
+    before: bytes
+    raised: bool = False  # to a higher risk
 
 
 class Approval(Struct, frozen=True, kw_only=True):
@@ -126,12 +154,13 @@ class Approval(Struct, frozen=True, kw_only=True):
         title: What it is about, in one line.
         written_by_program: The title and what is shown are a program's words, not our code's.
         shown: What people see of it, as JSON: the arguments, by name.
+        edits: Who has edited the arguments, the first one first.
         risk: How dangerous it is …
         reasons: … and why.
         requester: Who asked for the job.
         terms: Who must say yes.
         state: Where it stands.
-        created_at: When it was asked.
+        created_at: When it was asked; on new terms, it is asked anew.
         decided_at: When it became what it is.
         decisions: What was said so far.
         delegates: Who may decide instead of whom.
@@ -150,6 +179,7 @@ class Approval(Struct, frozen=True, kw_only=True):
     created_at: float
     written_by_program: bool = False
     shown: bytes = b"{}"
+    edits: tuple[Edit, ...] = ()
     risk: RiskLevel = RiskLevel.HIGH
     reasons: tuple[str, ...] = ()
     requester: str = ""
@@ -167,6 +197,13 @@ class Approval(Struct, frozen=True, kw_only=True):
     def expires_at(self) -> float | None:
         """When it stops waiting."""
         return None if self.terms.expires is None else self.created_at + self.terms.expires
+
+    @property
+    def asked(self) -> Action:
+        """What the job asked about, before anybody edited it."""
+        if not self.edits:
+            return self.action
+        return replace(self.action, input=self.edits[0].before, revision=0)
 
     def changed(self, **changes: Any) -> "Approval":
         """Give it as the next version of itself."""
@@ -197,15 +234,24 @@ class Refusal(Struct, frozen=True):
     text: str
 
 
+class Edited(Struct, frozen=True, kw_only=True):
+    """Other arguments, which fit the step, and how dangerous the call is with them."""
+
+    input: bytes
+    risk: RiskLevel
+    reasons: tuple[str, ...] = ()
+    terms: Terms  # those of this risk
+
+
 class Vote(Struct, frozen=True, kw_only=True):
     """What a person wants to say: a decision that is not yet judged."""
 
     person: Person
     verdict: Verdict
-    action_hash: str
+    action_hash: str  # of the action that the person has seen
     channel: str = ""
     reason: str = ""
-    edited: Action | None = None  # approve, but with this input; already validated
+    edited: Edited | None = None  # approve, but with other arguments
 
 
 def decide(approval: Approval, vote: Vote, now: float) -> Approval | Refusal:
@@ -218,6 +264,10 @@ def decide(approval: Approval, vote: Vote, now: float) -> Approval | Refusal:
     refusal = _refuse(approval, vote, now)
     if refusal is not None:
         return refusal
+    if (edited := _other_input(approval, vote)) is not None:
+        approval, counts = _edit(approval, vote.person, edited, now)
+        if not counts:
+            return approval.changed()
     decision = Decision(
         person=vote.person.id,
         verdict=vote.verdict,
@@ -225,16 +275,50 @@ def decide(approval: Approval, vote: Vote, now: float) -> Approval | Refusal:
         at=now,
         channel=vote.channel,
         reason=vote.reason[:LONGEST_REASON],
+        roles=vote.person.roles,
     )
     if vote.verdict == "reject":
         return approval.ended(ApprovalState.REJECTED, now, decision)
-    if vote.edited is not None:
-        # Those who said yes before said it to another action.
-        decision = replace(decision, action_hash=vote.edited.hash, input=vote.edited.input)
-        approval = replace(approval, action=vote.edited)
-    if len(_yes(approval)) + 1 < approval.terms.quorum:
-        return approval.changed(decisions=(*approval.decisions, decision))
-    return approval.ended(ApprovalState.APPROVED, now, decision)
+    said = replace(approval, decisions=(*approval.decisions, decision))
+    if _is_enough(said, _yes(said)):
+        return said.ended(ApprovalState.APPROVED, now)
+    return said.changed()
+
+
+def _other_input(approval: Approval, vote: Vote) -> Edited | None:
+    """Give what a vote changes, if it changes anything."""
+    edited = vote.edited if vote.verdict == "approve" else None
+    return None if edited is None or edited.input == approval.action.input else edited
+
+
+def _edit(approval: Approval, by: Person, edited: Edited, now: float) -> tuple[Approval, bool]:
+    """Change the arguments; tells whether it is a yes to them, too.
+
+    Another risk has other terms. On those, it is a new question: whoever took somebody's place
+    has lost it, and the time begins anew. A higher risk also needs a new yes of everybody.
+    """
+    raised = edited.risk > approval.risk
+    edit = Edit(person=by.id, at=now, before=approval.action.input, raised=raised)
+    old = approval.action
+    new = replace(
+        approval,
+        action=replace(old, input=edited.input, revision=old.revision + 1),
+        shown=edited.input,
+        edits=(*approval.edits, edit),
+    )
+    if edited.risk != approval.risk:
+        new = replace(
+            new,
+            risk=edited.risk,
+            reasons=edited.reasons,
+            terms=edited.terms,
+            created_at=now,
+            delegates=(),
+            escalated=False,
+            reminded_at=None,
+            warned=False,
+        )
+    return new, not raised and _not_allowed(new, by) is None
 
 
 def _yes(approval: Approval) -> set[str]:
@@ -244,6 +328,13 @@ def _yes(approval: Approval) -> set[str]:
         for each in approval.decisions
         if each.verdict == "approve" and each.action_hash == approval.action.hash
     }
+
+
+def _is_enough(approval: Approval, yes: Collection[str]) -> bool:
+    """Tell whether so many are a quorum; who has raised the risk does not suffice alone."""
+    raised_by = {each.person for each in approval.edits if each.raised}
+    alone = approval.terms.four_eyes and raised_by and raised_by.issuperset(yes)
+    return len(yes) >= approval.terms.quorum and not alone
 
 
 def _refuse(approval: Approval, vote: Vote, now: float) -> Refusal | None:
@@ -259,11 +350,37 @@ def _not_allowed(approval: Approval, person: Person) -> Refusal | None:
         return Refusal("not found", "there is no such approval")
     if person.is_program:
         return Refusal("not allowed", "an account of a program cannot decide")
-    if approval.terms.four_eyes and person.id == approval.requester:
-        return Refusal("four eyes", "you asked for this job: somebody else must decide")
+    if (own := _own(approval, person, "you")) is not None:
+        return own
     if not may_decide(approval, person):
         return Refusal("not allowed", "you are not among those who may decide about this")
     return None
+
+
+def may_vote(approval: Approval, person: Person) -> bool:
+    """Tell whether what a person says about an approval would count."""
+    return _not_allowed(approval, person) is None
+
+
+def _own(approval: Approval, person: Person, who: str) -> Refusal | None:
+    """Refuse who asked for the job, and everybody if nobody knows who that is."""
+    if not approval.terms.four_eyes:
+        return None
+    if (why := no_four_eyes(approval)) is not None:
+        return Refusal("four eyes", why)
+    if person.is_called(approval.requester):
+        return Refusal("four eyes", f"{who} asked for this job: somebody else must decide")
+    return None
+
+
+def no_four_eyes(approval: Approval) -> str | None:
+    """Tell why nobody can decide about an approval; None: somebody can."""
+    if not approval.terms.four_eyes or spelled(approval.requester):
+        return None
+    return (
+        f"{approval.title!r} needs four eyes, and nobody knows who asked for the job: "
+        "submit it with user=…, or ask with Terms(four_eyes=False)"
+    )
 
 
 def _not_open(approval: Approval, now: float) -> Refusal | None:
@@ -277,28 +394,29 @@ def _not_open(approval: Approval, now: float) -> Refusal | None:
 def _other_action(approval: Approval, vote: Vote) -> Refusal | None:
     if vote.action_hash != approval.action.hash:
         return Refusal("changed", "the action is not the one that you saw: look at it again")
-    if vote.edited is not None and not _same_but_input(vote.edited, approval.action):
-        return Refusal("changed", "only the arguments can be edited")
-    if vote.verdict == "approve" and vote.edited is None and vote.person.id in _yes(approval):
+    again = vote.verdict == "approve" and _other_input(approval, vote) is None
+    if again and any(map(vote.person.is_called, _yes(approval))):
         return Refusal("repeated", "you have approved this already; others must, too")
     return None
 
 
 def may_decide(approval: Approval, person: Person) -> bool:
     """Tell whether the terms name a person, or somebody whose place the person takes."""
-    terms = approval.terms
-    named = terms.approvers | terms.escalate_to if approval.escalated else terms.approvers
     gone = {whose for whose, _ in approval.delegates}
-    stand_ins = {to for _, to in approval.delegates} - gone
     if person.id in gone:
         return False
-    if person.id in stand_ins:
-        return True
+    return _takes_a_place(approval, person.id) or _has_a_vote(approval, person)
+
+
+def _takes_a_place(approval: Approval, id: str) -> bool:
+    return any(id == to for _, to in approval.delegates)
+
+
+def _has_a_vote(approval: Approval, person: Person) -> bool:
+    """Tell whether a person may decide in their own right."""
+    terms = approval.terms
+    named = terms.approvers | terms.escalate_to if approval.escalated else terms.approvers
     return person.id in named or (not terms.approvers and APPROVER in person.roles)
-
-
-def _same_but_input(edited: Action, asked: Action) -> bool:
-    return replace(edited, input=asked.input) == asked
 
 
 def _how_it_ended(approval: Approval) -> str:
@@ -306,18 +424,64 @@ def _how_it_ended(approval: Approval) -> str:
     return f"this is {approval.state.lower()} already" + (f", by {who}" if who else "")
 
 
-def delegate(approval: Approval, by: Person, to: str, now: float) -> Approval | Refusal:
+def _distinct(people: Iterable[Person]) -> list[Person]:
+    """Count nobody twice who is listed twice, in another spelling."""
+    found: list[Person] = []
+    for person in people:
+        if not any(map(person.is_called, (each.id for each in found))):
+            found.append(person)
+    return found
+
+
+class Handover(Struct, frozen=True, kw_only=True):
+    """Who wants to leave a question to whom.
+
+    Attributes:
+        by: Who passes it on.
+        to: Who is to decide instead.
+        reason: For the audit log.
+        known: All people of the tenant; none: nobody knows who they are.
+    """
+
+    by: Person
+    to: Person
+    reason: str = ""
+    known: tuple[Person, ...] = ()
+
+
+def delegate(approval: Approval, handover: Handover, now: float) -> Approval | Refusal:
     """Let another person decide instead of one who may; who has passed it on has no vote."""
+    by, to = handover.by, handover.to
     refusal = _not_allowed(approval, by) or _not_open(approval, now)
     if refusal is not None:
         return refusal
-    if to == by.id or any(to == whose for whose, _ in approval.delegates):
-        return Refusal("not allowed", f"{to} cannot take it: it was passed on by them")
-    if approval.terms.four_eyes and to == approval.requester:
-        return Refusal("four eyes", f"{to} asked for this job: somebody else must decide")
-    if by.id in _yes(approval):
+    gone = (by.id, *(whose for whose, _ in approval.delegates))
+    if any(map(to.is_called, gone)):
+        return Refusal("not allowed", f"{to.id} cannot take it: it was passed on by them")
+    if (own := _own(approval, to, to.id)) is not None:
+        return own
+    if any(map(by.is_called, _yes(approval))):
         return Refusal("repeated", "you have approved this already")
-    return approval.changed(delegates=(*approval.delegates, (by.id, to)))
+    passed = approval.changed(delegates=(*approval.delegates, (by.id, to.id)))
+    if not _is_reachable(passed, approval, handover):
+        text = f"{to.id} has a vote already: {approval.terms.quorum} people could not approve then"
+        return Refusal("not allowed", text)
+    return passed
+
+
+def _is_reachable(passed: Approval, before: Approval, handover: Handover) -> bool:
+    """Tell whether there can still be a quorum."""
+    terms, known = passed.terms, handover.known
+    if known or terms.approvers:
+        ids = terms.approvers | terms.escalate_to | {each for _, each in passed.delegates}
+        people = known or [Person(id=id, tenant=passed.tenant) for id in ids]
+        later = replace(passed, escalated=passed.escalated or terms.escalate is not None)
+        able = [each for each in people if may_vote(later, each)]
+        return len(_distinct(able)) >= terms.quorum
+    # Nobody knows how many there are: one person in the place of two is one too few.
+    to = handover.to
+    has_one = any(map(to.is_called, (*_yes(before), *(each for _, each in before.delegates))))
+    return terms.quorum == 1 or not has_one
 
 
 def withdraw(approval: Approval, now: float) -> Approval:
@@ -334,16 +498,46 @@ def withdraw(approval: Approval, now: float) -> Approval:
 # Use
 
 
-def unusable(
-    approval: Approval, action: Action, now: float, revoked: Collection[str] = ()
-) -> str | None:
-    """Tell, right before the action, why this approval does not allow it; None: it does."""
+# Who somebody is as of now, by their id; None: nobody knows them any more.
+Lookup: TypeAlias = Callable[[str], Person | None]
+
+
+def unusable(approval: Approval, asked: str, now: float, lookup: Lookup) -> str | None:
+    """Tell, right before the action, why this approval does not allow it; None: it does.
+
+    Args:
+        approval: The approval.
+        asked: The hash of the action that the job wants to do.
+        now: The time.
+        lookup: Finds people as of now: who may not decide any more has not decided.
+    """
     if approval.state is not ApprovalState.APPROVED or approval.decided_at is None:
         return f"it is {approval.state.lower()}"
-    if approval.action.hash != action.hash:
+    if approval.asked.hash != asked:
         return "the action is not the one that was approved"
     if now >= approval.decided_at + approval.terms.valid:
         return "the approval is too old"
-    if len(_yes(approval) - set(revoked)) < approval.terms.quorum:
+    if not _is_enough(approval, {id for id in _yes(approval) if _may_still(approval, id, lookup)}):
         return "those who approved may not do so any more"
     return None
+
+
+def _may_still(approval: Approval, id: str, lookup: Lookup) -> bool:
+    """Tell whether the vote of a person counts as of now, and who gave them theirs has one."""
+    person = lookup(id)
+    if person is None or _not_allowed(approval, person) is not None:
+        return False
+    if _has_a_vote(approval, person):
+        return True
+    froms = [whose for whose, to in approval.delegates if to == id]
+    return any(_could_pass_on(approval, whose, lookup) for whose in froms)
+
+
+def _could_pass_on(approval: Approval, id: str, lookup: Lookup) -> bool:
+    person = lookup(id)
+    if person is None:
+        return False
+    froms = [whose for whose, to in approval.delegates if to == id]
+    return _has_a_vote(approval, person) or any(
+        _could_pass_on(approval, whose, lookup) for whose in froms
+    )

@@ -13,16 +13,26 @@ An approval opens no step of a higher risk than it was asked for.
 
 from typing import Any, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from perdure.jobs.definition import Step
-from perdure.jobs.risk import Gate, GatePolicy, Judgement, RiskLevel
+from perdure.jobs.risk import (
+    Classifier,
+    Facts,
+    Gate,
+    GatePolicy,
+    Judgement,
+    RiskLevel,
+    recipients_in,
+)
 
 
 class Opening(Struct, frozen=True):
     """An approval that the code of the job has obtained, and what it lets begin."""
 
     approval: str  # its identity in the journal: "approve#1"
+    packed: bytes  # what was asked
     level: RiskLevel
     steps: frozenset[str] | None = None  # full names; None: whichever comes next, once
 
@@ -35,7 +45,29 @@ class Way(Struct, frozen=True):
 
     gate: Gate
     judgement: Judgement
-    opened_by: str | None = None
+    opened_by: Opening | None = None
+
+
+def judge_call(step: Step[..., Any], name: str, packed: bytes, rules: Classifier) -> Judgement:
+    """Judge how dangerous a call of a step is, with these arguments."""
+    arguments = msgspec.json.decode(packed)
+    facts = Facts(
+        step=name,
+        tags=step.tags,
+        cost=step.cost,
+        takes=step.takes,
+        recipients=recipients_in(arguments),
+        floor=step.risk,
+        arguments=arguments,
+    )
+    return rules.judge(facts)
+
+
+def judge_raise(packed: bytes, rules: Classifier) -> Judgement:
+    """Judge how dangerous it is to raise a budget to these limits; at least HIGH."""
+    limits = msgspec.json.decode(packed, type=dict[str, Any])
+    judged = rules.judge(Facts(step="budget", cost=limits.get("usd"), arguments=limits))
+    return Judgement(max(judged.level, RiskLevel.HIGH), judged.reasons)
 
 
 def way_for(
@@ -58,7 +90,7 @@ def through(way: Way, name: str, openings: Openings) -> tuple[Way, Openings]:
             continue
         if opening.steps is None:
             rest = tuple(each for each in openings if each is not opening)
-            return Way(Gate.RECORD, way.judgement, opening.approval), rest
+            return Way(Gate.RECORD, way.judgement, opening), rest
         if name in opening.steps:
-            return Way(Gate.RECORD, way.judgement, opening.approval), openings
+            return Way(Gate.RECORD, way.judgement, opening), openings
     return way, openings

@@ -24,6 +24,7 @@ class NoticeKind(StrEnum):
     REMINDER = "approval.reminder"
     ESCALATED = "approval.escalated"
     DELEGATED = "approval.delegated"  # to one person, who is told
+    EDITED = "approval.edited"  # what was said before does not count: all are asked again
     EXPIRED = "approval.expired"
     DECIDED = "approval.decided"  # those who were asked need not decide any more
     IN_DOUBT = "alert.in_doubt"

@@ -49,8 +49,9 @@ def card_of(approval: Approval, *, full: bool = False) -> Card:
         ("Risk", str(approval.risk)),
         ("Asked by", visible(approval.requester) or "nobody"),
         *[("Passed on", f"{visible(whose)} → {visible(to)}") for whose, to in approval.delegates],
+        *[("Edited by", visible(each.person)) for each in approval.edits],
     ]
-    arguments = _arguments(approval.shown, full=full)
+    arguments = _arguments(approval, full=full)
     title = visible(approval.title, None if full else LONGEST_TITLE)
     cut = _MORE in title or any(_MORE in text for pair in arguments for text in pair)
     note = "Title and text were written by a program." if approval.written_by_program else ""
@@ -84,6 +85,15 @@ def alert_text(notice: Notice, approval: Approval | None = None) -> str:
     return f"{_ALERTS.get(notice.kind, notice.kind)}: job {visible(notice.job_id)}. {told}".strip()
 
 
+def edited_text(approval: Approval) -> str:
+    """Say in one line that an action is not the one that people were asked about."""
+    title = visible(approval.title, LONGEST_TITLE)
+    if not approval.edits:
+        return title
+    by, risk = visible(approval.edits[-1].person), approval.risk
+    return f"{by} has edited “{title}” ({risk}): earlier answers do not count, look at it again"
+
+
 _ALERTS: Final[Mapping[str, str]] = {
     NoticeKind.IN_DOUBT: "Nobody knows whether an effect happened",
     NoticeKind.UNDO_FAILED: "Something could not be undone",
@@ -93,15 +103,38 @@ _ALERTS: Final[Mapping[str, str]] = {
 }
 
 
-def _arguments(shown: bytes, *, full: bool) -> tuple[tuple[str, str], ...]:
-    value = msgspec.json.decode(shown)
-    fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {"value": value}
-    shorter = list(fields.items())[: None if full else MOST_FIELDS]
+def before_edits(approval: Approval) -> Any:
+    """Give the arguments that the job asked about, if somebody has edited them since."""
+    return msgspec.json.decode(approval.edits[0].before) if approval.edits else None
+
+
+def _arguments(approval: Approval, *, full: bool) -> tuple[tuple[str, str], ...]:
+    fields = _fields(msgspec.json.decode(approval.shown))
+    old = _fields(before_edits(approval)) if approval.edits else fields
+    # What was edited comes first, so that it is not what is cut.
+    names = sorted({**fields, **old}, key=lambda name: _same(name, fields, old))
+    shorter = names[: None if full else MOST_FIELDS]
     longest = None if full else LONGEST_ARGUMENT_NAME
-    lines = [(_quoted(name, longest), _value(each, full=full)) for name, each in shorter]
-    if left := len(fields) - len(shorter):
+    lines = [(_quoted(name, longest), _edited(name, fields, old, full=full)) for name in shorter]
+    if left := len(names) - len(shorter):
         lines.append(("…", f"and{_MORE}{left} arguments more)"))
     return tuple(lines)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {"value": value}
+
+
+def _same(name: str, fields: dict[str, Any], old: dict[str, Any]) -> bool:
+    return name in fields and name in old and fields[name] == old[name]
+
+
+def _edited(name: str, fields: dict[str, Any], old: dict[str, Any], *, full: bool) -> str:
+    """Spell an argument, and what it was before somebody edited it."""
+    new = _value(fields[name], full=full) if name in fields else "nothing"
+    if _same(name, fields, old):
+        return new
+    return f"{new} (was: {_value(old[name], full=full) if name in old else 'nothing'})"
 
 
 def _value(value: Any, *, full: bool) -> str:

@@ -24,9 +24,13 @@ from perdure.notify.people import Contact, People
 from perdure.notify.token import Tokens, new_code
 
 TIMEOUT: Final = 30.0
-_ASKS: Final = frozenset(
-    {NoticeKind.ASKED, NoticeKind.REMINDER, NoticeKind.ESCALATED, NoticeKind.DELEGATED}
-)
+_ASKS: Final = {
+    NoticeKind.ASKED: "Approval needed",
+    NoticeKind.REMINDER: "Approval needed",
+    NoticeKind.ESCALATED: "Approval needed",
+    NoticeKind.DELEGATED: "Approval needed",
+    NoticeKind.EDITED: "Edited, approval needed again",
+}
 
 
 class MailSettings(Struct, frozen=True, kw_only=True):
@@ -95,7 +99,7 @@ class MailChannel:
             to = msgspec.json.decode(notice.data, type=dict[str, Any]).get("to")
             asked = [each for each in asked if each.person.id == to]
         if notice.kind in _ASKS:
-            return [await self._question(approval, each, "Approval needed") for each in asked]
+            return [await self._question(approval, each, _ASKS[notice.kind]) for each in asked]
         if notice.kind is NoticeKind.EXPIRES_SOON:
             text = alert_text(notice, approval)
             return [

@@ -3,8 +3,11 @@
 from collections.abc import Iterable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from perdure.jobs.approval import Approval, Person, may_decide
+from perdure.base.errors import DefinitionError
+from perdure.jobs.approval import Approval, Person, may_vote
+from perdure.jobs.principal import spelled
 
 
 class Contact(Struct, frozen=True, kw_only=True):
@@ -14,29 +17,53 @@ class Contact(Struct, frozen=True, kw_only=True):
     email: str | None = None
     slack: tuple[str, str] | None = None  # the team and the member: ("T012", "U034")
 
+    @property
+    def whole(self) -> Person:
+        """The person, with all the names that are known here."""
+        names = set(self.person.names)
+        if self.email is not None:
+            names.add(self.email)
+        if self.slack is not None:
+            names |= {self.slack[1], "/".join(self.slack)}
+        return replace(self.person, names=frozenset(names))
+
 
 class People:
     """The people who are known. It is asked anew for every vote, so what is revoked is gone."""
 
     def __init__(self, contacts: Iterable[Contact] = ()) -> None:
+        """Take the people.
+
+        Raises:
+            DefinitionError: Two of a tenant have the same id, e-mail address or account.
+        """
         self.contacts = list(contacts)
+        known: dict[tuple[str, str], Contact] = {}
+        for each in self.contacts:
+            for name in _spellings(each.whole):
+                other = known.setdefault((each.person.tenant, name), each)
+                if other is not each:
+                    text = f"{other.person.id!r} and {each.person.id!r} are both called {name!r}"
+                    raise DefinitionError(f"{text}: list a person once, with all their accounts")
 
     def by_slack(self, team: str, member: str) -> Person | None:
         """Find the person behind an account of Slack."""
-        return next((each.person for each in self.contacts if each.slack == (team, member)), None)
+        return next((each.whole for each in self.contacts if each.slack == (team, member)), None)
 
-    def by_id(self, tenant: str, id: str) -> Person | None:
-        """Find a person of a tenant."""
-        found = (each.person for each in self.contacts)
-        return next((each for each in found if (each.tenant, each.id) == (tenant, id)), None)
+    def by_id(self, tenant: str, name: str) -> Person | None:
+        """Find a person of a tenant by any of their names, in any spelling of it."""
+        of_tenant = (each.whole for each in self.contacts if each.person.tenant == tenant)
+        found = [each for each in of_tenant if spelled(name) in _spellings(each)]
+        return found[0] if len(found) == 1 else None
+
+    def of(self, tenant: str) -> list[Person]:
+        """List the people of a tenant."""
+        return [each.whole for each in self.contacts if each.person.tenant == tenant]
 
     def asked(self, approval: Approval) -> list[Contact]:
         """List those who may decide about an approval."""
-        return [each for each in self.contacts if _is_asked(approval, each.person)]
+        return [each for each in self.contacts if may_vote(approval, each.whole)]
 
 
-def _is_asked(approval: Approval, person: Person) -> bool:
-    if person.tenant != approval.tenant or person.is_program:
-        return False
-    own = approval.terms.four_eyes and person.id == approval.requester
-    return not own and may_decide(approval, person)
+def _spellings(person: Person) -> set[str]:
+    return {spelled(name) for name in (person.id, *person.names)}

@@ -21,7 +21,7 @@ from perdure.base.visible import visible
 from perdure.jobs.approval import Approval, Verdict
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import RiskLevel
-from perdure.notify.card import Card, alert_text, card_of
+from perdure.notify.card import Card, alert_text, card_of, edited_text
 
 WINDOW: Final = 300  # seconds that a request may be old, or ahead of us
 MOST_REMEMBERED: Final = 100_000  # requests within that window
@@ -29,6 +29,7 @@ TIMEOUT: Final = 20.0  # for all of a request
 LONGEST_ANSWER: Final = 1024 * 1024
 
 _ACTIONS: Final[Mapping[str, Verdict]] = {"perdure.approve": "approve", "perdure.reject": "reject"}
+_CHANGES: Final = frozenset({NoticeKind.DECIDED, NoticeKind.EDITED})
 _MOST_FIELDS: Final = 10  # that Slack takes in one section
 
 
@@ -81,7 +82,7 @@ class SlackChannel:
             return await self._post(text, [_plain(text)])
         blocks = blocks_of(approval)
         asked = msgspec.json.decode(notice.data, type=dict[str, Any]).get("receipt")
-        if notice.kind is NoticeKind.DECIDED and asked:
+        if notice.kind in _CHANGES and asked:
             channel, time = str(asked).split("/")
             await self._call(
                 "chat.update",
@@ -90,6 +91,8 @@ class SlackChannel:
                 blocks=blocks,
                 **_message(card_of(approval).title),
             )
+            if notice.kind is NoticeKind.EDITED:  # nobody is told of a message that was changed
+                await self._post(_headline(notice, approval), [_plain(edited_text(approval))])
             return str(asked)
         return await self._post(_headline(notice, approval), blocks)
 

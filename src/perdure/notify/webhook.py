@@ -20,7 +20,7 @@ from perdure.base.secret import Secret
 from perdure.jobs.approval import Approval
 from perdure.jobs.outbox import Notice
 from perdure.notify.address import Allowed, CheckedBackend
-from perdure.notify.card import outcome_of
+from perdure.notify.card import before_edits, outcome_of
 from perdure.notify.desk import Desk
 
 TIMEOUT: Final = 15.0  # for all of it
@@ -128,6 +128,8 @@ def _event(notice: Notice, approval: Approval | None) -> dict[str, Any]:
             "outcome": outcome_of(approval),
             "action_hash": approval.action.hash,
             "arguments": msgspec.Raw(approval.shown),
+            "edited_by": [each.person for each in approval.edits],
+            "arguments_before": before_edits(approval),
             "expires_at": approval.expires_at,
         }
     return told

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from perdure.jobs.approval import Approval, ApprovalState, Person, Refusal, Vote
+from perdure.jobs.approval import Approval, ApprovalState, Handover, Refusal, Vote
 from perdure.jobs.budget import Amount, Budget, Exceeded, Limits
 from perdure.jobs.effect import Effect
 from perdure.jobs.link import Link, LinkUse
@@ -28,8 +28,10 @@ class DeedStore(Protocol):
 
     async def approval(self, approval_id: str) -> Approval | None: ...
 
-    async def approval_of_step(self, job_id: str, step: str) -> Approval | None:
-        """Read what was last asked for a step."""
+    async def approval_of_step(
+        self, job_id: str, step: str, state: ApprovalState | None = None
+    ) -> Approval | None:
+        """Read what was last asked for a step, of those in a state if one is named."""
         ...
 
     async def approvals(
@@ -48,9 +50,7 @@ class DeedStore(Protocol):
         """Judge a vote and write it if it counts, with its audit and its notices; wake the job."""
         ...
 
-    async def pass_on(
-        self, approval_id: str, by: Person, to: str, reason: str = ""
-    ) -> Approval | Refusal:
+    async def pass_on(self, approval_id: str, handover: Handover) -> Approval | Refusal:
         """Let another person decide instead of one who may, who is told; audited."""
         ...
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from perdure.jobs.approval import Approval, ApprovalState, Person, Refusal, Vote
+from perdure.jobs.approval import Approval, ApprovalState, Handover, Refusal, Vote
 from perdure.jobs.budget import Amount, Budget, Exceeded, Limits
 from perdure.jobs.effect import Effect
 from perdure.jobs.link import Link, LinkUse
@@ -44,8 +44,11 @@ class DeedVerbs:
     async def approval(self, approval_id: str) -> Approval | None:
         return await self._ask(partial(approvals.approval, approval_id=approval_id))
 
-    async def approval_of_step(self, job_id: str, step: str) -> Approval | None:
-        return await self._ask(partial(approvals.approval_of_step, job_id=job_id, step=step))
+    async def approval_of_step(
+        self, job_id: str, step: str, state: ApprovalState | None = None
+    ) -> Approval | None:
+        call = partial(approvals.approval_of_step, job_id=job_id, step=step, state=state)
+        return await self._ask(call)
 
     async def approvals(
         self,
@@ -63,10 +66,8 @@ class DeedVerbs:
         call = partial(approvals.vote, approval_id=approval_id, vote=vote, use=use)
         return await self._make_due(call)
 
-    async def pass_on(
-        self, approval_id: str, by: Person, to: str, reason: str = ""
-    ) -> Approval | Refusal:
-        call = partial(approvals.pass_on, approval_id=approval_id, by=by, to=to, reason=reason)
+    async def pass_on(self, approval_id: str, handover: Handover) -> Approval | Refusal:
+        call = partial(approvals.pass_on, approval_id=approval_id, handover=handover)
         return await self._change(call)
 
     async def turned_away(self, approval_id: str | None, channel: str, why: str) -> None:

@@ -69,11 +69,11 @@ class PayoutAct:
         told = f"{asked.title}: {asked.risk}, {', '.join(asked.reasons)}; {asked.shown.decode()}"
         stage.draw(Text(f"  ? {told}", "yellow"))
         try:
-            await app.decide(asked.id, "approve", by=KIM, reason="it is mine")
+            await app.decide(asked, "approve", by=KIM, reason="it is mine")
         except DecisionRefused as refusal:
             self._refused = refusal.code
             stage.say(f"kim says yes to a job of her own: refused ({refusal.code})")
-        await app.decide(asked.id, "approve", by=ANN, reason="the invoice is right")
+        await app.decide(asked, "approve", by=ANN, reason="the invoice is right")
         stage.say("ann says yes: the invoice is right", "bold green")
 
     async def _outcome(self, handle: Handle[str]) -> Outcome:

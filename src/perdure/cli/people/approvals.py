@@ -12,11 +12,19 @@ from perdure.base.codec import parse
 from perdure.cli.outcome import perform
 from perdure.cli.output import Code, Format, FormatOption, cell, console, give, refuse, say
 from perdure.cli.target import AppOption, UrlOption, find_app
-from perdure.jobs.approval import APPROVER, Approval, ApprovalState, Person, Verdict
-from perdure.notify.card import card_of, spell_time
+from perdure.jobs.approval import Approval, ApprovalState, Person, Verdict
+from perdure.notify.card import SHORT_HASH, before_edits, card_of, spell_time
 
 IdArgument = Annotated[str, typer.Argument(metavar="APPROVAL", help="Its id, or how it begins.")]
 ByOption = Annotated[str, typer.Option("--by", help="Who decides; you, if nobody is named.")]
+ActionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--action",
+        metavar="HASH",
+        help="The action that you saw, as `show` names it; without it, you are shown it and asked.",
+    ),
+]
 ReasonOption = Annotated[str, typer.Option("--reason", "-r", help="For the audit log.")]
 
 
@@ -78,6 +86,10 @@ def show(
     if output is Format.JSON:
         give(facts(found), indent=2)
         return
+    _tell(found, full=full)
+
+
+def _tell(found: Approval, *, full: bool) -> None:
     card = card_of(found, full=full)
     lines = [card.title, card.note, *(f"  {name}: {value}" for name, value in card.fields)]
     lines += ["  Arguments:", *(f"    {name}: {value}" for name, value in card.arguments)]
@@ -91,9 +103,10 @@ async def _show(app: App, approval: str) -> Approval:
         return await find(app, approval)
 
 
-def approve(
+def approve(  # noqa: PLR0913 - the options of a command
     approval: IdArgument,
     *,
+    action: ActionOption = None,
     by: ByOption = "",
     reason: ReasonOption = "",
     arguments: Annotated[
@@ -104,35 +117,59 @@ def approve(
 ) -> None:
     """Say yes."""
     given = None if arguments is None else parse(arguments, "the arguments")
-    _decide(find_app(app, url), approval, "approve", by, reason, given)
+    who = by or getpass.getuser()
+    said = {"verdict": "approve", "by": who, "reason": reason, "arguments": given}
+    _decide(find_app(app, url), approval, action, said)
 
 
 def reject(
     approval: IdArgument,
     *,
+    action: ActionOption = None,
     by: ByOption = "",
     reason: ReasonOption = "",
     url: UrlOption = None,
     app: AppOption = None,
 ) -> None:
     """Say no."""
-    _decide(find_app(app, url), approval, "reject", by, reason, None)
+    said = {"verdict": "reject", "by": by or getpass.getuser(), "reason": reason}
+    _decide(find_app(app, url), approval, action, said)
 
 
-def _decide(
-    app: App, approval: str, verdict: Verdict, by: str, reason: str, arguments: Any
-) -> None:
-    result = perform(_decided, app, approval, verdict, by or getpass.getuser(), reason, arguments)
-    say(card_of(result).outcome or "Your answer counts; others must answer, too.")
+def _decide(app: App, approval: str, action: str | None, said: dict[str, Any]) -> None:
+    found = perform(_show, app, approval)
+    seen = _seen(found, action, said["verdict"])
+    result = perform(_decided, app, found, {**said, "action_hash": seen})
+    card = card_of(result)
+    if result.action != found.action and card.outcome == "":
+        say("You have edited the arguments: everybody is asked about them anew.")
+    else:
+        say(card.outcome or "Your answer counts; others must answer, too.")
 
 
-async def _decided(
-    app: App, approval: str, verdict: Verdict, by: str, reason: str, arguments: Any
-) -> Approval:
+def _seen(found: Approval, action: str | None, verdict: Verdict) -> str:
+    """Give the hash of the action that the person has seen: as they say, or as it is shown now."""
+    if action is None:
+        _tell(found, full=True)
+        if not _confirmed(verdict):
+            refuse("nothing was decided", Code.CONFLICT)
+        return found.action.hash
+    if len(action) < SHORT_HASH:
+        refuse(f"--action needs {SHORT_HASH} characters of the hash, not {len(action)}", Code.USAGE)
+    return found.action.hash if found.action.hash.startswith(action.lower()) else action
+
+
+def _confirmed(verdict: Verdict) -> bool:
+    try:
+        return typer.confirm(f"{verdict.capitalize()} exactly this?", err=True)
+    except typer.Abort:
+        refuse("say which action you saw: --action HASH, as `approvals show` names it", Code.USAGE)
+
+
+async def _decided(app: App, found: Approval, said: dict[str, Any]) -> Approval:
     async with app:
-        found = await find(app, approval)
-        person = _person(app, found, by)
-        return await app.decide(found.id, verdict, by=person, reason=reason, arguments=arguments)
+        person = _person(app, found, said.pop("by"))
+        return await app.decide(found.id, by=person, **said)
 
 
 def delegate(
@@ -156,10 +193,13 @@ async def _delegated(app: App, approval: str, to: str, by: str, reason: str) -> 
         return await app.delegate(found.id, to=to, by=_person(app, found, by), reason=reason)
 
 
-def _person(app: App, approval: Approval, id: str) -> Person:
-    """Give who says it. Who may write to the store may do everything: the name is for the log."""
-    known = app.rules.people.by_id(approval.tenant, id)
-    return known or Person(id=id, tenant=approval.tenant, roles=frozenset({APPROVER}))
+def _person(app: App, approval: Approval, name: str) -> Person:
+    """Give who says it. Nothing proves the name, but who is not known has no role by it."""
+    people = app.rules.people
+    if not people.contacts and not approval.terms.approvers:
+        hint = "this app lists no people: name it with --app, and list them in its Rules(people=…)"
+        say(hint, err=True)
+    return people.by_id(approval.tenant, name) or Person(id=name, tenant=approval.tenant)
 
 
 async def find(app: App, approval: str) -> Approval:
@@ -187,6 +227,8 @@ def facts(approval: Approval) -> dict[str, Any]:
         "reasons": list(approval.reasons),
         "requester": approval.requester,
         "arguments": msgspec.json.decode(approval.shown),
+        "edited_by": [each.person for each in approval.edits],
+        "arguments_before": before_edits(approval),
         "action_hash": approval.action.hash,
         "created_at": approval.created_at,
         "expires_at": approval.expires_at,

@@ -17,6 +17,7 @@ FOR UPDATE  -- postgres
 
 -- name: approval_of_step
 SELECT data FROM approval WHERE job_id = :id AND step = :step
+  AND state = :state  -- if state
 ORDER BY created_at DESC, id DESC
 LIMIT 1
 

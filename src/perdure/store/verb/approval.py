@@ -9,7 +9,7 @@ from perdure.base.codec import digest
 from perdure.jobs.approval import (
     Approval,
     ApprovalState,
-    Person,
+    Handover,
     Refusal,
     Vote,
     decide,
@@ -40,10 +40,13 @@ def approval(session: Session, approval_id: str) -> Approval | None:
     return None if found is None else _read(found[0])
 
 
-def approval_of_step(session: Session, job_id: str, step: str) -> Approval | None:
-    """Read what was last asked for a step."""
-    found = session.one("approval_of_step", id=job_id, step=step)
-    return None if found is None else _read(found[0])
+def approval_of_step(
+    session: Session, job_id: str, step: str, state: ApprovalState | None = None
+) -> Approval | None:
+    """Read what was last asked for a step, of those in a state if one is named."""
+    wanted = {} if state is None else {"state": state.value}
+    found = session.find("approval_of_step", set(wanted), id=job_id, step=step, **wanted)
+    return _read(found[0][0]) if found else None
 
 
 def approvals(session: Session, limit: int, **wanted: str | None) -> list[Approval]:
@@ -73,32 +76,40 @@ def vote(
         why = {"approval": old.id, "channel": vote.channel, "why": result.text}
         _audit(session, old, "approval.refused", vote.person.id, why)
         return result
-    said = {"approval": old.id, "channel": vote.channel, "reason": vote.reason}
-    said["hash"] = result.action.hash
-    _audit(session, old, f"approval.{vote.verdict}", vote.person.id, said)
+    _audit_vote(session, old, result, vote)
     _change(session, old, result)
     if link is not None:
         _change_link(session, used(link, now))
     if result.state is not ApprovalState.PENDING:
         _tell(session, result, NoticeKind.DECIDED, now)
         session.run("wake", id=old.job_id, now=now)
+    elif result.action != old.action:
+        _tell(session, result, NoticeKind.EDITED, now, by=vote.person.id)
     return result
 
 
-def pass_on(
-    session: Session, approval_id: str, by: Person, to: str, reason: str = ""
-) -> Approval | Refusal:
+def _audit_vote(session: Session, old: Approval, new: Approval, vote: Vote) -> None:
+    said = {"approval": old.id, "channel": vote.channel, "reason": vote.reason}
+    said["hash"] = new.action.hash
+    if len(new.edits) > len(old.edits):
+        _audit(session, old, "approval.edited", vote.person.id, said)
+    if len(new.decisions) > len(old.decisions):
+        _audit(session, old, f"approval.{vote.verdict}", vote.person.id, said)
+
+
+def pass_on(session: Session, approval_id: str, handover: Handover) -> Approval | Refusal:
     """Let another person decide instead of one who may; both is audited, and the other is told."""
     found = session.one("lock_approval", id=approval_id)
     if found is None:
         return _NOBODY
     old, now = _read(found[0]), session.now()
-    result = delegate(old, by, to, now)
+    by, to = handover.by, handover.to.id
+    result = delegate(old, handover, now)
     told = {"approval": old.id, "to": to}
     if isinstance(result, Refusal):
         _audit(session, old, "approval.refused", by.id, {**told, "why": result.text})
         return result
-    _audit(session, old, "approval.delegated", by.id, {**told, "reason": reason})
+    _audit(session, old, "approval.delegated", by.id, {**told, "reason": handover.reason})
     _change(session, old, result)
     _tell(session, result, NoticeKind.DELEGATED, now, to=to)
     return result
