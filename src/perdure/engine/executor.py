@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from perdure.base.errors import ApprovalExpired, IllegalTransition, JobError, JobNotFound
+from perdure.base.errors import ApprovalExpired, JobError
 from perdure.engine import tell
 from perdure.engine.context import JobContext
 from perdure.engine.parking import parking_deeds
@@ -29,12 +29,11 @@ from perdure.engine.verdict import (
 )
 from perdure.jobs.deeds import Deeds
 from perdure.jobs.failure import Failure, failure_of, type_name
-from perdure.jobs.model import Claim, Command, Event, JobChange
+from perdure.jobs.model import Claim, Event, JobChange
 from perdure.jobs.plan import Plan
 from perdure.jobs.state import JobState
 from perdure.process.birth import PLAIN, give_birth
 from perdure.process.death import kill
-from perdure.store.port import Store
 
 if TYPE_CHECKING:
     from perdure.engine.node import Node
@@ -158,26 +157,8 @@ async def _plan(context: JobContext, plan: Plan, run: Run) -> bytes:
     return result
 
 
-async def _cancel_children(run: Run) -> None:
-    """Cancel what the job has submitted and waits for: nobody waits for it any more.
-
-    Before the job itself ends, so that a crash in between only makes this happen twice.
-    """
-    for child in sorted(run.children):
-        reason = f"its parent {run.job.id} has ended"
-        asked = Command(job_id=child, action="cancel", actor=run.node.owner, reason=reason)
-        with contextlib.suppress(JobNotFound, IllegalTransition):  # it has ended, too
-            await run.ask(partial(_command, asked))
-
-
-async def _command(asked: Command, store: Store) -> None:
-    await store.command(asked)
-
-
 async def conclude(run: Run, verdict: Verdict, deeds: Deeds | None = None) -> None:
     """Write how a run ended."""
-    if isinstance(verdict, Cancelled | Failed | Undoing):
-        await _cancel_children(run)
     change = change_for(verdict, run.now())
     if run.job.state is JobState.COMPENSATING and not isinstance(verdict, Undone | Parked):
         change = replace(change, error=run.job.error)
@@ -188,7 +169,7 @@ async def conclude(run: Run, verdict: Verdict, deeds: Deeds | None = None) -> No
     told = {"error": _summary(verdict)} if isinstance(verdict, Failed | Parked) else {}
     event = Event(type=f"job.{change.state.lower()}", data=told, actor=run.node.owner)
     quiet = isinstance(verdict, Suspended | Drained)
-    entries = verdict.entries if isinstance(verdict, Undoing) else ()
+    entries = verdict.entries if isinstance(verdict, Undoing | Undone | Parked) else ()
     await run.write(*entries, job=change, events=() if quiet else (event,), deeds=deeds)
     tell.concluded(run, change, told.get("error"))
 
@@ -200,7 +181,7 @@ def change_for(verdict: Verdict, now: float) -> JobChange:
             return JobChange(state=JobState.COMPLETED, result=result)
         case Failed(failure):
             return JobChange(state=JobState.FAILED, error=failure.pack())
-        case Parked(failure, wait, _):
+        case Parked(failure, wait):
             error = failure.pack()
             return JobChange(state=JobState.ATTENTION, error=error, wait=wait, release=True)
         case Cancelled():
@@ -219,8 +200,7 @@ def _released(verdict: Verdict, now: float) -> JobChange:
         case Paused():
             return JobChange(state=JobState.PAUSED, release=True, clear_request=True)
         case Undoing(_, error):
-            begun = JobChange(state=JobState.COMPENSATING, error=error, due_at=now, release=True)
-            return replace(begun, clear_request=True)
+            return JobChange(state=JobState.COMPENSATING, error=error, due_at=now, release=True)
         case _:  # drained: at once, elsewhere
             return JobChange(state=JobState.WAITING, due_at=now, release=True)
 

@@ -23,6 +23,7 @@ from perdure.engine.settings import WorkerSettings
 from perdure.engine.verdict import Cancelled, Drained, Lost, Paused, Unwound
 from perdure.jobs.model import News, QueueLimit
 from perdure.jobs.registry import Registry
+from perdure.jobs.state import JobState
 from perdure.process.birth import PLAIN, give_birth
 from perdure.process.current import current
 from perdure.store.port import Store
@@ -148,7 +149,7 @@ class Node:
     def _hear(self, run: Run, news: News) -> None:
         match news.request:
             case "cancel":
-                if not self._finishes(run):
+                if run.job.state is not JobState.COMPENSATING and not self._finishes(run):
                     run.end(Cancelled())
             case "pause":
                 run.end(Paused())

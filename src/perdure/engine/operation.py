@@ -132,6 +132,10 @@ class Operation(Generic[R]):
         for waiter in self._waiters:
             waiter.wake()
 
+    def describe_all(self) -> list[dict[str, Any]]:
+        """Say to people what it waits for, if that may be several things."""
+        return [self.describe()]
+
     def describe(self) -> dict[str, Any]:
         """Say to people what it waits for."""
         told: dict[str, Any] = {"kind": self.waits_for, "id": self.entry.id}

@@ -18,7 +18,6 @@ from perdure.engine.ledger import Ledger
 from perdure.engine.operation import Operation
 from perdure.engine.ownership import Ownership
 from perdure.engine.stillness import stands_still
-from perdure.engine.submission import child_id
 from perdure.engine.verdict import (
     Cancelled,
     Completed,
@@ -34,7 +33,6 @@ from perdure.engine.verdict import (
 from perdure.jobs.failure import failure_of
 from perdure.jobs.gate import Openings
 from perdure.jobs.model import Claim, Entry, EntryKind, Message
-from perdure.jobs.state import StepState
 from perdure.process.birth import PLAIN, give_birth
 from perdure.process.current import current
 from perdure.process.death import kill
@@ -68,13 +66,6 @@ class Run(Ownership):
         self.messages = list(claim.messages)
         self.received: set[int] = set()  # messages that operations have taken out of that list
         self.journal = Journal(claim.journal)
-        # Jobs that this one has submitted and waits for.
-        self.children = {
-            child_id(self.job.id, entry.id)
-            for entry in claim.journal
-            if entry.kind is EntryKind.CHILD
-            and entry.state in (StepState.PENDING, StepState.RUNNING)
-        }
         self.process: Process = current("a run of a job")
         self.verdict: Verdict | None = None  # how the run ends, once that is certain
         self.ending: Verdict | None = None  # how it ends as soon as no step works any more
@@ -337,7 +328,7 @@ class Run(Ownership):
         ends = (self.job.deadline_at, *(operation.entry.wake_at for operation in self.waiting))
         due = min((end for end in ends if end is not None), default=None)
         if due is None or due - self.now() > self.node.settings.linger:
-            told = [operation.describe() for operation in self.waiting]
+            told = [each for operation in self.waiting for each in operation.describe_all()]
             self.stop(Suspended(due, encode(told)))
 
     async def silence(self) -> None:

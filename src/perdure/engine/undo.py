@@ -18,7 +18,7 @@ from perdure.engine.operation import Operation
 from perdure.engine.parking import alerts
 from perdure.engine.run import Run
 from perdure.engine.step import StepOperation
-from perdure.engine.undo_child import UndoChild, way_back
+from perdure.engine.undo_child import ChildrenEnd, UndoChild, stop_children, way_back
 from perdure.engine.verdict import (
     Cancelled,
     Completed,
@@ -38,12 +38,13 @@ from perdure.jobs.model import Entry, EntryKind
 from perdure.jobs.option import OnCancel
 from perdure.jobs.outbox import NoticeKind
 from perdure.jobs.saga import (
-    LEFT_UNDONE,
+    HEAD,
     Do,
     Forward,
     OnUndoFailure,
     Stopped,
     Undo,
+    is_left,
     next_undo,
 )
 from perdure.jobs.state import JobState, StepState
@@ -52,7 +53,6 @@ from perdure.jobs.state import JobState, StepState
 RETRY: Final = Retry(attempts=20, first="1s", factor=2, most="5m", jitter=0.2)
 
 _ANYTHING: Final = Codec[Any](Any, "the result of an undo")
-_LEFT: Final = encode(LEFT_UNDONE)
 _INTERRUPTED: Final = failure_of(JobError("it was interrupted: the job has ended")).pack()
 
 _YES = ApprovalState.APPROVED
@@ -62,10 +62,11 @@ _BEGUN: Final = frozenset({_S.RUNNING, _S.PENDING})
 
 
 class Reason(Struct, frozen=True):
-    """Why a job is undone, and so what it becomes; kept as the first entry of the list."""
+    """Why a job is undone, and so what it becomes; kept in the first entry of the list."""
 
     ends: Literal["COMPENSATED", "CANCELLED"]
     error: str | None = None  # a packed `Failure`
+    asked: bool = False  # by a person, or by its parent: it did not fail just now
 
 
 def on_cancel(run: Run) -> OnCancel:
@@ -85,9 +86,19 @@ async def look_back(run: Run, verdict: Verdict) -> tuple[Verdict, Deeds | None]:
         return verdict, None
     journal, ledger = await own_deeds(run)
     deeds = _doubts(run, ledger)
+    # Before the job itself ends, so that a crash in between only makes this happen twice.
+    at_work = await stop_children(run, journal)
     if isinstance(verdict, Cancelled) and on_cancel(run) != "compensate":
         return verdict, deeds
-    return await _way_back(run, verdict, journal, ledger), deeds
+    if not at_work:
+        undos = await way_back(run, run.job, journal, ledger)
+        if isinstance(undos, Forward):
+            return _forward(verdict, undos), deeds
+        if not undos:
+            return verdict, deeds
+    error = verdict.failure.pack().decode() if isinstance(verdict, Failed) else None
+    reason = Reason("CANCELLED" if error is None else "COMPENSATED", error)
+    return Undoing((_head(run, journal, reason),), _packed(error)), deeds
 
 
 async def own_deeds(run: Run) -> tuple[list[Entry], list[Effect]]:
@@ -120,19 +131,6 @@ def _doubts(run: Run, ledger: Sequence[Effect]) -> Deeds:
     return Deeds(effects=lines, notices=notices, withdraws=True)
 
 
-async def _way_back(
-    run: Run, verdict: Failed | Cancelled, journal: Sequence[Entry], ledger: Sequence[Effect]
-) -> Verdict:
-    undos = await way_back(run, run.job.id, journal, ledger)
-    if isinstance(undos, Forward):
-        return _forward(verdict, undos)
-    if not undos:
-        return verdict
-    error = verdict.failure.pack().decode() if isinstance(verdict, Failed) else None
-    reason = Reason("CANCELLED" if error is None else "COMPENSATED", error)
-    return Undoing(_entries(run, journal, undos, reason), _packed(error))
-
-
 def _forward(verdict: Failed | Cancelled, forward: Forward) -> Parked:
     failed = verdict.failure if isinstance(verdict, Failed) else None
     what = failed.summary() if failed else "it was cancelled"
@@ -140,21 +138,22 @@ def _forward(verdict: Failed | Cancelled, forward: Forward) -> Parked:
     return Parked(replace(failure_of(JobError(text)), step=failed.step if failed else ""))
 
 
-def _entries(
-    run: Run, journal: Sequence[Entry], undos: Sequence[Undo], reason: Reason
-) -> tuple[Entry, ...]:
-    """Make the entries of the list, and end the steps that were interrupted."""
-    now = run.now()
-    first = Entry(
-        seq=run.journal.next_seq(),
-        id="undo",
+def _head(run: Run, journal: Sequence[Entry], reason: Reason) -> Entry:
+    """Make the first entry of the list, which is made when no child is at work any more."""
+    old = next((entry for entry in journal if entry.id == HEAD), None)
+    return Entry(
+        seq=run.journal.next_seq() if old is None else old.seq,
+        id=HEAD,
         kind=EntryKind.UNDO,
-        name="undo",
-        state=_S.SUCCEEDED,
+        name=HEAD,
+        state=_S.PENDING,
         output=msgspec.json.encode(reason),
-        started_at=now,
-        ended_at=now,
+        started_at=run.now(),
     )
+
+
+def _entries(run: Run, journal: Sequence[Entry], undos: Sequence[Undo]) -> tuple[Entry, ...]:
+    """Make the rest of the list, and end the steps that were interrupted."""
     listed = [
         Entry(
             seq=run.journal.next_seq(),
@@ -168,11 +167,11 @@ def _entries(
     ]
     wanted = {undo.step for undo in undos}
     interrupted = [
-        replace(entry, state=_S.FAILED, error=entry.error or _INTERRUPTED, ended_at=now)
+        replace(entry, state=_S.FAILED, error=entry.error or _INTERRUPTED, ended_at=run.now())
         for entry in journal
         if entry.id in wanted and entry.state in _BEGUN
     ]
-    return (*interrupted, first, *listed)
+    return (*interrupted, *listed)
 
 
 # Going back
@@ -180,48 +179,35 @@ def _entries(
 
 async def undo(run: Run) -> Verdict:
     """Go on with the undo of a job; whatever is in its way is for a person."""
-    try:
-        verdict = await _undo(run)
-    except Exception as error:  # noqa: BLE001 - the next worker would only meet it again
-        verdict = Failed(failure_of(error))
-    if not isinstance(verdict, Failed):
+    # Nothing of the code is replayed, and no deadline ends an undo.
+    run.journal.unvisited.clear()
+    run.job = replace(run.job, deadline_at=None)
+    saga = Saga(run)
+    verdict = await run.play(saga.play)
+    if isinstance(verdict, Completed):
+        return saga.outcome()
+    if not isinstance(verdict, Failed | Parked) or _says_what_to_do(verdict):
         return verdict
     why = verdict.failure.summary()
     text = f"the undo of this job cannot go on: {why}. Mend that, then resume the job"
     return Parked(replace(verdict.failure, type=type_name(JobError), message=text))
 
 
-async def _undo(run: Run) -> Verdict:
-    journal, ledger = await own_deeds(run)
-    listed = [entry for entry in journal if entry.kind is EntryKind.UNDO]
-    if not listed:  # a person asked for it, or its parent
-        await run.write(deeds=_doubts(run, ledger))
-        return await _begun_by_hand(run, journal, ledger)
-    # Nothing of the code is replayed, and no deadline ends an undo.
-    run.journal.unvisited.clear()
-    run.job = replace(run.job, deadline_at=None)
-    saga = Saga(run, journal, ledger)
-    verdict = await run.play(saga.play)
-    return saga.outcome() if isinstance(verdict, Completed) else verdict
-
-
-async def _begun_by_hand(run: Run, journal: Sequence[Entry], ledger: Sequence[Effect]) -> Verdict:
-    failure = _failure(run.job.error) or failure_of(JobError("it was asked to be undone"))
-    found = await _way_back(run, Failed(failure), journal, ledger)
-    return Undone(JobState.COMPENSATED, run.job.error) if isinstance(found, Failed) else found
+def _says_what_to_do(verdict: Failed | Parked) -> bool:
+    return isinstance(verdict, Parked) and (verdict.told or bool(verdict.entries))
 
 
 class Saga:
     """The list of one job, as it is worked through."""
 
-    def __init__(self, run: Run, journal: Sequence[Entry], ledger: Sequence[Effect]) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
-        self._steps = {entry.id: entry for entry in journal if entry.kind in _UNDOABLE}
-        self._ledger = {line.no: line for line in ledger}
-        first, *listed = [entry for entry in journal if entry.kind is EntryKind.UNDO]
-        self._reason = decode(first.output or b"", Reason)
-        self._entries = {entry.id: entry for entry in listed}
-        self._undos = [decode(entry.input or b"", Undo) for entry in listed]
+        self._head: Entry
+        self._reason: Reason
+        self._steps: dict[str, Entry] = {}
+        self._ledger: dict[int, Effect] = {}
+        self._entries: dict[str, Entry] = {}
+        self._undos: list[Undo] = []
 
     def outcome(self) -> Undone:
         """Tell what the job becomes when nothing is left to do."""
@@ -231,14 +217,32 @@ class Saga:
         if left:
             text = f"{', '.join(left)} could not be undone"
             return Undone(JobState.FAILED, error or failure_of(JobError(text)).pack())
-        return Undone(JobState(self._reason.ends), error)
+        if self._undos or self._reason.asked:
+            return Undone(JobState(self._reason.ends), error)
+        # The children that it waited for have left nothing behind: it has only failed.
+        ends = JobState.FAILED if self._reason.ends == "COMPENSATED" else JobState.CANCELLED
+        return Undone(ends, error, (self._nothing_listed(),))
+
+    def _nothing_listed(self) -> Entry:
+        return replace(self._head, state=_S.SKIPPED, ended_at=self._run.now())
 
     def states(self) -> dict[str, StepState]:
         """Give what became of each undo."""
         return {id: entry.state for id, entry in self._entries.items()}
 
     async def play(self, run: Run) -> bytes:
-        """Undo one thing after the other."""
+        """Make the list, if it is not there; then undo one thing after the other."""
+        journal, ledger = await own_deeds(run)
+        head = next((entry for entry in journal if entry.kind is EntryKind.UNDO), None)
+        if head is None or head.state is _S.SKIPPED:  # a person asked for it, or its parent
+            error = None if run.job.error is None else run.job.error.decode()
+            head = _head(run, journal, Reason("COMPENSATED", error, asked=True))
+            await run.write(head, deeds=_doubts(run, ledger))
+        self._head, self._reason = head, decode(head.output or b"", Reason)
+        if head.state is _S.PENDING:
+            await self._list(journal)
+        journal, ledger = await own_deeds(run)
+        self._read(journal, ledger)
         await self._mark_by_hand()
         while True:
             match next_undo(self._undos, self.states(), self._on_failure()):
@@ -248,6 +252,28 @@ class Saga:
                     await self._stop(run, failed)
                 case _:
                     return b"null"
+
+    async def _list(self, journal: Sequence[Entry]) -> None:
+        """Wait until no child is at work any more, and write down what must be undone."""
+        run = self._run
+        await ChildrenEnd(run, self._head, journal)
+        journal, ledger = await own_deeds(run)
+        undos = await way_back(run, run.job, journal, ledger)
+        if isinstance(undos, Forward):
+            why = _failure(_packed(self._reason.error))
+            parked = _forward(Cancelled() if why is None else Failed(why), undos)
+            run.stop(replace(parked, entries=(self._nothing_listed(),)))
+            raise JobError(parked.failure.message)
+        if undos or self._reason.asked:
+            head = replace(self._head, state=_S.SUCCEEDED, ended_at=run.now())
+            await run.write(head, *_entries(run, journal, undos))
+
+    def _read(self, journal: Sequence[Entry], ledger: Sequence[Effect]) -> None:
+        listed = [entry for entry in journal if entry.kind is EntryKind.UNDO and entry.id != HEAD]
+        self._steps = {entry.id: entry for entry in journal if entry.kind in _UNDOABLE}
+        self._ledger = {line.no: line for line in ledger}
+        self._entries = {entry.id: entry for entry in listed}
+        self._undos = [decode(entry.input or b"", Undo) for entry in listed]
 
     async def _do(self, run: Run, wanted: Undo) -> None:
         run.visit(wanted.id, EntryKind.UNDO, None)
@@ -338,10 +364,11 @@ class Saga:
         )
 
     def _is_left(self, id: str) -> bool:
-        entry = self._entries[id]
-        return entry.state is _S.SKIPPED and entry.output == _LEFT
+        return is_left(self._entries[id])
 
     def _note(self, entry: Entry, state: StepState) -> None:
+        if entry.state is _S.SKIPPED:  # what a person said of it stands
+            return
         self._steps[entry.id] = changed = replace(entry, state=state)
         self._run.buffer[entry.seq] = changed
 

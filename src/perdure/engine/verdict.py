@@ -44,10 +44,11 @@ class Parked(Struct, frozen=True):
     failure: Failure
     wait: bytes | None = None
     told: bool = False
+    entries: tuple[Entry, ...] = ()
 
 
 class Undoing(Struct, frozen=True):
-    """It failed, or was cancelled, and what it did is undone first: this is the list."""
+    """It failed, or was cancelled, and what it did is undone first: the list begins with these."""
 
     entries: tuple[Entry, ...]
     error: bytes | None
@@ -58,6 +59,7 @@ class Undone(Struct, frozen=True):
 
     state: JobState
     error: bytes | None
+    entries: tuple[Entry, ...] = ()
 
 
 class Lost(Struct, frozen=True):

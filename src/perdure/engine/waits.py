@@ -145,7 +145,6 @@ class Child(Operation[R]):
 
     async def _submit(self) -> None:
         running = replace(self.entry, state=StepState.RUNNING, started_at=self.run.now())
-        self.run.children.add(self._job.id)
         await self.run.write(running, children=(self._job,))
         self.entry, self.recorded = running, True
         self.run.node.poke()
@@ -177,7 +176,6 @@ class Child(Operation[R]):
         self.again = True  # it may have ended meanwhile
 
     async def _ended(self, outcome: Outcome) -> None:
-        self.run.children.discard(self._job.id)
         if outcome.state is JobState.COMPLETED and outcome.result is not None:
             done = replace(self.entry, state=StepState.SUCCEEDED, output=outcome.result)
             await self.run.write(replace(done, ended_at=self.run.now()))

@@ -4,7 +4,7 @@ The list is made of the ledger of effects and the journal, the later first:
 
 * every effect with an `undo` of its own that has happened, or may have;
 * every step with a compensation that has begun, also the one that failed or was interrupted;
-* every child that has completed and has something to undo.
+* every child that has something to undo, however it has ended.
 
 It is stored before it is begun and run as ordinary steps. After a pivot nothing is undone:
 the job can only go forward, with the help of a person.
@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 
+from perdure.base.codec import encode
 from perdure.base.errors import UnknownName
 from perdure.jobs.definition import Step
 from perdure.jobs.effect import OPEN, Effect, EffectState
@@ -32,6 +33,8 @@ _UNDONE: Final = frozenset({StepState.SUCCEEDED, StepState.SKIPPED})
 
 # What a person enters for an undo that failed, so that the rest goes on without it.
 LEFT_UNDONE: Final = {"left_undone": True}
+_LEFT: Final = encode(LEFT_UNDONE)
+HEAD: Final = "undo"  # the identity of the first entry of a list
 
 
 class Undo(Struct, frozen=True):
@@ -112,9 +115,10 @@ def _begun(
 
 def _is_of_another(entry: Entry) -> bool:
     """Tell whether a person, or the job of which this one is a fork, has done it."""
-    without_attempt = entry.kind is EntryKind.STEP and not entry.attempt
+    if entry.kind is EntryKind.CHILD:  # it is there, whatever a person said of it
+        return False
     return entry.state is StepState.SKIPPED or (
-        without_attempt and entry.state is StepState.SUCCEEDED
+        not entry.attempt and entry.state is StepState.SUCCEEDED
     )
 
 
@@ -183,3 +187,21 @@ def next_undo(
         elif state not in _UNDONE:
             return Do(undo)
     return Undone(tuple(failed))
+
+
+def is_listed(journal: Iterable[Entry]) -> bool:
+    """Tell whether the list of a job was made; one of which nothing came of is none."""
+    return any(each.id == HEAD and each.state is StepState.SUCCEEDED for each in journal)
+
+
+def has_failed(journal: Iterable[Entry]) -> bool:
+    """Tell whether a part of a list was not undone."""
+    return any(
+        each.kind is EntryKind.UNDO and (each.state is StepState.FAILED or is_left(each))
+        for each in journal
+    )
+
+
+def is_left(entry: Entry) -> bool:
+    """Tell whether a person has an undo left undone."""
+    return entry.state is StepState.SKIPPED and entry.output == _LEFT

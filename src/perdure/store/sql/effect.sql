@@ -25,7 +25,10 @@ ORDER BY called_at
 LIMIT :limit
 
 -- name: has_undo
-SELECT 1 FROM journal WHERE job_id = :id AND kind = 'undo' LIMIT 1
+-- Not one that found nothing to undo.
+SELECT 1 FROM journal
+WHERE job_id = :id AND kind = 'undo' AND NOT (id = 'undo' AND state = 'SKIPPED')
+LIMIT 1
 
 -- name: retry_undo
 UPDATE journal SET state = 'PENDING', attempt = 0, error = NULL, output = NULL, wake_at = NULL,

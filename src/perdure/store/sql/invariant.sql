@@ -130,7 +130,7 @@ LIMIT :limit
 SELECT entry.job_id, entry.id || ' has place ' || entry.seq || ', behind the list of what to undo'
 FROM journal AS first
 JOIN journal AS entry ON entry.job_id = first.job_id AND entry.seq > first.seq AND entry.kind <> 'undo'
-WHERE first.kind = 'undo' AND first.id = 'undo'
+WHERE first.kind = 'undo' AND first.id <> 'undo'
 UNION ALL
 SELECT job_id, id || ' has place ' || seq FROM journal WHERE seq < 0
 LIMIT :limit

@@ -14,6 +14,17 @@ ORDER BY id = :id DESC
 SELECT state, request, paused_from, queue, tenant, priority, epoch, error FROM job WHERE id = :id
 FOR UPDATE  -- postgres
 
+-- name: undone_ancestor
+WITH RECURSIVE up (id) AS (
+  SELECT parent FROM job WHERE id = :id
+  UNION ALL
+  SELECT job.parent FROM up JOIN job ON job.id = up.id
+)
+SELECT job.id FROM up JOIN job ON job.id = up.id
+WHERE job.state IN ('COMPENSATING', 'COMPENSATED')
+   OR EXISTS (SELECT 1 FROM journal WHERE job_id = job.id AND kind = 'undo' AND state <> 'SKIPPED')
+LIMIT 1
+
 -- name: has_ended
 SELECT state, ended_at IS NOT NULL FROM job WHERE id = :id
 
@@ -28,7 +39,9 @@ WHERE id = ANY(:ids)  -- postgres
 -- name: change_job
 UPDATE job SET
   state = :state, result = :result, error = :error, wait = :wait,
-  request = CASE WHEN :clear_request = 1 THEN NULL ELSE request END,
+  -- What is being undone cannot be cancelled any more.
+  request = CASE WHEN :clear_request = 1 OR (:state = 'COMPENSATING' AND request = 'cancel') THEN NULL
+                 ELSE request END,
   paused_from = CASE :state WHEN 'PAUSED' THEN state END
 WHERE id = :id
 

@@ -71,6 +71,15 @@ WHERE job_id = ANY(ARRAY(  -- postgres
 )  -- sqlite
 ))  -- postgres
 
+-- name: wake_undoing_parent
+UPDATE lease SET
+  news = news + 1,
+  ready = CASE WHEN owner IS NULL AND wakes = 1 THEN 1 ELSE ready END,
+  due_at = CASE WHEN owner IS NULL AND wakes = 1 THEN :now ELSE due_at END
+WHERE job_id = (
+  SELECT parent.id FROM job JOIN job AS parent ON parent.id = job.parent
+  WHERE job.id = :id AND parent.state = 'COMPENSATING')
+
 -- name: wake
 UPDATE lease SET
   news = news + 1,

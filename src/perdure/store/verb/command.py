@@ -53,6 +53,7 @@ def command(session: Session, asked: Command) -> None:
     answer = _resolved(job, asked) if asked.action == "resolve" else _ANSWERS[asked.action](job)
     if answer.state != job.state:
         check_job(job.id, job.state, answer.state)
+        _refuse_if_undone(session, job, answer)
     if asked.action == "resolve":
         _resolve(session, asked)
     elif job.state in _STOPPED and (asked.action in _AGAIN or _undoes_again(job, asked)):
@@ -65,6 +66,17 @@ def command(session: Session, asked: Command) -> None:
     data = {name: value for name, value in given.items() if value not in (None, "")}
     note = Event(type=f"{asked.action}.asked", data=data, actor=asked.actor)
     session.run("insert_event", **row.event_row(job.id, note, session.now()))
+
+
+def _refuse_if_undone(session: Session, job: Standing, answer: Answer) -> None:
+    """Let no part of a tree do anything again when the whole is undone: nobody would undo that."""
+    if job.state in ENDED and answer.state == _S.PENDING:
+        found = session.one("undone_ancestor", id=job.id)
+        if found is not None:
+            raise IllegalTransition(
+                f"job {job.id} is a part of job {found[0]}, which is or was undone: it is not run "
+                "again. Submit a new one"
+            )
 
 
 def _undoes_again(job: Standing, asked: Command) -> bool:
@@ -195,8 +207,8 @@ def _compensate(job: Standing) -> Answer:
 
 
 def _compensate_child(job: Standing) -> Answer:
-    if job.state != _S.COMPLETED:
-        raise IllegalTransition(f"job {job.id} is {job.state}: it has not completed")
+    if job.state not in ENDED:
+        raise IllegalTransition(f"job {job.id} is {job.state}: it has not ended")
     return Answer(_S.COMPENSATING, due=True)
 
 

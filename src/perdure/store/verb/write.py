@@ -136,6 +136,8 @@ def _change(session: Session, write: Write, change: JobChange, news: int, now: f
         due_at = None if parked else now if late_news else change.due_at
         ready = int(due_at is not None and due_at <= now)
         session.run("release", id=write.job_id, ready=ready, due_at=due_at, wakes=int(not parked))
+    if change.state == JobState.ATTENTION:  # who waits for its end, to be undone, can say so
+        session.run("wake_undoing_parent", id=write.job_id, now=now)
 
 
 def _unless_taken_back(session: Session, job_id: str, change: JobChange) -> JobChange:
