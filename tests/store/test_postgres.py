@@ -26,6 +26,8 @@ from tests.store.rig import (
     write_of,
 )
 
+_SHOWN = ("statement_timeout", "work_mem", "lock_timeout")
+
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncGenerator[Store]:
@@ -269,6 +271,15 @@ def test_sessions_cannot_hang_for_ever(postgres_url: str) -> None:
             row = pg.execute(f"SHOW {name}".encode()).fetchone()
             assert row is not None
             assert row[0] != "0", name
+
+
+async def test_options_of_the_url_stand_over_ours_one_by_one(postgres_url: str) -> None:
+    url = f"{postgres_url}&options=-c%20statement_timeout%3D1234%20-c%20work_mem%3D5MB"
+    with Target(url).connect() as pg:
+        shown = [pg.execute(f"SHOW {name}".encode()).fetchone() for name in _SHOWN]
+    assert shown == [("1234ms",), ("5MB",), ("10s",)]
+    async with opened(url) as store:
+        await store.submit([new_job("a")])
 
 
 async def test_no_row_of_a_closed_store_is_left_behind(postgres_url: str) -> None:

@@ -50,6 +50,9 @@ _RESTARTS, _WITHIN = 20, 60
 # What a worker gets to come to its end after it was told to, on top of its own grace.
 _STOP_MARGIN = 10.0
 
+# How long a worker waits for a store that does not take its good-bye.
+_SIGN_OFF = 5.0
+
 # How often to look for ended jobs that are old enough to go, and how many at a time.
 _PRUNE_EVERY, _PRUNE_AT_ONCE = 60.0, 500
 
@@ -122,11 +125,14 @@ async def _empty(node: Node, patience: float, hurried: asyncio.Event | None = No
 async def sign_off(node: Node) -> None:
     """Say that this worker has gone; jobs that were claimed at the last moment go to others."""
     try:
-        if not node.claimed:
-            await node.store.reap(0, [node.owner])
-        await node.store.beat(node.owner, None)
+        async with asyncio.timeout(_SIGN_OFF):
+            if not node.claimed:
+                await node.store.reap(0, [node.owner])
+            await node.store.beat(node.owner, None)
     except StoreError as error:
         _log.warning("signing off: %s", error)
+    except TimeoutError:
+        _log.warning("signing off: the store does not answer; others will see that we are gone")
 
 
 async def prune(node: Node) -> None:

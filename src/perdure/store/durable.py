@@ -1,5 +1,6 @@
 """The verbs of the port over lanes: what both databases share."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -64,8 +65,7 @@ class DurableStore(DeedVerbs):
     async def close(self) -> None:
         if self._is_open:
             self._is_open = False
-            for lane in self._lanes():
-                await lane.stop()
+            await asyncio.gather(*(lane.stop() for lane in self._lanes()))
 
     def _lanes(self) -> list[Lane]:
         # The first one brings the schema up to date, so it starts first.

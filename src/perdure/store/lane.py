@@ -10,6 +10,7 @@ at once, by the loop itself. To wake a thread and to be woken by it costs as muc
 """
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -23,9 +24,14 @@ from perdure.jobs.model import Write
 from perdure.store.bell import Bell
 from perdure.store.request import Call, Done, Request, resolve, settle
 
-BATCH: Final = ("perdure", "store", "batch")
-_CLOCK = SystemClock()
+_log = logging.getLogger("perdure.store")
 
+BATCH: Final = ("perdure", "store", "batch")
+CLOCK = SystemClock()
+
+# How long whoever closes a store waits for what is under way. A server may let a commit wait for
+# ever, and to cancel it would be wrong: then the thread is left alone with it.
+_STOP_PATIENCE = 10.0
 # As many requests as one transaction may hold, so that no waiter's commit is put off for long.
 _MOST = 1000
 # While one request follows another, nobody looks for what other connections did.
@@ -97,6 +103,7 @@ class Lane:
         self._pid = os.getpid()
         self._is_open = False
         self._closing: Request | None = None
+        self.busy_since: float | None = None  # by the monotonic clock: something is under way
 
     async def start(self) -> None:
         """Connect.
@@ -111,29 +118,42 @@ class Lane:
             await opening
         except BaseException:
             self._end()
+            self._leave_thread(is_over=opening.done() and not opening.cancelled())
             raise
 
     async def stop(self) -> None:
-        """Finish what was asked for, and disconnect."""
-        if self._is_open:
-            self._is_open = False
-            self._closing = closing = Request()
-            for loop in tuple(self._turns):
-                self._hand_over(loop)
-            self._queue.put([])
-            self._bell.ring()
-            assert closing.future is not None
-            try:
+        """Finish what was asked for, and disconnect; if that takes too long, leave it to itself."""
+        if not self._is_open:
+            return
+        self._closing = closing = Request()
+        for loop in tuple(self._turns):
+            self._hand_over(loop)
+        self._end()
+        assert closing.future is not None
+        is_over = False
+        try:
+            async with asyncio.timeout(_STOP_PATIENCE):
                 await closing.future
-            finally:
-                self._end()
+            is_over = True
+        except TimeoutError:
+            _log.warning(
+                "%s is left alone with a transaction that still waits for the database: "
+                "it happens or it does not, and nobody was told that it did",
+                self._thread.name,
+            )
+        finally:
+            self._leave_thread(is_over=is_over)
 
     def _end(self) -> None:
         self._is_open = False
         self._queue.put([])
         self._bell.ring()
-        self._thread.join()
-        self._bell.close()  # by the one who rings it, never before
+
+    def _leave_thread(self, *, is_over: bool) -> None:
+        """Let go of the thread: the loop never waits for one that may be in a transaction."""
+        if is_over:
+            self._thread.join()
+            self._bell.close()  # by the one who rings it, never before
 
     def write(
         self,
@@ -230,6 +250,7 @@ class Lane:
 
     def _serve(self) -> None:
         (opening,) = self._queue.get()
+        self.busy_since = CLOCK.monotonic()
         try:
             touched = self._connection.connect()
         except BaseException as error:  # noqa: BLE001  the one who opens gets it
@@ -237,22 +258,27 @@ class Lane:
             self._is_open = False
             settle([opening])
             return
+        self.busy_since = None
         if touched is not None:
             self._bell.watch(touched)
         settle([opening])
         while requests := self._gather():
             try:
                 with self._turn:
+                    self.busy_since = CLOCK.monotonic()
                     self._execute(requests)
             except BaseException as error:  # noqa: BLE001  those who wait get it; the lane goes on
                 for request in requests:
                     request.error = error
+            self.busy_since = None
             settle(requests)
             with self._turn:
                 self._connection.afterwards()
             del requests  # else the last ones would be kept until there are others
         with self._turn:
+            self.busy_since = CLOCK.monotonic()
             self._connection.disconnect()
+            self.busy_since = None
         # Told from here, since to say good-bye may need the very loop that waits for it.
         if self._closing is not None:
             settle([self._closing])
@@ -261,9 +287,9 @@ class Lane:
         if not telemetry.has_handlers(BATCH):
             self._connection.execute(requests)
             return
-        since = _CLOCK.monotonic()
+        since = CLOCK.monotonic()
         self._connection.execute(requests)
-        self.tell(requests, _CLOCK.monotonic() - since)
+        self.tell(requests, CLOCK.monotonic() - since)
 
     def tell(self, requests: Sequence[Request], duration: float) -> None:
         """Tell those who listen what was done in one go."""

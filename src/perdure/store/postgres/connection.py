@@ -2,7 +2,7 @@
 
 import re
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
 from psycopg import errors
@@ -61,7 +61,9 @@ class Target:
         if not _SCHEMA.fullmatch(self.schema):
             raise StoreError(f"{self.schema!r} is no name for a schema: use a-z, 0-9 and _")
         try:
-            self._given = conninfo_to_dict(urlunsplit(parts._replace(query=urlencode(options))))
+            self._given = conninfo_to_dict(
+                urlunsplit(parts._replace(query=urlencode(options, quote_via=quote)))
+            )
         except psycopg.Error as error:
             raise StoreError(f"the URL of the database cannot be read: {error}") from None
 
@@ -90,10 +92,11 @@ class Target:
 
     def _spelled(self) -> str:
         """Spell the whole target for libpq; what the URL says stands over what we would say."""
-        ours: dict[str, Any] = dict(_NETWORK)
-        if not self.pooled:
-            ours["options"] = self._session_options()
-        return make_conninfo("", **(ours | self._given))
+        spelled: dict[str, Any] = _NETWORK | self._given
+        if not self.pooled:  # the URL's own options come last, and stand over ours one by one
+            options = (self._session_options(), str(self._given.get("options", "")))
+            spelled["options"] = " ".join(options).strip()
+        return make_conninfo("", **spelled)
 
     def _session_options(self) -> str:
         settings = {**_SESSION, **_PLANNER, "search_path": self.schema}

@@ -17,7 +17,7 @@ from perdure.base import telemetry
 from perdure.base.errors import StoreError
 from perdure.jobs.model import Write
 from perdure.jobs.state import StepState
-from perdure.store.lane import BATCH, Lane
+from perdure.store.lane import BATCH, CLOCK, Lane
 from perdure.store.postgres.flight import Flight
 from perdure.store.postgres.writer import PgWriter
 from perdure.store.request import Done, Request, resolve
@@ -72,6 +72,7 @@ class PgLane(Lane):
         self._listen(request.loop, flight.connection)
         flight.since = request.loop.time()
         self._under_way = request, flight  # the turn is given back when it has landed
+        self.busy_since = CLOCK.monotonic()
         return True
 
     def _can_hear(self, loop: asyncio.AbstractEventLoop) -> bool:
@@ -95,7 +96,7 @@ class PgLane(Lane):
         request, flight = self._under_way
         if not flight.has_landed():
             return
-        self._under_way = None
+        self._under_way = self.busy_since = None
         self._turn.release()
         if telemetry.has_handlers(BATCH):
             self.tell([request], request.loop.time() - flight.since)

@@ -13,6 +13,8 @@ from perdure.store.postgres.connection import Pg, Target
 
 _AGAIN: Final = Retry(attempts=1_000_000, first="100ms", most="5s", jitter=0.5)
 
+_END_PATIENCE: Final = 10.0  # longer than connecting takes
+
 
 class PgListener:
     """A thread that listens from the first watch to the end."""
@@ -36,8 +38,9 @@ class PgListener:
         self._ends.set()
         if self._bell is not None and self._thread is not None:
             self._bell.ring()
-            self._thread.join()
-            self._bell.close()
+            self._thread.join(_END_PATIENCE)
+            if not self._thread.is_alive():
+                self._bell.close()
 
     def _serve(self) -> None:
         failures = 0

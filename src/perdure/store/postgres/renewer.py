@@ -2,12 +2,18 @@
 
 import threading
 from collections.abc import Sequence
+from typing import Final
 
 import psycopg
 
+from perdure.base.clock import SystemClock
 from perdure.store.postgres.connection import Target, translate
+from perdure.store.postgres.patience import Wait
 from perdure.store.postgres.session import PgSession
 from perdure.store.verb.claim import renew
+
+_CLOCK: Final = SystemClock()
+_CLOSE_PATIENCE: Final = 2.0
 
 
 class PgRenewer:
@@ -17,19 +23,32 @@ class PgRenewer:
         self._target = target
         self._lock = threading.Lock()
         self._session: PgSession | None = None
+        self._since: float | None = None
+
+    def waiting(self) -> Wait | None:
+        """Tell whether a renewal is under way."""
+        since = self._since
+        return None if since is None else Wait(since, None)
 
     def renew(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
         """Prolong leases; waits for the server. To do it twice does no harm."""
         with self._lock:
+            self._since = _CLOCK.monotonic()
             try:
-                return self._renew(owner, held, lease)
-            except psycopg.OperationalError:  # perhaps only the connection was too old
-                self._disconnect()
-            try:
-                return self._renew(owner, held, lease)
-            except psycopg.Error as error:
-                self._disconnect()
-                raise translate(error, self._target) from error
+                return self._renew_twice(owner, held, lease)
+            finally:
+                self._since = None
+
+    def _renew_twice(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
+        try:
+            return self._renew(owner, held, lease)
+        except psycopg.OperationalError:  # perhaps only the connection was too old
+            self._disconnect()
+        try:
+            return self._renew(owner, held, lease)
+        except psycopg.Error as error:
+            self._disconnect()
+            raise translate(error, self._target) from error
 
     def _renew(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
         if self._session is None:
@@ -42,9 +61,12 @@ class PgRenewer:
             return renew(session, owner, held, lease)
 
     def close(self) -> None:
-        """Disconnect."""
-        with self._lock:
-            self._disconnect()
+        """Disconnect, unless a renewal is under way that does not end."""
+        if self._lock.acquire(timeout=_CLOSE_PATIENCE):
+            try:
+                self._disconnect()
+            finally:
+                self._lock.release()
 
     def _disconnect(self) -> None:
         if self._session is not None:

@@ -10,6 +10,7 @@ from perdure.store.lane import Lane
 from perdure.store.postgres.connection import Target
 from perdure.store.postgres.lane import PgLane
 from perdure.store.postgres.listener import PgListener
+from perdure.store.postgres.patience import PgPatience, Wait
 from perdure.store.postgres.reader import PgReader
 from perdure.store.postgres.renewer import PgRenewer
 from perdure.store.postgres.whole import SubmitAll, Take
@@ -30,11 +31,26 @@ class PostgresStore(DurableStore):
         super().__init__()
         target = Target(url)
         suspects: set[tuple[str, int]] = set()
-        self._writer = PgLane("perdure-writer", PgWriter(target, suspects))
-        self._control = Lane("perdure-control", PgWriter(target, suspects))
+        writer, control = PgWriter(target, suspects), PgWriter(target, suspects)
+        self._writer = PgLane("perdure-writer", writer)
+        self._control = Lane("perdure-control", control)
         self._reader = Lane("perdure-reader", PgReader(target))
         self._renewer = PgRenewer(target)
         self._listener = PgListener(target, self._tell_watchers)
+        watched = {
+            "writer": partial(_wait, self._writer, writer),
+            "control": partial(_wait, self._control, control),
+            "renewer": self._renewer.waiting,
+        }
+        self._patience = PgPatience(target, watched)
+
+    async def open(self) -> None:
+        self._patience.start()
+        try:
+            await super().open()
+        except BaseException:
+            self._patience.stop()
+            raise
 
     async def now(self) -> float:
         return await self._ask(lambda session: session.now())
@@ -73,3 +89,9 @@ class PostgresStore(DurableStore):
         await asyncio.to_thread(self._listener.stop)
         await super().close()
         await asyncio.to_thread(self._renewer.close)
+        self._patience.stop()
+
+
+def _wait(lane: Lane, writer: PgWriter) -> Wait | None:
+    since = lane.busy_since
+    return None if since is None else Wait(since, writer.backend)

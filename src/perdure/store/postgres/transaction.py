@@ -72,6 +72,14 @@ class Transactions:
             self._session.pg.close()
 
     @property
+    def backend(self) -> int | None:
+        """The server's process at the other end; may be asked for by any thread."""
+        session = self._session
+        if session is None or session.pg.closed or self._target.pooled:
+            return None
+        return session.pg.info.backend_pid
+
+    @property
     def session(self) -> PgSession:
         """The connection, opened again if it was lost.
 

@@ -45,6 +45,11 @@ class PgWriter:
             raise
         return None
 
+    @property
+    def backend(self) -> int | None:
+        """The server's process at the other end."""
+        return self._transactions.backend
+
     def disconnect(self) -> None:
         self._transactions.close()
 
