@@ -163,12 +163,12 @@ def _charges(app: App, till: Till, refund: Step[..., Any]) -> tuple[Step[..., An
         return await till.charge(ctx, ref, usd, manner, undo=(refund, {"ref": ref}))
 
     @app.step(retry=RETRY)
-    async def charge_and_compensate(ctx: StepContext, usd: int, manner: str, ref: str) -> Any:
-        return await till.charge(ctx, ref, usd, manner)
+    async def charge_and_compensate(ctx: StepContext, usd: int, manner: str, number: int) -> Any:
+        return await till.charge(ctx, f"{ctx.job_id}/ref{number}", usd, manner)
 
     @charge_and_compensate.compensate(retry=RETRY)
-    async def compensate(ctx: StepContext, usd: int, manner: str, ref: str, output: Any) -> None:
-        await till.give_back(ctx, ref)
+    async def compensate(ctx: StepContext, usd: int, manner: str, number: int, output: Any) -> None:
+        await till.give_back(ctx, f"{ctx.job_id}/ref{number}")
 
     @app.step(retry=RETRY)
     async def charge_for_good(ctx: StepContext, usd: int, manner: str) -> Any:
@@ -226,8 +226,7 @@ def _payments(app: App, steps: Steps) -> None:  # noqa: C901 - small functions
     async def pay_all(ctx: JobContext, count: int, manner: str) -> None:
         for number in range(count):
             if number % 2:
-                ref = f"{ctx.job_id}/ref{number}"
-                await ctx.run(steps.charge_and_compensate, 1, manner, ref)
+                await ctx.run(steps.charge_and_compensate, 1, manner, number)
             else:
                 await ctx.run(steps.charge, 1, manner)
 
@@ -254,10 +253,9 @@ def _payments(app: App, steps: Steps) -> None:  # noqa: C901 - small functions
 
     @app.job(on_cancel="compensate", on_outage="fail")
     async def gathered(ctx: JobContext, count: int, manner: str, fails: bool) -> None:
-        refs = [f"{ctx.job_id}/ref{number}" for number in range(count)]
         await ctx.gather(
             *(ctx.run(steps.charge, 1, manner) for _ in range(count)),
-            *(ctx.run(steps.charge_and_compensate, 1, manner, ref) for ref in refs),
+            *(ctx.run(steps.charge_and_compensate, 1, manner, each) for each in range(count)),
         )
         if fails:
             await ctx.run(steps.stumble, 5)
@@ -285,8 +283,7 @@ def _families(app: App, steps: Steps) -> None:
                     each.begin()
                 await ctx.run(steps.stumble, races)
             await ctx.gather(*offspring)
-        ref = f"{ctx.job_id}/ref"
-        await ctx.run(steps.charge_and_compensate, 1, manner, ref)
+        await ctx.run(steps.charge_and_compensate, 1, manner, 0)
         if fails:
             await ctx.run(steps.stumble, 5)
 
