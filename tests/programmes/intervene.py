@@ -37,6 +37,7 @@ from perdure.engine.handle import Handle
 from perdure.jobs.model import Job
 from perdure.jobs.query import JobQuery
 from perdure.jobs.state import ENDED, JobState
+from perdure.store.port import Store
 from tests.postgres_server import running_server
 from tests.programmes.intervene_audit import Archive, Log, Recorder, audit
 from tests.programmes.intervene_jobs import MANNERS, build
@@ -87,6 +88,7 @@ class Tally:
 # What tells findings of one kind apart: ids and numbers.
 _VARIES: Final = re.compile(r"[0-9a-f]{32}|[0-9]+(\.[0-9]+)?")
 _EXAMPLES: Final = 3
+_ID: Final = re.compile(r"\b[0-9a-f]{32}\b")
 
 
 # Processes
@@ -532,11 +534,23 @@ async def run(url: str, slow: Slow, tally: Tally, options: Options) -> Tally:
         await campaign.look(*campaign.recorder.known)
         store = await app.store()
         tally.wrong += await audit(url, store, log, campaign.archive)
+        if options.folder is not None:
+            await _dump(store, tally, folder / f"{tally.store}.jobs")
         tally.did += campaign.people.did
         tally.ends.update(await store.counts())
     tally.looks = campaign.recorder.looks
     tally.seconds = asyncio.get_running_loop().time() - since
     return tally
+
+
+async def _dump(store: Store, tally: Tally, path: Path) -> None:
+    """Keep all that is known of the jobs that findings name."""
+    with path.open("w") as file:
+        for job_id in dict.fromkeys(_ID.findall(" ".join(tally.wrong))):
+            known = (store.journal, store.effects, store.events)
+            rows = [row for read in known for row in await read(job_id)]
+            file.write(f"{await store.job(job_id)}\n")
+            file.writelines(f"    {row}\n" for row in rows)
 
 
 async def _disturbed(campaign: Campaign, workers: Workers, slow: Slow, options: Options) -> None:
