@@ -1,5 +1,6 @@
 """Steps in other OS processes that do something to the world: a file that outlives them."""
 
+import asyncio
 import os
 import signal
 from functools import partial
@@ -151,3 +152,18 @@ async def refund(ctx: StepContext, result: str | None, why: str) -> str:
 async def pays_and_fails(ctx: StepContext) -> None:
     await ctx.effect("payment", lambda _: "ch_1", target="card", undo=(refund, {"why": "sorry"}))
     raise Permanent("and now this")
+
+
+@steps.step(isolation="process", retry=AGAIN)
+async def pays_for_one(ctx: StepContext, folder: str) -> str:
+    call = partial(receive, folder, "")
+    return str(await ctx.effect("payment", call, target="card", key="order 7"))
+
+
+@steps.step(isolation="process", retry=AGAIN)
+async def pays_for_one_at_once(ctx: StepContext, folder: str) -> str:
+    call = partial(receive, folder, "")
+    both = [ctx.effect("payment", call, target="card", key="order 7") for _ in range(2)]
+    one, other = await asyncio.gather(*both)
+    assert one == other
+    return str(one)

@@ -89,7 +89,7 @@ async def test_a_fork_does_not_undo_what_it_has_not_done(app: App) -> None:
 
 
 @durable
-async def test_an_intent_of_a_job_that_is_compensated_by_hand_is_in_doubt(app: App) -> None:
+async def test_an_intent_of_a_job_that_is_compensated_by_hand_is_undone(app: App) -> None:
     """A worker died with an open call, others after it; then a person has all undone."""
     shop = Shop(app, max_claims=1)
     handle = await app.submit(shop.order)
@@ -128,5 +128,5 @@ async def test_an_intent_of_a_job_that_is_compensated_by_hand_is_in_doubt(app: A
     await handle.compensate()
     async with app.running():
         assert await handle.wait("10s") is JobState.COMPENSATED
-    assert [one.state for one in await handle.effects()] == [EffectState.IN_DOUBT]
     assert shop.log == ["-a"]
+    assert [one.state for one in await handle.effects()] == [EffectState.UNDONE]

@@ -25,6 +25,7 @@ from perdure.jobs.effect import (
     UseResult,
     after_query,
     business_key,
+    business_of,
     effect_key,
     pack_result,
     resolve,
@@ -85,11 +86,12 @@ def test_no_two_identities_have_one_key(
 
 
 def test_a_business_key_is_one_for_all_jobs_of_a_tenant_and_none_for_another() -> None:
-    key = business_key("acme", "payment", "order-42")
-    assert key == business_key("acme", "payment", "order-42")
-    assert key != business_key("other", "payment", "order-42")
-    assert key != business_key("acme", "email", "order-42")
-    assert key != business_key("acme", "payment", "order-42", generation=2)
+    key = business_of("acme", "payment", "order-42")
+    assert key == business_of("acme", "payment", "order-42")
+    assert key != business_of("other", "payment", "order-42")
+    assert key != business_of("acme", "email", "order-42")
+    assert business_key(key) == business_key(key, generation=1)
+    assert business_key(key) != business_key(key, generation=2)
 
 
 # Transitions
@@ -107,8 +109,9 @@ def test_only_the_transitions_of_the_table_are_made(old: EffectState, new: Effec
 
 
 def test_what_is_done_or_failed_stays_so() -> None:
-    assert not TRANSITIONS[EffectState.DONE]
+    assert TRANSITIONS[EffectState.DONE] == {EffectState.UNDONE}
     assert not TRANSITIONS[EffectState.FAILED]
+    assert not TRANSITIONS[EffectState.UNDONE]
 
 
 # Resolution

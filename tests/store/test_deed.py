@@ -398,3 +398,59 @@ async def test_lines_are_numbered_without_gaps(store: Store) -> None:
     await keep(store, claim, done, second, third)
     assert [line.no for line in await store.effects("a")] == [1, 2, 3]
     assert [line.key for line in await store.effects("a")] == ["k1", "k2", "k3"]
+
+
+async def test_a_key_belongs_to_one_place_of_its_job(store: Store) -> None:
+    claim = await started(store)
+    await keep(store, claim, effect())
+    for place in (Place("pay#2", 1), Place("pay#1", 2), Place("pay#1", 1, "item-7")):
+        with pytest.raises(IllegalTransition, match="another place"):
+            await keep(store, claim, effect(place=place))
+    (line,) = await store.effects("a")
+    assert line.place == Place("pay#1", 1)
+
+
+async def test_what_is_undone_stays_undone(store: Store) -> None:
+    claim = await started(store)
+    done = effect().to(EffectState.DONE, NOW, result=b"1")
+    undone = done.to(EffectState.UNDONE, NOW + 1)
+    for line in (done, undone, undone, effect()):
+        await keep(store, claim, line)
+    for state in (EffectState.DONE, EffectState.FAILED, EffectState.IN_DOUBT):
+        with pytest.raises(IllegalTransition, match="never changes"):
+            await keep(store, claim, effect().to(state, NOW, result=b"1"))
+    (found,) = await store.effects("a")
+    assert (found.state, found.result) == (EffectState.UNDONE, b"1")
+
+
+async def test_what_a_person_found_not_to_have_happened_is_not_undone(store: Store) -> None:
+    claim = await started(store)
+    await keep(store, claim, effect().to(EffectState.FAILED, NOW))
+    doubt = effect().to(EffectState.IN_DOUBT, NOW)
+    await keep(store, claim, doubt.to(EffectState.UNDONE, NOW))  # by one who has not heard of it
+    assert [line.state for line in await store.effects("a")] == [EffectState.FAILED]
+
+
+async def test_of_a_business_key_the_latest_generation_is_found(store: Store) -> None:
+    claim = await started(store)
+    for generation in (1, 3, 2):
+        line = effect(f"k{generation}", generation=generation, business="order 7")
+        await keep(store, claim, line)
+    found = await store.effect_of_business("acme", "order 7")
+    assert found is not None
+    assert found.generation == 3
+    assert await store.effect_of_business("other", "order 7") is None
+
+
+@pytest.mark.parametrize(("kept_until", "left"), [(None, 1), (NOW, 0), (1e12, 1)])
+async def test_a_business_key_outlives_its_job(
+    store: Store, url: str, kept_until: float | None, left: int
+) -> None:
+    claim = await started(store)
+    shared = effect("k1", business="order 7", kept_until=kept_until, details=b"{}")
+    for line in (shared, effect("k2")):
+        await keep(store, claim, line.to(EffectState.DONE, NOW + 1, result=b"1"))
+    await store.write(write_of(claim, job=ends()))
+    assert await store.prune(await store.now() + 1, 10) == 1
+    kept = sql(url, "SELECT key, target, details, result FROM effect")
+    assert [tuple(each) for each in kept] == [("k1", "(deleted)", None, "1")] * left

@@ -36,6 +36,7 @@ class EffectOptions(TypedDict, total=False):
     `query`: asks the receiver, by the key, whether it happened.
     `key`: a business key: once in all jobs of the tenant.
     `key_lives`: how long the receiver knows a key.
+    `key_kept`: how long a business key is kept at least when its job is deleted; else for ever.
     `undo`: the step that undoes it, which takes the result; or that step and more arguments.
     `details`: for people; secrets and people's data are not kept.
     """
@@ -44,6 +45,7 @@ class EffectOptions(TypedDict, total=False):
     query: Query
     key: str
     key_lives: Duration
+    key_kept: Duration
     undo: "Step[..., Any] | tuple[Step[..., Any], Mapping[str, Any]]"
     details: Any
 

@@ -6,6 +6,7 @@ done      writes the result
 failed    writes what the error says: certainly not, or nobody knows
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -28,12 +29,13 @@ from perdure.engine.effect_call import (
     fault_of,
 )
 from perdure.engine.leaving import Leaving
-from perdure.engine.ledger import Ledger
+from perdure.engine.ledger import ledger_of
 from perdure.engine.parking import Held, Later
 from perdure.engine.verdict import Unwound
 from perdure.jobs.deeds import Deeds
 from perdure.jobs.definition import Step
 from perdure.jobs.effect import (
+    HAPPENED,
     KEY_LIVES,
     AskPerson,
     AskReceiver,
@@ -47,12 +49,17 @@ from perdure.jobs.effect import (
     UndoCall,
     UseResult,
     after_query,
+    business_key,
+    business_of,
+    effect_key,
     pack_result,
-    recorded_key,
+    recorded_of,
     resolve,
     unpack_result,
 )
 from perdure.jobs.item import is_of_items
+from perdure.jobs.model import EntryKind
+from perdure.jobs.state import ENDED, JobState
 
 if TYPE_CHECKING:
     from perdure.engine.step import StepOperation
@@ -67,9 +74,7 @@ class Effects:
     def __init__(self, operation: "StepOperation[Any]", item_in_hand: Callable[[], str]) -> None:
         self._operation = operation
         self._run = operation.run
-        if self._run.ledger is None:
-            self._run.ledger = Ledger(self._run)
-        self._ledger = self._run.ledger
+        self._ledger = ledger_of(self._run)
         step = operation.entry.id
         self._is_fresh = self._ledger.is_new(step) and not operation.recorded
         self._item_in_hand = item_in_hand
@@ -113,12 +118,36 @@ class Effects:
         return await result if isawaitable(result) else result
 
     async def begin(self, asked: Asked, options: EffectOptions) -> Begun:
-        """Write the intent, or find that none is needed.
+        """Write the intent, or find that none is needed; one step at a time for a business key.
 
         Raises:
             Held: Only a person can tell what became of an earlier call.
             DefinitionError: It cannot be told from one on the other side of a checkpoint.
         """
+        business = self._business(asked, options)
+        if business is None:
+            return await self._begin(asked, options)
+        hands = self._ledger.hands
+        await hands.take(business, self)
+        try:
+            begun = await self._begin(asked, options)
+        except BaseException:
+            hands.free(business, self)
+            raise
+        if begun.settled:
+            hands.free(business, self)
+        return begun
+
+    def awaited(self, asked: Asked, options: EffectOptions) -> "asyncio.Future[None] | None":
+        """Give what is done when `begin` need not wait for another step any more."""
+        business = self._business(asked, options)
+        return None if business is None else self._ledger.hands.freed(business)
+
+    def lay_down(self) -> None:
+        """Let others have what this attempt has in hand: it is over."""
+        self._ledger.hands.free_all(self)
+
+    async def _begin(self, asked: Asked, options: EffectOptions) -> Begun:
         found = await self._found(asked, options)
         if found is None:
             self._tell_apart(asked, options)
@@ -150,6 +179,7 @@ class Effects:
 
     def keep_result(self, begun: Begun, packed: PackedResult) -> Effect:
         """Keep a result that is packed already."""
+        self._must_count()
         line = begun.effect.to(
             EffectState.DONE,
             self._run.now(),
@@ -158,6 +188,7 @@ class Effects:
             proof="answer",
         )
         self._write(line)
+        self._hand_on(line)
         return line
 
     def failed(
@@ -170,7 +201,8 @@ class Effects:
         """
         if isinstance(error, Exception):
             self.keep_fault(begun, fault_of(begun, error, options))
-        # Else the step is ended from outside: the next attempt finds the intent.
+        else:  # the step is ended from outside: the next attempt finds the intent
+            self._hand_on(begun.effect)
 
     def keep_fault(self, begun: Begun, fault: Fault) -> None:
         """Keep what is known after a call that failed.
@@ -178,10 +210,12 @@ class Effects:
         Raises:
             Held: As above.
         """
+        self._must_count()
         line = begun.effect
         if line.state is not fault.state:  # else it is in doubt, and still so
             line = line.to(fault.state, self._run.now(), error=fault.error, proof="answer")
             self._write(line)
+        self._hand_on(line)
         if fault.asks:
             raise self._left(Held(line, f"the call failed with {fault.text}"))
 
@@ -191,14 +225,19 @@ class Effects:
         """Keep a line of what has happened already."""
         self._check(kind, target or key)
         run, now = self._run, self._run.now()
-        if await self.was_recorded(kind, key):
+        business = recorded_of(run.job.tenant, kind, key)
+        found = await self._ledger.latest_of_business(business)
+        if found is not None and found.state is EffectState.DONE:
             return
+        generation = 1 if found is None else found.generation + 1
         line = Effect(
             job_id=run.job.id,
             tenant=run.job.tenant,
             no=0,
             place=Place(self._operation.entry.id, 1, f"recorded {digest(kind, key)[:16]}"),
-            key=recorded_key(run.job.tenant, kind, key),
+            generation=generation,
+            key=business_key(business, generation),
+            business=business,
             kind=kind,
             target=target or key,
             state=EffectState.DONE,
@@ -218,7 +257,8 @@ class Effects:
 
     async def was_recorded(self, kind: str, key: str) -> bool:
         """Tell whether something was recorded as done."""
-        found = await self._ledger.by_key(recorded_key(self._run.job.tenant, kind, key))
+        business = recorded_of(self._run.job.tenant, kind, key)
+        found = await self._ledger.latest_of_business(business)
         return found is not None and found.state is EffectState.DONE
 
     # Looking back
@@ -232,10 +272,14 @@ class Effects:
         await self._hold_stray(self._came_by, "the code has not asked for it again")
 
     async def _found(self, asked: Asked, options: EffectOptions) -> Effect | None:
-        key = options.get("key")
-        if key is not None:
-            return await self._ledger.latest_of_business(asked.kind, key)
+        business = self._business(asked, options)
+        if business is not None:
+            return await self._ledger.latest_of_business(business)
         return None if self._is_fresh else await self._ledger.latest(asked.place)
+
+    def _business(self, asked: Asked, options: EffectOptions) -> str | None:
+        key = options.get("key")
+        return None if key is None else business_of(self._run.job.tenant, asked.kind, key)
 
     def _tell_apart(self, asked: Asked, options: EffectOptions) -> None:
         """Refuse what may be a second one, or the first one asked for again: nobody can know."""
@@ -263,8 +307,8 @@ class Effects:
 
     async def _resolved(self, found: Effect, options: EffectOptions) -> Resolution:
         query = options.get("query")
-        if found.job_id != self._run.job.id and found.state is not EffectState.FAILED:
-            return self._of_another(found)
+        if found.job_id != self._run.job.id and found.state in HAPPENED:
+            return await self._of_another(found)
         decided = resolve(found, self._run.now(), can_query=query is not None)
         if not isinstance(decided, AskReceiver) or query is None:
             return decided
@@ -273,15 +317,24 @@ class Effects:
             self._settle(found, answer.result)
         return after_query(found, answer, self._run.now())
 
-    def _of_another(self, found: Effect) -> Resolution:
+    async def _of_another(self, found: Effect) -> Resolution:
         """Decide about what another job did, or is about to do.
 
         Raises:
-            Later: It is at it, or in doubt about it.
+            Later: It is at it, in doubt about it, or about to undo it.
         """
-        if found.state is EffectState.DONE:
+        if found.state is EffectState.DONE and not await self._is_being_undone(found.job_id):
             return UseResult()
         raise self._left(Later(found))
+
+    async def _is_being_undone(self, job_id: str) -> bool:
+        job = await self._run.ask(lambda store: store.job(job_id))
+        if job is None or job.state in ENDED:
+            return False
+        if job.state is JobState.COMPENSATING:
+            return True
+        journal = await self._run.ask(lambda store: store.journal(job_id))
+        return any(entry.kind is EntryKind.UNDO for entry in journal)  # it has stopped in the midst
 
     def _settle(self, found: Effect, result: Any) -> None:
         packed = pack_result(result, RESULT, self._run.node.limits)
@@ -309,14 +362,18 @@ class Effects:
         run, operation = self._run, self._operation
         place, kind, target = asked.place, asked.kind, asked.target
         crashpoint("before_intent")
-        lives = job_seconds(options.get("key_lives"))
+        lives, kept = job_seconds(options.get("key_lives")), job_seconds(options.get("key_kept"))
+        business = self._business(asked, options)
+        own_key = effect_key(run.job.tenant, run.job.id, place, generation)
         line = Effect(
             job_id=run.job.id,
             tenant=run.job.tenant,
             no=0,
             place=place,
             generation=generation,
-            key=self._ledger.key_for(place, kind, options.get("key"), generation),
+            key=own_key if business is None else business_key(business, generation),
+            business=business,
+            kept_until=None if kept is None else run.now() + kept,
             kind=kind,
             target=target,
             in_doubt=options.get("in_doubt", "ask"),
@@ -325,25 +382,47 @@ class Effects:
             undo=self._undo(options.get("undo")),
             called_at=run.now(),
         )
-        # The step goes along: a ledger with a line of a step that is not in the journal
-        # would not be looked at when the step is begun anew.
+        self._must_be_ours()
         try:
+            # The step goes along: a ledger with a line of a step that is not in the journal
+            # would not be looked at when the step is begun anew.
             await run.write(*operation.unwritten(), deeds=Deeds(effects=(line,)))
+            crashpoint("after_intent")
+            self._must_be_ours()
         except IllegalTransition:
-            other = await self._ledger.by_key(line.key)
-            if other is None or other.job_id == run.job.id:
-                raise
-            raise self._left(Later(other)) from None  # it was faster
+            return await self._after_another(asked, options, line.key)
+        except Exception:
+            raise
+        except BaseException:  # ended from outside, before a byte has left
+            self._write(line.to(EffectState.FAILED, line.called_at, proof="not called"))
+            raise
         self._ledger.know(line)
         tell.effect_written(run, line)
-        crashpoint("after_intent")
-        self._must_be_ours()
         return Begun(line)
+
+    async def _after_another(self, asked: Asked, options: EffectOptions, key: str) -> Begun:
+        """Do as one must when somebody was faster, in another job or in this one."""
+        other = await self._ledger.by_key(key)
+        if other is None:
+            raise IllegalTransition(f"the key of the {asked.kind} to {asked.target} is taken")
+        if other.job_id != self._run.job.id:
+            raise self._left(Later(other))
+        return await self._begin(asked, options)
 
     def _write(self, line: Effect) -> None:
         tell.effect_written(self._run, line)
         self._ledger.know(line)
         self._run.line(line)
+
+    def _hand_on(self, line: Effect) -> None:
+        if line.business is not None:
+            self._ledger.hands.free(line.business, self)
+
+    def _must_count(self) -> None:
+        """Let the word of an attempt that is over, whose thread goes on, not count any more."""
+        context = self._operation.context
+        if context is None or context.over:
+            raise Unwound
 
     def _must_be_ours(self) -> None:
         """Let no byte leave when another worker may own the job."""

@@ -74,7 +74,7 @@ class Endable(Operation[R]):
     def lost(self) -> None:
         self.disarm()
         if self.context is not None:
-            self.context.over = True
+            self.context.end()
             self.context.cancelled.set()
 
     def _expire(self) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.base.codec import decode
@@ -23,6 +24,7 @@ from perdure.process.current import current
 from perdure.process.death import kill
 from perdure.process.event import Cancel, Exit, ExitResult
 from perdure.process.hosts.host import ProcessHost
+from perdure.process.messaging import send
 from perdure.process.process import Process
 from perdure.process.request import Request
 from perdure.process.signal import monitor, stop_politely
@@ -92,7 +94,8 @@ async def call_far(operation: "StepOperation[Any]", context: "StepContext") -> A
     steps.wanted.set()
     await _patiently(context, steps.ready.wait)
     await _patiently(context, steps.places.acquire)
-    far, desk = await _birth(operation, context, steps, me), Desk(operation, context)
+    desk = Desk(operation, context, partial(_put_again, me))
+    far = await _birth(operation, context, steps, me)
     while True:
         news: Any = (await select(requests, events, signs)).value
         match news:
@@ -109,6 +112,12 @@ async def call_far(operation: "StepOperation[Any]", context: "StepContext") -> A
                 context.progress()
             case _:
                 context.progress()
+
+
+def _put_again(me: Process, request: Request[Any]) -> None:
+    """Let a request be answered after what else there is."""
+    if not me.done():
+        send(me.pid, "progress", request)
 
 
 async def _patiently(context: "StepContext", wait: Callable[[], Awaitable[object]]) -> None:

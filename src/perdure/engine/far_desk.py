@@ -1,5 +1,7 @@
 """Where the wishes of a step in another OS process are done: written here, fenced, and durable."""
 
+import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,15 +33,27 @@ class _ToBeAsked(Exception):
 class Desk:
     """Serves one attempt of a step; each verb is a method."""
 
-    def __init__(self, operation: "StepOperation[Any]", context: "StepContext") -> None:
+    def __init__(
+        self,
+        operation: "StepOperation[Any]",
+        context: "StepContext",
+        put_again: Callable[[Request[Any]], object],
+    ) -> None:
         self._operation = operation
         self._context = context
+        self._put_again = put_again  # lets a request be answered later
         self._spendings: dict[int, Spending] = {}
         self.leaving: Leaving | None = None  # why the step was sent away
 
     async def answer(self, request: Request[Any]) -> None:
-        """Do what the step asks for, and tell it what came of it."""
+        """Do what the step asks for, and tell it what came of it.
+
+        What must wait for another step does so aside: this one may have to end something first.
+        """
         verb, *args = request.body
+        if verb == "begin" and (freed := self._awaited(*args)) is not None:
+            freed.add_done_callback(lambda _: self._put_again(request))
+            return
         try:
             reply: object = Given(await getattr(self, verb)(*args))
         except Leaving as leaving:
@@ -52,6 +66,9 @@ class Desk:
     async def save_checkpoint(self, data: bytes) -> bool:
         """Write a checkpoint; tells whether the step is to stop there."""
         return await self._operation.save_checkpoint(data)
+
+    def _awaited(self, wish: Wish) -> "asyncio.Future[None] | None":
+        return self._context.effects.awaited(wish.asked, cast("EffectOptions", wish.options))
 
     async def begin(self, wish: Wish) -> Begun | AskThere:
         """Write an intent, or find that none is needed, or that the receiver must be asked."""

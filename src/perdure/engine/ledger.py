@@ -2,10 +2,18 @@
 
 from typing import TYPE_CHECKING
 
-from perdure.jobs.effect import OPEN, Effect, EffectState, Place, business_key, effect_key
+from perdure.engine.hands import Hands
+from perdure.jobs.effect import OPEN, Effect, EffectState, Place
 
 if TYPE_CHECKING:
     from perdure.engine.run import Run
+
+
+def ledger_of(run: "Run") -> "Ledger":
+    """Give the ledger of a run, made when it is first asked for."""
+    if run.ledger is None:
+        run.ledger = Ledger(run)
+    return run.ledger
 
 
 class Ledger:
@@ -17,6 +25,7 @@ class Ledger:
         self._is_read = False
         self._parts: dict[tuple[str, str], str] = {}  # by likeness: where the first one was
         self._seen: set[str] = set()  # steps that have made effects in this run
+        self.hands = Hands()  # which step is at which business key
 
     def know(self, effect: Effect) -> None:
         """Take note of a line."""
@@ -56,24 +65,16 @@ class Ledger:
                 return line
         return None
 
-    async def latest_of_business(self, kind: str, key: str) -> Effect | None:
-        """Find what became of a business key, in whichever job of the tenant."""
-        latest: Effect | None = None
-        for generation in range(1, 1000):
-            full = business_key(self._run.job.tenant, kind, key, generation)
-            found = self._lines.get(full) or await self._by_key(full)
-            if found is None:
-                return latest
-            latest = found
-            if found.state is not EffectState.FAILED:
-                break
-        return latest
+    async def latest_of_business(self, business: str) -> Effect | None:
+        """Find what became of what all jobs of the tenant do only once, in whichever of them."""
+        tenant = self._run.job.tenant
+        found = await self._run.ask(lambda store: store.effect_of_business(tenant, business))
+        return None if found is None else self.line(found)
 
     async def by_key(self, key: str) -> Effect | None:
         """Find a line by its key, in whichever job of the tenant."""
-        return self._lines.get(key) or await self._by_key(key)
-
-    async def _by_key(self, key: str) -> Effect | None:
+        if key in self._lines:
+            return self._lines[key]
         tenant = self._run.job.tenant
         return await self._run.ask(lambda store: store.effect_by_key(tenant, key))
 
@@ -83,10 +84,3 @@ class Ledger:
             for line in await self._run.ask(lambda store: store.effects(job_id)):
                 self.know(self.line(line))
             self._is_read = True
-
-    def key_for(self, place: Place, kind: str, key: str | None, generation: int) -> str:
-        """Make the key of a call."""
-        job = self._run.job
-        if key is not None:
-            return business_key(job.tenant, kind, key, generation)
-        return effect_key(job.tenant, job.id, place, generation)

@@ -74,7 +74,7 @@ class Run(Ownership):
         # Operations that have begun: working ones have a process, waiting ones a reason.
         self.working: dict[Operation[Any], Process] = {}
         self.waiting: dict[Operation[Any], asyncio.Handle | None] = {}
-        self.ledger: Ledger | None = None  # made by the first effect
+        self.ledger: Ledger | None = None  # see `ledger_of`
         self.purse: Purse | None = None  # looked up by the first spending
         self.openings: Openings = ()  # what people have said yes to, and was not yet used
         self.resuming = 0  # awaits of the code that are over, which it does not know yet

@@ -11,6 +11,7 @@ from perdure.engine.crashpoint import crashpoint
 from perdure.engine.ending import Endable
 from perdure.engine.gates import hold
 from perdure.engine.leaving import Leaving
+from perdure.engine.ledger import ledger_of
 from perdure.engine.outcome import as_failure
 from perdure.engine.reuse import result_under, shared_key
 from perdure.engine.run import Run
@@ -103,16 +104,40 @@ class StepOperation(Endable[R]):
         """Take what another has done under the same key, unless this step has begun before."""
         try:
             self.key = shared_key(self, self.step.key(self._args, self._kwargs))
+            await self._take_in_hand(self.key)
             found = await result_under(self, self.key) if self.attempt == 1 else None
         except BaseException as error:  # noqa: BLE001 - as below
             await self._raised(error)
             return True
         if found is not None:
+            self.lay_down()
             # Without attempt and key: what another did is neither undone nor lent by this job.
             self.attempt, self.key = 0, None
             self.disarm()
             self._succeeded(found)
         return found is not None
+
+    async def _take_in_hand(self, key: str) -> None:
+        """Wait for other steps of this job that are at the same work; that is no attempt yet."""
+        run, hands = self.run, ledger_of(self.run).hands
+        if not hands.has(key):
+            await hands.take(key, self)
+            return
+        self.disarm()
+        self.unrecorded = False
+        await hands.take(key, self)
+        self.unrecorded = True
+        run.node.step_started(self)
+        self.arm()
+
+    def lay_down(self) -> None:
+        """Let other steps of this job be at the same work, now that the result is durable."""
+        if self.key is not None and not self.committing:
+            ledger_of(self.run).hands.free_all(self)
+
+    def lost(self) -> None:
+        super().lost()
+        self.lay_down()
 
     async def attempt_once(self) -> None:
         """Call the function, and see to it that what came of it is written and told."""
@@ -171,6 +196,7 @@ class StepOperation(Endable[R]):
             return
         if self.context is not None and self.context.has_effects:
             crashpoint("after_step_commit")
+        self.lay_down()
         run = self.run
         run.progress_at = run.node.loop.time()
         run.worked(self)
@@ -181,6 +207,7 @@ class StepOperation(Endable[R]):
     async def _write_again(self) -> None:
         """Insist, as long as the lease lets us: the step is done, and must not be done again."""
         await self.run.write(self.entry)
+        self.lay_down()
         self.tell_stop("succeeded")
         self.settle(self.step.unpack_result(cast("bytes", self.entry.output)))
 
@@ -219,8 +246,9 @@ class StepOperation(Endable[R]):
         """Take note that the process of the attempt has come to its end."""
         self.unrecorded = False
         self.disarm()
+        self.lay_down()
         if self.context is not None:
-            self.context.over = True
+            self.context.end()
         if not self.committing:
             self.tell_stop("timed out" if self._expired else "interrupted")
         if not self.committing and not self._expired:  # whose end is awaited, to be recorded

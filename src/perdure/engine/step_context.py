@@ -85,6 +85,12 @@ class StepContext:
             self._cancelled = asyncio.Event()
         return self._cancelled
 
+    def end(self) -> None:
+        """Take note that the attempt has ended, though its thread may go on; for the engine."""
+        self.over = True
+        if self._effects is not None:
+            self._effects.lay_down()
+
     def leave(self, leaving: Leaving) -> Leaving:
         """Take note that the function must be left, for who raises that; for the engine."""
         self.left = self.left or leaving

@@ -46,6 +46,7 @@ from perdure.jobs.saga import (
     Undo,
     is_left,
     next_undo,
+    undoes,
 )
 from perdure.jobs.state import JobState, StepState
 
@@ -350,6 +351,8 @@ class Saga:
     def _ended(self, wanted: Undo, state: StepState) -> None:
         """Let the step change together with its undo."""
         self._entries[wanted.id] = replace(self._entries[wanted.id], state=state)
+        if state is _S.SUCCEEDED:
+            self._note_undone(wanted)
         entry = self._steps[wanted.step]
         if state is _S.FAILED:
             self._note(entry, _S.COMPENSATION_FAILED)
@@ -372,6 +375,14 @@ class Saga:
         self._steps[entry.id] = changed = replace(entry, state=state)
         self._run.buffer[entry.seq] = changed
 
+    def _note_undone(self, undo: Undo) -> None:
+        """Let the ledger say it together with the journal: nobody is given the result any more."""
+        for line in tuple(self._ledger.values()):
+            if undoes(undo, line):
+                changed = line.to(EffectState.UNDONE, self._run.now(), proof=undo.id)
+                self._ledger[line.no] = changed
+                self._run.line(changed)
+
     async def _mark(self, entry: Entry, state: StepState) -> None:
         if entry.state is not state:
             self._note(entry, state)
@@ -379,6 +390,9 @@ class Saga:
 
     async def _mark_by_hand(self) -> None:
         """Note what people have done since: an undo that is marked as done."""
+        for undo in self._undos:
+            if self._entries[undo.id].state is _S.SKIPPED and not self._is_left(undo.id):
+                self._note_undone(undo)
         for entry in tuple(self._steps.values()):
             if entry.state is _S.COMPENSATION_FAILED and self._is_undone(entry):
                 self._note(entry, _S.COMPENSATED)

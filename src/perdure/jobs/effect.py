@@ -9,6 +9,8 @@ of it. Only DONE answers for the call: an attempt is not a deed.
        │          ├ DONE  … until the receiver is asked, or a person says it
        └──────────┴ FAILED
 
+    DONE, IN_DOUBT ── UNDONE   its undo has run: the next call has a new key
+
 What is found as INTENT or IN_DOUBT is resolved before anything else is done about it.
 """
 
@@ -41,18 +43,26 @@ class EffectState(StrEnum):
     DONE = "DONE"
     FAILED = "FAILED"
     IN_DOUBT = "IN_DOUBT"
+    UNDONE = "UNDONE"
 
 
 _E = EffectState
 
 TRANSITIONS: Final[dict[EffectState, frozenset[EffectState]]] = {
     _E.INTENT: frozenset({_E.DONE, _E.FAILED, _E.IN_DOUBT}),
-    _E.IN_DOUBT: frozenset({_E.DONE, _E.FAILED}),
-    _E.DONE: frozenset(),
+    _E.IN_DOUBT: frozenset({_E.DONE, _E.FAILED, _E.UNDONE}),
+    _E.DONE: frozenset({_E.UNDONE}),
     _E.FAILED: frozenset(),
+    _E.UNDONE: frozenset(),
 }
 
 OPEN: Final = frozenset({_E.INTENT, _E.IN_DOUBT})
+# What there is to undo: it happened, or may have.
+HAPPENED: Final = frozenset({_E.DONE, *OPEN})
+# What an undo may undo: nothing that is under way.
+UNDOABLE: Final = frozenset({_E.DONE, _E.IN_DOUBT})
+# The key of such a line is used up: the next call is of a new generation.
+_SPENT: Final = frozenset({_E.FAILED, _E.UNDONE})
 
 
 class Place(Struct, frozen=True):
@@ -87,7 +97,8 @@ class Effect(Struct, frozen=True, kw_only=True):
         tenant: The tenant of that job.
         no: Its place in the ledger of the job: effects are undone in the reverse order.
         place: Which effect of which step.
-        generation: Counts from 1; the next one begins when this one certainly did not happen.
+        generation: Counts from 1; the next one begins when this one certainly did not happen,
+            or was undone.
         key: What the receiver gets, in order to know the call again.
         kind: "email", "payment", …
         target: Who or what is acted upon; it tells one effect from another.
@@ -102,6 +113,9 @@ class Effect(Struct, frozen=True, kw_only=True):
         proof: How it is known what became of it: "answer", "query", or who said so.
         called_at: When the key was first used, by the store's clock.
         ended_at: When it became what it is.
+        business: By which all jobs of the tenant find it, whatever its generation; None: only
+            its own job does.
+        kept_until: How long such a line outlives its job; None: for ever.
     """
 
     job_id: str
@@ -123,6 +137,8 @@ class Effect(Struct, frozen=True, kw_only=True):
     undo: UndoCall | None = None
     proof: str = ""
     ended_at: float | None = None
+    business: str | None = None
+    kept_until: float | None = None
 
     def to(self, state: EffectState, at: float, **changes: Any) -> "Effect":
         """Give the line as it stands after a change of its state.
@@ -147,14 +163,19 @@ def effect_key(tenant: str, job_id: str, place: Place, generation: int = 1) -> s
     )
 
 
-def business_key(tenant: str, kind: str, key: str, generation: int = 1) -> str:
-    """Make the key of an effect that is to happen once in all jobs of a tenant."""
-    return digest("business", tenant, kind, key, str(generation))
+def business_of(tenant: str, kind: str, key: str) -> str:
+    """Name what is to happen once in all jobs of a tenant."""
+    return digest("business", tenant, kind, key)
 
 
-def recorded_key(tenant: str, kind: str, key: str) -> str:
-    """Make the key of what is recorded by hand, once in all jobs of a tenant."""
+def recorded_of(tenant: str, kind: str, key: str) -> str:
+    """Name what is recorded by hand, once in all jobs of a tenant."""
     return digest("recorded", tenant, kind, key)
+
+
+def business_key(business: str, generation: int = 1) -> str:
+    """Make the key of a call, or of a record, from the name that all jobs know it by."""
+    return digest("key", business, str(generation))
 
 
 # What to do with a line that is found
@@ -165,7 +186,7 @@ class UseResult(Struct, frozen=True):
 
 
 class CallAnew(Struct, frozen=True):
-    """It did not happen: call with the key of this generation, as a new line."""
+    """It did not happen, or was undone: call with the key of this generation, as a new line."""
 
     generation: int
 
@@ -191,7 +212,7 @@ def resolve(effect: Effect, now: float, *, can_query: bool) -> Resolution:
     """Decide what to do with an effect that an earlier attempt or another worker left."""
     if effect.state is EffectState.DONE:
         return UseResult()
-    if effect.state is EffectState.FAILED:
+    if effect.state in _SPENT:
         return CallAnew(effect.generation + 1)
     return AskReceiver() if can_query else _replay_or_ask(effect, now)
 

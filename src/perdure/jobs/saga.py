@@ -18,7 +18,7 @@ from msgspec import Struct
 from perdure.base.codec import encode
 from perdure.base.errors import UnknownName
 from perdure.jobs.definition import Step
-from perdure.jobs.effect import OPEN, Effect, EffectState
+from perdure.jobs.effect import HAPPENED, UNDOABLE, Effect
 from perdure.jobs.model import Entry, EntryKind
 from perdure.jobs.option import OnUndoFailure
 from perdure.jobs.state import StepState
@@ -26,7 +26,6 @@ from perdure.jobs.state import StepState
 FindStep: TypeAlias = Callable[[str], Step[..., Any]]  # raises UnknownName
 
 _NONE: Final[Mapping[str, str]] = {}
-_HAPPENED: Final = frozenset({EffectState.DONE, *OPEN})
 # Without an attempt: not yet begun, or refused by a person before it began.
 _NOT_BEGUN: Final = frozenset({StepState.PENDING, StepState.FAILED})
 _UNDONE: Final = frozenset({StepState.SUCCEEDED, StepState.SKIPPED})
@@ -69,7 +68,7 @@ def undo_list(
         find: Finds a step by its name.
         children: Those to undo: the id of the job by that of its entry.
     """
-    happened = [effect for effect in ledger if effect.state in _HAPPENED]
+    happened = [effect for effect in ledger if effect.state in HAPPENED]
     steps = _begun(journal, happened, children)
     if (pivot := _passed_pivot(steps, happened, find)) is not None:
         return Forward(pivot.id)
@@ -150,6 +149,15 @@ def _is_pivot(entry: Entry, find: FindStep) -> bool:
         return find(entry.name).pivot
     except UnknownName:
         return False
+
+
+def undoes(undo: Undo, effect: Effect) -> bool:
+    """Tell whether an effect is undone by this: by its own undo, or with its step."""
+    if effect.state not in UNDOABLE or undo.child is not None:
+        return False
+    if undo.effect is not None:
+        return effect.no == undo.effect
+    return effect.place.step == undo.step and effect.undo is None
 
 
 # Running the list

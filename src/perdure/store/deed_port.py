@@ -22,6 +22,10 @@ class DeedStore(Protocol):
 
     async def effect_by_key(self, tenant: str, key: str) -> Effect | None: ...
 
+    async def effect_of_business(self, tenant: str, business: str) -> Effect | None:
+        """Find the latest generation of what all jobs of a tenant do only once."""
+        ...
+
     async def open_effects(self, tenant: str | None = None, limit: int = 100) -> list[Effect]:
         """List effects of which it is not known what became of them, the oldest first."""
         ...

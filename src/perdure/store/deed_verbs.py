@@ -38,6 +38,10 @@ class DeedVerbs:
     async def effect_by_key(self, tenant: str, key: str) -> Effect | None:
         return await self._ask(partial(ledger.effect_by_key, tenant=tenant, key=key))
 
+    async def effect_of_business(self, tenant: str, business: str) -> Effect | None:
+        verb = partial(ledger.effect_of_business, tenant=tenant, business=business)
+        return await self._ask(verb)
+
     async def open_effects(self, tenant: str | None = None, limit: int = 100) -> list[Effect]:
         return await self._ask(partial(ledger.open_effects, tenant=tenant, limit=limit))
 

@@ -12,7 +12,7 @@ from perdure.cli.jobs import words
 from perdure.cli.output import cell
 from perdure.jobs.effect import Effect, EffectState
 
-_STYLES = {EffectState.DONE: "green", EffectState.FAILED: "dim"}
+_STYLES = {EffectState.DONE: "green", EffectState.FAILED: "dim", EffectState.UNDONE: "dim"}
 
 
 def draw_ledger(ledger: Sequence[Effect], now: float, narrow: int) -> Table:

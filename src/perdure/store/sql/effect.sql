@@ -4,20 +4,32 @@ WHERE tenant = :tenant AND key = :key
 
 -- name: effects
 SELECT job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt,
-       key_lives, details, result, problem, error, undo, proof, called_at, ended_at
+       key_lives, details, result, problem, error, undo, proof, called_at, ended_at,
+       business, kept_until
 FROM effect
 WHERE job_id = :id
 ORDER BY no
 
 -- name: effect_by_key
 SELECT job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt,
-       key_lives, details, result, problem, error, undo, proof, called_at, ended_at
+       key_lives, details, result, problem, error, undo, proof, called_at, ended_at,
+       business, kept_until
 FROM effect
 WHERE tenant = :tenant AND key = :key
 
+-- name: effect_of_business
+SELECT job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt,
+       key_lives, details, result, problem, error, undo, proof, called_at, ended_at,
+       business, kept_until
+FROM effect
+WHERE tenant = :tenant AND business = :business
+ORDER BY generation DESC
+LIMIT 1
+
 -- name: open_effects
 SELECT job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt,
-       key_lives, details, result, problem, error, undo, proof, called_at, ended_at
+       key_lives, details, result, problem, error, undo, proof, called_at, ended_at,
+       business, kept_until
 FROM effect
 WHERE state IN ('INTENT', 'IN_DOUBT')
   AND tenant = :tenant  -- if tenant
@@ -39,3 +51,14 @@ WHERE job_id = :id AND kind = 'undo' AND state = 'FAILED'
 DELETE FROM effect
 WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
 WHERE job_id = ANY(:ids)  -- postgres
+  AND business IS NULL
+
+-- name: keep_keys
+-- Of a deleted job only what others need in order not to do it again.
+UPDATE effect SET target = '(deleted)', details = NULL, error = NULL, undo = NULL
+WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
+WHERE job_id = ANY(:ids)  -- postgres
+
+-- name: delete_keys
+DELETE FROM effect
+WHERE kept_until < :now AND (SELECT 1 FROM job WHERE job.id = effect.job_id) IS NULL

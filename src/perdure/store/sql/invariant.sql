@@ -192,7 +192,7 @@ SELECT job_id, 'there is an entry of a journal (' || journal.id || ') and no job
 WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id = journal.job_id)
 UNION ALL
 SELECT job_id, 'there is effect ' || effect.no || ' and no job' FROM effect
-WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id = effect.job_id)
+WHERE effect.business IS NULL AND NOT EXISTS (SELECT 1 FROM job WHERE job.id = effect.job_id)
 UNION ALL
 SELECT job_id, 'there is approval ' || approval.id || ' and no job' FROM approval
 WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id = approval.job_id)

@@ -22,14 +22,15 @@ WHERE state <> 'FAILED' OR (excluded.state <> 'RUNNING' AND excluded.state <> 'P
 -- name: keep_effect
 INSERT INTO effect (job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state,
                     in_doubt, key_lives, details, result, problem, error, undo, proof, called_at,
-                    ended_at)
+                    ended_at, business, kept_until)
 SELECT :id, (SELECT coalesce(max(no), 0) + 1 FROM effect WHERE job_id = :id), :tenant, :key, :step,
        :part, :ordinal, :generation, :kind, :target, :state, :in_doubt, :key_lives, :details,
-       :result, :problem, :error, :undo, :proof, :called_at, :ended_at
+       :result, :problem, :error, :undo, :proof, :called_at, :ended_at, :business, :kept_until
 FROM lease
 WHERE job_id = :id AND owner = :owner AND epoch = :epoch
 ON CONFLICT (tenant, key) DO UPDATE SET
-  job_id = excluded.job_id, state = excluded.state, result = excluded.result,
+  job_id = excluded.job_id, step = excluded.step, part = excluded.part,
+  ordinal = excluded.ordinal, state = excluded.state, result = excluded.result,
   problem = excluded.problem, error = excluded.error, proof = excluded.proof,
   ended_at = excluded.ended_at
 

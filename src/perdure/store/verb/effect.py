@@ -39,6 +39,12 @@ def effect_by_key(session: Session, tenant: str, key: str) -> Effect | None:
     return None if found is None else _effect(found)
 
 
+def effect_of_business(session: Session, tenant: str, business: str) -> Effect | None:
+    """Find the latest generation of what all jobs of a tenant do only once."""
+    found = session.one("effect_of_business", tenant=tenant, business=business)
+    return None if found is None else _effect(found)
+
+
 def open_effects(session: Session, tenant: str | None, limit: int) -> list[Effect]:
     """List what is not settled, the oldest first."""
     given = {} if tenant is None else {"tenant": tenant}
@@ -94,6 +100,8 @@ def line_row(write: Write, effect: Effect) -> dict[str, Any]:
         "proof": effect.proof,
         "called_at": effect.called_at,
         "ended_at": effect.ended_at,
+        "business": effect.business,
+        "kept_until": effect.kept_until,
         "owner": write.owner,
         "epoch": write.epoch,
     }
@@ -120,4 +128,6 @@ def _effect(found: Row) -> Effect:
         proof=found[18],
         called_at=found[19],
         ended_at=found[20],
+        business=found[21],
+        kept_until=found[22],
     )

@@ -13,7 +13,8 @@ from perdure.store.verb.effect import effects
 
 # Logs can only go after their jobs, links before their approvals.
 _DELETIONS = (
-    *("delete_jobs", "delete_journal", "delete_events", "delete_messages", "delete_effects"),
+    *("delete_jobs", "delete_journal", "delete_events", "delete_messages"),
+    *("delete_effects", "keep_keys"),
     *("delete_links", "delete_approvals", "delete_notices", "delete_budgets"),
 )
 
@@ -113,4 +114,5 @@ def prune(session: Session, before: float, limit: int) -> int:
         every = session.array(ids)
         for name in _DELETIONS:
             session.run(name, ids=every)
+    session.run("delete_keys", now=session.now())
     return len(ids)

@@ -12,7 +12,8 @@ CREATE TABLE effect (
   generation bigint NOT NULL,
   kind       text   NOT NULL,
   target     text   NOT NULL,
-  state      text COLLATE "C" NOT NULL CHECK (state IN ('INTENT', 'DONE', 'FAILED', 'IN_DOUBT')),
+  state      text COLLATE "C" NOT NULL CHECK (state IN (
+               'INTENT', 'DONE', 'FAILED', 'IN_DOUBT', 'UNDONE')),
   in_doubt   text   NOT NULL,
   key_lives  float8 NOT NULL,
   details    text,
@@ -23,11 +24,15 @@ CREATE TABLE effect (
   proof      text   NOT NULL,
   called_at  float8 NOT NULL,
   ended_at   float8,
+  business   text COLLATE "C",               -- by which all jobs of the tenant find it
+  kept_until float8,                         -- how long it then outlives its job; NULL: for ever
   PRIMARY KEY (job_id, no)
 ) WITH (fillfactor = 90);
 
 -- Of the place, too: the key of an effect is made of it.
 CREATE UNIQUE INDEX effect_key ON effect (tenant, key);
+CREATE INDEX effect_business ON effect (tenant, business, generation) WHERE business IS NOT NULL;
+CREATE INDEX effect_kept ON effect (kept_until) WHERE kept_until IS NOT NULL;
 CREATE INDEX effect_open ON effect (tenant, called_at) WHERE state IN ('INTENT', 'IN_DOUBT');
 
 -- Triggers fire in the order of their names.
@@ -35,17 +40,24 @@ CREATE TRIGGER effect_1_owner BEFORE UPDATE ON effect FOR EACH ROW
 WHEN (NEW.job_id <> OLD.job_id)
 EXECUTE FUNCTION refuse('the key of an effect belongs to another job');
 
+CREATE TRIGGER effect_1_place BEFORE UPDATE ON effect FOR EACH ROW
+WHEN (NEW.step <> OLD.step OR NEW.part <> OLD.part OR NEW.ordinal <> OLD.ordinal)
+EXECUTE FUNCTION refuse('the key of an effect belongs to another place in its job');
+
 -- The same line again: the answer to the first time was lost.
 CREATE TRIGGER effect_2_stale BEFORE UPDATE ON effect FOR EACH ROW
-WHEN (OLD.state || '>' || NEW.state IN (
-    'DONE>INTENT', 'FAILED>INTENT', 'IN_DOUBT>INTENT', 'INTENT>INTENT', 'IN_DOUBT>IN_DOUBT',
-    'FAILED>FAILED')
-  OR (OLD.state = 'DONE' AND NEW.state = 'DONE' AND NEW.result IS NOT DISTINCT FROM OLD.result))
+WHEN (NEW.target = OLD.target AND (
+  OLD.state || '>' || NEW.state IN (
+    'DONE>INTENT', 'FAILED>INTENT', 'IN_DOUBT>INTENT', 'UNDONE>INTENT', 'INTENT>INTENT',
+    'IN_DOUBT>IN_DOUBT', 'FAILED>FAILED', 'UNDONE>UNDONE', 'FAILED>UNDONE')
+  OR (OLD.state = 'DONE' AND NEW.state = 'DONE' AND NEW.result IS NOT DISTINCT FROM OLD.result)))
 EXECUTE FUNCTION pass_over();
 
 CREATE TRIGGER effect_3_transition BEFORE UPDATE OF state ON effect FOR EACH ROW
 WHEN (OLD.state || '>' || NEW.state IN (
-  'DONE>FAILED', 'DONE>IN_DOUBT', 'DONE>DONE', 'FAILED>DONE', 'FAILED>IN_DOUBT'))
+  'DONE>FAILED', 'DONE>IN_DOUBT', 'FAILED>DONE', 'FAILED>IN_DOUBT', 'UNDONE>DONE',
+  'UNDONE>FAILED', 'UNDONE>IN_DOUBT')
+  OR (OLD.state = 'DONE' AND NEW.state = 'DONE' AND NEW.result IS DISTINCT FROM OLD.result))
 EXECUTE FUNCTION refuse('what is known of an effect never changes');
 
 CREATE FUNCTION doubt_intents() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -12,7 +12,8 @@ CREATE TABLE effect (
   generation INTEGER NOT NULL,
   kind       TEXT    NOT NULL,
   target     TEXT    NOT NULL,
-  state      TEXT    NOT NULL CHECK (state IN ('INTENT', 'DONE', 'FAILED', 'IN_DOUBT')),
+  state      TEXT    NOT NULL CHECK (state IN (
+               'INTENT', 'DONE', 'FAILED', 'IN_DOUBT', 'UNDONE')),
   in_doubt   TEXT    NOT NULL,
   key_lives  REAL    NOT NULL,
   details    TEXT,
@@ -23,11 +24,15 @@ CREATE TABLE effect (
   proof      TEXT    NOT NULL,
   called_at  REAL    NOT NULL,
   ended_at   REAL,
+  business   TEXT,                           -- by which all jobs of the tenant find it
+  kept_until REAL,                           -- how long it then outlives its job; NULL: for ever
   PRIMARY KEY (job_id, no)
 ) STRICT, WITHOUT ROWID;
 
 -- Of the place, too: the key of an effect is made of it.
 CREATE UNIQUE INDEX effect_key ON effect (tenant, key);
+CREATE INDEX effect_business ON effect (tenant, business, generation) WHERE business IS NOT NULL;
+CREATE INDEX effect_kept ON effect (kept_until) WHERE kept_until IS NOT NULL;
 CREATE INDEX effect_open ON effect (tenant, called_at) WHERE state IN ('INTENT', 'IN_DOUBT');
 
 CREATE TRIGGER effect_owner BEFORE UPDATE ON effect WHEN NEW.job_id <> OLD.job_id
@@ -35,10 +40,18 @@ BEGIN
   SELECT RAISE(ABORT, 'the key of an effect belongs to another job');
 END;
 
+CREATE TRIGGER effect_place BEFORE UPDATE ON effect
+WHEN NEW.step <> OLD.step OR NEW.part <> OLD.part OR NEW.ordinal <> OLD.ordinal
+BEGIN
+  SELECT RAISE(ABORT, 'the key of an effect belongs to another place in its job');
+END;
+
 -- The same line again: the answer to the first time was lost.
 CREATE TRIGGER effect_stale BEFORE UPDATE ON effect
-WHEN NEW.job_id = OLD.job_id AND (
-  instr(' DONE>INTENT FAILED>INTENT IN_DOUBT>INTENT INTENT>INTENT IN_DOUBT>IN_DOUBT FAILED>FAILED ',
+WHEN NEW.job_id = OLD.job_id AND NEW.step = OLD.step AND NEW.part = OLD.part
+  AND NEW.ordinal = OLD.ordinal AND NEW.target = OLD.target AND (
+  instr(' DONE>INTENT FAILED>INTENT IN_DOUBT>INTENT UNDONE>INTENT INTENT>INTENT IN_DOUBT>IN_DOUBT'
+    || ' FAILED>FAILED UNDONE>UNDONE FAILED>UNDONE ',
     ' ' || OLD.state || '>' || NEW.state || ' ') > 0
   OR (OLD.state = 'DONE' AND NEW.state = 'DONE' AND NEW.result IS OLD.result))
 BEGIN
@@ -46,8 +59,9 @@ BEGIN
 END;
 
 CREATE TRIGGER effect_transition BEFORE UPDATE OF state ON effect
-WHEN NEW.job_id = OLD.job_id AND OLD.state IN ('DONE', 'FAILED') AND (
-  instr(' DONE>FAILED DONE>IN_DOUBT FAILED>DONE FAILED>IN_DOUBT ',
+WHEN NEW.job_id = OLD.job_id AND OLD.state IN ('DONE', 'FAILED', 'UNDONE') AND (
+  instr(' DONE>FAILED DONE>IN_DOUBT FAILED>DONE FAILED>IN_DOUBT UNDONE>DONE UNDONE>FAILED'
+    || ' UNDONE>IN_DOUBT ',
     ' ' || OLD.state || '>' || NEW.state || ' ') > 0
   OR (OLD.state = 'DONE' AND NEW.state = 'DONE' AND NEW.result IS NOT OLD.result))
 BEGIN
