@@ -97,7 +97,7 @@ def test_without_a_store_the_ways_to_name_one_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
-        ("postgresql://kim:s3cret@db/jobs?a=b", "postgresql://kim:***@db/jobs?a=b"),
+        ("postgresql://kim:s3cret@db/jobs?a=b", "postgresql://kim:[removed]@db/jobs?a=[removed]"),
         ("postgresql://kim@db/jobs", "postgresql://kim@db/jobs"),
         ("sqlite:////folder/jobs.db", "sqlite:////folder/jobs.db"),
     ],

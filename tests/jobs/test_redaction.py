@@ -3,39 +3,131 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, SecretStr, field_serializer
 
-from perdure.base.codec import encode
+from perdure.base.codec import digest, encode
+from perdure.base.scrub import REMOVED
 from perdure.base.secret import Secret
-from perdure.jobs.redaction import REMOVED, Redaction
+from perdure.jobs.redaction import Redaction, for_people
 
 REDACTION = Redaction()
+KEY = b"k" * 32
 
 
 @pytest.mark.parametrize(
     "name",
-    ["password", "Api-Key", "access_token", "clientSecret", "Authorization", "card_number", "IBAN"],
+    [
+        "password",
+        "Api-Key",
+        "access_token",
+        "clientSecret",
+        "Authorization",
+        "card_number",
+        "IBAN",
+        "aws_secret_access_key",
+        "AWS_SECRET_ACCESS_KEY",
+        "awsSecretAccessKey",
+        "secret_key",
+        "pwd",
+        "DB_PWD",
+        "jwt",
+        "id_jwt",
+        "Set-Cookie",
+        "cookie",
+        "dsn",
+        "sentryDsn",
+        "client-secret",
+        "bearer",
+        "x-api-key",
+        "connection_string",
+        "ConnectionString",
+        "DATABASE_URL",
+        "redis_url",
+        "private-key",
+        "sessionId",
+        "refreshToken",
+        "csrf",
+        "otp",
+        "userPin",
+        "X-Amz-Signature",
+        "passwordHash",
+        "signing_key",
+        "webhook_url",
+        "passphrase",
+        "credentials",
+        "cvv2",
+    ],
 )
 def test_a_secret_is_removed_by_the_name_of_its_field(name: str) -> None:
-    assert REDACTION.apply({name: "hunter2", "id": 7}, "acme") == {name: REMOVED, "id": 7}
+    assert REDACTION.apply({name: "hunter2", "id": 7}, "acme", KEY) == {name: REMOVED, "id": 7}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tokens", "max_tokens", "token_count", "password_length", "secret_name", "key", "mapping"],
+)
+def test_what_is_only_about_secrets_stays(name: str) -> None:
+    assert REDACTION.apply({name: 7}, "acme", KEY) == {name: 7}
+
+
+class Login(BaseModel):
+    """A model whose serializer gives away what it was told to hide."""
+
+    name: SecretStr
+    word: Any = None
+
+    @field_serializer("name")
+    def reveal(self, value: SecretStr) -> str:
+        return value.get_secret_value()
+
+
+def test_a_secret_is_removed_from_a_model_whatever_its_serializer_does() -> None:
+    given = {"login": Login(name=SecretStr("hunter2"), word=Secret("hunter3"))}
+    assert REDACTION.apply(given, "acme", KEY) == {"login": {"name": REMOVED, "word": REMOVED}}
+
+
+def test_a_secret_is_removed_from_texts() -> None:
+    given = {"link": "https://u:hunter2@x.test/?q=hunter2", "note": "password=hunter2"}
+    assert "hunter2" not in str(REDACTION.apply(given, "acme", KEY))
+
+
+def test_a_fingerprint_cannot_be_guessed_without_the_key_of_the_store() -> None:
+    mail = {"to": "kim@example.com"}
+    kept = REDACTION.apply(mail, "acme", KEY)
+    assert kept != REDACTION.apply(mail, "acme", b"another")
+    guess = digest("redacted", "acme", "kim@example.com")
+    assert kept["to"][1:] != guess[:16]
+    own = Redaction(key=Secret(b"another"))
+    assert own.apply(mail, "acme", KEY) == REDACTION.apply(mail, "acme", b"another")
+
+
+def test_people_are_not_shown_arguments_whose_names_say_that_they_are_secrets() -> None:
+    shown = b'{"to":"kim","password":"hunter2","deep":[{"apiKey":"hunter2","x":null}],"pin":null}'
+    assert for_people(shown) == {
+        "to": "kim",
+        "password": REMOVED,
+        "deep": [{"apiKey": REMOVED, "x": None}],
+        "pin": None,
+    }
 
 
 def test_a_secret_is_removed_by_its_type() -> None:
-    assert REDACTION.apply([Secret("hunter2")], "acme") == [REMOVED]
+    assert REDACTION.apply([Secret("hunter2")], "acme", KEY) == [REMOVED]
 
 
 def test_people_are_kept_as_fingerprints_that_only_their_tenant_can_compare() -> None:
     mail = {"to": ["kim@example.com", "lee@example.com"], "subject": "Hello"}
-    kept = REDACTION.apply(mail, "acme")
+    kept = REDACTION.apply(mail, "acme", KEY)
     assert "example.com" not in str(kept)
     assert "Hello" not in str(kept)
     assert len(kept["to"]) == 2
-    assert kept == REDACTION.apply(mail, "acme")
-    assert kept["to"] != REDACTION.apply(mail, "other")["to"]
+    assert kept == REDACTION.apply(mail, "acme", KEY)
+    assert kept["to"] != REDACTION.apply(mail, "other", KEY)["to"]
 
 
 def test_a_field_can_be_left_open() -> None:
     open_ = Redaction(open=frozenset({"subject"}))
-    assert open_.apply({"subject": "Hello"}, "acme") == {"subject": "Hello"}
+    assert open_.apply({"subject": "Hello"}, "acme", KEY) == {"subject": "Hello"}
 
 
 words = st.text("abcdefgh", min_size=8, max_size=8)
@@ -48,7 +140,7 @@ details = st.recursive(
 
 @given(details)
 def test_no_secret_is_left_however_deep_it_stands(value: Any) -> None:
-    kept = encode(REDACTION.apply(value, "acme")).decode()
+    kept = encode(REDACTION.apply(value, "acme", KEY)).decode()
     for word in _texts(value):
         assert word not in kept
 

@@ -1,8 +1,8 @@
 """Our loggers tell nothing that hides: whatever jobs and people wrote is made visible in them.
 
 A record of ours may carry the text of anybody's exception. Here, the last place before handlers
-see it, what hides is spelled out, and no line but the first begins at the margin, where
-a line that somebody made up would look like a record.
+see it, secrets are taken out, what hides is spelled out, and no line but the first begins at the
+margin, where a line that somebody made up would look like a record.
 """
 
 import logging
@@ -10,6 +10,7 @@ import re
 import traceback
 from typing import Final
 
+from perdure.base.scrub import without_secrets
 from perdure.base.visible import visible
 
 # All that the package logs by; a test holds that there are no others.
@@ -32,7 +33,7 @@ _AT_MARGIN: Final = re.compile(r"\n(?=\S)")
 
 def readable(text: str) -> str:
     """Give a text of several lines as a log may hold it."""
-    return _AT_MARGIN.sub("\n  ", visible(text, None, lines=True))
+    return _AT_MARGIN.sub("\n  ", visible(without_secrets(text), None, lines=True))
 
 
 class Readable(logging.Filter):

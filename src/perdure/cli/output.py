@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from perdure.base.scrub import without_secrets
 from perdure.base.visible import visible, visible_json
 
 _LINE_BREAK = visible("\n")
@@ -53,7 +54,7 @@ def refuse(text: str, code: Code) -> NoReturn:
 
 def warn(text: str) -> None:
     """Say a sentence on standard error; further lines of it are indented, as no line of ours is."""
-    shown = visible(text, None, lines=True).replace("\n", "\n  ")
+    shown = visible(without_secrets(text), None, lines=True).replace("\n", "\n  ")
     typer.echo(f"perdure: {shown}", err=True)
 
 

@@ -4,12 +4,12 @@ import importlib
 import traceback
 from types import ModuleType
 from typing import Annotated, NoReturn, TypeAlias
-from urllib.parse import urlsplit
 
 import typer
 
 from perdure.app import App
 from perdure.base.errors import StoreError
+from perdure.base.scrub import without_secrets
 from perdure.cli.current_folder import import_from_here
 from perdure.cli.output import Code, refuse
 from perdure.store.open import open_store
@@ -68,11 +68,7 @@ def find_app(app: str | None, url: str | None) -> App:
 
 def spelled(url: str) -> str:
     """Give a URL without its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    user, _, where = parts.netloc.rpartition("@")
-    return parts._replace(netloc=f"{user.partition(':')[0]}:***@{where}").geturl()
+    return without_secrets(url)
 
 
 def _imported(name: str) -> ModuleType:

@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import msgspec
-
 from perdure.base.codec import digest, encode
 from perdure.base.duration import job_seconds
 from perdure.base.errors import DefinitionError, IllegalTransition
@@ -442,9 +440,8 @@ class Effects:
     def _details(self, details: Any) -> bytes | None:
         if details is None:
             return None
-        kept = self._run.node.rules.redaction.apply(
-            msgspec.to_builtins(details), self._run.job.tenant
-        )
+        node = self._run.node
+        kept = node.rules.redaction.apply(details, self._run.job.tenant, node.fingerprint_key)
         return encode(kept, what="the details of an effect", limits=self._run.node.limits)
 
     def _undo(self, undo: Any) -> UndoCall | None:

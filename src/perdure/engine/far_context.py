@@ -30,6 +30,7 @@ from perdure.engine.step_context import StepContext
 from perdure.jobs.budget import Amount
 from perdure.jobs.definition import Step
 from perdure.jobs.effect import Answer, pack_result, unpack_result
+from perdure.jobs.redaction import plain as without_types
 from perdure.process.messaging import call
 
 # What the desk answers
@@ -154,7 +155,7 @@ class FarEffects(Effects):
         return ask_desk(self._desk, "failed", begun, fault_of(begun, error, options))
 
     async def record(self, kind: str, key: str, target: str, details: Mapping[str, Any]) -> None:
-        await ask_desk(self._desk, "record", kind, key, target, msgspec.to_builtins(details))
+        await ask_desk(self._desk, "record", kind, key, target, without_types(details))
 
     async def was_recorded(self, kind: str, key: str) -> bool:
         return await ask_desk(self._desk, "was_recorded", kind, key)
@@ -183,7 +184,7 @@ def _plain(options: EffectOptions) -> dict[str, Any]:
     """Give what can cross: a step is named, and the question stays here."""
     plain: dict[str, Any] = {name: each for name, each in options.items() if name != "query"}
     if plain.get("details") is not None:
-        plain["details"] = msgspec.to_builtins(plain["details"])
+        plain["details"] = without_types(plain["details"])
     undo = plain.get("undo")
     if undo is not None:
         step, given = cast("Any", undo if isinstance(undo, tuple) else (undo, {}))

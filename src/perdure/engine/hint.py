@@ -14,6 +14,7 @@ from typing import Any
 
 from perdure.base.errors import DefinitionError
 from perdure.base.retry import pause
+from perdure.base.scrub import without_secrets
 
 _log = logging.getLogger("perdure.worker")
 
@@ -87,7 +88,9 @@ class RedisHint:
                 url, socket_timeout=_PATIENCE, socket_connect_timeout=_PATIENCE, retry=None
             )
         except ValueError as error:
-            raise DefinitionError(f"{url!r} is no address of a Redis: {error}") from None
+            raise DefinitionError(
+                f"{without_secrets(url)!r} is no address of a Redis: {without_secrets(str(error))}"
+            ) from None
         self._name = name
         self._silent_until = 0.0
 

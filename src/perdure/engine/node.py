@@ -63,6 +63,7 @@ class Node:
         self.limits = limits
         self.rules = rules or Rules()
         self.gatekeeper = Gatekeeper(self.rules)
+        self.fingerprint_key = b""  # that of the store, once this worker is up
         self.told = asyncio.Event()  # there is something to tell people
         self.owner = uuid.uuid4().hex  # of this incarnation: never used again
         self.runtime = me.runtime

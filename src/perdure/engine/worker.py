@@ -77,6 +77,7 @@ async def working(node: Node) -> AsyncGenerator[Node, None]:
     ]
     try:
         await node.store.beat(node.owner, node.info())
+        node.fingerprint_key = await node.store.fingerprint_key()
         try:
             async with Supervisor(children, max_restarts=_RESTARTS, max_seconds=_WITHIN):
                 with obeyed_signals(node):

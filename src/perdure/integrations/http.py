@@ -16,6 +16,7 @@ from perdure.base.codec import LIMITS
 from perdure.base.duration import Duration, required_seconds
 from perdure.base.errors import BadResponse
 from perdure.base.http_answer import fetch
+from perdure.base.scrub import without_secrets
 from perdure.engine.effect_call import EffectOptions
 from perdure.engine.step_context import StepContext
 
@@ -103,6 +104,8 @@ async def send(
 def reply_of(answer: httpx.Response, unread: str = "") -> Reply:
     """Give what is kept of an answer."""
     kept = {name: answer.headers[name] for name in KEPT if name in answer.headers}
+    if "location" in kept:  # its query may be a key to what it leads to
+        kept["location"] = without_secrets(kept["location"])
     if unread:
         return Reply(status=answer.status_code, headers=kept, body=None, unread=unread)
     body: Any = answer.text

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from perdure.base.codec import LIMITS, Codec, Limits, digest
 from perdure.base.errors import IllegalTransition, Unstorable, safe_text
+from perdure.base.scrub import without_secrets
 
 InDoubt: TypeAlias = Literal["replay", "ask"]
 Choice: TypeAlias = Literal["happened", "did not happen", "compensate"]
@@ -299,7 +300,7 @@ def pack_result(value: Any, codec: Codec[Any], limits: Limits = LIMITS) -> Packe
         return PackedResult(codec.encode(value, limits))
     except Unstorable as problem:
         kind = type(value).__name__
-        text = safe_text(value)[:LONGEST_SUBSTITUTE].replace("\0", "\\0")
+        text = without_secrets(safe_text(value))[:LONGEST_SUBSTITUTE].replace("\0", "\\0")
         text = text.encode("utf-8", "backslashreplace").decode()
         substitute = _SUBSTITUTE.encode({"type": kind, "text": text})
         return PackedResult(substitute, str(problem))

@@ -7,9 +7,13 @@ import msgspec
 from msgspec import Struct
 
 from perdure.base.errors import JobError, ProcError, StepFailed, safe_text
+from perdure.base.scrub import without_secrets
 
 LONGEST_MESSAGE = 4096  # characters; a longer one is somebody's payload
 LONGEST_TRACE = 16_384
+
+# Secrets are looked for in so many times as much, so that none is cut in two and missed.
+_LOOKED_AT = 4
 
 # All that is defined there is imported from the package itself.
 _OURS = frozenset({JobError.__module__, ProcError.__module__})
@@ -20,8 +24,8 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         type: The class of the exception, with its module unless it is a builtin.
-        message: Its text, cut to `LONGEST_MESSAGE`.
-        trace: The end of its traceback, cut to `LONGEST_TRACE`.
+        message: Its text without secrets, cut to `LONGEST_MESSAGE`.
+        trace: The end of its traceback, likewise, cut to `LONGEST_TRACE`.
         attempt: Which attempt failed, from 1.
         permanent: It makes no sense to try again.
         outage: Another system failed, and may be well again later.
@@ -60,7 +64,7 @@ def failure_of(
     """Make data of an exception, whatever it holds."""
     return Failure(
         type=type_name(type(error)),
-        message=_clean(safe_text(error, str))[:LONGEST_MESSAGE],
+        message=_clean(safe_text(error, str)[: _LOOKED_AT * LONGEST_MESSAGE])[:LONGEST_MESSAGE],
         trace=_trace(error),
         attempt=attempt,
         permanent=permanent,
@@ -81,9 +85,10 @@ def _trace(error: BaseException) -> str:
     except Exception as broken:  # noqa: BLE001  somebody's broken __str__
         return f"(no traceback: {type(broken).__name__})"
     # The end says what happened and where; the way there is cut.
-    return _clean(text)[-LONGEST_TRACE:]
+    return _clean(text[-_LOOKED_AT * LONGEST_TRACE :])[-LONGEST_TRACE:]
 
 
 def _clean(text: str) -> str:
-    """Replace what no store takes."""
+    """Take out secrets, and replace what no store takes."""
+    text = without_secrets(text)
     return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

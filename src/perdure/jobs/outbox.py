@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.base.backoff import Retry
+from perdure.base.scrub import without_secrets
 
 RETRY: Final = Retry(attempts=12, first="5s", factor=3, most="1h", jitter=0.2)  # about 8 hours
 LONGEST_ERROR: Final = 500
@@ -76,7 +77,7 @@ class Notice(Struct, frozen=True, kw_only=True):
     def failed(self, error: str, now: float, random: Random | None = None) -> "Notice":
         """Give it as one to be tried again later, or given up."""
         tries = self.tries + 1
-        told = replace(self, tries=tries, error=error[:LONGEST_ERROR])
+        told = replace(self, tries=tries, error=without_secrets(error)[:LONGEST_ERROR])
         if tries >= RETRY.attempts:
             return replace(told, state=NoticeState.GIVEN_UP)
         return replace(told, due_at=now + RETRY.delay(tries, random))

@@ -17,6 +17,7 @@ from msgspec import Struct
 from perdure.base.visible import LONGEST_SHOWN, visible
 from perdure.jobs.approval import Approval, ApprovalState
 from perdure.jobs.outbox import Notice, NoticeKind
+from perdure.jobs.redaction import field_for_people, for_people
 
 LONGEST_TITLE: Final = 140
 LONGEST_VALUE: Final = LONGEST_SHOWN
@@ -105,12 +106,13 @@ _ALERTS: Final[Mapping[str, str]] = {
 
 def before_edits(approval: Approval) -> Any:
     """Give the arguments that the job asked about, if somebody has edited them since."""
-    return msgspec.json.decode(approval.edits[0].before) if approval.edits else None
+    return for_people(approval.edits[0].before) if approval.edits else None
 
 
 def _arguments(approval: Approval, *, full: bool) -> tuple[tuple[str, str], ...]:
     fields = _fields(msgspec.json.decode(approval.shown))
-    old = _fields(before_edits(approval)) if approval.edits else fields
+    edits = approval.edits
+    old = _fields(msgspec.json.decode(edits[0].before)) if edits else fields
     # What was edited comes first, so that it is not what is cut.
     names = sorted({**fields, **old}, key=lambda name: _same(name, fields, old))
     shorter = names[: None if full else MOST_FIELDS]
@@ -131,10 +133,14 @@ def _same(name: str, fields: dict[str, Any], old: dict[str, Any]) -> bool:
 
 def _edited(name: str, fields: dict[str, Any], old: dict[str, Any], *, full: bool) -> str:
     """Spell an argument, and what it was before somebody edited it."""
-    new = _value(fields[name], full=full) if name in fields else "nothing"
-    if _same(name, fields, old):
-        return new
-    return f"{new} (was: {_value(old[name], full=full) if name in old else 'nothing'})"
+    new = _argument(name, fields, full=full)
+    return new if _same(name, fields, old) else f"{new} (was: {_argument(name, old, full=full)})"
+
+
+def _argument(name: str, fields: dict[str, Any], *, full: bool) -> str:
+    if name not in fields:
+        return "nothing"
+    return _value(field_for_people(name, fields[name]), full=full)
 
 
 def _value(value: Any, *, full: bool) -> str:

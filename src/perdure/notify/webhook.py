@@ -19,6 +19,7 @@ from msgspec import Struct
 from perdure.base.secret import Secret
 from perdure.jobs.approval import Approval
 from perdure.jobs.outbox import Notice
+from perdure.jobs.redaction import for_people
 from perdure.notify.address import Allowed, CheckedBackend
 from perdure.notify.card import before_edits, outcome_of
 from perdure.notify.desk import Desk
@@ -127,7 +128,7 @@ def _event(notice: Notice, approval: Approval | None) -> dict[str, Any]:
             "state": approval.state.value,
             "outcome": outcome_of(approval),
             "action_hash": approval.action.hash,
-            "arguments": msgspec.Raw(approval.shown),
+            "arguments": for_people(approval.shown),
             "edited_by": [each.person for each in approval.edits],
             "arguments_before": before_edits(approval),
             "expires_at": approval.expires_at,

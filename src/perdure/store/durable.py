@@ -196,6 +196,9 @@ class DurableStore(DeedVerbs):
     async def forget_workers(self, silent_for: float) -> None:
         await self._change(partial(small.forget_workers, silent_for=silent_for))
 
+    async def fingerprint_key(self) -> bytes:
+        return await self._change(small.fingerprint_key)
+
     async def violations(self, limit: int = 100) -> list[Violation]:
         return await self._ask(partial(invariant.violations, limit=limit))
 

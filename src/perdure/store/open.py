@@ -5,6 +5,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from perdure.base.clock import Clock
 from perdure.base.errors import StoreError
+from perdure.base.scrub import without_secrets
 from perdure.store.port import Store
 from perdure.store.sqlite.store import SqliteStore
 
@@ -28,7 +29,9 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
         return _sqlite(url, rest, clock)
     if scheme in ("postgresql", "postgres"):
         return _postgres(url)
-    raise StoreError(f"{scheme!r} is no store that perdure knows: write {_FORMS}")
+    # What is no URL may be a connection string, password and all.
+    shown = scheme if scheme.isalnum() else "this"
+    raise StoreError(f"{shown!r} is no store that perdure knows: write {_FORMS}")
 
 
 def _postgres(url: str) -> Store:
@@ -45,10 +48,10 @@ def _sqlite(url: str, rest: str, clock: Clock | None) -> SqliteStore:
     path = unquote(parts.path).removeprefix("/")
     if parts.netloc or not path or not rest.startswith("///"):
         raise StoreError(
-            f"{url!r} names no file: write sqlite:///file.db, or sqlite:////folder/file.db"
+            f"{without_secrets(url)!r} names no file: write sqlite:///file.db, or sqlite:////folder/file.db"
         )
     options = dict(parse_qsl(parts.query))
     force = options.pop("force_network", "0") == "1"
     if options:
-        raise StoreError(f"{url!r} has options that perdure does not know: {', '.join(options)}")
+        raise StoreError(f"{path!r} has options that perdure does not know: {', '.join(options)}")
     return SqliteStore(path, clock=clock, force_network=force)

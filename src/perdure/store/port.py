@@ -217,6 +217,10 @@ class Store(DeedStore, Protocol):
         """Delete ended jobs with all they have, but none that a live job refers to."""
         ...
 
+    async def fingerprint_key(self) -> bytes:
+        """Give the key by which this store's fingerprints of personal data are made."""
+        ...
+
     async def beat(self, owner: str, info: bytes | None) -> None:
         """Register a worker, or say that it lives; None signs it off."""
         ...

@@ -1,10 +1,11 @@
-"""Jobs, journals and events for programs: everything, and nothing shortened."""
+"""Jobs, journals and events for programs: everything but secrets, and nothing shortened."""
 
 from typing import Any
 
 import msgspec
 
 from perdure.jobs.model import Entry, Event, Job, Message
+from perdure.jobs.redaction import for_people
 
 Facts = dict[str, Any]
 
@@ -13,8 +14,8 @@ _PAYLOADS_OF_A_MESSAGE = ("payload",)
 
 
 def payload(data: bytes | None) -> Any:
-    """Read what is stored, as plain values."""
-    return None if data is None else msgspec.json.decode(data)
+    """Read what is stored, as plain values, without those whose names say that they are secret."""
+    return None if data is None else for_people(data)
 
 
 def job_facts(job: Job) -> Facts:

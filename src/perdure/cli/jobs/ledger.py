@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from rich import box
 from rich.table import Table
 
 from perdure.base.visible import visible
 from perdure.cli.jobs import words
+from perdure.cli.jobs.facts import payload
 from perdure.cli.output import cell
 from perdure.jobs.effect import Effect, EffectState
 
@@ -23,7 +23,7 @@ def draw_ledger(ledger: Sequence[Effect], now: float, narrow: int) -> Table:
     for name in ("no", "kind", "target", "state", "step", "called", ""):
         table.add_column(name)
     for each in ledger:
-        said = "" if each.result is None else words.value(msgspec.json.decode(each.result), narrow)
+        said = "" if each.result is None else words.value(payload(each.result), narrow)
         table.add_row(
             str(each.no),
             cell(each.kind),
@@ -49,10 +49,10 @@ def effect_facts(effect: Effect) -> dict[str, Any]:
         "key": effect.key,
         "generation": effect.generation,
         "in_doubt": effect.in_doubt,
-        "details": None if effect.details is None else msgspec.json.decode(effect.details),
-        "result": None if effect.result is None else msgspec.json.decode(effect.result),
+        "details": payload(effect.details),
+        "result": payload(effect.result),
         "problem": effect.problem,
-        "error": None if effect.error is None else msgspec.json.decode(effect.error),
+        "error": payload(effect.error),
         "undo": None if effect.undo is None else effect.undo.step,
         "proof": effect.proof,
         "called_at": effect.called_at,

@@ -3,7 +3,6 @@
 import getpass
 from typing import Annotated, Any
 
-import msgspec
 import typer
 from rich.table import Table
 
@@ -13,6 +12,7 @@ from perdure.cli.outcome import perform
 from perdure.cli.output import Code, Format, FormatOption, cell, console, give, refuse, say
 from perdure.cli.target import AppOption, UrlOption, find_app
 from perdure.jobs.approval import Approval, ApprovalState, Person, Verdict
+from perdure.jobs.redaction import for_people
 from perdure.notify.card import SHORT_HASH, before_edits, card_of, spell_time
 
 IdArgument = Annotated[str, typer.Argument(metavar="APPROVAL", help="Its id, or how it begins.")]
@@ -226,7 +226,7 @@ def facts(approval: Approval) -> dict[str, Any]:
         "risk": str(approval.risk),
         "reasons": list(approval.reasons),
         "requester": approval.requester,
-        "arguments": msgspec.json.decode(approval.shown),
+        "arguments": for_people(approval.shown),
         "edited_by": [each.person for each in approval.edits],
         "arguments_before": before_edits(approval),
         "action_hash": approval.action.hash,

@@ -1,6 +1,7 @@
 """A connection to the server: how it is opened, and what its errors mean."""
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
@@ -17,6 +18,14 @@ from perdure.base.errors import (
     StoreUnreachable,
     Unstorable,
 )
+from perdure.base.scrub import REMOVED, without_secrets
+
+_UNREADABLE: Final = (
+    "the URL of the database cannot be read: write postgresql://user:password@host:5432/name, "
+    "with what is special in the password encoded (/ is %2F, @ is %40, # is %23, ? is %3F)"
+)
+_SHORTEST_SECRET: Final = 4  # characters: a shorter one stands within words
+_UNKNOWN_OPTION: Final = re.compile(r'query parameter: "(\w+)"')
 
 Pg = psycopg.Connection[tuple[Any, ...]]
 
@@ -54,7 +63,10 @@ class Target:
     """
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise StoreError(_UNREADABLE) from None
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         self.schema = options.pop("schema", "perdure")
         self.pooled = options.pop("pgbouncer", "0") == "1"
@@ -64,8 +76,21 @@ class Target:
             self._given = conninfo_to_dict(
                 urlunsplit(parts._replace(query=urlencode(options, quote_via=quote)))
             )
-        except psycopg.Error as error:
-            raise StoreError(f"the URL of the database cannot be read: {error}") from None
+        except psycopg.Error as error:  # its text may hold a part of the password
+            named = _UNKNOWN_OPTION.search(str(error))
+            why = f": there is no option {named[1]!r}" if named else ""
+            raise StoreError(_UNREADABLE + why) from None
+        if not _is_plausible(self._given):
+            raise StoreError(_UNREADABLE)
+
+    def hide(self, text: str) -> str:
+        """Take our own secrets out of a text of the driver or the server."""
+        for name in ("password", "sslpassword"):
+            secret = str(self._given.get(name) or "")
+            for spelled in (secret, quote(secret, safe="")):
+                if len(spelled) >= _SHORTEST_SECRET:
+                    text = text.replace(spelled, REMOVED)
+        return without_secrets(text)
 
     def __str__(self) -> str:
         """Name the server without any secret."""
@@ -82,7 +107,9 @@ class Target:
         try:
             connection = psycopg.connect(self._spelled(), autocommit=True)
         except psycopg.Error as error:
-            raise StoreUnreachable(f"{self} cannot be reached: {str(error).strip()}") from None
+            raise StoreUnreachable(
+                f"{self} cannot be reached: {self.hide(str(error)).strip()}"
+            ) from None
         # A pooler gives each transaction another session: nothing may be left in one.
         connection.prepare_threshold = None if self.pooled else 0
         if connection.info.server_version < _OLDEST:
@@ -110,9 +137,16 @@ class Target:
         return [f"SET LOCAL {name} = '{value}'".encode() for name, value in settings.items()]
 
 
+def _is_plausible(given: Mapping[str, Any]) -> bool:
+    """Whether a URL was read as it was meant; if not, its password is in what was read."""
+    ports = str(given.get("port", "")).replace(",", "")
+    names = f"{given.get('host', '')}{given.get('dbname', '')}"
+    return (not ports or ports.isdecimal()) and "@" not in names
+
+
 def translate(error: psycopg.Error, target: Target) -> Exception:
     """Say what an error of PostgreSQL means, and what to do."""
-    text = (error.diag.message_primary or str(error)).strip()
+    text = target.hide(error.diag.message_primary or str(error)).strip()
     match error:
         case errors.DiskFull() | errors.OutOfMemory():
             return StoreFull(f"{target} has no room left: {text}; what was acknowledged is safe")

@@ -11,3 +11,9 @@ SELECT owner, :clock - beat, info FROM worker ORDER BY owner
 -- name: forget_silent_workers
 DELETE FROM worker
 WHERE beat < :limit AND NOT EXISTS (SELECT 1 FROM lease WHERE lease.owner = worker.owner)
+
+-- name: keep_fact
+INSERT INTO fact (name, value) VALUES (:name, :value) ON CONFLICT DO NOTHING
+
+-- name: fact
+SELECT value FROM fact WHERE name = :name

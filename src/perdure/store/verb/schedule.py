@@ -1,5 +1,6 @@
-"""Schedules, and who works: the small tables."""
+"""Schedules, who works, and facts about the store: the small tables."""
 
+import secrets
 from collections.abc import Sequence
 
 from perdure.jobs.model import NewJob, Schedule
@@ -60,3 +61,11 @@ def workers(session: Session) -> list[tuple[str, float, bytes]]:
 def forget_workers(session: Session, silent_for: float) -> None:
     """Delete workers that nobody has heard of for so long, and that hold no lease."""
     session.run("forget_silent_workers", limit=session.clock() - silent_for)
+
+
+def fingerprint_key(session: Session) -> bytes:
+    """Give the key of this store, drawn when it is first asked for."""
+    session.run("keep_fact", name="fingerprint key", value=secrets.token_hex(32))
+    found = session.one("fact", name="fingerprint key")
+    assert found is not None
+    return bytes.fromhex(found[0])

@@ -232,6 +232,12 @@ CREATE TABLE turn (
   PRIMARY KEY (queue, tenant)
 ) WITH (fillfactor = 50);
 
+-- Facts about this store: the fingerprint key.
+CREATE TABLE fact (
+  name  text COLLATE "C" NOT NULL PRIMARY KEY,
+  value text NOT NULL
+);
+
 CREATE TABLE queue (
   name      text COLLATE "C" NOT NULL PRIMARY KEY,
   tag       bigint NOT NULL,                 -- of the job last claimed

@@ -233,7 +233,7 @@ CREATE TABLE queue (
   tokens_at REAL                             -- … at this time
 ) STRICT;
 
--- Facts about this file: the start of the machine by which its leases count.
+-- Facts about this file: the start of the machine by which its leases count, the fingerprint key.
 CREATE TABLE fact (
   name  TEXT NOT NULL PRIMARY KEY,
   value TEXT NOT NULL
