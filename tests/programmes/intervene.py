@@ -49,6 +49,7 @@ _TICK: Final = 0.005
 _WINDOW: Final = 40  # jobs that are submitted and have not ended, at most …
 _FEW: Final = 4  # … and when it is time for the end, if all are submitted …
 _LINGER: Final = 8.0  # … or after so many seconds
+_LONGEST_LEAVE: Final = 20.0  # seconds: the grace of a worker that drains, and some more
 _WORKERS: Final = 2
 _SAFE_TO_SKIP: Final = ("note#1", "sleep#1", "approve#1")
 
@@ -144,9 +145,11 @@ class Workers:
         self._crew = crew
         self._chance = chance
         self._pids: list[int] = []
+        self._leaving: dict[int, float] = {}  # since when
 
     async def start(self) -> None:
         """Have as many as there should be."""
+        self._pids = [pid for pid in self._pids if await self._signal(0, pid)]
         while len(self._pids) < _WORKERS:
             self._pids.append(await self._crew.tell("start"))
 
@@ -156,16 +159,30 @@ class Workers:
         what = self._chance.choices(["kill -9", "SIGTERM", "SIGSTOP"], [6, 3, 1])[0]
         if what == "SIGSTOP":
             await self._signal(signal.SIGSTOP, pid)
-            await pause(self._chance.choice([0.2, 6.0]))  # perhaps past its leases
-            await self._signal(signal.SIGCONT, pid)
-            return what
-        await self._signal(signal.SIGKILL if what == "kill -9" else signal.SIGTERM, pid)
-        self._pids.remove(pid)
-        await self.start()
+            try:
+                await pause(self._chance.choice([0.2, 6.0]))  # perhaps past its leases
+            finally:
+                await self._signal(signal.SIGCONT, pid)
+        elif what == "SIGTERM":
+            await self._signal(signal.SIGTERM, pid)
+            self._pids.remove(pid)
+            self._leaving[pid] = asyncio.get_running_loop().time()
+        else:
+            await self._signal(signal.SIGKILL, pid)
+            self._pids.remove(pid)
+        await self.start()  # others may have killed it, if it stood still with a lock in its hands
         return what
 
-    async def _signal(self, number: int, pid: int) -> None:
-        await self._crew.tell("signal", number, pid)
+    async def stubborn(self) -> AsyncGenerator[str, None]:
+        """Name those that were asked to leave long ago, and live."""
+        for pid, since in self._leaving.items():
+            seconds = asyncio.get_running_loop().time() - since
+            if seconds > _LONGEST_LEAVE and await self._signal(0, pid):
+                yield f"a worker was asked to leave {seconds:.0f} s ago and lives"
+
+    async def _signal(self, number: int, pid: int) -> int:
+        """Send a signal; 0: it is gone."""
+        return await self._crew.tell("signal", number, pid)
 
 
 # Commits that take long, and answers that are lost
@@ -464,12 +481,29 @@ async def act(campaign: Campaign, jobs: int, seconds: float) -> None:
         await pause(_TICK)
 
 
-async def disturb(tally: Tally, workers: Workers, slow: Slow, chance: random.Random) -> None:
-    """End workers and hold up commits, until cancelled."""
-    while True:
-        await pause(0.3 + chance.random() * 1.5)
-        with suppress(OSError, JobError):
-            tally.did[await (workers if chance.random() < 0.4 else slow).disturb()] += 1
+class Disturbance:
+    """Ends workers and holds up commits, again and again; it stops between two of them."""
+
+    def __init__(self, tally: Tally, workers: Workers, slow: Slow) -> None:
+        self._tally = tally
+        self._workers = workers
+        self._slow = slow
+        self._chance = random.Random(tally.seed + 3)
+        self._over = False
+
+    async def __aenter__(self) -> None:
+        await self._workers.start()
+        self._task = asyncio.create_task(self._go_on())
+
+    async def __aexit__(self, *_: object) -> None:
+        self._over = True
+        await self._task
+
+    async def _go_on(self) -> None:
+        while not self._over:
+            await pause(0.3 + self._chance.random() * 1.5)
+            which = self._workers if self._chance.random() < 0.4 else self._slow
+            self._tally.did[await which.disturb()] += 1
 
 
 async def settle(campaign: Campaign, patience: float) -> None:
@@ -529,8 +563,11 @@ async def run(url: str, slow: Slow, tally: Tally, options: Options) -> Tally:
         words = ("tests.programmes.intervene_jobs", slow.worker_url, str(port))
         crew = await stack.enter_async_context(Program(errors, *words))
         campaign = Campaign(app, People(app, port, chance, tally.wrong), log, tally)
-        await _disturbed(campaign, Workers(crew, chance), slow, options)
+        workers = Workers(crew, chance)
+        async with Disturbance(tally, workers, slow):
+            await act(campaign, options.jobs, options.seconds)
         await settle(campaign, options.patience)
+        tally.wrong += [each async for each in workers.stubborn()]
         await campaign.look(*campaign.recorder.known)
         store = await app.store()
         tally.wrong += await audit(url, store, log, campaign.archive)
@@ -551,17 +588,6 @@ async def _dump(store: Store, tally: Tally, path: Path) -> None:
             rows = [row for read in known for row in await read(job_id)]
             file.write(f"{await store.job(job_id)}\n")
             file.writelines(f"    {row}\n" for row in rows)
-
-
-async def _disturbed(campaign: Campaign, workers: Workers, slow: Slow, options: Options) -> None:
-    await workers.start()
-    chance = random.Random(campaign.tally.seed + 3)
-    disturbing = asyncio.create_task(disturb(campaign.tally, workers, slow, chance))
-    try:
-        await act(campaign, options.jobs, options.seconds)
-    finally:
-        disturbing.cancel()
-        await asyncio.wait([disturbing])
 
 
 @asynccontextmanager
