@@ -4,6 +4,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -110,7 +111,8 @@ class Facts:
     def keep(self, old: "Facts", gone: set[str]) -> None:
         """Keep what was read before these jobs were deleted."""
         self.jobs |= {id: job for id, job in old.jobs.items() if id in gone}
-        self.effects |= {key: line for key, line in old.effects.items() if line[0] in gone}
+        kept = {key: line for key, line in old.effects.items() if line[0] in gone}
+        self.effects = kept | self.effects  # lines with a business key outlive their jobs
         self.books |= {root: usd for root, usd in old.books.items() if root in gone}
         self.approvals |= {id: each for id, each in old.approvals.items() if each.job_id in gone}
 
@@ -145,13 +147,12 @@ class Archive:
         return found
 
 
-@dataclass
+@dataclass(eq=False)
 class Audit:
     """All that there is, in the end."""
 
     log: list[dict[str, Any]]
     facts: Facts
-    gone: set[str]  # jobs that were deleted: their business keys are free again
 
     @property
     def jobs(self) -> dict[str, Job]:
@@ -167,37 +168,36 @@ class Audit:
         yield from self._yeses()
 
     def _ledger(self) -> Iterator[str]:
-        ledger = {
-            key: (f"job {job}: effect {no} ({kind})", state)
-            for key, (job, no, kind, state) in self.facts.effects.items()
-        }
+        """Compare each line with what the receiver did: once, if at all, and given back or not."""
         acts = Counter(line["key"] for line in self.log if line["what"] in ("charge", "refund"))
         jobs = {line["key"]: line["job"] for line in self.log if "key" in line}
-        for key, number in acts.items():
-            what, state = ledger.get(
-                key, (f"job {jobs[key]}: a call that the ledger does not know", "")
-            )
-            if number > 1:
-                yield f"{what} happened {number} times with one key"
-            if state != "DONE":
-                yield f"{what} happened and is {state or 'nowhere'}"
-        for key, (what, state) in ledger.items():
-            if state == "DONE" and key not in acts:
-                yield f"{what} is DONE and never happened"
-            if state in ("INTENT", "IN_DOUBT"):
-                yield f"{what} is {state} in the end"
+        yield from (
+            f"job {jobs[key]}: a call that the ledger does not know happened"
+            for key in acts.keys() - self.facts.effects.keys()
+        )
+        yield from (
+            f"job {job}: effect {no} ({kind}) {wrong}"
+            for key, (job, no, kind, state) in self.facts.effects.items()
+            for wrong in _wrong(state, acts[key], refunded=key in self._refunded())
+        )
+
+    @cache  # noqa: B019 - there is one, for the whole of the programme
+    def _refunded(self) -> frozenset[str]:
+        """Give the keys of the charges that were given back."""
+        keys = {line["charge"]: line["key"] for line in self.log if line["what"] == "charge"}
+        refunds = (line["charges"] for line in self.log if line["what"] == "refund")
+        return frozenset(keys[charge] for charges in refunds for charge in charges)
 
     def _charged_twice(self) -> Iterator[str]:
-        standing: dict[str, list[str]] = defaultdict(list)
+        standing = Counter[str]()
         for line in self.log:
-            ref = line.get("ref", "")
             if line["what"] == "charge":
-                standing[ref] = [job for job in standing[ref] if job not in self.gone]
-                standing[ref].append(line["job"])
-                if len(standing[ref]) > 1:
-                    yield f"job {line['job']}: {ref} is charged {len(standing[ref])} times"
+                standing[line["ref"]] += 1
+                if standing[line["ref"]] > 1:
+                    times = standing[line["ref"]]
+                    yield f"job {line['job']}: {line['ref']} is charged {times} times"
             elif line["what"] == "refund":
-                standing[ref].clear()
+                standing[line["ref"]] = 0
 
     def _standing(self) -> Iterator[str]:
         """Compare what stands with the ends of jobs; what has a business key may be another's."""
@@ -283,6 +283,19 @@ def _allows(approval: Approval, usd: int) -> bool:
     )
 
 
+def _wrong(state: str, times: int, *, refunded: bool) -> Iterator[str]:
+    if times > 1:
+        yield f"happened {times} times with one key"
+    if times and state not in ("DONE", "UNDONE"):
+        yield f"happened and is {state}"
+    elif state == "DONE" and not times:
+        yield "is DONE and never happened"
+    elif state in ("INTENT", "IN_DOUBT"):
+        yield f"is {state} in the end"
+    if times and refunded != (state == "UNDONE"):
+        yield f"is {state} and {'refunded' if refunded else 'stands'}"
+
+
 async def all_jobs(store: Store) -> dict[str, Job]:
     """Read every job."""
     found: dict[str, Job] = {}
@@ -296,7 +309,7 @@ async def all_jobs(store: Store) -> dict[str, Job]:
 async def audit(url: str, store: Store, log: Log, archive: Archive) -> list[str]:
     """Compare everything."""
     log.read()
-    found = Audit(log.lines, await archive.all(url, store), archive.gone)
+    found = Audit(log.lines, await archive.all(url, store))
     broken = [
         f"job {each.job_id}: {each.invariant}: {each.what}" for each in await store.violations(1000)
     ]

@@ -283,6 +283,7 @@ PLANTED = [
             "1, '', 1)"
         ),
     ),
+    ("done_twice", "UPDATE effect SET business = 'b', state = 'DONE'"),
     ("decisions", "UPDATE approval SET action_hash = 'other' WHERE id = 'q-told'"),
     ("decisions", "UPDATE approval SET state = 'EXPIRED' WHERE id = 'q-told'"),
     (

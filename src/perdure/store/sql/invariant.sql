@@ -222,6 +222,12 @@ FROM effect
 WHERE state = 'DONE'
 GROUP BY job_id, step, part, ordinal
 HAVING count(*) > 1
+UNION ALL
+SELECT max(job_id), 'the effect ' || max(kind) || ' of one business key is DONE ' || count(*) || ' times'
+FROM effect
+WHERE state = 'DONE' AND business IS NOT NULL
+GROUP BY tenant, business
+HAVING count(*) > 1
 LIMIT :limit
 
 -- name: some_approvals
