@@ -48,7 +48,10 @@ class BrokenChannel:
 
     name = "broken"
 
-    async def deliver(self, notice: Notice, approval: Approval | None) -> str:
+    async def recipients(self, notice: Notice, approval: Approval | None) -> list[str]:
+        return ["all"]
+
+    async def deliver(self, notice: Notice, approval: Approval | None, recipient: str) -> str:
         raise ConnectionError(f"no answer from {SPELLINGS[0]} with {SPELLINGS[24]}")
 
 

@@ -133,12 +133,21 @@ async def _send(writer: StreamWriter, message: MutableMapping[str, Any]) -> None
 
 
 class Mailbox:
-    """Takes mails; `refuse` says what to answer instead."""
+    """Takes mails; `refuse` says what to answer instead, and `bounces` who is not known."""
 
     def __init__(self) -> None:
         self.mails: list[EmailMessage] = []
         self.refuse: str | None = None
+        self.bounces: set[str] = set()
         self.port = 0
+
+    async def handle_RCPT(  # noqa: N802
+        self, server: Any, session: Any, envelope: Envelope, address: str, options: Any
+    ) -> str:
+        if address in self.bounces:
+            return "550 nobody of that name"
+        envelope.rcpt_tos.append(address)
+        return "250 fine"
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Envelope) -> str:  # noqa: N802
         if self.refuse is not None:

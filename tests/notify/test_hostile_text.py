@@ -78,14 +78,14 @@ async def posted(*deliveries: Any) -> list[dict[str, Any]]:
         )
         channel = SlackChannel(settings)
         for notice, approval in deliveries:
-            await channel.deliver(notice, approval)
+            await channel.deliver(notice, approval, "C1")
         return [json.loads(site.requests.get_nowait().body) for _ in deliveries]
 
 
 async def test_slack_gets_neither_a_mention_nor_a_link_nor_anything_hidden() -> None:
     vote = Vote(person=person("ann"), verdict="reject", action_hash=WICKED.action.hash, reason=BAD)
     decided: Any = decide(WICKED, vote, WICKED.created_at)
-    told = replace(NOTICE, kind=NoticeKind.DECIDED, data=b'{"receipt":"C1/17.5"}')
+    told = replace(NOTICE, kind=NoticeKind.DECIDED, asked="C1/17.5")
     soon = replace(NOTICE, kind=NoticeKind.EXPIRES_SOON)
     for message in await posted((NOTICE, WICKED), (told, decided), (soon, WICKED), (ALERT, None)):
         nothing_hides(json.dumps(message, ensure_ascii=False))

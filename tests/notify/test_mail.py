@@ -20,7 +20,7 @@ from perdure.jobs.approval import (
     delegate,
 )
 from perdure.jobs.link import MOST_WRONG
-from perdure.jobs.outbox import NoticeKind
+from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import RiskLevel
 from perdure.notify.mail import MailChannel, MailSettings
 from perdure.notify.page import Pages
@@ -55,8 +55,14 @@ async def invite(desk: MemoryDesk, people: People | None = None) -> dict[str, In
             insecure=True,
         )
         channel = MailChannel(settings, desk, people or staff(), Tokens((KEY,)))
-        await channel.deliver(NOTICE, desk.only)
+        await tell_all(channel, NOTICE, desk.only)
         return {str(mail["To"]): read(mail) for mail in box.mails}
+
+
+async def tell_all(channel: MailChannel, notice: Notice, approval: Approval | None) -> None:
+    """Deliver to everybody whom the channel names."""
+    for recipient in await channel.recipients(notice, approval):
+        await channel.deliver(notice, approval, recipient)
 
 
 def text_of(mail: EmailMessage) -> str:
@@ -340,7 +346,7 @@ async def test_those_who_were_asked_are_told_the_decision() -> None:
     assert isinstance(decided, Approval)
     async with smtp() as box:
         channel = MailChannel(_settings(box.port), MemoryDesk(decided), staff(), Tokens((KEY,)))
-        await channel.deliver(replace(NOTICE, kind=NoticeKind.DECIDED), decided)
+        await tell_all(channel, replace(NOTICE, kind=NoticeKind.DECIDED), decided)
         assert [str(mail["Subject"])[:8] for mail in box.mails] == ["Rejected", "Rejected"]
         assert all("approvals/link" not in text_of(mail) for mail in box.mails)
 
@@ -348,7 +354,7 @@ async def test_those_who_were_asked_are_told_the_decision() -> None:
 async def test_an_alert_goes_to_those_who_watch() -> None:
     async with smtp() as box:
         channel = MailChannel(_settings(box.port), MemoryDesk(), staff(), Tokens((KEY,)))
-        await channel.deliver(replace(NOTICE, kind=NoticeKind.UNDO_FAILED), None)
+        await tell_all(channel, replace(NOTICE, kind=NoticeKind.UNDO_FAILED), None)
         (mail,) = box.mails
         assert str(mail["To"]) == "ops@example.com"
         assert "could not be undone" in str(mail["Subject"])
@@ -360,7 +366,7 @@ async def test_before_it_expires_those_who_may_decide_get_a_link_again_and_watch
     asked = replace(ASKED, terms=Terms(expires=7200.0))
     async with smtp() as box:
         channel = MailChannel(_settings(box.port), MemoryDesk(asked), staff(), Tokens((KEY,)))
-        await channel.deliver(replace(NOTICE, kind=NoticeKind.EXPIRES_SOON), asked)
+        await tell_all(channel, replace(NOTICE, kind=NoticeKind.EXPIRES_SOON), asked)
         *questions, alert = box.mails
         assert [str(mail["Subject"]) for mail in questions] == ["Expires soon: pay the invoice"] * 2
         assert all("approvals/link" in text_of(mail) for mail in questions)
@@ -375,7 +381,7 @@ async def test_who_is_to_decide_instead_gets_a_link_and_nobody_else_a_mail() -> 
     async with smtp() as box:
         channel = MailChannel(_settings(box.port), MemoryDesk(passed), staff(), Tokens((KEY,)))
         notice = replace(NOTICE, kind=NoticeKind.DELEGATED, data=b'{"to":"vic"}')
-        await channel.deliver(notice, passed)
+        await tell_all(channel, notice, passed)
         (mail,) = box.mails
         assert str(mail["To"]) == "vic@example.com"
         assert "approvals/link" in text_of(mail)
@@ -386,15 +392,21 @@ async def test_a_server_that_does_not_take_it_is_an_error_so_that_it_is_tried_ag
         box.refuse = "451 later"
         channel = MailChannel(_settings(box.port), MemoryDesk(), staff(), Tokens((KEY,)))
         with pytest.raises(aiosmtplib.SMTPException):
-            await channel.deliver(NOTICE, ASKED)
+            await tell_all(channel, NOTICE, ASKED)
     with pytest.raises((OSError, aiosmtplib.SMTPException)):
-        await channel.deliver(NOTICE, ASKED)
+        await tell_all(channel, NOTICE, ASKED)
 
 
-async def test_a_question_that_nobody_can_get_is_an_error() -> None:
+async def test_a_question_that_nobody_can_get_has_no_recipients() -> None:
     channel = MailChannel(_settings(1), MemoryDesk(), People(), Tokens((KEY,)))
-    with pytest.raises(LookupError):
-        await channel.deliver(NOTICE, ASKED)
+    assert await channel.recipients(NOTICE, ASKED) == []
+
+
+async def test_who_may_not_decide_any_more_or_need_not_gets_no_question() -> None:
+    decided = replace(ASKED, state=ApprovalState.APPROVED)
+    channel = MailChannel(_settings(1), MemoryDesk(), staff(), Tokens((KEY,)))
+    for approval, whom in ((ASKED, "person:zoe"), (decided, "person:ann")):
+        assert "not sent" in await channel.deliver(NOTICE, approval, whom)
 
 
 async def test_a_title_cannot_smuggle_headers_into_the_mail() -> None:

@@ -273,7 +273,7 @@ async def test_a_question_is_posted_and_changed_when_it_is_decided() -> None:
     async with http((200, POSTED)) as site:
         settings = replace(SETTINGS, base_url=f"http://{site.address}/api/")
         channel = SlackChannel(settings)
-        receipt = await channel.deliver(NOTICE, ASKED)
+        receipt = await channel.deliver(NOTICE, ASKED, "C1")
         assert receipt == "C1/17.5"
         asked = await site.requests.get()
         assert asked.path == "/api/chat.postMessage"
@@ -283,8 +283,8 @@ async def test_a_question_is_posted_and_changed_when_it_is_decided() -> None:
         vote = Vote(person=person("ann"), verdict="approve", action_hash=ASKED.action.hash)
         decided = decide(ASKED, vote, ASKED.created_at)
         assert isinstance(decided, Approval)
-        notice = replace(NOTICE, kind=NoticeKind.DECIDED, data=b'{"receipt":"C1/17.5"}')
-        await channel.deliver(notice, decided)
+        notice = replace(NOTICE, kind=NoticeKind.DECIDED, asked="C1/17.5")
+        await channel.deliver(notice, decided, "C1")
         changed = await site.requests.get()
         assert changed.path == "/api/chat.update"
         assert b"perdure.approve" not in changed.body
@@ -294,7 +294,7 @@ async def test_a_question_is_posted_and_changed_when_it_is_decided() -> None:
 async def test_an_alert_is_posted_without_buttons() -> None:
     async with http((200, POSTED)) as site:
         channel = SlackChannel(replace(SETTINGS, base_url=f"http://{site.address}/api/"))
-        await channel.deliver(replace(NOTICE, kind=NoticeKind.IN_DOUBT), None)
+        await channel.deliver(replace(NOTICE, kind=NoticeKind.IN_DOUBT), None, "C1")
         body = (await site.requests.get()).body
         assert b"Nobody knows" in body
         assert b"perdure.approve" not in body
@@ -303,7 +303,7 @@ async def test_an_alert_is_posted_without_buttons() -> None:
 async def test_an_approval_that_expires_soon_is_posted_again_with_its_buttons() -> None:
     async with http((200, POSTED)) as site:
         channel = SlackChannel(replace(SETTINGS, base_url=f"http://{site.address}/api/"))
-        await channel.deliver(replace(NOTICE, kind=NoticeKind.EXPIRES_SOON), ASKED)
+        await channel.deliver(replace(NOTICE, kind=NoticeKind.EXPIRES_SOON), ASKED, "C1")
         body = (await site.requests.get()).body
         assert b"An approval expires soon" in body
         assert b"perdure.approve" in body
@@ -313,7 +313,7 @@ async def test_an_error_of_slack_is_raised_so_that_it_is_tried_again() -> None:
     async with http((200, b'{"ok":false,"error":"ratelimited"}')) as site:
         channel = SlackChannel(replace(SETTINGS, base_url=f"http://{site.address}/api/"))
         with pytest.raises(SlackRefused):
-            await channel.deliver(NOTICE, ASKED)
+            await channel.deliver(NOTICE, ASKED, "C1")
 
 
 async def test_an_answer_of_slack_that_would_fill_the_memory_is_not_read() -> None:
@@ -322,7 +322,7 @@ async def test_an_answer_of_slack_that_would_fill_the_memory_is_not_read() -> No
         site.headers["content-encoding"] = "gzip"
         channel = SlackChannel(replace(SETTINGS, base_url=f"http://{site.address}/api/"))
         with pytest.raises(SlackRefused, match="more than"):
-            await channel.deliver(NOTICE, ASKED)
+            await channel.deliver(NOTICE, ASKED, "C1")
 
 
 @pytest.mark.parametrize("said", [(500, b"{}"), (200, b"oops"), (200, b"[]"), (302, b"")])
@@ -330,7 +330,7 @@ async def test_an_answer_that_is_not_slacks_is_an_error(said: tuple[int, bytes])
     async with http(said) as site:
         channel = SlackChannel(replace(SETTINGS, base_url=f"http://{site.address}/api/"))
         with pytest.raises(SlackRefused):
-            await channel.deliver(NOTICE, ASKED)
+            await channel.deliver(NOTICE, ASKED, "C1")
 
 
 def test_no_word_of_others_is_markup() -> None:

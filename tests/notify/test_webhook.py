@@ -34,7 +34,7 @@ def channel(address: str, **more: object) -> WebhookChannel:
 
 async def test_a_hook_is_posted_with_a_signature_that_the_receiver_can_check() -> None:
     async with http((204, b"")) as site:
-        assert await channel(site.address).deliver(NOTICE, ASKED) == "notice-1"
+        assert await channel(site.address).deliver(NOTICE, ASKED, "it") == "notice-1"
         posted = await site.requests.get()
     headers = posted.headers
     id, time, signature = (headers[f"webhook-{name}"] for name in ("id", "timestamp", "signature"))
@@ -57,8 +57,8 @@ def test_the_signature_is_that_of_the_standard() -> None:
 async def test_a_hook_is_repeated_with_the_same_id() -> None:
     async with http((500, b""), (200, b"")) as site:
         with pytest.raises(WebhookRefused, match="500"):
-            await channel(site.address).deliver(NOTICE, ASKED)
-        await channel(site.address).deliver(NOTICE, ASKED)
+            await channel(site.address).deliver(NOTICE, ASKED, "it")
+        await channel(site.address).deliver(NOTICE, ASKED, "it")
         first, second = await site.requests.get(), await site.requests.get()
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
 
@@ -67,7 +67,7 @@ async def test_a_redirect_is_not_followed() -> None:
     async with http() as inner, http((302, b"")) as outer:
         outer.headers["location"] = f"http://{inner.address}/"
         with pytest.raises(WebhookRefused, match="302"):
-            await channel(outer.address).deliver(NOTICE, ASKED)
+            await channel(outer.address).deliver(NOTICE, ASKED, "it")
         assert inner.requests.empty()
 
 
@@ -77,7 +77,7 @@ async def test_an_answer_without_end_delays_nobody() -> None:
         await asyncio.Event().wait()
 
     async with speaking(endless()) as address:
-        assert await channel(address).deliver(NOTICE, ASKED) == "notice-1"
+        assert await channel(address).deliver(NOTICE, ASKED, "it") == "notice-1"
 
 
 async def test_headers_without_end_are_given_up_at_the_deadline() -> None:
@@ -89,13 +89,13 @@ async def test_headers_without_end_are_given_up_at_the_deadline() -> None:
         hook = channel(address)
         hook.timeout = 0.2
         with pytest.raises(TimeoutError):
-            await hook.deliver(NOTICE, ASKED)
+            await hook.deliver(NOTICE, ASKED, "it")
 
 
 async def test_an_alert_is_posted_without_an_approval() -> None:
     async with http() as site:
         alert = replace(NOTICE, kind=NoticeKind.STUCK, data=b'{"text":"since noon"}')
-        await channel(site.address).deliver(alert, None)
+        await channel(site.address).deliver(alert, None, "it")
         event = msgspec.json.decode((await site.requests.get()).body)
     assert event["data"] == {"text": "since noon"}
     assert "approval" not in event
@@ -106,7 +106,7 @@ async def test_nobody_is_posted_to_inside_of_our_own_house(host: str) -> None:
     async with http() as site:
         port = site.address.rpartition(":")[2]
         with pytest.raises((Forbidden, httpcore.ConnectError)):
-            await channel(f"{host}:{port}", networks=()).deliver(NOTICE, ASKED)
+            await channel(f"{host}:{port}", networks=()).deliver(NOTICE, ASKED, "it")
         assert site.requests.empty()
 
 
@@ -114,7 +114,9 @@ async def test_the_name_is_checked_when_it_is_connected_to() -> None:
     async with http() as site:
         port = site.address.rpartition(":")[2]
         with pytest.raises(Forbidden, match="localhost leads to"):
-            await channel(f"localhost:{port}", networks=("10.0.0.0/8",)).deliver(NOTICE, ASKED)
+            await channel(f"localhost:{port}", networks=("10.0.0.0/8",)).deliver(
+                NOTICE, ASKED, "it"
+            )
 
 
 @pytest.mark.parametrize(

@@ -303,14 +303,85 @@ async def test_a_notice_is_taken_by_one_and_comes_again_until_it_is_delivered(
     assert ([each.id for each in taken], none) == (["n-slack"], [])
     await store.give_back(taken[0].failed("down", await store.now() - 100))
     (again,) = await store.take_notices(["slack"])
-    assert (again.tries, again.error) == (1, "down")
+    assert (again.tries, again.error, again.state) == (1, "down", NoticeState.SENDING)
     await store.give_back(again.delivered("C1/17"))
     assert await store.take_notices(["slack"]) == []
     assert isinstance(await store.vote("ap1", yes(made)), Approval)
     told = await store.take_notices(["slack", "mail"], lease=0)
-    by_channel = {(each.channel, each.kind): each for each in told}
-    assert b"C1/17" in by_channel["slack", NoticeKind.DECIDED].data
-    assert by_channel["mail", NoticeKind.ASKED].state is NoticeState.WAITING
+    assert {(each.channel, each.kind) for each in told} == {
+        ("slack", NoticeKind.DECIDED),
+        ("mail", NoticeKind.DECIDED),
+        ("mail", NoticeKind.ASKED),
+    }
+
+
+async def addressed(store: Store, channel: str, *recipients: str) -> None:
+    """Give every recipient a notice, as a courier does."""
+    now = await store.now()
+    for notice in await store.take_notices([channel]):
+        assert notice.recipient == ""
+        rows = [notice.to(each, now) for each in recipients]
+        await store.give_back(notice.addressed(), *rows)
+
+
+async def test_after_a_crash_only_those_are_told_who_were_not(store: Store, other: Store) -> None:
+    await asked(store, "mail")
+    await addressed(store, "mail", "ann", "bob", "kim")
+    taken = {each.recipient: each for each in await store.take_notices(["mail"], lease=0)}
+    assert set(taken) == {"ann", "bob", "kim"}
+    for name in ("ann", "kim"):
+        await store.give_back(taken[name].delivered(name))
+    # The worker is dead.
+    assert [each.recipient for each in await other.take_notices(["mail"])] == ["bob"]
+    assert await store.take_notices(["mail"]) == []
+
+
+async def test_recipients_are_found_out_once(store: Store, other: Store) -> None:
+    await asked(store, "mail")
+    (one,), (two,) = (
+        await store.take_notices(["mail"], lease=0),
+        await other.take_notices(["mail"], lease=0),
+    )
+    now = await store.now()
+    for desk, notice in ((store, one), (other, two)):
+        await desk.give_back(notice.addressed(), notice.to("ann", now), notice.to("bob", now))
+    taken = await store.take_notices(["mail"])
+    assert sorted(each.recipient for each in taken) == ["ann", "bob"]
+
+
+async def test_a_decision_waits_for_the_question_that_is_being_sent(store: Store) -> None:
+    made = await asked(store, "slack")
+    await addressed(store, "slack", "C1")
+    (question,) = await store.take_notices(["slack"])
+    assert isinstance(await store.vote("ap1", yes(made)), Approval)
+    await addressed(store, "slack", "C1")
+    assert await store.take_notices(["slack"]) == []
+    await store.give_back(question.delivered("C1/17"))
+    (decided,) = await store.take_notices(["slack"])
+    assert (decided.kind, decided.asked) == (NoticeKind.DECIDED, "C1/17")
+
+
+async def test_each_recipient_gets_one_notice_at_a_time(store: Store, other: Store) -> None:
+    made = await asked(store, "mail")
+    await addressed(store, "mail", "ann", "bob")
+    assert isinstance(await store.vote("ap1", yes(made)), Approval)
+    taken = await store.take_notices(["mail"], lease=0)  # both questions, and the decision
+    now = await store.now()
+    (decision,) = [each for each in taken if not each.recipient]
+    rows = [decision.to(each, now) for each in ("ann", "bob")]
+    await store.give_back(decision.addressed(), *rows)
+    first = await store.take_notices(["mail"])
+    assert sorted((each.recipient, each.kind) for each in first) == [
+        ("ann", NoticeKind.ASKED),
+        ("bob", NoticeKind.ASKED),
+    ]
+    await store.give_back(first[0].delivered())
+    (second,) = await other.take_notices(["mail"])
+    assert (second.recipient, second.kind) == (first[0].recipient, NoticeKind.DECIDED)
+    # What fails is tried later; until then others may go first.
+    await store.give_back(first[1].failed("no", await store.now() + 1000))
+    (third,) = await other.take_notices(["mail"])
+    assert (third.recipient, third.kind) == (first[1].recipient, NoticeKind.DECIDED)
 
 
 async def test_a_link_decides_once(store: Store) -> None:

@@ -8,7 +8,8 @@ worker
  ├── calendar   submits what is scheduled
  ├── pruner     deletes what is old
  ├── clerk      reminds of approvals, and lets them expire
- ├── courier    tells people what they must be told, if the app has channels
+ ├── courier    tells people what they must be told, if the app has channels …
+ ├── deliveries … a process for each message that is under way
  ├── step_host  OS processes for the steps that want one
  └── producer   claims jobs while there is room
 """
@@ -36,7 +37,7 @@ from perdure.engine.reaper import reap
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.stop_signals import obeyed_signals
 from perdure.engine.verdict import Lost
-from perdure.otp.spec import child
+from perdure.otp.spec import ChildSpec, child
 from perdure.otp.supervisor import Supervisor
 from perdure.otp.task_supervisor import TaskSupervisor
 from perdure.process.event import Cancel
@@ -72,7 +73,7 @@ async def working(node: Node) -> AsyncGenerator[Node, None]:
         child(prune, node, id="pruner"),
         child(keep_host, node, id="step_host"),
         child(watch_clock, node, id="clerk"),
-        *([child(deliver_notices, node, id="courier")] if node.rules.channels else []),
+        *(_telling(node) if node.rules.channels else []),
         child(produce, node, jobs, id="producer"),
     ]
     try:
@@ -95,6 +96,14 @@ async def working(node: Node) -> AsyncGenerator[Node, None]:
         tell.worker(tell.WORKER_DOWN, node)
         # What was not let go in order is free when this process is dead, and not before.
         incarnation.end(in_order=not node.claimed)
+
+
+def _telling(node: Node) -> list[ChildSpec]:
+    deliveries = f"perdure.deliveries.{node.owner}"
+    return [
+        TaskSupervisor.child(name=deliveries),
+        child(deliver_notices, node, deliveries, id="courier"),
+    ]
 
 
 async def drain(node: Node) -> None:

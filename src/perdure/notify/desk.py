@@ -1,5 +1,6 @@
 """What channels ask of whoever keeps the approvals."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from perdure.jobs.approval import Approval, Refusal, Vote
@@ -42,11 +43,23 @@ class Channel(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def deliver(self, notice: Notice, approval: Approval | None) -> str:
-        """Deliver, at least once.
+    async def recipients(self, notice: Notice, approval: Approval | None) -> Sequence[str]:
+        """List whom to tell, in words of the channel's own.
+
+        It is asked once for a notice. Each of them is then delivered to, one at a time,
+        and tried again without regard to the others.
+
+        Raises:
+            Exception: Whatever happened; it is asked again later. None at all is an error, too.
+        """
+        ...
+
+    async def deliver(self, notice: Notice, approval: Approval | None, recipient: str) -> str:
+        """Deliver to one recipient, at least once.
 
         Returns:
-            A receipt, such as the place of a message that is to be changed later.
+            A receipt, such as the place of a message that is to be changed later:
+            `notice.asked` is that of the question, when its decision is told.
 
         Raises:
             Exception: Whatever happened; it is tried again.

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from perdure.base.secret import Secret
 from perdure.base.visible import visible
-from perdure.jobs.approval import Approval
+from perdure.jobs.approval import Approval, ApprovalState
 from perdure.jobs.link import new_link
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.notify.card import Card, alert_text, card_of, spell_time
@@ -30,6 +30,7 @@ _ASKS: Final = {
     NoticeKind.ESCALATED: "Approval needed",
     NoticeKind.DELEGATED: "Approval needed",
     NoticeKind.EDITED: "Edited, approval needed again",
+    NoticeKind.EXPIRES_SOON: "Expires soon",
 }
 
 
@@ -76,39 +77,51 @@ class MailChannel:
         self._people = people
         self._tokens = tokens
 
-    async def deliver(self, notice: Notice, approval: Approval | None) -> str:
-        """Send a mail to everybody it concerns; one that fails is sent to all of them again.
+    async def recipients(self, notice: Notice, approval: Approval | None) -> list[str]:
+        """List who may decide, as `person:…`, and who gets alerts, as `mailto:…`."""
+        alerts = [f"mailto:{each}" for each in self._settings.alerts_to]
+        if approval is None:
+            return alerts
+        asked = [f"person:{each.person.id}" for each in self._asked(notice, approval)]
+        return [*asked, *alerts] if notice.kind is NoticeKind.EXPIRES_SOON else asked
+
+    async def deliver(self, notice: Notice, approval: Approval | None, recipient: str) -> str:
+        """Send a mail.
 
         Raises:
             OSError, aiosmtplib.SMTPException: The server did not take it.
-            LookupError: There is nobody to send it to.
         """
-        mails = await self._mails(notice, approval)
-        if not mails:
-            raise LookupError("nobody who may decide has a mail address")
-        for mail in mails:
-            await self._send(mail, notice.id)
-        return ", ".join(str(mail["Message-ID"]) for mail in mails)
+        mail = await self._mail_to(recipient, notice, approval)
+        if mail is None:
+            return "not sent: it does not concern them any more"
+        await self._send(mail, notice.id)
+        return str(mail["Message-ID"])
 
-    async def _mails(self, notice: Notice, approval: Approval | None) -> list[EmailMessage]:
-        if approval is None:
-            text = alert_text(notice)
-            return [self._mail(to, text, text) for to in self._settings.alerts_to]
+    def _asked(self, notice: Notice, approval: Approval) -> list[Contact]:
         asked = [each for each in self._people.asked(approval) if each.email]
         if notice.kind is NoticeKind.DELEGATED:
             to = msgspec.json.decode(notice.data, type=dict[str, Any]).get("to")
-            asked = [each for each in asked if each.person.id == to]
-        if notice.kind in _ASKS:
-            return [await self._question(approval, each, _ASKS[notice.kind]) for each in asked]
-        if notice.kind is NoticeKind.EXPIRES_SOON:
+            return [each for each in asked if each.person.id == to]
+        return asked
+
+    async def _mail_to(
+        self, recipient: str, notice: Notice, approval: Approval | None
+    ) -> EmailMessage | None:
+        kind, _, who = recipient.partition(":")
+        if approval is None or kind == "mailto":
             text = alert_text(notice, approval)
-            return [
-                *[await self._question(approval, each, "Expires soon") for each in asked],
-                *[self._mail(to, text, text) for to in self._settings.alerts_to],
-            ]
+            return self._mail(who, text, text)
+        asked = self._asked(notice, approval)
+        contact = next((each for each in asked if each.person.id == who), None)
+        if contact is None:
+            return None  # they may not decide any more
+        if notice.kind in _ASKS:
+            if approval.state is not ApprovalState.PENDING:
+                return None  # the decision is a notice of its own
+            return await self._question(approval, contact, _ASKS[notice.kind])
         card = card_of(approval)
         subject = f"{card.outcome or 'News'}: {card.title}"
-        return [self._mail(str(each.email), subject, _as_text(card, [])) for each in asked]
+        return self._mail(str(contact.email), subject, _as_text(card, []))
 
     async def _question(self, approval: Approval, contact: Contact, what: str) -> EmailMessage:
         now = await self._desk.now()

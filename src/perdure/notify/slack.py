@@ -75,15 +75,22 @@ class SlackChannel:
         self.name = name
         self._settings = settings
 
-    async def deliver(self, notice: Notice, approval: Approval | None) -> str:
+    async def recipients(
+        self,
+        notice: Notice,  # noqa: ARG002  a channel may go by it
+        approval: Approval | None,  # noqa: ARG002  likewise
+    ) -> list[str]:
+        """Give the channel of the settings."""
+        return [self._settings.channel]
+
+    async def deliver(self, notice: Notice, approval: Approval | None, recipient: str) -> str:
         """Post the message; after the decision, change it."""
         if approval is None:
             text = alert_text(notice)
-            return await self._post(text, [_plain(text)])
+            return await self._post(recipient, text, [_plain(text)])
         blocks = blocks_of(approval)
-        asked = msgspec.json.decode(notice.data, type=dict[str, Any]).get("receipt")
-        if notice.kind in _CHANGES and asked:
-            channel, time = str(asked).split("/")
+        if notice.kind in _CHANGES and notice.asked:
+            channel, time = notice.asked.split("/")
             await self._call(
                 "chat.update",
                 channel=channel,
@@ -92,14 +99,15 @@ class SlackChannel:
                 **_message(card_of(approval).title),
             )
             if notice.kind is NoticeKind.EDITED:  # nobody is told of a message that was changed
-                await self._post(_headline(notice, approval), [_plain(edited_text(approval))])
-            return str(asked)
-        return await self._post(_headline(notice, approval), blocks)
+                text = edited_text(approval)
+                await self._post(recipient, _headline(notice, approval), [_plain(text)])
+            return notice.asked
+        return await self._post(recipient, _headline(notice, approval), blocks)
 
-    async def _post(self, text: str, blocks: list[dict[str, Any]]) -> str:
+    async def _post(self, channel: str, text: str, blocks: list[dict[str, Any]]) -> str:
         posted = await self._call(
             "chat.postMessage",
-            channel=self._settings.channel,
+            channel=channel,
             blocks=blocks,
             unfurl_links=False,
             unfurl_media=False,
@@ -115,7 +123,7 @@ class SlackChannel:
             httpx.TransportError: There was no answer.
         """
         bearer = {"authorization": f"Bearer {self._settings.token.reveal()}"}
-        text = await _post(f"{self._settings.base_url}{method}", fields, bearer)
+        text = await _post(method, f"{self._settings.base_url}{method}", fields, bearer)
         try:
             said = msgspec.json.decode(text, type=dict[str, Any])
         except ValueError:
@@ -133,14 +141,15 @@ class SlackRefused(Exception):
         self.error = error
 
 
-async def _post(url: str, fields: dict[str, Any], headers: dict[str, str] | None = None) -> bytes:
-    """Post JSON to Slack; give what it answers.
+async def _post(
+    what: str, url: str, fields: dict[str, Any], headers: dict[str, str] | None = None
+) -> bytes:
+    """Post JSON to Slack; give what it answers. Errors say `what`: the URL may be a secret.
 
     Raises:
         SlackRefused: The answer is not 200, or cannot be read.
         httpx.TransportError: There was none.
     """
-    what = urlsplit(url).path.rpartition("/")[2]
     async with httpx.AsyncClient(timeout=TIMEOUT) as client:
         request = client.build_request("POST", url, json=fields, headers=headers)
         answer, unread = await fetch(client, request, limit=LONGEST_ANSWER, within=TIMEOUT)
@@ -229,7 +238,7 @@ async def answer(press: "Press", text: str) -> None:
     """Tell the one who pressed, and nobody else, what came of it."""
     if press.response_url:
         said = {"text": plain(text), "response_type": "ephemeral", "replace_original": False}
-        await _post(press.response_url, said)
+        await _post("an answer to a press", press.response_url, said)
 
 
 # Receiving

@@ -74,7 +74,20 @@ class WebhookChannel:
         self._settings = settings
         self._desk = desk
 
-    async def deliver(self, notice: Notice, approval: Approval | None) -> str:
+    async def recipients(
+        self,
+        notice: Notice,  # noqa: ARG002  a channel may go by it
+        approval: Approval | None,  # noqa: ARG002  likewise
+    ) -> list[str]:
+        """Name the receiver; its whole URL may be a secret."""
+        return [urlsplit(self._settings.url).hostname or "the receiver"]
+
+    async def deliver(
+        self,
+        notice: Notice,
+        approval: Approval | None,
+        recipient: str,  # noqa: ARG002  there is but one
+    ) -> str:
         """Post it.
 
         Raises:

@@ -1,31 +1,45 @@
 -- name: put_notice
-INSERT INTO notice (id, job_id, approval_id, channel, kind, state, due_at, data)
-VALUES (:id, :job_id, :approval_id, :channel, :kind, :state, :due_at, :data)
+INSERT INTO notice (id, job_id, approval_id, channel, recipient, kind, state, due_at, data)
+VALUES (:id, :job_id, :approval_id, :channel, :recipient, :kind, :state, :due_at, :data)
 ON CONFLICT DO NOTHING
 
 -- name: take_notices
-UPDATE notice SET due_at = :until
+-- One at a time to each recipient: one that does not answer holds up nobody else,
+-- and what was decided never overtakes the question that is being sent.
+UPDATE notice SET state = 'SENDING', due_at = :until
 WHERE id IN (  -- sqlite
 WHERE id = ANY(ARRAY(  -- postgres
-  SELECT id FROM notice
-  WHERE state = 'WAITING' AND due_at <= :now
+  SELECT id FROM notice AS this
+  WHERE state IN ('WAITING', 'SENDING') AND due_at <= :now
     AND channel IN (SELECT value FROM json_each(:channels))  -- sqlite
     AND channel = ANY(:channels)  -- postgres
+    AND (recipient = '' OR NOT EXISTS (
+      SELECT 1 FROM notice AS other
+      WHERE other.channel = this.channel AND other.recipient = this.recipient
+        AND other.state IN ('WAITING', 'SENDING')
+        AND ((other.state = 'SENDING' AND other.due_at > :now)
+          OR (other.due_at, other.id) < (this.due_at, this.id))))
   ORDER BY due_at
   LIMIT :limit
-  FOR UPDATE SKIP LOCKED  -- postgres
+  FOR UPDATE OF this SKIP LOCKED  -- postgres
 )  -- sqlite
 ))  -- postgres
-RETURNING data
+RETURNING data, state, due_at
 
 -- name: change_notice
-UPDATE notice SET state = :state, due_at = :due_at, data = :data WHERE id = :id AND state = 'WAITING'
+UPDATE notice SET state = :state, due_at = :due_at, data = :data
+WHERE id = :id AND state IN ('WAITING', 'SENDING')
 
--- name: notices_of_approval
-SELECT data FROM notice WHERE approval_id = :id AND kind = 'approval.asked'
+-- name: channels_asked
+SELECT channel FROM notice WHERE approval_id = :id AND kind = 'approval.asked' AND recipient = ''
+
+-- name: notice_that_asked
+SELECT data, state, due_at FROM notice
+WHERE approval_id = :id AND kind = 'approval.asked' AND state = 'DELIVERED'
+  AND channel = :channel AND recipient = :recipient
 
 -- name: notices
-SELECT data FROM notice WHERE job_id = :id ORDER BY id
+SELECT data, state, due_at FROM notice WHERE job_id = :id ORDER BY id
 
 -- name: delete_notices
 DELETE FROM notice

@@ -22,7 +22,7 @@ from perdure.jobs.model import Event
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.store import row
 from perdure.store.session import Session
-from perdure.store.verb.outbox import asked_by, put_notices
+from perdure.store.verb.outbox import channels_asked, put_notices
 
 _read = read_approval = msgspec.json.Decoder(Approval).decode
 _read_link = msgspec.json.Decoder(Link).decode
@@ -197,22 +197,22 @@ def _change(session: Session, old: Approval, new: Approval) -> None:
 
 def _tell(session: Session, approval: Approval, kind: NoticeKind, now: float, **data: str) -> None:
     """Tell by every channel by which it was asked."""
-    asked = asked_by(session, approval.id)
+    asked = channels_asked(session, approval.id)
     put_notices(session, [_notice(each, approval, kind, now, data) for each in asked])
 
 
 def _notice(
-    asked: Notice, approval: Approval, kind: NoticeKind, now: float, data: dict[str, str]
+    channel: str, approval: Approval, kind: NoticeKind, now: float, data: dict[str, str]
 ) -> Notice:
     return Notice(
-        id=digest("notice", approval.id, asked.channel, kind.value, str(approval.no))[:32],
+        id=digest("notice", approval.id, channel, kind.value, str(approval.no))[:32],
         tenant=approval.tenant,
         kind=kind,
         job_id=approval.job_id,
-        channel=asked.channel,
+        channel=channel,
         due_at=now,
         approval_id=approval.id,
-        data=msgspec.json.encode({"receipt": asked.receipt, **data}),
+        data=msgspec.json.encode(data),
     )
 
 

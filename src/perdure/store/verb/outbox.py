@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from perdure.jobs.outbox import Notice
-from perdure.store.session import Session
+from perdure.jobs.outbox import Notice, NoticeState
+from perdure.store.session import Row, Session
 
 _read = msgspec.json.Decoder(Notice).decode
 
@@ -23,7 +24,16 @@ def take_notices(
     now = session.now()
     names = session.array(channels)
     rows = session.all("take_notices", channels=names, now=now, until=now + lease, limit=limit)
-    return [_read(each[0]) for each in rows]
+    return [_with_question(session, _notice(each)) for each in rows]
+
+
+def _with_question(session: Session, notice: Notice) -> Notice:
+    """Add where the question stands that a notice is about."""
+    if notice.approval_id is None or not notice.recipient:
+        return notice
+    whose = {"channel": notice.channel, "recipient": notice.recipient}
+    found = session.one("notice_that_asked", id=notice.approval_id, **whose)
+    return notice if found is None else replace(notice, asked=_notice(found).receipt)
 
 
 def give_back(session: Session, notice: Notice) -> None:
@@ -35,12 +45,17 @@ def give_back(session: Session, notice: Notice) -> None:
 
 def notices(session: Session, job_id: str) -> list[Notice]:
     """Read all that was to be told about a job."""
-    return [_read(each[0]) for each in session.all("notices", id=job_id)]
+    return [_notice(each) for each in session.all("notices", id=job_id)]
 
 
-def asked_by(session: Session, approval_id: str) -> list[Notice]:
-    """Read by which channels an approval was asked for."""
-    return [_read(each[0]) for each in session.all("notices_of_approval", id=approval_id)]
+def channels_asked(session: Session, approval_id: str) -> list[str]:
+    """List by which channels an approval was asked for."""
+    return [each[0] for each in session.all("channels_asked", id=approval_id)]
+
+
+def _notice(row: Row) -> Notice:
+    data, state, due_at = row
+    return replace(_read(data), state=NoticeState(state), due_at=due_at)
 
 
 def _row(notice: Notice) -> dict[str, Any]:
@@ -49,6 +64,7 @@ def _row(notice: Notice) -> dict[str, Any]:
         "job_id": notice.job_id,
         "approval_id": notice.approval_id,
         "channel": notice.channel,
+        "recipient": notice.recipient,
         "kind": notice.kind.value,
         "state": notice.state.value,
         "due_at": notice.due_at,

@@ -126,19 +126,23 @@ CREATE TABLE link (
 
 CREATE INDEX link_approval ON link (approval_id);
 
--- What people must be told, kept until they have been.
+-- What people must be told, kept until they have been: a row for each channel and recipient.
 CREATE TABLE notice (
   id          text COLLATE "C" NOT NULL PRIMARY KEY,
   job_id      text COLLATE "C" NOT NULL,
   approval_id text COLLATE "C",
   channel     text COLLATE "C" NOT NULL,
+  recipient   text COLLATE "C" NOT NULL,
   kind        text   NOT NULL,
-  state       text COLLATE "C" NOT NULL CHECK (state IN ('WAITING', 'DELIVERED', 'GIVEN_UP')),
+  state       text COLLATE "C" NOT NULL CHECK (
+    state IN ('WAITING', 'SENDING', 'ADDRESSED', 'DELIVERED', 'GIVEN_UP')),
   due_at      float8 NOT NULL,
   data        text   NOT NULL
 ) WITH (fillfactor = 50);
 
-CREATE INDEX notice_due ON notice (channel, due_at) WHERE state = 'WAITING';
+CREATE INDEX notice_due ON notice (channel, due_at) WHERE state IN ('WAITING', 'SENDING');
+CREATE INDEX notice_recipient ON notice (channel, recipient, due_at)
+  WHERE state IN ('WAITING', 'SENDING');
 CREATE INDEX notice_job ON notice (job_id);
 CREATE INDEX notice_approval ON notice (approval_id) WHERE approval_id IS NOT NULL;
 

@@ -118,19 +118,23 @@ CREATE TABLE link (
 
 CREATE INDEX link_approval ON link (approval_id);
 
--- What people must be told, kept until they have been.
+-- What people must be told, kept until they have been: a row for each channel and recipient.
 CREATE TABLE notice (
   id          TEXT    NOT NULL PRIMARY KEY,
   job_id      TEXT    NOT NULL,
   approval_id TEXT,
   channel     TEXT    NOT NULL,
+  recipient   TEXT    NOT NULL,
   kind        TEXT    NOT NULL,
-  state       TEXT    NOT NULL CHECK (state IN ('WAITING', 'DELIVERED', 'GIVEN_UP')),
+  state       TEXT    NOT NULL CHECK (
+    state IN ('WAITING', 'SENDING', 'ADDRESSED', 'DELIVERED', 'GIVEN_UP')),
   due_at      REAL    NOT NULL,
   data        TEXT    NOT NULL
 ) STRICT;
 
-CREATE INDEX notice_due ON notice (channel, due_at) WHERE state = 'WAITING';
+CREATE INDEX notice_due ON notice (channel, due_at) WHERE state IN ('WAITING', 'SENDING');
+CREATE INDEX notice_recipient ON notice (channel, recipient, due_at)
+  WHERE state IN ('WAITING', 'SENDING');
 CREATE INDEX notice_job ON notice (job_id);
 CREATE INDEX notice_approval ON notice (approval_id) WHERE approval_id IS NOT NULL;
 
