@@ -19,6 +19,7 @@ from perdure.engine.handle import Handle
 from perdure.engine.step_context import StepContext
 from perdure.jobs.state import JobState
 from tests.engine.rig import durable, until
+from tests.store.rig import sql
 
 ONCE = Retry(attempts=1)
 
@@ -74,6 +75,14 @@ class Family:
             await ctx.receive("fail")
             raise Permanent("and now the whole thing")
 
+        @app.job
+        async def undone_later(ctx: JobContext) -> None:
+            await ctx.run(act, "a")
+            await ctx.child(leaf_job)
+            await ctx.receive("fail")
+            raise Permanent("and now the whole thing")
+
+        self.undone_later = undone_later
         self.top, self.top_of_three, self.failing = top, top_of_three, failing
 
     def _do(self, name: str) -> str:
@@ -250,3 +259,23 @@ async def test_a_job_whose_children_had_nothing_to_undo_only_fails_and_can_be_re
         await handle.retry()
         while len([one for one in await handle.events() if one.type == "job.failed"]) < 2:
             await perdure.sleep("5ms")
+
+
+def test_a_child_that_is_missing_is_a_question_to_a_person(url: str) -> None:
+    @durable
+    async def test(app: App) -> None:
+        family = Family(app)
+        family.let_go.set()
+        handle = await app.submit(family.undone_later)
+        async with app.running():
+            while "receive:fail#1" not in {entry.id for entry in await handle.journal()}:
+                await perdure.sleep("5ms")
+            child = await family.of("leaf_job")
+            sql(url, f"DELETE FROM job WHERE id = '{child.id}'")
+            await handle.send("fail", None)
+            await until(app, handle.id, JobState.ATTENTION)
+            assert f"child {child.id} is not in the store any more" in str(await handle.failure())
+            await handle.skip("undo:child:leaf_job#1", "looked it up", by="kim")
+            assert await handle.wait("20s") is JobState.COMPENSATED
+
+    test(url)

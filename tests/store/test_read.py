@@ -6,7 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.base.errors import IllegalTransition, JobNotFound
-from perdure.jobs.model import Event, Outcome, Schedule
+from perdure.jobs.deeds import Deeds
+from perdure.jobs.effect import Effect, Place
+from perdure.jobs.model import Claim, Command, Event, Outcome, Schedule
 from perdure.jobs.query import JobQuery
 from perdure.jobs.state import JobState, StepState
 from perdure.store.port import Store
@@ -252,3 +254,58 @@ async def test_the_watch_tells_of_changes_here_and_elsewhere(store: Store, other
 
 async def test_the_clock_of_the_store_goes_on(store: Store) -> None:
     assert await store.now() <= await store.now()
+
+
+async def _tree(store: Store) -> tuple[Claim, Claim]:
+    """Make three generations, of which the last has ended; gives the claims of the others."""
+    root = await started(store, "root")
+    await store.write(write_of(root, entry(), children=(new_job("child", parent="root"),)))
+    child = await claim_one(store)
+    grandchild = new_job("grandchild", parent="child")
+    await store.write(write_of(child, entry(), children=(grandchild,)))
+    own = await claim_one(store)
+    await store.write(write_of(own, entry(), job=ends()))
+    return root, child
+
+
+async def test_prune_keeps_a_whole_tree_until_its_first_job_has_ended(store: Store) -> None:
+    root, child = await _tree(store)
+    later = await store.now() + 60
+    assert await store.prune(later, 10) == 0
+    await store.write(write_of(child, job=ends()))
+    assert await store.prune(later, 10) == 0  # the root may still be undone, and all of it
+    await store.write(write_of(root, job=ends()))
+    assert await store.prune(later, 10) == 3
+    assert await store.job("grandchild") is None
+
+
+async def test_prune_keeps_a_whole_tree_until_its_first_job_is_old(store: Store, url: str) -> None:
+    root, child = await _tree(store)
+    await store.write(write_of(child, job=ends()))
+    await store.write(write_of(root, job=ends()))
+    sql(url, "UPDATE job SET ended_at = 1 WHERE id <> 'root'")
+    assert await store.prune(1000.0, 10) == 0
+    assert await store.job("grandchild") is not None
+
+
+async def test_prune_keeps_a_whole_tree_while_there_is_a_doubt_in_it(store: Store) -> None:
+    root, child = await _tree(store)
+    line = Effect(
+        job_id="child",
+        tenant="acme",
+        no=0,
+        place=Place("step#0", 1),
+        key="k",
+        kind="payment",
+        target="card",
+        called_at=1.0,
+    )
+    await store.write(write_of(child, deeds=Deeds(effects=(line,))))
+    await store.write(write_of(child, job=ends()))
+    await store.write(write_of(root, job=ends()))
+    assert await store.prune(await store.now() + 60, 10) == 0
+    resolved = Command(
+        job_id="child", action="resolve", actor="kim", effect=1, choice="did not happen"
+    )
+    await store.command(resolved)
+    assert await store.prune(await store.now() + 60, 10) == 3

@@ -6,7 +6,14 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from perdure.base.codec import decode, encode
-from perdure.base.errors import Drift, IllegalTransition, JobFailed, StepTimeout, WrongType
+from perdure.base.errors import (
+    Drift,
+    IllegalTransition,
+    JobFailed,
+    JobNotFound,
+    StepTimeout,
+    WrongType,
+)
 from perdure.engine.operation import Operation
 from perdure.engine.run import Run
 from perdure.jobs.definition import JobDefinition
@@ -152,6 +159,8 @@ class Child(Operation[R]):
 
     async def _look(self) -> None:
         outcomes = await self.run.ask(lambda store: store.outcomes([self._job.id]))
+        if not outcomes and self.run.job.forked_from is None:
+            raise JobNotFound(self._job.id)  # to run it again might do all of it twice
         if not outcomes:  # the journal is that of another job, of which this one is a fork
             await self._submit()
         elif outcomes[0].state not in ENDED:

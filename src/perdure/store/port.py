@@ -214,7 +214,7 @@ class Store(DeedStore, Protocol):
         ...
 
     async def prune(self, ended_before: float, limit: int) -> int:
-        """Delete ended jobs with all they have, but none that a live job refers to."""
+        """Delete up to so many trees of jobs that have all ended before, each as a whole."""
         ...
 
     async def fingerprint_key(self) -> bytes:

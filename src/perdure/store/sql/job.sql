@@ -1,8 +1,10 @@
 -- name: insert_job
 INSERT INTO job (id, tenant, "user", name, version, state, queue, priority, input, plan, options,
-                 key, fingerprint, parent, parent_seq, forked_from, created_at, deadline_at)
+                 key, fingerprint, parent, parent_seq, root, forked_from, created_at, deadline_at)
 VALUES (:id, :tenant, :user, :name, :version, 'PENDING', :queue, :priority, :input, :plan, :options,
-        :key, :fingerprint, :parent, :parent_seq, :forked_from, :created_at, :deadline_at)
+        :key, :fingerprint, :parent, :parent_seq,
+        (SELECT coalesce(root, id) FROM job WHERE id = :parent),
+        :forked_from, :created_at, :deadline_at)
 ON CONFLICT DO NOTHING
 
 -- name: same_job
@@ -14,16 +16,8 @@ ORDER BY id = :id DESC
 SELECT state, request, paused_from, queue, tenant, priority, epoch, error FROM job WHERE id = :id
 FOR UPDATE  -- postgres
 
--- name: undone_ancestor
-WITH RECURSIVE up (id) AS (
-  SELECT parent FROM job WHERE id = :id
-  UNION ALL
-  SELECT job.parent FROM up JOIN job ON job.id = up.id
-)
-SELECT job.id FROM up JOIN job ON job.id = up.id
-WHERE job.state IN ('COMPENSATING', 'COMPENSATED')
-   OR EXISTS (SELECT 1 FROM journal WHERE job_id = job.id AND kind = 'undo' AND state <> 'SKIPPED')
-LIMIT 1
+-- name: above
+SELECT parent, (SELECT state FROM job AS above WHERE above.id = job.parent) FROM job WHERE id = :id
 
 -- name: has_ended
 SELECT state, ended_at IS NOT NULL FROM job WHERE id = :id
@@ -92,11 +86,15 @@ SELECT state, count(*) FROM job GROUP BY state
 SELECT state, count(*) FROM job WHERE tenant = :tenant GROUP BY state
 
 -- name: prunable
+-- The first jobs of trees that may go: as long as one job of a tree may still be undone, the undo
+-- needs all of it.
 SELECT id FROM job
-WHERE ended_at < :before
-  AND (SELECT 1 FROM lease WHERE lease.job_id = job.parent) IS NULL
-  AND (SELECT count((SELECT 1 FROM lease WHERE lease.job_id = child.id))
-       FROM job AS child WHERE child.parent = job.id) = 0
+WHERE ended_at < :before AND root IS NULL
+  AND (SELECT count(*) FILTER (
+         WHERE part.ended_at IS NULL OR part.ended_at >= :before
+            OR (SELECT count(*) FILTER (WHERE state IN ('INTENT', 'IN_DOUBT'))
+                FROM effect WHERE effect.job_id = part.id) > 0)
+       FROM job AS part WHERE part.root = job.id) = 0
   -- A doubt is not forgotten: others may wait for its end. As a filter, since a condition would
   -- be taken for one of the index of all that is open.
   AND (SELECT count(*) FILTER (WHERE state IN ('INTENT', 'IN_DOUBT'))
@@ -104,6 +102,12 @@ WHERE ended_at < :before
 ORDER BY ended_at
 LIMIT :limit
 FOR UPDATE SKIP LOCKED  -- postgres
+
+-- name: parts
+SELECT id, root, ended_at IS NULL FROM job
+WHERE root IN (SELECT value FROM json_each(:ids))  -- sqlite
+WHERE root = ANY(:ids)  -- postgres
+FOR UPDATE  -- postgres
 
 -- name: delete_jobs
 DELETE FROM job

@@ -76,9 +76,8 @@ UPDATE lease SET
   news = news + 1,
   ready = CASE WHEN owner IS NULL AND wakes = 1 THEN 1 ELSE ready END,
   due_at = CASE WHEN owner IS NULL AND wakes = 1 THEN :now ELSE due_at END
-WHERE job_id = (
-  SELECT parent.id FROM job JOIN job AS parent ON parent.id = job.parent
-  WHERE job.id = :id AND parent.state = 'COMPENSATING')
+WHERE job_id = (SELECT parent FROM job WHERE id = :id)
+  AND (SELECT state FROM job WHERE id = lease.job_id) = 'COMPENSATING'
 
 -- name: wake
 UPDATE lease SET

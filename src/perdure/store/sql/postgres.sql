@@ -160,9 +160,11 @@ WITH moment AS MATERIALIZED (
   WHERE NOT EXISTS (SELECT 1 FROM known)
 ), added AS (
   INSERT INTO job (id, tenant, "user", name, version, state, queue, priority, input, plan, options,
-                   key, fingerprint, parent, parent_seq, forked_from, created_at, deadline_at)
+                   key, fingerprint, parent, parent_seq, root, forked_from, created_at, deadline_at)
   SELECT id, tenant, "user", name, version, 'PENDING', queue, priority, input, plan, options,
-         key, fingerprint, parent, parent_seq, forked_from, now, now + deadline
+         key, fingerprint, parent, parent_seq,
+         (SELECT coalesce(above.root, above.id) FROM job AS above WHERE above.id = fresh.parent),
+         forked_from, now, now + deadline
   FROM fresh, moment
   RETURNING id
 ), turns AS (

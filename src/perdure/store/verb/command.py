@@ -17,6 +17,7 @@ _CHOICES = get_args(Choice)
 # If the undo of such a job has begun, its code is over: there is no way but to go on undoing.
 _STOPPED = (_S.ATTENTION, _S.FAILED, _S.CANCELLED)
 _AGAIN = ("retry", "resume")
+_UNDONE = (_S.COMPENSATING, _S.COMPENSATED)
 
 
 class Standing(NamedTuple):
@@ -71,12 +72,23 @@ def command(session: Session, asked: Command) -> None:
 def _refuse_if_undone(session: Session, job: Standing, answer: Answer) -> None:
     """Let no part of a tree do anything again when the whole is undone: nobody would undo that."""
     if job.state in ENDED and answer.state == _S.PENDING:
-        found = session.one("undone_ancestor", id=job.id)
-        if found is not None:
+        above = _undone_above(session, job.id)
+        if above is not None:
             raise IllegalTransition(
-                f"job {job.id} is a part of job {found[0]}, which is or was undone: it is not run "
+                f"job {job.id} is a part of job {above}, which is or was undone: it is not run "
                 "again. Submit a new one"
             )
+
+
+def _undone_above(session: Session, job_id: str) -> str | None:
+    """Find the job that is undone and that this one is a part of."""
+    found = session.one("above", id=job_id)
+    if found is None or found[1] is None:  # there is no parent, or it is not there any more
+        return None
+    above: str = found[0]
+    if found[1] in _UNDONE or session.one("has_undo", id=above) is not None:
+        return above
+    return _undone_above(session, above)
 
 
 def _undoes_again(job: Standing, asked: Command) -> bool:

@@ -107,9 +107,17 @@ def outcomes(session: Session, job_ids: Sequence[str]) -> list[Outcome]:
     return [found[job_id] for job_id in job_ids if job_id in found]
 
 
+def _old_trees(session: Session, before: float, limit: int) -> list[str]:
+    first = [each[0] for each in session.all("prunable", before=before, limit=limit)]
+    parts = session.all("parts", ids=session.array(first)) if first else ()
+    live = {root for _, root, is_live in parts if is_live}  # a person was faster
+    ids = [root for root in first if root not in live]
+    return ids + [id for id, root, _ in parts if root not in live]
+
+
 def prune(session: Session, before: float, limit: int) -> int:
-    """Delete old jobs that no live job refers to; their logs can only go after them."""
-    ids = [each[0] for each in session.all("prunable", before=before, limit=limit)]
+    """Delete trees of old jobs, up to so many, each as a whole; logs can only go after them."""
+    ids = _old_trees(session, before, limit)
     if ids:
         every = session.array(ids)
         for name in _DELETIONS:

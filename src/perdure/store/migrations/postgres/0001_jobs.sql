@@ -34,6 +34,7 @@ CREATE TABLE job (
   fingerprint text   NOT NULL,
   parent      text COLLATE "C",
   parent_seq  bigint,
+  root        text COLLATE "C",              -- the first job of its tree; NULL: itself
   forked_from text,
   created_at  float8 NOT NULL,
   started_at  float8,
@@ -48,6 +49,7 @@ CREATE INDEX job_newest ON job (created_at, id);
 CREATE INDEX job_tenant ON job (tenant, created_at, id);
 CREATE INDEX job_state ON job (state, created_at, id);
 CREATE INDEX job_parent ON job (parent) WHERE parent IS NOT NULL;
+CREATE INDEX job_root ON job (root) WHERE root IS NOT NULL;
 CREATE INDEX job_ended ON job (ended_at) WHERE ended_at IS NOT NULL;
 
 CREATE TRIGGER job_transition BEFORE UPDATE OF state ON job FOR EACH ROW

@@ -27,6 +27,7 @@ CREATE TABLE job (
   fingerprint TEXT    NOT NULL,
   parent      TEXT,
   parent_seq  INTEGER,
+  root        TEXT,                          -- the first job of its tree; NULL: itself
   forked_from TEXT,
   created_at  REAL    NOT NULL,
   started_at  REAL,
@@ -42,6 +43,7 @@ CREATE INDEX job_newest ON job (created_at, id);
 CREATE INDEX job_tenant ON job (tenant, created_at, id);
 CREATE INDEX job_state ON job (state, created_at, id);
 CREATE INDEX job_parent ON job (parent) WHERE parent IS NOT NULL;
+CREATE INDEX job_root ON job (root) WHERE root IS NOT NULL;
 CREATE INDEX job_ended ON job (ended_at) WHERE ended_at IS NOT NULL;
 
 CREATE TRIGGER job_transition BEFORE UPDATE OF state ON job
