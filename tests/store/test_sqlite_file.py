@@ -64,6 +64,26 @@ async def test_only_the_owner_may_read_a_new_file(file_store: Store, path: Path)
         assert stat.S_IMODE((path.parent / name).stat().st_mode) == 0o600, name
 
 
+@pytest.mark.parametrize("name", ["jobs.db", "jobs.db-wal"])
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o606])
+async def test_a_store_that_others_may_read_is_told(
+    path: Path, name: str, mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper = SqliteStore(path)  # so that the log stays
+    await keeper.open()
+    await keeper.submit([new_job("a")])
+    assert caplog.messages == []
+    other = path.with_name(name)
+    os.chmod(other, mode)  # noqa: PTH101  the test is async, the folder is local
+    await opened(path)
+    (told,) = caplog.messages
+    assert told.endswith(f"chmod 600 {other}")
+    os.chmod(other, 0o600)  # noqa: PTH101  likewise
+    await opened(path)
+    assert len(caplog.messages) == 1
+    await keeper.close()
+
+
 async def test_every_commit_waits_for_the_disk(path: Path) -> None:
     await opened(path)
     database = sqlite3.connect(path)

@@ -154,6 +154,8 @@ class Codec(Generic[T]):
         found = flaw(value)
         if found is not None:
             raise Unstorable(f"{_place(self.what, found.path)}: {found.why}") from None
+        if isinstance(error, Unstorable):  # out of sight, in a private attribute
+            raise Unstorable(f"{self.what}: {error}") from None
         raise WrongType(f"{self.what} is not of its declared type: {on_one_line(error)}") from None
 
 

@@ -1,17 +1,23 @@
 """What the codec must know of a declared type before it can read values of it."""
 
+import dataclasses
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from types import NoneType
 from typing import Annotated, Any, NewType, cast, get_args, get_origin
 
 import msgspec
 from msgspec import inspect as description
 
+from perdure.base.errors import Unstorable
 from perdure.base.secret import Secret
 
 _SECRETS = ("pydantic.types.SecretStr", "pydantic.types.SecretBytes", "pydantic.types.Secret")
 _ABSTRACT = "collections.abc"
+_PLAIN = (str, int, float, bool, NoneType, bytes)
+
+NEVER_STORED = "a secret is never stored: read it inside of the step that needs it"
 
 
 class _Anything(type):
@@ -57,6 +63,39 @@ def is_secret(kind: Any) -> bool:
     )
 
 
+def holds_secret(value: Any) -> bool:
+    """Whether a secret stands anywhere in a value, in a private attribute of a model, too."""
+    kind = cast("Any", type(value))
+    if kind in _PLAIN:
+        return False
+    if is_secret(kind):
+        return True
+    if isinstance(value, dict):
+        both = cast("dict[Any, Any]", value).items()
+        return any(holds_secret(part) for pair in both for part in pair)
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(map(holds_secret, cast("Iterable[Any]", value)))
+    within = fields_of(value)
+    private: dict[str, Any] = getattr(value, "__pydantic_private__", None) or {}
+    return within is not None and any(map(holds_secret, (*within.values(), *private.values())))
+
+
+def fields_of(value: Any) -> Mapping[str, Any] | None:
+    """Give the fields of an object that has declared ones; None for any other."""
+    kind = cast("Any", type(value))
+    if is_model(kind):
+        return {**value.__dict__, **(value.model_extra or {})}
+    if isinstance(value, msgspec.Struct):
+        names = value.__struct_fields__
+    elif dataclasses.is_dataclass(kind):
+        names = tuple(field.name for field in dataclasses.fields(kind))
+    elif hasattr(kind, "__attrs_attrs__"):
+        names = tuple(field.name for field in kind.__attrs_attrs__)
+    else:
+        return None
+    return {name: getattr(value, name, None) for name in names}
+
+
 def is_abstract(declared: Any) -> bool:
     """Tell whether a declaration leaves the kind of collection open, as `Sequence` does."""
     return any(getattr(part, "__module__", "") == _ABSTRACT for part in parts(declared))
@@ -79,6 +118,8 @@ def adapted(declared: Any) -> Any:
 def write_unknown(value: Any) -> Any:
     """Give msgspec what stands for a value that it does not know."""
     if is_model(type(value)):
+        if holds_secret(value):  # else a serializer of its own might reveal it
+            raise Unstorable(NEVER_STORED)
         return value.model_dump(mode="json")
     raise NotImplementedError(f"{type(value).__name__} cannot be stored")
 
@@ -101,7 +142,7 @@ def check(declared: Any) -> None:
     """
     for part in parts(declared):
         if is_secret(part):
-            raise TypeError("a secret is never stored: read it inside of the step that needs it")
+            raise TypeError(NEVER_STORED)
     _check_custom(description.type_info(declared))
 
 
@@ -124,7 +165,7 @@ def _check_custom(info: description.Type) -> None:
 
 def _check_one(kind: type[Any]) -> None:
     if is_secret(kind):
-        raise TypeError("a secret is never stored: read it inside of the step that needs it")
+        raise TypeError(NEVER_STORED)
     if kind is not object and not is_model(kind) and not issubclass(kind, Adapted):
         raise TypeError(
             f"{kind.__module__}.{kind.__qualname__} is not a type of data: "

@@ -3,9 +3,8 @@
 Slow and thorough: the codec comes here only when it has seen that something is wrong.
 """
 
-import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -15,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from perdure.base.errors import safe_text
-from perdure.base.schema import is_model, is_secret
+from perdure.base.schema import fields_of, is_secret
 
 LONGEST_INT = 4300  # digits that the interpreter agrees to print and to read
 
@@ -110,22 +109,6 @@ def _inside(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def _numbered(values: Iterable[Any], path: str) -> Iterator[tuple[str, Any]]:
     return ((f"{path}[{index}]", part) for index, part in enumerate(values))
-
-
-def fields_of(value: Any) -> Mapping[str, Any] | None:
-    """Give the fields of an object that has declared ones; None for any other."""
-    kind = cast("Any", type(value))
-    if is_model(kind):
-        return {**value.__dict__, **(value.model_extra or {})}
-    if isinstance(value, msgspec.Struct):
-        names = value.__struct_fields__
-    elif dataclasses.is_dataclass(kind):
-        names = tuple(field.name for field in dataclasses.fields(kind))
-    elif hasattr(kind, "__attrs_attrs__"):
-        names = tuple(field.name for field in kind.__attrs_attrs__)
-    else:
-        return None
-    return {name: getattr(value, name, None) for name in names}
 
 
 def _equal(value: Any, back: Any) -> bool:

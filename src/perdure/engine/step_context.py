@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from perdure.base.codec import decode, digest, encode
 from perdure.base.duration import Duration, job_seconds, required_seconds
 from perdure.base.errors import Permanent
-from perdure.base.storable import fields_of
+from perdure.base.schema import fields_of
 from perdure.engine.asking import Question, answer_to
 from perdure.engine.effect_call import Call, EffectOptions
 from perdure.engine.effects import Effects

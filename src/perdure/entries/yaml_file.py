@@ -1,6 +1,7 @@
 """YAML to plain values, safely: nothing is constructed, everything is bounded, lines are kept."""
 
 import codecs
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,10 @@ from perdure.entries.yaml_words import explain
 LARGEST_FILE = 1 << 20  # bytes: nobody writes more by hand
 MOST_VALUES = 20_000  # in one file, after its aliases are followed: a few may mean billions
 DEEPEST = 40  # also ends an alias that holds itself
+LONGEST_NUMBER = 40  # characters
+
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_OCTAL = re.compile(r"[-+]?0[0-7_]+")
 
 
 _compose: Any = yaml.compose  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
@@ -113,6 +118,9 @@ class _Reader:
                 return self._scalar(node)
 
     def _scalar(self, node: yaml.Node) -> Any:
+        if node.tag in _NUMBERS and (why := _why_odd(node.value)):
+            self._tell(node, why)
+            return node.value
         try:
             return self._scalars.construct_object(node)
         except yaml.constructor.ConstructorError:
@@ -141,6 +149,20 @@ class _Reader:
 
     def _tell(self, node: yaml.Node, text: str) -> None:
         self.mistakes.append(Mistake(self._name, _line_of(node), "", text))
+
+
+def _why_odd(number: str) -> str:
+    """Say what is wrong with a number that YAML would take for one that nobody meant."""
+    if len(number) > LONGEST_NUMBER:
+        return f"a number of {len(number):,} characters: put it into quotes"
+    if ":" in number:
+        return (
+            f"{number} would be a number to the base of 60: "
+            "put it into quotes, or write a duration, such as 90m"
+        )
+    if _OCTAL.fullmatch(number):
+        return f"{number} would be a number to the base of 8: put it into quotes, or drop the 0"
+    return ""
 
 
 def _line_of(node: yaml.Node) -> int:

@@ -7,10 +7,9 @@ import msgspec
 from msgspec import Struct
 
 from perdure.base.codec import digest
-from perdure.base.schema import is_model, is_secret
+from perdure.base.schema import fields_of, is_model, is_secret
 from perdure.base.scrub import REMOVED, is_secret_name, without_secrets
 from perdure.base.secret import Secret
-from perdure.base.storable import fields_of
 
 _PERSONAL: Final = frozenset(
     {

@@ -6,10 +6,15 @@ one that was opened. Its log (`-wal`), where the newest commits are, is looked a
 by the loop: nobody deletes the log alone, and the thread sees it soon.
 """
 
+import logging
 import os
+import shlex
+import stat
 from pathlib import Path
 
 from perdure.base.errors import StoreError, StoreUnreachable
+
+_log = logging.getLogger("perdure.store")
 
 _Identity = tuple[int, int]  # device and inode
 
@@ -67,6 +72,18 @@ class DatabaseFile:
         """Take the file that is there for the database, if none was opened before."""
         if not self.is_known:
             self._opened[self._main] = _identity(self._main)
+            self._warn_if_others_may_read()
+
+    def _warn_if_others_may_read(self) -> None:
+        """Tell that the file is open to others than its owner; to change that is not up to us."""
+        found = [path for path in (self._main, self.log, f"{self._main}-shm") if _is_open(path)]
+        if found:
+            _log.warning(
+                "%s can be read or written by others than its owner, and jobs carry people's data: "
+                "chmod 600 %s",
+                self._main,
+                " ".join(map(shlex.quote, found)),
+            )
 
     def remember_log(self) -> None:
         """Take the log that is there for that of the database; somebody must have it open."""
@@ -88,6 +105,14 @@ class DatabaseFile:
     def _check(self, path: str) -> None:
         if _identity(path) != self._opened[path]:
             raise StoreUnreachable(_OTHER.format(path=path))
+
+
+def _is_open(path: str) -> bool:
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError:
+        return False
+    return os.name == "posix" and bool(mode & (stat.S_IRWXG | stat.S_IRWXO))
 
 
 def _identity(path: str) -> _Identity:
