@@ -52,7 +52,8 @@ def look(folder: str, key: str) -> Happened | DidNotHappen:
 async def pay(ctx: StepContext, folder: str, dies_at: str, policy: str) -> str:
     if dies_at == "before the intent":
         die_once(folder)
-    options: Any = {"query": partial(look, folder)} if policy == "query" else {"in_doubt": policy}
+    asks: Any = {"query": partial(look, folder), "settle_after": 0}
+    options: Any = asks if policy == "query" else {"in_doubt": policy}
     got = await ctx.effect("payment", partial(receive, folder, dies_at), target="card", **options)
     if dies_at == "after the result":
         die_once(folder)
@@ -63,7 +64,8 @@ async def pay(ctx: StepContext, folder: str, dies_at: str, policy: str) -> str:
 def pays_plainly(ctx: Any, folder: str, dies_at: str, policy: str) -> str:
     if dies_at == "before the intent":
         die_once(folder)
-    options: Any = {"query": partial(look, folder)} if policy == "query" else {"in_doubt": policy}
+    asks: Any = {"query": partial(look, folder), "settle_after": 0}
+    options: Any = asks if policy == "query" else {"in_doubt": policy}
     got = ctx.effect("payment", partial(receive, folder, dies_at), target="card", **options)
     if dies_at == "after the result":
         die_once(folder)

@@ -178,7 +178,7 @@ async def test_a_query_finds_what_an_attempt_left(app: App) -> None:
 
     @app.step(retry=QUICK)
     async def pay(ctx: StepContext) -> int:
-        got = await ctx.effect("payment", charge, target="card", query=query)
+        got = await ctx.effect("payment", charge, target="card", query=query, settle_after=0)
         return int(got["id"])
 
     handle = await app.submit(job_of(app, pay))
@@ -262,8 +262,10 @@ async def test_a_query_that_says_no_lets_the_call_be_made_with_the_same_key(app:
 
     @app.step(retry=QUICK)
     async def pay(ctx: StepContext) -> str:
-        no = DidNotHappen()
-        return await ctx.effect("payment", charge, target="card", query=lambda _: no)
+        def ask(_: str) -> DidNotHappen:
+            return DidNotHappen()
+
+        return await ctx.effect("payment", charge, target="card", query=ask, settle_after=0)
 
     handle = await app.submit(job_of(app, pay))
     async with app.running():
@@ -279,7 +281,10 @@ async def test_a_receiver_that_cannot_tell_leaves_it_to_a_person(app: App) -> No
 
     @app.step(retry=QUICK)
     async def pay(ctx: StepContext) -> None:
-        await ctx.effect("payment", charge, target="card", query=lambda _: Unknown())
+        def ask(_: str) -> Unknown:
+            return Unknown()
+
+        await ctx.effect("payment", charge, target="card", query=ask, settle_after=0)
 
     handle = await app.submit(job_of(app, pay))
     async with app.running():

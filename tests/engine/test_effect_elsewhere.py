@@ -30,7 +30,9 @@ class Greeting:
         @app.step(retry=TWICE)
         async def greet(ctx: StepContext) -> str:
             kim: Any = {"target": "kim", "key": "welcome kim"}
-            return str(await ctx.effect("email", self._send, query=self._ask, **kim))
+            return str(
+                await ctx.effect("email", self._send, query=self._ask, settle_after=0, **kim)
+            )
 
         self._job = job_of(app, greet)
 

@@ -1,12 +1,12 @@
 """Keys of effects: what must never be mistaken for something else, and who may use it when."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from perdure import Retry
 from perdure.app import App
-from perdure.base.errors import Refused
 from perdure.engine.step_context import StepContext
 from perdure.jobs.effect import DidNotHappen, EffectState
 from perdure.jobs.state import JobState
@@ -156,28 +156,16 @@ def test_that_a_second_call_never_left_says_nothing_about_the_first(
 
 
 @durable
-async def test_that_a_second_call_was_refused_is_proof_if_the_caller_says_so(app: App) -> None:
-    receiver = FailsIn(TimeoutError("no answer"), Refused("I know the key, and it did nothing"))
-
-    @app.step(retry=QUICK)
-    async def pay(ctx: StepContext) -> str:
-        return str(await ctx.effect("payment", receiver, target="card", in_doubt="replay"))
-
-    handle = await app.submit(job_of(app, pay))
-    async with app.running():
-        assert await handle.result("5s") == "paid"
-    assert [line.state for line in await handle.effects()] == ["FAILED", "DONE"]
-    assert len(set(receiver.keys)) == 2
-
-
-@durable
 async def test_after_a_no_of_the_receiver_the_key_stays_the_same(app: App) -> None:
     receiver = FailsIn(TimeoutError("no answer"), UNCONNECTED)
 
     @app.step(retry=QUICK)
     async def pay(ctx: StepContext) -> str:
-        no = DidNotHappen()
-        return str(await ctx.effect("payment", receiver, target="card", query=lambda _: no))
+        def ask(_: str) -> DidNotHappen:
+            return DidNotHappen()
+
+        options: Any = {"query": ask, "settle_after": 0}
+        return str(await ctx.effect("payment", receiver, target="card", **options))
 
     handle = await app.submit(job_of(app, pay))
     async with app.running():

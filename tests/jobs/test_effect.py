@@ -11,6 +11,7 @@ from perdure.base.errors import Drift, IllegalTransition, Unstorable
 from perdure.jobs.effect import (
     KEY_LIVES,
     LONGEST_MARGIN,
+    REFUSED_LATER,
     TRANSITIONS,
     AskPerson,
     AskReceiver,
@@ -30,6 +31,7 @@ from perdure.jobs.effect import (
     pack_result,
     resolve,
     settled_by_person,
+    settles_at,
     unpack_result,
 )
 
@@ -177,6 +179,21 @@ def test_a_receiver_that_cannot_tell_leaves_it_to_the_key_or_to_a_person() -> No
     keyed = replace(FOUND, in_doubt="replay")
     assert after_query(keyed, Unknown(), 1001.0) == CallAgain()
     assert isinstance(after_query(keyed, Unknown(), 1000.0 + KEY_LIVES), AskPerson)
+
+
+def test_after_a_refused_repetition_nobody_calls_with_that_key_again() -> None:
+    found = replace(
+        FOUND, state=EffectState.IN_DOUBT, in_doubt="replay", proof=REFUSED_LATER, generation=2
+    )
+    assert resolve(found, 1001.0, can_query=True) == AskReceiver()
+    assert isinstance(resolve(found, 1001.0, can_query=False), AskPerson)
+    assert after_query(found, DidNotHappen(), 1001.0) == CallAnew(3)
+    assert isinstance(after_query(found, Unknown(), 1001.0), AskPerson)
+
+
+def test_the_receiver_can_be_asked_when_the_last_call_has_settled() -> None:
+    assert settles_at(FOUND, 60.0) == 1060.0
+    assert settles_at(replace(FOUND, last_called_at=1500.0), 60.0) == 1560.0
 
 
 # What a person says

@@ -6,7 +6,7 @@ import pytest
 
 from perdure.base.errors import Permanent, Refused
 from perdure.jobs.effect import EffectState
-from perdure.jobs.evidence import state_after
+from perdure.jobs.evidence import is_refusal, state_after
 
 REQUEST = httpx.Request("POST", "http://127.0.0.1/")
 
@@ -64,3 +64,18 @@ def test_a_class_of_another_library_with_the_same_name_proves_nothing() -> None:
     class ConnectError(Exception): ...
 
     assert state_after(ConnectError()) is EffectState.IN_DOUBT
+
+
+@pytest.mark.parametrize(
+    "error", [Refused("no"), answered(422), ConnectionRefusedError(), httpx.ConnectError("x")]
+)
+def test_no_error_of_a_repeated_call_proves_anything_about_the_first(error: Exception) -> None:
+    assert state_after(error, repeated=True) is EffectState.IN_DOUBT
+
+
+def test_a_refusal_is_the_word_of_the_receiver() -> None:
+    assert is_refusal(Refused("no"))
+    assert is_refusal(ExceptionGroup("two", [answered(422), ConnectionRefusedError()]))
+    assert not is_refusal(ConnectionRefusedError())
+    assert not is_refusal(answered(429))
+    assert not is_refusal(ExceptionGroup("two", [answered(422), TimeoutError()]))

@@ -11,6 +11,7 @@ from perdure.base.duration import Duration
 from perdure.base.errors import DefinitionError
 from perdure.jobs.definition import Step
 from perdure.jobs.effect import (
+    REFUSED_LATER,
     Answer,
     DidNotHappen,
     Effect,
@@ -21,7 +22,7 @@ from perdure.jobs.effect import (
     Query,
     Unknown,
 )
-from perdure.jobs.evidence import state_after
+from perdure.jobs.evidence import is_refusal, state_after
 from perdure.jobs.failure import failure_of
 
 Call: TypeAlias = Callable[[str], Any]
@@ -34,6 +35,8 @@ class EffectOptions(TypedDict, total=False):
 
     `in_doubt`: "replay" if the receiver knows a repeated call by its key, else "ask" a person.
     `query`: asks the receiver, by the key, whether it happened.
+    `settle_after`: how long after the last call the receiver is asked at the earliest; if not
+        given, as long as the lease of the worker, or the step's `timeout` if that is longer.
     `key`: a business key: once in all jobs of the tenant.
     `key_lives`: how long the receiver knows a key.
     `key_kept`: how long a business key is kept at least when its job is deleted; else for ever.
@@ -43,6 +46,7 @@ class EffectOptions(TypedDict, total=False):
 
     in_doubt: InDoubt
     query: Query
+    settle_after: Duration
     key: str
     key_lives: Duration
     key_kept: Duration
@@ -72,15 +76,25 @@ class Fault(Struct, frozen=True):
     state: EffectState
     error: bytes  # a packed `Failure`
     text: str
+    proof: str
     asks: bool  # only a person can tell what became of it
+    looks: bool  # the receiver can, and must be asked before anything else
 
 
 def fault_of(begun: Begun, error: Exception, options: EffectOptions) -> Fault:
     """Judge the error of a call."""
     state, failure = state_after(error, repeated=begun.repeated), failure_of(error)
-    only_people = options.get("in_doubt", "ask") == "ask" and options.get("query") is None
-    asks = state is EffectState.IN_DOUBT and only_people
-    return Fault(state, failure.pack(), failure.summary(), asks)
+    refused_later = begun.repeated and is_refusal(error)
+    may_repeat = options.get("in_doubt", "ask") == "replay" and not refused_later
+    can_ask, is_doubt = options.get("query") is not None, state is EffectState.IN_DOUBT
+    return Fault(
+        state=state,
+        error=failure.pack(),
+        text=failure.summary(),
+        proof=REFUSED_LATER if refused_later else "answer",
+        asks=is_doubt and not can_ask and not may_repeat,
+        looks=refused_later and can_ask,
+    )
 
 
 async def ask_receiver(query: Query, key: str) -> Answer:

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from msgspec.structs import replace
+
 from perdure.base.codec import digest, encode
 from perdure.base.duration import job_seconds
 from perdure.base.errors import DefinitionError, IllegalTransition
@@ -28,7 +30,7 @@ from perdure.engine.effect_call import (
 )
 from perdure.engine.leaving import Leaving
 from perdure.engine.ledger import ledger_of
-from perdure.engine.parking import Held, Later
+from perdure.engine.parking import Held, Later, Settling
 from perdure.engine.verdict import Unwound
 from perdure.jobs.deeds import Deeds
 from perdure.jobs.definition import Step
@@ -53,6 +55,7 @@ from perdure.jobs.effect import (
     pack_result,
     recorded_of,
     resolve,
+    settles_at,
     unpack_result,
 )
 from perdure.jobs.item import is_of_items
@@ -162,8 +165,7 @@ class Effects:
                 self._doubt(found)
                 raise self._left(Held(found, why))
             case _:
-                self._must_be_ours()
-                return Begun(found, repeated=True)
+                return Begun(await self._call_again(found, options), repeated=True)
 
     def result(self, begun: Begun) -> Any:
         """Give the recorded result, exactly."""
@@ -198,22 +200,29 @@ class Effects:
             Held: Nobody knows, and the receiver can be neither asked nor called again.
         """
         if isinstance(error, Exception):
-            self.keep_fault(begun, fault_of(begun, error, options))
+            self.keep_fault(begun, fault_of(begun, error, options), options)
         else:  # the step is ended from outside: the next attempt finds the intent
             self._hand_on(begun.effect)
 
-    def keep_fault(self, begun: Begun, fault: Fault) -> None:
+    def keep_fault(self, begun: Begun, fault: Fault, options: EffectOptions) -> None:
         """Keep what is known after a call that failed.
 
         Raises:
             Held: As above.
+            Settling: The receiver must be asked.
         """
         self._must_count()
-        line = begun.effect
-        if line.state is not fault.state:  # else it is in doubt, and still so
-            line = line.to(fault.state, self._run.now(), error=fault.error, proof="answer")
+        line, now = begun.effect, self._run.now()
+        told = {"error": fault.error, "proof": fault.proof}
+        if line.state is not fault.state:
+            line = line.to(fault.state, now, **told)
+            self._write(line)
+        elif line.proof != fault.proof:  # it is in doubt, and more so
+            line = replace(line, ended_at=now, **told)
             self._write(line)
         self._hand_on(line)
+        if fault.looks:
+            raise self._left(Settling(line, settles_at(line, self._settle_after(options))))
         if fault.asks:
             raise self._left(Held(line, f"the call failed with {fault.text}"))
 
@@ -310,10 +319,23 @@ class Effects:
         decided = resolve(found, self._run.now(), can_query=query is not None)
         if not isinstance(decided, AskReceiver) or query is None:
             return decided
+        at = settles_at(found, self._settle_after(options))
+        if self._run.now() < at:
+            raise self._left(Settling(found, at))
         answer = await ask_receiver(query, found.key)
         if isinstance(answer, Happened):
             self._settle(found, answer.result)
-        return after_query(found, answer, self._run.now())
+        decided = after_query(found, answer, self._run.now())
+        if isinstance(decided, CallAnew):
+            self._write(found.to(EffectState.FAILED, self._run.now(), proof="query"))
+        return decided
+
+    def _settle_after(self, options: EffectOptions) -> float:
+        """Give how long a call may be under way: the receiver knows nothing of it meanwhile."""
+        given = job_seconds(options.get("settle_after"))
+        if given is not None:
+            return given
+        return max(self._run.node.settings.lease, self._operation.step.timeout or 0.0)
 
     async def _of_another(self, found: Effect) -> Resolution:
         """Decide about what another job did, or is about to do.
@@ -397,6 +419,17 @@ class Effects:
         self._ledger.know(line)
         tell.effect_written(run, line)
         return Begun(line)
+
+    async def _call_again(self, found: Effect, options: EffectOptions) -> Effect:
+        """Note when the same key is used again, if the receiver will be asked about that."""
+        self._must_be_ours()
+        if options.get("query") is None:
+            return found
+        line = replace(found, last_called_at=self._run.now())
+        await self._run.write(*self._operation.unwritten(), deeds=Deeds(effects=(line,)))
+        self._ledger.know(line)
+        self._must_be_ours()
+        return line
 
     async def _after_another(self, asked: Asked, options: EffectOptions, key: str) -> Begun:
         """Do as one must when somebody was faster, in another job or in this one."""

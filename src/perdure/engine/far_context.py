@@ -152,7 +152,8 @@ class FarEffects(Effects):
     ) -> Awaitable[None] | None:
         if not isinstance(error, Exception):
             return None
-        return ask_desk(self._desk, "failed", begun, fault_of(begun, error, options))
+        fault = fault_of(begun, error, options)
+        return ask_desk(self._desk, "failed", begun, fault, _plain(options))
 
     async def record(self, kind: str, key: str, target: str, details: Mapping[str, Any]) -> None:
         await ask_desk(self._desk, "record", kind, key, target, without_types(details))

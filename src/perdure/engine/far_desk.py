@@ -90,9 +90,9 @@ class Desk:
         await self._operation.run.flush()
         return line
 
-    async def failed(self, begun: Begun, fault: Fault) -> None:
+    async def failed(self, begun: Begun, fault: Fault, options: dict[str, Any]) -> None:
         """Write what an error says."""
-        self._context.effects.keep_fault(begun, fault)
+        self._context.effects.keep_fault(begun, fault, cast("EffectOptions", options))
 
     async def record(self, *args: Any) -> None:
         """Keep a line of what has happened."""

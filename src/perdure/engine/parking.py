@@ -54,10 +54,27 @@ class Later(Leaving):
         """Begin the step again in a while: the longer it takes already, the later."""
         now = operation.run.now()
         pause = min(max((now - self.effect.called_at) / 2, _SOON), _LATE)
-        why = failure_of(EffectInDoubt(str(self))).pack()
-        operation.entry = replace(operation.put_back(), wake_at=now + pause, error=why)
-        await operation.run.write(operation.entry)
-        operation.again = True
+        await _begin_again(operation, now + pause, str(self))
+
+
+class Settling(Leaving):
+    """Leaves a step until no call can be under way to the receiver, which is asked then."""
+
+    def __init__(self, effect: Effect, at: float) -> None:
+        what = f"the {effect.kind} to {effect.target}"
+        super().__init__(f"the last call of {what} may still be under way; the receiver is asked")
+        self.at = at
+
+    async def settle(self, operation: "StepOperation[Any]") -> None:
+        """Begin the step again then."""
+        await _begin_again(operation, self.at, str(self))
+
+
+async def _begin_again(operation: "StepOperation[Any]", at: float, why: str) -> None:
+    error = failure_of(EffectInDoubt(why)).pack()
+    operation.entry = replace(operation.put_back(), wake_at=at, error=error)
+    await operation.run.write(operation.entry)
+    operation.again = True
 
 
 def _sentence(effect: Effect, why: str) -> str:

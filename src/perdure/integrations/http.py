@@ -3,8 +3,8 @@
     answer = await send(ctx, client, "POST", url, json=order, kind="payment", in_doubt="replay")
     answer["body"]["id"]
 
-The key goes along as `Idempotency-Key`. An answer of 4xx (but 408, 409, 425 and 429), and
-a connection that was never made, prove that nothing happened; every other error leaves it in doubt.
+The key goes along as `Idempotency-Key`. At a first call, 4xx (but 408, 409, 425 and 429) and
+a connection that was never made prove that nothing happened; every other error leaves it in doubt.
 A redirect is such an error: who sends one may have acted before, so it is never followed.
 """
 

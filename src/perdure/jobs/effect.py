@@ -34,6 +34,10 @@ KEY_LIVES: Final = 24 * 3600.0
 MARGIN_SHARE: Final = 0.1
 LONGEST_MARGIN: Final = 60.0
 
+# The proof of a line in doubt whose repeated call was turned away: whether the first one was, too,
+# only the receiver or a person can tell. To call once more would tell nothing new.
+REFUSED_LATER: Final = "refused later"
+
 LONGEST_SUBSTITUTE: Final = 4096  # characters kept of a result that cannot be stored
 
 
@@ -117,6 +121,7 @@ class Effect(Struct, frozen=True, kw_only=True):
         business: By which all jobs of the tenant find it, whatever its generation; None: only
             its own job does.
         kept_until: How long such a line outlives its job; None: for ever.
+        last_called_at: When the key was last used, if that was noted; else when it was first.
     """
 
     job_id: str
@@ -140,6 +145,7 @@ class Effect(Struct, frozen=True, kw_only=True):
     ended_at: float | None = None
     business: str | None = None
     kept_until: float | None = None
+    last_called_at: float | None = None
 
     def to(self, state: EffectState, at: float, **changes: Any) -> "Effect":
         """Give the line as it stands after a change of its state.
@@ -218,7 +224,14 @@ def resolve(effect: Effect, now: float, *, can_query: bool) -> Resolution:
     return AskReceiver() if can_query else _replay_or_ask(effect, now)
 
 
+def settles_at(effect: Effect, settle_after: float) -> float:
+    """Tell from when on the receiver can be asked: before, a call may still be under way to it."""
+    return max(effect.called_at, effect.last_called_at or 0.0) + settle_after
+
+
 def _replay_or_ask(effect: Effect, now: float) -> Resolution:
+    if effect.proof == REFUSED_LATER:
+        return AskPerson("a repeated call was refused, which says nothing about the first one")
     if effect.in_doubt != "replay":
         return AskPerson("the receiver is not known to tell a repeated call from a new one")
     margin = min(effect.key_lives * MARGIN_SHARE, LONGEST_MARGIN)
@@ -237,7 +250,10 @@ class Happened(Struct, frozen=True):
 
 
 class DidNotHappen(Struct, frozen=True):
-    """The answer of a `query`: it did not, and is not under way."""
+    """The answer of a `query`: it did not, and it is certain that no such call is under way.
+
+    A receiver that merely finds nothing must answer `Unknown`.
+    """
 
 
 class Unknown(Struct, frozen=True):
@@ -251,11 +267,14 @@ def after_query(effect: Effect, answer: Answer, now: float) -> Resolution:
     """Decide what to do when the receiver was asked.
 
     After "it did not" the key stays the same: if a first call is still on its way after all,
-    a receiver that knows keys takes both for one.
+    a receiver that knows keys takes both for one. Only if the last call was refused is it certain
+    of all of them, and no use to call with that key again.
     """
     match answer:
         case Happened():
             return UseResult()
+        case DidNotHappen() if effect.proof == REFUSED_LATER:
+            return CallAnew(effect.generation + 1)
         case DidNotHappen():
             return CallAgain()
         case Unknown():

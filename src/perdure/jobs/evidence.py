@@ -37,21 +37,26 @@ def state_after(error: BaseException, *, repeated: bool = False) -> EffectState:
     """Tell what is known of an effect whose call raised this: FAILED or IN_DOUBT.
 
     If the call was `repeated`, what became of this one proves nothing about the one before:
-    that it never left, or met a door that was closed meanwhile. Only the caller may know better.
+    that it never left, or met a door that was closed meanwhile.
     """
-    is_proof = _is_word_of_caller if repeated else _proves_nothing_happened
-    proved = all(is_proof(each) for each in leaves(error))
+    proved = not repeated and all(_proves_nothing_happened(each) for each in leaves(error))
     return EffectState.FAILED if proved else EffectState.IN_DOUBT
 
 
-def _is_word_of_caller(error: BaseException) -> bool:
-    return isinstance(error, Refused)
+def is_refusal(error: BaseException) -> bool:
+    """Tell whether the receiver has turned the call away: to repeat it will not help."""
+    each = list(leaves(error))
+    return all(map(_proves_nothing_happened, each)) and any(map(_was_refused, each))
 
 
 def _proves_nothing_happened(error: BaseException) -> bool:
-    if isinstance(error, Refused | ConnectionRefusedError):
+    if _was_refused(error) or isinstance(error, ConnectionRefusedError):
         return True
-    if any(_name(kind) in _NEVER_SENT for kind in type(error).__mro__):
+    return any(_name(kind) in _NEVER_SENT for kind in type(error).__mro__)
+
+
+def _was_refused(error: BaseException) -> bool:
+    if isinstance(error, Refused):
         return True
     status = http_status(error)
     return status is not None and status in _REFUSED and status not in _NOT_CERTAIN

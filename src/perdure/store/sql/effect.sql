@@ -5,7 +5,7 @@ WHERE tenant = :tenant AND key = :key
 -- name: effects
 SELECT job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt,
        key_lives, details, result, problem, error, undo, proof, called_at, ended_at,
-       business, kept_until
+       business, kept_until, last_called_at
 FROM effect
 WHERE job_id = :id
 ORDER BY no
@@ -13,14 +13,14 @@ ORDER BY no
 -- name: effect_by_key
 SELECT job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt,
        key_lives, details, result, problem, error, undo, proof, called_at, ended_at,
-       business, kept_until
+       business, kept_until, last_called_at
 FROM effect
 WHERE tenant = :tenant AND key = :key
 
 -- name: effect_of_business
 SELECT job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt,
        key_lives, details, result, problem, error, undo, proof, called_at, ended_at,
-       business, kept_until
+       business, kept_until, last_called_at
 FROM effect
 WHERE tenant = :tenant AND business = :business
 ORDER BY generation DESC
@@ -29,7 +29,7 @@ LIMIT 1
 -- name: open_effects
 SELECT job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt,
        key_lives, details, result, problem, error, undo, proof, called_at, ended_at,
-       business, kept_until
+       business, kept_until, last_called_at
 FROM effect
 WHERE state IN ('INTENT', 'IN_DOUBT')
   AND tenant = :tenant  -- if tenant

@@ -32,16 +32,17 @@ RETURNING job_id, seq
 -- name: keep_effects
 INSERT INTO effect (job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state,
                     in_doubt, key_lives, details, result, problem, error, undo, proof, called_at,
-                    ended_at, business, kept_until)
+                    ended_at, business, kept_until, last_called_at)
 SELECT line.id, (SELECT coalesce(max(no), 0) FROM effect WHERE job_id = line.id) + place,
        line.tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt, key_lives,
-       details, result, problem, error, undo, proof, called_at, ended_at, business, kept_until
+       details, result, problem, error, undo, proof, called_at, ended_at, business, kept_until,
+       last_called_at
 FROM json_to_recordset(:lines::json) AS line (
        place bigint, id text, tenant text, key text, step text, part text, ordinal bigint,
        generation bigint, kind text, target text, state text, in_doubt text, key_lives float8,
        details text, result text, problem text, error text, undo text, proof text,
-       called_at float8, ended_at float8, business text, kept_until float8, owner text,
-       epoch bigint)
+       called_at float8, ended_at float8, business text, kept_until float8,
+       last_called_at float8, owner text, epoch bigint)
 CROSS JOIN LATERAL (
   SELECT FROM lease
   WHERE job_id = line.id AND lease.owner = line.owner AND lease.epoch = line.epoch
@@ -51,7 +52,7 @@ ON CONFLICT (tenant, key) DO UPDATE SET
   job_id = excluded.job_id, step = excluded.step, part = excluded.part,
   ordinal = excluded.ordinal, state = excluded.state, result = excluded.result,
   problem = excluded.problem, error = excluded.error, proof = excluded.proof,
-  ended_at = excluded.ended_at
+  ended_at = excluded.ended_at, last_called_at = excluded.last_called_at
 RETURNING tenant, key
 
 -- name: write_both

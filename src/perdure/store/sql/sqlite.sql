@@ -22,21 +22,22 @@ WHERE state <> 'FAILED' OR (excluded.state <> 'RUNNING' AND excluded.state <> 'P
 -- name: keep_effect
 INSERT INTO effect (job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state,
                     in_doubt, key_lives, details, result, problem, error, undo, proof, called_at,
-                    ended_at, business, kept_until)
+                    ended_at, business, kept_until, last_called_at)
 SELECT :id, (SELECT coalesce(max(no), 0) + 1 FROM effect WHERE job_id = :id), :tenant, :key, :step,
        :part, :ordinal, :generation, :kind, :target, :state, :in_doubt, :key_lives, :details,
-       :result, :problem, :error, :undo, :proof, :called_at, :ended_at, :business, :kept_until
+       :result, :problem, :error, :undo, :proof, :called_at, :ended_at, :business, :kept_until,
+       :last_called_at
 FROM lease
 WHERE job_id = :id AND owner = :owner AND epoch = :epoch
 ON CONFLICT (tenant, key) DO UPDATE SET
   job_id = excluded.job_id, step = excluded.step, part = excluded.part,
   ordinal = excluded.ordinal, state = excluded.state, result = excluded.result,
   problem = excluded.problem, error = excluded.error, proof = excluded.proof,
-  ended_at = excluded.ended_at
+  ended_at = excluded.ended_at, last_called_at = excluded.last_called_at
 
 -- name: change_effect
 UPDATE effect SET state = :state, result = :result, problem = :problem, error = :error,
-                  proof = :proof, ended_at = :ended_at
+                  proof = :proof, ended_at = :ended_at, last_called_at = :last_called_at
 WHERE tenant = :tenant AND key = :key AND job_id = :id
   AND EXISTS (SELECT 1 FROM lease WHERE job_id = :id AND owner = :owner AND epoch = :epoch)
 

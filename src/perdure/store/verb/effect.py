@@ -102,6 +102,7 @@ def line_row(write: Write, effect: Effect) -> dict[str, Any]:
         "ended_at": effect.ended_at,
         "business": effect.business,
         "kept_until": effect.kept_until,
+        "last_called_at": effect.last_called_at,
         "owner": write.owner,
         "epoch": write.epoch,
     }
@@ -130,4 +131,5 @@ def _effect(found: Row) -> Effect:
         ended_at=found[20],
         business=found[21],
         kept_until=found[22],
+        last_called_at=found[23],
     )

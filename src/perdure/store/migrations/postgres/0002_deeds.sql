@@ -26,6 +26,7 @@ CREATE TABLE effect (
   ended_at   float8,
   business   text COLLATE "C",               -- by which all jobs of the tenant find it
   kept_until float8,                         -- how long it then outlives its job; NULL: for ever
+  last_called_at float8,                     -- when the key was last used, if that was noted
   PRIMARY KEY (job_id, no)
 ) WITH (fillfactor = 90);
 
@@ -48,8 +49,10 @@ EXECUTE FUNCTION refuse('the key of an effect belongs to another place in its jo
 CREATE TRIGGER effect_2_stale BEFORE UPDATE ON effect FOR EACH ROW
 WHEN (NEW.target = OLD.target AND (
   OLD.state || '>' || NEW.state IN (
-    'DONE>INTENT', 'FAILED>INTENT', 'IN_DOUBT>INTENT', 'UNDONE>INTENT', 'INTENT>INTENT',
-    'IN_DOUBT>IN_DOUBT', 'FAILED>FAILED', 'UNDONE>UNDONE', 'FAILED>UNDONE')
+    'DONE>INTENT', 'FAILED>INTENT', 'IN_DOUBT>INTENT', 'UNDONE>INTENT', 'FAILED>FAILED',
+    'UNDONE>UNDONE', 'FAILED>UNDONE')
+  OR (OLD.state || '>' || NEW.state IN ('INTENT>INTENT', 'IN_DOUBT>IN_DOUBT')
+    AND NEW.proof = OLD.proof AND NEW.last_called_at IS NOT DISTINCT FROM OLD.last_called_at)
   OR (OLD.state = 'DONE' AND NEW.state = 'DONE' AND NEW.result IS NOT DISTINCT FROM OLD.result)))
 EXECUTE FUNCTION pass_over();
 

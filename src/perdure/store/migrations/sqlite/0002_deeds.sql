@@ -26,6 +26,7 @@ CREATE TABLE effect (
   ended_at   REAL,
   business   TEXT,                           -- by which all jobs of the tenant find it
   kept_until REAL,                           -- how long it then outlives its job; NULL: for ever
+  last_called_at REAL,                       -- when the key was last used, if that was noted
   PRIMARY KEY (job_id, no)
 ) STRICT, WITHOUT ROWID;
 
@@ -50,9 +51,11 @@ END;
 CREATE TRIGGER effect_stale BEFORE UPDATE ON effect
 WHEN NEW.job_id = OLD.job_id AND NEW.step = OLD.step AND NEW.part = OLD.part
   AND NEW.ordinal = OLD.ordinal AND NEW.target = OLD.target AND (
-  instr(' DONE>INTENT FAILED>INTENT IN_DOUBT>INTENT UNDONE>INTENT INTENT>INTENT IN_DOUBT>IN_DOUBT'
-    || ' FAILED>FAILED UNDONE>UNDONE FAILED>UNDONE ',
+  instr(' DONE>INTENT FAILED>INTENT IN_DOUBT>INTENT UNDONE>INTENT FAILED>FAILED UNDONE>UNDONE'
+    || ' FAILED>UNDONE ',
     ' ' || OLD.state || '>' || NEW.state || ' ') > 0
+  OR (instr(' INTENT>INTENT IN_DOUBT>IN_DOUBT ', ' ' || OLD.state || '>' || NEW.state || ' ') > 0
+    AND NEW.proof = OLD.proof AND NEW.last_called_at IS OLD.last_called_at)
   OR (OLD.state = 'DONE' AND NEW.state = 'DONE' AND NEW.result IS OLD.result))
 BEGIN
   SELECT RAISE(IGNORE);
