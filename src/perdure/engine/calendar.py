@@ -1,13 +1,14 @@
 """The calendar: submits what is scheduled, once, whichever worker comes first."""
 
 import logging
+from functools import partial
 from typing import cast
 
 from msgspec.structs import replace
 
 from perdure.base.errors import StoreError
-from perdure.base.retry import pause
 from perdure.engine.node import Node
+from perdure.engine.outage import repeat
 from perdure.engine.submission import new_id
 from perdure.jobs.cron import CatchUp, due, key
 from perdure.jobs.model import NewJob, Schedule
@@ -19,14 +20,13 @@ _LOOK_EVERY = 1.0
 
 async def follow_calendar(node: Node) -> None:
     """Look again and again for schedules that are due; for ever."""
-    while True:
-        try:
-            now = await node.store.now()
-            for schedule in await node.store.schedules():
-                await _try_to_follow(node, schedule, now)
-        except StoreError as error:
-            _log.warning("looking at the calendar: %s", error)
-        await pause(_LOOK_EVERY)
+    await repeat("running schedules", partial(_look, node), _LOOK_EVERY, node.loop.time)
+
+
+async def _look(node: Node) -> None:
+    now = await node.store.now()
+    for schedule in await node.store.schedules():
+        await _try_to_follow(node, schedule, now)
 
 
 async def _try_to_follow(node: Node, schedule: Schedule, now: float) -> None:

@@ -11,7 +11,9 @@ from typing import Final
 
 from perdure.base.codec import digest, encode
 from perdure.base.errors import StoreError
+from perdure.base.retry import pause
 from perdure.engine.node import Node
+from perdure.engine.outage import Outage
 from perdure.jobs.approval import Approval
 from perdure.jobs.outbox import Notice, NoticeKind, NoticeState
 from perdure.notify.desk import Channel
@@ -28,12 +30,15 @@ _LEASE: Final = 120.0  # … after which another worker may take it
 async def deliver_notices(node: Node, deliveries: str) -> None:
     """Deliver what is due, for ever. `deliveries` is the supervisor of their processes."""
     courier = Courier(node, deliveries)
+    outage = Outage("delivering notices", node.loop.time)
     while True:
         node.told.clear()
         try:
             await courier.take()
+            outage.over()
         except StoreError as error:
-            _log.warning("delivering notices: %s", error)
+            outage.failed(error)
+            await pause(outage.delay)
         try:
             async with asyncio.timeout(_LOOK_EVERY):
                 await node.told.wait()

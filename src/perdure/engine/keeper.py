@@ -6,11 +6,13 @@ gated by a pulse of the loop, because one that is held up for ever must.
 
 import logging
 import threading
+from functools import partial
 
 from perdure.base.errors import StoreError
 from perdure.base.retry import pause
 from perdure.engine import tell
 from perdure.engine.node import Node
+from perdure.engine.outage import Outage, repeat
 
 _log = logging.getLogger("perdure.worker")
 
@@ -26,6 +28,7 @@ class Heart(threading.Thread):
         self._node = node
         self._end = threading.Event()
         self.pulse = node.loop.time()  # set by the loop
+        self._outage = Outage("renewing leases", node.loop.time)
 
     def run(self) -> None:
         while not self._end.wait(self._node.settings.beat):
@@ -41,12 +44,13 @@ class Heart(threading.Thread):
             if not held:
                 return
             kept = node.store.renew_blocking(node.owner, held, node.settings.lease)
+            self._outage.over()
             if tell.listens(tell.LEASE_RENEW):
                 tell.leases_renewed(node, len(held), len(kept), node.loop.time() - since)
             if not self._end.is_set():
                 node.loop.call_soon_threadsafe(node.renewed, held, kept, since)
         except StoreError as error:
-            _log.warning("renewing leases: %s", error)
+            self._outage.failed(error)
         except Exception:  # noqa: BLE001 - without a heart every job of this worker would be lost: beat on
             _log.exception("renewing leases")
 
@@ -71,9 +75,9 @@ async def keep(node: Node) -> None:
 
 async def sign_on(node: Node) -> None:
     """Say again and again that this worker lives; for ever."""
-    while True:
-        try:
-            await node.store.beat(node.owner, node.info())
-        except StoreError as error:
-            _log.warning("signing on: %s", error)
-        await pause(node.settings.beat)
+    work = partial(_beat, node)
+    await repeat("signing on", work, node.settings.beat, node.loop.time)
+
+
+async def _beat(node: Node) -> None:
+    await node.store.beat(node.owner, node.info())

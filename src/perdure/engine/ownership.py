@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
+from perdure.base.backoff import Retry
 from perdure.base.errors import LeaseLost, StoreError
 from perdure.base.retry import pause
 from perdure.engine.verdict import Unwound
@@ -27,7 +28,7 @@ T = TypeVar("T")
 Done = Callable[[BaseException | None], None]
 
 # How long to wait before the store is asked again while it does not answer.
-_STORE_PAUSE = 0.25
+_STORE_PAUSES = Retry(first="250ms", most="2s", jitter=0.5)
 
 
 class Ownership:
@@ -231,6 +232,7 @@ class Ownership:
         Raises:
             Unwound: The job is not ours any more, or may not be.
         """
+        failures = 0
         while True:
             try:
                 return await question(self.node.store)
@@ -242,7 +244,8 @@ class Ownership:
                 if self.node.loop.time() > self.trusted_until:
                     self.lost()
                     raise Unwound from None
-                await pause(_STORE_PAUSE)
+                failures += 1
+                await pause(_STORE_PAUSES.delay(failures))
 
     def lost(self) -> None:
         """Stop: another worker may own the job."""

@@ -1,15 +1,14 @@
 """The producer: claims jobs while there is room, and otherwise waits for a reason to look again."""
 
 import asyncio
-import logging
 
 from perdure.base.errors import StoreError
+from perdure.base.retry import pause
 from perdure.engine import tell
 from perdure.engine.executor import execute
 from perdure.engine.node import Node
+from perdure.engine.outage import Outage
 from perdure.otp.task_supervisor import TaskSupervisor
-
-_log = logging.getLogger("perdure.worker")
 
 # Claims are made for several jobs at once: when this part of the room is free.
 _BATCH = 4
@@ -18,27 +17,32 @@ _BATCH = 4
 async def produce(node: Node, jobs: str) -> None:
     """Claim and start jobs, for ever. `jobs` is the supervisor of their processes."""
     unwatch = node.store.watch(node.wanted.set)
+    outage = Outage("looking for work", node.loop.time)
     try:
         while True:
             node.wanted.clear()
             node.looking = True
-            await _round(node, jobs)
+            try:
+                await _round(node, jobs)
+                outage.over()
+            except StoreError as error:
+                outage.failed(error)
             node.looking = False
-            await _reason_to_look(node)
+            if outage.delay:  # what is due is known, and cannot be had: a hint would change nothing
+                await pause(outage.delay)
+            else:
+                await _reason_to_look(node)
     finally:
         unwatch()
 
 
 async def _round(node: Node, jobs: str) -> None:
     """Hear the news and claim what there is room for."""
-    try:
-        if node.runs:
-            asked_for = tuple(node.runs.values())
-            node.hear(await node.store.news(node.owner), asked_for)
-        if _has_room(node):
-            await _claim_all(node, jobs)
-    except StoreError as error:
-        _log.warning("looking for work: %s; trying again", error)
+    if node.runs:
+        asked_for = tuple(node.runs.values())
+        node.hear(await node.store.news(node.owner), asked_for)
+    if _has_room(node):
+        await _claim_all(node, jobs)
 
 
 def _has_room(node: Node) -> bool:

@@ -5,11 +5,11 @@ import socket
 from typing import Final
 
 from perdure.base.codec import decode
-from perdure.base.errors import JobError, StoreError
+from perdure.base.errors import JobError
 from perdure.base.machine import boot_id
-from perdure.base.retry import pause
 from perdure.engine.incarnation import forget, is_dead
 from perdure.engine.node import Node, WorkerInfo
+from perdure.engine.outage import repeat
 
 _log = logging.getLogger("perdure.worker")
 
@@ -65,10 +65,5 @@ class Reaper:
 async def reap(node: Node) -> None:
     """Look again and again, for ever."""
     reaper = Reaper(node)
-    while True:
-        try:
-            await reaper.look()
-        except StoreError as error:
-            reaper.failed()
-            _log.warning("looking for dead workers: %s", error)
-        await pause(node.settings.reap_every)
+    every = node.settings.reap_every
+    await repeat("looking for dead workers", reaper.look, every, node.loop.time, reaper.failed)

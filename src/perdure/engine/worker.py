@@ -19,9 +19,9 @@ import contextlib
 import gc
 import logging
 from collections.abc import AsyncGenerator
+from functools import partial
 
 from perdure.base.errors import StoreError
-from perdure.base.retry import pause
 from perdure.base.settings import Settings
 from perdure.engine import tell
 from perdure.engine.calendar import follow_calendar
@@ -32,6 +32,7 @@ from perdure.engine.incarnation import Incarnation
 from perdure.engine.keeper import keep, sign_on
 from perdure.engine.lookout import look_out
 from perdure.engine.node import Node
+from perdure.engine.outage import repeat
 from perdure.engine.producer import produce
 from perdure.engine.reaper import reap
 from perdure.engine.settings import WorkerSettings
@@ -147,15 +148,14 @@ async def sign_off(node: Node) -> None:
 
 async def prune(node: Node) -> None:
     """Delete ended jobs that are older than they are kept; for ever."""
-    while True:
-        if node.settings.keep is not None:
-            try:
-                limit = await node.store.now() - node.settings.keep
-                while await node.store.prune(limit, _PRUNE_AT_ONCE):
-                    pass
-            except StoreError as error:
-                _log.warning("deleting old jobs: %s", error)
-        await pause(_PRUNE_EVERY)
+    await repeat("deleting old jobs", partial(_prune, node), _PRUNE_EVERY, node.loop.time)
+
+
+async def _prune(node: Node) -> None:
+    if node.settings.keep is not None:
+        limit = await node.store.now() - node.settings.keep
+        while await node.store.prune(limit, _PRUNE_AT_ONCE):
+            pass
 
 
 async def until_told_to_stop() -> None:

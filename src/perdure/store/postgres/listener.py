@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from typing import Final
 
 import psycopg
@@ -25,6 +26,7 @@ class PgListener:
         self._thread: threading.Thread | None = None
         self._bell: Bell | None = None
         self._ends = threading.Event()
+        self._failures = 0
 
     def start(self) -> None:
         """Listen, unless a pooler is in between: there nobody would be told."""
@@ -43,24 +45,18 @@ class PgListener:
                 self._bell.close()
 
     def _serve(self) -> None:
-        failures = 0
         while not self._ends.is_set():
             try:
-                pg = self._target.connect()
-            except StoreError:
-                failures += 1
-                self._ends.wait(_AGAIN.delay(failures))
-                continue
-            try:
-                self._listen(pg)
-            except psycopg.Error:
-                failures += 1
-            finally:
-                pg.close()
+                with closing(self._target.connect()) as pg:
+                    self._listen(pg)
+            except (StoreError, psycopg.Error):
+                self._failures += 1
+                self._ends.wait(_AGAIN.delay(self._failures))
 
     def _listen(self, pg: Pg) -> None:
         assert self._bell is not None
         pg.execute(b"LISTEN perdure")
+        self._failures = 0
         self._changed()  # whatever was told while nobody listened
         ear = pg.fileno()
         self._bell.watch(ear)

@@ -12,6 +12,7 @@ CREATE TABLE IF NOT EXISTS perdure_migration (
   number bigint NOT NULL PRIMARY KEY, name text NOT NULL, checksum text NOT NULL
 )
 """
+_THERE = b"SELECT 1 FROM pg_namespace WHERE nspname = %s"
 _LOCK = b"SELECT pg_advisory_xact_lock(hashtextextended('perdure schema ' || %s, 0))"
 
 
@@ -43,7 +44,9 @@ def migrate(pg: Pg, schema: str, known: list[Migration] | None = None) -> None:
 def _make_schema(pg: Pg, schema: str) -> None:
     name = sql.Identifier(schema)
     try:
-        pg.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(name))
+        # Not "if not exists": that needs the right to make one even where it is there.
+        if not pg.execute(_THERE, (schema,)).fetchone():
+            pg.execute(sql.SQL("CREATE SCHEMA {}").format(name))
     except psycopg.errors.InsufficientPrivilege as error:
         raise SchemaError(
             f"the schema {schema!r} is not there and may not be made: have an administrator "

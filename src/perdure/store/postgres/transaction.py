@@ -247,6 +247,8 @@ class Transactions:
                 if failures >= _OUTAGE.attempts:
                     raise _unreachable(error, self._target) from error
                 threading.Event().wait(_OUTAGE.delay(failures))
+            except psycopg.Error as error:  # it answers, but is of no use: it may be read-only
+                raise translate(error, self._target) from error
             else:
                 return
 

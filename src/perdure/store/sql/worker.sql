@@ -10,7 +10,7 @@ SELECT owner, :clock - beat, info FROM worker ORDER BY owner
 
 -- name: forget_silent_workers
 DELETE FROM worker
-WHERE beat < :limit AND NOT EXISTS (SELECT 1 FROM lease WHERE lease.owner = worker.owner)
+WHERE beat < :limit AND (SELECT 1 FROM lease WHERE lease.owner = worker.owner LIMIT 1) IS NULL
 
 -- name: keep_fact
 INSERT INTO fact (name, value) VALUES (:name, :value) ON CONFLICT DO NOTHING

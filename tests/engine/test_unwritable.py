@@ -1,0 +1,195 @@
+"""A store that can be read but not written: workers ask ever more seldom, and say so once."""
+
+import contextlib
+import logging
+import resource
+import uuid
+from collections import Counter
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import perdure
+from perdure.app import App
+from perdure.base import telemetry
+from perdure.base.errors import StoreError, StoreReadOnly
+from perdure.base.telemetry import Event, Values
+from perdure.engine.context import JobContext
+from perdure.engine.outage import Outage
+from perdure.store.lane import BATCH
+from tests.engine.rig import durable
+from tests.store.test_sqlite_moved import delete
+
+FAILURES = 20
+
+
+class Store:
+    """A store that somebody makes read-only, and writable again."""
+
+    url: str
+
+    def close(self) -> None: ...
+
+    @contextlib.contextmanager
+    def unwritable(self) -> Generator[None]:
+        yield
+
+
+class SqliteFile(Store):
+    def __init__(self, path: Path) -> None:
+        self.url = f"sqlite:///{path}"
+
+    @contextlib.contextmanager
+    def unwritable(self) -> Generator[None]:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+class Database(Store):
+    """A schema of its own, used by a role of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._base, _, schema = url.rpartition("&schema=")
+        self._role = f"role_{uuid.uuid4().hex}"
+        self._execute(f"CREATE ROLE {self._role} LOGIN")
+        self._execute(f"CREATE SCHEMA {schema} AUTHORIZATION {self._role}")
+        self.url = url.replace("//postgres", f"//{self._role}", 1)
+
+    def _execute(self, statement: str) -> None:
+        with psycopg.connect(self._base, autocommit=True) as pg:
+            pg.execute(statement.encode())
+
+    def _begin_sessions_anew(self) -> None:
+        sessions = f"FROM pg_stat_activity WHERE usename = '{self._role}'"
+        self._execute(f"SELECT pg_terminate_backend(pid) {sessions}")
+
+    @contextlib.contextmanager
+    def unwritable(self) -> Generator[None]:
+        self._execute(f"ALTER ROLE {self._role} SET default_transaction_read_only = on")
+        self._begin_sessions_anew()
+        yield
+        self._execute(f"ALTER ROLE {self._role} RESET default_transaction_read_only")
+        self._begin_sessions_anew()
+
+    def close(self) -> None:
+        self._execute(f"DROP OWNED BY {self._role} CASCADE")
+        self._execute(f"DROP ROLE {self._role}")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "sqlite":
+        found: Store = SqliteFile(tmp_path / "jobs.db")
+    else:
+        found = Database(request.getfixturevalue("postgres_url"))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def failures() -> Iterator[list[int]]:
+    """Grows with each transaction that failed."""
+    found: list[int] = []
+
+    def note(_event: Event, numbers: Values, _facts: Values, _config: object) -> None:
+        found.extend([1] * numbers["failed"])
+
+    telemetry.attach("failures", BATCH, note)
+    yield found
+    telemetry.detach("failures")
+
+
+@pytest.mark.timeout(180)
+def test_a_store_that_cannot_be_written_is_told_of_once_and_used_again_when_it_can(
+    store: Store, failures: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    @durable
+    async def case(app: App) -> None:
+        @app.job
+        async def job(ctx: JobContext) -> int:
+            return 1
+
+        async with app.running():
+            assert await (await app.submit(job)).result() == 1
+            handle = await app.submit(job, delay="300ms")  # falls due while nobody can claim it
+            with store.unwritable():
+                while len(failures) < FAILURES:
+                    await perdure.sleep("10ms")
+            assert await handle.result("60s") == 1
+
+    with caplog.at_level(logging.WARNING, "perdure.worker"):
+        case(store.url)
+
+    told = Counter(
+        line.getMessage().partition(":")[0]
+        for line in caplog.records
+        if line.name == "perdure.worker"
+    )
+    assert told["looking for work"] >= 1
+    assert max(told.values()) <= 2, f"that it begins, and that it is over: {told}"
+
+
+def test_a_worker_whose_file_went_away_says_so_and_ends_when_it_is_told_to(
+    tmp_path: Path, failures: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "jobs.db"
+
+    @durable
+    async def case(app: App) -> None:
+        @app.job
+        async def job(ctx: JobContext) -> int:
+            return 1
+
+        async with app.running():
+            assert await (await app.submit(job)).result() == 1
+            delete(path)
+            with pytest.raises(StoreError, match="was deleted or moved while it was open"):
+                await app.submit(job)
+            while len(failures) < FAILURES:
+                await perdure.sleep("10ms")
+
+    with caplog.at_level(logging.WARNING, "perdure.worker"):
+        case(f"sqlite:///{path}")
+    assert "looking for work" in caplog.text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_asks_ever_more_seldom_and_says_so_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now, delays = 0.0, list[float]()
+    outage = Outage("looking for work", lambda: now)
+    assert outage.delay == 0
+    with caplog.at_level(logging.WARNING, "perdure.worker"):
+        while now < 600:
+            outage.failed(StoreReadOnly("no"))
+            delays.append(outage.delay)
+            now += outage.delay
+            if len(delays) > 100:  # a store that comes and goes makes no more noise
+                outage.over()
+    assert delays[0] < 0.5
+    assert max(delays) > 2
+    assert 0 < len(caplog.records) <= 2 * (600 / 60 + 1)
+    outage.over()
+    assert outage.delay == 0
+
+
+def test_the_end_of_a_failure_that_nobody_was_told_of_is_not_told_either(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    outage = Outage("looking for work", lambda: 0.0)
+    outage.over()
+    outage.failed(StoreError("no"))
+    outage.over()
+    outage.failed(StoreError("no"))
+    outage.over()
+    assert [line.getMessage().partition(": ")[2] for line in caplog.records] == [
+        "no; trying again, ever more seldom",
+        "the store works again",
+    ]
