@@ -12,7 +12,11 @@ from perdure.app import App
 from perdure.engine.context import JobContext
 from perdure.engine.handle import Handle
 from perdure.engine.rules import Rules
+from perdure.engine.step_context import StepContext
+from perdure.jobs.approval import Terms
+from perdure.jobs.definition import JobDefinition
 from perdure.jobs.link import MOST_WRONG
+from perdure.jobs.risk import Gate, GatePolicy, RiskLevel
 from perdure.jobs.state import JobState
 from perdure.notify.mail import MailChannel, MailSettings
 from perdure.notify.page import Pages
@@ -52,7 +56,7 @@ class Office:
         async def job(ctx: JobContext) -> list[str]:
             return list((await ctx.approve("Ship it?", risk="medium")).by)
 
-        self.job = job
+        self.job: JobDefinition[..., Any] = job
 
     async def ask(self) -> tuple[Handle[Any], str, str]:
         handle = await self.app.submit(self.job, tenant="acme", user="rob")
@@ -162,3 +166,39 @@ async def test_a_right_code_among_many_wrong_ones_decides_or_is_answered_as_they
                 await until(app, handle.id, JobState.CANCELLED)
             judged = [each for each in others if "not the code of the mail" in each.text]
             assert len(judged) < MOST_WRONG
+
+
+@durable
+async def test_after_an_edit_no_channel_takes_an_answer_to_what_was_asked_before(app: App) -> None:
+    ran: list[int] = []
+
+    @app.step(risk="medium")
+    async def pay(ctx: StepContext, usd: int) -> None:
+        ran.append(usd)
+
+    @app.job
+    async def pays(ctx: JobContext) -> None:
+        await ctx.run(pay, 100)
+
+    async with http((200, POSTED)) as site, smtp() as box:
+        office = Office(app, site, box)
+        office.job = pays
+        waits = GatePolicy(gates={RiskLevel.MEDIUM: Gate.WAIT})
+        terms = {RiskLevel.MEDIUM: Terms(quorum=2)}
+        app.rules = replace(app.rules, gates=waits, terms=terms)
+        async with app.running():
+            handle, approval, seen = await office.ask()
+            await app.decide(
+                approval, "approve", by="ann", action_hash=seen, arguments={"usd": 900}
+            )
+            assert await office.press(approval, seen, member="U2") == 200  # told it does not count
+            assert await office.follow("bob@example.com") == 409
+            assert ran == []
+            while len(box.mails) < 4:  # both are asked again
+                await perdure.sleep("5ms")
+            box.mails[:] = box.mails[2:]
+            assert await office.follow("bob@example.com") == 200
+            await handle.result("5s")
+    assert ran == [900]
+    kinds = [event.type for event in await handle.events()]
+    assert (kinds.count("approval.approve"), kinds.count("approval.refused")) == (2, 2)

@@ -10,8 +10,9 @@ from perdure.base.errors import DecisionRefused
 from perdure.engine.context import JobContext
 from perdure.engine.handle import Handle
 from perdure.engine.rules import Rules
-from perdure.jobs.approval import Approval, Person
+from perdure.jobs.approval import Approval, Person, Terms
 from perdure.jobs.outbox import NoticeKind
+from perdure.jobs.risk import RiskLevel
 from perdure.notify.people import Contact, People
 from tests.engine.rig import durable
 from tests.engine.test_approval import ANN, BOB, Loud, asked, soon
@@ -132,4 +133,46 @@ async def test_of_a_decision_and_a_handover_at_once_one_counts(app: App) -> None
         assert sorted(isinstance(each, DecisionRefused) for each in both) == [False, True]
         if isinstance(both[1], DecisionRefused):
             await app.decide(approval, "approve", by=CAS)
+        await handle.result("5s")
+
+
+@pytest.mark.parametrize("named", [frozenset({"ann", "bob"}), frozenset[str]()])
+@pytest.mark.parametrize("listed", [False, True])
+def test_two_approvers_do_not_leave_a_quorum_of_two_to_one_person(
+    url: str, named: frozenset[str], *, listed: bool
+) -> None:
+    @durable
+    async def test(app: App) -> None:
+        dan = replace(CAS, id="dan")
+        people = [Contact(person=each) for each in (ANN, BOB, CAS, dan)] if listed else []
+        terms = {RiskLevel.HIGH: Terms(quorum=2, approvers=named)}
+        app.rules = Rules(people=People(people), terms=terms)
+        async with app.running():
+            handle, approval = await ask(app)
+            await app.delegate(approval, to="cas", by=ANN)
+            with pytest.raises(DecisionRefused, match="2 people could not approve then"):
+                await app.delegate(approval, to="cas", by=BOB)
+            assert (await asked(app)).delegates == (("ann", "cas"),)
+            await app.delegate(approval, to="dan", by=BOB)
+            for by in (CAS, dan):
+                await app.decide(approval, "approve", by=by)
+            assert await handle.result("5s") == ["cas", "dan"]
+
+    test(url)
+
+
+@durable
+async def test_of_two_handovers_to_one_person_at_once_one_counts(app: App) -> None:
+    app.rules = Rules(terms={RiskLevel.HIGH: Terms(quorum=2, approvers=frozenset({"ann", "bob"}))})
+    async with app.running():
+        handle, approval = await ask(app)
+        both = await asyncio.gather(
+            app.delegate(approval, to="cas", by=ANN),
+            app.delegate(approval, to="cas", by=BOB),
+            return_exceptions=True,
+        )
+        assert sorted(isinstance(each, DecisionRefused) for each in both) == [False, True]
+        left = ANN if isinstance(both[0], DecisionRefused) else BOB
+        for by in (CAS, left):
+            await app.decide(approval, "approve", by=by)
         await handle.result("5s")

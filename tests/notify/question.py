@@ -1,6 +1,8 @@
 """The approval that these tests ask about."""
 
-from perdure.jobs.approval import Action, Approval
+from msgspec.structs import replace
+
+from perdure.jobs.approval import Action, Approval, Edit
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import RiskLevel
 
@@ -26,4 +28,10 @@ NOTICE = Notice(
     approval_id="approval-1",
     channel="any",
     due_at=ASKED.created_at,
+)
+EDITED = replace(
+    ASKED,
+    action=replace(ACTION, input=b'{"amount":900,"note":"x"}', revision=1),
+    shown=b'{"amount":900,"note":"x"}',
+    edits=(Edit(person="bob", at=ASKED.created_at, before=b'{"amount":120,"to":["kim"]}'),),
 )

@@ -7,7 +7,7 @@ from perdure.jobs.approval import Approval, Vote, decide
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.notify.card import alert_text, card_of
 from tests.notify.desk import person
-from tests.notify.question import ASKED, NOTICE
+from tests.notify.question import ASKED, EDITED, NOTICE
 
 
 def test_a_card_shows_the_action_its_hash_and_its_end() -> None:
@@ -98,3 +98,24 @@ def test_every_alert_says_what_is_wrong_and_where(kind: NoticeKind) -> None:
     assert "job job-1" in text
     assert "payment to bank" in text
     assert not text.startswith("alert.")
+
+
+def test_edited_arguments_are_shown_first_with_what_they_were_and_by_whom() -> None:
+    card = card_of(EDITED)
+    assert card.arguments == (
+        ('"amount"', "900 (was: 120)"),
+        ('"note"', '"x" (was: nothing)'),
+        ('"to"', 'nothing (was: ["kim"])'),
+    )
+    assert ("Edited by", "bob") in card.fields
+    assert EDITED.action.hash[:16] in card.footer
+    many = {f"a{n}": n for n in range(50)}
+    before = msgspec.json.encode({**many, "a49": 0})
+    edits = (replace(EDITED.edits[0], before=before),)
+    last = card_of(replace(EDITED, shown=msgspec.json.encode(many), edits=edits))
+    assert last.arguments[0] == ('"a49"', "49 (was: 0)")
+
+
+def test_an_argument_cannot_pretend_to_have_been_edited() -> None:
+    forged = replace(ASKED, shown=b'{"amount":"900 (was: 120)"}')
+    assert card_of(forged).arguments == (('"amount"', '"900 (was: 120)"'),)

@@ -28,7 +28,7 @@ from perdure.notify.people import People
 from perdure.notify.token import Tokens
 from perdure.notify.web import ApprovalWeb, Scope
 from tests.notify.desk import MemoryDesk, person, staff
-from tests.notify.question import ASKED, NOTICE
+from tests.notify.question import ASKED, EDITED, NOTICE
 from tests.notify.servers import smtp
 
 KEY = Secret("k" * 32)
@@ -373,6 +373,26 @@ async def test_before_it_expires_those_who_may_decide_get_a_link_again_and_watch
         assert str(alert["To"]) == "ops@example.com"
         assert "pay the invoice: expires 2027-01-15 10:00 UTC" in text_of(alert)
         assert "approvals/link" not in text_of(alert)
+
+
+async def test_after_an_edit_the_old_link_is_refused_and_everybody_gets_a_new_one() -> None:
+    desk = MemoryDesk()
+    old, browser = (await invite(desk))["ann@example.com"], Browser(desk)
+    desk.approvals[EDITED.id] = EDITED
+    assert "has changed" in (await browser.view(old.token)).text
+    assert (await browser.decide(old.token, old.code)).status_code == 409
+    assert desk.only == EDITED
+    async with smtp() as box:
+        channel = MailChannel(_settings(box.port), desk, staff(), Tokens((KEY,)))
+        await tell_all(channel, replace(NOTICE, kind=NoticeKind.EDITED), EDITED)
+        subjects = [str(mail["Subject"]) for mail in box.mails]
+        assert subjects == ["Edited, approval needed again: pay the invoice"] * 2
+        assert all("900 (was: 120)" in text_of(mail) for mail in box.mails)
+        assert all("Edited by: bob" in text_of(mail) for mail in box.mails)
+        new = next(read(mail) for mail in box.mails if mail["To"] == "ann@example.com")
+    assert "900 (was: 120)" in (await browser.view(new.token)).text
+    assert (await browser.decide(new.token, new.code)).status_code == 200
+    assert desk.only.state is ApprovalState.APPROVED
 
 
 async def test_who_is_to_decide_instead_gets_a_link_and_nobody_else_a_mail() -> None:

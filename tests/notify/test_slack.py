@@ -22,7 +22,7 @@ from perdure.notify.slack import (
 )
 from perdure.notify.web import ApprovalWeb
 from tests.notify.desk import MemoryDesk, person, staff
-from tests.notify.question import ASKED, NOTICE
+from tests.notify.question import ASKED, EDITED, NOTICE
 from tests.notify.servers import http
 
 SETTINGS = SlackSettings(
@@ -289,6 +289,29 @@ async def test_a_question_is_posted_and_changed_when_it_is_decided() -> None:
         assert changed.path == "/api/chat.update"
         assert b"perdure.approve" not in changed.body
         assert b"Approved" in changed.body
+
+
+async def test_an_edited_question_is_changed_and_everybody_is_told() -> None:
+    async with http((200, POSTED)) as site:
+        channel = SlackChannel(replace(SETTINGS, base_url=f"http://{site.address}/api/"))
+        notice = replace(NOTICE, kind=NoticeKind.EDITED, asked="C1/17.5")
+        assert await channel.deliver(notice, EDITED, "C1") == "C1/17.5"
+        changed = await site.requests.get()
+        assert changed.path == "/api/chat.update"
+        assert ASKED.action.hash not in changed.body.decode()
+        assert EDITED.action.hash in changed.body.decode()
+        assert "900 (was: 120)" in changed.body.decode()
+        told = await site.requests.get()
+        assert told.path == "/api/chat.postMessage"
+        assert b"bob has edited" in told.body
+        assert b"perdure.approve" not in told.body  # only the one message has buttons
+
+
+async def test_a_press_of_a_button_from_before_an_edit_decides_nothing() -> None:
+    door = Door(MemoryDesk(EDITED))
+    assert await door.press_now() == 200
+    assert door.desk.only == EDITED
+    assert "not the one that you saw" in door.desk.refused[0][2]
 
 
 async def test_an_alert_is_posted_without_buttons() -> None:

@@ -19,7 +19,7 @@ from perdure.notify.webhook import (
     sign,
 )
 from tests.notify.desk import MemoryDesk
-from tests.notify.question import ASKED, NOTICE
+from tests.notify.question import ASKED, EDITED, NOTICE
 from tests.notify.servers import http, speaking
 
 SECRET = Secret("whsec_" + base64.b64encode(b"k" * 32).decode())
@@ -45,6 +45,17 @@ async def test_a_hook_is_posted_with_a_signature_that_the_receiver_can_check() -
     assert event["type"] == "approval.asked"
     assert event["approval"]["action_hash"] == ASKED.action.hash
     assert event["approval"]["arguments"] == {"amount": 120, "to": ["kim", "lee"]}
+
+
+async def test_a_hook_tells_what_was_edited_and_by_whom() -> None:
+    async with http((204, b"")) as site:
+        await channel(site.address).deliver(NOTICE, EDITED, "")
+        event = msgspec.json.decode((await site.requests.get()).body)
+    told = event["approval"]
+    assert told["action_hash"] == EDITED.action.hash
+    assert told["arguments"] == {"amount": 900, "note": "x"}
+    assert told["arguments_before"] == {"amount": 120, "to": ["kim"]}
+    assert told["edited_by"] == ["bob"]
 
 
 def test_the_signature_is_that_of_the_standard() -> None:

@@ -133,7 +133,7 @@ class Approve(Operation[Approved]):
         if found.state is ApprovalState.APPROVED:
             return not usable_now(self.run, found, question.action(self.run))
         ended = found.state is not ApprovalState.PENDING
-        return ended and await is_looked_at(self.run, found.decided_at or 0.0)
+        return ended and await is_looked_at(self.run, found)
 
     def _question(self) -> Question:
         asked = self._asked

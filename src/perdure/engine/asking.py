@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from perdure.engine.step import StepOperation
 
 _APPROVER = frozenset({APPROVER})
-_LOOKED = ("resume.asked", "retry.asked", "skip.asked")
+_RETRIED = ("retry.asked",)
+_LOOKED = (*_RETRIED, "resume.asked", "skip.asked")
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -178,10 +179,10 @@ def usable_now(
     return judge is not None and judge(found.action.input).level <= found.risk
 
 
-async def is_looked_at(run: "Run", since: float) -> bool:
-    """Tell whether a person has told the job to go on since a time."""
-    job_id = run.job.id
-    return await run.ask(lambda store: store.has_event(job_id, _LOOKED, since))
+async def is_looked_at(run: "Run", found: Approval, commands: tuple[str, ...] = _LOOKED) -> bool:
+    """Tell whether a person has told the job to go on since a question was decided."""
+    job_id, since = run.job.id, found.decided_at or 0.0
+    return await run.ask(lambda store: store.has_event(job_id, commands, since))
 
 
 class AskFirst(Leaving):
@@ -265,14 +266,13 @@ async def _answer(run: "Run", question: Question) -> Approval:
     if found is not None and is_about(found, question, run):
         if found.state is ApprovalState.PENDING:
             raise AskFirst(found, is_new=False)
-        if found.state is ApprovalState.REJECTED:
+        # A no is an answer: a job that is resumed for another reason does not ask again.
+        if found.state is ApprovalState.REJECTED and not await is_looked_at(run, found, _RETRIED):
             return found
         if found.state is ApprovalState.APPROVED:
             if usable_now(run, found, question.action(run), question):
                 return found
             question = question.edited_as(found)
-        if found.state is ApprovalState.EXPIRED and not await is_looked_at(
-            run, found.decided_at or 0.0
-        ):
+        if found.state is ApprovalState.EXPIRED and not await is_looked_at(run, found):
             raise NobodyAnswered(found)
     raise AskFirst(new_approval(run, question), is_new=True)

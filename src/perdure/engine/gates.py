@@ -117,13 +117,13 @@ async def _ask(operation: "StepOperation[Any]", way: Way) -> None:
 
 async def _is_settled(operation: "StepOperation[Any]", found: Approval, question: Question) -> bool:
     run = operation.run
+    if found.state is not ApprovalState.APPROVED and await is_looked_at(run, found):
+        return False  # others are to be asked again after all
     if found.state is ApprovalState.REJECTED:
         said = found.decisions[-1]
         await operation.refuse(ApprovalRejected(found.title, said.person, said.reason))
         return True
     if found.state is ApprovalState.EXPIRED:
-        if await is_looked_at(run, found.decided_at or 0.0):
-            return False
         park_expired(run, found)
         return True
     if not usable_now(run, found, question.action(run), question):

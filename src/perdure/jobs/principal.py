@@ -9,8 +9,10 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Final
 
-# What is not seen: control and format characters, such as a zero-width space.
+# What is not seen: control and format characters, such as a zero-width space; and some blanks.
 _UNSEEN: Final = frozenset({"Cc", "Cf"})
+_BLANKS: Final = frozenset("\u115f\u1160\u3164\uffa0\u2800")
+_MARKS: Final = frozenset({"Mn", "Me"})
 
 # Letters of other alphabets that look like Latin ones: first as capitals, then as small letters.
 _CAPITALS: Final = str.maketrans(
@@ -18,15 +20,20 @@ _CAPITALS: Final = str.maketrans(
     "ABEIJKMHOPCTYXSYDQW" + "ABEZHIKMNOPTYX",
 )
 _SMALL: Final = str.maketrans(
-    "авсеорхуіјѕһӏԁԛԝүгкмнтп" + "αβγεηικνορτυχ" + "ıɑɡɩłøđ" + "օոսհ" + "01i|",  # noqa: RUF001
-    "abceopxyijshldqwyrkmhtn" + "abyenikvoptux" + "iagilod" + "onuh" + "olll",
+    "авсеорхуіјѕһӏԁԛԝүгкмнтп" + "αβγεηικνορτυχ" + "ıɑɡɩłøđ" + "օոսհ",  # noqa: RUF001
+    "abceopxyijshldqwyrkmhtn" + "abyenikvoptux" + "iagilod" + "onuh",
 )
+_ALIKE: Final = str.maketrans("01i|", "olll")  # among Latin letters and digits themselves
 
 
 def spelled(name: str) -> str:
     """Give a name in the one spelling by which it is looked up."""
-    seen = "".join(each for each in name if unicodedata.category(each) not in _UNSEEN)
+    seen = "".join(each for each in name if not _is_unseen(each))
     return " ".join(unicodedata.normalize("NFKC", seen).casefold().split())
+
+
+def _is_unseen(letter: str) -> bool:
+    return letter in _BLANKS or unicodedata.category(letter) in _UNSEEN
 
 
 def same_person(one: Iterable[str], other: Iterable[str]) -> bool:
@@ -46,7 +53,8 @@ def _looks(name: str) -> str:
     """Give what a name looks like."""
     latin = unicodedata.normalize("NFKC", name).translate(_CAPITALS)
     parts = unicodedata.normalize("NFKD", spelled(latin))
-    bare = "".join(each for each in parts if not unicodedata.combining(each)).translate(_SMALL)
+    bare = "".join(each for each in parts if unicodedata.category(each) not in _MARKS)
+    bare = bare.translate(_SMALL).translate(_ALIKE)
     local, at, domain = bare.replace("rn", "m").replace("vv", "w").partition("@")
     return f"{local.partition('+')[0]}@{domain}" if at else local
 

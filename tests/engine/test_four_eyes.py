@@ -1,0 +1,142 @@
+"""Four eyes: who asked for a job does not decide about it, under no name."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from perdure.app import App
+from perdure.base.errors import DecisionRefused, DefinitionError
+from perdure.engine.rules import Rules
+from perdure.jobs.approval import Person, Terms
+from perdure.jobs.risk import RiskLevel
+from perdure.jobs.state import JobState
+from perdure.notify.people import Contact, People
+from tests.engine.rig import durable, until
+from tests.engine.test_approval import ANN, BOB, asked, paying
+from tests.engine.test_void_yes import Make, every_way
+
+KIM = replace(ANN, id="kim")
+
+
+@every_way
+def test_without_a_requester_nobody_is_asked_and_the_job_says_what_to_do(
+    url: str, make: Make
+) -> None:
+    @durable
+    async def test(app: App) -> None:
+        ran: list[Any] = []
+        job = make(app, ran)
+        async with app.running():
+            handle = await app.submit(job)
+            await until(app, handle.id, JobState.ATTENTION)
+            failure = await handle.failure()
+            assert failure is not None
+            assert "submit it with user=" in failure.summary()
+            assert (await app.approvals(None), ran) == ([], [])
+        app.rules = Rules(terms={RiskLevel.HIGH: Terms(four_eyes=False)})
+        async with app.running():
+            await handle.resume()
+            await app.decide(await asked(app), "approve", by=ANN)
+            await handle.result("5s")
+        assert len(ran) == 1
+
+    test(url)
+
+
+def listed(app: App) -> None:
+    app.rules = Rules(
+        people=People(
+            [
+                Contact(person=KIM, email="Kim.Smith@example.com", slack=("T1", "U7")),
+                Contact(person=BOB, email="bob@example.com"),
+            ]
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "requester",
+    [
+        "kim",
+        "Kim",
+        "kim ",
+        "K\u0131m",  # a dotless i
+        "\u043aim",  # a Cyrillic letter
+        "ki\u200bm",
+        "\uff4b\uff49\uff4d",
+        "kim.smith@example.com",
+        "KIM.SMITH@EXAMPLE.COM",
+        "kim.smith+jobs@example.com",
+        "U7",
+        "T1/U7",
+    ],
+)
+def test_no_spelling_and_no_account_of_the_requester_decides(url: str, requester: str) -> None:
+    @durable
+    async def test(app: App) -> None:
+        listed(app)
+        job, ran = paying(app, tags={"financial"})
+        async with app.running():
+            handle = await app.submit(job, 5, user=requester)
+            approval = await asked(app)
+            for by in ("kim", "Kim.Smith@example.com", "u7", KIM):
+                with pytest.raises(DecisionRefused) as refusal:
+                    await app.decide(approval, "approve", by=by)
+                assert refusal.value.code == "four eyes"
+            with pytest.raises(DecisionRefused) as refusal:
+                await app.delegate(approval, to="Kim.Smith@example.com", by="bob")
+            assert refusal.value.code == "four eyes"
+            assert ran == []
+            await app.decide(approval, "approve", by="Bob@Example.com ")
+            assert await handle.result("5s") == 5
+            (said,) = (await app.approvals(None))[0].decisions
+            assert said.person == "bob"
+
+    test(url)
+
+
+@pytest.mark.parametrize("spelling", ["Ann", "ann ", "\u0430nn", "ann@example.com"])
+def test_one_person_in_two_spellings_is_not_two_people(url: str, spelling: str) -> None:
+    @durable
+    async def test(app: App) -> None:
+        app.rules = Rules(terms={RiskLevel.HIGH: Terms(quorum=2)})
+        job, ran = paying(app, tags={"financial"})
+        async with app.running():
+            handle = await app.submit(job, 5, user="kim")
+            approval = await asked(app)
+            await app.decide(approval, "approve", by=ANN)
+            with pytest.raises(DecisionRefused, match="you have approved this already"):
+                await app.decide(approval, "approve", by=replace(ANN, id=spelling))
+            assert ran == []
+            await app.decide(approval, "approve", by=BOB)
+            assert await handle.result("5s") == 5
+
+    test(url)
+
+
+@durable
+async def test_where_people_are_listed_nobody_brings_a_role_along(app: App) -> None:
+    listed(app)
+    job, ran = paying(app, tags={"financial"})
+    eve = replace(ANN, id="eve")
+    app.rules.people.contacts.append(Contact(person=replace(eve, roles=frozenset({"viewer"}))))
+    async with app.running():
+        handle = await app.submit(job, 5, user="lee")
+        approval = await asked(app)
+        for stranger, why in ((ANN, "nobody that this app knows"), (eve, "not among those")):
+            with pytest.raises(DecisionRefused, match=why):
+                await app.decide(approval, "approve", by=stranger)
+        assert ran == []
+        await app.decide(approval, "approve", by=BOB)
+        await handle.result("5s")
+
+
+def test_a_person_is_listed_once() -> None:
+    twice = Contact(person=BOB, email="ANN@example.com")
+    with pytest.raises(DefinitionError, match=r"are both called 'ann@example\.com'"):
+        People([Contact(person=ANN, email="ann@example.com"), twice])
+    with pytest.raises(DefinitionError, match="list a person once"):
+        People([Contact(person=ANN), Contact(person=replace(ANN, id="Ann "))])
+    other = Person(id="ann", tenant="other")
+    assert len(People([Contact(person=ANN), Contact(person=other)]).contacts) == 2
