@@ -118,3 +118,12 @@ async def counts_slowly(ctx: StepContext, path: str) -> int:
         await perdure.sleep("10ms")
         await ctx.save_checkpoint(number + 1)
     return 1000
+
+
+@steps.step(isolation="process")
+async def echo(ctx: StepContext, raw: bytes, text: str, parts: list[object]) -> list[object]:
+    """Send what it was given by every way that there is, and give it back."""
+    await ctx.save_checkpoint({"text": text, "parts": parts})
+    kept = await ctx.effect("echo", lambda key: [text, parts], target="t", details={"x": text})
+    await ctx.record_side_effect("echo", "once", note=text)
+    return [raw.hex(), text, parts, kept, ctx.previous_checkpoint]

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pickle
 import threading
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from perdure.jobs.definition import step_of
 from perdure.jobs.state import JobState
 from tests.engine import far_steps
 from tests.engine.rig import QUICK, durable, until
+from tests.hosts.test_trust import Trap
 
 
 async def run_far(app: App, name: str, *args: object) -> object:
@@ -283,3 +285,21 @@ async def test_a_thread_that_never_returns_gives_its_place_to_another(app: App) 
     gate.set()
     assert await threads.call(lambda: "again") == "again"
     assert QUICK.processes >= 1
+
+
+def test_a_pickle_in_a_payload_is_never_loaded(url: str, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    trap = pickle.dumps(Trap(mark))
+    text = trap.decode("latin-1").replace("\0", "")
+
+    async def main() -> None:
+        app = App(url, worker=QUICK)
+        parts = [text, {"__reduce__": ["os.system", ["x"]]}, list(trap)]
+        told = await run_far(app, "echo", trap, text, parts)
+        assert told == [trap.hex(), text, parts, [text, parts], {"text": text, "parts": parts}]
+        await app.close()
+
+    perdure.run(main)
+    assert not mark.exists()
+    pickle.loads(trap)
+    assert mark.exists()

@@ -13,6 +13,7 @@ from perdure.base.errors import NotPortable
 from perdure.base.pid import Pid
 from perdure.process.event import ExitResult, Message
 from perdure.process.exits import LEFT
+from perdure.process.hosts import frame as frames
 from perdure.process.hosts import signals
 from perdure.process.hosts.copies import RemoteCopy, in_words, unreadable
 from perdure.process.hosts.portable import (
@@ -40,9 +41,26 @@ def pack_signal(signal: signals.Signal) -> bytes:
     """
     pack_kind = _PACKERS.get(type(signal), _pack_any)
     try:
-        return _encode(pack_kind(signal))
+        packed = _encode(pack_kind(signal))
     except (UnicodeEncodeError, OverflowError):  # what pickle can say, and msgpack cannot
-        return _encode(_pack_any(signal, pickled))
+        packed = _encode(_pack_any(signal, pickled))
+    return packed if len(packed) <= frames.LARGEST_SIGNAL else _too_large(signal, len(packed))
+
+
+def _too_large(signal: signals.Signal, size: int) -> bytes:
+    """Refuse what is too large; but an end is a fact, and is told without its value.
+
+    Raises:
+        NotPortable: It is no end.
+    """
+    text = f"it has {size:,} bytes, and {frames.LARGEST_SIGNAL:,} are the most"
+    if isinstance(signal, signals.Exited):
+        error = NotPortable(f"what it gave cannot cross to another OS process: {text}")
+        return _encode(_pack_exited(signals.Exited(signal.pid, ExitResult(None, error))))
+    raise NotPortable(
+        f"a {type(signal).__name__} cannot cross to another OS process: {text}; "
+        "pass the place of a file instead"
+    )
 
 
 def _pack_send(signal: signals.Send) -> Item:

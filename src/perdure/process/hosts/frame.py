@@ -13,7 +13,10 @@ _LIST = 0xDD  # how a msgpack list begins, whose length is told in four bytes
 _HEAD = Struct(">QBI")  # the length of the frame, and the beginning of the list
 _HEAD_SIZE = _HEAD.size
 _LENGTH = 8  # bytes before the list
-_LONGEST = 1 << 40  # a longer frame is none
+
+LARGEST_SIGNAL = 1 << 30  # bytes; what is larger goes by a file, or by shared memory
+# A frame is sent as soon as it has a large signal, or 4096 small ones (of up to 64 KiB).
+LARGEST_FRAME = LARGEST_SIGNAL + (1 << 28)
 
 _decode = Decoder(list[list[Any]]).decode
 _write_head, _read_head = _HEAD.pack, _HEAD.unpack_from
@@ -29,7 +32,7 @@ class Garbage(ValueError):
     """What came is no frame of ours; `items` are the signals that came before it."""
 
     def __init__(self, items: list[list[Any]]) -> None:
-        super().__init__("what came is no frame of signals")
+        super().__init__(f"what came is no frame of signals, of at most {LARGEST_FRAME:,} bytes")
         self.items = items
 
 
@@ -53,7 +56,7 @@ class Unframer:
             self._kept += data
             for frame in _whole_frames(self._kept):
                 items += _decode(frame)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Garbage(items) from error
         return items
 
@@ -63,7 +66,7 @@ def _whole_frames(received: bytearray) -> Iterator[bytearray]:
     start = 0
     while len(received) - start >= _HEAD_SIZE:
         length, kind, _ = _read_head(received, start)
-        if kind != _LIST or not _HEAD_SIZE < length < _LONGEST:
+        if kind != _LIST or not _HEAD_SIZE < length <= LARGEST_FRAME:
             raise ValueError("no head of a frame")
         end = start + length
         if len(received) < end:

@@ -1,7 +1,9 @@
 """What crosses between OS processes, and how: values, pids, exceptions.
 
 Only a parent and the children that it started itself talk this way, over a private socket.
-So pickle is no danger here: whoever could write to the socket can run code anyway.
+Both are inside the trust boundary: each unpickles what the other sends, and to unpickle is to run
+code. What persons and payloads say crosses as text and bytes inside of that, and is never
+unpickled: `loads` is given what `dumps` gave in the other process, and nothing else.
 """
 
 import importlib
@@ -22,10 +24,10 @@ from perdure.process.channel import Channel
 from perdure.process.event import ExitResult
 from perdure.process.exits import LEFT
 from perdure.process.hosts.copies import Errors, Told, numbered, restore
+from perdure.process.hosts.frame import LARGEST_SIGNAL
 from perdure.process.reach import Elsewhere
 
 _PICKLED = 1  # the code of what msgpack cannot say
-_LARGEST = 2**32 - 1  # bytes of one value, as msgpack can say it
 _SIMPLE: frozenset[object] = frozenset({NoneType, bool, int, float, str, bytes})
 _DEEPEST = 4  # how deep a value is looked into before pickle takes it
 _LONGEST = 32  # and how far
@@ -55,9 +57,11 @@ def pickled(value: Any) -> Ext:
         NotPortable: It cannot cross.
     """
     data = dumps(value)
-    if len(data) > _LARGEST:
+    if len(data) > LARGEST_SIGNAL:
         raise NotPortable(
-            f"{safe_text(value)[:200]} cannot cross to another OS process: it is larger than 4 GiB"
+            f"{safe_text(value)[:200]} cannot cross to another OS process: it has "
+            f"{len(data):,} bytes, and {LARGEST_SIGNAL:,} are the most; "
+            "pass the place of a file instead"
         )
     return Ext(_PICKLED, data)
 
