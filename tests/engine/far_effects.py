@@ -137,11 +137,29 @@ async def asks(ctx: StepContext, folder: str) -> bool:
     return await ctx.request_user_approval("Send it?", details={"to": "kim"})
 
 
-@steps.step(isolation="process")
+@steps.step(isolation="process", retry=AGAIN)
 async def spends(ctx: StepContext) -> str:
     async with ctx.spend(usd=1.0) as spent:
         await spent.settle(usd=0.25)
+        if ctx.attempt == 1:
+            raise RuntimeError("again")
     return "spent"
+
+
+@steps.step(isolation="process", retry=AGAIN)
+def spends_plainly(ctx: Any) -> str:
+    with ctx.spend(usd=1.0) as spent:
+        spent.settle(usd=0.25)
+        if ctx.attempt == 1:
+            raise RuntimeError("again")
+    return "spent"
+
+
+@steps.step(isolation="process")
+async def asks_of_each(ctx: StepContext, folder: str) -> None:
+    async for name in ctx.items(["a", "b", "b"], every=1):
+        if await ctx.request_user_approval("Send it?"):
+            receive(folder, "", name)
 
 
 @steps.step

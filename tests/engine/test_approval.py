@@ -10,7 +10,13 @@ from msgspec.structs import replace
 import perdure
 from perdure import Retry
 from perdure.app import App
-from perdure.base.errors import ApprovalExpired, ApprovalRejected, DecisionRefused, JobFailed
+from perdure.base.errors import (
+    ApprovalExpired,
+    ApprovalRejected,
+    DecisionRefused,
+    IllegalTransition,
+    JobFailed,
+)
 from perdure.engine.context import JobContext
 from perdure.engine.rules import Rules
 from perdure.engine.step_context import StepContext
@@ -365,6 +371,217 @@ async def test_a_cancelled_job_takes_its_question_back(app: App) -> None:
         await until(app, handle.id, JobState.CANCELLED)
         with pytest.raises(DecisionRefused, match="withdrawn"):
             await app.decide(approval, "approve", by=ANN)
+
+
+# What a yes is about
+
+
+@durable
+async def test_every_question_behind_a_checkpoint_needs_an_answer_of_its_own(app: App) -> None:
+    paid: list[int] = []
+
+    @app.step
+    async def pay(ctx: StepContext) -> None:
+        for number in range(ctx.previous_checkpoint or 0, 3):
+            if await ctx.request_user_approval("Pay 100 USD?"):
+                paid.append(number)
+            await ctx.save_checkpoint(number + 1)
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await ctx.run(pay)
+
+    async with app.running():
+        handle = await app.submit(job, user="kim")
+        for number in range(3):
+            approval = await asked(app)
+            assert paid == list(range(number))
+            await app.decide(approval, "approve", by=ANN)
+            await soon(lambda at=number: _known(paid), lambda found, at=number: len(found) > at)
+        await handle.result("5s")
+    assert paid == [0, 1, 2]
+    assert len(await app.approvals(ApprovalState.APPROVED)) == 3
+
+
+async def _known(paid: list[int]) -> list[int]:
+    return paid
+
+
+@durable
+async def test_every_question_about_an_item_needs_an_answer_of_its_own(app: App) -> None:
+    paid: list[str] = []
+
+    @app.step
+    async def pay(ctx: StepContext) -> None:
+        async for name in ctx.items(["kim", "bob", "bob"], every=1):
+            yes = await ctx.request_user_approval("Pay 100 USD?")
+            paid.append(name if yes else "nobody")
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await ctx.run(pay)
+
+    async with app.running():
+        handle = await app.submit(job, user="kim")
+        seen: set[str] = set()
+        for _ in range(3):
+            approval = await asked(app)
+            assert approval.id not in seen
+            seen.add(approval.id)
+            await app.decide(approval, "approve", by=ANN)
+        await handle.result("5s")
+    assert paid == ["kim", "bob", "bob"]
+
+
+@durable
+async def test_nobody_can_skip_the_answer_of_people(app: App) -> None:
+    ran: list[str] = []
+
+    @app.step(irreversible=True)
+    async def ship(ctx: StepContext) -> None:
+        ran.append("shipped")
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await ctx.approve("Ship it?")
+        await ctx.run(ship)
+
+    async with app.running():
+        handle = await app.submit(job, user="kim")
+        await asked(app)
+        await until(app, handle.id, JobState.WAITING)
+        with pytest.raises(IllegalTransition, match=r"approve#1 .* is a question to people"):
+            await handle.skip("approve", "I say so", by="kim")
+        await handle.cancel(by="kim")
+        await until(app, handle.id, JobState.CANCELLED)
+        with pytest.raises(IllegalTransition, match=r"approve#1 .* is a question to people"):
+            await handle.skip("approve#1", "I say so", by="kim")
+    assert ran == []
+
+
+@durable
+async def test_a_step_that_is_skipped_takes_its_question_back_and_gives_no_yes(app: App) -> None:
+    job, ran = paying(app, tags={"financial"})
+    async with app.running():
+        handle = await app.submit(job, 5, user="kim")
+        approval = await asked(app)
+        await until(app, handle.id, JobState.WAITING)
+        await handle.skip("pay", "paid by hand", output=5, by="kim")
+        assert await handle.result("5s") == 5
+        with pytest.raises(DecisionRefused, match="withdrawn"):
+            await app.decide(approval, "approve", by=ANN)
+    assert ran == []
+
+
+@durable
+async def test_a_fork_asks_again(app: App) -> None:
+    ran: list[int] = []
+
+    @app.step(irreversible=True)
+    async def ship(ctx: StepContext, number: int) -> None:
+        ran.append(number)
+
+    @app.step
+    async def look(ctx: StepContext) -> None: ...
+
+    @app.job
+    async def job(ctx: JobContext, number: int) -> list[str]:
+        yes = await ctx.approve("Ship it?", details={"number": number}, opens=[ship])
+        await ctx.run(look)
+        await ctx.run(ship, number)
+        return list(yes.by)
+
+    async with app.running():
+        handle = await app.submit(job, 1, user="kim")
+        await app.decide(await asked(app), "approve", by=ANN)
+        await handle.result("5s")
+        fork = await handle.fork("ship", 1000, by="kim")
+        approval = await asked(app)
+        assert (approval.job_id, approval.shown) == (fork.id, b'{"number":1000}')
+        assert ran == [1]
+        await app.decide(approval, "approve", by=BOB)
+        assert await fork.result("5s") == ["bob"]
+        again = await fork.fork("ship", 2000, by="kim")
+        approval = await asked(app)
+        assert approval.job_id == again.id
+        await app.decide(approval, "reject", by=BOB, reason="no")
+        with pytest.raises(JobFailed, match="bob rejected"):
+            await again.result("5s")
+    assert ran == [1, 1000]
+
+
+@durable
+async def test_a_fork_does_not_take_the_answer_that_a_step_has_got(app: App) -> None:
+    @app.step
+    async def confirm(ctx: StepContext) -> bool:
+        return await ctx.request_user_approval("Really?")
+
+    @app.step
+    async def act(ctx: StepContext) -> None: ...
+
+    @app.job
+    async def job(ctx: JobContext) -> bool:
+        sure = await ctx.run(confirm)
+        await ctx.run(act)
+        return sure
+
+    async with app.running():
+        handle = await app.submit(job, user="kim")
+        await app.decide(await asked(app), "approve", by=ANN)
+        assert await handle.result("5s") is True
+        with pytest.raises(IllegalTransition, match="fork before confirm#1"):
+            await handle.fork("act")
+        fork = await handle.fork("confirm")
+        await app.decide(await asked(app), "reject", by=ANN)
+        assert await fork.result("5s") is False
+
+
+# The end of a job
+
+
+async def withdrawn(app: App, job_id: str) -> list[ApprovalState]:
+    """Give the states of what a job has asked; it has ended, and those who were asked know it."""
+    store = await app.store()
+    told = [each for each in await store.notices(job_id) if each.kind is NoticeKind.DECIDED]
+    found = await store.approvals(job=job_id)
+    assert {each.approval_id for each in told} == {each.id for each in found}
+    return [each.state for each in found]
+
+
+@pytest.mark.parametrize("how", ["completes", "fails", "is cancelled", "is undone"])
+def test_a_job_that_ends_takes_its_questions_back(url: str, how: str) -> None:
+    @durable
+    async def case(app: App) -> None:
+        with_rules(app, channels=(Loud("slack"),))
+
+        @app.step
+        async def act(ctx: StepContext) -> None:
+            await asked(app)
+
+        @act.compensate
+        async def undo(ctx: StepContext, output: None) -> None: ...
+
+        @app.job(on_cancel="compensate" if how == "is undone" else "abandon")
+        async def job(ctx: JobContext) -> None:
+            question = ctx.approve("Ship it?")
+            question.begin()
+            await ctx.run(act)
+            if how == "fails":
+                raise RuntimeError("without an answer")
+            if how != "completes":
+                await question
+
+        async with app.running():
+            handle = await app.submit(job, user="kim")
+            (approval,) = await soon(lambda: app.approvals(None), bool)
+            if "is" in how:
+                await handle.cancel()
+            await handle.wait("5s")
+            assert await withdrawn(app, handle.id) == [ApprovalState.WITHDRAWN]
+        with pytest.raises(DecisionRefused, match="withdrawn"):
+            await app.decide(approval, "approve", by=ANN)
+
+    case(url)
 
 
 # Channels

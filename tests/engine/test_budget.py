@@ -1,13 +1,17 @@
 """Budgets: set aside before, settled after, and at the limit a person decides."""
 
+import asyncio
+from typing import Any
+
 import pytest
 
-from perdure import Retry
+from perdure import Partial, Retry
 from perdure.app import App
-from perdure.base.errors import ArgumentError, JobFailed
+from perdure.base.errors import ArgumentError, JobFailed, LeaseLost
 from perdure.engine.context import JobContext
+from perdure.engine.handle import Handle
 from perdure.engine.step_context import StepContext
-from perdure.jobs.budget import Limits
+from perdure.jobs.budget import Amount, Budget, Limits, SetAside
 from perdure.jobs.state import JobState
 from tests.engine.rig import durable, until
 from tests.engine.test_approval import ANN, asked
@@ -70,13 +74,101 @@ async def test_a_no_ends_the_step(app: App) -> None:
             await handle.result("5s")
 
 
+async def spent(handle: Handle[Any]) -> float:
+    """Give what the books of a job that has ended say; nothing is open there."""
+    budget = await handle.budget()
+    assert budget is not None
+    assert budget.reserved == {}
+    return budget.spent.usd
+
+
 @durable
-async def test_what_an_attempt_set_aside_is_not_counted_twice(app: App) -> None:
-    @app.step(retry=Retry(attempts=3, first="1ms"))
+async def test_every_attempt_counts(app: App) -> None:
+    paid: list[int] = []
+
+    @app.step(retry=Retry(attempts=10, first="1ms", jitter=0))
     async def think(ctx: StepContext) -> None:
-        await ctx.spend(usd=4)
-        if ctx.attempt < 3:
-            raise RuntimeError("again")
+        async with ctx.spend(usd=3):
+            paid.append(3)
+            if ctx.attempt < 10:
+                raise RuntimeError("again")
+
+    @app.job(budget=Limits(usd=100))
+    async def job(ctx: JobContext) -> None:
+        await ctx.run(think)
+
+    async with app.running():
+        handle = await app.submit(job, user="kim")
+        await handle.result("5s")
+    assert await spent(handle) == sum(paid) == 30
+
+
+@durable
+async def test_what_is_spent_behind_every_checkpoint_counts(app: App) -> None:
+    paid: list[int] = []
+
+    @app.step
+    async def think(ctx: StepContext) -> Partial[None] | None:
+        done = ctx.previous_checkpoint or 0
+        await ctx.spend(usd=3)
+        paid.append(3)
+        return Partial(None, done + 1) if done < 3 else None
+
+    @app.step
+    async def each(ctx: StepContext) -> None:
+        async for _ in ctx.items(["a", "b", "b"], every=1):
+            await ctx.spend(usd=1)
+            paid.append(1)
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await ctx.run(think)
+        await ctx.run(each)
+
+    async with app.running():
+        handle = await app.submit(job, user="kim")
+        await handle.result("5s")
+    assert await spent(handle) == sum(paid) == 15
+
+
+@durable
+async def test_what_a_cancelled_job_has_set_aside_counts_as_spent(app: App) -> None:
+    begun = asyncio.Event()
+
+    @app.step
+    async def think(ctx: StepContext) -> None:
+        async with ctx.spend(usd=3):
+            begun.set()
+            await asyncio.Event().wait()
+
+    @app.job
+    async def child(ctx: JobContext) -> None:
+        await ctx.run(think)
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await ctx.child(child)
+
+    async with app.running():
+        handle = await app.submit(job, user="kim")
+        await begun.wait()
+        await handle.cancel()
+        assert await handle.wait("5s") is JobState.CANCELLED
+        (other,) = [each for each in await app.find_jobs() if each.parent is not None]
+        await (await app.handle(other.id)).wait("5s")
+    assert await spent(handle) == 3
+    assert await spent(await app.handle(other.id)) == 3
+
+
+@durable
+async def test_a_step_that_spends_on_its_way_to_the_limit_asks_once(app: App) -> None:
+    paid: list[int] = []
+
+    @app.step
+    async def think(ctx: StepContext) -> None:
+        for usd in (2, 4):
+            async with ctx.spend(usd=usd):
+                paid.append(usd)
 
     @app.job(budget=Limits(usd=5))
     async def job(ctx: JobContext) -> None:
@@ -84,7 +176,128 @@ async def test_what_an_attempt_set_aside_is_not_counted_twice(app: App) -> None:
 
     async with app.running():
         handle = await app.submit(job, user="kim")
+        approval = await asked(app)
+        assert "8 usd are needed in all, and 5 are granted" in approval.title
+        await app.decide(approval, "approve", by=ANN)
         await handle.result("5s")
-    budget = await handle.budget()
-    assert budget is not None
-    assert budget.gone.usd == 4
+    assert paid == [2, 2, 4]
+    assert await spent(handle) == 8
+    assert len(await app.approvals(None)) == 1
+
+
+@durable
+async def test_a_no_at_the_limit_is_heard_though_more_was_spent_since(app: App) -> None:
+    @app.step(retry=Retry(attempts=1))
+    async def think(ctx: StepContext) -> None:
+        await ctx.spend(usd=2)
+        await ctx.spend(usd=4)
+
+    @app.job(budget=Limits(usd=5))
+    async def job(ctx: JobContext) -> None:
+        await ctx.run(think)
+
+    async with app.running():
+        handle = await app.submit(job, user="kim")
+        await app.decide(await asked(app), "reject", by=ANN, reason="enough")
+        with pytest.raises(JobFailed, match="ann said no: enough"):
+            await handle.result("5s")
+        await handle.retry(by="kim")  # asks again
+        assert "6 usd are needed" in (await asked(app)).title
+
+
+@durable
+async def test_who_grants_no_more_than_is_granted_is_told(app: App) -> None:
+    @app.step
+    async def think(ctx: StepContext) -> None:
+        await ctx.spend(usd=6)
+
+    @app.job(budget=Limits(usd=5))
+    async def job(ctx: JobContext) -> None:
+        await ctx.run(think)
+
+    async with app.running():
+        handle = await app.submit(job, user="kim")
+        approval = await asked(app)
+        for too_low in ({"usd": 5}, {"tokens": 100}):
+            with pytest.raises(ArgumentError, match="`usd` must be more than 5, or reject it"):
+                await app.decide(approval, "approve", by=ANN, arguments=too_low)
+        await app.decide(approval, "approve", by=ANN, arguments={"usd": 6})
+        await handle.result("5s")
+
+
+@durable
+async def test_forks_spend_of_the_budget_of_the_tree_that_they_come_from(app: App) -> None:
+    @app.step
+    async def think(ctx: StepContext) -> None:
+        await ctx.spend(usd=2)
+
+    @app.job(budget=Limits(usd=100))
+    async def child(ctx: JobContext) -> None:
+        await ctx.run(think)
+
+    @app.job(budget=Limits(usd=7))
+    async def job(ctx: JobContext) -> None:
+        await ctx.child(child)
+
+    async with app.running():
+        handle = await app.submit(job, user="kim")
+        await handle.result("5s")
+        fork = await handle.fork("child:child")
+        await fork.result("5s")
+        (one, *_) = [each for each in await app.find_jobs() if each.parent == fork.id]
+        second = await (await app.handle(one.id)).fork("think")
+        await second.result("5s")
+        third = await second.fork("think")
+        assert "8 usd are needed in all, and 7 are granted" in (await asked(app)).title
+        await third.cancel()
+        await third.wait("5s")
+    assert [await spent(each) for each in (handle, fork, second, third)] == [6] * 4
+
+
+@durable
+async def test_a_step_in_a_thread_settles_what_it_spends(app: App) -> None:
+    @app.step
+    def plain(ctx: Any) -> None:
+        with ctx.spend(usd=3) as spent:
+            spent.settle(usd=1)
+        with ctx.spend(usd=2):
+            pass
+        assert ctx.spend(usd=1) is not None
+
+    @app.step(isolation="thread")
+    async def elsewhere(ctx: StepContext) -> None:
+        async with ctx.spend(usd=3) as spent:
+            await spent.settle(usd=1)
+        await ctx.spend(usd=1)
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await ctx.run(plain)
+        await ctx.run(elsewhere)
+
+    async with app.running():
+        handle = await app.submit(job, user="kim")
+        await handle.result("5s")
+    assert await spent(handle) == 6
+
+
+@durable
+async def test_who_has_lost_a_job_sets_nothing_aside_for_it(app: App) -> None:
+    @app.job
+    async def job(ctx: JobContext) -> None: ...
+
+    async with app.running():
+        handle = await app.submit(job, user="kim")
+        await handle.result("5s")
+    ended, store = await handle.job(), await app.store()
+    late = SetAside(
+        job_id=handle.id,
+        owner="nobody",
+        epoch=ended.epoch,
+        root_id=handle.id,
+        id=f"{handle.id}/late",
+        amount=Amount.of(usd=1),
+    )
+    with pytest.raises(LeaseLost):
+        await store.set_aside(late, Budget())
+    assert await handle.budget() is None

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import perdure
 from perdure import Person
 from perdure.app import App
 from perdure.base.errors import JobFailed
@@ -163,14 +164,37 @@ def test_a_person_is_asked_and_no_process_waits_meanwhile(url: str, tmp_path: Pa
     case(url)
 
 
-@durable
-async def test_it_spends_of_the_budget_of_its_job(app: App) -> None:
-    handle = await submitted(app, "spends")
-    async with app.running():
-        assert await handle.result(LIMIT) == "spent"
-    budget = await handle.budget()
-    assert budget is not None
-    assert budget.spent.usd == 0.25
+def test_every_question_has_an_answer_of_its_own(url: str, tmp_path: Path) -> None:
+    @durable
+    async def case(app: App) -> None:
+        boss = Person(id="ann", tenant="acme", roles=frozenset({"approver"}))
+        handle = await submitted(app, "asks_of_each", str(tmp_path))
+        async with app.running():
+            for number in range(3):
+                await until(app, handle.id, JobState.WAITING)
+                (asked,) = await app.approvals()
+                assert len(far_effects.calls(tmp_path)) == number
+                await app.decide(asked, "approve", by=boss)
+                while len(far_effects.calls(tmp_path)) == number:
+                    await perdure.sleep("5ms")
+            await handle.result(LIMIT)
+        assert far_effects.calls(tmp_path) == ["a", "b", "b"]
+
+    case(url)
+
+
+@pytest.mark.parametrize("name", ["spends", "spends_plainly"])
+def test_every_attempt_spends_of_the_budget_of_its_job(url: str, name: str) -> None:
+    @durable
+    async def case(app: App) -> None:
+        handle = await submitted(app, name)
+        async with app.running():
+            assert await handle.result(LIMIT) == "spent"
+        budget = await handle.budget()
+        assert budget is not None
+        assert (budget.spent.usd, budget.reserved) == (0.5, {})
+
+    case(url)
 
 
 @durable

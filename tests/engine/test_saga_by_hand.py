@@ -9,8 +9,9 @@ from perdure.base.errors import Permanent
 from perdure.engine.context import JobContext
 from perdure.engine.step_context import StepContext
 from perdure.jobs.deeds import Deeds
-from perdure.jobs.effect import Effect, EffectState, Place
+from perdure.jobs.effect import Effect, EffectState
 from perdure.jobs.model import Entry, EntryKind, JobChange, QueueLimit, Write
+from perdure.jobs.place import Place
 from perdure.jobs.state import JobState, StepState
 from tests.engine.rig import durable, until
 

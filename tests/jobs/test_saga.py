@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from perdure.base.errors import UnknownName
-from perdure.jobs.effect import Effect, EffectState, Place, UndoCall
+from perdure.jobs.effect import Effect, EffectState, UndoCall
 from perdure.jobs.model import Entry, EntryKind
+from perdure.jobs.place import Place
 from perdure.jobs.registry import Registry
 from perdure.jobs.saga import (
     Do,

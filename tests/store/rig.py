@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
+from perdure.jobs.budget import Amount, SetAside
 from perdure.jobs.model import Claim, Entry, EntryKind, JobChange, NewJob, QueueLimit, Write
 from perdure.jobs.state import JobState, StepState
 from perdure.store.port import Store
@@ -62,6 +63,19 @@ async def started(store: Store, id: str = "a", **values: Any) -> Claim:
     """Submit a job and claim it."""
     await store.submit([new_job(id, **values)])
     return await claim_one(store)
+
+
+def aside(claim: Claim, id: str, usd: float) -> SetAside:
+    """Make the wish of the owner of a claim."""
+    assert claim.job.owner is not None
+    return SetAside(
+        job_id=claim.job.id,
+        owner=claim.job.owner,
+        epoch=claim.epoch,
+        root_id=claim.job.budget_of or claim.job.id,
+        id=id,
+        amount=Amount.of(usd=usd),
+    )
 
 
 def sql(url: str, statement: str) -> list[tuple[Any, ...]]:

@@ -18,14 +18,16 @@ from perdure.jobs.approval import (
 )
 from perdure.jobs.budget import Amount, Budget, Exceeded, Limits
 from perdure.jobs.deeds import Deeds
-from perdure.jobs.effect import Effect, EffectState, Place, UndoCall
+from perdure.jobs.effect import Effect, EffectState, UndoCall
 from perdure.jobs.link import MOST_WRONG, new_link, use_of
 from perdure.jobs.model import Claim, Command
 from perdure.jobs.outbox import Notice, NoticeKind, NoticeState
+from perdure.jobs.place import Place
 from perdure.jobs.state import JobState
 from perdure.store.port import Store
 from tests.store.rig import (
     QUEUES,
+    aside,
     claim_one,
     ends,
     releases,
@@ -428,9 +430,9 @@ async def test_a_link_of_another_approval_opens_nothing(store: Store) -> None:
 async def test_all_goes_with_its_job(store: Store, url: str) -> None:
     made = await asked(store, "slack")
     await store.keep_link(new_link(made, "ann", "token", "1234", 1e12))
-    await store.set_aside("a", "x", Amount.of(usd=1), Budget())
     await store.send("a", "wake", b"1")
     claim = await claim_one(store)
+    await store.set_aside(aside(claim, "a/x", 1), Budget())
     await store.write(write_of(claim, job=ends()))
     await store.prune(await store.now() + 1, 10)
     for table in ("approval", "link", "notice", "budget"):
@@ -441,9 +443,9 @@ async def test_all_goes_with_its_job(store: Store, url: str) -> None:
 
 
 async def test_a_budget_holds_for_many_at_once(store: Store, other: Store) -> None:
-    new = Budget(limits=Limits(usd=5))
+    new, claim = Budget(limits=Limits(usd=5)), await started(store)
     calls = [
-        one.set_aside("a", f"step#{n}", Amount.of(usd=1), new)
+        one.set_aside(aside(claim, f"a/step#{n}", 1), new)
         for n, one in enumerate([store, other] * 5)
     ]
     results = await asyncio.gather(*calls)

@@ -8,14 +8,25 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.jobs.approval import Action, Approval, Person, Terms, Vote
-from perdure.jobs.budget import Amount, Budget
+from perdure.jobs.budget import Budget
 from perdure.jobs.deeds import Deeds
-from perdure.jobs.effect import Effect, EffectState, Place, UndoCall
+from perdure.jobs.effect import Effect, EffectState, UndoCall
 from perdure.jobs.invariant import INVARIANTS
 from perdure.jobs.model import Entry, EntryKind
+from perdure.jobs.place import Place
 from perdure.jobs.state import JobState, StepState
 from perdure.store.port import Store
-from tests.store.rig import claim_one, claims, ends, entry, new_job, releases, started, write_of
+from tests.store.rig import (
+    aside,
+    claim_one,
+    claims,
+    ends,
+    entry,
+    new_job,
+    releases,
+    started,
+    write_of,
+)
 
 S, J = StepState, JobState
 
@@ -84,7 +95,7 @@ async def _done(store: Store) -> None:
     claim = await started(store, "done")
     paid = entry(0, id="pay#1", attempt=1, name="pay")
     await store.write(write_of(claim, paid, deeds=Deeds(effects=(payment("done", "k-done"),))))
-    await store.set_aside("done", "done/pay#1/1", Amount(calls=1), Budget())
+    await store.set_aside(aside(claim, "done/pay#1/1", 1), Budget())
     await store.settle_spending("done", "done/pay#1/1", None)
     await store.write(write_of(claim, job=ends(result=b"1")))
 

@@ -93,8 +93,8 @@ class Approve(Operation[Approved]):
         super().__init__(run, entry, recorded=recorded)
         self._asked = asked
         self._approval: str | None = None
-        if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
-            self._say_yes(Approved(()) if entry.output is None else decode(entry.output, Approved))
+        if entry.state is StepState.SUCCEEDED and entry.output is not None:
+            self._say_yes(decode(entry.output, Approved))
         elif entry.state is StepState.FAILED and entry.output is not None:
             self.settle(None, decode(entry.output, _Said).error())
 

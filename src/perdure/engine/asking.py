@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from perdure.engine.step import StepOperation
 
 _APPROVER = frozenset({APPROVER})
-_RETRIED = ("retry.asked",)
-_LOOKED = (*_RETRIED, "resume.asked", "skip.asked")
+RETRIED = ("retry.asked",)
+_LOOKED = (*RETRIED, "resume.asked", "skip.asked")
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -267,7 +267,7 @@ async def _answer(run: "Run", question: Question) -> Approval:
         if found.state is ApprovalState.PENDING:
             raise AskFirst(found, is_new=False)
         # A no is an answer: a job that is resumed for another reason does not ask again.
-        if found.state is ApprovalState.REJECTED and not await is_looked_at(run, found, _RETRIED):
+        if found.state is ApprovalState.REJECTED and not await is_looked_at(run, found, RETRIED):
             return found
         if found.state is ApprovalState.APPROVED:
             if usable_now(run, found, question.action(run), question):

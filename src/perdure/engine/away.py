@@ -2,12 +2,19 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+)
 from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
 from inspect import isasyncgen, isawaitable, iscoroutinefunction
-from typing import Any
+from typing import Any, Self
 
 from perdure.engine.threads import call_in_thread
 from perdure.jobs.option import is_async
@@ -48,6 +55,10 @@ class BlockingContext(_Away):
             raise
         return self._start(effects.done, begun, value).result()
 
+    def spend(self, **amount: Any) -> "BlockingSpending":
+        """Set an amount aside now; see `StepContext.spend`."""
+        return BlockingSpending(self._start, self._start(self._context.spend, **amount).result())
+
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._context, name)
         if not callable(found):
@@ -69,6 +80,46 @@ class BlockingContext(_Away):
             yield item
 
 
+class BlockingSpending:
+    """An amount that was set aside, as a sync function sees it: `with ctx.spend(usd=1):`."""
+
+    def __init__(self, start: Callable[..., "Future[Any]"], spending: Any) -> None:
+        self._start = start
+        self._spending = spending
+
+    def settle(self, **actual: Any) -> None:
+        """Say what was really spent; see `Spending.settle`."""
+        self._start(self._spending.settle, **actual).result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._start(self._spending.__aexit__, *error).result()
+
+
+class LoopSpending:
+    """An amount to be set aside, as an async function on another loop sees it."""
+
+    def __init__(self, wait: Callable[..., Awaitable[Any]], spending: Any) -> None:
+        self._wait = wait
+        self._spending = spending
+
+    async def settle(self, **actual: Any) -> None:
+        """Say what was really spent; see `Spending.settle`."""
+        await self._wait(self._spending.settle, **actual)
+
+    async def __aenter__(self) -> Self:
+        await self._wait(self._spending.__aenter__)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._wait(self._spending.__aexit__, *error)
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.__aenter__().__await__()
+
+
 class LoopContext(_Away):
     """A context as an async function on another loop sees it."""
 
@@ -87,6 +138,10 @@ class LoopContext(_Away):
             await self._await(effects.failed, begun, error, options)
             raise
         return await self._await(effects.done, begun, value)
+
+    def spend(self, **amount: Any) -> LoopSpending:
+        """Set an amount aside; see `StepContext.spend`."""
+        return LoopSpending(self._await, self._context.spend(**amount))
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._context, name)

@@ -150,6 +150,10 @@ class JobContext:
         entry = run.visit(id, EntryKind.APPROVE, asked.packed)
         recorded = entry is not None
         entry = entry or self._fresh(id, EntryKind.APPROVE, "approve", asked.packed, None)
+        if (
+            entry.input is None
+        ):  # the job is a fork: people are asked again, about what is asked now
+            entry = replace(entry, input=asked.packed)
         return Approve(run, entry, asked, recorded=recorded)
 
     # Waiting

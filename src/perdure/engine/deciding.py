@@ -9,7 +9,6 @@ from msgspec import Struct
 from perdure.base.errors import ArgumentError, DecisionRefused
 from perdure.engine import tell
 from perdure.engine.rules import Rules
-from perdure.engine.spending import RAISE
 from perdure.jobs.approval import (
     Approval,
     Edited,
@@ -123,8 +122,8 @@ async def _edited(
     store: Store, office: Office, approval: Approval, arguments: Mapping[str, Any]
 ) -> Edited:
     """Check other arguments, and judge them as those were that the job gave."""
-    if approval.step.endswith(RAISE):
-        packed = msgspec.json.encode(_limits(arguments))
+    if approval.action.budget != b"null":  # it is about the budget itself
+        packed = msgspec.json.encode(_limits(approval, arguments))
         return _judged(office.rules, packed, judge_raise(packed, office.rules.risk))
     entry = next((e for e in await store.journal(approval.job_id) if e.id == approval.step), None)
     step = None if entry is None else office.steps.get(entry.name)
@@ -142,10 +141,16 @@ def _judged(rules: Rules, packed: bytes, judgement: Judgement) -> Edited:
     return Edited(input=packed, risk=level, reasons=judgement.reasons, terms=terms)
 
 
-def _limits(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _limits(approval: Approval, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Check the limits that a person grants instead of those that were asked for."""
+    what = "the limits of a budget"
     try:
         limits = msgspec.convert(dict(arguments), Limits)
     except msgspec.ValidationError as error:
-        raise ArgumentError("the limits of a budget", [str(error)]) from None
-    return {name: value for name, value in msgspec.to_builtins(limits).items() if value is not None}
+        raise ArgumentError(what, [str(error)]) from None
+    given = {name: each for name, each in msgspec.to_builtins(limits).items() if each is not None}
+    before = msgspec.json.decode(approval.action.budget, type=dict[str, float])
+    if too_low := [name for name, limit in before.items() if given.get(name, limit) <= limit]:
+        texts = [f"`{name}` must be more than {before[name]:g}, or reject it" for name in too_low]
+        raise ArgumentError(what, texts)
+    return given

@@ -44,7 +44,6 @@ from perdure.jobs.effect import (
     EffectState,
     Happened,
     PackedResult,
-    Place,
     Resolution,
     UndoCall,
     UseResult,
@@ -58,8 +57,8 @@ from perdure.jobs.effect import (
     settles_at,
     unpack_result,
 )
-from perdure.jobs.item import is_of_items
 from perdure.jobs.model import EntryKind
+from perdure.jobs.place import Place
 from perdure.jobs.state import ENDED, JobState
 
 if TYPE_CHECKING:
@@ -72,34 +71,25 @@ LONGEST_TARGET: Final = 500
 class Effects:
     """The effects of one attempt of a step."""
 
-    def __init__(self, operation: "StepOperation[Any]", item_in_hand: Callable[[], str]) -> None:
+    def __init__(self, operation: "StepOperation[Any]", allot: Callable[[str], Place]) -> None:
         self._operation = operation
         self._run = operation.run
         self._ledger = ledger_of(self._run)
         step = operation.entry.id
         self._is_fresh = self._ledger.is_new(step) and not operation.recorded
-        self._item_in_hand = item_in_hand
-        self._asked: dict[str, int] = {}  # how often each part came by in this attempt
+        self._allot = allot
         self._came_by: set[Place] = set()
 
     def place(self, kind: str, target: str) -> Asked:
         """Allot the place of an effect: what it is, and the how manyth of its like."""
         self._check(kind, target)
-        part = f"{self._checkpoint()}:{self._item_in_hand()}:{digest(kind, target)[:16]}"
-        ordinal = self._asked[part] = self._asked.get(part, 0) + 1
-        asked = Asked(Place(self._operation.entry.id, ordinal, part), kind, target)
+        asked = Asked(self._allot(digest(kind, target)[:16]), kind, target)
         self.come_by(asked)
         return asked
 
     def come_by(self, asked: Asked) -> None:
         """Take note that the code asks for an effect."""
         self._came_by.add(asked.place)
-
-    def _checkpoint(self) -> int:
-        """Give the number of the checkpoint that the code goes on from; 0: from its beginning."""
-        entry = self._operation.entry
-        is_own = entry.checkpoint is not None and not is_of_items(entry.checkpoint)
-        return entry.checkpoint_no if is_own else 0
 
     async def make(self, asked: Asked, call: Call, options: EffectOptions) -> Any:
         """Call the function once, or give what it gave before."""

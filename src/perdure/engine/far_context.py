@@ -11,7 +11,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.base.codec import Limits
-from perdure.base.duration import Duration
 from perdure.base.errors import DefinitionError
 from perdure.base.pid import Pid
 from perdure.engine.crashpoint import crashpoint
@@ -25,11 +24,12 @@ from perdure.engine.effect_call import (
 )
 from perdure.engine.effects import Effects
 from perdure.engine.leaving import Leaving
-from perdure.engine.spending import Spending
-from perdure.engine.step_context import StepContext
+from perdure.engine.spending import SPENDING, Spending
+from perdure.engine.step_context import StepContext, UserQuestion
 from perdure.jobs.budget import Amount
 from perdure.jobs.definition import Step
 from perdure.jobs.effect import Answer, pack_result, unpack_result
+from perdure.jobs.place import Place
 from perdure.jobs.redaction import plain as without_types
 from perdure.process.messaging import call
 
@@ -102,31 +102,25 @@ class FarContext(StepContext):
         self._desk = desk
 
     def spend(self, *, usd: float = 0.0, tokens: int = 0, calls: int = 0) -> Spending:
-        self._spendings += 1
-        amount = Amount.of(usd, tokens, calls)
-        return FarSpending(self._desk, self._operation, self._spendings, amount)
+        return FarSpending(self._desk, self.allot(SPENDING), Amount.of(usd, tokens, calls))
 
-    async def request_user_approval(
-        self, title: str, timeout: Duration = None, *, details: Any = None, risk: str = "high"
-    ) -> bool:
-        shown = msgspec.to_builtins(details)
-        return await ask_desk(self._desk, "approve", title, shown, timeout, risk)
+    async def ask_person(self, place: Place, question: UserQuestion) -> bool:
+        return await ask_desk(self._desk, "ask_person", place, question)
 
     @property
     def effects(self) -> Effects:
         if self._effects is None:
-            self._effects = FarEffects(self._desk, self._operation, self._item_in_hand)
+            self._effects = FarEffects(self._desk, self._operation, self.allot)
         return self._effects
 
 
 class FarEffects(Effects):
     """The effects of one attempt, there: called here, and kept by the desk."""
 
-    def __init__(self, desk: Pid, operation: Any, item_in_hand: Callable[[], str]) -> None:
+    def __init__(self, desk: Pid, operation: Any, allot: Callable[[str], Place]) -> None:
         self._desk = desk
         self._operation = operation
-        self._item_in_hand = item_in_hand
-        self._asked: dict[str, int] = {}
+        self._allot = allot
         self._limits: Limits = operation.run.node.limits
 
     def come_by(self, asked: Asked) -> None:
@@ -165,19 +159,20 @@ class FarEffects(Effects):
 class FarSpending(Spending):
     """An amount that the desk sets aside."""
 
-    def __init__(self, desk: Pid, operation: Any, number: int, amount: Amount) -> None:
-        super().__init__(operation, number, amount)
+    def __init__(self, desk: Pid, place: Place, amount: Amount) -> None:
         self._desk = desk
-        self._number = number
+        self._place = place
+        self._amount = amount
+        self._settled = False
 
     async def settle(
         self, *, usd: float | None = None, tokens: int | None = None, calls: int | None = None
     ) -> None:
         self._settled = True
-        await ask_desk(self._desk, "settle", self._number, usd, tokens, calls)
+        await ask_desk(self._desk, "settle", self._place, usd, tokens, calls)
 
     async def _reserved(self) -> "FarSpending":
-        await ask_desk(self._desk, "spend", self._number, self._amount)
+        await ask_desk(self._desk, "spend", self._place, self._amount)
         return self
 
 

@@ -5,16 +5,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.base.duration import Duration
 from perdure.base.errors import DefinitionError
 from perdure.engine.effect_call import Begun, EffectOptions, Fault
 from perdure.engine.far_context import AskThere, Given, Leave, Raised, StepAt, Wish
 from perdure.engine.far_step import find_at
 from perdure.engine.leaving import Leaving
 from perdure.engine.spending import Spending
+from perdure.engine.step_context import UserQuestion
 from perdure.jobs.budget import Amount
 from perdure.jobs.definition import Step
 from perdure.jobs.effect import Answer, Effect, PackedResult
+from perdure.jobs.place import Place
 from perdure.process.request import Request
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Desk:
         self._operation = operation
         self._context = context
         self._put_again = put_again  # lets a request be answered later
-        self._spendings: dict[int, Spending] = {}
+        self._spendings: dict[Place, Spending] = {}
         self.leaving: Leaving | None = None  # why the step was sent away
 
     async def answer(self, request: Request[Any]) -> None:
@@ -102,18 +103,17 @@ class Desk:
         """Tell whether something was recorded as done."""
         return await self._context.effects.was_recorded(kind, key)
 
-    async def approve(self, title: str, details: Any, timeout: Duration, risk: str) -> bool:
+    async def ask_person(self, place: Place, question: UserQuestion) -> bool:
         """Ask a person."""
-        asked = self._context.request_user_approval(title, timeout, details=details, risk=risk)
-        return await asked
+        return await self._context.ask_person(place, question)
 
-    async def spend(self, number: int, amount: Amount) -> None:
+    async def spend(self, place: Place, amount: Amount) -> None:
         """Set an amount aside."""
-        self._spendings[number] = await Spending(self._operation, number, amount)
+        self._spendings[place] = await Spending(self._operation, place, amount)
 
-    async def settle(self, number: int, usd: Any, tokens: Any, calls: Any) -> None:
+    async def settle(self, place: Place, usd: Any, tokens: Any, calls: Any) -> None:
         """Note what was really spent."""
-        await self._spendings[number].settle(usd=usd, tokens=tokens, calls=calls)
+        await self._spendings[place].settle(usd=usd, tokens=tokens, calls=calls)
 
 
 def _answered(answer: Answer | None, key: str) -> Answer:

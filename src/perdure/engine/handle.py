@@ -73,8 +73,9 @@ class Handle(Generic[R]):
         return await self._store.effects(self.id)
 
     async def budget(self) -> Budget | None:
-        """Read what the job, if it is the first of its tree, may spend, and what is gone."""
-        return await self._store.budget(self.id)
+        """Read what the tree of the job, and its forks, may spend, and what is gone."""
+        job = await self.job()
+        return await self._store.budget(job.budget_of or job.id)
 
     async def events(self) -> list[Event]:
         """Read all that happened to the job, in order."""
@@ -225,6 +226,7 @@ class Handle(Generic[R]):
             options=job.options,
             deadline=None if self._definition is None else self._definition.timeout,
             forked_from=job.forked_from or job.id,
+            budget_of=job.budget_of or job.id,
         )
         await self._store.fork(job.id, copy, entry.seq, by)
         return Handle(self._store, self._awaiting, copy.id, self._definition, new=True)

@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from perdure.engine.hands import Hands
-from perdure.jobs.effect import OPEN, Effect, EffectState, Place
+from perdure.jobs.effect import OPEN, Effect, EffectState
+from perdure.jobs.place import Place
 
 if TYPE_CHECKING:
     from perdure.engine.run import Run

@@ -1,5 +1,6 @@
 """What a step spends: set aside before the call, settled after it, asked about at the limit."""
 
+import secrets
 from collections.abc import Generator
 from functools import partial
 from types import TracebackType
@@ -9,18 +10,18 @@ from msgspec import Struct
 
 from perdure.base.codec import decode, encode
 from perdure.base.errors import BudgetExceeded
-from perdure.engine.asking import Question, answer_to
-from perdure.jobs.approval import ApprovalState
-from perdure.jobs.budget import Amount, Budget, Exceeded, Limits
+from perdure.engine.asking import RETRIED, Question, answer_to, is_looked_at, last_asked
+from perdure.jobs.approval import Approval, ApprovalState
+from perdure.jobs.budget import Amount, Budget, Exceeded, Limits, SetAside, spending_id
 from perdure.jobs.gate import judge_raise
+from perdure.jobs.place import Place
 from perdure.jobs.risk import Judgement
 
 if TYPE_CHECKING:
     from perdure.engine.run import Run
     from perdure.engine.step import StepOperation
 
-# The identity of a question about the budget ends so, behind the step that asks.
-RAISE: Final = "$"
+SPENDING: Final = "$"  # what is asked for at the place of a spending
 
 
 class Purse(Struct, frozen=True):
@@ -33,10 +34,12 @@ class Purse(Struct, frozen=True):
 class Spending:
     """An amount that was set aside; what is not settled counts as spent."""
 
-    def __init__(self, operation: "StepOperation[Any]", number: int, amount: Amount) -> None:
+    def __init__(self, operation: "StepOperation[Any]", place: Place, amount: Amount) -> None:
         self._operation = operation
-        # The same at every attempt: what is set aside again takes the place of what was.
-        self._id = f"{operation.run.job.id}/{operation.entry.id}/{number}"
+        self._place = place
+        # Whenever the code comes by again, it spends again: so each time has an identity.
+        once = f"{operation.attempt}.{secrets.token_hex(8)}"
+        self._id = spending_id(operation.run.job.id, place, once)
         self._amount = amount
         self._settled = False
 
@@ -72,13 +75,22 @@ class Spending:
     async def _reserved(self) -> Self:
         run = self._operation.run
         purse = await purse_of(run)
+        wanted = SetAside(
+            job_id=run.job.id,
+            owner=run.node.owner,
+            epoch=run.epoch,
+            root_id=purse.root,
+            id=self._id,
+            amount=self._amount,
+        )
         while True:
-            found = await run.ask(
-                lambda store: store.set_aside(purse.root, self._id, self._amount, purse.new)
-            )
+            found = await run.ask(lambda store: store.set_aside(wanted, purse.new))
             if isinstance(found, Budget):
-                return self
+                break
             await self._raised(purse, found)
+        if self._operation.context is not None:
+            self._operation.context.reserved += self._amount
+        return self
 
     async def _raised(self, purse: Purse, found: Exceeded) -> None:
         """Have the limit raised by a person, as far as they want.
@@ -86,40 +98,59 @@ class Spending:
         Raises:
             BudgetExceeded: They said no.
         """
-        run, wanted = self._operation.run, round(found.wanted, 6)
-        packed, judge = (
-            encode({found.kind: wanted}),
-            partial(judge_raise, rules=run.node.rules.risk),
-        )
-        judged = judge(packed)
-        question = Question(
-            step=f"{self._operation.entry.id}{RAISE}",
-            title=f"Raise the budget of job {run.job.name}: {found}",
-            input=packed,
-            budget=encode({found.kind: found.limit}),
-            judgement=Judgement(judged.level, (str(found), *judged.reasons)),
-            judge=judge,
-        )
-        answer = await answer_to(self._operation, question)
+        run = self._operation.run
+        answer = await answer_to(self._operation, await self._question(found))
         if answer.state is ApprovalState.REJECTED:
             said = answer.decisions[-1]
             raise BudgetExceeded(f"{found}; {said.person} said no: {said.reason or 'no reason'}")
         limits = decode(answer.action.input, Limits)
         await run.ask(lambda store: store.raise_limits(purse.root, limits, purse.new))
 
+    async def _question(self, found: Exceeded) -> Question:
+        """Ask for what is needed, unless a question at this place still stands.
+
+        When the step is begun again with the answer, it needs more than when it asked: what it
+        spends on its way here it spends once more.
+        """
+        run, context, step = self._operation.run, self._operation.context, self._place.spell("$")
+        earlier = await last_asked(run, step)
+        if earlier is not None and await self._stands(earlier, found):
+            title, wanted, granted = earlier.title, earlier.asked.input, earlier.asked.budget
+        else:
+            found = found if context is None else found.once_more(context.reserved)
+            title = f"Raise the budget of job {run.job.name}: {found}"
+            wanted = encode({found.kind: round(found.wanted, 6)})
+            granted = encode({found.kind: found.limit})
+        judge = partial(judge_raise, rules=run.node.rules.risk)
+        judged = judge(wanted)
+        return Question(
+            step=step,
+            title=title,
+            input=wanted,
+            budget=granted,
+            judgement=Judgement(judged.level, (str(found), *judged.reasons)),
+            judge=judge,
+        )
+
+    async def _stands(self, earlier: Approval, found: Exceeded) -> bool:
+        if earlier.state is ApprovalState.PENDING:
+            return True
+        if earlier.state is ApprovalState.APPROVED:  # else it is used up
+            granted = getattr(decode(earlier.action.input, Limits), found.kind)
+            return granted is not None and granted > found.limit
+        if earlier.state is ApprovalState.REJECTED:
+            return not await is_looked_at(self._operation.run, earlier, RETRIED)
+        return not await is_looked_at(self._operation.run, earlier)
+
 
 async def purse_of(run: "Run") -> Purse:
-    """Find the budget of the tree that a job belongs to."""
+    """Find the budget of the tree that a job belongs to, or was forked from."""
     if run.purse is None:
-        job = run.job
-        while job.parent is not None:
-            parent_id = job.parent
-            parent = await run.ask(lambda store: store.job(parent_id))  # noqa: B023 - awaited at once
-            if parent is None:
-                break
-            job = parent
+        root_id = run.job.budget_of or run.job.id
+        found = await run.ask(lambda store: store.job(root_id)) if run.job.budget_of else None
+        job = found or run.job
         definition = run.node.registry.jobs.get(job.name)
         limits = Limits() if definition is None or definition.budget is None else definition.budget
         began = job.started_at or run.now()
-        run.purse = Purse(job.id, Budget(limits=limits, began_at=began))
+        run.purse = Purse(root_id, Budget(limits=limits, began_at=began))
     return run.purse

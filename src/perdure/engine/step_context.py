@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.base.codec import decode, digest, encode
@@ -14,19 +15,31 @@ from perdure.engine.asking import Question, answer_to
 from perdure.engine.effect_call import Call, EffectOptions
 from perdure.engine.effects import Effects
 from perdure.engine.leaving import AtSafePoint, Leaving
-from perdure.engine.spending import Spending
+from perdure.engine.spending import SPENDING, Spending
 from perdure.engine.verdict import Unwound
 from perdure.jobs.approval import ApprovalState
 from perdure.jobs.budget import Amount
 from perdure.jobs.effect import Effect
 from perdure.jobs.failure import Failure
 from perdure.jobs.item import Cadence, Cursor, ItemPolicy, ItemReport, OnError, Verdict, key_of
+from perdure.jobs.place import Place, Places, own_checkpoint
+from perdure.jobs.redaction import plain
 from perdure.jobs.risk import Judgement, RiskLevel
 
 if TYPE_CHECKING:
     from perdure.engine.step import StepOperation
 
 T = TypeVar("T")
+
+
+class UserQuestion(Struct, frozen=True):
+    """What a step asks a person in its middle."""
+
+    title: str
+    packed: bytes
+    shown: Any
+    level: RiskLevel
+    expires: float | None  # seconds; None: as the terms say
 
 
 class StepContext:
@@ -41,8 +54,8 @@ class StepContext:
         self.left: Leaving | None = None  # why the function must be left, whatever it does
         self._cancelled: asyncio.Event | None = None
         self._effects: Effects | None = None
-        self._spendings = 0
-        self._asked = 0  # questions to people, in this attempt
+        self._places = Places()
+        self.reserved = Amount()  # set aside by this run of the code; for the engine
 
     def __repr__(self) -> str:
         return f"<context of {self._operation!r}, attempt {self.attempt}>"
@@ -112,8 +125,8 @@ class StepContext:
         Raises:
             BudgetExceeded: When awaited: somebody said no.
         """
-        self._spendings += 1
-        return Spending(self._operation, self._spendings, Amount.of(usd, tokens, calls))
+        amount = Amount.of(usd, tokens, calls)
+        return Spending(self._operation, self.allot(SPENDING), amount)
 
     # People
 
@@ -126,19 +139,25 @@ class StepContext:
         what it did before must be effects, or be covered by a checkpoint.
         If nobody decides in time, the job waits for a person; that is not a no.
         """
-        self._asked += 1
-        level = RiskLevel.of(risk)
-        operation, limit = self._operation, job_seconds(timeout)
-        terms = operation.run.node.rules.terms_for(level)
-        question = Question(
-            step=f"{self.step_id}?{self._asked}",
-            title=title,
-            input=encode([title, details], what="a question"),
-            shown={} if details is None else details,
-            judgement=Judgement(level),
-            terms=terms if limit is None else replace(terms, expires=limit),
+        level, shown = RiskLevel.of(risk), plain(details)
+        packed = encode([title, shown], what="a question")
+        place = self.allot(f"?{digest(packed, level.name)[:16]}")
+        question = UserQuestion(title, packed, shown, level, job_seconds(timeout))
+        return await self.ask_person(place, question)
+
+    async def ask_person(self, place: Place, question: "UserQuestion") -> bool:
+        """Ask what the code asks at a place; for the engine."""
+        operation, expires = self._operation, question.expires
+        terms = operation.run.node.rules.terms_for(question.level)
+        asked = Question(
+            step=place.spell("?"),
+            title=question.title,
+            input=question.packed,
+            shown={} if question.shown is None else question.shown,
+            judgement=Judgement(question.level),
+            terms=terms if expires is None else replace(terms, expires=expires),
         )
-        found = await answer_to(operation, question)
+        found = await answer_to(operation, asked)
         return found.state is ApprovalState.APPROVED
 
     @property
@@ -195,7 +214,7 @@ class StepContext:
     def effects(self) -> Effects:
         """What the step does to the world; for the engine."""
         if self._effects is None:
-            self._effects = Effects(self._operation, self._item_in_hand)
+            self._effects = Effects(self._operation, self.allot)
         return self._effects
 
     @property
@@ -203,8 +222,12 @@ class StepContext:
         """Whether this attempt did anything to the world; for the engine."""
         return self._effects is not None
 
-    def _item_in_hand(self) -> str:
-        return "" if self._cursor is None else self._cursor.key_in_hand
+    def allot(self, what: str) -> Place:
+        """Allot the place of what the code asks for now; for the engine."""
+        entry = self._operation.entry
+        checkpoint = own_checkpoint(entry.checkpoint, entry.checkpoint_no)
+        item = "" if self._cursor is None else self._cursor.key_in_hand
+        return self._places.allot(entry.id, checkpoint, item, what)
 
     # Progress
 

@@ -36,5 +36,6 @@ def child_job(
         priority=parent.priority,
         parent=parent.id,
         parent_seq=entry.seq,
+        budget_of=parent.budget_of or parent.id,
         deadline=definition.timeout,
     )

@@ -1,17 +1,20 @@
 """What a job and all its children may spend; pure.
 
-An amount is reserved before a call and settled after it. What a crash leaves reserved counts as
-spent, since nobody knows. At a limit nothing is spent: the job asks a person to raise it.
+An amount is reserved before a call and settled after it. Each time that the code of a step comes by
+counts: at every attempt, and behind every checkpoint. What a crash leaves reserved counts as spent,
+since nobody knows; when its job ends, it is settled so.
+At a limit nothing is spent: the job asks a person to raise it.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.base.errors import DefinitionError
+from perdure.jobs.place import Place
 from perdure.jobs.risk import check_number
 
 N = TypeVar("N", int, float)
@@ -60,6 +63,22 @@ def to_micro(usd: float) -> int:
     near = round(scaled)
     # 0.1 + 0.2 is a hair more than 0.3, and no millionth more.
     return near if math.isclose(scaled, near, rel_tol=1e-9, abs_tol=1e-6) else math.ceil(scaled)
+
+
+class SetAside(Struct, frozen=True, kw_only=True):
+    """A wish to set an amount aside, of whoever owns a job."""
+
+    job_id: str
+    owner: str
+    epoch: int
+    root_id: str  # of which budget
+    id: str
+    amount: Amount
+
+
+def spending_id(job_id: str, place: Place, once: str) -> str:
+    """Make the identity of a spending: of one time that the code of a step comes by a place."""
+    return f"{job_id}/{place.spell('$')}/{once}"
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -124,6 +143,11 @@ class Exceeded(Struct, frozen=True):
     limit: float
     wanted: float  # in all, with what is gone
 
+    def once_more(self, amount: Amount) -> "Exceeded":
+        """Give it with an amount that will be spent again until then."""
+        more = {"usd": amount.usd, "tokens": amount.tokens, "calls": amount.calls}
+        return Exceeded(self.kind, self.limit, self.wanted + more.get(self.kind, 0))
+
     def __str__(self) -> str:
         return f"{self.wanted:g} {self.kind} are needed in all, and {self.limit:g} are granted"
 
@@ -162,6 +186,14 @@ def settle(budget: Budget, id: str, actual: Amount | None = None) -> Budget:
     others = {each: amount for each, amount in budget.reserved.items() if each != id}
     spent = budget.spent + (held if actual is None else actual)
     return replace(budget, reserved=others, spent=spent, no=budget.no + 1)
+
+
+def settle_all(budget: Budget, job_ids: Collection[str]) -> Budget:
+    """Settle what jobs that have ended left open: as spent, since nobody knows."""
+    for id in budget.reserved:
+        if id.partition("/")[0] in job_ids:
+            budget = settle(budget, id)
+    return budget
 
 
 def release(budget: Budget, id: str) -> Budget:

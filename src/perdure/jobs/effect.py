@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from perdure.base.codec import LIMITS, Codec, Limits, digest
 from perdure.base.errors import IllegalTransition, Unstorable, safe_text
 from perdure.base.scrub import without_secrets
+from perdure.jobs.place import Place
 
 InDoubt: TypeAlias = Literal["replay", "ask"]
 Choice: TypeAlias = Literal["happened", "did not happen", "compensate"]
@@ -68,23 +69,6 @@ HAPPENED: Final = frozenset({_E.DONE, *OPEN})
 UNDOABLE: Final = frozenset({_E.DONE, _E.IN_DOUBT})
 # The key of such a line is used up: the next call is of a new generation.
 _SPENT: Final = frozenset({_E.FAILED, _E.UNDONE})
-
-
-class Place(Struct, frozen=True):
-    """Which effect of a step it is, the same at every attempt.
-
-    `part` says where the code was, and what it did: "<checkpoint>:<item>:<kind and target>";
-    `ordinal` counts the effects of that part from 1.
-    """
-
-    step: str  # the identity of the step in its job: "send_mail#2"
-    ordinal: int
-    part: str = ""
-
-    @property
-    def likeness(self) -> tuple[str, str]:
-        """What it has in common with its like, on whichever side of a checkpoint."""
-        return self.step, self.part.partition(":")[2]
 
 
 class UndoCall(Struct, frozen=True):

@@ -7,6 +7,7 @@ at its end goes on where it stood, and one that is changed or sorted otherwise i
 instead of items being left out or done twice.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
@@ -112,7 +113,7 @@ class Cursor:
         in_hand: The place of the item that is being worked on; None between items.
     """
 
-    __slots__ = ("_before", "_keys", "_saved", "in_hand", "policy")
+    __slots__ = ("_before", "_keys", "_saved", "_twins", "in_hand", "policy")
 
     def __init__(self, keys: Sequence[Key], saved: _Saved, policy: ItemPolicy) -> None:
         self._keys = keys
@@ -121,6 +122,7 @@ class Cursor:
         for key in keys[: saved.place]:
             self._before.add(str(key))
         self.policy = policy
+        self._twins: dict[int, int] | None = None  # which of several with one key it is
         self.in_hand: int | None = None
 
     @classmethod
@@ -153,8 +155,14 @@ class Cursor:
 
     @property
     def key_in_hand(self) -> str:
-        """The key of the item in hand; empty between items."""
-        return "" if self.in_hand is None else f"item {self._keys[self.in_hand]}"
+        """The key of the item in hand, numbered from its second on; empty between items."""
+        if self.in_hand is None:
+            return ""
+        if self._twins is None:
+            self._twins = _twins(self._keys)
+        number = self._twins.get(self.in_hand)
+        twin = "" if number is None else f" ({number})"
+        return f"item {self._keys[self.in_hand]}{twin}"
 
     def begin(self, place: int) -> None:
         """Take an item in hand."""
@@ -214,6 +222,17 @@ class Cursor:
         elif place == saved.place:
             saved.place += 1
             self._before.add(str(self._keys[place]))
+
+
+def _twins(keys: Sequence[Key]) -> dict[int, int]:
+    """Number the items whose key another one before them has, by their places."""
+    seen = Counter[str]()
+    twins: dict[int, int] = {}
+    for place, key in enumerate(map(str, keys)):
+        seen[key] += 1
+        if seen[key] > 1:
+            twins[place] = seen[key]
+    return twins
 
 
 def key_of(item: Any) -> Key:

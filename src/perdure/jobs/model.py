@@ -45,6 +45,7 @@ class NewJob(Struct, frozen=True, kw_only=True):
     deadline: float | None = None  # seconds from now until the whole job must have ended
     options: bytes = b"{}"  # what the engine wants to find again: policies of this submission
     forked_from: str | None = None
+    budget_of: str | None = None  # the job whose budget it spends; None: its own
 
 
 class Submitted(Struct, frozen=True):
@@ -76,6 +77,7 @@ class Job(Struct, frozen=True, kw_only=True):
     parent: str | None = None
     parent_seq: int | None = None
     forked_from: str | None = None
+    budget_of: str | None = None  # the job whose budget it spends; None: its own
     created_at: float = 0.0
     started_at: float | None = None
     ended_at: float | None = None

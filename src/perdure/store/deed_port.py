@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from perdure.jobs.approval import Approval, ApprovalState, Handover, Refusal, Vote
-from perdure.jobs.budget import Amount, Budget, Exceeded, Limits
+from perdure.jobs.budget import Amount, Budget, Exceeded, Limits, SetAside
 from perdure.jobs.effect import Effect
 from perdure.jobs.link import Link, LinkUse
 from perdure.jobs.outbox import Notice
@@ -84,10 +84,14 @@ class DeedStore(Protocol):
 
     async def budget(self, root_id: str) -> Budget | None: ...
 
-    async def set_aside(
-        self, root_id: str, id: str, amount: Amount, new: Budget
-    ) -> Budget | Exceeded:
-        """Reserve an amount, unless that would exceed a limit."""
+    async def set_aside(self, asked: SetAside, new: Budget) -> Budget | Exceeded:
+        """Reserve an amount, unless that would exceed a limit; fenced as a write is.
+
+        When the job ends, what is still reserved is settled as spent.
+
+        Raises:
+            LeaseLost: The job has ended, or is another's.
+        """
         ...
 
     async def settle_spending(self, root_id: str, id: str, actual: Amount | None) -> None: ...

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from perdure.jobs.approval import Approval, ApprovalState, Handover, Refusal, Vote
-from perdure.jobs.budget import Amount, Budget, Exceeded, Limits
+from perdure.jobs.budget import Amount, Budget, Exceeded, Limits, SetAside
 from perdure.jobs.effect import Effect
 from perdure.jobs.link import Link, LinkUse
 from perdure.jobs.outbox import Notice
@@ -113,11 +113,8 @@ class DeedVerbs:
     async def budget(self, root_id: str) -> Budget | None:
         return await self._ask(partial(budgets.budget, root_id=root_id))
 
-    async def set_aside(
-        self, root_id: str, id: str, amount: Amount, new: Budget
-    ) -> Budget | Exceeded:
-        call = partial(budgets.set_aside, root_id=root_id, id=id, amount=amount, new=new)
-        return await self._change(call)
+    async def set_aside(self, asked: SetAside, new: Budget) -> Budget | Exceeded:
+        return await self._change(partial(budgets.set_aside, asked=asked, new=new))
 
     async def settle_spending(self, root_id: str, id: str, actual: Amount | None) -> None:
         call = partial(budgets.settle_spending, root_id=root_id, id=id, actual=actual)

@@ -99,6 +99,7 @@ def job_row(job: NewJob, now: float) -> dict[str, Any]:
         "parent": job.parent,
         "parent_seq": job.parent_seq,
         "forked_from": job.forked_from,
+        "budget_of": job.budget_of,
         "created_at": now,
         "deadline_at": None if job.deadline is None else now + job.deadline,
     }
@@ -134,6 +135,7 @@ def job(row: Row) -> Job:
         owner=row[24],
         epoch=row[25],
         claims=row[26],
+        budget_of=row[27],
     )
 
 

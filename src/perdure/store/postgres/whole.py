@@ -55,7 +55,7 @@ class Take(Whole[list[Grant]]):
     def read(self, session: Session, rows: Sequence[Row]) -> list[Grant]:
         # In their order, so the last tag of a queue is not always its highest.
         for queue in {each[6] for each in rows}:
-            tag = max(each[29] for each in rows if each[6] == queue)
+            tag = max(each[30] for each in rows if each[6] == queue)
             session.aside("set_served", queue=queue, tag=tag)
         return [_trusted(session, _grant(each)) for each in rows]
 
@@ -67,8 +67,8 @@ class Take(Whole[list[Grant]]):
 
 def _grant(found: Row) -> Grant:
     """Read a grant; what has neither journal nor messages need not be asked for again."""
-    job = row.job(found) if found[30] else None
-    return Grant(found[0], found[25], found[26], found[27], found[28], job)
+    job = row.job(found) if found[31] else None
+    return Grant(found[0], found[25], found[26], found[28], found[29], job)
 
 
 def _trusted(session: Session, grant: Grant) -> Grant:

@@ -31,7 +31,11 @@ ORDER BY created_at DESC, id DESC
 LIMIT :limit
 
 -- name: open_approvals
-SELECT data FROM approval WHERE job_id = :id AND state = 'PENDING'
+SELECT data FROM approval
+WHERE state = 'PENDING'
+  AND job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
+  AND job_id = ANY(:ids)  -- postgres
+ORDER BY job_id, step
 FOR UPDATE  -- postgres
 
 -- name: due_approvals

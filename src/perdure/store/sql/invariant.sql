@@ -209,6 +209,7 @@ WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id = message.job_id)
 UNION ALL
 SELECT root_id, 'there is a budget and no job' FROM budget
 WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id = budget.root_id)
+  AND NOT EXISTS (SELECT 1 FROM job WHERE job.budget_of = budget.root_id)
 UNION ALL
 SELECT effect.job_id, 'effect ' || effect.no || ' is of ' || effect.step || ', which the journal does not know'
 FROM effect

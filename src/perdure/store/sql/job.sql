@@ -1,10 +1,11 @@
 -- name: insert_job
 INSERT INTO job (id, tenant, "user", name, version, state, queue, priority, input, plan, options,
-                 key, fingerprint, parent, parent_seq, root, forked_from, created_at, deadline_at)
+                 key, fingerprint, parent, parent_seq, root, forked_from, budget_of, created_at,
+                 deadline_at)
 VALUES (:id, :tenant, :user, :name, :version, 'PENDING', :queue, :priority, :input, :plan, :options,
         :key, :fingerprint, :parent, :parent_seq,
         (SELECT coalesce(root, id) FROM job WHERE id = :parent),
-        :forked_from, :created_at, :deadline_at)
+        :forked_from, :budget_of, :created_at, :deadline_at)
 ON CONFLICT DO NOTHING
 
 -- name: same_job
@@ -58,7 +59,7 @@ SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.que
        job.input, job.plan, job.options, job.result, job.error, job.wait, job.request, job.key,
        job.parent, job.parent_seq, job.forked_from, job.created_at, job.started_at, job.ended_at,
        job.deadline_at, lease.due_at, lease.owner, coalesce(lease.epoch, job.epoch),
-       coalesce(lease.claims, 0)
+       coalesce(lease.claims, 0), job.budget_of
 FROM job LEFT JOIN lease ON lease.job_id = job.id  -- sqlite
 FROM job LEFT JOIN LATERAL (SELECT * FROM lease WHERE job_id = job.id LIMIT 1) AS lease ON true  -- postgres
 WHERE job.id = :id
@@ -68,7 +69,7 @@ SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.que
        job.input, job.plan, job.options, job.result, job.error, job.wait, job.request, job.key,
        job.parent, job.parent_seq, job.forked_from, job.created_at, job.started_at, job.ended_at,
        job.deadline_at, lease.due_at, lease.owner, coalesce(lease.epoch, job.epoch),
-       coalesce(lease.claims, 0)
+       coalesce(lease.claims, 0), job.budget_of
 FROM job LEFT JOIN lease ON lease.job_id = job.id  -- sqlite
 FROM job LEFT JOIN LATERAL (SELECT * FROM lease WHERE job_id = job.id LIMIT 1) AS lease ON true  -- postgres
 WHERE job.id IN (SELECT value FROM json_each(:ids))  -- sqlite
@@ -119,7 +120,7 @@ SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.que
        job.input, job.plan, job.options, job.result, job.error, job.wait, job.request, job.key,
        job.parent, job.parent_seq, job.forked_from, job.created_at, job.started_at, job.ended_at,
        job.deadline_at, lease.due_at, lease.owner, coalesce(lease.epoch, job.epoch),
-       coalesce(lease.claims, 0)
+       coalesce(lease.claims, 0), job.budget_of
 FROM job LEFT JOIN lease ON lease.job_id = job.id  -- sqlite
 FROM job LEFT JOIN LATERAL (SELECT * FROM lease WHERE job_id = job.id LIMIT 1) AS lease ON true  -- postgres
 WHERE job.created_at <= :until

@@ -10,9 +10,22 @@ ORDER BY job_id, seq
 INSERT INTO journal (job_id, seq, id, kind, name, state, attempt, input, output, error, checkpoint,
                      checkpoint_no, wake_at, started_at, ended_at)
 -- Without attempts and keys: what another job has done is neither undone nor lent by this one.
-SELECT :id, seq, id, kind, name, state, 0, input, output, error, checkpoint,
-       checkpoint_no, wake_at, started_at, ended_at
-FROM journal WHERE job_id = :source AND seq < :before
+-- Without the yes of people: they said it to another job, and are asked again.
+SELECT :id, seq, id, kind, name, CASE WHEN asks THEN 'PENDING' ELSE state END, 0,
+       CASE WHEN asks THEN NULL ELSE input END, CASE WHEN asks THEN NULL ELSE output END,
+       error, checkpoint, checkpoint_no, wake_at, started_at,
+       CASE WHEN asks THEN NULL ELSE ended_at END
+FROM (SELECT *, kind = 'approve' AND state <> 'FAILED' AS asks FROM journal
+      WHERE job_id = :source AND seq < :before AND kind <> 'undo') AS entry
+
+-- name: answered_step
+-- A step that is done, and has asked people on its way.
+SELECT journal.id FROM journal JOIN approval
+  ON approval.job_id = journal.job_id AND approval.state = 'APPROVED'
+  AND substr(approval.step, 1, length(journal.id) + 1) = journal.id || '?'
+WHERE journal.job_id = :source AND seq < :before AND kind = 'step'
+  AND journal.state NOT IN ('PENDING', 'RUNNING')
+LIMIT 1
 
 -- name: entry_by_key
 SELECT job_id, seq, id, kind, name, state, attempt, input, output, error, checkpoint, checkpoint_no,

@@ -129,7 +129,7 @@ WITH moment AS MATERIALIZED (
 SELECT id, tenant, "user", started.name, version, state, started.queue, priority, input, plan,
        options, result, error, wait, request, key, parent, parent_seq, forked_from, created_at,
        started_at, ended_at, deadline_at, NULL, :owner::text, claimed.epoch, claims,
-       news, now, tag,
+       budget_of, news, now, tag,
        (SELECT 1 FROM journal WHERE journal.job_id = started.id LIMIT 1) IS NULL
        AND (SELECT 1 FROM message WHERE message.job_id = started.id AND taken_at IS NULL LIMIT 1) IS NULL
 FROM started JOIN claimed ON claimed.job_id = started.id JOIN wanted ON wanted.name = claimed.queue, moment
@@ -149,7 +149,7 @@ WITH moment AS MATERIALIZED (
   SELECT * FROM json_to_recordset(:jobs::json) AS given (
     place bigint, id text, tenant text, "user" text, name text, version text, queue text,
     priority bigint, input text, plan text, options text, key text, fingerprint text, parent text,
-    parent_seq bigint, forked_from text, delay float8, deadline float8, data text, actor text)
+    parent_seq bigint, forked_from text, budget_of text, delay float8, deadline float8, data text, actor text)
 ), known AS MATERIALIZED (
   SELECT 1 FROM given, LATERAL (
     (SELECT 1 FROM job WHERE job.id = given.id LIMIT 1)
@@ -161,11 +161,12 @@ WITH moment AS MATERIALIZED (
   WHERE NOT EXISTS (SELECT 1 FROM known)
 ), added AS (
   INSERT INTO job (id, tenant, "user", name, version, state, queue, priority, input, plan, options,
-                   key, fingerprint, parent, parent_seq, root, forked_from, created_at, deadline_at)
+                   key, fingerprint, parent, parent_seq, root, forked_from, budget_of, created_at,
+                   deadline_at)
   SELECT id, tenant, "user", name, version, 'PENDING', queue, priority, input, plan, options,
          key, fingerprint, parent, parent_seq,
          (SELECT coalesce(above.root, above.id) FROM job AS above WHERE above.id = fresh.parent),
-         forked_from, now, now + deadline
+         forked_from, budget_of, now, now + deadline
   FROM fresh, moment
   RETURNING id
 ), turns AS (

@@ -1,6 +1,6 @@
 """Questions to people: asked once, decided once, told to those who were asked."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from perdure.jobs.approval_time import next_tick, tick
 from perdure.jobs.link import Link, LinkUse, judge, used
 from perdure.jobs.model import Event
 from perdure.jobs.outbox import Notice, NoticeKind
+from perdure.jobs.place import is_of_step
 from perdure.store import row
 from perdure.store.session import Session
 from perdure.store.verb.outbox import channels_asked, put_notices
@@ -63,10 +64,9 @@ def vote(
     session: Session, approval_id: str, vote: Vote, use: LinkUse | None = None
 ) -> Approval | Refusal:
     """Judge a vote, and write it if it counts; both are audited."""
-    found = session.one("lock_approval", id=approval_id)
-    if found is None:
+    old, now = _locked(session, approval_id), session.now()
+    if old is None:
         return _NOBODY
-    old, now = _read(found[0]), session.now()
     link = None if use is None else _open(session, old, use, now)
     if isinstance(link, Refusal):  # nobody knows who it was
         turned_away(session, old.id, vote.channel, link.text)
@@ -123,13 +123,17 @@ def turned_away(session: Session, approval_id: str, channel: str, why: str) -> N
         _audit(session, found, "approval.turned_away", "", told)
 
 
-def withdraw_all(session: Session, job_id: str, now: float) -> None:
-    """Take back the open questions of a job."""
-    for found in session.all("open_approvals", id=job_id):
+def withdraw_open(
+    session: Session, job_ids: Sequence[str], now: float, step: str | None = None
+) -> None:
+    """Take back the open questions of jobs, or of one step; those who were asked are told."""
+    for found in session.all("open_approvals", ids=session.array(job_ids)):
         old = _read(found[0])
-        new = withdraw(old, now)
-        _change(session, old, new)
-        _tell(session, new, NoticeKind.DECIDED, now)
+        if step is None or is_of_step(old.step, step):
+            new = withdraw(old, now)
+            _audit(session, old, "approval.withdrawn", "", {"approval": old.id})
+            _change(session, old, new)
+            _tell(session, new, NoticeKind.DECIDED, now)
 
 
 # Time
@@ -143,10 +147,9 @@ def due_approvals(session: Session, limit: int) -> list[str]:
 
 def look_at_clock(session: Session, approval_id: str) -> Approval | None:
     """Let time pass for an approval."""
-    found, now = session.one("lock_approval", id=approval_id), session.now()
-    if found is None:
+    old, now = _locked(session, approval_id), session.now()
+    if old is None:
         return None
-    old = _read(found[0])
     ticked = tick(old, now)
     if ticked.approval.no == old.no:
         return old
@@ -187,6 +190,19 @@ def _open(session: Session, approval: Approval, use: LinkUse, now: float) -> Lin
 
 def _change_link(session: Session, link: Link) -> None:
     session.run("change_link", id=link.id, data=_json(link))
+
+
+def _locked(session: Session, approval_id: str) -> Approval | None:
+    """Read an approval that only we change, as its job is told.
+
+    The lease first, as whoever ends a job does: two who lock in another order wait for ever.
+    """
+    found = approval(session, approval_id)
+    if found is None:
+        return None
+    session.one("lock_lease", id=found.job_id)
+    locked = session.one("lock_approval", id=approval_id)
+    return None if locked is None else _read(locked[0])
 
 
 def _change(session: Session, old: Approval, new: Approval) -> None:

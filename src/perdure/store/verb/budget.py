@@ -1,8 +1,21 @@
 """What trees of jobs may spend: reserved, settled and raised, one after the other."""
 
+from collections.abc import Sequence
+
 import msgspec
 
-from perdure.jobs.budget import Amount, Budget, Exceeded, Limits, grant, reserve, settle
+from perdure.base.errors import LeaseLost
+from perdure.jobs.budget import (
+    Amount,
+    Budget,
+    Exceeded,
+    Limits,
+    SetAside,
+    grant,
+    reserve,
+    settle,
+    settle_all,
+)
 from perdure.store.session import Session
 
 _read = msgspec.json.Decoder(Budget).decode
@@ -14,13 +27,19 @@ def budget(session: Session, root_id: str) -> Budget | None:
     return None if found is None else _read(found[0])
 
 
-def set_aside(
-    session: Session, root_id: str, id: str, amount: Amount, new: Budget
-) -> Budget | Exceeded:
-    """Reserve an amount; `new` is the budget if there is none yet."""
-    changed = reserve(_lock(session, root_id) or new, id, amount, session.now())
+def set_aside(session: Session, asked: SetAside, new: Budget) -> Budget | Exceeded:
+    """Reserve an amount; `new` is the budget if there is none yet.
+
+    Raises:
+        LeaseLost: The job has ended, or is another's: nothing may be spent for it here.
+    """
+    # The lease first, as whoever ends a job does.
+    if tuple(session.one("lock_lease", id=asked.job_id) or ()) != (asked.owner, asked.epoch):
+        raise LeaseLost(asked.job_id, asked.epoch)
+    found = _lock(session, asked.root_id) or new
+    changed = reserve(found, asked.id, asked.amount, session.now())
     if isinstance(changed, Budget):
-        _put(session, root_id, changed)
+        _put(session, asked.root_id, changed)
     return changed
 
 
@@ -29,6 +48,16 @@ def settle_spending(session: Session, root_id: str, id: str, actual: Amount | No
     found = _lock(session, root_id)
     if found is not None and id in found.reserved:
         _put(session, root_id, settle(found, id, actual))
+
+
+def settle_ended(session: Session, job_ids: Sequence[str]) -> None:
+    """Leave nothing open of jobs that end now."""
+    for (root_id,) in session.all("budgets_of", ids=session.array(job_ids)):
+        found = _lock(session, root_id)
+        if found is not None:
+            settled = settle_all(found, job_ids)
+            if settled is not found:
+                _put(session, root_id, settled)
 
 
 def raise_limits(session: Session, root_id: str, limits: Limits, new: Budget) -> None:

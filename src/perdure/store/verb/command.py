@@ -5,11 +5,13 @@ from typing import NamedTuple, cast, get_args
 from perdure.base.errors import IllegalTransition, JobNotFound
 from perdure.jobs.effect import Choice
 from perdure.jobs.failure import Failure
-from perdure.jobs.model import Command, Event
+from perdure.jobs.model import Command, EntryKind, Event
 from perdure.jobs.state import ENDED, LIVE, STEP_TRANSITIONS, JobState, StepState, check_job
 from perdure.store import row
 from perdure.store.session import Session
+from perdure.store.verb.approval import withdraw_open
 from perdure.store.verb.effect import settle
+from perdure.store.verb.end import end_jobs
 from perdure.store.verb.submit import take_turns
 
 _S = JobState
@@ -126,12 +128,8 @@ def _apply(session: Session, job: Standing, answer: Answer) -> None:
     if job.state in ENDED and answer.state == job.state:
         return  # only its ledger has changed
     if answer.state in ENDED and job.state not in ENDED:
-        session.run(
-            "end_job", id=job.id, state=answer.state.value, result=None, error=None, now=now,
-            epoch=job.epoch,
-        )  # fmt: skip
-        session.run("end_leases", ids=session.array([job.id]))
-        session.run("wake_parents", ids=session.array([job.id]), now=now)
+        ended = {"id": job.id, "state": answer.state.value, "epoch": job.epoch}
+        end_jobs(session, [{**ended, "result": None, "error": None}], now)
         return
     again = job.state in ENDED | {_S.ATTENTION} and answer.state != job.state
     session.run(
@@ -291,13 +289,18 @@ def _skip(session: Session, job: Standing, asked: Command) -> None:
         found = session.one("entry_state", id=job.id, seq=asked.seq)
     if found is None:
         raise IllegalTransition(f"job {job.id} has no journal entry {asked.seq}")
-    if job.undoing and (found[2] != "undo" or found[1] == "undo"):
+    state, step, kind = found
+    if job.undoing and (kind != EntryKind.UNDO or step == "undo"):
         raise IllegalTransition(
-            f"job {job.id} is being undone: only one of its undos can be skipped, not {found[1]}"
+            f"job {job.id} is being undone: only one of its undos can be skipped, not {step}"
         )
-    if StepState.SKIPPED not in STEP_TRANSITIONS[StepState(found[0])]:
+    if kind == EntryKind.APPROVE:
         raise IllegalTransition(
-            f"entry {asked.seq} of job {job.id} is {found[0]}: not to be skipped"
+            f"{step} of job {job.id} is a question to people: nobody can skip their answer. "
+            "Let them decide about it, or cancel the job"
         )
-    output = row.text(asked.output)
-    session.run("skip_entry", id=job.id, seq=asked.seq, output=output, now=session.now())
+    if StepState.SKIPPED not in STEP_TRANSITIONS[StepState(state)]:
+        raise IllegalTransition(f"entry {asked.seq} of job {job.id} is {state}: not to be skipped")
+    now = session.now()
+    session.run("skip_entry", id=job.id, seq=asked.seq, output=row.text(asked.output), now=now)
+    withdraw_open(session, [job.id], now, step)

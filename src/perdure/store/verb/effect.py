@@ -5,11 +5,12 @@ from typing import Any
 import msgspec
 
 from perdure.base.errors import IllegalTransition
-from perdure.jobs.effect import Choice, Effect, EffectState, Place, UndoCall, settled_by_person
+from perdure.jobs.effect import Choice, Effect, EffectState, UndoCall, settled_by_person
 from perdure.jobs.model import Write
+from perdure.jobs.place import Place
 from perdure.store import row
 from perdure.store.session import Row, Session
-from perdure.store.verb.approval import ask, withdraw_all
+from perdure.store.verb.approval import ask, withdraw_open
 from perdure.store.verb.outbox import put_notices
 
 
@@ -25,7 +26,7 @@ def keep_deeds(session: Session, write: Write, now: float) -> None:
     if deeds.notices:
         put_notices(session, deeds.notices)
     if deeds.withdraws:
-        withdraw_all(session, write.job_id, now)
+        withdraw_open(session, [write.job_id], now)
 
 
 def effects(session: Session, job_id: str) -> list[Effect]:

@@ -15,7 +15,7 @@ from perdure.store.verb.effect import effects
 _DELETIONS = (
     *("delete_jobs", "delete_journal", "delete_events", "delete_messages"),
     *("delete_effects", "keep_keys"),
-    *("delete_links", "delete_approvals", "delete_notices", "delete_budgets"),
+    *("delete_links", "delete_approvals", "delete_notices"),
 )
 
 
@@ -120,7 +120,10 @@ def prune(session: Session, before: float, limit: int) -> int:
     ids = _old_trees(session, before, limit)
     if ids:
         every = session.array(ids)
+        budgets = [each[0] for each in session.all("budgets_of", ids=every)]
         for name in _DELETIONS:
             session.run(name, ids=every)
+        if budgets:
+            session.run("delete_budgets", ids=session.array(budgets))
     session.run("delete_keys", now=session.now())
     return len(ids)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from perdure.base.errors import JobNotFound, KeyConflict
+from perdure.base.errors import IllegalTransition, JobNotFound, KeyConflict
 from perdure.jobs.model import Event, NewJob, Submitted
 from perdure.store import row
 from perdure.store.session import Session
@@ -29,6 +29,12 @@ def fork(session: Session, source: str, job: NewJob, before: int, actor: str) ->
     """Submit a job that begins with a part of another one's journal."""
     if session.one("has_ended", id=source) is None:
         raise JobNotFound(source)
+    answered = session.one("answered_step", source=source, before=before)
+    if answered is not None:
+        raise IllegalTransition(
+            f"{answered[0]} of job {source} has asked people, and said their answer only to that "
+            f"job: fork before {answered[0]}, so that they are asked again"
+        )
     (result,) = submit(session, [job], actor)
     if not result.created:
         raise KeyConflict(f"there is a job {result.id!r} already; give the fork another id or key")

@@ -12,6 +12,7 @@ from perdure.jobs.state import ENDED, JobState, StepState
 from perdure.store import row
 from perdure.store.session import Session
 from perdure.store.verb.effect import keep_deeds
+from perdure.store.verb.end import end_jobs
 from perdure.store.verb.submit import submit
 
 Rows = Sequence[tuple[Any, ...]]
@@ -105,15 +106,10 @@ def _write_rest(session: Session, work: Work, now: float) -> None:
 
 
 def _end(session: Session, writes: Sequence[Write], now: float) -> None:
-    jobs = [
-        {**_outcome(write.job_id, write.job), "now": now, "epoch": write.epoch}
-        for write in writes
-        if write.job
+    outcomes = [
+        {**_outcome(write.job_id, write.job), "epoch": write.epoch} for write in writes if write.job
     ]
-    ids = session.array([write.job_id for write in writes])
-    session.many("end_job", jobs)
-    session.run("end_leases", ids=ids)
-    session.run("wake_parents", ids=ids, now=now)
+    end_jobs(session, outcomes, now)
 
 
 def _outcome(job_id: str, change: JobChange) -> dict[str, Any]:

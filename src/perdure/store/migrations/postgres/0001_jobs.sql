@@ -36,6 +36,7 @@ CREATE TABLE job (
   parent_seq  bigint,
   root        text COLLATE "C",              -- the first job of its tree; NULL: itself
   forked_from text,
+  budget_of   text COLLATE "C",
   created_at  float8 NOT NULL,
   started_at  float8,
   ended_at    float8,
@@ -50,6 +51,7 @@ CREATE INDEX job_tenant ON job (tenant, created_at, id);
 CREATE INDEX job_state ON job (state, created_at, id);
 CREATE INDEX job_parent ON job (parent) WHERE parent IS NOT NULL;
 CREATE INDEX job_root ON job (root) WHERE root IS NOT NULL;
+CREATE INDEX job_budget ON job (budget_of) WHERE budget_of IS NOT NULL;
 CREATE INDEX job_ended ON job (ended_at) WHERE ended_at IS NOT NULL;
 
 CREATE TRIGGER job_transition BEFORE UPDATE OF state ON job FOR EACH ROW

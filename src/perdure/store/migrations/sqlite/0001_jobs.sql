@@ -29,6 +29,7 @@ CREATE TABLE job (
   parent_seq  INTEGER,
   root        TEXT,                          -- the first job of its tree; NULL: itself
   forked_from TEXT,
+  budget_of   TEXT,                          -- the job whose budget it spends; NULL: its own
   created_at  REAL    NOT NULL,
   started_at  REAL,
   ended_at    REAL,
@@ -44,6 +45,7 @@ CREATE INDEX job_tenant ON job (tenant, created_at, id);
 CREATE INDEX job_state ON job (state, created_at, id);
 CREATE INDEX job_parent ON job (parent) WHERE parent IS NOT NULL;
 CREATE INDEX job_root ON job (root) WHERE root IS NOT NULL;
+CREATE INDEX job_budget ON job (budget_of) WHERE budget_of IS NOT NULL;
 CREATE INDEX job_ended ON job (ended_at) WHERE ended_at IS NOT NULL;
 
 CREATE TRIGGER job_transition BEFORE UPDATE OF state ON job
