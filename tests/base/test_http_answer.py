@@ -102,13 +102,12 @@ async def test_a_flood_of_tiny_chunks_has_an_end() -> None:
         assert f"{MOST_CHUNKS:,}" in unread
 
 
-async def drip(status: int) -> AsyncIterator[bytes]:
-    yield b"HTTP/1.1 %d X\r\ncontent-length: 1000000\r\n\r\nx" % status
-    await asyncio.Event().wait()
-
-
 async def test_an_answer_that_drips_ends_at_the_deadline() -> None:
-    async with speaking(drip(200)) as address:
+    async def drip() -> AsyncIterator[bytes]:
+        yield b"HTTP/1.1 200 X\r\ncontent-length: 1000000\r\n\r\nx"
+        await asyncio.Event().wait()
+
+    async with speaking(drip()) as address:
         with pytest.raises(httpx.ReadTimeout, match=r"0\.2 s"):
             await get(f"http://{address}", within=0.2)
 
@@ -123,9 +122,12 @@ async def test_headers_that_do_not_come_end_at_the_deadline() -> None:
             await get(f"http://{address}", within=0.2)
 
 
-async def test_a_refusal_is_one_although_its_text_does_not_end() -> None:
-    async with speaking(drip(400)) as address:
-        answer, _ = await get(f"http://{address}", within=0.2)
+async def test_a_refusal_is_one_although_its_text_is_cut_off() -> None:
+    async def cut_off() -> AsyncIterator[bytes]:
+        yield b"HTTP/1.1 400 X\r\ncontent-length: 1000000\r\n\r\nx"
+
+    async with speaking(cut_off()) as address:
+        answer, _ = await get(f"http://{address}")
         assert answer.status_code == 400
         with pytest.raises(httpx.HTTPStatusError):
             answer.raise_for_status()

@@ -126,6 +126,7 @@ async def test_a_delivery_ends_at_its_deadline_and_is_tried_again(app: App) -> N
             row = await settled(app, handle.id, "slow", 1)
             assert row.state is NoticeState.WAITING
             assert "no answer within 0.05 seconds" in row.error
+            patch.undo()
             crowd.silent.clear()
             await hurry(app, row)
             await crowd.has_told("slow")

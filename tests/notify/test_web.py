@@ -7,6 +7,8 @@ from urllib.parse import urlencode
 
 import pytest
 
+from perdure.base.errors import StoreUnreachable
+from perdure.base.secret import Secret
 from perdure.jobs.approval import ApprovalState
 from perdure.notify.page import Pages
 from perdure.notify.token import Tokens
@@ -132,6 +134,23 @@ async def test_a_web_socket_is_closed() -> None:
     server = Server(MemoryDesk())
     await server.app({"type": "websocket", "path": "/"}, server.receive, server.send)
     assert server.sent == [{"type": "websocket.close"}]
+
+
+class Down(MemoryDesk):
+    """A desk whose store does not answer."""
+
+    async def now(self) -> float:
+        raise StoreUnreachable("no answer")
+
+
+async def test_who_has_no_token_does_not_reach_the_store() -> None:
+    body = [part(b"token=" + Tokens((Secret("x" * 32),)).make(1.0).encode(), more=False)]
+    assert await Server(Down()).post("/approvals/view", body) == 403
+
+
+async def test_a_store_that_does_not_answer_is_said_so() -> None:
+    body = [part(b"token=" + Tokens((KEY,)).make(1.0).encode(), more=False)]
+    assert await Server(Down()).post("/approvals/view", body) == 503
 
 
 # Where a form comes from

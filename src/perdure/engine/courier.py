@@ -78,9 +78,10 @@ class Courier:
 
     async def _settle(self, channel: Channel, notice: Notice, approval: Approval | None) -> None:
         store = self._node.store
+        now = await store.now()
         try:
             async with asyncio.timeout(DELIVERY_TIMEOUT):
-                told, *more = await _told(channel, notice, approval, await store.now())
+                told, *more = await _told(channel, notice, approval, now)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a channel does, it is tried again

@@ -40,12 +40,19 @@ class Tokens:
         """Make a token that nobody can guess."""
         return str(self._signer(now).dumps(secrets.token_urlsafe(RANDOM_BYTES)))
 
+    def is_signed(self, token: str) -> bool:
+        """Tell whether we made a token, whenever that was."""
+        return self._is_good(token, 0.0)
+
     def is_ours(self, token: str, now: float) -> bool:
         """Tell whether we made a token, and not too long ago."""
+        return self._is_good(token, now, int(self.lives))
+
+    def _is_good(self, token: str, now: float, max_age: int | None = None) -> bool:
         if len(token) > LONGEST_TOKEN:
             return False
         try:
-            self._signer(now).loads(token, max_age=int(self.lives))
+            self._signer(now).loads(token, max_age=max_age)
         except BadData:
             return False
         return True

@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from msgspec import Struct
 
+from perdure.base.errors import StoreError
 from perdure.jobs.approval import Person, Refusal, Vote
 from perdure.notify.card import outcome_of
 from perdure.notify.desk import Desk
@@ -123,6 +124,9 @@ class ApprovalWeb:
             await _send(send, Answer(error.status))
         except Disconnected:
             pass  # nobody waits for an answer
+        except StoreError as error:
+            _log.warning("a request to %s could not be served: %s", path, error)
+            await _send(send, Answer(503, "The store does not answer. Try again later."))
 
     async def _page(self, scope: Scope, path: str, receive: Receive) -> Answer:
         method = scope["method"]
