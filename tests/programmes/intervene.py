@@ -317,11 +317,11 @@ class Campaign:
         ops = ["cancel", "pause", "fork", "skip", "again"]
         while self.chance.random() < 0.6:
             op = self.chance.choices(ops, [5, 2, 1, 2, 2])[0]
-            if self.chance.random() < 0.6 and op != "again":
-                call = self.chance.randrange(1, 8)
+            if self.chance.random() < 0.75 and op != "again":
+                call = self.chance.randrange(1, 7)
                 self._plans.setdefault(job_id, []).append((call, op))
             else:
-                self._later(job_id, op, self.chance.random() * 2)
+                self._later(job_id, op, self.chance.random())
 
     def _later(self, job_id: str, op: str, delay: float) -> None:
         now = asyncio.get_running_loop().time()

@@ -115,7 +115,7 @@ class Till:
         words = {"op": "charge", "ref": ref, "job": ctx.job_id, "usd": usd, "manner": conduct}
         options: Any = {"in_doubt": in_doubt, **more}
         if can_ask:
-            options["query"] = self._query
+            options |= {"query": self._query, "settle_after": "200ms"}
         found = await ctx.effect(
             "charge", lambda key: self._call(key=key, **words), target=ref, **options
         )

@@ -11,12 +11,23 @@ INSERT INTO journal (job_id, seq, id, kind, name, state, attempt, input, output,
                      checkpoint_no, wake_at, started_at, ended_at)
 -- Without attempts and keys: what another job has done is neither undone nor lent by this one.
 -- Without the yes of people: they said it to another job, and are asked again.
-SELECT :id, seq, id, kind, name, CASE WHEN asks THEN 'PENDING' ELSE state END, 0,
-       CASE WHEN asks THEN NULL ELSE input END, CASE WHEN asks THEN NULL ELSE output END,
-       error, checkpoint, checkpoint_no, wake_at, started_at,
-       CASE WHEN asks THEN NULL ELSE ended_at END
-FROM (SELECT *, kind = 'approve' AND state <> 'FAILED' AS asks FROM journal
-      WHERE job_id = :source AND seq < :before AND kind <> 'undo') AS entry
+-- Without what is at work, or was undone: this job begins it by itself.
+SELECT :id, seq, id, kind, name, CASE WHEN anew THEN 'PENDING' ELSE state END, 0,
+       CASE WHEN asks THEN NULL ELSE input END, CASE WHEN anew THEN NULL ELSE output END,
+       CASE WHEN anew THEN NULL ELSE error END, CASE WHEN anew THEN NULL ELSE checkpoint END,
+       CASE WHEN anew THEN 0 ELSE checkpoint_no END,
+       CASE WHEN anew AND kind = 'step' THEN NULL ELSE wake_at END, started_at,
+       CASE WHEN anew THEN NULL ELSE ended_at END
+FROM (SELECT *, asks OR state NOT IN ('SUCCEEDED', 'SKIPPED', 'FAILED') AS anew
+      FROM (SELECT *, kind = 'approve' AND state <> 'FAILED' AS asks FROM journal
+            WHERE job_id = :source AND seq < :before AND kind <> 'undo') AS entry) AS entry
+
+-- name: undone_entry
+SELECT id FROM journal
+WHERE job_id = :source AND seq < :before
+  AND state IN ('COMPENSATING', 'COMPENSATED', 'COMPENSATION_FAILED')
+ORDER BY seq
+LIMIT 1
 
 -- name: answered_step
 -- A step that is done, and has asked people on its way.

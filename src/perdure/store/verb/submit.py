@@ -29,6 +29,9 @@ def fork(session: Session, source: str, job: NewJob, before: int, actor: str) ->
     """Submit a job that begins with a part of another one's journal."""
     if session.one("has_ended", id=source) is None:
         raise JobNotFound(source)
+    undone = session.one("undone_entry", source=source, before=before)
+    if undone is not None:
+        raise IllegalTransition(f"{undone[0]} of job {source} was undone: fork before it")
     answered = session.one("answered_step", source=source, before=before)
     if answered is not None:
         raise IllegalTransition(
