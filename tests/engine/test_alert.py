@@ -2,12 +2,15 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+import perdure
 from perdure.app import App
 from perdure.base.errors import JobFailed
 from perdure.engine.context import JobContext
+from perdure.engine.handle import Handle
 from perdure.engine.rules import Rules
 from perdure.engine.step_context import StepContext
 from perdure.jobs.model import QueueLimit
@@ -44,16 +47,22 @@ async def test_a_step_without_progress_is_told_of_once_however_often_it_is_taken
 
     brief = replace(QUICK, lease="1s", beat="100ms", margin="200ms", stuck_after="1s")
     async with app.running(brief):
-        handle = await app.submit(job)
+        handle, store = await app.submit(job), await app.store()
+        for time in (1, 2):
+            while await stuck(handle) < time:
+                await perdure.sleep("20ms")
+            await store.reap(0, [app.nodes[0].owner])  # as if the worker had died
         assert await handle.result("20s") == 3
         await slack.has_told(1)
     ((kind, text),) = slack.told
     assert kind is NoticeKind.STUCK
     assert "hang#1 has shown no progress" in text
     assert len(await alerts(app, handle.id)) == 1
-    kinds = [event.type for event in await handle.events()]
-    assert kinds.count("lease.expired") >= 2
-    assert kinds.count("job.stuck") >= 1  # on a busy machine a look may come after the lease
+
+
+async def stuck(handle: Handle[Any]) -> int:
+    """Count how often the log says that a job is stuck."""
+    return [event.type for event in await handle.events()].count("job.stuck")
 
 
 @durable

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,12 +12,13 @@ import pytest
 import perdure
 from perdure.app import App
 from perdure.engine.context import JobContext
+from perdure.engine.handle import Handle
 from perdure.engine.node import Node, WorkerInfo
 from perdure.engine.reaper import Reaper
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.step_context import StepContext
 from perdure.jobs.state import JobState, StepState
-from tests.engine.rig import QUICK, durable, until
+from tests.engine.rig import QUICK, durable, job_of, until
 from tests.store.rig import sql
 
 
@@ -104,15 +106,90 @@ async def test_what_a_step_does_not_notice_is_refused_by_the_store(app: App) -> 
     await other.close()
 
 
+class Quiet:
+    """A step that says nothing until it is let go, and how often it was started."""
+
+    def __init__(self, app: App, where: str) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+        self.starts: list[int] = []
+
+        def start() -> int:
+            self.starts.append(len(self.starts) + 1)
+            self.begun.set()
+            return self.starts[-1]
+
+        @app.step(name="inline")
+        async def inline(ctx: StepContext) -> int:
+            number = start()
+            while not self.go.is_set():
+                await perdure.sleep("10ms")
+            return number
+
+        @app.step(name="thread")
+        def thread(ctx: StepContext) -> int:
+            number = start()
+            self.go.wait(30)
+            return number
+
+        steps: dict[str, Any] = {"inline": inline, "thread": thread}
+        self.job = job_of(app, steps[where])
+
+
+@pytest.mark.parametrize("where", ["inline", "thread"])
+def test_a_step_without_progress_is_not_started_again_while_it_lives(url: str, where: str) -> None:
+    @durable
+    async def case(app: App) -> None:
+        quiet = Quiet(app, where)
+        async with app.running(replace(QUICK, lease="5s", stuck_after="5s")):
+            handle = await app.submit(quiet.job)
+            while "job.stuck" not in [event.type for event in await handle.events()]:
+                await perdure.sleep("20ms")
+            await renewed_again(app, handle)
+            quiet.go.set()
+            assert await handle.result("20s") == 1
+        assert quiet.starts == [1]
+        events = await handle.events()
+        assert [event.type for event in events].count("claimed") == 1
+        (stuck,) = [event for event in events if event.type == "job.stuck"]
+        for word in (f"{where}#1 has shown no progress", "ctx.progress()", "timeout=", "process"):
+            assert word in stuck.data["why"]
+
+    case(url)
+
+
+async def renewed_again(app: App, handle: Handle[Any]) -> None:
+    """Wait until the lease of a running job was renewed twice more."""
+    (node,) = app.nodes
+    for _ in range(2):
+        run = node.runs[handle.id]
+        trusted = run.trusted_until
+        while run.trusted_until == trusted and run.is_ours():
+            await perdure.sleep("20ms")
+
+
 @durable
-async def test_a_step_without_progress_loses_its_job(app: App) -> None:
-    steps = Steps(app)
-    settings = replace(QUICK, lease="1s", beat="100ms", margin="200ms", stuck_after="1s")
-    async with app.running(settings):
-        handle = await app.submit(steps.job)
+async def test_a_step_is_not_started_beside_its_thread_of_a_run_that_lost_its_lease(
+    app: App,
+) -> None:
+    quiet = Quiet(app, "thread")
+    async with app.running():
+        handle = await app.submit(quiet.job)
+        await asyncio.to_thread(quiet.begun.wait, 20)
+        store = await app.store()
+        assert await store.reap(0, [app.nodes[0].owner]) == [handle.id]
+        await begun_again(app, handle)
+        assert quiet.starts == [1]
+        quiet.go.set()
         assert await handle.result("20s") == 2
-    assert steps.ended.is_set()
-    assert "lease.expired" in [event.type for event in await handle.events()]
+
+
+async def begun_again(app: App, handle: Handle[Any]) -> None:
+    """Wait until the journal says that a second run has begun a step."""
+    (node,) = app.nodes
+    while (run := node.runs.get(handle.id)) is None or run.epoch < 2 or not run.working:
+        await perdure.sleep("5ms")
+    while not await handle.journal():
+        await perdure.sleep("5ms")
 
 
 @durable

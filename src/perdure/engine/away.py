@@ -16,7 +16,7 @@ from functools import partial
 from inspect import isasyncgen, isawaitable, iscoroutinefunction
 from typing import Any, Self
 
-from perdure.engine.threads import call_in_thread
+from perdure.engine.threads import Whose, call_for, call_in_thread
 from perdure.jobs.option import is_async
 
 
@@ -199,18 +199,22 @@ class _OwnLoop:
 
 
 async def call_away(
-    function: Callable[..., Any], context: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+    function: Callable[..., Any],
+    context: object,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    whose: Whose | None = None,
 ) -> Any:
     """Call a function in a thread; an async one gets a loop of its own there.
 
     A sync one cannot be stopped: it is left behind if the caller is cancelled.
     """
     if not is_async(function):
-        return await call_in_thread(function, BlockingContext(context), *args, **kwargs)
+        return await call_for(whose, function, BlockingContext(context), *args, **kwargs)
     own = _OwnLoop()
     start = partial(function, LoopContext(context), *args, **kwargs)
     try:
-        return await call_in_thread(own.run, start)
+        return await call_for(whose, own.run, start)
     except asyncio.CancelledError:
         own.cancel()
         raise

@@ -128,8 +128,10 @@ def _crashed(run: Run) -> Parked:
     what = "the undo of this job" if undoing else "this job"
     choices = "resume it, or skip what cannot be undone" if undoing else "resume or cancel it"
     text = (
-        f"{run.job.claims - 1} workers in a row took {what} and ended without any progress on it: "
-        f"it may be what kills them. Look at the workers' logs, then {choices}"
+        f"{run.job.claims - 1} workers in a row took {what} and were lost without any progress on "
+        "it: they died, or were stopped, or their event loop stood still, and it may be what does "
+        f"that to them. Look at the workers' logs, then {choices}. "
+        'What blocks the loop, or takes a worker down, belongs into a step with isolation="process"'
     )
     return Parked(failure_of(JobError(text)))
 

@@ -1,4 +1,4 @@
-"""The lookout: tells people of jobs without progress, before another worker takes them over."""
+"""The lookout: tells people of jobs without progress, which nobody else will start again."""
 
 import logging
 from weakref import WeakSet
@@ -28,14 +28,16 @@ async def look_out(node: Node) -> None:
 
 
 async def _tell(node: Node, run: Run) -> bool:
-    """Write it into the job's log, and alert people: once, however often it is taken over.
+    """Write it into the job's log, and alert people: once, whichever worker has it.
 
     Returns:
         False: the store does not answer, so it must be tried again.
     """
     text = (
         f"{_what(run)} has shown no progress for {node.settings.stuck_after:g} seconds. "
-        "Unless it does soon, another worker takes the job over, and runs this again"
+        "It still runs, and is not started again. If it is only slow, let it call ctx.progress() "
+        "now and then, or give it a timeout=. If it hangs, cancel the job; with a timeout=, and "
+        'isolation="process" if it does not await, such a step ends by itself'
     )
     _log.warning("job %s is stuck: %s", run.job.id, text)
     # Not by `run.write`: that would be taken for progress.

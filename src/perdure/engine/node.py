@@ -166,11 +166,18 @@ class Node:
     # Leases
 
     def held(self) -> list[tuple[str, int]]:
-        """Give the leases to be renewed: those of jobs that get on."""
-        return [(run.job.id, run.epoch) for run in tuple(self.runs.values()) if self.gets_on(run)]
+        """Give the leases to be renewed: of jobs whose code lives here, however quiet it is.
+
+        To start a step again beside a living one would do its work twice; people are told of it.
+        """
+        return [
+            (run.job.id, run.epoch)
+            for run in tuple(self.runs.values())
+            if (run.is_ours() and not run.over) or self.gets_on(run)
+        ]
 
     def gets_on(self, run: Run) -> bool:
-        """Tell whether a run has shown progress lately; one that has not loses its lease."""
+        """Tell whether a run has shown progress lately; people are told of one that has not."""
         return self.loop.time() - run.progress_at <= self._patience(run)
 
     def _patience(self, run: Run) -> float:

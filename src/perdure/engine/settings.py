@@ -20,7 +20,8 @@ class WorkerSettings:
     beat: float
     # So long before its lease runs out a worker stops to trust it.
     margin: float
-    # A step without any sign of progress for so long is stuck: its lease is not renewed.
+    # A job without any sign of progress for so long is stuck: people are told.
+    # A loop that stands still for so long is taken for dead: its leases are not renewed.
     stuck_after: float
     # How often a job may take a worker down with it before it is parked.
     max_claims: int
