@@ -12,7 +12,7 @@ from perdure.jobs.approval import Person, Terms
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState
 from perdure.notify.people import Contact, People
-from tests.engine.rig import durable, until
+from tests.engine.rig import durable
 from tests.engine.test_approval import ANN, BOB, asked, paying
 from tests.engine.test_void_yes import Make, every_way
 
@@ -29,7 +29,8 @@ def test_without_a_requester_nobody_is_asked_and_the_job_says_what_to_do(
         job = make(app, ran)
         async with app.running():
             handle = await app.submit(job)
-            await until(app, handle.id, JobState.ATTENTION)
+            reached = await handle.until(JobState.ATTENTION, JobState.WAITING)
+            assert reached is JobState.ATTENTION
             failure = await handle.failure()
             assert failure is not None
             assert "submit it with user=" in failure.summary()
