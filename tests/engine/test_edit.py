@@ -246,6 +246,26 @@ async def test_a_worker_judges_an_edit_by_its_own_rules_too(app: App) -> None:
     await careless.close()
 
 
+@durable
+async def test_a_worker_holds_an_edit_to_its_own_terms_too(app: App) -> None:
+    job, ran = paying(app, tags={"financial"})
+    careless = App(app.url, rules=replace(STRICT, terms={}))  # one yes is enough for everything
+    paying(careless, tags={"financial"})
+    app.rules = STRICT
+    async with app.running():
+        handle = await app.submit(job, 100, user="kim")
+        seen = await asked(app)
+        edited = await careless.decide(seen, "approve", by=ANN, arguments={"usd": 1_000_000})
+        said = await careless.decide(edited, "approve", by=BOB)
+        assert said.state is ApprovalState.APPROVED
+        again = await asked(app)
+        assert (again.risk, again.terms.quorum, ran) == (RiskLevel.CRITICAL, 2, [])
+        for by in (BOB, CAS):
+            await app.decide(again, "approve", by=by)
+        assert await handle.result("5s") == 1_000_000
+    await careless.close()
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [({"usd": "much"}, "usd"), ({}, "usd"), ({"usd": 5, "to": "me"}, "to"), ({"usd": None}, "usd")],

@@ -116,7 +116,7 @@ class Approve(Operation[Approved]):
     async def _look(self) -> None:
         found = await last_asked(self.run, self.entry.id)
         if found is None or await self._is_over(found):
-            found = new_approval(self.run, self._question())
+            found = new_approval(self.run, self._question(), found)
             if not await ask(self.run, found, self.entry):
                 return
         self._approval = found.id

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from perdure.engine.step import StepOperation
 
 _APPROVER = frozenset({APPROVER})
+_JUST_AFTER = 0.001  # seconds
 RETRIED = ("retry.asked",)
 _LOOKED = (*RETRIED, "resume.asked", "skip.asked")
 
@@ -74,8 +75,9 @@ class Question(Struct, frozen=True, kw_only=True):
         return replace(self, input=packed, judgement=self.judge(packed), edits=found.edits)
 
 
-def new_approval(run: "Run", question: Question) -> Approval:
-    """Make the row of a question."""
+def new_approval(run: "Run", question: Question, found: Approval | None = None) -> Approval:
+    """Make the row of a question, behind the one that was asked before, whatever our clock says."""
+    before = 0.0 if found is None else found.decided_at or found.created_at
     level = question.judgement.level
     shown = question.input if question.shown is None else msgspec.json.encode(question.shown)
     return Approval(
@@ -85,7 +87,7 @@ def new_approval(run: "Run", question: Question) -> Approval:
         step=question.step,
         action=question.action(run),
         title=question.title,
-        created_at=run.now(),
+        created_at=max(run.now(), before + _JUST_AFTER),
         written_by_program=run.job.plan is not None,
         shown=shown,
         edits=question.edits,
@@ -166,7 +168,8 @@ def usable_now(
 
     def lookup(id: str) -> Person | None:
         if people.contacts:
-            return people.by_id(found.tenant, id)
+            known = people.by_id(found.tenant, id)
+            return known if known is not None and known.id == id else None
         # Nobody is listed here: who decided was known elsewhere.
         return Person(id=id, tenant=found.tenant, roles=roles.get(id, _APPROVER))
 
@@ -174,9 +177,14 @@ def usable_now(
         return False
     if not found.edits:
         return True
+    if question is None or question.judge is None:
+        return False
     # The arguments may have been judged elsewhere, by other rules than ours.
-    judge = None if question is None else question.judge
-    return judge is not None and judge(found.action.input).level <= found.risk
+    level = question.judge(found.action.input).level
+    if level == question.judgement.level:
+        return level <= found.risk
+    on_our_terms = replace(found, terms=run.node.rules.terms_for(level))
+    return level <= found.risk and unusable(on_our_terms, asked.hash, run.now(), lookup) is None
 
 
 async def is_looked_at(run: "Run", found: Approval, commands: tuple[str, ...] = _LOOKED) -> bool:
@@ -275,4 +283,4 @@ async def _answer(run: "Run", question: Question) -> Approval:
             question = question.edited_as(found)
         if found.state is ApprovalState.EXPIRED and not await is_looked_at(run, found):
             raise NobodyAnswered(found)
-    raise AskFirst(new_approval(run, question), is_new=True)
+    raise AskFirst(new_approval(run, question, found), is_new=True)

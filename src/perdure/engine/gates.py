@@ -112,7 +112,7 @@ async def _ask(operation: "StepOperation[Any]", way: Way) -> None:
             return
         if found.state is ApprovalState.APPROVED:
             question = question.edited_as(found)
-    await wait_for(operation, new_approval(run, question), entry, is_new=True)
+    await wait_for(operation, new_approval(run, question, found), entry, is_new=True)
 
 
 async def _is_settled(operation: "StepOperation[Any]", found: Approval, question: Question) -> bool:
