@@ -113,7 +113,8 @@ class Facts:
         self.jobs |= {id: job for id, job in old.jobs.items() if id in gone}
         kept = {key: line for key, line in old.effects.items() if line[0] in gone}
         self.effects = kept | self.effects  # lines with a business key outlive their jobs
-        self.books |= {root: usd for root, usd in old.books.items() if root in gone}
+        for root, usd in old.books.items():  # one outlives its job while a fork spends of it
+            self.books[root] = max(usd, self.books.get(root, 0))  # and only grows
         self.approvals |= {id: each for id, each in old.approvals.items() if each.job_id in gone}
 
 
