@@ -27,9 +27,7 @@ ONCE = Retry(attempts=1)
 class Family:
     """The jobs, and what they did."""
 
-    def __init__(  # noqa: C901 - many small jobs
-        self, app: App, *, leaf: str = "abandon", middle: str = "abandon"
-    ) -> None:
+    def __init__(self, app: App, *, leaf: str = "abandon", middle: str = "abandon") -> None:
         self._app = app
         self.log: list[str] = []
         self.broken: set[str] = set()
@@ -59,6 +57,9 @@ class Family:
             await ctx.run(act, "m")
             await ctx.child(leaf_job)
 
+        self._define_parents(app, act, leaf_job, middle_job)
+
+    def _define_parents(self, app: App, act: Any, leaf_job: Any, middle_job: Any) -> None:
         @app.job(on_cancel="compensate")
         async def top(ctx: JobContext) -> None:
             await ctx.run(act, "a")

@@ -41,6 +41,8 @@ class EffectOptions(TypedDict, total=False):
     `key_lives`: how long the receiver knows a key.
     `key_kept`: how long a business key is kept at least when its job is deleted; else for ever.
     `undo`: the step that undoes it, which takes the result; or that step and more arguments.
+        None, if it is said: it may stay when the job fails. Else a job whose effect nothing undoes
+        ends as FAILED, and names it.
     `details`: for people; secrets and people's data are not kept.
     """
 
@@ -50,7 +52,7 @@ class EffectOptions(TypedDict, total=False):
     key: str
     key_lives: Duration
     key_kept: Duration
-    undo: "Step[..., Any] | tuple[Step[..., Any], Mapping[str, Any]]"
+    undo: "Step[..., Any] | tuple[Step[..., Any], Mapping[str, Any]] | None"
     details: Any
 
 

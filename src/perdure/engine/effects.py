@@ -390,6 +390,7 @@ class Effects:
             key_lives=KEY_LIVES if lives is None else lives,
             details=self._details(options.get("details")),
             undo=self._undo(options.get("undo")),
+            stays="undo" in options and options["undo"] is None,
             called_at=run.now(),
         )
         self._must_be_ours()

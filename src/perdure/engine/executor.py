@@ -168,7 +168,7 @@ async def conclude(run: Run, verdict: Verdict, deeds: Deeds | None = None) -> No
             change = replace(change, state=JobState.COMPENSATING)
     if isinstance(verdict, Parked):
         deeds = parking_deeds(run, verdict, deeds)
-    told = {"error": _summary(verdict)} if isinstance(verdict, Failed | Parked) else {}
+    told = _told(verdict)
     event = Event(type=f"job.{change.state.lower()}", data=told, actor=run.node.owner)
     quiet = isinstance(verdict, Suspended | Drained)
     entries = verdict.entries if isinstance(verdict, Undoing | Undone | Parked) else ()
@@ -207,5 +207,8 @@ def _released(verdict: Verdict, now: float) -> JobChange:
             return JobChange(state=JobState.WAITING, due_at=now, release=True)
 
 
-def _summary(verdict: "Failed | Parked") -> str:
-    return verdict.failure.summary()
+def _told(verdict: Verdict) -> dict[str, str]:
+    """Give what the log says of an end besides its state."""
+    if isinstance(verdict, Undone) and verdict.state is JobState.FAILED and verdict.error:
+        return {"error": Failure.unpack(verdict.error).summary()}
+    return {"error": verdict.failure.summary()} if isinstance(verdict, Failed | Parked) else {}

@@ -77,7 +77,7 @@ class Desk:
         effects.come_by(wish.asked)
         if wish.can_query:
             options["query"] = partial(_answered, wish.answer)
-        if "undo" in wish.options:
+        if wish.options.get("undo") is not None:
             place, given = wish.options["undo"]
             options["undo"] = (_step_at(place), given)
         try:

@@ -18,7 +18,7 @@ from perdure.engine.operation import Operation
 from perdure.engine.parking import alerts
 from perdure.engine.run import Run
 from perdure.engine.step import StepOperation
-from perdure.engine.undo_child import ChildrenEnd, UndoChild, stop_children, way_back
+from perdure.engine.undo_child import ChildrenEnd, UndoChild, left_standing, stop_children, way_back
 from perdure.engine.verdict import (
     Cancelled,
     Completed,
@@ -81,10 +81,16 @@ def on_cancel(run: Run) -> OnCancel:
 
 async def look_back(run: Run, verdict: Verdict) -> tuple[Verdict, Deeds | None]:
     """Decide whether a job that would end now must first be undone, and what is left to write."""
-    if isinstance(verdict, Completed | Undone):
+    if isinstance(verdict, Completed):
         return verdict, await _open_doubts(run)
-    if not isinstance(verdict, Failed | Cancelled):
-        return verdict, None
+    if isinstance(verdict, Undone):
+        return await _look_back_at_undo(run, verdict)
+    if isinstance(verdict, Failed | Cancelled):
+        return await _look_back_at_end(run, verdict)
+    return verdict, None
+
+
+async def _look_back_at_end(run: Run, verdict: Failed | Cancelled) -> tuple[Verdict, Deeds]:
     journal, ledger = await own_deeds(run)
     deeds = _doubts(run, ledger)
     # Before the job itself ends, so that a crash in between only makes this happen twice.
@@ -96,10 +102,40 @@ async def look_back(run: Run, verdict: Verdict) -> tuple[Verdict, Deeds | None]:
         if isinstance(undos, Forward):
             return _forward(verdict, undos), deeds
         if not undos:
-            return verdict, deeds
+            return await _name_standing(run, verdict, journal, ledger, deeds)
     error = verdict.failure.pack().decode() if isinstance(verdict, Failed) else None
     reason = Reason("CANCELLED" if error is None else "COMPENSATED", error)
     return Undoing((_head(run, journal, reason),), _packed(error)), deeds
+
+
+async def _look_back_at_undo(run: Run, verdict: Undone) -> tuple[Verdict, Deeds]:
+    """See whether all that a job did is undone: only then it may be called so."""
+    journal, ledger = await own_deeds(run)
+    deeds = _doubts(run, ledger)
+    failure = _failure(verdict.error)
+    why = Cancelled() if failure is None else Failed(failure)
+    found, deeds = await _name_standing(run, why, journal, ledger, deeds)
+    if isinstance(found, Failed) and found is not why:
+        return Undone(JobState.FAILED, found.failure.pack(), verdict.entries), deeds
+    return verdict, deeds
+
+
+async def _name_standing(
+    run: Run,
+    verdict: Failed | Cancelled,
+    journal: Sequence[Entry],
+    ledger: Sequence[Effect],
+    deeds: Deeds,
+) -> tuple[Failed | Cancelled, Deeds]:
+    """Let the end of a job name the effects that nothing undoes, and tell people of them."""
+    named = await left_standing(run, run.job, journal, ledger)
+    if not named:
+        return verdict, deeds
+    cancelled = failure_of(JobError("it was cancelled, and is to be undone"))
+    failure = verdict.failure if isinstance(verdict, Failed) else cancelled
+    failure = replace(failure, standing=tuple(named))
+    told = alerts(run, NoticeKind.NOT_UNDONE, str(run.epoch), failure.summary())
+    return Failed(failure), replace(deeds, notices=(*deeds.notices, *told))
 
 
 async def own_deeds(run: Run) -> tuple[list[Entry], list[Effect]]:
@@ -218,7 +254,7 @@ class Saga:
         if left:
             text = f"{', '.join(left)} could not be undone"
             return Undone(JobState.FAILED, error or failure_of(JobError(text)).pack())
-        if self._undos or self._reason.asked:
+        if self._undos or self._reason.asked or self._head.state is _S.SUCCEEDED:
             return Undone(JobState(self._reason.ends), error)
         # The children that it waited for have left nothing behind: it has only failed.
         ends = JobState.FAILED if self._reason.ends == "COMPENSATED" else JobState.CANCELLED

@@ -6,6 +6,7 @@ has done. A child undoes itself, as if it had failed; its parent asks it to, and
 
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -15,11 +16,12 @@ from perdure.base.errors import IllegalTransition, JobError, JobNotFound
 from perdure.engine.operation import Operation
 from perdure.engine.run import Run
 from perdure.engine.submission import child_id
-from perdure.jobs.effect import Effect
+from perdure.jobs.effect import OPEN, Effect
 from perdure.jobs.failure import failure_of
 from perdure.jobs.model import Command, Entry, EntryKind, Job, Outcome
-from perdure.jobs.saga import Forward, Undo, has_failed, is_listed, undo_list
+from perdure.jobs.saga import Forward, Undo, has_failed, is_listed, standing, undo_list
 from perdure.jobs.state import ENDED, JobState, StepState
+from perdure.store.port import Store
 
 _S = StepState
 _NOTHING: Final = encode(None)
@@ -129,6 +131,40 @@ async def _to_undo(run: Run, job: Job, journal: Sequence[Entry]) -> dict[str, st
         if stands:
             found[entry.id] = child
     return found
+
+
+async def left_standing(
+    run: Run, job: Job, journal: Sequence[Entry], ledger: Sequence[Effect]
+) -> list[str]:
+    """Name what a job and its children leave in the world, and what nothing undoes."""
+    found = standing(journal, ledger, run.node.registry.find_step)
+    named = [_named(effect, job.id == run.job.id) for effect in found]
+    ids = list(children_of(job.id, journal))
+    for each in await _outcomes(run, ids) if ids else ():
+        child = await run.ask(partial(_job, each.job_id))
+        if child is not None and each.state is not JobState.COMPENSATED:
+            entries = await run.ask(partial(_journal, child.id))
+            lines = await run.ask(partial(_effects, child.id))
+            named += await left_standing(run, child, entries, lines)
+    return named
+
+
+def _named(effect: Effect, own: bool) -> str:  # noqa: FBT001
+    where = effect.place.step if own else f"{effect.place.step} of job {effect.job_id}"
+    perhaps = "perhaps " if effect.state in OPEN else ""
+    return f"{perhaps}{effect.kind} to {effect.target} ({where})"
+
+
+async def _job(job_id: str, store: Store) -> Job | None:
+    return await store.job(job_id)
+
+
+async def _journal(job_id: str, store: Store) -> list[Entry]:
+    return await store.journal(job_id)
+
+
+async def _effects(job_id: str, store: Store) -> list[Effect]:
+    return await store.effects(job_id)
 
 
 async def _outcomes(run: Run, ids: Sequence[str]) -> list[Outcome]:

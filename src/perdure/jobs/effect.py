@@ -99,6 +99,7 @@ class Effect(Struct, frozen=True, kw_only=True):
         problem: Why the result could not be stored; `result` is then a mere description.
         error: What the call raised, as a packed `Failure`.
         undo: How to undo it, if the step itself does not.
+        stays: The code says that nothing need undo it (`undo=None`).
         proof: How it is known what became of it: "answer", "query", or who said so.
         called_at: When the key was first used, by the store's clock.
         ended_at: When it became what it is.
@@ -125,6 +126,7 @@ class Effect(Struct, frozen=True, kw_only=True):
     problem: str | None = None
     error: bytes | None = None
     undo: UndoCall | None = None
+    stays: bool = False
     proof: str = ""
     ended_at: float | None = None
     business: str | None = None

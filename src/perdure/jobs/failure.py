@@ -30,6 +30,7 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
         permanent: It makes no sense to try again.
         outage: Another system failed, and may be well again later.
         step: The entry of the journal that a job stopped at, if it was one.
+        standing: Effects that a job leaves in the world, and that nothing undoes.
     """
 
     type: str
@@ -39,6 +40,7 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     permanent: bool = False
     outage: bool = False
     step: str = ""
+    standing: tuple[str, ...] = ()
 
     def pack(self) -> bytes:
         """Give it as JSON; this never fails."""
@@ -55,7 +57,8 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def summary(self) -> str:
         """Say it in one line."""
-        return f"{self.type}: {self.message}" if self.message else self.type
+        text = f"{self.type}: {self.message}" if self.message else self.type
+        return f"{text}; not undone: {', '.join(self.standing)}" if self.standing else text
 
 
 def failure_of(

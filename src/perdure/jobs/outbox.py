@@ -38,6 +38,7 @@ class NoticeKind(StrEnum):
     DECIDED = "approval.decided"  # those who were asked need not decide any more
     IN_DOUBT = "alert.in_doubt"
     UNDO_FAILED = "alert.undo_failed"
+    NOT_UNDONE = "alert.not_undone"  # a job has ended, and nothing undoes what it did
     STUCK = "alert.stuck"
     EXPIRES_SOON = "alert.expires_soon"
     UNDELIVERED = "alert.undelivered"  # another channel has given up

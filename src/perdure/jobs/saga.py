@@ -90,9 +90,38 @@ def undo_list(
     return [undo for _, undo in sorted(found, key=lambda each: each[0], reverse=True)]
 
 
+def standing(journal: Sequence[Entry], ledger: Iterable[Effect], find: FindStep) -> list[Effect]:
+    """Give the effects that have happened, or may have, and that nothing undoes or has undone.
+
+    Not those of which the code says that they may stay: `undo=None`, an irreversible step, a pivot.
+    """
+    undone = {entry.id for entry in journal if entry.kind is EntryKind.UNDO}
+    steps = {entry.id: entry for entry in journal if entry.kind is EntryKind.STEP}
+    return [
+        effect
+        for effect in ledger
+        if effect.state in HAPPENED
+        and effect.place.step in steps
+        and not effect.stays
+        and undone.isdisjoint({_id_of(effect), f"undo:{effect.place.step}"})
+        and not _may_stay(steps[effect.place.step], find)
+    ]
+
+
+def _may_stay(entry: Entry, find: FindStep) -> bool:
+    try:
+        step = find(entry.name)
+    except UnknownName:
+        return False
+    return step.irreversible or step.pivot
+
+
+def _id_of(effect: Effect) -> str:
+    return f"undo:{effect.place.step}/{effect.no}"
+
+
 def _undo_of_effect(effect: Effect, seq: int) -> Undo:
-    step = effect.place.step
-    return Undo(f"undo:{step}/{effect.no}", step, seq, effect.no)
+    return Undo(_id_of(effect), effect.place.step, seq, effect.no)
 
 
 def _begun(

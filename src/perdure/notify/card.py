@@ -98,6 +98,7 @@ def edited_text(approval: Approval) -> str:
 _ALERTS: Final[Mapping[str, str]] = {
     NoticeKind.IN_DOUBT: "Nobody knows whether an effect happened",
     NoticeKind.UNDO_FAILED: "Something could not be undone",
+    NoticeKind.NOT_UNDONE: "A job has failed, and nothing undoes what it did",
     NoticeKind.STUCK: "A job is stuck",
     NoticeKind.EXPIRES_SOON: "An approval expires soon",
     NoticeKind.UNDELIVERED: "A message could not be delivered",

@@ -100,7 +100,7 @@ SELECT job.id, 'effect ' || effect.no || ' (' || effect.kind || ') is ' || effec
 FROM tree
 JOIN job ON job.id = tree.id AND job.state IN ('COMPLETED', 'COMPENSATED')
 JOIN effect ON effect.job_id = job.id
-WHERE effect.state = 'DONE' AND effect.undo IS NOT NULL AND effect.step NOT LIKE 'undo:%'
+WHERE effect.state = 'DONE' AND effect.undo <> 'null' AND effect.step NOT LIKE 'undo:%'
   AND NOT EXISTS (
     SELECT 1 FROM journal
     WHERE journal.job_id = job.id AND journal.id = 'undo:' || effect.step || '/' || effect.no
@@ -122,7 +122,7 @@ FROM journal AS entry
 JOIN job AS child ON child.id = json_extract(entry.input, '$.child')  -- sqlite
 JOIN job AS child ON child.id = entry.input::json ->> 'child'  -- postgres
 WHERE entry.kind = 'undo' AND entry.state = 'SUCCEEDED' AND entry.input IS NOT NULL
-  AND child.state <> 'COMPENSATED'
+  AND child.state NOT IN ('COMPENSATED', 'FAILED')  -- FAILED: something stands that nothing undoes
 LIMIT :limit
 
 -- name: late_entries

@@ -13,6 +13,8 @@ from perdure.store.session import Row, Session
 from perdure.store.verb.approval import ask, withdraw_open
 from perdure.store.verb.outbox import put_notices
 
+_STAYS = "null"  # an undo that is none on purpose
+
 
 def keep_deeds(session: Session, write: Write, now: float) -> None:
     """Write what a job's owner says besides its journal."""
@@ -97,7 +99,7 @@ def line_row(write: Write, effect: Effect) -> dict[str, Any]:
         "result": row.text(effect.result),
         "problem": effect.problem,
         "error": row.text(effect.error),
-        "undo": None if effect.undo is None else msgspec.json.encode(effect.undo).decode(),
+        "undo": _spelled_undo(effect),
         "proof": effect.proof,
         "called_at": effect.called_at,
         "ended_at": effect.ended_at,
@@ -107,6 +109,12 @@ def line_row(write: Write, effect: Effect) -> dict[str, Any]:
         "owner": write.owner,
         "epoch": write.epoch,
     }
+
+
+def _spelled_undo(effect: Effect) -> str | None:
+    if effect.undo is None:
+        return _STAYS if effect.stays else None
+    return msgspec.json.encode(effect.undo).decode()
 
 
 def _effect(found: Row) -> Effect:
@@ -126,7 +134,8 @@ def _effect(found: Row) -> Effect:
         result=row.payload(found[14]),
         problem=found[15],
         error=row.payload(found[16]),
-        undo=None if found[17] is None else msgspec.json.decode(found[17], type=UndoCall),
+        undo=None if found[17] is None else msgspec.json.decode(found[17], type=UndoCall | None),
+        stays=found[17] == _STAYS,
         proof=found[18],
         called_at=found[19],
         ended_at=found[20],
