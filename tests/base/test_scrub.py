@@ -112,3 +112,11 @@ def test_the_errors_of_httpx_say_no_key() -> None:
 def test_to_do_it_twice_changes_nothing_more(text: str) -> None:
     once = without_secrets(text)
     assert without_secrets(once) == once
+
+
+@pytest.mark.parametrize(
+    "piece", ["input_value=", ":token", "token:", "password=https://", "a.", "x=", "cookie:", '\\"']
+)
+def test_a_long_text_made_to_be_slow_is_not(piece: str) -> None:
+    # By the square of its length this would take minutes, which no test is given.
+    without_secrets(piece * (300_000 // len(piece)))

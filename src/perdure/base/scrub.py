@@ -71,7 +71,7 @@ _VALUE: Final = re.compile(rf"{_QUOTED}|[^\s,;&'\"(){{}}\[\]<>]+")
 _SCHEME: Final = re.compile(
     r"(?i)\b(bearer|basic|digest|apikey)(\s{1,3})(?=\S*[0-9=._\-]|\S{20})[A-Za-z0-9._~+/=\-]{6,}"
 )
-_SHOWN_INPUT: Final = re.compile(r"(input_value=)[^\n]*?(?=, input_type=)")  # pydantic's
+_SHOWN_INPUT: Final = re.compile(r"(input_value=)[^\n]{0,200}?(?=, input_type=)")  # pydantic's
 _IN_PATHS: Final = re.compile(
     r"(hooks\.slack\.com/(?:services|workflows|triggers)/|/bot(?=\d+:)|/api/webhooks/\d+/)[^\s'\"?#]+"
 )
@@ -91,10 +91,10 @@ _PLAIN_ENDS: Final = ("password", "passwd", "pwd", "passphrase", "secret", "apik
 
 
 def without_secrets(text: str) -> str:
-    """Give a text with `[removed]` where secrets stand; to do it twice changes nothing more."""
+    """Give a text with `[removed]` where secrets stand, in time by its length."""
     text = _KEY_BLOCK.sub(REMOVED, text)
-    text = _URL.sub(_url, text)
     text = _IN_PATHS.sub(rf"\1{REMOVED}", text)
+    text = _URL.sub(_url, text)
     text = _HEADER.sub(rf"\1\2{REMOVED}", text)
     text = _SHOWN_INPUT.sub(rf"\1{REMOVED}", text)
     text = _without_fields(text)
@@ -108,18 +108,21 @@ def _without_fields(text: str) -> str:
     for found in _NAMED.finditer(text):
         if found.start() < end or not is_secret_name(found["name"]):
             continue
-        value = _VALUE.match(text, found.end())
-        if value is not None and _is_given(found["name"], found["between"], value[0]):
+        # Whether it is one shows before it is read: a text of names only must not take long.
+        opening = text[found.end() : found.end() + 1]
+        if not _is_given(found["name"], found["between"], opening):
+            continue
+        if (value := _VALUE.match(text, found.end())) is not None:
             kept += (text[end : found.end()], REMOVED)
             end = value.end()
     return "".join((*kept, text[end:]))
 
 
-def _is_given(name: str, between: str, value: str) -> bool:
+def _is_given(name: str, between: str, opening: str) -> bool:
     """Whether what follows a name is its value, and not the rest of a sentence."""
     if "=" in between:
         return True
-    if value[0] in "'\"":
+    if opening in ("'", '"'):
         # Of two quoted texts with a comma between them, the first is a name.
         return ":" in between or between[0] in "'\""
     return ":" in between and "".join(_WORD.findall(name)).lower().endswith(_PLAIN_ENDS)

@@ -44,30 +44,56 @@ def visible_json(text: str) -> str:
     """Give JSON in which nothing hides, and that means the same."""
     if text.isascii():
         return text  # JSON itself has no raw control characters
-    return "".join(_in_json(letter) if _hides(letter) else letter for letter in text)
+    return text.translate(_JSON)
+
+
+class _Spelling(dict[int, str | int]):
+    """How each character is shown; looked up once, and then by `str.translate` at its speed."""
+
+    def __init__(self, *, json: bool = False) -> None:
+        super().__init__()
+        self.marks: set[str] = set()
+        self._json = json
+
+    def __missing__(self, code: int) -> str | int:
+        letter = chr(code)
+        category = unicodedata.category(letter)
+        if category[0] == "M":
+            self.marks.add(letter)
+        if category in _HIDDEN or _BLANK.match(letter):
+            shown: str | int = _in_json(letter) if self._json else _code(letter)
+        else:
+            shown = " " if category == "Zs" and not self._json else code
+        self[code] = shown
+        return shown
+
+
+def _code(letter: str) -> str:
+    return f"⟨U+{ord(letter):04X}⟩"
 
 
 def _spelled(text: str, *, lines: bool) -> str:
+    shown = text.translate(_LINES if lines else _ONE_LINE)
+    marks = _ONE_LINE.marks | _LINES.marks
+    return shown if marks.isdisjoint(shown) else _with_few_marks(shown, marks)
+
+
+def _with_few_marks(text: str, marks: set[str]) -> str:
     found: list[str] = []
-    marks = 0
+    count = 0
     for letter in text:
-        category = unicodedata.category(letter)
-        marks = marks + 1 if category[0] == "M" else 0
-        if lines and letter in "\n\t":
-            found.append(letter)
-        elif category in _HIDDEN or marks > _MOST_MARKS or _BLANK.match(letter):
-            found.append(f"⟨U+{ord(letter):04X}⟩")
-        else:
-            found.append(" " if category == "Zs" else letter)
+        count = count + 1 if letter in marks else 0
+        found.append(_code(letter) if count > _MOST_MARKS else letter)
     return "".join(found)
-
-
-def _hides(letter: str) -> bool:
-    if letter == "\n":  # between the lines of indented JSON
-        return False
-    return unicodedata.category(letter) in _HIDDEN or _BLANK.match(letter) is not None
 
 
 def _in_json(letter: str) -> str:
     data = letter.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{data[at : at + 2].hex()}" for at in range(0, len(data), 2))
+
+
+_ONE_LINE: Final = _Spelling()
+_LINES: Final = _Spelling()
+_LINES.update({ord("\n"): "\n", ord("\t"): "\t"})
+_JSON: Final = _Spelling(json=True)
+_JSON[ord("\n")] = "\n"  # between the lines of indented JSON
