@@ -22,6 +22,18 @@ WHERE NOT wanted.granted AND nspname = %s LIMIT 1
 """
 
 
+def is_whole(data: bytes) -> bool:
+    """Tell whether a question has come to its end: the client waits for the answer."""
+    return data.endswith(_SYNC) or data[:1] in _WHOLE
+
+
+async def whole(data: bytes, reader: asyncio.StreamReader) -> bytes:
+    """Read a question to its end."""
+    while not is_whole(data) and (more := await reader.read(65536)):
+        data += more
+    return data
+
+
 class Proxy:
     """Counts the answers of the server while armed, and cuts the connection instead of one."""
 
@@ -114,8 +126,7 @@ class Proxy:
         while data := await reader.read(65536):
             is_meant = self._questions_left is not None and self._mark in data
             if is_meant and self._questions_left == 0:
-                while not data.endswith(_SYNC) and data[:1] not in _WHOLE:
-                    data += await reader.read(65536)
+                data = await whole(data, reader)
                 self._questions_left, self._held = None, (data, to)
                 self._holds.set()
                 back.close()

@@ -13,6 +13,7 @@ from perdure.jobs.state import StepState
 from perdure.store.open import open_store
 from perdure.store.port import Store
 from perdure.store.postgres.connection import Target
+from tests.programmes.late_commits import Plan, attack
 from tests.store.proxy import Proxy, delay_each_question, lose_each_answer
 from tests.store.rig import (
     claim_one,
@@ -217,6 +218,12 @@ async def test_a_store_that_was_cut_off_goes_on(proxy: Proxy) -> None:
             held = [("a", claim.epoch)]
             assert await asyncio.to_thread(store.renew_blocking, "w1", held, 60.0) == {"a"}
         assert len(await store.journal("a")) == 5
+
+
+@pytest.mark.once
+async def test_over_a_bad_network_each_transaction_happens_once(postgres_url: str) -> None:
+    """The programme in short; `python -m tests.programmes.late_commits` attacks for longer."""
+    assert (await attack(postgres_url, Plan(seconds=3, late=0.5, stores=2))).wrong == []
 
 
 async def test_a_server_that_is_away_for_a_while_is_waited_for(proxy: Proxy) -> None:
