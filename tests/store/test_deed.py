@@ -18,7 +18,7 @@ from perdure.jobs.approval import (
 )
 from perdure.jobs.budget import Amount, Budget, Exceeded, Limits
 from perdure.jobs.deeds import Deeds
-from perdure.jobs.effect import Effect, EffectState, UndoCall
+from perdure.jobs.effect import NOT_CALLED, Effect, EffectState, UndoCall
 from perdure.jobs.link import MOST_WRONG, new_link, use_of
 from perdure.jobs.model import Claim, Command
 from perdure.jobs.outbox import Notice, NoticeKind, NoticeState
@@ -481,6 +481,18 @@ async def test_a_key_belongs_to_one_place_of_its_job(store: Store) -> None:
             await keep(store, claim, effect(place=place))
     (line,) = await store.effects("a")
     assert line.place == Place("pay#1", 1)
+
+
+async def test_who_was_ended_before_a_call_says_nothing_about_the_call_of_another(
+    store: Store,
+) -> None:
+    await keep(store, await started(store), effect())
+    other = await started(store, "b")
+    line = effect(job="b").to(EffectState.FAILED, NOW, proof=NOT_CALLED)
+    await keep(store, other, line)
+    await keep(store, other, effect("k2", job="b").to(EffectState.FAILED, NOW, proof=NOT_CALLED))
+    assert [each.state for each in await store.effects("a")] == [EffectState.INTENT]
+    assert [each.key for each in await store.effects("b")] == ["k2"]
 
 
 async def test_what_is_undone_stays_undone(store: Store) -> None:

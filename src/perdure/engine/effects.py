@@ -37,6 +37,7 @@ from perdure.jobs.definition import Step
 from perdure.jobs.effect import (
     HAPPENED,
     KEY_LIVES,
+    NOT_CALLED,
     AskPerson,
     AskReceiver,
     CallAnew,
@@ -405,7 +406,7 @@ class Effects:
         except Exception:
             raise
         except BaseException:  # ended from outside, before a byte has left
-            self._write(line.to(EffectState.FAILED, line.called_at, proof="not called"))
+            self._write(line.to(EffectState.FAILED, line.called_at, proof=NOT_CALLED))
             raise
         self._ledger.know(line)
         tell.effect_written(run, line)

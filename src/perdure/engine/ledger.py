@@ -39,7 +39,8 @@ class Ledger:
 
     def line(self, effect: Effect) -> Effect:
         """Give a line as it stands now."""
-        return self._lines.get(effect.key, effect)
+        known = self._lines.get(effect.key)
+        return known if known is not None and known.job_id == effect.job_id else effect
 
     def is_new(self, step: str) -> bool:
         """Tell, once, that a step has made no effect in this run."""

@@ -39,6 +39,10 @@ LONGEST_MARGIN: Final = 60.0
 # only the receiver or a person can tell. To call once more would tell nothing new.
 REFUSED_LATER: Final = "refused later"
 
+# The proof of a line whose writer was ended before it called. Whether the line is there is not
+# certain: somebody else may have the key, and then this is passed over.
+NOT_CALLED: Final = "not called"
+
 LONGEST_SUBSTITUTE: Final = 4096  # characters kept of a result that cannot be stored
 
 

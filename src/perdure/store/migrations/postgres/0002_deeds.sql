@@ -37,6 +37,12 @@ CREATE INDEX effect_kept ON effect (kept_until) WHERE kept_until IS NOT NULL;
 CREATE INDEX effect_open ON effect (tenant, called_at) WHERE state IN ('INTENT', 'IN_DOUBT');
 
 -- Triggers fire in the order of their names.
+-- Who was ended before the call says so of a line that may be another's.
+CREATE TRIGGER effect_0_not_called BEFORE UPDATE ON effect FOR EACH ROW
+WHEN (NEW.proof = 'not called' AND (NEW.job_id <> OLD.job_id OR NEW.step <> OLD.step
+  OR NEW.part <> OLD.part OR NEW.ordinal <> OLD.ordinal))
+EXECUTE FUNCTION pass_over();
+
 CREATE TRIGGER effect_1_owner BEFORE UPDATE ON effect FOR EACH ROW
 WHEN (NEW.job_id <> OLD.job_id)
 EXECUTE FUNCTION refuse('the key of an effect belongs to another job');

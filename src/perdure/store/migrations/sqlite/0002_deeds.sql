@@ -36,13 +36,23 @@ CREATE INDEX effect_business ON effect (tenant, business, generation) WHERE busi
 CREATE INDEX effect_kept ON effect (kept_until) WHERE kept_until IS NOT NULL;
 CREATE INDEX effect_open ON effect (tenant, called_at) WHERE state IN ('INTENT', 'IN_DOUBT');
 
-CREATE TRIGGER effect_owner BEFORE UPDATE ON effect WHEN NEW.job_id <> OLD.job_id
+-- Who was ended before the call says so of a line that may be another's.
+CREATE TRIGGER effect_not_called BEFORE UPDATE ON effect
+WHEN NEW.proof = 'not called' AND (NEW.job_id <> OLD.job_id OR NEW.step <> OLD.step
+  OR NEW.part <> OLD.part OR NEW.ordinal <> OLD.ordinal)
+BEGIN
+  SELECT RAISE(IGNORE);
+END;
+
+CREATE TRIGGER effect_owner BEFORE UPDATE ON effect
+WHEN NEW.job_id <> OLD.job_id AND NEW.proof <> 'not called'
 BEGIN
   SELECT RAISE(ABORT, 'the key of an effect belongs to another job');
 END;
 
 CREATE TRIGGER effect_place BEFORE UPDATE ON effect
-WHEN NEW.step <> OLD.step OR NEW.part <> OLD.part OR NEW.ordinal <> OLD.ordinal
+WHEN NEW.proof <> 'not called'
+  AND (NEW.step <> OLD.step OR NEW.part <> OLD.part OR NEW.ordinal <> OLD.ordinal)
 BEGIN
   SELECT RAISE(ABORT, 'the key of an effect belongs to another place in its job');
 END;
