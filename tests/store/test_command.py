@@ -4,7 +4,7 @@ import pytest
 
 from perdure.base.errors import IllegalTransition, JobNotFound
 from perdure.jobs.failure import Failure
-from perdure.jobs.model import Command, Job
+from perdure.jobs.model import Command, EntryKind, Job
 from perdure.jobs.state import JobState, StepState
 from perdure.store.port import Store
 from tests.store.rig import (
@@ -119,6 +119,17 @@ async def test_a_paused_job_goes_back_to_what_it_was(store: Store) -> None:
     claim = await claim_one(store)
     await store.write(write_of(claim, job=releases(JobState.COMPENSATING)))
     await ask(store, "pause")
+    assert (await ask(store, "resume")).state == JobState.COMPENSATING
+
+
+async def test_a_paused_job_remembers_what_it_was_whatever_else_is_asked_of_it(
+    store: Store,
+) -> None:
+    claim = await started(store)
+    undo = entry(1, StepState.PENDING, id="undo:step#0", kind=EntryKind.UNDO)
+    await store.write(write_of(claim, undo, job=releases(JobState.COMPENSATING)))
+    await ask(store, "pause")
+    await ask(store, "skip", seq=1)
     assert (await ask(store, "resume")).state == JobState.COMPENSATING
 
 

@@ -37,7 +37,7 @@ UPDATE job SET
   -- What is being undone cannot be cancelled any more.
   request = CASE WHEN :clear_request = 1 OR (:state = 'COMPENSATING' AND request = 'cancel') THEN NULL
                  ELSE request END,
-  paused_from = CASE :state WHEN 'PAUSED' THEN state END
+  paused_from = CASE WHEN :state <> 'PAUSED' THEN NULL WHEN state = 'PAUSED' THEN paused_from ELSE state END
 WHERE id = :id
 
 -- name: end_job
@@ -51,7 +51,7 @@ UPDATE job SET
   state = :state, request = :request,
   error = CASE WHEN :forget = 1 AND :state <> 'COMPENSATING' THEN NULL ELSE error END,
   ended_at = CASE WHEN :forget = 1 THEN NULL ELSE ended_at END,
-  paused_from = CASE :state WHEN 'PAUSED' THEN state END
+  paused_from = CASE WHEN :state <> 'PAUSED' THEN NULL WHEN state = 'PAUSED' THEN paused_from ELSE state END
 WHERE id = :id
 
 -- name: get_job
