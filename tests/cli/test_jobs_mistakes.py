@@ -21,7 +21,11 @@ MISTAKES: list[tuple[list[str], int, str]] = [
     (["worker", "tests.cli.jobs_app:greet"], 2, "names no App"),
     (["worker", APP, "--concurrency", "0"], 2, "concurrency"),
     (["worker", APP, "--url", "mysql://x"], 1, "'mysql' is no store"),
-    (["jobs", "list", "--url", "sqlite:///nowhere.db"], 4, "there is no file nowhere.db"),
+    (
+        ["jobs", "list", "--url", "sqlite:///nowhere.db"],
+        4,
+        f"there is no file {Path('nowhere.db').absolute()}",
+    ),
     (["jobs", "list", "--url", "oracle://x"], 2, "'oracle' is no store"),
     (["jobs", "list", "--state", "tired"], 2, "tired"),
     (["jobs", "show", "0" * 32], 4, f"there is no job '{'0' * 32}'"),
