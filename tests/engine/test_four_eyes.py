@@ -7,7 +7,9 @@ from msgspec.structs import replace
 
 from perdure.app import App
 from perdure.base.errors import DecisionRefused, DefinitionError
+from perdure.engine.context import JobContext
 from perdure.engine.rules import Rules
+from perdure.engine.step_context import StepContext
 from perdure.jobs.approval import Person, Terms
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState
@@ -141,3 +143,30 @@ def test_a_person_is_listed_once() -> None:
         People([Contact(person=ANN), Contact(person=replace(ANN, id="Ann "))])
     other = Person(id="ann", tenant="other")
     assert len(People([Contact(person=ANN), Contact(person=other)]).contacts) == 2
+
+
+@durable
+async def test_who_forks_a_job_with_other_arguments_cannot_approve_them(app: App) -> None:
+    ran: list[int] = []
+
+    @app.step(irreversible=True)
+    async def pay(ctx: StepContext, usd: int) -> None:
+        ran.append(usd)
+
+    @app.job
+    async def job(ctx: JobContext, usd: int) -> None:
+        await ctx.run(pay, usd)
+
+    async with app.running():
+        handle = await app.submit(job, 1, user="kim")
+        await app.decide(await asked(app), "reject", by=ANN)
+        await handle.wait("5s")
+        fork = await handle.fork("pay", 1000, by="bob")
+        approval = await asked(app)
+        with pytest.raises(DecisionRefused, match="you asked for this job"):
+            await app.decide(approval, "approve", by=BOB)
+        await app.decide(approval, "approve", by=ANN)
+        await fork.result("5s")
+        nobodys = await handle.fork("pay", 2000)
+        assert await nobodys.until(JobState.ATTENTION, JobState.WAITING) is JobState.ATTENTION
+    assert ran == [1000]

@@ -203,20 +203,22 @@ class Handle(Generic[R]):
     async def fork(self, before: str, *args: Any, by: str = "", **kwargs: Any) -> "Handle[R]":
         """Submit a copy that has done all before this step; other arguments may be given.
 
+        Whoever gives other arguments is the requester of the copy: four eyes hold for them.
+
         Raises:
             LookupError: The job has no such step.
         """
         check_given(by=by)
         job, entry = await self.job(), await self._entry(before)
-        packed = job.input
+        packed, requester = job.input, job.user
         if args or kwargs:
             if self._definition is None:
                 raise ValueError("a plan is forked with the arguments that it has")
-            packed = self._definition.pack(args, kwargs)
+            packed, requester = self._definition.pack(args, kwargs), by
         copy = NewJob(
             id=new_id(),
             tenant=job.tenant,
-            user=job.user,
+            user=requester,
             name=job.name,
             version=job.version,
             input=packed,
