@@ -226,7 +226,8 @@ class Audit:
     def _may_stand(self, job: Job, ref: str) -> bool:
         if job.name == "pay_and_leave":
             return job.state is JobState.CANCELLED
-        return "charge_for_good" in ref and job.state is not JobState.COMPENSATED
+        named = job.state is JobState.FAILED and ref in (job.error or b"").decode()
+        return "charge_for_good" in ref and named
 
     def _ancestors(self, job: Job) -> Iterator[Job]:
         while job.parent is not None and job.parent in self.jobs:
