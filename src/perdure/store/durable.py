@@ -114,7 +114,7 @@ class DurableStore(DeedVerbs):
         self, job_id: str, owner: str, epoch: int
     ) -> tuple[list[Entry], list[Effect]]:
         return await self._writer.do(
-            partial(read.own_deeds, job_id=job_id, owner=owner, epoch=epoch)
+            partial(read.own_deeds, job_id=job_id, owner=owner, epoch=epoch), apart=True
         )
 
     async def outcomes(self, job_ids: Sequence[str]) -> list[Outcome]:

@@ -219,9 +219,11 @@ class Lane:
         if self._is_open:
             self._bell.ring()
 
-    def do(self, call: Call, *, announces: bool = False) -> asyncio.Future[Any]:
-        """Put a verb in the queue."""
-        return self._put(Request(call=call, announces=announces))
+    def do(
+        self, call: Call, *, announces: bool = False, apart: bool = False
+    ) -> asyncio.Future[Any]:
+        """Put a verb in the queue; `apart`: in a transaction of its own, after all before it."""
+        return self._put(Request(call=call, announces=announces, apart=apart))
 
     def _put(self, request: Request) -> asyncio.Future[Any]:
         self._enqueue(request)

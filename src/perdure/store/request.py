@@ -20,6 +20,7 @@ class Request:
 
     __slots__ = (
         "announces",
+        "apart",
         "call",
         "done",
         "error",
@@ -40,6 +41,7 @@ class Request:
         announces: bool = False,
         done: Done | None = None,
         awaited: bool = True,
+        apart: bool = False,
     ) -> None:
         self.write = write
         # Spelled here, not in the thread: what cannot be stored fails before it touches others.
@@ -49,6 +51,7 @@ class Request:
         if write is not None and write.deeds is not None and self.is_plain:
             self.lines = [line_row(write, effect) for effect in write.deeds.effects]
         self.call = call
+        self.apart = apart  # it takes locks in an order of its own: never together with others
         self.announces = announces  # something may fall due by it: others want to know
         self.loop = asyncio.get_running_loop()
         self.done = done  # called also if whoever awaits the future is cancelled

@@ -58,6 +58,13 @@ class PgWriter:
         return _SELDOM if self._announces else None
 
     def execute(self, requests: Sequence[Request]) -> None:
+        if together := [request for request in requests if not request.apart]:
+            self._execute(together)
+        for request in requests:
+            if request.apart:
+                self._single(request)
+
+    def _execute(self, requests: Sequence[Request]) -> None:
         try:
             self._together(requests)
         except (psycopg.OperationalError, StoreError) as error:
