@@ -89,6 +89,7 @@ class _Wait(Struct):
     until: float | None = None
     topic: str = ""
     job: str = ""
+    state: str = ""
 
 
 def waits(data: bytes, now: float) -> str:
@@ -108,7 +109,8 @@ def _wait(one: _Wait, now: float) -> str:
         case "message":
             what = f"a message {one.topic!r}"
         case "child":
-            what = f"job {one.job}"
+            needs = ", which needs a person" if one.state == "ATTENTION" else ""
+            what = f"job {one.job}{needs}"
         case "retry":
             what = f"the next attempt of {one.id}"
         case _:
