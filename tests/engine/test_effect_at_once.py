@@ -67,11 +67,11 @@ def paying(app: App, receiver: Callable[[str], Any], steps: int = 3, **options: 
 
 
 async def wait_for(app: App, job_id: str, waiters: int) -> None:
-    """Wait until so many steps of a job wait for what another of them has in hand."""
+    """Wait until so many steps of a job wait for a key that another of them has locked."""
     (node,) = app.nodes
     while True:
         run = node.runs.get(job_id)
-        waiting = [] if run is None or run.ledger is None else run.ledger.hands.waiting()
+        waiting = [] if run is None or run.ledger is None else run.ledger.key_locks.waiting()
         if len(waiting) >= waiters:
             return
         await perdure.sleep("2ms")

@@ -119,25 +119,25 @@ class Effects:
         business = self._business(asked, options)
         if business is None:
             return await self._begin(asked, options)
-        hands = self._ledger.hands
-        await hands.take(business, self)
+        locks = self._ledger.key_locks
+        await locks.lock(business, self)
         try:
             begun = await self._begin(asked, options)
         except BaseException:
-            hands.free(business, self)
+            locks.unlock(business, self)
             raise
         if begun.settled:
-            hands.free(business, self)
+            locks.unlock(business, self)
         return begun
 
     def awaited(self, asked: Asked, options: EffectOptions) -> "asyncio.Future[None] | None":
-        """Give what is done when `begin` need not wait for another step any more."""
+        """Return a future that is done when `begin` need not wait for another step any more."""
         business = self._business(asked, options)
-        return None if business is None else self._ledger.hands.freed(business)
+        return None if business is None else self._ledger.key_locks.when_unlocked(business)
 
-    def lay_down(self) -> None:
-        """Let others have what this attempt has in hand: it is over."""
-        self._ledger.hands.free_all(self)
+    def unlock_keys(self) -> None:
+        """Unlock the keys of this attempt, which is over."""
+        self._ledger.key_locks.unlock_all(self)
 
     async def _begin(self, asked: Asked, options: EffectOptions) -> Begun:
         found = await self._found(asked, options)
@@ -179,7 +179,7 @@ class Effects:
             proof="answer",
         )
         self._write(line)
-        self._hand_on(line)
+        self._unlock(line)
         return line
 
     def failed(
@@ -193,7 +193,7 @@ class Effects:
         if isinstance(error, Exception):
             self.keep_fault(begun, fault_of(begun, error, options), options)
         else:  # the step is ended from outside: the next attempt finds the intent
-            self._hand_on(begun.effect)
+            self._unlock(begun.effect)
 
     def keep_fault(self, begun: Begun, fault: Fault, options: EffectOptions) -> None:
         """Keep what is known after a call that failed.
@@ -211,7 +211,7 @@ class Effects:
         elif line.proof != fault.proof:  # it is in doubt, and more so
             line = replace(line, ended_at=now, **told)
             self._write(line)
-        self._hand_on(line)
+        self._unlock(line)
         if fault.looks:
             raise self._left(Settling(line, settles_at(line, self._settle_after(options))))
         if fault.asks:
@@ -437,9 +437,9 @@ class Effects:
         self._ledger.know(line)
         self._run.line(line)
 
-    def _hand_on(self, line: Effect) -> None:
+    def _unlock(self, line: Effect) -> None:
         if line.business is not None:
-            self._ledger.hands.free(line.business, self)
+            self._ledger.key_locks.unlock(line.business, self)
 
     def _must_count(self) -> None:
         """Let the word of an attempt that is over, whose thread goes on, not count any more."""

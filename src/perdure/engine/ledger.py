@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from perdure.engine.hands import Hands
+from perdure.engine.key_locks import KeyLocks
 from perdure.jobs.effect import OPEN, Effect, EffectState
 from perdure.jobs.place import Place
 
@@ -26,7 +26,7 @@ class Ledger:
         self._is_read = False
         self._parts: dict[tuple[str, str], str] = {}  # by likeness: where the first one was
         self._seen: set[str] = set()  # steps that have made effects in this run
-        self.hands = Hands()  # which step is at which business key
+        self.key_locks = KeyLocks()
 
     def know(self, effect: Effect) -> None:
         """Take note of a line."""

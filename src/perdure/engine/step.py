@@ -104,40 +104,40 @@ class StepOperation(Endable[R]):
         """Take what another has done under the same key, unless this step has begun before."""
         try:
             self.key = shared_key(self, self.step.key(self._args, self._kwargs))
-            await self._take_in_hand(self.key)
+            await self._lock_key(self.key)
             found = await result_under(self, self.key) if self.attempt == 1 else None
         except BaseException as error:  # noqa: BLE001 - as below
             await self._raised(error)
             return True
         if found is not None:
-            self.lay_down()
+            self.unlock_keys()
             # Without attempt and key: what another did is neither undone nor lent by this job.
             self.attempt, self.key = 0, None
             self.disarm()
             self._succeeded(found)
         return found is not None
 
-    async def _take_in_hand(self, key: str) -> None:
-        """Wait for other steps of this job that are at the same work; that is no attempt yet."""
-        run, hands = self.run, ledger_of(self.run).hands
-        if not hands.has(key):
-            await hands.take(key, self)
+    async def _lock_key(self, key: str) -> None:
+        """Wait for other steps of this job with the same key; that is no attempt yet."""
+        run, locks = self.run, ledger_of(self.run).key_locks
+        if not locks.is_locked(key):
+            await locks.lock(key, self)
             return
         self.disarm()
         self.unrecorded = False
-        await hands.take(key, self)
+        await locks.lock(key, self)
         self.unrecorded = True
         run.node.step_started(self)
         self.arm()
 
-    def lay_down(self) -> None:
-        """Let other steps of this job be at the same work, now that the result is durable."""
+    def unlock_keys(self) -> None:
+        """Let other steps of this job use the key, now that the result is durable."""
         if self.key is not None and not self.committing:
-            ledger_of(self.run).hands.free_all(self)
+            ledger_of(self.run).key_locks.unlock_all(self)
 
     def lost(self) -> None:
         super().lost()
-        self.lay_down()
+        self.unlock_keys()
 
     async def attempt_once(self) -> None:
         """Call the function, and see to it that what came of it is written and told."""
@@ -196,7 +196,7 @@ class StepOperation(Endable[R]):
             return
         if self.context is not None and self.context.has_effects:
             crashpoint("after_step_commit")
-        self.lay_down()
+        self.unlock_keys()
         run = self.run
         run.progress_at = run.node.loop.time()
         run.worked(self)
@@ -207,7 +207,7 @@ class StepOperation(Endable[R]):
     async def _write_again(self) -> None:
         """Insist, as long as the lease lets us: the step is done, and must not be done again."""
         await self.run.write(self.entry)
-        self.lay_down()
+        self.unlock_keys()
         self.tell_stop("succeeded")
         self.settle(self.step.unpack_result(cast("bytes", self.entry.output)))
 
@@ -246,7 +246,7 @@ class StepOperation(Endable[R]):
         """Take note that the process of the attempt has come to its end."""
         self.unrecorded = False
         self.disarm()
-        self.lay_down()
+        self.unlock_keys()
         if self.context is not None:
             self.context.end()
         if not self.committing:

@@ -102,7 +102,7 @@ class StepContext:
         """Take note that the attempt has ended, though its thread may go on; for the engine."""
         self.over = True
         if self._effects is not None:
-            self._effects.lay_down()
+            self._effects.unlock_keys()
 
     def leave(self, leaving: Leaving) -> Leaving:
         """Take note that the function must be left, for who raises that; for the engine."""

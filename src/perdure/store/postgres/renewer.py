@@ -7,8 +7,8 @@ from typing import Final
 import psycopg
 
 from perdure.base.clock import SystemClock
+from perdure.store.postgres.commit_watch import Wait
 from perdure.store.postgres.connection import Target, translate
-from perdure.store.postgres.patience import Wait
 from perdure.store.postgres.session import PgSession
 from perdure.store.verb.claim import renew
 

@@ -7,10 +7,10 @@ from functools import partial
 from perdure.jobs.model import Claim, NewJob, QueueLimit, Submitted
 from perdure.store.durable import DurableStore
 from perdure.store.lane import Lane
+from perdure.store.postgres.commit_watch import CommitWatch, Wait
 from perdure.store.postgres.connection import Target
 from perdure.store.postgres.lane import PgLane
 from perdure.store.postgres.listener import PgListener
-from perdure.store.postgres.patience import PgPatience, Wait
 from perdure.store.postgres.reader import PgReader
 from perdure.store.postgres.renewer import PgRenewer
 from perdure.store.postgres.whole import SubmitAll, Take
@@ -42,14 +42,14 @@ class PostgresStore(DurableStore):
             "control": partial(_wait, self._control, control),
             "renewer": self._renewer.waiting,
         }
-        self._patience = PgPatience(target, watched)
+        self._watch = CommitWatch(target, watched)
 
     async def open(self) -> None:
-        self._patience.start()
+        self._watch.start()
         try:
             await super().open()
         except BaseException:
-            self._patience.stop()
+            self._watch.stop()
             raise
 
     async def now(self) -> float:
@@ -89,7 +89,7 @@ class PostgresStore(DurableStore):
         await asyncio.to_thread(self._listener.stop)
         await super().close()
         await asyncio.to_thread(self._renewer.close)
-        self._patience.stop()
+        self._watch.stop()
 
 
 def _wait(lane: Lane, writer: PgWriter) -> Wait | None:

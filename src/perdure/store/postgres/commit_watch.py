@@ -1,8 +1,8 @@
-"""Warns of a transaction that takes long: above all of commits that wait for a missing standby.
+"""Warn of slow transactions, above all of commits that wait for a missing standby.
 
 Where `synchronous_standby_names` asks for a standby that does not answer, a commit waits for ever,
-and no time-out of the server ends that. Nobody here does either: a commit whose wait is cancelled
-counts as done, although no standby has it.
+and no timeout of the server ends that. We do not cancel it either: a commit whose wait is
+cancelled counts as done, although no standby has it.
 """
 
 import logging
@@ -19,7 +19,7 @@ from perdure.store.postgres.connection import Target
 _log = logging.getLogger("perdure.store")
 
 _LOOK_EVERY: Final = 2.0
-_PATIENCE: Final = 10.0
+_WARN_AFTER: Final = 10.0
 _AGAIN_AFTER: Final = 60.0
 _CLOCK: Final = SystemClock()
 _ASK: Final = b"SELECT wait_event_type, wait_event FROM pg_stat_activity WHERE pid = %s"
@@ -41,22 +41,22 @@ class Wait(NamedTuple):
 Waiting = Callable[[], Wait | None]
 
 
-class PgPatience:
-    """A thread that looks at the connections of a store now and then."""
+class CommitWatch:
+    """A thread that checks the connections of a store every two seconds."""
 
     def __init__(self, target: Target, connections: Mapping[str, Waiting]) -> None:
         self._target = target
         self._connections = connections
         self._told: dict[str, tuple[float, float]] = {}  # of which wait, and when
         self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="perdure-patience", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="perdure-commits", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End soon; nobody waits for it."""
+        """Tell the thread to end, without waiting for it."""
         self._ends.set()
 
     def _serve(self) -> None:
@@ -69,7 +69,7 @@ class PgPatience:
     def _look(self, name: str, wait: Wait, now: float) -> None:
         since, at = self._told.get(name, (0.0, 0.0))
         is_known = since == wait.since
-        if now - wait.since < _PATIENCE or (is_known and now - at < _AGAIN_AFTER):
+        if now - wait.since < _WARN_AFTER or (is_known and now - at < _AGAIN_AFTER):
             return
         self._told[name] = wait.since, now
         reason = self._reason(wait.backend)
