@@ -270,15 +270,16 @@ PLANTED = [
     (
         "references",
         (
-            "INSERT INTO notice (id, job_id, approval_id, channel, kind, state, due_at, data) "
-            "VALUES ('n', 'done', 'nothing', 'mail', 'stuck', 'WAITING', 1, '{}')"
+            "INSERT INTO notice "
+            "(id, job_id, approval_id, channel, recipient, kind, state, due_at, data) "
+            "VALUES ('n', 'done', 'nothing', 'mail', '', 'stuck', 'WAITING', 1, '{}')"
         ),
     ),
     (
         "references",
         (
-            "INSERT INTO notice (id, job_id, channel, kind, state, due_at, data) "
-            "VALUES ('n', 'nobody', 'mail', 'stuck', 'WAITING', 1, '{}')"
+            "INSERT INTO notice (id, job_id, channel, recipient, kind, state, due_at, data) "
+            "VALUES ('n', 'nobody', 'mail', '', 'stuck', 'WAITING', 1, '{}')"
         ),
     ),
     (
