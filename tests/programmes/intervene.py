@@ -574,7 +574,8 @@ async def run(url: str, slow: Slow, tally: Tally, options: Options) -> Tally:
         if options.folder is not None:
             await _dump(store, tally, folder / f"{tally.store}.jobs")
         tally.did += campaign.people.did
-        tally.ends.update(await store.counts())
+        jobs = (await campaign.archive.all(url, store)).jobs.values()
+        tally.ends.update(job.state.value for job in jobs)
     tally.looks = campaign.recorder.looks
     tally.seconds = asyncio.get_running_loop().time() - since
     return tally
