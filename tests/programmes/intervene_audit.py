@@ -12,7 +12,7 @@ from perdure.jobs.approval import Approval, ApprovalState
 from perdure.jobs.budget import Amount, to_micro
 from perdure.jobs.model import Entry, Job
 from perdure.jobs.query import JobQuery
-from perdure.jobs.state import JobState, StepState
+from perdure.jobs.state import ENDED, JobState, StepState
 from perdure.store.port import Store
 from tests.programmes.intervene_jobs import LARGE, PRICE
 from tests.store.rig import sql
@@ -128,6 +128,8 @@ class Archive:
 
     def __init__(self) -> None:
         self.gone: set[str] = set()
+        # Those whose end was under way when they were read, and visible when they were deleted.
+        self.lost: set[str] = set()
         self._facts = Facts({}, {}, {}, {})
 
     async def prune(self, url: str, store: Store) -> int:
@@ -137,14 +139,17 @@ class Archive:
         while await store.prune(now, 100):
             pass
         gone = before.jobs.keys() - (await all_jobs(store)).keys()
-        self._facts.keep(before, gone)
-        self.gone |= gone
+        known = {each for each in gone if before.jobs[each].state in ENDED}
+        self._facts.keep(before, known)
+        self.gone |= known
+        self.lost |= gone - known
         return len(gone)
 
     async def all(self, url: str, store: Store) -> Facts:
         """Give everything that there was."""
         found = await Facts.read(url, store)
         found.keep(self._facts, self.gone)
+        found.effects = {k: line for k, line in found.effects.items() if line[0] not in self.lost}
         return found
 
 
@@ -311,7 +316,8 @@ async def all_jobs(store: Store) -> dict[str, Job]:
 async def audit(url: str, store: Store, log: Log, archive: Archive) -> list[str]:
     """Compare everything."""
     log.read()
-    found = Audit(log.lines, await archive.all(url, store))
+    lines = [line for line in log.lines if line.get("job") not in archive.lost]
+    found = Audit(lines, await archive.all(url, store))
     broken = [
         f"job {each.job_id}: {each.invariant}: {each.what}" for each in await store.violations(1000)
     ]
