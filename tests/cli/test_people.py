@@ -91,7 +91,7 @@ def test_who_is_not_known_has_no_role_on_the_command_line(desk: Desk) -> None:
     with desk.worker():
         (question,) = pending(desk)
         stranger = decide(desk, "approve", question["id"], "--by", "eve")
-        assert (stranger.exit_code, "nobody that this app knows" in stranger.stderr) == (5, True)
+        assert (stranger.exit_code, "unknown person" in stranger.stderr) == (5, True)
         given = ("--action", question["action_hash"], "--by", "ann")
         without = desk.run("approvals", "approve", question["id"], *given)
         assert without.exit_code == 5

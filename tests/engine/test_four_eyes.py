@@ -127,7 +127,7 @@ async def test_where_people_are_listed_nobody_brings_a_role_along(app: App) -> N
     async with app.running():
         handle = await app.submit(job, 5, user="lee")
         approval = await asked(app)
-        for stranger, why in ((ANN, "nobody that this app knows"), (eve, "not among those")):
+        for stranger, why in ((ANN, "unknown person"), (eve, "not among those")):
             with pytest.raises(DecisionRefused, match=why):
                 await app.decide(approval, "approve", by=stranger)
         assert ran == []

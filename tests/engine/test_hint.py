@@ -97,7 +97,7 @@ async def test_without_a_server_work_goes_on(app: App) -> None:
 def test_a_bad_address_is_refused() -> None:
     async def main() -> None:
         app = App("sqlite:///:memory:", worker=QUICK, hint="http://example.com")
-        with pytest.raises(DefinitionError, match="no address of a Redis"):
+        with pytest.raises(DefinitionError, match="invalid Redis URL"):
             RedisHint(app.hint or "", "x")
 
     perdure.run(main)

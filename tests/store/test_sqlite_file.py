@@ -343,8 +343,8 @@ def test_the_innermost_mount_says_what_kind_it_is(path_: str, kind: str) -> None
         ("sqlite:///", "names no file"),
         ("sqlite:jobs.db", "names no file"),
         ("sqlite:///jobs.db?speed=fast", "speed"),
-        ("mysql://localhost/jobs", "'mysql' is no store"),
-        ("jobs.db", "is no store"),
+        ("mysql://localhost/jobs", "unsupported store 'mysql'"),
+        ("jobs.db", "unsupported store 'jobs.db'"),
         ("postgresql://localhost/jobs?schema=Robert'); --", "no name for a schema"),
     ],
 )

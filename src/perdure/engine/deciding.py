@@ -103,8 +103,8 @@ async def _person(store: Store, people: People, approval: Approval, who: Person 
     name = who.id if isinstance(who, Person) else who
     known = people.by_id(approval.tenant, name)
     if known is None:
-        await store.turned_away(approval.id, "api", f"{name} is nobody we know")
-        text = f"{name} is nobody that this app knows: list them in Rules(people=…)"
+        await store.turned_away(approval.id, "api", f"unknown person {name!r}")
+        text = f"unknown person {name!r}: list them in Rules(people=…) of the app"
         raise DecisionRefused("not allowed", text)
     return known
 

@@ -89,7 +89,7 @@ class RedisHint:
             )
         except ValueError as error:
             raise DefinitionError(
-                f"{without_secrets(url)!r} is no address of a Redis: {without_secrets(str(error))}"
+                f"invalid Redis URL {without_secrets(url)!r}: {without_secrets(str(error))}"
             ) from None
         self._name = name
         self._silent_until = 0.0

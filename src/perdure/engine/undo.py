@@ -226,7 +226,7 @@ async def undo(run: Run) -> Verdict:
     if not isinstance(verdict, Failed | Parked) or _says_what_to_do(verdict):
         return verdict
     why = verdict.failure.summary()
-    text = f"the undo of this job cannot go on: {why}. Mend that, then resume the job"
+    text = f"the undo of this job cannot go on: {why}. Fix that, then resume the job"
     return Parked(replace(verdict.failure, type=type_name(JobError), message=text))
 
 

@@ -157,11 +157,11 @@ def _why_odd(number: str) -> str:
         return f"a number of {len(number):,} characters: put it into quotes"
     if ":" in number:
         return (
-            f"{number} would be a number to the base of 60: "
+            f"{number} would be read as a base-60 number: "
             "put it into quotes, or write a duration, such as 90m"
         )
     if _OCTAL.fullmatch(number):
-        return f"{number} would be a number to the base of 8: put it into quotes, or drop the 0"
+        return f"{number} would be read as an octal number: put it into quotes, or drop the 0"
     return ""
 
 

@@ -127,7 +127,7 @@ class SlackChannel:
         try:
             said = msgspec.json.decode(text, type=dict[str, Any])
         except ValueError:
-            raise SlackRefused(method, "an answer that is no JSON") from None
+            raise SlackRefused(method, "the response is not JSON") from None
         if said.get("ok") is not True:
             raise SlackRefused(method, str(said.get("error", "nothing")))
         return said

@@ -191,7 +191,7 @@ class ApprovalWeb:
         """Cast the vote of a press; give what to tell who pressed."""
         person = self._people.by_slack(press.team, press.member)
         if person is None:
-            why = f"{press.team}/{press.member} is nobody we know"
+            why = f"unknown Slack account {press.team}/{press.member}"
             await self._desk.turned_away(press.approval_id, "slack", why)
             return "You are not known here, so your answer does not count."
         vote = Vote(

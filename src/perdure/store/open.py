@@ -31,7 +31,7 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
         return _postgres(url)
     # What is no URL may be a connection string, password and all.
     shown = scheme if scheme.isalnum() else "this"
-    raise StoreError(f"{shown!r} is no store that perdure knows: write {_FORMS}")
+    raise StoreError(f"unsupported store {shown!r}: write {_FORMS}")
 
 
 def _postgres(url: str) -> Store:
@@ -53,5 +53,5 @@ def _sqlite(url: str, rest: str, clock: Clock | None) -> SqliteStore:
     options = dict(parse_qsl(parts.query))
     force = options.pop("force_network", "0") == "1"
     if options:
-        raise StoreError(f"{path!r} has options that perdure does not know: {', '.join(options)}")
+        raise StoreError(f"{path!r} has unknown options: {', '.join(options)}")
     return SqliteStore(path, clock=clock, force_network=force)

@@ -32,7 +32,7 @@ class Garbage(ValueError):
     """What came is no frame of ours; `items` are the signals that came before it."""
 
     def __init__(self, items: list[list[Any]]) -> None:
-        super().__init__(f"what came is no frame of signals, of at most {LARGEST_FRAME:,} bytes")
+        super().__init__(f"invalid frame: not signals, or more than {LARGEST_FRAME:,} bytes")
         self.items = items
 
 

@@ -28,7 +28,7 @@ _STANDBY: Final = (
     "answer. It is not cancelled, as it would then count as done without the standby. Bring the "
     "standby back, or change synchronous_standby_names"
 )
-_OTHER: Final = "a transaction has taken %d s at %s up to now: it waits for %s"
+_OTHER: Final = "a transaction has been running for %d s at %s: it waits for %s"
 
 
 class Wait(NamedTuple):
