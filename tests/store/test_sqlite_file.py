@@ -344,7 +344,7 @@ def test_the_innermost_mount_says_what_kind_it_is(path_: str, kind: str) -> None
         ("sqlite:jobs.db", "names no file"),
         ("sqlite:///jobs.db?speed=fast", "speed"),
         ("mysql://localhost/jobs", "unsupported store 'mysql'"),
-        ("jobs.db", "unsupported store 'jobs.db'"),
+        ("jobs.db", "not a store URL"),
         ("postgresql://localhost/jobs?schema=Robert'); --", "no name for a schema"),
     ],
 )

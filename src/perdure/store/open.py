@@ -30,8 +30,8 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
     if scheme in ("postgresql", "postgres"):
         return _postgres(url)
     # What is no URL may be a connection string, password and all.
-    shown = scheme if scheme.isalnum() else "this"
-    raise StoreError(f"unsupported store {shown!r}: write {_FORMS}")
+    wrong = f"unsupported store {scheme!r}" if scheme.isalnum() else "this is not a store URL"
+    raise StoreError(f"{wrong}: write {_FORMS}")
 
 
 def _postgres(url: str) -> Store:
