@@ -87,7 +87,7 @@ async def test_of_several_steps_at_once_one_calls_and_all_get_its_result(app: Ap
         receiver.go.set()
         assert await handle.result(LIMIT) == ["paid by call 1"] * 3
     assert len(receiver.keys) == 1
-    assert [line.state for line in await handle.effects()] == [EffectState.DONE]
+    assert [line.state for line in await handle.effects()] == ["DONE", "BORROWED", "BORROWED"]
 
 
 @durable
@@ -102,7 +102,7 @@ async def test_if_the_first_is_refused_one_of_the_others_calls(app: App) -> None
         result = await handle.result(LIMIT)
     assert sorted(result) == ["StepFailed", "paid by call 2", "paid by call 2"]
     assert len(set(receiver.keys)) == len(receiver.keys) == 2
-    assert [line.state for line in await handle.effects()] == ["FAILED", "DONE"]
+    assert [line.state for line in await handle.effects()] == ["FAILED", "DONE", "BORROWED"]
 
 
 @durable
@@ -149,7 +149,7 @@ async def test_if_the_time_of_the_first_is_up_another_goes_on_with_its_key(app: 
         one, other = await handle.result(LIMIT)
     assert one == other != "StepFailed"
     assert len(set(receiver.keys)) == 1
-    assert [line.state for line in await handle.effects()] == [EffectState.DONE]
+    assert [line.state for line in await handle.effects()] == ["DONE", "BORROWED"]
 
 
 @durable

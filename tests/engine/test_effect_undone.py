@@ -36,7 +36,8 @@ class Shop:
 
         @app.step(retry=Retry(attempts=1))
         async def pay(ctx: StepContext) -> str:
-            await ctx.record_side_effect("receipt", "order 7")
+            if way == "compensation":  # nothing else undoes it
+                await ctx.record_side_effect("receipt", "order 7")
             call = self._charge
             return str(await ctx.effect("payment", call, target="card", key="order 7", **options))
 
@@ -154,7 +155,7 @@ async def test_what_a_person_has_undone_is_undone(app: App) -> None:
         assert await first.wait(LIMIT) is JobState.COMPENSATED
         shop.fails = False
         assert await (await app.submit(shop.order)).result(LIMIT) == "charge 2"
-    assert [line.state for line in await first.effects()] == ["DONE", "UNDONE"]
+    assert [line.state for line in await first.effects()] == ["UNDONE"]
 
 
 @durable

@@ -221,3 +221,11 @@ def test_crashes_neither_repeat_nor_skip_an_undo_and_keep_the_order(fates: list[
             done.append(step.undo)
     assert done == UNDOS
     assert next_undo(UNDOS, states) == Undone()
+
+
+def test_what_was_borrowed_first_and_then_done_by_the_step_itself_is_undone() -> None:
+    borrowed = effect(1, "charge", EffectState.BORROWED, undo=False)
+    own = replace(effect(2, "charge", undo=False), place=borrowed.place)
+    journal = [entry(1, "charge")]
+    assert ids(undo_list(journal, [borrowed], registry.find_step)) == []
+    assert ids(undo_list(journal, [borrowed, own], registry.find_step)) == ["undo:charge#1"]

@@ -149,6 +149,7 @@ class Effects:
         match resolution:
             case UseResult():
                 tell.effect_reused(self._run, found)
+                await self._note_borrowed(asked, found)
                 return Begun(self._ledger.line(found), settled=True)
             case CallAnew(generation):
                 return await self._intend(asked, options, generation)
@@ -156,6 +157,7 @@ class Effects:
                 self._doubt(found)
                 raise self._left(Held(found, why))
             case _:
+                await self._note_borrowed(asked, found)
                 return Begun(await self._call_again(found, options), repeated=True)
 
     def result(self, begun: Begun) -> Any:
@@ -411,6 +413,28 @@ class Effects:
         self._ledger.know(line)
         tell.effect_written(run, line)
         return Begun(line)
+
+    async def _note_borrowed(self, asked: Asked, found: Effect) -> None:
+        """Write down that it is another's, before its result is given: it is not ours to undo."""
+        run, operation, now = self._run, self._operation, self._run.now()
+        if (found.job_id, found.place.step) == (run.job.id, operation.entry.id):
+            return
+        line = Effect(
+            job_id=run.job.id,
+            tenant=run.job.tenant,
+            no=0,
+            place=asked.place,
+            generation=0,
+            key=effect_key(run.job.tenant, run.job.id, asked.place, 0),
+            kind=asked.kind,
+            target=asked.target,
+            state=EffectState.BORROWED,
+            proof=found.job_id,
+            called_at=now,
+            ended_at=now,
+        )
+        await run.write(*operation.unwritten(), deeds=Deeds(effects=(line,)))
+        self._ledger.know(line)
 
     async def _call_again(self, found: Effect, options: EffectOptions) -> Effect:
         """Note when the same key is used again, if the receiver will be asked about that."""

@@ -53,9 +53,10 @@ class Ledger:
         return any(line.state is EffectState.INTENT for line in self._lines.values())
 
     async def latest(self, place: Place) -> Effect | None:
-        """Find what an earlier attempt has left at a place."""
+        """Find what an earlier attempt has left at a place of its own."""
         await self._read()
-        found = [line for line in self._lines.values() if line.place == place]
+        lines = [line for line in self._lines.values() if line.place == place]
+        found = [line for line in lines if line.state is not EffectState.BORROWED]
         return max(found, key=lambda line: line.generation, default=None)
 
     async def open_behind(self, step: str, came_by: set[Place]) -> Effect | None:

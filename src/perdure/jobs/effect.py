@@ -11,6 +11,8 @@ of it. Only DONE answers for the call: an attempt is not a deed.
 
     DONE, IN_DOUBT ── UNDONE   its undo has run: the next call has a new key
 
+    BORROWED   no call: the step was given the result of another's effect under a business key
+
 What is found as INTENT or IN_DOUBT is resolved before anything else is done about it.
 """
 
@@ -54,6 +56,7 @@ class EffectState(StrEnum):
     FAILED = "FAILED"
     IN_DOUBT = "IN_DOUBT"
     UNDONE = "UNDONE"
+    BORROWED = "BORROWED"
 
 
 _E = EffectState
@@ -64,6 +67,7 @@ TRANSITIONS: Final[dict[EffectState, frozenset[EffectState]]] = {
     _E.DONE: frozenset({_E.UNDONE}),
     _E.FAILED: frozenset(),
     _E.UNDONE: frozenset(),
+    _E.BORROWED: frozenset(),
 }
 
 OPEN: Final = frozenset({_E.INTENT, _E.IN_DOUBT})
@@ -104,7 +108,8 @@ class Effect(Struct, frozen=True, kw_only=True):
         error: What the call raised, as a packed `Failure`.
         undo: How to undo it, if the step itself does not.
         stays: The code says that nothing need undo it (`undo=None`).
-        proof: How it is known what became of it: "answer", "query", or who said so.
+        proof: How it is known what became of it: "answer", "query", or who said so; of what is
+            borrowed, the job that did it.
         called_at: When the key was first used, by the store's clock.
         ended_at: When it became what it is.
         business: By which all jobs of the tenant find it, whatever its generation; None: only

@@ -3,7 +3,8 @@
 The list is made of the ledger of effects and the journal, the later first:
 
 * every effect with an `undo` of its own that has happened, or may have;
-* every step with a compensation that has begun, also the one that failed or was interrupted;
+* every step with a compensation that has begun, also the one that failed or was interrupted,
+  unless an effect of it is borrowed: its compensation would undo what another has done;
 * every child that has something to undo, however it has ended.
 
 It is stored before it is begun and run as ordinary steps. After a pivot nothing is undone:
@@ -18,7 +19,7 @@ from msgspec import Struct
 from perdure.base.codec import encode
 from perdure.base.errors import UnknownName
 from perdure.jobs.definition import Step
-from perdure.jobs.effect import HAPPENED, UNDOABLE, Effect
+from perdure.jobs.effect import HAPPENED, UNDOABLE, Effect, EffectState
 from perdure.jobs.model import Entry, EntryKind
 from perdure.jobs.option import OnUndoFailure
 from perdure.jobs.state import StepState
@@ -54,7 +55,7 @@ class Forward(Struct, frozen=True):
 
 def undo_list(
     journal: Iterable[Entry],
-    ledger: Iterable[Effect],
+    ledger: Sequence[Effect],
     find: FindStep,
     children: Mapping[str, str] = _NONE,
 ) -> list[Undo] | Forward:
@@ -79,11 +80,12 @@ def undo_list(
         for effect in effects
         if effect.undo is not None
     ]
-    last = 0
+    last, borrowers = 0, _borrowers(ledger)
     for entry in steps:
         own = [effect.no for effect in effects if effect.place.step == entry.id]
         last = max([last, *own])
-        if not _is_of_another(entry) and _needs_compensation(entry, find):
+        theirs = entry.id in borrowers or _is_of_another(entry)
+        if not theirs and _needs_compensation(entry, find):
             undo = Undo(f"undo:{entry.id}", entry.id, entry.seq, child=children.get(entry.id))
             # A step is over after its last effect; one without any, after those before it.
             found.append(((max(own, default=last), 1, entry.seq), undo))
@@ -148,6 +150,13 @@ def _is_of_another(entry: Entry) -> bool:
     return entry.state is StepState.SKIPPED or (
         not entry.attempt and entry.state is StepState.SUCCEEDED
     )
+
+
+def _borrowers(ledger: Sequence[Effect]) -> set[str]:
+    """Give the steps with an effect that another has done, and they have not since."""
+    own = {effect.place for effect in ledger if effect.state in HAPPENED}
+    borrowed = {effect.place for effect in ledger if effect.state is EffectState.BORROWED}
+    return {place.step for place in borrowed - own}
 
 
 def _needs_compensation(entry: Entry, find: FindStep) -> bool:

@@ -12,7 +12,12 @@ from perdure.cli.jobs.facts import payload
 from perdure.cli.output import cell
 from perdure.jobs.effect import Effect, EffectState
 
-_STYLES = {EffectState.DONE: "green", EffectState.FAILED: "dim", EffectState.UNDONE: "dim"}
+_STYLES = {
+    EffectState.DONE: "green",
+    EffectState.FAILED: "dim",
+    EffectState.UNDONE: "dim",
+    EffectState.BORROWED: "dim",
+}
 
 
 def draw_ledger(ledger: Sequence[Effect], now: float, narrow: int) -> Table:

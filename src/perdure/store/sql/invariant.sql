@@ -112,6 +112,9 @@ JOIN job ON job.id = tree.id AND job.state = 'COMPLETED'
 JOIN journal AS entry
   ON entry.job_id = job.id AND entry.kind = 'step' AND entry.state = 'SUCCEEDED' AND entry.attempt > 0
 JOIN compensated ON compensated.name = job.name AND compensated.step = entry.name
+WHERE NOT EXISTS (
+  SELECT 1 FROM effect
+  WHERE effect.job_id = job.id AND effect.step = entry.id AND effect.state = 'BORROWED')
 UNION ALL
 SELECT job.id, 'the job is ' || job.state || ' and may still do something, and job ' || tree.root || ' is COMPENSATED'
 FROM tree JOIN job ON job.id = tree.id

@@ -13,7 +13,7 @@ CREATE TABLE effect (
   kind       text   NOT NULL,
   target     text   NOT NULL,
   state      text COLLATE "C" NOT NULL CHECK (state IN (
-               'INTENT', 'DONE', 'FAILED', 'IN_DOUBT', 'UNDONE')),
+               'INTENT', 'DONE', 'FAILED', 'IN_DOUBT', 'UNDONE', 'BORROWED')),
   in_doubt   text   NOT NULL,
   key_lives  float8 NOT NULL,
   details    text,

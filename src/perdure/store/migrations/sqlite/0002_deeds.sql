@@ -13,7 +13,7 @@ CREATE TABLE effect (
   kind       TEXT    NOT NULL,
   target     TEXT    NOT NULL,
   state      TEXT    NOT NULL CHECK (state IN (
-               'INTENT', 'DONE', 'FAILED', 'IN_DOUBT', 'UNDONE')),
+               'INTENT', 'DONE', 'FAILED', 'IN_DOUBT', 'UNDONE', 'BORROWED')),
   in_doubt   TEXT    NOT NULL,
   key_lives  REAL    NOT NULL,
   details    TEXT,
