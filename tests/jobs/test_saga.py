@@ -18,6 +18,7 @@ from perdure.jobs.saga import (
     Undone,
     next_undo,
     undo_list,
+    undoes,
 )
 from perdure.jobs.state import StepState
 
@@ -229,3 +230,10 @@ def test_what_was_borrowed_first_and_then_done_by_the_step_itself_is_undone() ->
     journal = [entry(1, "charge")]
     assert ids(undo_list(journal, [borrowed], registry.find_step)) == []
     assert ids(undo_list(journal, [borrowed, own], registry.find_step)) == ["undo:charge#1"]
+
+
+def test_what_the_code_says_may_stay_is_not_undone_with_its_step() -> None:
+    undo = Undo("undo:charge#1", "charge#1", 1)
+    one = effect(1, "charge", undo=False)
+    assert undoes(undo, one)
+    assert not undoes(undo, replace(one, stays=True))

@@ -143,6 +143,23 @@ async def test_pause_of_a_job_at_work_is_obeyed_by_its_owner(store: Store) -> No
     assert (job.state, job.request) == (JobState.WAITING, None)
 
 
+async def test_a_cancel_that_comes_while_its_job_is_being_parked_is_obeyed(store: Store) -> None:
+    claim = await started(store)
+    await ask(store, "cancel")
+    change = releases(JobState.ATTENTION, error=why())
+    await store.write(write_of(claim, job=change, news_seen=claim.news))
+    (again,) = await claims(store)
+    assert again.job.request == "cancel"
+
+
+async def test_a_job_that_is_parked_though_it_knows_of_the_cancel_stays_so(store: Store) -> None:
+    claim = await started(store)
+    await ask(store, "cancel")
+    change = releases(JobState.ATTENTION, error=why())
+    await store.write(write_of(claim, job=change, news_seen=claim.news + 1))
+    assert await claims(store) == []
+
+
 async def test_a_pause_that_was_not_obeyed_yet_can_be_taken_back(store: Store) -> None:
     await started(store)
     await ask(store, "pause")

@@ -195,7 +195,7 @@ def undoes(undo: Undo, effect: Effect) -> bool:
         return False
     if undo.effect is not None:
         return effect.no == undo.effect
-    return effect.place.step == undo.step and effect.undo is None
+    return effect.place.step == undo.step and effect.undo is None and not effect.stays
 
 
 # Running the list

@@ -123,8 +123,8 @@ def _outcome(job_id: str, change: JobChange) -> dict[str, Any]:
 
 def _change(session: Session, write: Write, change: JobChange, news: int, now: float) -> None:
     late_news = write.news_seen is not None and news != write.news_seen
-    if change.state == JobState.PAUSED and change.release and late_news:
-        change = _unless_taken_back(session, write.job_id, change)
+    if change.state in _PARKED and change.release and late_news:
+        change = _unless_overtaken(session, write.job_id, change)
     wait, clear = row.text(change.wait), int(change.clear_request)
     session.run("change_job", **_outcome(write.job_id, change), wait=wait, clear_request=clear)
     if change.release:
@@ -136,12 +136,16 @@ def _change(session: Session, write: Write, change: JobChange, news: int, now: f
         session.run("wake_undoing_parent", id=write.job_id, now=now)
 
 
-def _unless_taken_back(session: Session, job_id: str, change: JobChange) -> JobChange:
-    """Let an owner that obeys a pause not overrule the resume or the cancel that came after it."""
+def _unless_overtaken(session: Session, job_id: str, change: JobChange) -> JobChange:
+    """Let an owner that puts its job aside not overrule what was asked of it meanwhile.
+
+    That is a cancel, or the resume of a job that was to be paused.
+    """
     found = session.one("job_state", id=job_id)
     assert found is not None
     state, request = found[:2]
-    if request == "pause":
+    stays = request != "cancel" if change.state == JobState.ATTENTION else request == "pause"
+    if stays:
         return change
     goes_on = JobState.COMPENSATING if state == JobState.COMPENSATING else JobState.WAITING
     return structs.replace(change, state=goes_on, clear_request=False)
