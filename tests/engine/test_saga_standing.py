@@ -150,3 +150,22 @@ async def test_an_effect_that_may_have_happened_is_named_too(app: App) -> None:
     failure = await handle.failure()
     assert failure is not None
     assert failure.standing == ("perhaps payment to card (pay#1)",)
+
+
+@durable
+async def test_what_was_recorded_by_hand_and_nothing_undoes_is_named_too(app: App) -> None:
+    @app.step
+    async def post(ctx: StepContext) -> None:
+        await ctx.record_side_effect("letter", "order 7", target="Kim")
+
+    @app.job
+    async def order(ctx: JobContext) -> None:
+        await ctx.run(post)
+        raise Permanent("out of stock")
+
+    async with app.running():
+        handle = await app.submit(order)
+        assert await handle.wait("20s") is JobState.FAILED
+    failure = await handle.failure()
+    assert failure is not None
+    assert [each.partition(" ")[0] for each in failure.standing] == ["letter"]
