@@ -89,6 +89,23 @@ async def pay(ctx: JobContext, usd: int) -> str:
     return await ctx.run(charge, usd)
 
 
+@app.step
+async def reserve(ctx: StepContext, item: str) -> str:
+    return item
+
+
+@reserve.compensate(retry=Retry(attempts=1))
+async def release(ctx: StepContext, item: str, output: str | None) -> None:
+    raise Permanent("the shop is closed")
+
+
+@app.job
+async def order(ctx: JobContext, item: str) -> None:
+    """Reserves what can never be released, and waits."""
+    await ctx.run(reserve, item)
+    await ctx.receive("paid")
+
+
 @app.job
 async def ship(ctx: JobContext) -> str:
     yes = await ctx.approve("Ship it?", details={"order": 7})

@@ -73,13 +73,16 @@ def test_a_store_that_others_can_read_is_found(tmp_path: Path, desk: Desk) -> No
     desk.run(
         "submit", "tests.cli.jobs_app:app", "welcome", "-a", '{"name": "Kim"}', "--url", desk.url
     )
-    (tmp_path / "jobs.db").chmod(0o644)
+    for name in ("jobs.db", "jobs.db-wal"):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(0o644)
 
     done = desk.run("doctor", "--store", desk.url)
 
     assert done.exit_code == 1
-    assert "jobs.db has mode 644" in done.stdout
-    assert "chmod 600" in done.stdout
+    for name in ("jobs.db", "jobs.db-wal"):
+        assert f"{name} has mode 644" in done.stdout
+        assert f"→ chmod 600 {tmp_path / name}\n" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,11 @@ from perdure.cli.target import spelled
 from tests.cli.rig import APP, Desk
 
 MISTAKES: list[tuple[list[str], int, str]] = [
-    (["submit", APP, "welcom"], 2, "the app has: ask, confirm, fetch, pay, reach, ship, welcome"),
+    (
+        ["submit", APP, "welcom"],
+        2,
+        "the app has: ask, confirm, fetch, order, pay, reach, ship, welcome",
+    ),
     (["submit", APP], 2, "name a job, or a plan with --plan file.json"),
     (["submit", APP, "welcome"], 2, "`name` is missing"),
     (["submit", APP, "welcome", "-a", '{"name": 1}'], 2, "`name` has the wrong type"),
@@ -27,6 +31,7 @@ MISTAKES: list[tuple[list[str], int, str]] = [
         f"there is no file {Path('nowhere.db').absolute()}",
     ),
     (["jobs", "list", "--url", "oracle://x"], 2, "unsupported store 'oracle'"),
+    (["jobs", "list", "--url", "jobs.db"], 2, "perdure: this is not a store URL"),
     (["jobs", "list", "--state", "tired"], 2, "tired"),
     (["jobs", "show", "0" * 32], 4, f"there is no job '{'0' * 32}'"),
     (["jobs", "watch", "ffff"], 4, "there is no job 'ffff'"),

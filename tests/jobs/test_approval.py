@@ -197,6 +197,11 @@ def test_a_yes_with_other_arguments_is_a_yes_to_another_action() -> None:
     assert unusable(approved, other.hash, 1002.0, person) is not None
 
 
+def test_an_edit_of_the_same_risk_is_shown_with_its_own_reasons() -> None:
+    asked = replace(terms(quorum=2), reasons=("it moves 5000 USD",))
+    assert decided(asked, vote("ann", edited=edit())).reasons == ("judged anew",)
+
+
 def test_an_edit_voids_what_others_said_before() -> None:
     two = decided(terms(quorum=2), vote("ann"), vote("bob", edited=edit()))
     assert two.state is ApprovalState.PENDING

@@ -241,9 +241,9 @@ def _lines(report: Report) -> Iterator[str]:
     for (check, rule), same in groupby(report.findings, lambda each: (each.check, each.rule)):
         yield ""
         yield f"{check}: {rule}"
-        last: Finding | None = None
-        for last in same:
-            of = "" if last.job is None else f"{last.job}  "
-            yield f"  {of}{visible(last.what, _WIDEST)}"
-        if last is not None:
-            yield f"  → {last.advice}"
+        found_here = list(same)
+        for each in found_here:
+            of = "" if each.job is None else f"{each.job}  "
+            yield f"  {of}{visible(each.what, _WIDEST)}"
+        for advice in dict.fromkeys(each.advice for each in found_here):
+            yield f"  → {advice}"

@@ -304,13 +304,13 @@ def _edit(approval: Approval, by: Person, edited: Edited, now: float) -> tuple[A
         approval,
         action=replace(old, input=edited.input, revision=old.revision + 1),
         shown=edited.input,
+        reasons=edited.reasons,
         edits=(*approval.edits, edit),
     )
     if edited.risk != approval.risk:
         new = replace(
             new,
             risk=edited.risk,
-            reasons=edited.reasons,
             terms=edited.terms,
             created_at=now,
             delegates=(),

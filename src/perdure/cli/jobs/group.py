@@ -4,7 +4,7 @@ import typer
 
 from perdure.cli.jobs.look import list_jobs, show
 from perdure.cli.jobs.send import send
-from perdure.cli.jobs.tell import cancel, fork, pause, resume, retry, skip
+from perdure.cli.jobs.tell import cancel, compensate, fork, leave_undone, pause, resume, retry, skip
 from perdure.cli.jobs.watch import watch
 
 
@@ -12,6 +12,7 @@ def add_to(app: typer.Typer) -> None:
     """Add the group."""
     group = typer.Typer(help="Look at jobs, and tell them what to do.", no_args_is_help=True)
     group.command("list")(list_jobs)
-    for command in (show, watch, cancel, pause, resume, retry, skip, fork, send):
+    tell = (cancel, pause, resume, retry, skip, compensate, leave_undone, fork, send)
+    for command in (show, watch, *tell):
         group.command()(command)
     app.add_typer(group, name="jobs")

@@ -114,7 +114,7 @@ def _journal(sheet: Sheet, most: int) -> Table:
             words.state(entry.state),
             str(entry.attempt or ""),
             "" if entry.started_at is None else words.clock_time(entry.started_at, sheet.now),
-            _took(entry, sheet.now),
+            _took(entry, sheet),
             _said(entry, sheet),
         )
     return table
@@ -127,10 +127,10 @@ def _counted(journal: Sequence[Entry]) -> str:
     return f"{done} of {len(journal)} known entries done"
 
 
-def _took(entry: Entry, now: float) -> str:
+def _took(entry: Entry, sheet: Sheet) -> str:
     if entry.ended_at is None and entry.state is not StepState.RUNNING:
         return ""
-    return words.between(entry.started_at, entry.ended_at, now)
+    return words.between(entry.started_at, entry.ended_at or sheet.job.ended_at, sheet.now)
 
 
 def _said(entry: Entry, sheet: Sheet) -> Text:
@@ -148,6 +148,8 @@ def _said(entry: Entry, sheet: Sheet) -> Text:
     if entry.output is not None:
         shown = words.value(payload(entry.output), sheet.narrow)
         return cell(shown, style="dim", no_wrap=True, overflow="ellipsis")
+    if sheet.job.ended_at is not None and entry.ended_at is None:
+        return cell("interrupted: the job has ended", style="dim")
     if entry.wake_at is not None:
         return cell(f"until {words.clock_time(entry.wake_at, now)}")
     return Text()

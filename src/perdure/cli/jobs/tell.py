@@ -1,4 +1,4 @@
-"""`perdure jobs cancel`, `pause`, `resume`, `retry`, `skip` and `fork`: each is audited."""
+"""`perdure jobs cancel`, `pause`, `resume`, `retry`, `skip`, `compensate` …: each is audited."""
 
 import getpass
 from collections.abc import Awaitable, Callable
@@ -100,6 +100,33 @@ def skip(  # noqa: PLR0913  an option is a parameter
         await it.skip(step, reason, output=parse(read_argument(result), "the result"), by=by)
 
     _order(find_app(app, url), job, output, order)
+
+
+def compensate(
+    job: IdArgument,
+    *,
+    by: ByOption,
+    reason: ReasonOption = "",
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Undo what a job has done that has failed, was cancelled, or needs attention."""
+    _order(find_app(app, url), job, output, lambda it: it.compensate(reason, by=by))
+
+
+def leave_undone(  # noqa: PLR0913  an option is a parameter
+    job: IdArgument,
+    undo: Annotated[str, typer.Argument(help="What cannot be undone, such as `undo:load#2`.")],
+    *,
+    by: ByOption,
+    reason: Annotated[str, typer.Option("--reason", "-r", help="Why; it is kept in the log.")],
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Go on with the rest of an undo without this part; the job ends as FAILED."""
+    _order(find_app(app, url), job, output, lambda it: it.leave_undone(undo, reason, by=by))
 
 
 def fork(  # noqa: PLR0913  an option is a parameter

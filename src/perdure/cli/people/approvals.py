@@ -1,13 +1,15 @@
 """`perdure approvals`: what jobs ask people, and the answers."""
 
 import getpass
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.table import Table
 
 from perdure.app import App
 from perdure.base.codec import parse
+from perdure.base.errors import Unstorable
+from perdure.cli.jobs.find import short
 from perdure.cli.outcome import perform
 from perdure.cli.output import Code, Format, FormatOption, cell, console, give, refuse, say
 from perdure.cli.target import AppOption, UrlOption, find_app
@@ -68,7 +70,7 @@ def _drawn(found: list[Approval]) -> Table:
         card = card_of(each)
         asked, ends = spell_time(each.created_at), each.expires_at
         expires = "never" if ends is None else spell_time(ends)
-        row = (each.id[:12], str(each.risk), card.title, each.job_id[:12], each.requester or "-")
+        row = (each.id[:12], str(each.risk), card.title, short(each.job_id), each.requester or "-")
         table.add_row(*map(cell, (*row, asked, expires)))
     return table
 
@@ -110,15 +112,15 @@ def approve(  # noqa: PLR0913 - the options of a command
     by: ByOption = "",
     reason: ReasonOption = "",
     arguments: Annotated[
-        str | None, typer.Option(help="Approve, but with these arguments: a JSON object.")
+        str | None,
+        typer.Option(help="Approve, but with these arguments: all of them, a JSON object."),
     ] = None,
     url: UrlOption = None,
     app: AppOption = None,
 ) -> None:
     """Say yes."""
-    given = None if arguments is None else parse(arguments, "the arguments")
     who = by or getpass.getuser()
-    said = {"verdict": "approve", "by": who, "reason": reason, "arguments": given}
+    said = {"verdict": "approve", "by": who, "reason": reason, "arguments": arguments}
     _decide(find_app(app, url), approval, action, said)
 
 
@@ -167,9 +169,18 @@ def _confirmed(verdict: Verdict) -> bool:
 
 
 async def _decided(app: App, found: Approval, said: dict[str, Any]) -> Approval:
+    if said.get("arguments") is not None:
+        said["arguments"] = _arguments(said["arguments"])
     async with app:
         person = _person(app, found, said.pop("by"))
         return await app.decide(found.id, by=person, **said)
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    given = parse(text, "the arguments")
+    if not isinstance(given, dict):
+        raise Unstorable("the arguments must be a JSON object, by parameter name")
+    return cast("dict[str, Any]", given)
 
 
 def delegate(

@@ -9,7 +9,7 @@ from rich.table import Table
 from perdure.app import App
 from perdure.base.codec import parse
 from perdure.base.visible import visible
-from perdure.cli.jobs.find import IdArgument, find_job
+from perdure.cli.jobs.find import IdArgument, find_job, short
 from perdure.cli.jobs.ledger import effect_facts
 from perdure.cli.outcome import perform
 from perdure.cli.output import Code, Format, FormatOption, cell, console, give, refuse, say
@@ -55,7 +55,7 @@ def _drawn(found: list[Effect]) -> Table:
     table = Table("job", "no", "kind", "target", "state", "step", "called", "key", box=None)
     for each in found:
         what = (each.kind, visible(each.target, 60), each.state.value, each.place.step)
-        row = (each.job_id[:12], str(each.no), *what, spell_time(each.called_at), each.key[:12])
+        row = (short(each.job_id), str(each.no), *what, spell_time(each.called_at), each.key[:12])
         table.add_row(*map(cell, row))
     return table
 
@@ -77,8 +77,7 @@ def resolve(  # noqa: PLR0913  an option is a parameter
 ) -> None:
     """Say what became of an effect that is in doubt."""
     choice = _choice(happened=happened, did_not=did_not, compensate=compensate)
-    given = None if result is None else parse(result, "the result")
-    told = {"result": given, "reason": reason, "by": by or getpass.getuser()}
+    told = {"result": result, "reason": reason, "by": by or getpass.getuser()}
     perform(_resolve, find_app(app, url), job, effect, choice, told)
     say(f"Effect {effect}: {choice}.")
 
@@ -92,5 +91,7 @@ def _choice(*, happened: bool, did_not: bool, compensate: bool) -> Choice:
 
 
 async def _resolve(app: App, job: str, effect: int, choice: Choice, told: dict[str, Any]) -> None:
+    if told["result"] is not None:
+        told["result"] = parse(told["result"], "the result")
     async with app:
         await (await find_job(app, job)).resolve(effect, choice, **told)
