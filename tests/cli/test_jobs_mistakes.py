@@ -106,7 +106,8 @@ def test_without_a_store_the_ways_to_name_one_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
-        ("postgresql://kim:s3cret@db/jobs?a=b", "postgresql://kim:[removed]@db/jobs?a=[removed]"),
+        ("postgresql://kim:s3cret@db/jobs?schema=b", "postgresql://kim:[removed]@db/jobs?schema=b"),
+        ("postgresql://db/jobs?password=s3cret", "postgresql://db/jobs?password=[removed]"),
         ("postgresql://kim@db/jobs", "postgresql://kim@db/jobs"),
         ("sqlite:////folder/jobs.db", "sqlite:////folder/jobs.db"),
     ],

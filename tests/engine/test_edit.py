@@ -268,7 +268,7 @@ async def test_a_worker_holds_an_edit_to_its_own_terms_too(app: App) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "why"),
-    [({"usd": "much"}, "usd"), ({}, "usd"), ({"usd": 5, "to": "me"}, "to"), ({"usd": None}, "usd")],
+    [({"usd": "much"}, "usd"), ({"usd": 5, "to": "me"}, "to"), ({"usd": None}, "usd")],
 )
 def test_arguments_that_do_not_fit_the_step_are_refused(
     url: str, arguments: dict[str, Any], why: str
@@ -358,3 +358,22 @@ async def test_an_undo_gets_the_arguments_of_the_last_yes(app: App) -> None:
         await app.decide(await asked(app), "approve", by=BOB)
         await until(app, handle.id, JobState.COMPENSATED)
     assert ran == [50, ("refund", 50)]
+
+
+@durable
+async def test_what_an_edit_does_not_name_stays_as_the_job_gave_it(app: App) -> None:
+    ran: list[tuple[int, str]] = []
+
+    @app.step(irreversible=True)
+    async def pay(ctx: StepContext, usd: int, to: str = "nobody") -> None:
+        ran.append((usd, to))
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await ctx.run(pay, 100, "kim")
+
+    async with app.running():
+        handle = await app.submit(job, user="lee")
+        await app.decide(await asked(app), "approve", by=ANN, arguments={"usd": 70})
+        await handle.result("5s")
+    assert ran == [(70, "kim")]

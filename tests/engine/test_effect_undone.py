@@ -226,3 +226,34 @@ def test_a_business_key_outlives_its_deleted_job_as_long_as_it_is_kept(
         assert len(charged) == charges
 
     case(url)
+
+
+@durable
+async def test_what_cannot_be_undone_stays_done_though_its_step_is_compensated(app: App) -> None:
+    sent: list[str] = []
+
+    @app.step(irreversible=True, ungated=True)
+    async def send(ctx: StepContext) -> str:
+        async def deliver(key: str) -> str:
+            sent.append("mail")
+            return "sent"
+
+        return await ctx.effect("mail", deliver, target="kim", key="welcome kim")
+
+    @send.compensate
+    async def apologise(ctx: StepContext, output: str | None) -> None:
+        sent.append("apology")
+
+    @app.job
+    async def welcome(ctx: JobContext, fails: bool = False) -> str:
+        answer = await ctx.run(send)
+        if fails:
+            raise Permanent("not yet")
+        return answer
+
+    async with app.running():
+        first = await app.submit(welcome, True)
+        assert await first.wait(LIMIT) is JobState.COMPENSATED
+        assert [line.state for line in await first.effects()] == [EffectState.DONE]
+        assert await (await app.submit(welcome)).result(LIMIT) == "sent"
+    assert sent == ["mail", "apology"]

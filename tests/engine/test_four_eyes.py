@@ -35,7 +35,7 @@ def test_without_a_requester_nobody_is_asked_and_the_job_says_what_to_do(
             assert reached is JobState.ATTENTION
             failure = await handle.failure()
             assert failure is not None
-            assert "submit it with user=" in failure.summary()
+            assert "submit it again with user=" in failure.summary()
             assert (await app.approvals(None), ran) == ([], [])
         app.rules = Rules(terms={RiskLevel.HIGH: Terms(four_eyes=False)})
         async with app.running():

@@ -207,3 +207,46 @@ async def test_a_result_of_another_type_is_not_taken_for_ours(app: App) -> None:
         with pytest.raises(JobFailed, match="the result of step convert"):
             await (await new.submit(count)).result()
     await new.close()
+
+
+@durable
+async def test_while_it_is_being_undone_nobody_is_given_the_result_of_a_step(app: App) -> None:
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+    log: list[str] = []
+    fails = [True]
+
+    @app.step(idempotency_key=lambda: "order 7")
+    async def pay(ctx: StepContext) -> str:
+        log.append("charge")
+        return f"charge {log.count('charge')}"
+
+    @pay.compensate
+    async def refund(ctx: StepContext, output: str | None) -> None:
+        log.append(f"refund {output}")
+
+    @app.step
+    async def pack(ctx: StepContext) -> None: ...
+
+    @pack.compensate
+    async def unpack(ctx: StepContext, output: None) -> None:
+        begun.set()
+        await goes_on.wait()
+
+    @app.job
+    async def order(ctx: JobContext) -> str:
+        paid = await ctx.run(pay)
+        if fails[0]:
+            await ctx.run(pack)
+            raise Permanent("out of stock")
+        return paid
+
+    async with app.running():
+        first = await app.submit(order)
+        await begun.wait()
+        fails[0] = False
+        second = await app.submit(order)
+        await second.until(JobState.WAITING, JobState.COMPLETED)
+        goes_on.set()
+        assert await first.wait("20s") is JobState.COMPENSATED
+        assert await second.result("20s") == "charge 2"
+    assert log == ["charge", "refund charge 1", "charge"]

@@ -83,7 +83,9 @@ async def test_a_step_is_found_by_its_key_until_it_is_undone(store: Store) -> No
     claim = await started(store)
     done = entry(0, output=b"7", key="k")
     await store.write(write_of(claim, entry(1, StepState.FAILED, key="failed"), done))
-    assert await store.entry_by_key("k") == done
+    lent = await store.entry_by_key("k")
+    assert lent is not None
+    assert (lent.entry, lent.being_undone) == (done, False)
     assert await store.entry_by_key("failed") is None
     assert await store.entry_by_key("unknown") is None
     await store.write(write_of(claim, replace(done, state=StepState.COMPENSATING)))

@@ -54,6 +54,7 @@ def is_secret_name(name: str) -> bool:
 
 
 _QUOTED: Final = r"""(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
+_STORES: Final = frozenset({"postgres", "postgresql", "sqlite"})  # their options are known
 _KEY_BLOCK: Final = re.compile(
     r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)"
 )
@@ -130,7 +131,8 @@ def _is_given(name: str, between: str, opening: str) -> bool:
 
 def _url(found: re.Match[str]) -> str:
     scheme, rest = found[1], found[2]
-    return f"{scheme}://{_without_query(_without_password(scheme.lower(), rest))}"
+    bare = _without_password(scheme.lower(), rest)
+    return f"{scheme}://{_without_query(bare, is_store=scheme.lower() in _STORES)}"
 
 
 def _without_password(scheme: str, rest: str) -> str:
@@ -147,11 +149,15 @@ def _without_password(scheme: str, rest: str) -> str:
     return f"{user}:{REMOVED}@{rest[at + 1 :]}" if colon else rest
 
 
-def _without_query(rest: str) -> str:
+def _without_query(rest: str, *, is_store: bool) -> str:
+    """Remove the values of a query; of a store, only those whose names say that they are secret."""
     before, mark, query = rest.partition("?")
     if not mark:
         path, sharp, _ = before.partition("#")
         return f"{path}#{REMOVED}" if sharp else path
     names = [part.partition("=") for part in re.split(r"[&;]", query.partition("#")[0])]
-    kept = "&".join(f"{name}={REMOVED}" if equal else name for name, equal, _ in names)
+    kept = "&".join(
+        f"{name}={value if is_store and not is_secret_name(name) else REMOVED}" if equal else name
+        for name, equal, value in names
+    )
     return f"{before}?{kept}" if all(equal for _, equal, _ in names) else f"{before}?{REMOVED}"

@@ -129,7 +129,9 @@ async def _edited(
     step = None if entry is None else office.steps.get(entry.name)
     if entry is None or step is None:
         raise DecisionRefused("changed", "only the arguments of a step can be edited")
-    packed = step.parameters.pack_json(msgspec.json.encode(arguments))
+    # What the person did not name stays as it was seen, and never falls back to a default.
+    before = msgspec.json.decode(approval.action.input, type=dict[str, Any])
+    packed = step.parameters.pack_json(msgspec.json.encode({**before, **arguments}))
     judgement = judge_call(step, entry.name, packed, office.rules.risk)
     way = way_for(step, entry.name, approval.tenant, judgement, office.rules.gates)
     return _judged(office.rules, packed, way.judgement)

@@ -338,7 +338,7 @@ class Effects:
         """
         if found.state is EffectState.DONE and not await self._is_being_undone(found.job_id):
             return UseResult()
-        raise self._left(Later(found))
+        raise self._left(Later.for_effect(found))
 
     async def _is_being_undone(self, job_id: str) -> bool:
         job = await self._run.ask(lambda store: store.job(job_id))
@@ -453,7 +453,7 @@ class Effects:
         if other is None:
             raise IllegalTransition(f"the key of the {asked.kind} to {asked.target} is taken")
         if other.job_id != self._run.job.id:
-            raise self._left(Later(other))
+            raise self._left(Later.for_effect(other))
         return await self._begin(asked, options)
 
     def _write(self, line: Effect) -> None:

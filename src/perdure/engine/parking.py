@@ -43,17 +43,21 @@ class Held(Leaving):
 
 
 class Later(Leaving):
-    """Leaves a step until another job has settled the effect of the same business key."""
+    """Leaves a step until another job has settled or undone what has the same key."""
 
-    def __init__(self, effect: Effect) -> None:
-        what = f"the {effect.kind} to {effect.target}"
-        super().__init__(f"job {effect.job_id} must first settle {what}, which has the same key")
-        self.effect = effect
+    def __init__(self, job_id: str, what: str, since: float) -> None:
+        super().__init__(f"job {job_id} must first settle {what}, which has the same key")
+        self._since = since
+
+    @classmethod
+    def for_effect(cls, effect: Effect) -> "Later":
+        """Wait for an effect under the same business key."""
+        return cls(effect.job_id, f"the {effect.kind} to {effect.target}", effect.called_at)
 
     async def settle(self, operation: "StepOperation[Any]") -> None:
         """Begin the step again in a while: the longer it takes already, the later."""
         now = operation.run.now()
-        pause = min(max((now - self.effect.called_at) / 2, _SOON), _LATE)
+        pause = min(max((now - self._since) / 2, _SOON), _LATE)
         await _begin_again(operation, now + pause, str(self))
 
 
@@ -80,7 +84,8 @@ async def _begin_again(operation: "StepOperation[Any]", at: float, why: str) -> 
 def _sentence(effect: Effect, why: str) -> str:
     return (
         f"nobody knows whether the {effect.kind} to {effect.target} happened: {why}. "
-        "Find out, then say that it happened, that it did not, or that all is to be undone"
+        "Find out, then say that it happened, that it did not, or that all is to be undone: "
+        "`perdure effects resolve`, or `handle.resolve`"
     )
 
 

@@ -106,6 +106,9 @@ class StepOperation(Endable[R]):
             self.key = shared_key(self, self.step.key(self._args, self._kwargs))
             await self._lock_key(self.key)
             found = await result_under(self, self.key) if self.attempt == 1 else None
+        except Leaving as leaving:
+            await self._leave(leaving)
+            return True
         except BaseException as error:  # noqa: BLE001 - as below
             await self._raised(error)
             return True
@@ -159,13 +162,16 @@ class StepOperation(Endable[R]):
             if self.attempt > 1 or self.recorded:
                 await context.effects.leave_none_open()
         except Leaving as leaving:
-            self.disarm()
-            self.tell_stop("left")
-            await leaving.settle(self)
+            await self._leave(leaving)
         except BaseException as error:  # noqa: BLE001 - some of it is raised again there
             await self._raised(error)
         else:
             self._succeeded(output)
+
+    async def _leave(self, leaving: Leaving) -> None:
+        self.disarm()
+        self.tell_stop("left")
+        await leaving.settle(self)
 
     async def _raised(self, error: BaseException) -> None:
         """Take what the user's code raised: the policy decides."""

@@ -412,12 +412,20 @@ class Saga:
         self._run.buffer[entry.seq] = changed
 
     def _note_undone(self, undo: Undo) -> None:
-        """Let the ledger say it together with the journal: nobody is given the result any more."""
+        """Let the ledger say it together with the journal: nobody is given the result any more.
+
+        The compensation of an irreversible step makes up for what it did, and undoes none of it.
+        """
+        if undo.effect is None and undo.child is None and self._is_irreversible(undo.step):
+            return
         for line in tuple(self._ledger.values()):
             if undoes(undo, line):
                 changed = line.to(EffectState.UNDONE, self._run.now(), proof=undo.id)
                 self._ledger[line.no] = changed
                 self._run.line(changed)
+
+    def _is_irreversible(self, step: str) -> bool:
+        return self._run.node.registry.find_step(self._steps[step].name).irreversible
 
     async def _mark(self, entry: Entry, state: StepState) -> None:
         if entry.state is not state:

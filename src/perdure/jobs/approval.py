@@ -379,7 +379,7 @@ def no_four_eyes(approval: Approval) -> str | None:
         return None
     return (
         f"{approval.title!r} needs four eyes, and nobody knows who asked for the job: "
-        "submit it with user=…, or ask with Terms(four_eyes=False)"
+        "cancel this one and submit it again with user=…, or ask with Terms(four_eyes=False)"
     )
 
 

@@ -108,6 +108,14 @@ class Entry(Struct, frozen=True, kw_only=True):
     key: str | None = None  # by which other jobs find the result of a step
 
 
+class KeyedEntry(Struct, frozen=True):
+    """A step that has succeeded under an `idempotency_key`, in whichever job."""
+
+    job_id: str
+    entry: Entry
+    being_undone: bool  # its job has begun to undo what it did, and has not ended
+
+
 class Message(Struct, frozen=True, kw_only=True):
     """A message sent to a job, not yet received by it."""
 

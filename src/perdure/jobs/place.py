@@ -5,8 +5,6 @@ last checkpoint. What it asks for then is the same as before if it asks for the 
 same checkpoint, at the same item, as the same of its like: so each has its place.
 """
 
-from collections import Counter
-
 from msgspec import Struct
 
 from perdure.base.codec import digest
@@ -45,13 +43,13 @@ class Places:
     __slots__ = ("_asked",)
 
     def __init__(self) -> None:
-        self._asked = Counter[str]()  # how often each part came by
+        self._asked: dict[str, int] = {}  # how often each part came by
 
     def allot(self, step: str, checkpoint: int, item: str, what: str) -> Place:
         """Give the place of what is asked for next."""
         part = f"{checkpoint}:{item}:{what}"
-        self._asked[part] += 1
-        return Place(step, self._asked[part], part)
+        ordinal = self._asked[part] = self._asked.get(part, 0) + 1
+        return Place(step, ordinal, part)
 
 
 def own_checkpoint(checkpoint: bytes | None, number: int) -> int:

@@ -14,6 +14,7 @@ from perdure.jobs.model import (
     Entry,
     Event,
     Job,
+    KeyedEntry,
     Message,
     NewJob,
     News,
@@ -98,7 +99,7 @@ class DurableStore(DeedVerbs):
     async def journal(self, job_id: str) -> list[Entry]:
         return await self._ask(partial(read.journal, job_id=job_id))
 
-    async def entry_by_key(self, key: str) -> Entry | None:
+    async def entry_by_key(self, key: str) -> KeyedEntry | None:
         return await self._ask(partial(read.entry_by_key, key=key))
 
     async def events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[Event]:

@@ -18,6 +18,7 @@ from perdure.jobs.model import (
     Entry,
     Event,
     Job,
+    KeyedEntry,
     Message,
     NewJob,
     News,
@@ -72,7 +73,7 @@ class Store(DeedStore, Protocol):
 
     async def journal(self, job_id: str) -> list[Entry]: ...
 
-    async def entry_by_key(self, key: str) -> Entry | None:
+    async def entry_by_key(self, key: str) -> KeyedEntry | None:
         """Read a step that has succeeded under its key, in whichever job, and was not undone."""
         ...
 

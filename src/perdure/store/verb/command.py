@@ -182,7 +182,7 @@ def _resume(job: Standing) -> Answer:
         return Answer(_onward(job), job.request, due=True)
     if job.request == "pause":  # not yet obeyed
         return Answer(job.state)
-    hint = "; retry runs it again" if job.state in _STOPPED else ""
+    hint = "; retry runs it again" if job.state in _STOPPED and not job.undoing else ""
     raise IllegalTransition(
         f"job {job.id} is {job.state}: only one that is PAUSED or in ATTENTION can be resumed{hint}"
     )
@@ -266,7 +266,10 @@ def _back(job: Standing) -> JobState:
 def _begin_again(session: Session, job: Standing, asked: Command) -> None:
     """Give what the job stopped at, and what came after it, a fresh set of attempts."""
     if job.undoing:
-        session.run("retry_undo", id=job.id)
+        if not session.run("retry_undo", id=job.id) and job.state in ENDED:
+            raise IllegalTransition(
+                f"job {job.id} is undone as far as it could be: submit it again instead"
+            )
         return
     seq = _stopped_at(session, job) if asked.seq is None else asked.seq
     if seq is None and asked.action == "resume":  # it was no entry that stopped it

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from perdure.base.errors import LeaseLost
 from perdure.jobs.effect import Effect
-from perdure.jobs.model import Entry, Event, Job, Message, Outcome
+from perdure.jobs.model import Entry, Event, Job, KeyedEntry, Message, Outcome
 from perdure.jobs.query import JobQuery
 from perdure.store import row
 from perdure.store.session import Session
@@ -77,10 +77,16 @@ def own_deeds(
     return journal(session, job_id), effects(session, job_id)
 
 
-def entry_by_key(session: Session, key: str) -> Entry | None:
+def entry_by_key(session: Session, key: str) -> KeyedEntry | None:
     """Read a step that has succeeded under its key, and was not undone."""
     found = session.one("entry_by_key", key=key)
-    return None if found is None else row.entry(found)
+    if found is None:
+        return None
+    job_id = found[0]
+    ended = session.one("has_ended", id=job_id)
+    lives = ended is not None and not ended[1]
+    being_undone = lives and session.one("has_undo", id=job_id) is not None
+    return KeyedEntry(job_id, row.entry(found), being_undone)
 
 
 def events(session: Session, job_id: str, after: int, limit: int) -> list[Event]:
