@@ -41,7 +41,8 @@ def test_a_hostile_error_argument_and_reason_are_shown_as_they_are_spelled(desk:
     job = desk.submit("fetch", path=BAD)
     with desk.worker():
         assert desk.wait_for(job)["state"] == "FAILED"
-    desk.run("jobs", "compensate", job, "--by", BAD, "--reason", BAD)
+        assert desk.run("jobs", "compensate", job, "--by", BAD, "--reason", BAD).exit_code == 0
+        assert desk.wait_for(job)["state"] == "COMPENSATED"
     for words in (("jobs", "show", job, "--full"), ("jobs", "list"), ("jobs", "watch", job)):
         shown = desk.run(*words)
         assert shown.exit_code in (0, 7, 8), shown.output
