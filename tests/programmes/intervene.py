@@ -416,7 +416,7 @@ class Campaign:
         """Delete what has ended, as retention does."""
         gone = await self.archive.prune(self.app.url, await self.app.store())
         self.tally.did["job deleted"] += gone
-        self.recorder.forget(self.archive.gone)
+        self.recorder.forget(self.archive.gone | self.archive.lost)
 
     # Looking
 

@@ -26,6 +26,7 @@ _AFTER = frozenset(
         StepState.COMPENSATION_FAILED,
     }
 )
+_UNTIL_VISIBLE = 3.0  # seconds from the time of an end until everybody sees it, at most
 _UNDONE = frozenset({JobState.COMPENSATED, JobState.FAILED, JobState.CANCELLED})
 
 
@@ -133,10 +134,10 @@ class Archive:
         self._facts = Facts({}, {}, {}, {})
 
     async def prune(self, url: str, store: Store) -> int:
-        """Delete all that has ended by now."""
-        now = await store.now()
+        """Delete all that ended a while ago: an end is visible only after its own time."""
+        old = await store.now() - _UNTIL_VISIBLE
         before = await Facts.read(url, store)
-        while await store.prune(now, 100):
+        while await store.prune(old, 100):
             pass
         gone = before.jobs.keys() - (await all_jobs(store)).keys()
         known = {each for each in gone if before.jobs[each].state in ENDED}
@@ -150,6 +151,7 @@ class Archive:
         found = await Facts.read(url, store)
         found.keep(self._facts, self.gone)
         found.effects = {k: line for k, line in found.effects.items() if line[0] not in self.lost}
+        found.books = {root: usd for root, usd in found.books.items() if root not in self.lost}
         return found
 
 
