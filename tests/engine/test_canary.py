@@ -4,6 +4,7 @@ import io
 import logging
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -58,7 +59,7 @@ class BrokenChannel:
 def everything_in(url: str) -> str:
     """Give all that a database holds, as text."""
     if url.startswith("sqlite"):
-        with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database:
             return "\n".join(database.iterdump())
     schema = dict(parse_qsl(urlsplit(url).query))["schema"]
     bare = url.partition("?schema")[0].partition("&schema")[0]
