@@ -14,7 +14,7 @@ from perdure.jobs.effect import Effect, EffectState
 from perdure.jobs.model import Entry, EntryKind, JobChange, QueueLimit, Write
 from perdure.jobs.place import Place
 from perdure.jobs.state import JobState, StepState
-from tests.engine.rig import durable, until
+from tests.engine.rig import QUICK, durable, until
 
 ONCE = Retry(attempts=1)
 
@@ -75,6 +75,23 @@ async def test_a_job_that_was_left_undone_is_not_run_again(app: App) -> None:
         with pytest.raises(IllegalTransition, match="submit it again"):
             await handle.retry()
     assert shop.log == ["a", "b", "-a"]
+
+
+@durable
+async def test_an_undo_of_a_step_that_the_code_has_no_more_can_be_skipped(app: App) -> None:
+    shop = Shop(app)
+    shop.broken = {"end", "-b"}
+    handle = await app.submit(shop.order)
+    async with app.running():
+        await until(app, handle.id, JobState.ATTENTION)
+    later = App(app.url, worker=QUICK)
+    async with later.running():
+        for undo in ("undo:act#2", "undo:act#1"):
+            await handle.skip(undo, "undone by hand", by="kim")
+            await handle.until(JobState.ATTENTION, JobState.COMPENSATED)
+        assert await handle.wait("10s") is JobState.COMPENSATED
+    await later.close()
+    assert shop.log == ["a", "b"]
 
 
 @durable

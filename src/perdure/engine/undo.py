@@ -44,6 +44,7 @@ from perdure.jobs.saga import (
     OnUndoFailure,
     Stopped,
     Undo,
+    is_irreversible,
     is_left,
     next_undo,
     undoes,
@@ -416,16 +417,15 @@ class Saga:
 
         The compensation of an irreversible step makes up for what it did, and undoes none of it.
         """
-        if undo.effect is None and undo.child is None and self._is_irreversible(undo.step):
+        find = self._run.node.registry.find_step
+        by_step = undo.effect is None and undo.child is None
+        if by_step and is_irreversible(self._steps[undo.step], find):
             return
         for line in tuple(self._ledger.values()):
             if undoes(undo, line):
                 changed = line.to(EffectState.UNDONE, self._run.now(), proof=undo.id)
                 self._ledger[line.no] = changed
                 self._run.line(changed)
-
-    def _is_irreversible(self, step: str) -> bool:
-        return self._run.node.registry.find_step(self._steps[step].name).irreversible
 
     async def _mark(self, entry: Entry, state: StepState) -> None:
         if entry.state is not state:

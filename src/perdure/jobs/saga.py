@@ -111,11 +111,15 @@ def standing(journal: Sequence[Entry], ledger: Iterable[Effect], find: FindStep)
 
 
 def _may_stay(entry: Entry, find: FindStep) -> bool:
+    return is_irreversible(entry, find) or _is_pivot(entry, find)
+
+
+def is_irreversible(entry: Entry, find: FindStep) -> bool:
+    """Whether the code says that a step cannot be undone; False if it has the step no more."""
     try:
-        step = find(entry.name)
+        return find(entry.name).irreversible
     except UnknownName:
         return False
-    return step.irreversible or step.pivot
 
 
 def _id_of(effect: Effect) -> str:
