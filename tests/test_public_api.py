@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from perdure.base import errors, job_errors
+from perdure.base import errors
 
 MODULES = ("perdure", "perdure.process")
 LIST = Path(__file__).with_name("public_api.txt")
@@ -74,16 +74,13 @@ def drawn_parents(tree: str) -> dict[str, str | None]:
     return parents
 
 
-@pytest.mark.parametrize("module", [errors, job_errors], ids=["processes", "jobs"])
-def test_a_module_of_errors_draws_every_exception_below_its_base(module: ModuleType) -> None:
+def test_the_module_of_errors_draws_every_exception_below_its_base() -> None:
     classes = {
         name: cls
-        for name, cls in inspect.getmembers(module, inspect.isclass)
-        if issubclass(cls, BaseException) and cls.__module__ == module.__name__
+        for name, cls in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(cls, BaseException) and cls.__module__ == errors.__name__
     }
-    drawn = drawn_parents(module.__doc__ or "")
-    if module is errors:
-        assert drawn.pop("JobError") is None  # named there, drawn in the other
+    drawn = drawn_parents(errors.__doc__ or "")
     assert set(drawn) == set(classes)
     for name, parent in drawn.items():
         own_bases = [base.__name__ for base in classes[name].__bases__ if base.__name__ in classes]

@@ -14,7 +14,7 @@ from bench.runner import TrialFailed
 from perdure.jobs.model import Entry, EntryKind, JobChange, NewJob, QueueLimit, Write
 from perdure.jobs.state import JobState, StepState
 from perdure.store.open import open_store
-from perdure.store.port import Store
+from perdure.store.store import Store
 
 _OWNER = "bench"
 _QUEUES = {"default": QueueLimit()}

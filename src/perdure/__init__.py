@@ -15,7 +15,6 @@ The kernel verbs are in `perdure.process`; everything else is here.
 from perdure import process
 from perdure.app import App
 from perdure.base import telemetry
-from perdure.base.backoff import Retry
 from perdure.base.clock import Clock, SystemClock
 from perdure.base.codec import Limits
 from perdure.base.duration import Duration
@@ -88,56 +87,49 @@ from perdure.base.errors import (
 )
 from perdure.base.pid import Pid
 from perdure.base.result import Err, Exited, Ok
-from perdure.base.retry import with_retry
+from perdure.base.retry import Retry, with_retry
 from perdure.base.secret import Secret
 from perdure.base.settings import Overflow, Settings
-from perdure.engine.approve import Approved
-from perdure.engine.context import JobContext
 from perdure.engine.handle import Handle
-from perdure.engine.rules import Rules
-from perdure.engine.settings import WorkerSettings
-from perdure.engine.step_context import StepContext
-from perdure.entries.guardian import Service, ready
-from perdure.entries.load import load_entries, load_yaml
-from perdure.entries.loaded import Loaded
+from perdure.engine.people.ask import Approved
+from perdure.engine.policy import Rules
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
+from perdure.engine.worker.settings import WorkerSettings
+from perdure.entries.load import Loaded, load_entries, load_yaml
+from perdure.entries.service import Service, ready
 from perdure.jobs.approval import Approval, ApprovalState, Person, Terms
-from perdure.jobs.budget import Budget
-from perdure.jobs.budget import Limits as BudgetLimits
+from perdure.jobs.budget import Budget, BudgetLimits
 from perdure.jobs.definition import JobDefinition, Step
 from perdure.jobs.effect import DidNotHappen, Effect, EffectState, Happened, Unknown
-from perdure.jobs.item import ItemPolicy
-from perdure.jobs.model import Entry, Event, Job, QueueLimit
-from perdure.jobs.partial import Partial
-from perdure.jobs.plan import Call, Plan
-from perdure.jobs.query import JobQuery
+from perdure.jobs.items import ItemPolicy
+from perdure.jobs.model import Entry, Event, Job, JobQuery, QueueLimit
+from perdure.jobs.parameters import Partial
+from perdure.jobs.plan import Call, Plan, Ref
 from perdure.jobs.redaction import Redaction
-from perdure.jobs.reference import Ref
-from perdure.jobs.registry import Registry as JobRegistry
+from perdure.jobs.registry import JobRegistry
 from perdure.jobs.risk import Classifier, Facts, Gate, GatePolicy, RiskLevel
 from perdure.jobs.state import JobState, StepState
 from perdure.notify.people import Contact, People
 from perdure.otp.agent import Agent
 from perdure.otp.application import Application
-from perdure.otp.directive import Continue, NoReply, Reply, Stop, Timeout
-from perdure.otp.dynamic import DynamicSupervisor
-from perdure.otp.partition import PartitionSupervisor
 from perdure.otp.pool import Pool
 from perdure.otp.registry import Registry
-from perdure.otp.server import Ask, GenServer, ServerHandle
+from perdure.otp.server import Ask, Continue, GenServer, NoReply, Reply, ServerHandle, Stop, Timeout
 from perdure.otp.snapshot import Snapshot
-from perdure.otp.spec import BRUTAL_KILL, IGNORE, ChildSpec, child
 from perdure.otp.stream import AsyncStream, async_stream
-from perdure.otp.supervisor import Supervisor
+from perdure.otp.supervision.dynamic import DynamicSupervisor
+from perdure.otp.supervision.partition import PartitionSupervisor
+from perdure.otp.supervision.spec import BRUTAL_KILL, IGNORE, ChildSpec, child
+from perdure.otp.supervision.supervisor import Supervisor
 from perdure.otp.table import Table
-from perdure.otp.task import Task
-from perdure.otp.task_many import join_many, poll_many
+from perdure.otp.task import Task, join_many, poll_many
 from perdure.otp.task_supervisor import TaskSupervisor
 from perdure.otp.tree import full_tree, tree
 from perdure.process.channel import Channel, Selected, select
 from perdure.process.hosts import ProcessHost
-from perdure.process.offload import offload
-from perdure.process.run import run
-from perdure.process.runtime import Runtime
+from perdure.process.runtime import Runtime, run
+from perdure.process.threads import offload
 from perdure.process.timer import after, sleep, ticker, timer
 
 __version__ = "0.1.0"

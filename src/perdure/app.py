@@ -21,18 +21,15 @@ from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 from perdure.base.codec import LIMITS, Limits, digest, fingerprint
 from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import JobNotFound, NotInProcess, StoreError
-from perdure.engine import tell
-from perdure.engine.app_desk import AppDesk
-from perdure.engine.awaiting import Awaiting
-from perdure.engine.deciding import Answer, decide, delegate
-from perdure.engine.handle import Handle
-from perdure.engine.hint import RedisHint
-from perdure.engine.node import Node
-from perdure.engine.rules import Rules
-from perdure.engine.schedules import Schedules
-from perdure.engine.settings import WorkerSettings
-from perdure.engine.submission import new_id
-from perdure.engine.worker import (
+from perdure.engine import events
+from perdure.engine.handle import Awaiting, Handle, new_id
+from perdure.engine.people.decide import Answer, AppDesk, decide, delegate
+from perdure.engine.policy import Rules
+from perdure.engine.worker.node import Node
+from perdure.engine.worker.periodic import Schedules
+from perdure.engine.worker.redis_hint import RedisHint
+from perdure.engine.worker.settings import WorkerSettings
+from perdure.engine.worker.worker import (
     runtime_settings,
     spare_collections,
     until_told_to_stop,
@@ -41,21 +38,19 @@ from perdure.engine.worker import (
 from perdure.jobs.approval import Approval, ApprovalState, Person, Verdict
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.length import check_defined, check_given
-from perdure.jobs.model import Job, NewJob, QueueLimit
+from perdure.jobs.model import Job, JobQuery, NewJob, QueueLimit
 from perdure.jobs.plan import Plan
-from perdure.jobs.query import JobQuery
-from perdure.jobs.registry import Registry
-from perdure.process.current import current
-from perdure.process.run import run
-from perdure.process.runtime import Runtime
+from perdure.jobs.registry import JobRegistry
+from perdure.process.runtime import Runtime, run
+from perdure.process.waiter import current
 from perdure.store.open import open_store
-from perdure.store.port import Store
+from perdure.store.store import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class App(Registry):
+class App(JobRegistry):
     """A registry of steps and jobs with a store to keep them in."""
 
     def __init__(
@@ -168,7 +163,7 @@ class App(Registry):
         """
         made = self.new_job(job, args, options)
         (submitted,) = kept = await (await self.store()).submit([made], made.user)
-        tell.submitted([made], kept)
+        events.submitted([made], kept)
         self.poke()
         definition = None if isinstance(job, Plan) else job
         return await self._handle(submitted.id, definition, new=submitted.created)
@@ -188,7 +183,7 @@ class App(Registry):
         made = [self.new_job(job, args, dict(options)) for args in calls]
         store = await self.store()
         submitted = await store.submit(made, made[0].user if made else "")
-        tell.submitted(made, submitted)
+        events.submitted(made, submitted)
         self.poke()
         return [await self._handle(one.id, job, new=one.created) for one in submitted]
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.base.backoff import Retry
 from perdure.base.errors import Shutdown
+from perdure.base.retry import Retry
 
 FINITE = st.floats(min_value=0, max_value=sys.float_info.max)
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from perdure.base.http_answer import MOST_CHUNKS, fetch
+from perdure.base.http_response import MOST_CHUNKS, fetch
 from tests.notify.servers import http, speaking
 
 LIMIT = 100_000

@@ -6,9 +6,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from perdure.base.backoff import Retry
 from perdure.base.result import Err, Ok
-from perdure.base.retry import pause, with_retry
+from perdure.base.retry import Retry, pause, with_retry
 
 T = TypeVar("T")
 

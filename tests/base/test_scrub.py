@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.base.scrub import REMOVED, without_secrets
+from perdure.base.secret import REMOVED, without_secrets
 
 S = "Zq7xK4mW"  # the secret
 T = f"{S}p2Rv9tYb3Nc6Ld{S}p2Rv9tYb3Nc6Ld"

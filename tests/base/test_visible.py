@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import perdure
-from perdure.base.log import NAMES
-from perdure.base.visible import visible, visible_json
+from perdure.base.visible import NAMES, visible, visible_json
 
 HOSTILE = [
     "\x1b[2J\x1b[31mred",

@@ -6,9 +6,9 @@ from pathlib import Path
 from perdure import Contact, People, Person, Retry, Rules
 from perdure.app import App
 from perdure.base.errors import Permanent
-from perdure.engine.context import JobContext
-from perdure.engine.settings import WorkerSettings
-from perdure.engine.step_context import StepContext
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
+from perdure.engine.worker.settings import WorkerSettings
 
 # The store is that of PERDURE_URL.
 staff = [

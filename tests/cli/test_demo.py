@@ -6,12 +6,19 @@ from pathlib import Path
 import pytest
 
 from perdure.cli.demo.mailing import PEOPLE
-from perdure.cli.demo.migration import BATCHES, CHECKPOINT_EVERY, CUSTOMERS, PAGES
-from perdure.cli.demo.notes import Note, done, examine, has_begun
+from perdure.cli.demo.migration import (
+    BATCHES,
+    CHECKPOINT_EVERY,
+    CUSTOMERS,
+    PAGES,
+    Note,
+    done,
+    examine,
+    has_begun,
+)
 from perdure.cli.demo.order import DONE, UNDONE, lost_of
-from perdure.cli.demo.receiver import Receiver
-from perdure.cli.demo.tally import is_good, verdict
-from perdure.cli.demo.world import Deed
+from perdure.cli.demo.stage import is_good, verdict
+from perdure.cli.demo.world import Deed, Receiver
 from tests.cli.rig import Desk
 
 

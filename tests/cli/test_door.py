@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from perdure.base.errors import ProcError
-from perdure.cli import door
-from perdure.cli.door import Answer, ask, open_door, runtime_folder, socket_of
+from perdure.cli import control_socket
+from perdure.cli.control_socket import Answer, ask, open_door, runtime_folder, socket_of
 
 
 def test_a_folder_that_others_can_enter_is_refused(private: Path) -> None:
@@ -72,7 +72,9 @@ async def test_another_question_is_not(question: bytes, private: Path) -> None:
 async def test_one_asker_too_many_is_turned_away(private: Path) -> None:
     path = private / "s.sock"
     async with open_door(path, always(b"{}")):
-        waiting = [await asyncio.open_unix_connection(path) for _ in range(door.MOST_ASKERS)]
+        waiting = [
+            await asyncio.open_unix_connection(path) for _ in range(control_socket.MOST_ASKERS)
+        ]
         reader, writer = await asyncio.open_unix_connection(path)
         assert await _read_all(reader) == b""
         for _, each in waiting:
@@ -81,7 +83,7 @@ async def test_one_asker_too_many_is_turned_away(private: Path) -> None:
 
 
 async def test_who_asks_too_slowly_is_left(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "PATIENCE", 0.01)
+    monkeypatch.setattr(control_socket, "PATIENCE", 0.01)
     path = private / "s.sock"
     async with open_door(path, always(b"{}")):
         reader, writer = await asyncio.open_unix_connection(path)

@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from perdure.base.clock import SystemClock
-from perdure.cli.news import News
-from perdure.entries.guardian import ENTRY_EVENT
+from perdure.cli.up import News
+from perdure.entries.service import ENTRY_EVENT
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """The picture of a tree: bounded, and drawn for people."""
 
 from perdure import load_entries, process, sleep, tree
-from perdure.cli import picture
-from perdure.cli.picture import draw, lines
+from perdure.cli import tree as picture
+from perdure.cli.tree import draw, lines
 from perdure.testing import simulated
 
 

@@ -3,7 +3,7 @@
 import io
 import threading
 
-from perdure.cli.whole_lines import WholeLines
+from perdure.cli.output import WholeLines
 
 
 def test_lines_of_several_threads_stay_whole() -> None:

@@ -16,9 +16,9 @@ from perdure import JobQuery, Limits, QueueLimit, WorkerSettings
 from perdure.base.duration import required_seconds
 from perdure.base.machine import cores
 from perdure.cli.output import Code
-from perdure.jobs.option import JobOptions, StepOptions
+from perdure.jobs.definition import JobOptions, StepOptions
 from perdure.jobs.state import JOB_TRANSITIONS, STEP_TRANSITIONS
-from perdure.store.migration import migrations
+from perdure.store.migrations import migrations
 from tests.docs.examples import examples
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "jobs"

@@ -11,10 +11,10 @@ from typing import Any
 
 from perdure import Retry
 from perdure.app import App
-from perdure.engine.context import JobContext
-from perdure.engine.step_context import StepContext
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.definition import Step
-from perdure.jobs.partial import Partial
+from perdure.jobs.parameters import Partial
 from tests.engine.far_effects import die_once
 from tests.engine.rig import QUICK
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from perdure import Retry
 from perdure.base.errors import Permanent, Refused
-from perdure.engine.step_context import StepContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import DidNotHappen, Happened
-from perdure.jobs.registry import Registry
+from perdure.jobs.registry import JobRegistry
 from perdure.store.open import open_store
 
-steps = Registry()
+steps = JobRegistry()
 
 AGAIN = Retry(attempts=3, first="1ms", jitter=0)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import perdure
 from perdure import Retry
-from perdure.engine.step_context import StepContext
-from perdure.jobs.partial import Partial
-from perdure.jobs.registry import Registry
+from perdure.engine.steps.step_context import StepContext
+from perdure.jobs.parameters import Partial
+from perdure.jobs.registry import JobRegistry
 
-steps = Registry()
+steps = JobRegistry()
 
 AGAIN = Retry(attempts=3, first="1ms")
 ONCE = Retry(attempts=1)

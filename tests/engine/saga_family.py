@@ -9,8 +9,8 @@ from pathlib import Path
 from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import Permanent
-from perdure.engine.context import JobContext
-from perdure.engine.step_context import StepContext
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from tests.engine.rig import QUICK
 
 ONCE = Retry(attempts=1)

@@ -9,10 +9,10 @@ import pytest
 import perdure
 from perdure.app import App
 from perdure.base.errors import JobFailed
-from perdure.engine.context import JobContext
 from perdure.engine.handle import Handle
-from perdure.engine.rules import Rules
-from perdure.engine.step_context import StepContext
+from perdure.engine.policy import Rules
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.model import QueueLimit
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.state import JobState

@@ -17,9 +17,9 @@ from perdure.base.errors import (
     IllegalTransition,
     JobFailed,
 )
-from perdure.engine.context import JobContext
-from perdure.engine.rules import Rules
-from perdure.engine.step_context import StepContext
+from perdure.engine.policy import Rules
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.approval import Approval, ApprovalState, Person, Terms
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import Classifier, Facts, Gate, GatePolicy, RiskLevel

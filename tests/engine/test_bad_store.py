@@ -12,7 +12,7 @@ import pytest
 
 from perdure.app import App
 from perdure.base.errors import SchemaError, StoreError, StoreReadOnly, StoreUnreachable
-from perdure.store.migration import Migration, migrations
+from perdure.store.migrations import Migration, migrations
 from perdure.store.sqlite.schema import migrate as migrate_sqlite
 from tests.engine.rig import QUICK
 
@@ -67,8 +67,8 @@ FILLS = """
     import resource, signal, sys
     from perdure.app import App
     from perdure.base.errors import StoreError
-    from perdure.engine.context import JobContext
-    from perdure.engine.step_context import StepContext
+    from perdure.engine.run.context import JobContext
+    from perdure.engine.steps.step_context import StepContext
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     app = App(sys.argv[1])

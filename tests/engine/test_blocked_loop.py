@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import perdure
 from perdure.app import App
 from perdure.base import telemetry
-from perdure.engine import tell
-from perdure.engine.context import JobContext
-from perdure.engine.settings import WorkerSettings
-from perdure.engine.step_context import StepContext
+from perdure.engine import events
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
+from perdure.engine.worker.settings import WorkerSettings
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.state import StepState
 from tests.base.recorder import Recorder
@@ -83,7 +83,7 @@ def first_worker(url: str, scene: Scene, over: threading.Event) -> None:
 
 def test_it_is_taken_over_and_not_one_of_its_writes_is_accepted(url: str) -> None:
     scene, over, heard = Scene(), threading.Event(), Recorder()
-    telemetry.attach("blocked", tell.LEASE_LOSE, heard)
+    telemetry.attach("blocked", events.LEASE_LOSE, heard)
 
     async def second_worker() -> None:
         app = App(url, worker=PATIENT)

@@ -8,10 +8,10 @@ import pytest
 from perdure import Partial, Retry
 from perdure.app import App
 from perdure.base.errors import ArgumentError, JobFailed, LeaseLost
-from perdure.engine.context import JobContext
 from perdure.engine.handle import Handle
-from perdure.engine.step_context import StepContext
-from perdure.jobs.budget import Amount, Budget, Limits, SetAside
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
+from perdure.jobs.budget import Amount, Budget, BudgetLimits, SetAside
 from perdure.jobs.state import JobState
 from tests.engine.rig import durable, until
 from tests.engine.test_approval import ANN, asked
@@ -32,7 +32,7 @@ async def test_a_tree_of_jobs_has_one_budget_and_pauses_at_its_limit(app: App) -
     async def child(ctx: JobContext) -> int:
         return await ctx.run(think, 4)
 
-    @app.job(budget=Limits(usd=5))
+    @app.job(budget=BudgetLimits(usd=5))
     async def job(ctx: JobContext) -> list[int]:
         first = await ctx.run(think, 2)
         second = await ctx.child(child)
@@ -63,7 +63,7 @@ async def test_a_no_ends_the_step(app: App) -> None:
     async def think(ctx: StepContext) -> None:
         await ctx.spend(tokens=11)
 
-    @app.job(budget=Limits(tokens=10))
+    @app.job(budget=BudgetLimits(tokens=10))
     async def job(ctx: JobContext) -> None:
         await ctx.run(think)
 
@@ -93,7 +93,7 @@ async def test_every_attempt_counts(app: App) -> None:
             if ctx.attempt < 10:
                 raise RuntimeError("again")
 
-    @app.job(budget=Limits(usd=100))
+    @app.job(budget=BudgetLimits(usd=100))
     async def job(ctx: JobContext) -> None:
         await ctx.run(think)
 
@@ -170,7 +170,7 @@ async def test_a_step_that_spends_on_its_way_to_the_limit_asks_once(app: App) ->
             async with ctx.spend(usd=usd):
                 paid.append(usd)
 
-    @app.job(budget=Limits(usd=5))
+    @app.job(budget=BudgetLimits(usd=5))
     async def job(ctx: JobContext) -> None:
         await ctx.run(think)
 
@@ -192,7 +192,7 @@ async def test_a_no_at_the_limit_is_heard_though_more_was_spent_since(app: App) 
         await ctx.spend(usd=2)
         await ctx.spend(usd=4)
 
-    @app.job(budget=Limits(usd=5))
+    @app.job(budget=BudgetLimits(usd=5))
     async def job(ctx: JobContext) -> None:
         await ctx.run(think)
 
@@ -211,7 +211,7 @@ async def test_who_grants_no_more_than_is_granted_is_told(app: App) -> None:
     async def think(ctx: StepContext) -> None:
         await ctx.spend(usd=6)
 
-    @app.job(budget=Limits(usd=5))
+    @app.job(budget=BudgetLimits(usd=5))
     async def job(ctx: JobContext) -> None:
         await ctx.run(think)
 
@@ -231,11 +231,11 @@ async def test_forks_spend_of_the_budget_of_the_tree_that_they_come_from(app: Ap
     async def think(ctx: StepContext) -> None:
         await ctx.spend(usd=2)
 
-    @app.job(budget=Limits(usd=100))
+    @app.job(budget=BudgetLimits(usd=100))
     async def child(ctx: JobContext) -> None:
         await ctx.run(think)
 
-    @app.job(budget=Limits(usd=7))
+    @app.job(budget=BudgetLimits(usd=7))
     async def job(ctx: JobContext) -> None:
         await ctx.child(child)
 

@@ -19,10 +19,10 @@ from perdure.base.errors import ArgumentError, Permanent, StepFailed, StoreError
 from perdure.base.secret import Secret
 from perdure.base.telemetry import Event, Values
 from perdure.cli.app import make_app
-from perdure.engine import tell
-from perdure.engine.context import JobContext
-from perdure.engine.rules import Rules
-from perdure.engine.step_context import StepContext
+from perdure.engine import events
+from perdure.engine.policy import Rules
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.integrations.http import reply_of
 from perdure.jobs.approval import Approval
 from perdure.jobs.outbox import Notice
@@ -78,9 +78,9 @@ def told() -> Iterator[list[str]]:
     def hear(event: Event, numbers: Values, facts: Values, _config: Any) -> None:
         heard.append(f"{event} {dict(numbers)} {dict(facts)}")
 
-    events: list[Any] = [value for name, value in vars(tell).items() if name.isupper()]
-    names: list[Event] = [each for each in events if isinstance(each, tuple)]
-    names += tell.EFFECT.values()
+    constants: list[Any] = [value for name, value in vars(events).items() if name.isupper()]
+    names: list[Event] = [each for each in constants if isinstance(each, tuple)]
+    names += events.EFFECT.values()
     telemetry.attach_many("canary", names, hear)
     yield heard
     telemetry.detach("canary")

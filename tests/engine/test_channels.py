@@ -9,20 +9,18 @@ from msgspec.structs import replace
 
 import perdure
 from perdure.app import App
-from perdure.engine.context import JobContext
 from perdure.engine.handle import Handle
-from perdure.engine.rules import Rules
-from perdure.engine.step_context import StepContext
-from perdure.jobs.approval import Terms
+from perdure.engine.policy import Rules
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
+from perdure.jobs.approval import MOST_WRONG, Terms
 from perdure.jobs.definition import JobDefinition
-from perdure.jobs.link import MOST_WRONG
 from perdure.jobs.risk import Gate, GatePolicy, RiskLevel
 from perdure.jobs.state import JobState
+from perdure.notify.links import Tokens
 from perdure.notify.mail import MailChannel, MailSettings
-from perdure.notify.page import Pages
 from perdure.notify.slack import SlackChannel
-from perdure.notify.token import Tokens
-from perdure.notify.web import ApprovalWeb
+from perdure.notify.web import ApprovalWeb, Pages
 from tests.engine.rig import durable, until
 from tests.engine.test_approval import asked
 from tests.notify.desk import staff

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from perdure.app import App
-from perdure.base.backoff import Retry
 from perdure.base.errors import JobFailed
-from perdure.engine.step_context import StepContext
-from perdure.jobs.partial import Partial
+from perdure.base.retry import Retry
+from perdure.engine.steps.step_context import StepContext
+from perdure.jobs.parameters import Partial
 from tests.engine.rig import durable, job_of
 
 TWICE = Retry(attempts=2, first="1ms")

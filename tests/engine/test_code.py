@@ -11,8 +11,8 @@ import perdure
 from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import JobFailed, StepFailed
-from perdure.engine.context import JobContext
-from perdure.engine.step_context import StepContext
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.failure import Failure
 from perdure.jobs.plan import Call, Plan, Ref
 from perdure.jobs.state import JobState

@@ -9,15 +9,15 @@ from msgspec.structs import replace
 
 import perdure
 from perdure.app import App
-from perdure.engine import courier
-from perdure.engine.context import JobContext
-from perdure.engine.rules import Rules
-from perdure.engine.step_context import StepContext
+from perdure.engine.policy import Rules
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
+from perdure.engine.worker import periodic
 from perdure.jobs.approval import Approval
 from perdure.jobs.outbox import RETRY, Notice, NoticeKind, NoticeState
+from perdure.notify.links import Tokens
 from perdure.notify.mail import MailChannel, MailSettings
 from perdure.notify.people import Contact, People
-from perdure.notify.token import Tokens
 from tests.engine.rig import durable
 from tests.notify.desk import person
 from tests.notify.servers import Mailbox, smtp
@@ -106,7 +106,7 @@ async def test_a_channel_that_never_answers_delays_no_other(app: App) -> None:
 async def test_a_recipient_who_never_answers_delays_no_other_of_the_channel(app: App) -> None:
     crowd = Crowd("crowd", "bad", "good")
     crowd.silent.add("bad")
-    job, number = alarming(app, crowd), courier.AT_ONCE + 5
+    job, number = alarming(app, crowd), periodic.AT_ONCE + 5
     async with app.running():
         for _ in range(number):
             await app.submit(job)
@@ -120,7 +120,7 @@ async def test_a_delivery_ends_at_its_deadline_and_is_tried_again(app: App) -> N
     crowd.silent.add("slow")
     job = alarming(app, crowd)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(courier, "DELIVERY_TIMEOUT", 0.05)
+        patch.setattr(periodic, "DELIVERY_TIMEOUT", 0.05)
         async with app.running():
             handle = await app.submit(job)
             row = await settled(app, handle.id, "slow", 1)

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from perdure.app import App
 from perdure.base.errors import DecisionRefused
-from perdure.engine.context import JobContext
 from perdure.engine.handle import Handle
-from perdure.engine.rules import Rules
+from perdure.engine.policy import Rules
+from perdure.engine.run.context import JobContext
 from perdure.jobs.approval import Approval, Person, Terms
 from perdure.jobs.outbox import NoticeKind
 from perdure.jobs.risk import RiskLevel

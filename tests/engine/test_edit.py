@@ -11,15 +11,15 @@ import perdure
 from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import ArgumentError, DecisionRefused
-from perdure.engine.context import JobContext
-from perdure.engine.rules import Rules
-from perdure.engine.step_context import StepContext
+from perdure.engine.policy import Rules
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.approval import Approval, ApprovalState, Terms
-from perdure.jobs.budget import Limits
+from perdure.jobs.budget import BudgetLimits
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import Classifier, Facts, RiskLevel
 from perdure.jobs.state import JobState
-from perdure.notify.card import Card, card_of
+from perdure.notify.message import Card, card_of
 from perdure.notify.people import Contact, People
 from tests.engine.rig import durable, until
 from tests.engine.test_approval import ANN, BOB, asked, paying
@@ -312,7 +312,7 @@ async def test_a_budget_that_is_raised_further_than_asked_is_judged_again(app: A
     async def think(ctx: StepContext) -> None:
         await ctx.spend(usd=7)
 
-    @app.job(budget=Limits(usd=5))
+    @app.job(budget=BudgetLimits(usd=5))
     async def job(ctx: JobContext) -> None:
         await ctx.run(think)
 

@@ -9,7 +9,7 @@ import pytest
 from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import Refused
-from perdure.engine.step_context import StepContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import DidNotHappen, EffectState, Happened, Unknown
 from perdure.jobs.state import JobState
 from tests.engine.rig import durable, job_of, until

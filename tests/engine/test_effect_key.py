@@ -7,7 +7,7 @@ import pytest
 
 from perdure import Retry
 from perdure.app import App
-from perdure.engine.step_context import StepContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import DidNotHappen
 from perdure.jobs.state import JobState
 from tests.engine.rig import durable, job_of, until

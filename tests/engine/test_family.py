@@ -8,9 +8,9 @@ import perdure
 from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import JobFailed
-from perdure.engine.context import JobContext
-from perdure.engine.step_context import StepContext
-from perdure.jobs.query import JobQuery
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
+from perdure.jobs.model import JobQuery
 from perdure.jobs.state import JobState
 from tests.engine.rig import QUICK, durable, until
 

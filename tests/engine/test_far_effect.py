@@ -9,8 +9,8 @@ import perdure
 from perdure import Person
 from perdure.app import App
 from perdure.base.errors import JobFailed
-from perdure.engine.context import JobContext
 from perdure.engine.handle import Handle
+from perdure.engine.run.context import JobContext
 from perdure.jobs.state import JobState
 from tests.engine import far_effects
 from tests.engine.rig import durable, until

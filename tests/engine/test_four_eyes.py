@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from perdure.app import App
 from perdure.base.errors import DecisionRefused, DefinitionError
-from perdure.engine.context import JobContext
-from perdure.engine.rules import Rules
-from perdure.engine.step_context import StepContext
+from perdure.engine.policy import Rules
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.approval import Person, Terms
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState

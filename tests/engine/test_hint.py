@@ -13,8 +13,8 @@ import perdure
 from perdure.app import App
 from perdure.base.errors import DefinitionError
 from perdure.base.retry import pause
-from perdure.engine.context import JobContext
-from perdure.engine.hint import RedisHint
+from perdure.engine.run.context import JobContext
+from perdure.engine.worker.redis_hint import RedisHint
 from tests.engine.rig import QUICK, durable
 
 JOBS = 30

@@ -12,9 +12,9 @@ import perdure
 from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import DefinitionError, JobFailed
-from perdure.engine.context import JobContext
-from perdure.engine.step_context import StepContext
-from perdure.engine.threads import Threads
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
+from perdure.engine.steps.thread_step import Threads
 from perdure.jobs.definition import step_of
 from perdure.jobs.state import JobState
 from tests.engine import far_steps

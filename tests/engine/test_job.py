@@ -7,8 +7,8 @@ import pytest
 from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import JobFailed, KeyConflict, Permanent, StepFailed
-from perdure.engine.context import JobContext
-from perdure.engine.step_context import StepContext
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.state import JobState, StepState
 from tests.engine.rig import durable
 

@@ -11,12 +11,12 @@ import pytest
 
 import perdure
 from perdure.app import App
-from perdure.engine.context import JobContext
 from perdure.engine.handle import Handle
-from perdure.engine.node import Node, WorkerInfo
-from perdure.engine.reaper import Reaper
-from perdure.engine.settings import WorkerSettings
-from perdure.engine.step_context import StepContext
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
+from perdure.engine.worker.node import Node, WorkerInfo
+from perdure.engine.worker.reaper import Reaper
+from perdure.engine.worker.settings import WorkerSettings
 from perdure.jobs.state import JobState, StepState
 from tests.engine.rig import QUICK, durable, job_of, until
 from tests.store.rig import sql

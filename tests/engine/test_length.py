@@ -6,7 +6,7 @@ import pytest
 
 from perdure.app import App
 from perdure.base.errors import ArgumentError, DefinitionError
-from perdure.engine.context import JobContext
+from perdure.engine.run.context import JobContext
 from perdure.jobs.length import LONGEST_KEY, LONGEST_REASON, LONGEST_TENANT
 from tests.engine.rig import durable
 

@@ -12,10 +12,10 @@ import pytest
 import perdure
 from perdure.app import App
 from perdure.base.retry import pause
-from perdure.engine.context import JobContext
-from perdure.engine.node import Node
-from perdure.engine.reaper import Reaper
-from perdure.engine.step_context import StepContext
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
+from perdure.engine.worker.node import Node
+from perdure.engine.worker.reaper import Reaper
 from tests.engine.rig import QUICK, durable
 
 with warnings.catch_warnings():

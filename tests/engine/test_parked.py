@@ -8,9 +8,9 @@ import pytest
 import perdure
 from perdure import JobParked
 from perdure.app import App
-from perdure.engine.context import JobContext
 from perdure.engine.handle import Handle
-from perdure.engine.step_context import StepContext
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.state import JobState
 from tests.engine.rig import QUICK, durable, until

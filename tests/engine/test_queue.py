@@ -8,8 +8,8 @@ import pytest
 import perdure
 from perdure.app import App
 from perdure.base.errors import ArgumentError
-from perdure.engine.context import JobContext
-from perdure.engine.step_context import StepContext
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.model import QueueLimit
 from perdure.jobs.state import JobState
 from tests.engine.rig import QUICK, durable

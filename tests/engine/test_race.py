@@ -10,9 +10,9 @@ import pytest
 import perdure
 from perdure.app import App
 from perdure.base.errors import IllegalTransition, JobFailed
-from perdure.engine.context import JobContext
-from perdure.engine.step_context import StepContext
-from perdure.jobs.query import JobQuery
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
+from perdure.jobs.model import JobQuery
 from perdure.jobs.state import ENDED, JobState
 from tests.engine.rig import QUICK, durable, obeyed, until
 

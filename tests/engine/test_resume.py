@@ -5,10 +5,10 @@ import asyncio
 import perdure
 from perdure import Retry
 from perdure.app import App
-from perdure.engine.context import JobContext
-from perdure.engine.step_context import StepContext
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.failure import Failure
-from perdure.jobs.partial import Partial
+from perdure.jobs.parameters import Partial
 from perdure.jobs.state import JobState
 from tests.engine.rig import QUICK, durable, until
 

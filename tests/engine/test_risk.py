@@ -4,8 +4,8 @@ import pytest
 
 from perdure.app import App
 from perdure.base.errors import Permanent, PlanError
-from perdure.engine.context import JobContext
-from perdure.engine.step_context import StepContext
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.plan import Call, Plan
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState

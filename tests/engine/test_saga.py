@@ -9,9 +9,9 @@ import perdure
 from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import IllegalTransition, JobFailed, Permanent
-from perdure.engine.context import JobContext
 from perdure.engine.handle import Handle
-from perdure.engine.step_context import StepContext
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.state import JobState, StepState
 from tests.engine.rig import durable, until
 

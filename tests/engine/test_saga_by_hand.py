@@ -7,11 +7,10 @@ import pytest
 from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import IllegalTransition, Permanent
-from perdure.engine.context import JobContext
-from perdure.engine.step_context import StepContext
-from perdure.jobs.deeds import Deeds
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import Effect, EffectState
-from perdure.jobs.model import Entry, EntryKind, JobChange, QueueLimit, Write
+from perdure.jobs.model import Deeds, Entry, EntryKind, JobChange, QueueLimit, Write
 from perdure.jobs.place import Place
 from perdure.jobs.state import JobState, StepState
 from tests.engine.rig import QUICK, durable, until

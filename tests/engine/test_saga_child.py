@@ -13,7 +13,7 @@ import pytest
 import perdure
 from perdure.app import App
 from perdure.engine.handle import Handle
-from perdure.jobs.query import JobQuery
+from perdure.jobs.model import JobQuery
 from perdure.jobs.state import JobState
 from tests.engine.rig import until
 from tests.engine.saga_family import build, log

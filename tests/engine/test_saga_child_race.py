@@ -14,9 +14,9 @@ from perdure import Retry
 from perdure.app import App
 from perdure.base.codec import decode
 from perdure.base.errors import IllegalTransition, Permanent
-from perdure.engine.context import JobContext
 from perdure.engine.handle import Handle
-from perdure.engine.step_context import StepContext
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.state import JobState
 from tests.engine.rig import durable, until
 from tests.store.rig import sql

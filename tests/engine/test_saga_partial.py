@@ -8,9 +8,9 @@ import pytest
 from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import Permanent
-from perdure.engine.context import JobContext
-from perdure.engine.step_context import StepContext
-from perdure.jobs.partial import Partial
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
+from perdure.jobs.parameters import Partial
 from perdure.jobs.state import JobState
 from tests.engine.rig import durable
 

@@ -13,8 +13,8 @@ import perdure
 from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import StepFailed
-from perdure.engine.context import JobContext
-from perdure.engine.step_context import StepContext
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import EffectState
 from perdure.jobs.model import Entry, EntryKind, JobChange, News, QueueLimit, Write
 from perdure.jobs.state import JobState, StepState

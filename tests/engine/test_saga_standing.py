@@ -7,10 +7,10 @@ import pytest
 from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import Permanent
-from perdure.engine.context import JobContext
 from perdure.engine.handle import Handle
-from perdure.engine.rules import Rules
-from perdure.engine.step_context import StepContext
+from perdure.engine.policy import Rules
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.outbox import NoticeKind
 from perdure.jobs.state import JobState
 from tests.engine.rig import durable

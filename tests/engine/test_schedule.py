@@ -7,7 +7,7 @@ import pytest
 import perdure
 from perdure.app import App
 from perdure.base.errors import DefinitionError, JobNotFound, UnknownName
-from perdure.engine.context import JobContext
+from perdure.engine.run.context import JobContext
 from perdure.jobs.model import Schedule
 from perdure.jobs.state import JobState
 from tests.engine.rig import QUICK, durable, until

@@ -7,10 +7,10 @@ import pytest
 from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import JobFailed, Permanent
-from perdure.engine import tell
-from perdure.engine.context import JobContext
+from perdure.engine import events
 from perdure.engine.handle import Handle
-from perdure.engine.step_context import StepContext
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.state import JobState
 from tests.engine.rig import QUICK, durable
@@ -59,7 +59,7 @@ class Convert:
 @durable
 async def test_what_succeeded_under_a_key_is_not_done_again_by_another_job(app: App) -> None:
     convert = Convert(app)
-    with listening(tell.STEP_STOP) as heard:
+    with listening(events.STEP_STOP) as heard:
         async with app.running():
             first = await (await convert.submit("a.txt")).result()
             second = await convert.submit("a.txt")

@@ -8,27 +8,27 @@ from typing import Any
 import perdure
 from perdure.app import App
 from perdure.base import telemetry
-from perdure.base.backoff import Retry
 from perdure.base.errors import Permanent
+from perdure.base.retry import Retry
 from perdure.base.telemetry import Event, Values
-from perdure.engine import tell
-from perdure.engine.context import JobContext
-from perdure.engine.settings import WorkerSettings
-from perdure.engine.step_context import StepContext
+from perdure.engine import events
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
+from perdure.engine.worker.settings import WorkerSettings
 from perdure.jobs.approval import Person
-from perdure.jobs.partial import Partial
+from perdure.jobs.parameters import Partial
 from perdure.jobs.state import JobState
-from perdure.store.lane import BATCH
+from perdure.store.db_thread import BATCH
 from tests.base.recorder import Recorder
 from tests.engine.rig import durable, job_of, until
 
 ALL: list[Event] = [
-    *(tell.JOB_SUBMIT, tell.JOB_CLAIM, tell.JOB_RELEASE, tell.JOB_PARK, tell.JOB_END),
-    *(tell.JOB_STUCK, tell.UNDO_FAIL, tell.EFFECT_REUSE),
-    *(tell.STEP_START, tell.STEP_STOP, tell.STEP_RETRY, tell.STEP_CHECKPOINT),
-    *(tell.LEASE_RENEW, tell.LEASE_LOSE, tell.APPROVAL_ASK, tell.APPROVAL_DECIDE),
-    *(tell.WORKER_UP, tell.WORKER_DRAIN, tell.WORKER_DOWN, BATCH),
-    *tell.EFFECT.values(),
+    *(events.JOB_SUBMIT, events.JOB_CLAIM, events.JOB_RELEASE, events.JOB_PARK, events.JOB_END),
+    *(events.JOB_STUCK, events.UNDO_FAIL, events.EFFECT_REUSE),
+    *(events.STEP_START, events.STEP_STOP, events.STEP_RETRY, events.STEP_CHECKPOINT),
+    *(events.LEASE_RENEW, events.LEASE_LOSE, events.APPROVAL_ASK, events.APPROVAL_DECIDE),
+    *(events.WORKER_UP, events.WORKER_DRAIN, events.WORKER_DOWN, BATCH),
+    *events.EFFECT.values(),
 ]
 
 
@@ -67,7 +67,7 @@ async def test_a_job_is_told_from_its_submission_to_its_end(app: App) -> None:
         async with app.running():
             assert await handle.result("10s") == 6
 
-    assert heard.names(BATCH, tell.LEASE_RENEW) == [
+    assert heard.names(BATCH, events.LEASE_RENEW) == [
         "job.submit",
         "worker.up",
         "job.claim",
@@ -173,7 +173,7 @@ async def test_a_job_that_waits_is_released_and_claimed_again(app: App) -> None:
     async def waits(ctx: JobContext) -> None:
         await ctx.receive("go")
 
-    with listening(tell.JOB_CLAIM, tell.JOB_RELEASE, tell.JOB_END) as heard:
+    with listening(events.JOB_CLAIM, events.JOB_RELEASE, events.JOB_END) as heard:
         handle = await app.submit(waits)
         async with app.running():
             await until(app, handle.id, JobState.WAITING)
@@ -202,7 +202,7 @@ async def test_a_job_that_needs_a_person_is_parked_with_its_reason(app: App) -> 
         async with app.running():
             await until(app, handle.id, JobState.ATTENTION)
 
-    names = heard.names(BATCH, tell.LEASE_RENEW)
+    names = heard.names(BATCH, events.LEASE_RENEW)
     assert [name for name in names if name.startswith("effect")] == [
         "effect.intent",
         "effect.doubt",
@@ -225,7 +225,7 @@ async def test_an_effect_is_told_before_and_after(app: App) -> None:
     async def sends(ctx: JobContext) -> str:
         return await ctx.run(mail)
 
-    with listening(*tell.EFFECT.values()) as heard:
+    with listening(*events.EFFECT.values()) as heard:
         handle = await app.submit(sends)
         async with app.running():
             await handle.result("10s")
@@ -244,7 +244,7 @@ async def test_an_effect_that_is_not_repeated_is_told(app: App) -> None:
             raise RuntimeError("after the mail")
         return sent
 
-    with listening(tell.EFFECT_REUSE) as heard:
+    with listening(events.EFFECT_REUSE) as heard:
         handle = await app.submit(job_of(app, mail))
         async with app.running():
             assert await handle.result("10s") == "id 1"
@@ -263,7 +263,7 @@ async def test_an_undo_that_failed_for_good_is_told_once(app: App) -> None:
     async def refund(_: StepContext, output: None) -> None:
         raise RuntimeError("no bank")
 
-    with listening(tell.UNDO_FAIL) as heard:
+    with listening(events.UNDO_FAIL) as heard:
         handle = await app.submit(job_of(app, pay))
         async with app.running():
             await until(app, handle.id, JobState.ATTENTION)
@@ -283,7 +283,7 @@ async def test_a_job_without_progress_is_told_as_stuck(app: App) -> None:
     async def hang(_: StepContext) -> None:
         await perdure.sleep("1h")
 
-    with listening(tell.JOB_STUCK) as heard:
+    with listening(events.JOB_STUCK) as heard:
         handle = await app.submit(job_of(app, hang))
         async with app.running(brief):
             while not heard.seen:
@@ -299,7 +299,7 @@ async def test_a_question_and_its_answer_are_told(app: App) -> None:
     async def asks(ctx: JobContext) -> None:
         await ctx.approve("send it", risk="high")
 
-    with listening(tell.APPROVAL_ASK, tell.APPROVAL_DECIDE) as heard:
+    with listening(events.APPROVAL_ASK, events.APPROVAL_DECIDE) as heard:
         handle = await app.submit(asks, tenant="acme", user="lee")
         async with app.running():
             await until(app, handle.id, JobState.WAITING)
@@ -325,7 +325,7 @@ async def test_leases_are_told_when_they_are_renewed_and_when_they_are_lost(app:
     async def works(ctx: JobContext) -> None:
         await ctx.run(long)
 
-    with listening(tell.LEASE_RENEW, tell.LEASE_LOSE, tell.STEP_STOP) as heard:
+    with listening(events.LEASE_RENEW, events.LEASE_LOSE, events.STEP_STOP) as heard:
         handle = await app.submit(works)
         async with app.running():
             while not heard.of("lease", "renew"):
@@ -355,7 +355,7 @@ async def test_a_handler_that_fails_harms_no_job(app: App) -> None:
     async def runs(ctx: JobContext) -> int:
         return await ctx.run(one)
 
-    telemetry.attach_many("broken", [tell.STEP_START, tell.JOB_CLAIM, BATCH], broken)
+    telemetry.attach_many("broken", [events.STEP_START, events.JOB_CLAIM, BATCH], broken)
     handle = await app.submit(runs)
     async with app.running():
         assert await handle.result("10s") == 1

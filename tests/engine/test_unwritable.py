@@ -16,9 +16,9 @@ from perdure.app import App
 from perdure.base import telemetry
 from perdure.base.errors import StoreError, StoreReadOnly
 from perdure.base.telemetry import Event, Values
-from perdure.engine.context import JobContext
-from perdure.engine.outage import Outage
-from perdure.store.lane import BATCH
+from perdure.engine.run.context import JobContext
+from perdure.engine.worker.periodic import Outage
+from perdure.store.db_thread import BATCH
 from tests.engine.rig import durable
 from tests.store.test_sqlite_moved import delete
 

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 import perdure
 from perdure import Retry
 from perdure.app import App
-from perdure.engine.context import JobContext
 from perdure.engine.handle import Handle
-from perdure.engine.rules import Rules
-from perdure.engine.step_context import StepContext
+from perdure.engine.policy import Rules
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.approval import Approval, Person, Terms
-from perdure.jobs.budget import Limits
+from perdure.jobs.budget import BudgetLimits
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState
@@ -65,7 +65,7 @@ def budget(app: App, ran: list[Any]) -> JobDefinition[..., Any]:
         await ctx.spend(usd=7)
         ran.append("spent")
 
-    @app.job(budget=Limits(usd=5))
+    @app.job(budget=BudgetLimits(usd=5))
     async def job(ctx: JobContext) -> None:
         await ctx.run(think)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.entries.order import Cycle, find_cycles, start_order
+from perdure.entries.resolve import Cycle, find_cycles, start_order
 
 THINGS = "abcdefgh"
 

@@ -10,7 +10,7 @@ import pytest
 
 from perdure import EntriesError, Killed, Loaded, Shutdown, load_entries, process, ready, sleep
 from perdure.entries.model import Lifecycle, RestartPlan, Seconds
-from perdure.entries.restart import State, judge
+from perdure.entries.service import State, judge
 from perdure.testing import simulated
 
 CALM = RestartPlan(jitter=0)

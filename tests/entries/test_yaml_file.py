@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from perdure.base.errors import Mistake
-from perdure.entries.document import Document
-from perdure.entries.yaml_file import LARGEST_FILE, read_file, read_text
+from perdure.entries.yaml import LARGEST_FILE, Document, read_file, read_text
 
 HERE = Path()
 

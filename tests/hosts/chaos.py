@@ -26,7 +26,7 @@ from perdure import (
     process,
 )
 from perdure.process import Exit, LinkDown
-from perdure.process.current import current
+from perdure.process.waiter import current
 from tests.hosts import work
 from tests.hosts.offspring import Offspring
 

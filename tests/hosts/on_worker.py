@@ -16,16 +16,15 @@ import pytest
 
 import perdure
 from perdure import testing
-from perdure.process import run as running
-from perdure.process.birth import make_coroutine
-from perdure.process.current import current
+from perdure.process import runtime as running
+from perdure.process.api import joined
 from perdure.process.event import ExitResult
 from perdure.process.hosts import signals
-from perdure.process.hosts.first_node import FirstNode, first_node_of
-from perdure.process.hosts.thread_worker import ThreadWorker
-from perdure.process.hosts.worker import Plan
+from perdure.process.hosts.root_node import FirstNode, first_node_of
+from perdure.process.hosts.workers import Plan, ThreadWorker
 from perdure.process.runtime import Runtime
-from perdure.process.spawner import joined
+from perdure.process.spawn import make_coroutine
+from perdure.process.waiter import current
 from perdure.testing import simulation
 from tests.hosts.virtual_child import (
     Show,

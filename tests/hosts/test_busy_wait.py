@@ -9,7 +9,7 @@ import pytest
 import perdure
 from perdure import ProcessHost, Settings, Task, process
 from perdure.base.machine import cores
-from perdure.process.eager_loop import EagerLoop
+from perdure.process.loop import EagerLoop
 from tests.hosts import work
 
 several_cores = pytest.mark.skipif(cores() == 1, reason="on one core nobody looks")

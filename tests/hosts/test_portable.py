@@ -22,12 +22,11 @@ from perdure import (
     StartError,
 )
 from perdure.process.event import ExitResult
-from perdure.process.exits import LEFT
 from perdure.process.hosts import signals
-from perdure.process.hosts.codec import pack_signal, unpack_signal
-from perdure.process.hosts.copies import RemoteCopy
 from perdure.process.hosts.frame import Garbage, Unframer, frame
-from perdure.process.hosts.portable import dumps, loads, pack, place_of, unpack
+from perdure.process.hosts.packing import pack_signal, unpack_signal
+from perdure.process.hosts.pickling import RemoteCopy, dumps, loads, pack, place_of, unpack
+from perdure.process.relations import LEFT
 from tests.hosts.work import Explosive, Odd
 
 SOMEBODY = Pid("inline", object())

@@ -16,10 +16,10 @@ from perdure.base.pid import Pid
 from perdure.process.event import ExitResult, Message
 from perdure.process.hosts import frame as frames
 from perdure.process.hosts import signals
-from perdure.process.hosts.codec import pack_signal, unpack_signal
 from perdure.process.hosts.frame import Garbage, Unframer, frame
-from perdure.process.hosts.portable import pack, unpack
-from perdure.process.hosts.socket_wire import SocketWire
+from perdure.process.hosts.packing import pack_signal, unpack_signal
+from perdure.process.hosts.pickling import pack, unpack
+from perdure.process.hosts.wire import SocketWire
 from tests.hosts.test_wire import closed, on_a_wire
 
 ME = Pid("inline", None, 1)

@@ -23,13 +23,13 @@ from perdure import (
     process,
 )
 from perdure.process import Exit, Message
-from perdure.process.current import current
 from perdure.process.hosts import signals
-from perdure.process.hosts.codec import pack_signal, unpack_signal
-from perdure.process.hosts.first_node import first_node_of
 from perdure.process.hosts.frame import Unframer, frame
-from perdure.process.hosts.portable import PIDS
-from perdure.process.hosts.socket_wire import SocketWire
+from perdure.process.hosts.packing import pack_signal, unpack_signal
+from perdure.process.hosts.pickling import PIDS
+from perdure.process.hosts.root_node import first_node_of
+from perdure.process.hosts.wire import SocketWire
+from perdure.process.waiter import current
 from tests.hosts import work
 from tests.hosts.hosted import event_of, on_os_host
 

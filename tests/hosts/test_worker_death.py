@@ -25,7 +25,7 @@ from perdure import (
     process,
 )
 from perdure.process import Exit, LinkDown
-from perdure.process.hosts.os_worker import cause_of, memory_kills
+from perdure.process.hosts.workers import cause_of, memory_kills
 from perdure.process.signal import stop_politely
 from tests.hosts import work
 from tests.hosts.hosted import event_of

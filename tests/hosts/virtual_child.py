@@ -15,18 +15,16 @@ from _pytest.mark.structures import ParameterSet
 import perdure
 from perdure import offload, testing
 from perdure.base.settings import Settings
-from perdure.process.birth import PLAIN, Options, give_birth
-from perdure.process.current import current
+from perdure.process.api import joined
 from perdure.process.hosts import child
-from perdure.process.hosts.first_node import first_node_of
-from perdure.process.hosts.launch import OsLaunch
-from perdure.process.hosts.os_worker import OsWorker
-from perdure.process.hosts.staff import Limits
-from perdure.process.hosts.worker import Plan
+from perdure.process.hosts.host import OsLaunch
+from perdure.process.hosts.root_node import first_node_of
+from perdure.process.hosts.workers import Limits, OsWorker, Plan
 from perdure.process.process import Process
 from perdure.process.runtime import Runtime
 from perdure.process.signal import stop_politely
-from perdure.process.spawner import joined
+from perdure.process.spawn import PLAIN, Options, give_birth
+from perdure.process.waiter import current
 from perdure.testing import simulation
 from perdure.testing.clock import Deadlock, VirtualLoop
 from perdure.testing.simulation import Leak

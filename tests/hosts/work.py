@@ -14,7 +14,7 @@ from typing import Any
 
 from perdure import GenServer, Pid, Task, process, sleep
 from perdure.process import Cancel, Message
-from perdure.process.eager_loop import EagerLoop
+from perdure.process.loop import EagerLoop
 
 
 class Odd(Exception):

@@ -12,8 +12,8 @@ import pytest
 from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import JobFailed
-from perdure.engine.context import JobContext
-from perdure.engine.step_context import StepContext
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.integrations.http import reply_of, send
 from perdure.jobs.state import JobState
 from tests.engine.gateway import Gateway

@@ -20,10 +20,11 @@ from perdure.jobs.approval import (
     Vote,
     decide,
     delegate,
+    next_tick,
+    tick,
     unusable,
     withdraw,
 )
-from perdure.jobs.approval_time import next_tick, tick
 from perdure.jobs.outbox import NoticeKind
 from perdure.jobs.risk import RiskLevel
 

@@ -8,8 +8,8 @@ from perdure.base.errors import DefinitionError
 from perdure.jobs.budget import (
     Amount,
     Budget,
+    BudgetLimits,
     Exceeded,
-    Limits,
     exceeds,
     grant,
     release,
@@ -17,7 +17,7 @@ from perdure.jobs.budget import (
     settle,
 )
 
-GRANTED = Budget(limits=Limits(usd=1.0, tokens=1000, calls=3, seconds=60.0), began_at=100.0)
+GRANTED = Budget(limits=BudgetLimits(usd=1.0, tokens=1000, calls=3, seconds=60.0), began_at=100.0)
 
 
 def reserved(budget: Budget, id: str, **amount: Any) -> Budget:
@@ -72,13 +72,13 @@ def test_more_than_was_reserved_is_taken_as_it_is() -> None:
 
 def test_a_higher_limit_lets_the_job_go_on() -> None:
     full = settle(reserved(GRANTED, "s#1", usd=1.0), "s#1")
-    more = grant(full, Limits(usd=2.0))
-    assert more.limits == Limits(usd=2.0, tokens=1000, calls=3, seconds=60.0)
+    more = grant(full, BudgetLimits(usd=2.0))
+    assert more.limits == BudgetLimits(usd=2.0, tokens=1000, calls=3, seconds=60.0)
     assert reserved(more, "s#2", usd=1.0).gone.usd == 2.0
 
 
 def test_a_limit_is_never_lowered_by_a_grant() -> None:
-    assert grant(GRANTED, Limits(usd=0.5)).limits.usd == 1.0
+    assert grant(GRANTED, BudgetLimits(usd=0.5)).limits.usd == 1.0
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1, True, "1"])
@@ -87,7 +87,7 @@ def test_what_is_no_amount_is_refused(name: str, bad: Any) -> None:
     with pytest.raises(DefinitionError, match=name):
         Amount.of(**{name: bad})
     with pytest.raises(DefinitionError, match=name):
-        Limits(**{name: bad})
+        BudgetLimits(**{name: bad})
 
 
 def test_half_a_token_is_refused() -> None:

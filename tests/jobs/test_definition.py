@@ -9,7 +9,6 @@ import pytest
 from msgspec import Struct
 from pydantic import BaseModel
 
-from perdure.base.backoff import Retry
 from perdure.base.codec import Limits
 from perdure.base.errors import (
     ArgumentError,
@@ -19,9 +18,10 @@ from perdure.base.errors import (
     Unstorable,
     WrongType,
 )
+from perdure.base.retry import Retry
 from perdure.base.secret import Secret
 from perdure.jobs.definition import job_of, step_of
-from perdure.jobs.partial import Partial
+from perdure.jobs.parameters import Partial
 
 if TYPE_CHECKING:
     from perdure.nowhere import Context  # pyright: ignore[reportMissingImports, reportUnknownVariableType]

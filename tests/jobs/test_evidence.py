@@ -5,8 +5,7 @@ import httpx
 import pytest
 
 from perdure.base.errors import Permanent, Refused
-from perdure.jobs.effect import EffectState
-from perdure.jobs.evidence import is_refusal, state_after
+from perdure.jobs.effect import EffectState, is_refusal, state_after
 
 REQUEST = httpx.Request("POST", "http://127.0.0.1/")
 

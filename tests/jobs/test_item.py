@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perdure.base.errors import Drift
 from perdure.jobs.failure import Failure
-from perdure.jobs.item import MOST_ASIDE, Cadence, Cursor, ItemPolicy, Verdict, key_of
+from perdure.jobs.items import MOST_ASIDE, Cadence, Cursor, ItemPolicy, Verdict, key_of
 
 ERROR = Failure(type="ValueError", message="bad file")
 SKIP = ItemPolicy(on_error="skip")

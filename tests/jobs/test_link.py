@@ -1,5 +1,16 @@
-from perdure.jobs.approval import Action, Approval, Terms
-from perdure.jobs.link import MOST_WRONG, code_hash, dead, judge, link_id, new_link, use_of, used
+from perdure.jobs.approval import (
+    MOST_WRONG,
+    Action,
+    Approval,
+    Terms,
+    code_hash,
+    dead,
+    judge,
+    link_id,
+    new_link,
+    use_of,
+    used,
+)
 
 APPROVAL = Approval(
     id="a-1",

@@ -11,9 +11,8 @@ from msgspec import Struct
 from pydantic import BaseModel
 
 from perdure.base.errors import ArgumentError, PlanError, Unstorable
-from perdure.jobs.plan import Call, Plan
-from perdure.jobs.reference import Ref, filled, refs, split
-from perdure.jobs.registry import Registry
+from perdure.jobs.plan import Call, Plan, Ref, filled, refs, split
+from perdure.jobs.registry import JobRegistry
 
 
 class Extract(Struct):
@@ -32,7 +31,7 @@ class Point:
     x: int
 
 
-registry = Registry()
+registry = JobRegistry()
 
 
 @registry.step

@@ -8,12 +8,19 @@ from typing import Any
 import pytest
 
 from perdure.base.errors import DefinitionError, PlanError, Unstorable
-from perdure.jobs.plan import DEEPEST_PLAN, LARGEST_PLAN, Call, Plan
-from perdure.jobs.plan_check import MOST_CALLS, MOST_PROBLEMS
-from perdure.jobs.reference import LONGEST_PATH, Ref
-from perdure.jobs.registry import Registry
+from perdure.jobs.plan import (
+    DEEPEST_PLAN,
+    LARGEST_PLAN,
+    LONGEST_PATH,
+    MOST_CALLS,
+    MOST_PROBLEMS,
+    Call,
+    Plan,
+    Ref,
+)
+from perdure.jobs.registry import JobRegistry
 
-registry = Registry()
+registry = JobRegistry()
 
 
 @registry.step
@@ -120,7 +127,7 @@ def test_problems_are_named_up_to_a_limit_and_none_is_long() -> None:
 
 
 def test_the_longest_id_that_fits_is_meant_among_many() -> None:
-    dotted = Registry()
+    dotted = JobRegistry()
     dotted.add(load)
     calls = [Call("load", id=f"a.b{no}", rows=1) for no in range(50)]
     good = Plan("p", [*calls, Call("load", id="a", rows=1), Call("load", rows=Ref("a.b7.x"))])
@@ -132,4 +139,4 @@ def test_the_longest_id_that_fits_is_meant_among_many() -> None:
 def test_the_queue_version_and_tags_of_a_definition_have_lengths() -> None:
     for options in ({"queue": "q" * 101}, {"version": "v" * 101}, {"tags": ["t" * 101]}):
         with pytest.raises(DefinitionError, match="100 are the most"):
-            Registry().step(**options)(load.fn)  # pyright: ignore[reportArgumentType]
+            JobRegistry().step(**options)(load.fn)  # pyright: ignore[reportArgumentType]

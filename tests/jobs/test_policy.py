@@ -7,7 +7,6 @@ from typing import Any
 import httpx
 import pytest
 
-from perdure.base.backoff import Retry
 from perdure.base.errors import (
     ArgumentError,
     Drift,
@@ -17,6 +16,7 @@ from perdure.base.errors import (
     StepTimeout,
     Unstorable,
 )
+from perdure.base.retry import Retry
 from perdure.jobs.policy import (
     LONGEST_WAIT,
     OUTAGE,

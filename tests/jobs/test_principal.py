@@ -1,6 +1,6 @@
 import pytest
 
-from perdure.jobs.principal import same_person, spelled
+from perdure.jobs.approval import same_person, spelled
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr, field_serializer
 
 from perdure.base.codec import digest, encode
-from perdure.base.scrub import REMOVED
-from perdure.base.secret import Secret
+from perdure.base.secret import REMOVED, Secret
 from perdure.jobs.redaction import Redaction, for_people
 
 REDACTION = Redaction()

@@ -4,10 +4,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from perdure.base.backoff import Retry
 from perdure.base.errors import DefinitionError, UnknownName
+from perdure.base.retry import Retry
 from perdure.jobs.definition import step_of
-from perdure.jobs.registry import Registry
+from perdure.jobs.registry import JobRegistry
 
 
 async def charge(ctx: Any, amount: int) -> str:
@@ -18,7 +18,7 @@ async def refund(ctx: Any) -> None: ...
 
 
 def test_what_is_decorated_is_found_by_name() -> None:
-    registry = Registry()
+    registry = JobRegistry()
     step = registry.step(charge)
     job = registry.job(queue="slow")(refund)
     assert registry.find_step("charge") is step
@@ -28,14 +28,14 @@ def test_what_is_decorated_is_found_by_name() -> None:
 
 
 def test_a_step_and_a_job_may_share_a_name() -> None:
-    registry = Registry()
+    registry = JobRegistry()
     registry.step(refund)
     registry.job(refund)
     assert registry.find_step("refund").name == registry.find_job("refund").name
 
 
 def test_an_unknown_name_brings_those_that_look_like_it() -> None:
-    registry = Registry()
+    registry = JobRegistry()
     registry.step(charge)
     with pytest.raises(UnknownName, match=r"there is no step 'chrage'; did you mean charge\?"):
         registry.find_step("chrage")
@@ -44,7 +44,7 @@ def test_an_unknown_name_brings_those_that_look_like_it() -> None:
 
 
 def test_a_name_is_taken_once() -> None:
-    registry = Registry()
+    registry = JobRegistry()
     registry.step(charge)
     with pytest.raises(DefinitionError, match="two definitions of step charge"):
         registry.step(name="charge")(refund)
@@ -53,7 +53,7 @@ def test_a_name_is_taken_once() -> None:
 
 
 def test_an_included_registry_brings_what_it_has_and_what_it_gets_later() -> None:
-    app, billing, cards = Registry(), Registry(prefix="billing."), Registry()
+    app, billing, cards = JobRegistry(), JobRegistry(prefix="billing."), JobRegistry()
     early = cards.step(charge)
     billing.include(cards, prefix="cards.")
     app.include(billing)
@@ -65,13 +65,13 @@ def test_an_included_registry_brings_what_it_has_and_what_it_gets_later() -> Non
 
 
 def test_a_name_taken_above_is_refused_below_and_nothing_changes() -> None:
-    app, part = Registry(), Registry()
+    app, part = JobRegistry(), JobRegistry()
     app.step(charge)
     app.include(part)
     with pytest.raises(DefinitionError, match="two definitions of step charge"):
         part.step(charge)
     assert not part.steps
-    other = Registry()
+    other = JobRegistry()
     other.step(refund)
     other.step(charge)
     with pytest.raises(DefinitionError, match="two definitions"):
@@ -80,7 +80,7 @@ def test_a_name_taken_above_is_refused_below_and_nothing_changes() -> None:
 
 
 def test_a_registry_is_included_once_and_never_in_itself() -> None:
-    app, part = Registry(), Registry()
+    app, part = JobRegistry(), JobRegistry()
     part.step(charge)
     app.include(part)
     with pytest.raises(DefinitionError, match="registered as charge already"):
@@ -93,12 +93,12 @@ def test_a_registry_is_included_once_and_never_in_itself() -> None:
 
 def test_a_prefix_must_make_a_name() -> None:
     with pytest.raises(DefinitionError, match="cannot be the name"):
-        Registry(prefix="my steps.").step(charge)
+        JobRegistry(prefix="my steps.").step(charge)
 
 
 def test_a_step_of_another_registry_has_no_name_here() -> None:
     with pytest.raises(UnknownName, match="include its registry"):
-        Registry().name(step_of(charge))
+        JobRegistry().name(step_of(charge))
 
 
 class Bulk:
@@ -121,7 +121,7 @@ class Bulk:
 
 
 async def test_a_class_is_a_step_with_its_options() -> None:
-    registry = Registry()
+    registry = JobRegistry()
     step = registry.step(Bulk)
     assert registry.find_step("bulk") is step
     assert (step.retry, step.timeout, step.tags) == (Retry(7), 600, frozenset({"files"}))
@@ -145,7 +145,7 @@ def test_an_object_with_execute_is_added_and_its_name_may_be_a_method() -> None:
         def execute(self, input: int, ctx: Any) -> int:
             return input * self.factor
 
-    registry = Registry()
+    registry = JobRegistry()
     step = registry.add(Sync(3))
     assert registry.find_step("times3") is step
     assert (step.fn(None, 2), step.isolation, step.undo) == (6, "thread", None)
@@ -157,7 +157,7 @@ def test_an_object_with_execute_is_added_and_its_name_may_be_a_method() -> None:
 )
 def test_what_has_no_execute_is_not_added(thing: Any) -> None:
     with pytest.raises(DefinitionError, match="is no step"):
-        Registry().add(thing)
+        JobRegistry().add(thing)
 
 
 def test_a_class_without_a_name_is_refused() -> None:
@@ -166,4 +166,4 @@ def test_a_class_without_a_name_is_refused() -> None:
             return input
 
     with pytest.raises(DefinitionError, match="the name of a step must be text"):
-        Registry().add(Nameless())
+        JobRegistry().add(Nameless())

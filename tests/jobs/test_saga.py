@@ -9,7 +9,7 @@ from perdure.base.errors import UnknownName
 from perdure.jobs.effect import Effect, EffectState, UndoCall
 from perdure.jobs.model import Entry, EntryKind
 from perdure.jobs.place import Place
-from perdure.jobs.registry import Registry
+from perdure.jobs.registry import JobRegistry
 from perdure.jobs.saga import (
     Do,
     Forward,
@@ -22,7 +22,7 @@ from perdure.jobs.saga import (
 )
 from perdure.jobs.state import StepState
 
-registry = Registry()
+registry = JobRegistry()
 
 
 @registry.step

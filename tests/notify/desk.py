@@ -2,8 +2,17 @@
 
 import asyncio
 
-from perdure.jobs.approval import Approval, Person, Refusal, Vote, decide
-from perdure.jobs.link import Link, LinkUse, judge, used
+from perdure.jobs.approval import (
+    Approval,
+    Link,
+    LinkUse,
+    Person,
+    Refusal,
+    Vote,
+    decide,
+    judge,
+    used,
+)
 from perdure.notify.people import Contact, People
 from tests.notify.question import ASKED
 

@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from perdure.jobs.approval import ApprovalState
-from perdure.notify.page import Pages
-from perdure.notify.token import Tokens
-from perdure.notify.web import ApprovalWeb
+from perdure.notify.links import Tokens
+from perdure.notify.web import ApprovalWeb, Pages
 from tests.notify.desk import MemoryDesk, staff
 from tests.notify.question import ASKED
 from tests.notify.servers import asgi

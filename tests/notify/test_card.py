@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from perdure.base.visible import visible
 from perdure.jobs.approval import Approval, Vote, decide
 from perdure.jobs.outbox import Notice, NoticeKind
-from perdure.notify.card import alert_text, card_of
+from perdure.notify.message import alert_text, card_of
 from tests.notify.desk import person
 from tests.notify.question import ASKED, EDITED, NOTICE
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from perdure.base.secret import Secret
 from perdure.jobs.approval import (
+    MOST_WRONG,
     Approval,
     ApprovalState,
     Handover,
@@ -19,14 +20,12 @@ from perdure.jobs.approval import (
     decide,
     delegate,
 )
-from perdure.jobs.link import MOST_WRONG
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import RiskLevel
+from perdure.notify.links import Tokens
 from perdure.notify.mail import MailChannel, MailSettings
-from perdure.notify.page import Pages
 from perdure.notify.people import People
-from perdure.notify.token import Tokens
-from perdure.notify.web import ApprovalWeb, Scope
+from perdure.notify.web import ApprovalWeb, Pages, Scope
 from tests.notify.desk import MemoryDesk, person, staff
 from tests.notify.question import ASKED, EDITED, NOTICE
 from tests.notify.servers import smtp

@@ -10,9 +10,8 @@ import pytest
 from perdure.base.errors import StoreUnreachable
 from perdure.base.secret import Secret
 from perdure.jobs.approval import ApprovalState
-from perdure.notify.page import Pages
-from perdure.notify.token import Tokens
-from perdure.notify.web import LONGEST_BODY, MOST_MESSAGES, ApprovalWeb
+from perdure.notify.links import Tokens
+from perdure.notify.web import LONGEST_BODY, MOST_MESSAGES, ApprovalWeb, Pages
 from tests.notify.desk import MemoryDesk, staff
 from tests.notify.question import ASKED
 from tests.notify.test_mail import KEY, Invitation, invite

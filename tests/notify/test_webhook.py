@@ -10,8 +10,10 @@ from msgspec.structs import replace
 
 from perdure.base.secret import Secret
 from perdure.jobs.outbox import NoticeKind
-from perdure.notify.address import Allowed, CheckedBackend, Forbidden
 from perdure.notify.webhook import (
+    Allowed,
+    CheckedBackend,
+    Forbidden,
     WebhookChannel,
     WebhookRefused,
     WebhookSettings,

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from perdure import Channel, Pid, Shutdown, process
-from perdure.otp.spec import BRUTAL_KILL, ChildSpec
-from perdure.otp.ward import ChildInfo
+from perdure.otp.supervision.loop import ChildInfo
+from perdure.otp.supervision.spec import BRUTAL_KILL, ChildSpec
 from tests.process.tiny import others_rest
 
 

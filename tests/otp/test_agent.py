@@ -20,8 +20,8 @@ from perdure import (
     telemetry,
 )
 from perdure.otp.agent import Agent
-from perdure.otp.directive import Stop
-from perdure.otp.spec import Restart
+from perdure.otp.server import Stop
+from perdure.otp.supervision.spec import Restart
 from perdure.testing import simulated
 from tests.otp.servers import start_any
 from tests.process.probes import now

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from perdure import CallExit, process
-from perdure.otp.agent import Agent
-from perdure.otp.isolation import is_immutable, isolated
+from perdure.otp.agent import Agent, is_immutable, isolated
 from perdure.testing import simulated
 from tests.otp.servers import start_any
 

@@ -9,8 +9,8 @@ import pytest
 import perdure
 from perdure import Pid, ProcError, Shutdown, StartError, process, sleep
 from perdure.otp.application import Application
-from perdure.otp.spec import child
-from perdure.otp.supervisor import Supervisor
+from perdure.otp.supervision.spec import child
+from perdure.otp.supervision.supervisor import Supervisor
 from perdure.testing import simulate, simulated
 from tests.otp.family import Family
 from tests.process.probes import now

@@ -15,12 +15,11 @@ from perdure import (
     process,
     sleep,
 )
-from perdure.otp.dynamic import DynamicChildren, DynamicSupervisor
-from perdure.otp.handle import inside
-from perdure.otp.spec import BRUTAL_KILL, IGNORE, ChildSpec, ChildType, child
-from perdure.otp.supervisor import Supervisor
+from perdure.otp.supervision.dynamic import DynamicChildren, DynamicSupervisor
+from perdure.otp.supervision.spec import BRUTAL_KILL, IGNORE, ChildSpec, ChildType, child
+from perdure.otp.supervision.supervisor import Supervisor, inside
 from perdure.process import Exit
-from perdure.process.birth import PLAIN, give_birth
+from perdure.process.spawn import PLAIN, give_birth
 from perdure.testing import simulate, simulated
 from tests.otp.family import Family, refuse_to_stop
 from tests.process.probes import live_timers, now

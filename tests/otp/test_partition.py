@@ -7,9 +7,9 @@ import pytest
 
 from perdure import NameTaken, NoProcess, ProcError, Shutdown, StartError, process, sleep
 from perdure.base.machine import cores
-from perdure.otp.partition import PartitionSupervisor, partition_of
-from perdure.otp.spec import ChildSpec, ChildType, child
-from perdure.otp.supervisor import Supervisor
+from perdure.otp.supervision.partition import PartitionSupervisor, partition_of
+from perdure.otp.supervision.spec import ChildSpec, ChildType, child
+from perdure.otp.supervision.supervisor import Supervisor
 from perdure.testing import simulate, simulated
 from tests.process.tiny import living, wait_forever
 

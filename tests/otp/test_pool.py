@@ -17,7 +17,7 @@ from perdure import (
     sleep,
 )
 from perdure.otp.pool import Pool
-from perdure.otp.supervisor import Supervisor
+from perdure.otp.supervision.supervisor import Supervisor
 from perdure.testing import simulate, simulated
 from tests.process.tiny import crash, exit_of, give, living, others_rest, wait_forever
 

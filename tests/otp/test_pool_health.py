@@ -6,7 +6,7 @@ import pytest
 
 from perdure import Shutdown, SpawnError, process, sleep, telemetry
 from perdure.otp.pool import Pool
-from perdure.process.entry import Entry
+from perdure.process.relations import Entry
 from perdure.testing import simulated
 from tests.process.tiny import crash, exit_of, give, others_rest, wait_forever
 

@@ -8,8 +8,7 @@ import pytest
 
 from perdure import CallExit, CallTimeout, Killed, process, sleep
 from perdure.base.errors import LinkedProcessDown, ProcError
-from perdure.otp.directive import NoReply
-from perdure.otp.server import GenServer
+from perdure.otp.server import GenServer, NoReply
 from perdure.process import Pid, Request
 from perdure.testing import simulated
 from tests.otp.servers import Add, Counter, Diary

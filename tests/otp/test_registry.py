@@ -18,11 +18,11 @@ from perdure import (
     process,
     sleep,
 )
+from perdure.otp.address import Via
 from perdure.otp.registry import Registry
 from perdure.otp.start import Ack, start
-from perdure.otp.supervisor import Supervisor
-from perdure.otp.via import Via
-from perdure.process.current import current
+from perdure.otp.supervision.supervisor import Supervisor
+from perdure.process.waiter import current
 from perdure.testing import simulated
 from tests.process.tiny import crash, exit_of, give, others_rest, wait_forever
 

@@ -8,7 +8,7 @@ from perdure import process, select
 from perdure.otp.registry import Registry
 from perdure.otp.start import Ack, start
 from perdure.process import Message
-from perdure.process.current import current
+from perdure.process.waiter import current
 from perdure.testing import simulated
 from tests.process.tiny import exit_of, others_rest, wait_forever
 

@@ -18,8 +18,7 @@ from perdure import (
     sleep,
 )
 from perdure.base.errors import NoServer
-from perdure.otp.directive import NoReply
-from perdure.otp.server import GenServer, ServerHandle
+from perdure.otp.server import GenServer, NoReply, ServerHandle
 from perdure.process import Message, Request
 from perdure.testing import simulate, simulated
 from tests.otp.servers import Add, Counter, Diary

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from perdure import BadReturn, CallExit, Shutdown, StartError, process, sleep
-from perdure.otp.directive import Continue, NoReply, Reply, Stop, Timeout
-from perdure.otp.server import GenServer
+from perdure.otp.server import Continue, GenServer, NoReply, Reply, Stop, Timeout
 from perdure.process import Message, Request
 from perdure.testing import simulated
 from tests.otp.servers import Diary

@@ -12,9 +12,8 @@ from perdure import (
     process,
     sleep,
 )
-from perdure.otp.directive import Stop
-from perdure.otp.server import GenServer, ServerHandle
-from perdure.otp.spec import IGNORE, Restart
+from perdure.otp.server import GenServer, ServerHandle, Stop
+from perdure.otp.supervision.spec import IGNORE, Restart
 from perdure.testing import simulated
 from tests.otp.servers import Add, Counter, Diary
 from tests.process.tiny import exit_of, others_rest

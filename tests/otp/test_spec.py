@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from perdure import Pid, SpawnError, process
-from perdure.otp.spec import (
+from perdure.otp.supervision.spec import (
     BRUTAL_KILL,
     ChildSpec,
     ChildType,
@@ -16,7 +16,7 @@ from perdure.otp.spec import (
     as_specs,
     child,
 )
-from perdure.otp.supervisor import Supervisor
+from perdure.otp.supervision.supervisor import Supervisor
 from perdure.testing import simulated
 from tests.process.tiny import give, wait_forever
 

@@ -3,7 +3,7 @@
 import pytest
 
 from perdure import Killed, Shutdown
-from perdure.otp.strategy import (
+from perdure.otp.supervision.strategy import (
     AutoShutdown,
     Fate,
     Intensity,

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from perdure import NameTaken, Pid, Settings, Shutdown, StartError, process, sleep
-from perdure.otp.spec import IGNORE, ChildSpec, child
 from perdure.otp.start import Ack
 from perdure.otp.start import start as handshake
-from perdure.otp.supervisor import Supervisor
+from perdure.otp.supervision.spec import IGNORE, ChildSpec, child
+from perdure.otp.supervision.supervisor import Supervisor
 from perdure.process import Exit
-from perdure.process.current import current
+from perdure.process.waiter import current
 from perdure.testing import simulate, simulated
 from tests.otp.family import Family, states
 from tests.process.probes import now

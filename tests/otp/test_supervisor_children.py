@@ -18,8 +18,8 @@ from perdure import (
     sleep,
     telemetry,
 )
-from perdure.otp.spec import IGNORE, ChildSpec, child
-from perdure.otp.supervisor import Supervisor
+from perdure.otp.supervision.spec import IGNORE, ChildSpec, child
+from perdure.otp.supervision.supervisor import Supervisor
 from perdure.testing import simulate, simulated
 from tests.otp.family import Family, states
 from tests.process.tiny import records, wait_forever

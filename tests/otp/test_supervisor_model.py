@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perdure import ChildError, StartError, process, sleep
-from perdure.otp.dynamic import DynamicSupervisor
-from perdure.otp.supervisor import Supervisor
+from perdure.otp.supervision.dynamic import DynamicSupervisor
+from perdure.otp.supervision.supervisor import Supervisor
 from perdure.testing import simulate
 from tests.otp.family import Family, states
 from tests.otp.supervisor_model import WINDOW, Model

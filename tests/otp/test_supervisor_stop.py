@@ -21,8 +21,8 @@ from perdure import (
     process,
     sleep,
 )
-from perdure.otp.spec import BRUTAL_KILL, ChildSpec, child
-from perdure.otp.supervisor import Supervisor
+from perdure.otp.supervision.spec import BRUTAL_KILL, ChildSpec, child
+from perdure.otp.supervision.supervisor import Supervisor
 from perdure.process import Exit, LinkDown
 from perdure.testing import simulate, simulated
 from tests.otp.family import Family, refuse_to_stop

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.otp.rows import Kind, make_rows
-from perdure.otp.table import Table
+from perdure.otp.table import Kind, Table, make_rows
 from perdure.testing import simulated
 
 

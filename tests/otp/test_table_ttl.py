@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from perdure import sleep
-from perdure.otp.rows import Kind, make_rows
-from perdure.otp.table import Table
+from perdure.otp.table import Kind, Table, make_rows
 from perdure.testing import simulated
 
 

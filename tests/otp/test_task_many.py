@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from perdure import Exited, NotOwner, Ok, TaskExit, TaskTimeout, process, sleep
-from perdure.otp.task import Task
-from perdure.otp.task_many import join_many, poll_many
+from perdure.otp.task import Task, join_many, poll_many
 from perdure.process import Message
 from perdure.testing import simulated
 from tests.otp.work import crash_later, forever, give, now, rest, run, slowly

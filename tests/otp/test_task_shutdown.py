@@ -14,7 +14,7 @@ from perdure import (
     process,
     sleep,
 )
-from perdure.otp.spec import BRUTAL_KILL
+from perdure.otp.supervision.spec import BRUTAL_KILL
 from perdure.otp.task import Task
 from perdure.process import LinkDown
 from perdure.testing import simulated

@@ -20,8 +20,8 @@ from perdure import (
     process,
     sleep,
 )
-from perdure.otp.spec import BRUTAL_KILL
-from perdure.otp.supervisor import Supervisor
+from perdure.otp.supervision.spec import BRUTAL_KILL
+from perdure.otp.supervision.supervisor import Supervisor
 from perdure.otp.task_supervisor import TaskSupervisor
 from perdure.process import Info
 from perdure.testing import simulated

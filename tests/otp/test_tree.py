@@ -5,9 +5,9 @@ import json
 import pytest
 
 from perdure import NoProcess, process, sleep
-from perdure.otp.dynamic import DynamicSupervisor
-from perdure.otp.spec import child
-from perdure.otp.supervisor import Supervisor
+from perdure.otp.supervision.dynamic import DynamicSupervisor
+from perdure.otp.supervision.spec import child
+from perdure.otp.supervision.supervisor import Supervisor
 from perdure.otp.tree import Node, tree
 from perdure.testing import simulated
 from tests.otp.family import Family

@@ -5,7 +5,7 @@ from typing import NoReturn
 
 from perdure import process, sleep
 from perdure.process import Exit, ExitResult, Pid
-from perdure.process.birth import Function
+from perdure.process.spawn import Function
 
 
 async def give(value: int) -> int:

@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 
 from perdure import Channel, Pid, Settings, after, process, select, sleep
 from perdure.process import Exit, ExitResult
-from perdure.process.run import run_in
-from perdure.process.runtime import Runtime
+from perdure.process.runtime import Runtime, run_in
 from perdure.testing import VirtualLoop
 from tests.process.interrupts import Interrupt
 from tests.process.probes import drain, live_timers

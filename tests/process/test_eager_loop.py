@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 import perdure
-from perdure.process.eager_loop import EagerLoop, EagerSelector, Hope, new_loop
+from perdure.process.loop import EagerLoop, EagerSelector, Hope, new_loop
 
 
 class Connection:

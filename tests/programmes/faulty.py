@@ -14,8 +14,8 @@ from pathlib import Path
 
 import perdure
 from perdure.app import App
-from perdure.engine.context import JobContext
-from perdure.engine.step_context import StepContext
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.definition import Step
 from tests.programmes.migration import SETTINGS
 

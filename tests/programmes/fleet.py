@@ -17,7 +17,7 @@ from typing import Any
 from perdure.app import App
 from perdure.base.retry import pause
 from perdure.engine.handle import Handle
-from perdure.jobs.query import JobQuery
+from perdure.jobs.model import JobQuery
 from perdure.jobs.state import JobState
 from tests.programmes.migration import build, expected
 from tests.programmes.worker_process import Log, WorkerProcess

@@ -34,10 +34,9 @@ from perdure.app import App
 from perdure.base.errors import JobError
 from perdure.base.retry import pause
 from perdure.engine.handle import Handle
-from perdure.jobs.model import Job
-from perdure.jobs.query import JobQuery
+from perdure.jobs.model import Job, JobQuery
 from perdure.jobs.state import ENDED, JobState
-from perdure.store.port import Store
+from perdure.store.store import Store
 from tests.postgres_server import running_server
 from tests.programmes.intervene_audit import Archive, Log, Recorder, audit
 from tests.programmes.intervene_jobs import MANNERS, build

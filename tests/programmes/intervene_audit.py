@@ -10,10 +10,9 @@ from typing import Any, Self
 
 from perdure.jobs.approval import Approval, ApprovalState
 from perdure.jobs.budget import Amount, to_micro
-from perdure.jobs.model import Entry, Job
-from perdure.jobs.query import JobQuery
+from perdure.jobs.model import Entry, Job, JobQuery
 from perdure.jobs.state import ENDED, JobState, StepState
-from perdure.store.port import Store
+from perdure.store.store import Store
 from tests.programmes.intervene_jobs import LARGE, PRICE
 from tests.store.rig import sql
 

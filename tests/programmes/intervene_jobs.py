@@ -16,10 +16,10 @@ import perdure
 from perdure import BudgetLimits, Partial, Retry
 from perdure.app import App
 from perdure.base.errors import Permanent, Refused
-from perdure.engine.context import JobContext
-from perdure.engine.rules import Rules
-from perdure.engine.settings import WorkerSettings
-from perdure.engine.step_context import StepContext
+from perdure.engine.policy import Rules
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
+from perdure.engine.worker.settings import WorkerSettings
 from perdure.jobs.approval import Person, Terms
 from perdure.jobs.definition import Step
 from perdure.jobs.effect import Answer, DidNotHappen, Happened, Unknown

@@ -9,8 +9,7 @@ from perdure.app import App
 from perdure.base.errors import ArgumentError, JobError
 from perdure.jobs.approval import Approval
 from perdure.jobs.failure import Failure
-from perdure.jobs.model import Job
-from perdure.jobs.query import JobQuery
+from perdure.jobs.model import Job, JobQuery
 from perdure.jobs.state import JobState
 from tests.programmes.intervene_jobs import APPROVERS
 from tests.programmes.receiver import call

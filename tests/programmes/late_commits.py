@@ -21,7 +21,7 @@ from perdure.base.errors import LeaseLost, StoreError
 from perdure.base.retry import pause
 from perdure.jobs.model import Claim, Event
 from perdure.store.open import open_store
-from perdure.store.port import Store
+from perdure.store.store import Store
 from tests.store.proxy import Proxy, whole
 from tests.store.rig import QUEUES, claims, ends, entry, new_job, sql, write_of
 

@@ -9,9 +9,9 @@ import threading
 from pathlib import Path
 
 from perdure.app import App
-from perdure.engine.context import JobContext
-from perdure.engine.settings import WorkerSettings
-from perdure.engine.step_context import StepContext
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
+from perdure.engine.worker.settings import WorkerSettings
 
 ITEMS = 40
 

@@ -7,7 +7,7 @@ import sys
 
 from perdure.base.errors import LeaseLost
 from perdure.store.open import open_store
-from perdure.store.port import Store
+from perdure.store.store import Store
 from tests.store.rig import GONE, claim_one, claims, ends, entry, write_of
 
 

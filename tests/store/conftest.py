@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from perdure.store.open import open_store
-from perdure.store.port import Store
+from perdure.store.store import Store
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -9,7 +9,7 @@ import psycopg
 from perdure.jobs.budget import Amount, SetAside
 from perdure.jobs.model import Claim, Entry, EntryKind, JobChange, NewJob, QueueLimit, Write
 from perdure.jobs.state import JobState, StepState
-from perdure.store.port import Store
+from perdure.store.store import Store
 
 QUEUES = {"default": QueueLimit()}
 LEASE = 60.0

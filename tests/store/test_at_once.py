@@ -10,13 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.base.errors import IllegalTransition, LeaseLost, StoreError
-from perdure.jobs.deeds import Deeds
 from perdure.jobs.effect import Effect, EffectState
-from perdure.jobs.model import Claim, Entry, Write
+from perdure.jobs.model import Claim, Deeds, Entry, Write
 from perdure.jobs.place import Place
 from perdure.jobs.state import StepState
 from perdure.store.open import open_store
-from perdure.store.port import Store
+from perdure.store.store import Store
 from tests.store.rig import entry, new_job, sql, started, write_of
 
 WITHIN = 30.0

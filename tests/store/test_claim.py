@@ -2,7 +2,7 @@
 
 from perdure.jobs.model import Claim, Entry, Event, QueueLimit
 from perdure.jobs.state import JobState, StepState
-from perdure.store.port import Store
+from perdure.store.store import Store
 from tests.store.rig import (
     GONE,
     LEASE,

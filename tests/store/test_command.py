@@ -6,7 +6,7 @@ from perdure.base.errors import IllegalTransition, JobNotFound
 from perdure.jobs.failure import Failure
 from perdure.jobs.model import Command, EntryKind, Job
 from perdure.jobs.state import JobState, StepState
-from perdure.store.port import Store
+from perdure.store.store import Store
 from tests.store.rig import (
     GONE,
     claim_one,

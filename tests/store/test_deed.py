@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from perdure.base.errors import IllegalTransition, LeaseLost
 from perdure.jobs.approval import (
+    MOST_WRONG,
     Action,
     Approval,
     ApprovalState,
@@ -15,16 +16,16 @@ from perdure.jobs.approval import (
     Refusal,
     Terms,
     Vote,
+    new_link,
+    use_of,
 )
-from perdure.jobs.budget import Amount, Budget, Exceeded, Limits
-from perdure.jobs.deeds import Deeds
+from perdure.jobs.budget import Amount, Budget, BudgetLimits, Exceeded
 from perdure.jobs.effect import NOT_CALLED, Effect, EffectState, UndoCall
-from perdure.jobs.link import MOST_WRONG, new_link, use_of
-from perdure.jobs.model import Claim, Command
+from perdure.jobs.model import Claim, Command, Deeds
 from perdure.jobs.outbox import Notice, NoticeKind, NoticeState
 from perdure.jobs.place import Place
 from perdure.jobs.state import JobState
-from perdure.store.port import Store
+from perdure.store.store import Store
 from tests.store.rig import (
     QUEUES,
     aside,
@@ -443,7 +444,7 @@ async def test_all_goes_with_its_job(store: Store, url: str) -> None:
 
 
 async def test_a_budget_holds_for_many_at_once(store: Store, other: Store) -> None:
-    new, claim = Budget(limits=Limits(usd=5)), await started(store)
+    new, claim = Budget(limits=BudgetLimits(usd=5)), await started(store)
     calls = [
         one.set_aside(aside(claim, f"a/step#{n}", 1), new)
         for n, one in enumerate([store, other] * 5)
@@ -451,7 +452,7 @@ async def test_a_budget_holds_for_many_at_once(store: Store, other: Store) -> No
     results = await asyncio.gather(*calls)
     assert sum(isinstance(each, Exceeded) for each in results) == 5
     await store.settle_spending("a", next(iter(await _reserved(store))), Amount.of(usd=0.25))
-    await store.raise_limits("a", Limits(usd=6), new)
+    await store.raise_limits("a", BudgetLimits(usd=6), new)
     found = await store.budget("a")
     assert found is not None
     assert (found.limits.usd, found.gone.usd) == (6, 4.25)

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from perdure.store.sqlite.holder import is_stopped, lock_holder
 from perdure.store.sqlite.store import SqliteStore
+from perdure.store.sqlite.watch import is_stopped, lock_holder
 
 _HOLD = """
 import sqlite3, sys, time

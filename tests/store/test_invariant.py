@@ -9,13 +9,12 @@ from msgspec.structs import replace
 
 from perdure.jobs.approval import Action, Approval, Person, Terms, Vote
 from perdure.jobs.budget import Budget
-from perdure.jobs.deeds import Deeds
 from perdure.jobs.effect import Effect, EffectState, UndoCall
 from perdure.jobs.invariant import INVARIANTS
-from perdure.jobs.model import Entry, EntryKind
+from perdure.jobs.model import Deeds, Entry, EntryKind
 from perdure.jobs.place import Place
 from perdure.jobs.state import JobState, StepState
-from perdure.store.port import Store
+from perdure.store.store import Store
 from tests.store.rig import (
     aside,
     claim_one,

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from perdure.jobs.model import QueueLimit
-from perdure.store.port import Store
+from perdure.store.store import Store
 from tests.store.rig import claims, ends, new_job, sql, write_of
 
 

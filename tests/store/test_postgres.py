@@ -11,8 +11,8 @@ from perdure.base.errors import LeaseLost, StoreUnreachable
 from perdure.jobs.model import Command, Event, QueueLimit
 from perdure.jobs.state import StepState
 from perdure.store.open import open_store
-from perdure.store.port import Store
 from perdure.store.postgres.connection import Target
+from perdure.store.store import Store
 from tests.programmes.late_commits import Plan, attack
 from tests.store.proxy import Proxy, delay_each_question, lose_each_answer
 from tests.store.rig import (

@@ -9,7 +9,7 @@ import pytest
 from perdure.base.errors import StoreError
 from perdure.jobs.state import StepState
 from perdure.store.open import open_store
-from perdure.store.port import Store
+from perdure.store.store import Store
 from tests.store.proxy import Proxy, lose_each_answer
 from tests.store.rig import claim_one, entry, started, write_of
 from tests.store.test_at_once import WITHIN, written

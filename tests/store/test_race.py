@@ -11,7 +11,7 @@ from pathlib import Path
 
 from perdure.jobs.model import Claim, Command
 from perdure.jobs.state import JobState
-from perdure.store.port import Store
+from perdure.store.store import Store
 from tests.store.rig import (
     LEASE,
     claim_one,

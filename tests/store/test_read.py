@@ -6,12 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.base.errors import IllegalTransition, JobNotFound
-from perdure.jobs.deeds import Deeds
 from perdure.jobs.effect import Effect, Place
-from perdure.jobs.model import Claim, Command, Event, Outcome, Schedule
-from perdure.jobs.query import JobQuery
+from perdure.jobs.model import Claim, Command, Deeds, Event, JobQuery, Outcome, Schedule
 from perdure.jobs.state import JobState, StepState
-from perdure.store.port import Store
+from perdure.store.store import Store
 from tests.store.rig import (
     claim_one,
     claims,

@@ -15,12 +15,12 @@ import pytest
 from perdure.base.errors import SchemaError
 from perdure.jobs.invariant import INVARIANTS
 from perdure.jobs.state import ENDED, JOB_TRANSITIONS, STEP_TRANSITIONS
-from perdure.store.migration import Migration, migrations, missing
+from perdure.store.migrations import Migration, migrations, missing
 from perdure.store.open import open_store
 from perdure.store.postgres.connection import Pg, Target
 from perdure.store.postgres.schema import migrate as migrate_postgres
 from perdure.store.sqlite.schema import migrate as migrate_sqlite
-from perdure.store.statement import Dialect, load, only
+from perdure.store.statements import Dialect, load, only
 from tests.store.rig import new_job, sql
 
 ROOT = Path(__file__).parent.parent.parent
@@ -72,7 +72,7 @@ def test_a_migration_that_fails_leaves_nothing_of_itself(url: str) -> None:
 
 HALF_WAY = """
 import os, signal, sqlite3, sys
-from perdure.store.migration import migrations
+from perdure.store.migrations import migrations
 from perdure.store.sqlite import schema
 
 class Killed(sqlite3.Connection):

@@ -23,10 +23,10 @@ from perdure.base.errors import (
 )
 from perdure.jobs.model import QueueLimit
 from perdure.store.open import open_store
-from perdure.store.port import Store
-from perdure.store.sqlite.network import kind_of
+from perdure.store.sqlite.connection import kind_of
 from perdure.store.sqlite.store import SqliteStore
 from perdure.store.sqlite.writer import SqliteWriter
+from perdure.store.store import Store
 from tests.store.rig import LEASE, claim_one, claims, entry, new_job, sql, started, write_of
 
 ROOT = Path(__file__).parent.parent.parent

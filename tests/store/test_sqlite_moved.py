@@ -11,8 +11,8 @@ import pytest
 
 from perdure.base.errors import StoreError, StoreUnreachable
 from perdure.jobs.model import Claim
-from perdure.store.port import Store
 from perdure.store.sqlite.store import SqliteStore
+from perdure.store.store import Store
 from tests.store.rig import claims, entry, new_job, started, write_of
 from tests.store.test_at_once import written
 

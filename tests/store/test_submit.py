@@ -7,7 +7,7 @@ import pytest
 from perdure.base.errors import JobNotFound, KeyConflict
 from perdure.jobs.model import QueueLimit, Submitted
 from perdure.jobs.state import JobState
-from perdure.store.port import Store
+from perdure.store.store import Store
 from tests.store.rig import claim_one, claims, ends, entry, new_job, started, write_of
 
 

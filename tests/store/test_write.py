@@ -15,7 +15,7 @@ from perdure.base.errors import (
 )
 from perdure.jobs.model import Command, Entry, Event, Write
 from perdure.jobs.state import JobState, StepState
-from perdure.store.port import Store
+from perdure.store.store import Store
 from tests.store.rig import (
     GONE,
     claim_one,

@@ -2,15 +2,15 @@
 
 from typing import Any, ParamSpec, TypeVar, assert_type
 
-from perdure.base.backoff import Retry
+from perdure.base.retry import Retry
 from perdure.jobs.definition import Step
-from perdure.jobs.partial import Partial
-from perdure.jobs.registry import Registry
+from perdure.jobs.parameters import Partial
+from perdure.jobs.registry import JobRegistry
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-registry = Registry()
+registry = JobRegistry()
 
 
 class Context:

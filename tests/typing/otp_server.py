@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Any, assert_type
 
 from perdure.otp.agent import Agent
-from perdure.otp.directive import Reply
-from perdure.otp.server import Ask, GenServer, ServerHandle
+from perdure.otp.server import Ask, GenServer, Reply, ServerHandle
 from perdure.otp.snapshot import Snapshot
 from perdure.process import Pid, Request
 

@@ -23,9 +23,9 @@ from perdure import (
     with_retry,
 )
 from perdure.base.result import Err, Exited, Ok
-from perdure.otp.crew import Worker
+from perdure.otp.pool import Worker
+from perdure.otp.supervision.loop import ChildInfo, Counts
 from perdure.otp.tree import Tree
-from perdure.otp.ward import ChildInfo, Counts
 
 
 async def worker(number: int) -> None: ...

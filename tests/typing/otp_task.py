@@ -4,10 +4,9 @@ from collections.abc import AsyncIterator
 from typing import Any, assert_type
 
 from perdure import Exited, Ok, Pid
-from perdure.otp.spec import BRUTAL_KILL, ChildSpec
 from perdure.otp.stream import AsyncStream, async_stream
-from perdure.otp.task import Task
-from perdure.otp.task_many import join_many, poll_many
+from perdure.otp.supervision.spec import BRUTAL_KILL, ChildSpec
+from perdure.otp.task import Task, join_many, poll_many
 from perdure.otp.task_supervisor import TaskSupervisor
 
 

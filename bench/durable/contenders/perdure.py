@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from bench.durable.marks import mark, ready
 from bench.durable.place import Place
 from perdure.app import App
-from perdure.engine.context import JobContext
-from perdure.engine.settings import WorkerSettings
-from perdure.engine.step_context import StepContext
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
+from perdure.engine.worker.settings import WorkerSettings
 
 HAS_EFFECTS = hasattr(StepContext, "effect")
 

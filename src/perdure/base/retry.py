@@ -2,12 +2,126 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
-from random import Random
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from random import Random, SystemRandom
 from typing import TypeVar, cast
 
-from perdure.base.backoff import Retry
+from perdure.base.duration import Duration, named_seconds
 from perdure.base.result import Err
+
+# How often to try again and how long to wait in between; pure.
+
+_LARGEST = sys.float_info.max
+_CHANCE = SystemRandom()  # without state: safe to share between threads and after a fork
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Retry:
+    """A policy of retries: the pause grows by `factor` after each failed call.
+
+    Attributes:
+        attempts: Calls in all, the first one included.
+        first: Seconds to wait after the first failure.
+        factor: What each pause is multiplied by to give the next; at least 1.
+        most: The longest pause in seconds; None = no limit.
+        jitter: Fraction (0 to 1) by which a pause is made longer or shorter by chance,
+            so that those who failed together do not come back together.
+        on: Classes of exceptions after which to try again.
+    """
+
+    attempts: int
+    first: float
+    factor: float
+    most: float | None
+    jitter: float
+    on: tuple[type[Exception], ...]
+
+    def __init__(
+        self,
+        attempts: int = 4,
+        first: Duration = "200ms",
+        factor: float = 2,
+        most: Duration = None,
+        jitter: float = 0.0,
+        on: type[Exception] | Iterable[type[Exception]] = (),
+    ) -> None:
+        """Check every field.
+
+        Raises:
+            ValueError: A number is out of its range or a duration is bad.
+            TypeError: A field has the wrong type.
+        """
+        longest = None if most is None else named_seconds("most", most)
+        object.__setattr__(self, "attempts", _calls(attempts))
+        object.__setattr__(self, "first", named_seconds("first", first))
+        object.__setattr__(self, "factor", _number("factor", factor, 1.0, _LARGEST))
+        object.__setattr__(self, "most", longest)
+        object.__setattr__(self, "jitter", _number("jitter", jitter, 0.0, 1.0))
+        object.__setattr__(self, "on", _exceptions(on))
+
+    def delay(self, failures: int, random: Random | None = None) -> float:
+        """Give the seconds to wait after so many failed calls.
+
+        Args:
+            failures: Calls that failed up to now; after none there is nothing to wait for.
+            random: The source of the jitter; the system's when it is not given.
+
+        Raises:
+            ValueError: `failures` is negative.
+        """
+        if failures < 0:
+            raise ValueError(f"failures must be 0 or more: {failures}")
+        if failures == 0:
+            return 0.0
+        most = _LARGEST if self.most is None else self.most
+        pause = min(self.first * _power(self.factor, failures - 1), most)
+        if not self.jitter:
+            return pause
+        # Drawn below the cap, not cut at it: else half of all late pauses would be equal.
+        shortest = pause * (1 - self.jitter)
+        longest = min(pause * (1 + self.jitter), most)
+        return min((random or _CHANCE).uniform(shortest, longest), longest)
+
+
+def _power(factor: float, exponent: int) -> float:
+    """Raise to a power that may be far beyond floats; the largest float stands for the rest."""
+    try:
+        return factor ** float(min(exponent, _LARGEST))
+    except OverflowError:
+        return _LARGEST
+
+
+def _calls(attempts: object) -> int:
+    if isinstance(attempts, bool) or not isinstance(attempts, int):
+        raise TypeError(f"attempts must be an int, the number of calls, not {attempts!r}")
+    if attempts < 1:
+        raise ValueError(f"attempts must be 1 or more, for the first call counts: {attempts}")
+    return attempts
+
+
+def _number(name: str, value: object, least: float, most: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, float | int):
+        raise TypeError(f"{name} must be a number, not {value!r}")
+    if not least <= value <= most:
+        limits = f"{least:g} or more" if most == _LARGEST else f"from {least:g} to {most:g}"
+        raise ValueError(f"{name} must be a number, {limits}: {value!r}")
+    return float(value)
+
+
+def _exceptions(on: type[Exception] | Iterable[type[Exception]]) -> tuple[type[Exception], ...]:
+    classes = (on,) if isinstance(on, type) else tuple(on)
+    for each in classes:
+        _check_exception(each)
+    return classes
+
+
+def _check_exception(each: object) -> None:
+    # Cancellations and exits are no Exceptions: who tried again after one would never end.
+    if not (isinstance(each, type) and issubclass(each, Exception)):
+        raise TypeError(f"on must hold classes below Exception, not {each!r}")
+
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeAlias, cast
 
 # pyright: reportUnusedImport=false
-import perdure.base.log  # noqa: F401  whoever imports anything of ours has readable logs
+import perdure.base.visible  # noqa: F401  whoever imports anything of ours has readable logs
 from perdure.base.clock import Clock, SystemClock
 
 Event: TypeAlias = tuple[str, ...]

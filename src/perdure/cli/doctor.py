@@ -18,11 +18,11 @@ from perdure.base.errors import JobError
 from perdure.cli.output import Code, give, say, warn
 from perdure.cli.target import spelled
 from perdure.jobs.invariant import INVARIANTS, Violation
-from perdure.notify.card import visible
+from perdure.notify.message import visible
 from perdure.store.open import open_store
-from perdure.store.port import Store
-from perdure.store.sqlite.network import network_file_system
+from perdure.store.sqlite.connection import network_file_system
 from perdure.store.sqlite.store import SqliteStore
+from perdure.store.store import Store
 
 _WIDEST: Final = 400  # characters of one finding
 _FULL: Final = ("2", "3")  # SQLite's FULL and EXTRA

@@ -10,10 +10,18 @@ import typer
 from perdure.app import App
 from perdure.base.duration import required_seconds
 from perdure.base.errors import UnknownName
-from perdure.cli.outcome import code_of_end, perform
-from perdure.cli.output import Code, Format, FormatOption, give, refuse, say, warn
-from perdure.cli.target import AppArgument, UrlOption, load_app
-from perdure.cli.waiting import settled
+from perdure.cli.output import (
+    Code,
+    Format,
+    FormatOption,
+    code_of_end,
+    give,
+    perform,
+    refuse,
+    say,
+    warn,
+)
+from perdure.cli.target import AppArgument, UrlOption, load_app, settled
 from perdure.engine.handle import Handle
 from perdure.jobs.failure import Failure
 from perdure.jobs.model import Job

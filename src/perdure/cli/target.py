@@ -1,19 +1,40 @@
 """What a command works on: an app that is named as `module:app`, or the URL of a store."""
 
+import asyncio
+import contextlib
 import importlib
+import os
+import sys
 import traceback
+from collections.abc import AsyncGenerator
 from types import ModuleType
-from typing import Annotated, NoReturn, TypeAlias
+from typing import Annotated, Any, NoReturn, TypeAlias
 
 import typer
 
 from perdure.app import App
+from perdure.base.duration import spell
 from perdure.base.errors import StoreError
-from perdure.base.scrub import without_secrets
-from perdure.cli.current_folder import import_from_here
+from perdure.base.retry import pause
+from perdure.base.secret import without_secrets
 from perdure.cli.output import Code, refuse
+from perdure.engine.handle import Handle
+from perdure.jobs.model import Job
+from perdure.jobs.state import ENDED, JobState
 from perdure.store.open import open_store
 from perdure.store.sqlite.store import SqliteStore
+from perdure.store.store import Store
+
+# The folder in which a command is given: modules in it can be imported, as by `python -m`.
+
+
+def import_from_here() -> str:
+    """Let modules of the current folder be found; give the folder."""
+    here = os.getcwd()  # noqa: PTH109  as it stands in sys.path
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    return here
+
 
 AppArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="MODULE:APP", help="Where the app is, such as `billing.jobs:app`.")
@@ -110,3 +131,45 @@ def _check_it_is_there(url: str) -> None:
             f"there is no file {store.path}; it is made when the first job is submitted",
             Code.NOT_FOUND,
         )
+
+
+# Waiting for a job without being its worker.
+
+# A hint tells when to look; so often at most, and so seldom at least.
+AT_MOST_EVERY, AT_LEAST_EVERY = 0.05, 0.5
+
+# Nothing happens any more before a person does something.
+AT_REST = ENDED | {JobState.ATTENTION}
+
+
+async def looks(store: Store) -> AsyncGenerator[None, None]:
+    """Give a turn at once, and then whenever something may have changed."""
+    changed = asyncio.Event()
+    unwatch = store.watch(changed.set)
+    try:
+        while True:
+            changed.clear()
+            yield
+            await pause(AT_MOST_EVERY)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(AT_LEAST_EVERY):
+                    await changed.wait()
+    finally:
+        unwatch()
+
+
+async def settled(store: Store, handle: Handle[Any], timeout: float | None) -> Job:
+    """Wait until a job has ended, or needs a person.
+
+    Raises:
+        TimeoutError: It has not, in this time.
+    """
+    try:
+        async with asyncio.timeout(timeout), contextlib.aclosing(looks(store)) as turns:
+            async for _ in turns:
+                job = await handle.job()
+                if job.state in AT_REST:
+                    return job
+    except TimeoutError:
+        pass
+    raise TimeoutError(f"job {handle.id} has not ended within {spell(timeout)}; it goes on")

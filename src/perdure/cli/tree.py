@@ -1,15 +1,164 @@
 """`perdure tree`: what runs in a `perdure up`."""
 
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from perdure.base.errors import ProcError
-from perdure.cli.door import ask, everybody, runtime_folder, socket_of
+from perdure.base.duration import spell
+from perdure.base.errors import ProcError, describe
+from perdure.cli.control_socket import ask, everybody, runtime_folder, socket_of
 from perdure.cli.output import Code, Format, FormatOption, give, refuse, say
-from perdure.cli.picture import lines
+from perdure.entries.load import Loaded
+from perdure.otp.tree import Node, Tree
+
+# The picture that a running `perdure up` gives of itself: bounded, ready for JSON.
+
+MOST_NODES = 2_000  # of all processes; what is left out is counted
+DEEPEST = 64
+
+Drawn = dict[str, Any]
+
+
+def draw(folder: str, loaded: Loaded, tree: Tree) -> Drawn:
+    """Draw the entries and the processes."""
+    return {
+        "folder": folder,
+        "os_pid": os.getpid(),
+        "entries": [*_hosts(loaded), *_services(loaded)],
+        "roots": _nodes(tree.roots),
+    }
+
+
+def _hosts(loaded: Loaded) -> Iterator[Drawn]:
+    for id, host in loaded.hosts.items():
+        state = "running" if host.running else "stopped"
+        size = {"host": loaded.plan.hosts[id].size.kind, "workers": host.workers}
+        yield {"id": id, "kind": "host", "state": state, **size}
+
+
+def _services(loaded: Loaded) -> Iterator[Drawn]:
+    for id, service in loaded.services.items():
+        yield {
+            "id": id,
+            "kind": "service",
+            "state": service.state.value,
+            "pid": None if service.pid is None else str(service.pid),
+            "host": service.plan.host,
+            "restarts": service.restarts,
+            "error": None if service.error is None else describe(service.error),
+        }
+
+
+def _nodes(roots: Sequence[Node]) -> list[Drawn]:
+    """Draw so many processes, the upper ones first."""
+    drawn = [_node(root) for root in roots[:MOST_NODES]]
+    left = MOST_NODES - len(drawn)
+    level = list(zip(roots, drawn, strict=False))
+    for _ in range(DEEPEST):
+        following: list[tuple[Node, Drawn]] = []
+        for node, picture in level:
+            shown = node.children[:left]
+            left -= len(shown)
+            below = [(child, _node(child)) for child in shown]
+            picture["children"] = [each for _, each in below]
+            picture["left_out"] = len(node.children) - len(shown)
+            following += below
+        level = following
+    for node, picture in level:
+        picture["left_out"] = len(node.children)
+    return drawn
+
+
+def _node(node: Node) -> Drawn:
+    info = node.info
+    return {
+        "id": None if node.id is None else str(node.id),
+        "pid": None if info is None else str(info.pid),
+        "kind": node.kind,
+        "label": node.label,
+        "state": node.state,
+        "restarts": node.restarts,
+        "age": None if info is None else info.age,
+        "mailbox": None if info is None else info.mailbox,
+        "awaits": node.awaits,
+        "children": [],
+        "left_out": 0,
+    }
+
+
+# For people
+
+_BELOW = {"├─ ": "│  ", "└─ ": "   "}
+
+
+def lines(picture: Drawn) -> Iterator[str]:
+    """Spell a picture."""
+    yield f"{picture['folder']}, OS process {picture['os_pid']}"
+    entries = {entry["id"]: entry for entry in picture["entries"]}
+    waiting = _branches(picture["roots"], 0, "")
+    while waiting:
+        branch, indent, node = waiting.pop()
+        if isinstance(node, str):
+            yield branch + node
+            continue
+        entry = entries.get(node["id"])
+        yield branch + _line(node, entry)
+        if entry is None or entry["kind"] != "host":  # below a host is only what keeps it
+            waiting += _branches(node["children"], node["left_out"], indent)
+
+
+def _branches(
+    nodes: Sequence[Drawn], left_out: int, indent: str
+) -> list[tuple[str, str, Drawn | str]]:
+    """Give the branches below one, the last first."""
+    below: list[Drawn | str] = [*nodes, *([f"… {left_out} more"] if left_out else [])]
+    ends = ["├─ "] * (len(below) - 1) + ["└─ "]
+    drawn = [
+        (indent + end, indent + _BELOW[end], node)
+        for node, end in zip(below, ends[-len(below) :], strict=False)
+    ]
+    return drawn[::-1]
+
+
+def _line(node: Drawn, entry: Drawn | None) -> str:
+    name = node["id"] or node["label"]
+    facts = _facts(node) if entry is None else entry_facts(entry)
+    pid = node["pid"] if entry is None else ""  # that of its keeper says nothing to people
+    return "  ".join(filter(None, [name, pid, ", ".join(facts)]))
+
+
+def _facts(node: Drawn) -> Iterator[str]:
+    yield node["state"]
+    if node["age"] is not None:
+        yield f"age {spell(round(node['age'], 1))}"
+    if node["restarts"]:
+        yield f"restarts {node['restarts']}"
+    if node["mailbox"]:
+        yield f"mailbox {node['mailbox']}"
+
+
+_WORKERS = {"inline": "inline", "threads": "{} threads", "os": "{} OS processes"}
+
+
+def entry_facts(entry: Drawn) -> Iterator[str]:
+    """Say how a host or a service fares."""
+    yield f"{entry['kind']} {entry['state']}"
+    if entry["kind"] == "host":
+        yield _WORKERS[entry["host"]].format(entry["workers"])
+    else:
+        yield from _service_facts(entry)
+
+
+def _service_facts(entry: Drawn) -> Iterator[str]:
+    if entry["pid"]:
+        yield entry["pid"] + (f" on {entry['host']}" if entry["host"] else "")
+    if entry["restarts"]:
+        yield f"restarts {entry['restarts']}"
+    if entry["error"]:
+        yield f"last error: {entry['error']}"
 
 
 def add_to(app: typer.Typer) -> None:

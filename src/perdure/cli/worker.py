@@ -11,14 +11,13 @@ from perdure.app import App
 from perdure.base import telemetry
 from perdure.base.errors import JobError
 from perdure.base.telemetry import Event, Values
-from perdure.cli.outcome import code_of
-from perdure.cli.output import Code, refuse
+from perdure.cli.output import Code, code_of, refuse
 from perdure.cli.target import AppArgument, UrlOption, load_app, spelled
-from perdure.engine.settings import WorkerSettings
-from perdure.engine.tell import JOB_END, JOB_PARK
-from perdure.engine.worker import runtime_settings, spare_collections, until_told_to_stop
+from perdure.engine.events import JOB_END, JOB_PARK
+from perdure.engine.worker.settings import WorkerSettings
+from perdure.engine.worker.worker import runtime_settings, spare_collections, until_told_to_stop
 from perdure.jobs.model import QueueLimit
-from perdure.process.run import run
+from perdure.process.runtime import run
 
 _log = logging.getLogger("perdure.worker")
 

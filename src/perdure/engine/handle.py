@@ -1,24 +1,179 @@
 """A handle to a submitted job: ask how it stands, wait for it, tell it what to do."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+import contextlib
+import logging
+import secrets
+from contextvars import Context
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from perdure.base.codec import decode, encode
+from perdure.base.clock import SystemClock
+from perdure.base.codec import decode, digest, encode
 from perdure.base.duration import Duration, job_seconds, spell
-from perdure.base.errors import JobFailed, JobNotFound, JobParked
-from perdure.engine.awaiting import Awaiting, reason_of
-from perdure.engine.submission import new_id
+from perdure.base.errors import JobFailed, JobNotFound, JobParked, StoreError
+from perdure.base.retry import pause
 from perdure.jobs.budget import Budget
+from perdure.jobs.definition import JobDefinition
 from perdure.jobs.effect import Choice, Effect
 from perdure.jobs.failure import Failure
 from perdure.jobs.length import check_given
 from perdure.jobs.model import Command, Entry, Event, Job, NewJob, Outcome
 from perdure.jobs.saga import LEFT_UNDONE
-from perdure.jobs.state import JobState
-from perdure.store.port import Store
+from perdure.jobs.state import ENDED, JobState
+from perdure.store.store import Store
 
-if TYPE_CHECKING:
-    from perdure.jobs.definition import JobDefinition
+# From a call of a job to the job that is stored.
+
+_CLOCK = SystemClock()
+
+
+def new_id() -> str:
+    """Draw the id of a job: in the order of time, which keeps indexes small; the rest by chance."""
+    return f"{_CLOCK.time_ns():016x}{secrets.token_hex(8)}"
+
+
+def child_id(parent_id: str, entry_id: str) -> str:
+    """Give the id of the job that a parent submits at a place of its journal: always the same."""
+    return parent_id[:16] + digest("child", parent_id, entry_id)[:16]
+
+
+def child_job(
+    parent: Job, entry: Entry, definition: "JobDefinition[Any, Any]", name: str, packed: bytes
+) -> NewJob:
+    """Make the job that a parent submits; the same one, however often it is asked for."""
+    return NewJob(
+        id=child_id(parent.id, entry.id),
+        tenant=parent.tenant,
+        user=parent.user,
+        name=name,
+        version=definition.version,
+        input=packed,
+        queue=definition.queue or parent.queue,
+        priority=parent.priority,
+        parent=parent.id,
+        parent_seq=entry.seq,
+        budget_of=parent.budget_of or parent.id,
+        deadline=definition.timeout,
+    )
+
+
+# Waiting for jobs to end: however many wait, the store is asked for all of them at once.
+
+_log = logging.getLogger("perdure.jobs")
+
+# Hints tell when to look; this is how often to look without one.
+_LOOK_EVERY = 0.5
+
+# Between two looks, so that a busy store is not asked after each of its writes.
+_AT_MOST_EVERY = 0.005
+
+
+def reason_of(outcome: Outcome) -> str:
+    """Say in one line why a job ended without a result, or is parked."""
+    error = outcome.error
+    return "no reason is known" if error is None else Failure.unpack(error).summary()
+
+
+class Awaiting:
+    """Who waits for which job, on one loop.
+
+    What it does on its own it does in an empty context: it belongs to no process,
+    and so outlives whoever was the first to wait.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiters: dict[str, dict[asyncio.Future[Outcome], frozenset[JobState]]] = {}
+        self.parked: dict[str, str] = {}  # of the jobs waited for: why, as a person was told
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    async def reached(self, job_id: str, states: frozenset[JobState] = ENDED) -> Outcome:
+        """Wait until a job is in one of these states, or has ended in whichever."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Outcome] = loop.create_future()
+        self._waiters.setdefault(job_id, {})[future] = states
+        self._changed.set()
+        if self._task is None:
+            self._task = Context().run(loop.create_task, self._watch())
+        try:
+            return await future
+        finally:
+            self._forget(job_id, future)
+
+    def _forget(self, job_id: str, future: "asyncio.Future[Outcome]") -> None:
+        waiters = self._waiters.get(job_id, {})
+        waiters.pop(future, None)
+        if not waiters:
+            self._waiters.pop(job_id, None)
+        if not self._waiters:
+            self._changed.set()  # nobody waits: the watch ends
+
+    async def _watch(self) -> None:
+        """Look whenever something has changed, as long as anybody waits."""
+        unwatch = self._store.watch(self._changed.set)
+        try:
+            while self._waiters:
+                self._changed.clear()
+                with contextlib.suppress(StoreError):  # the next look tells
+                    await self._look()
+                await pause(_AT_MOST_EVERY)
+                if self._waiters:
+                    await self._hint()
+        except Exception as error:  # noqa: BLE001 - those who wait get it
+            self.close(error)
+        finally:
+            unwatch()
+            self.parked.clear()
+            self._task = None
+
+    async def _look(self) -> None:
+        asked_for = list(self._waiters)
+        outcomes = {each.job_id: each for each in await self._store.outcomes(asked_for)}
+        for job_id in asked_for:
+            outcome = outcomes.get(job_id)
+            if outcome is None:  # it is old, and was deleted
+                self._settle(job_id, JobNotFound(job_id))
+            else:
+                self._settle(job_id, outcome)
+                self._note_parked(outcome)
+
+    def _settle(self, job_id: str, answer: Outcome | Exception) -> None:
+        for future, states in tuple(self._waiters.get(job_id, {}).items()):
+            if future.done():
+                continue
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+            elif answer.state in states or answer.state in ENDED:
+                future.set_result(answer)
+            else:
+                continue
+            self._forget(job_id, future)
+
+    def _note_parked(self, outcome: Outcome) -> None:
+        """Say once why those who wait may wait for long."""
+        if outcome.state is not JobState.ATTENTION:
+            self.parked.pop(outcome.job_id, None)
+        elif outcome.job_id in self._waiters and outcome.job_id not in self.parked:
+            why = self.parked[outcome.job_id] = reason_of(outcome)
+            _log.warning(
+                "job %s is parked, and who waits for its result waits for a person: %s. "
+                "Look at it (perdure jobs show), then resume, retry, compensate or cancel it",
+                outcome.job_id,
+                why,
+            )
+
+    def close(self, error: Exception) -> None:
+        """Let nobody wait any longer."""
+        for job_id in tuple(self._waiters):
+            self._settle(job_id, error)
+        self._changed.set()
+
+    async def _hint(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_EVERY):
+                await self._changed.wait()
+
 
 R = TypeVar("R")
 

@@ -2,15 +2,216 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from random import Random
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
 
-from perdure.base.errors import EntriesError, Mistake
-from perdure.entries.catalogue import make_plan
-from perdure.entries.document import Document
-from perdure.entries.loaded import Loaded
+from msgspec.structs import asdict
+
+from perdure.base.errors import EntriesError, Mistake, ProcError, Shutdown, StartError, describe
 from perdure.entries.model import INDEX
-from perdure.entries.yaml_file import read_file
+from perdure.entries.resolve import Function, HostPlan, Plan, load_functions, make_plan, start_order
+from perdure.entries.service import ENDED, Service, State, keep
+from perdure.entries.yaml import Document, read_file
+from perdure.otp.start import start
+from perdure.otp.supervision.spec import ChildSpec
+from perdure.otp.supervision.supervisor import Supervisor
+from perdure.process.channel import Channel, select
+from perdure.process.hosts import ProcessHost
+from perdure.process.relations import Entry
+from perdure.process.runtime import Runtime
+from perdure.process.waiter import current
+
+# Loaded entries: a context that runs them.
+
+
+class Loaded:
+    """Entries without mistakes; `async with` runs them.
+
+    Entered, hosts and services start in the order of their needs, and every process entry
+    can be spawned by its id. Left, all of it stops in the reverse order.
+
+    Attributes:
+        plan: What the entries say.
+        hosts: All hosts, by their ids.
+        services: All services, by their ids.
+    """
+
+    def __init__(self, plan: Plan, random: Random | None = None) -> None:
+        """Use `load_yaml` or `load_entries` instead.
+
+        Args:
+            plan: What is to be run.
+            random: The source of the jitter of restarts; the system's by default.
+        """
+        self.plan = plan
+        self.hosts: Mapping[str, ProcessHost] = MappingProxyType(
+            {id: _make_host(host) for id, host in plan.hosts.items()}
+        )
+        self.services: Mapping[str, Service] = MappingProxyType(
+            {id: Service(service, random) for id, service in plan.services.items()}
+        )
+        self._supervisor: Supervisor | None = None
+        self._runtime: Runtime
+        self._over: Channel[None] = Channel()
+        for service in self.services.values():
+            service.changed = self._changed
+
+    def __repr__(self) -> str:
+        return f"<loaded {len(self.hosts)} hosts, {len(self.services)} services>"
+
+    async def __aenter__(self) -> Self:
+        """Start what is marked.
+
+        Raises:
+            EntriesError: A source cannot be loaded, or something did not start.
+                Nothing of the entries runs then.
+        """
+        if self._supervisor is not None:
+            raise ProcError("these entries run already")
+        functions = load_functions(self.plan)
+        self._runtime = current("load entries").runtime
+        self._publish(functions)
+        try:
+            self._supervisor = await Supervisor.start_link(map(self._spec, self.plan.order))
+        except BaseException as error:
+            self._withdraw()
+            if isinstance(error, StartError):
+                raise self._told(error)  # noqa: B904 - with its first cause
+            raise
+        self._over = Channel()
+        self._changed()  # some may have ended while others started
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        supervisor, self._supervisor = self._supervisor, None
+        assert supervisor is not None
+        try:
+            if supervisor.pid.target is not None:
+                await supervisor.stop()
+        finally:
+            self._withdraw()
+
+    # More than what is marked
+
+    async def start(self, id: str) -> None:
+        """Start a host or a service that is not marked, and before it what it needs.
+
+        Raises:
+            LookupError: There is no such entry.
+            ProcError: The entries are not entered.
+            StartError: It did not start.
+        """
+        if id not in self.plan.needs:
+            raise LookupError(f"there is no host or service {id!r}")
+        supervisor = self._running()
+        running = {each.id for each in await supervisor.which_children() if each.pid is not None}
+        for each in start_order(self.plan.needs, [id]):
+            if each not in running:
+                await self._start_one(supervisor, each)
+
+    async def _start_one(self, supervisor: Supervisor, id: str) -> None:
+        known = {each.id for each in await supervisor.which_children()}
+        try:
+            if id in known:
+                await supervisor.restart_child(id)
+            else:
+                await supervisor.start_child(self._spec(id))
+        except StartError as error:
+            raise StartError(id, _cause_of(error)) from None
+
+    async def stop(self, id: str) -> None:
+        """Stop a host or a service; it is not started again by itself.
+
+        Raises:
+            ChildError: It was never started.
+        """
+        await self._running().terminate_child(id)
+
+    @property
+    def over(self) -> Channel[None]:
+        """A channel that is closed when every service that is marked has ended for good."""
+        return self._over
+
+    async def wait(self) -> None:
+        """Wait until every service that is marked has ended for good."""
+        await select(self._over)
+
+    def failed(self) -> list[Service]:
+        """Give the services that failed too often."""
+        return [each for each in self.services.values() if each.state is State.FAILED]
+
+    def _running(self) -> Supervisor:
+        if self._supervisor is None:
+            raise ProcError("these entries do not run: use `async with`")
+        return self._supervisor
+
+    def _changed(self) -> None:
+        marked = (self.services[id] for id in self.plan.order if id in self.services)
+        if self._supervisor is not None and all(each.state in ENDED for each in marked):
+            self._over.close()
+
+    # Pieces
+
+    def _spec(self, id: str) -> ChildSpec:
+        """Describe a host or a service as a child.
+
+        Its stop has no limit here: keeper and guardian keep that of the entry themselves.
+        """
+        if id in self.services:
+            body = partial(start, id, self.services[id].guard)
+        else:
+            plan = self.plan.hosts[id]
+            timeout = plan.lifecycle.start_timeout
+            body = partial(start, id, keep, plan, self.hosts[id], timeout=timeout)
+        return ChildSpec(id, partial(_pid_of, body), "transient", type="supervisor")
+
+    def _publish(self, functions: Mapping[str, Function]) -> None:
+        """Let processes be spawned by the ids of these entries."""
+        entries = self._runtime.entries
+        if taken := [id for id in functions if id in entries]:
+            raise ProcError(f"an entry {taken[0]!r} is loaded already")
+        for id, function in functions.items():
+            definition = self.plan.definitions[id]
+            entries[id] = Entry(function, definition.host, definition.input or ())
+
+    def _withdraw(self) -> None:
+        for id in self.plan.definitions:
+            self._runtime.entries.pop(id, None)
+
+    def _told(self, error: StartError) -> EntriesError:
+        plan = self.plan.hosts.get(str(error.child)) or self.plan.services[str(error.child)]
+        text = f"it did not start: {describe(_cause_of(error))}"
+        told = EntriesError([plan.at.mistake(text)])
+        told.__cause__ = _cause_of(error)
+        return told
+
+
+def _cause_of(error: StartError) -> BaseException:
+    """Give the first cause, from under the planned end of a guardian."""
+    reason = error.reason
+    if isinstance(reason, Shutdown) and isinstance(reason.detail, BaseException):
+        return reason.detail
+    return reason
+
+
+async def _pid_of(start: Any) -> Any:
+    process, _ = await start()
+    return process.pid
+
+
+def _make_host(plan: HostPlan) -> ProcessHost:
+    given = {name: value for name, value in asdict(plan.size).items() if value is not None}
+    given.pop("local_queue_size", None)
+    return ProcessHost(plan.id, **given)
+
 
 MOST_FILES = 1_000  # in one folder: more is a wrong folder, such as the root of a disk
 MOST_FOLDERS = 50_000

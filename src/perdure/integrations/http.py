@@ -15,10 +15,10 @@ import httpx
 from perdure.base.codec import LIMITS
 from perdure.base.duration import Duration, required_seconds
 from perdure.base.errors import BadResponse
-from perdure.base.http_answer import fetch
-from perdure.base.scrub import without_secrets
-from perdure.engine.effect_call import EffectOptions
-from perdure.engine.step_context import StepContext
+from perdure.base.http_response import fetch
+from perdure.base.secret import without_secrets
+from perdure.engine.steps.effects import EffectOptions
+from perdure.engine.steps.step_context import StepContext
 
 HEADER: Final = "Idempotency-Key"
 # Of an answer's headers only these are kept: others hold cookies and other secrets.

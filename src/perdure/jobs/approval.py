@@ -12,6 +12,8 @@ Arguments can be edited while it waits. Edited arguments are another action: wha
 the old one does not count, and if they are more dangerous, people are asked anew on new terms.
 """
 
+import hmac
+import unicodedata
 from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 from typing import Any, Final, Literal, TypeAlias
@@ -21,8 +23,72 @@ from msgspec.structs import replace
 
 from perdure.base.codec import digest
 from perdure.base.errors import IllegalTransition
-from perdure.jobs.principal import same_person, spelled
+from perdure.jobs.outbox import NoticeKind
 from perdure.jobs.risk import RiskLevel
+
+# Who is who: whether two names mean one person; pure.
+#
+# Names are compared in two ways. To *grant* anything, a name must be `spelled` as the person's own.
+# To *refuse* a vote (four eyes, a second vote of one person), everything that could be the same
+# person is: look-alike letters, accents, an e-mail address beside a name.
+
+# What is not seen: control and format characters, such as a zero-width space; and some blanks.
+_UNSEEN: Final = frozenset({"Cc", "Cf"})
+_BLANKS: Final = frozenset("\u115f\u1160\u3164\uffa0\u2800")
+_MARKS: Final = frozenset({"Mn", "Me"})
+
+# Letters of other alphabets that look like Latin ones: first as capitals, then as small letters.
+_CAPITALS: Final = str.maketrans(
+    "АВЕІЈКМНОРСТУХЅҮԀԚԜ" + "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",  # noqa: RUF001 - that is what they are for
+    "ABEIJKMHOPCTYXSYDQW" + "ABEZHIKMNOPTYX",
+)
+_SMALL: Final = str.maketrans(
+    "авсеорхуіјѕһӏԁԛԝүгкмнтп" + "αβγεηικνορτυχ" + "ıɑɡɩłøđ" + "օոսհ",  # noqa: RUF001
+    "abceopxyijshldqwyrkmhtn" + "abyenikvoptux" + "iagilod" + "onuh",
+)
+_ALIKE: Final = str.maketrans("01i|", "olll")  # among Latin letters and digits themselves
+
+
+def spelled(name: str) -> str:
+    """Give a name in the one spelling by which it is looked up."""
+    seen = "".join(each for each in name if not _is_unseen(each))
+    return " ".join(unicodedata.normalize("NFKC", seen).casefold().split())
+
+
+def _is_unseen(letter: str) -> bool:
+    return letter in _BLANKS or unicodedata.category(letter) in _UNSEEN
+
+
+def same_person(one: Iterable[str], other: Iterable[str]) -> bool:
+    """Tell whether the names of two could be names of one person.
+
+    An e-mail address also counts as its part before the `@`, unless both have an address.
+    """
+    ours, theirs = {_looks(name) for name in one}, {_looks(name) for name in other}
+    if ours & theirs:
+        return True
+    if _addresses(ours) and _addresses(theirs):
+        return False
+    return bool(_with_local_parts(ours) & _with_local_parts(theirs))
+
+
+def _looks(name: str) -> str:
+    """Give what a name looks like."""
+    latin = unicodedata.normalize("NFKC", name).translate(_CAPITALS)
+    parts = unicodedata.normalize("NFKD", spelled(latin))
+    bare = "".join(each for each in parts if unicodedata.category(each) not in _MARKS)
+    bare = bare.translate(_SMALL).translate(_ALIKE)
+    local, at, domain = bare.replace("rn", "m").replace("vv", "w").partition("@")
+    return f"{local.partition('+')[0]}@{domain}" if at else local
+
+
+def _addresses(names: set[str]) -> bool:
+    return any("@" in name for name in names)
+
+
+def _with_local_parts(names: set[str]) -> set[str]:
+    return names | {name.partition("@")[0] for name in names}
+
 
 Verdict: TypeAlias = Literal["approve", "reject"]
 
@@ -541,3 +607,181 @@ def _could_pass_on(approval: Approval, id: str, lookup: Lookup) -> bool:
     return _has_a_vote(approval, person) or any(
         _could_pass_on(approval, whose, lookup) for whose in froms
     )
+
+
+# What time does to an approval: people are reminded, others asked, all warned, then it expires.
+#
+# Pure: whoever looks at the clock says what time it is.
+
+# People are warned so long before an approval expires, but not in the first part of its time.
+_WARN_BEFORE: Final = 3600.0
+_WARN_AFTER: Final = 0.75
+
+
+class Tick(Struct, frozen=True):
+    """An approval after a look at the clock, and what people must be told."""
+
+    approval: Approval
+    notices: tuple[NoticeKind, ...] = ()
+
+
+def tick(approval: Approval, now: float) -> Tick:
+    """Let time pass: remind, ask others, warn, expire."""
+    if approval.state is not ApprovalState.PENDING:
+        return Tick(approval)
+    if _is_past(approval.expires_at, now):
+        return Tick(approval.ended(ApprovalState.EXPIRED, now), (NoticeKind.EXPIRED,))
+    notices: list[NoticeKind] = []
+    if _is_past(_escalates_at(approval), now):
+        approval = approval.changed(escalated=True, reminded_at=now)
+        notices.append(NoticeKind.ESCALATED)
+    if _is_past(_warns_at(approval), now):
+        approval = approval.changed(warned=True, reminded_at=now)
+        notices.append(NoticeKind.EXPIRES_SOON)
+    if _is_past(_reminds_at(approval), now):
+        approval = approval.changed(reminded_at=now)
+        notices.append(NoticeKind.REMINDER)
+    return Tick(approval, tuple(notices))
+
+
+def _is_past(at: float | None, now: float) -> bool:
+    return at is not None and now >= at
+
+
+def next_tick(approval: Approval) -> float | None:
+    """Tell when to look at the clock again; None: there is nothing to look for."""
+    if approval.state is not ApprovalState.PENDING:
+        return None
+    times = (
+        approval.expires_at,
+        _escalates_at(approval),
+        _warns_at(approval),
+        _reminds_at(approval),
+    )
+    return min((each for each in times if each is not None), default=None)
+
+
+def _escalates_at(approval: Approval) -> float | None:
+    after = approval.terms.escalate
+    return None if after is None or approval.escalated else approval.created_at + after
+
+
+def _warns_at(approval: Approval) -> float | None:
+    whole = approval.terms.expires
+    if whole is None or approval.warned:
+        return None
+    return approval.created_at + max(whole - _WARN_BEFORE, whole * _WARN_AFTER)
+
+
+def _reminds_at(approval: Approval) -> float | None:
+    every = approval.terms.remind
+    return None if every is None else (approval.reminded_at or approval.created_at) + every
+
+
+# A link by which one person may decide about one approval, once; pure.
+#
+# Only a hash of the link's token is stored. The token alone decides nothing: programs follow links,
+# and some press buttons. A person also types the code that stands in the message beside the link.
+
+MOST_WRONG: Final = 5  # codes; then the link is dead
+CODE_DIGITS: Final = 8
+
+
+class Link(Struct, frozen=True, kw_only=True):
+    """What is stored of a link.
+
+    Attributes:
+        id: The hash of its token.
+        tenant: The tenant of the approval.
+        approval_id: The approval that it is about.
+        person: Who may use it.
+        action_hash: The action that its holder was told of.
+        code_hash: The hash of the code, which cannot be found out without the token.
+        expires_at: When it is over.
+        wrong: How often a wrong code was typed.
+        used_at: When it was used.
+    """
+
+    id: str
+    tenant: str
+    approval_id: str
+    person: str
+    action_hash: str
+    code_hash: str
+    expires_at: float
+    wrong: int = 0
+    used_at: float | None = None
+
+
+def link_id(token: str) -> str:
+    """Give the name under which the link of a token is stored."""
+    return digest("link", token)
+
+
+def code_hash(token: str, code: str) -> str:
+    """Give what is stored of a code."""
+    return digest("code", token, "".join(code.split()))
+
+
+def new_link(approval: Approval, person: str, token: str, code: str, expires_at: float) -> Link:
+    """Make a link for a person, not longer alive than the approval."""
+    last = expires_at if approval.expires_at is None else min(expires_at, approval.expires_at)
+    return Link(
+        id=link_id(token),
+        tenant=approval.tenant,
+        approval_id=approval.id,
+        person=person,
+        action_hash=approval.action.hash,
+        code_hash=code_hash(token, code),
+        expires_at=last,
+    )
+
+
+def dead(link: Link, now: float) -> Refusal | None:
+    """Tell why a link is of no use any more; None: it is."""
+    if link.used_at is not None:
+        return Refusal("decided", "this link was used already")
+    if now >= link.expires_at:
+        return Refusal("expired", "the time of this link is over")
+    if link.wrong >= MOST_WRONG:
+        return Refusal("not allowed", "too many wrong codes were typed: this link is dead")
+    return None
+
+
+class LinkUse(Struct, frozen=True, kw_only=True):
+    """What somebody shows to decide by a link: the hashes of its token and of the code."""
+
+    link_id: str
+    code_hash: str
+
+
+def use_of(token: str, code: str) -> LinkUse:
+    """Make what a token and a typed code come to."""
+    return LinkUse(link_id=link_id(token), code_hash=code_hash(token, code))
+
+
+class Judged(Struct, frozen=True):
+    """A link after a code was typed, and why that is refused; None: the code is right."""
+
+    link: Link
+    refusal: Refusal | None = None
+
+
+def judge(link: Link, use: LinkUse, now: float) -> Judged:
+    """Judge a code; a right one changes nothing, a wrong one is counted.
+
+    The link must be locked until it is written: of many codes at once, each counts.
+    A dead link answers every code alike, and so does the wrong code that kills it.
+    """
+    if (refusal := dead(link, now)) is not None:
+        return Judged(link, refusal)
+    if hmac.compare_digest(link.code_hash, use.code_hash):
+        return Judged(link)
+    counted = replace(link, wrong=link.wrong + 1)
+    wrong = Refusal("wrong code", "this is not the code of the message")
+    return Judged(counted, dead(counted, now) or wrong)
+
+
+def used(link: Link, now: float) -> Link:
+    """Give the link as one that has done its work."""
+    return replace(link, used_at=now)

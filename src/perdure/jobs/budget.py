@@ -81,7 +81,7 @@ def spending_id(job_id: str, place: Place, once: str) -> str:
     return f"{job_id}/{place.spell('$')}/{once}"
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class BudgetLimits(Struct, frozen=True, kw_only=True):
     """The most that may be spent; None: no limit.
 
     Raises:
@@ -97,9 +97,9 @@ class Limits(Struct, frozen=True, kw_only=True):
         for name in ("usd", "tokens", "calls", "seconds"):
             check_number(getattr(self, name), f"the limit `{name}`")
 
-    def raised(self, by: "Limits") -> "Limits":
+    def raised(self, by: "BudgetLimits") -> "BudgetLimits":
         """Give higher limits; a kind that `by` does not name stays as it is."""
-        return Limits(
+        return BudgetLimits(
             usd=_higher(self.usd, by.usd),
             tokens=_higher(self.tokens, by.tokens),
             calls=_higher(self.calls, by.calls),
@@ -124,7 +124,7 @@ class Budget(Struct, frozen=True, kw_only=True):
         no: Grows with every change.
     """
 
-    limits: Limits = Limits()
+    limits: BudgetLimits = BudgetLimits()
     spent: Amount = Amount()
     reserved: Mapping[str, Amount] = {}
     began_at: float = 0.0
@@ -201,6 +201,6 @@ def release(budget: Budget, id: str) -> Budget:
     return settle(budget, id, Amount())
 
 
-def grant(budget: Budget, limits: Limits) -> Budget:
+def grant(budget: Budget, limits: BudgetLimits) -> Budget:
     """Raise the limits."""
     return replace(budget, limits=budget.limits.raised(limits), no=budget.no + 1)

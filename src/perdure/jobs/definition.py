@@ -1,36 +1,214 @@
 """Steps and jobs as they are defined: a function, its types, and how it is to be run."""
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from perdure.base.backoff import Retry
 from perdure.base.codec import LIMITS, Codec, Limits
+from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import DefinitionError
-from perdure.jobs.budget import Limits as BudgetLimits
-from perdure.jobs.compensation import Compensation, compensation_of
+from perdure.base.retry import Retry
+from perdure.jobs.budget import BudgetLimits
 from perdure.jobs.length import check_defined
-from perdure.jobs.option import (
-    CompensationOptions,
-    Isolation,
-    JobOptions,
-    OnCancel,
-    OnOutage,
-    OnUndoFailure,
-    StepOptions,
-    check_choice,
-    check_function,
-    check_isolation,
-    check_name,
-    check_retry,
-    check_seconds,
-    description_of,
-    is_async,
-)
-from perdure.jobs.parameter import Parameters, parameters_of, result_type
+from perdure.jobs.parameters import Parameters, Partial, parameters_of, result_type
 from perdure.jobs.risk import RiskLevel
+
+# What may be said of steps and jobs when they are defined, and which of it makes no sense.
+
+Isolation: TypeAlias = Literal["inline", "thread", "process"]
+OnCancel: TypeAlias = Literal["abandon", "compensate", "finish"]
+OnOutage: TypeAlias = Literal["park", "fail"]
+OnUndoFailure: TypeAlias = Literal["stop", "continue"]
+
+LONGEST_NAME = 200
+
+_ISOLATIONS = ("inline", "thread", "process")
+
+
+class StepOptions(TypedDict, total=False):
+    """What may be said of a step; the words are those of `Step`."""
+
+    name: str
+    version: str
+    retry: Retry | None
+    timeout: Duration
+    tags: Iterable[str]
+    risk: RiskLevel | str
+    irreversible: bool
+    ungated: bool
+    pivot: bool
+    isolation: Isolation
+    idempotency_key: Callable[..., str]
+    queue: str
+    cost: float
+    takes: Duration
+    description: str
+
+
+class JobOptions(TypedDict, total=False):
+    """What may be said of a job; the words are those of `JobDefinition`."""
+
+    name: str
+    version: str
+    queue: str
+    priority: int
+    timeout: Duration
+    on_cancel: OnCancel
+    on_outage: OnOutage
+    on_undo_failure: OnUndoFailure
+    budget: BudgetLimits | None
+    max_claims: int
+    description: str
+
+
+class CompensationOptions(TypedDict, total=False):
+    """What may be said of a compensation; the words are those of `Compensation`."""
+
+    retry: Retry | None
+    timeout: Duration
+    isolation: Isolation
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Tell whether calling gives something to await; an object is judged by its `__call__`."""
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
+        getattr(fn, "__call__", None)  # noqa: B004  not whether it can be called, but how it is written
+    )
+
+
+def check_name(name: object, what: str) -> str:
+    """Refuse names that journals and people could not tell apart from other text."""
+    if not isinstance(name, str) or not name:
+        raise DefinitionError(f"the name of a {what} must be text, not {name!r}")
+    if len(name) > LONGEST_NAME or not name.isprintable() or any(c in "# " for c in name):
+        raise DefinitionError(
+            f"{name[:LONGEST_NAME]!r} cannot be the name of a {what}: "
+            f"at most {LONGEST_NAME} printable characters, no spaces, no `#`"
+        )
+    return name
+
+
+def check_function(fn: Callable[..., Any], what: str) -> None:
+    """Refuse what is no function, and generators."""
+    if not callable(fn):
+        raise DefinitionError(f"{what} must be a function, not {fn!r}")
+    if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
+        raise DefinitionError(f"{what} must return its result, not yield it")
+
+
+def check_isolation(wanted: object, fn: Callable[..., Any], what: str) -> Isolation:
+    """Choose where a function runs: on the loop if it is async, else in a thread."""
+    if wanted is None:
+        return "inline" if is_async(fn) else "thread"
+    if wanted not in _ISOLATIONS:
+        raise DefinitionError(
+            f"isolation of {what} must be one of {', '.join(_ISOLATIONS)}, not {wanted!r}"
+        )
+    if wanted == "process" and "<" in getattr(fn, "__qualname__", "<"):  # <locals>, <lambda>
+        raise DefinitionError(
+            f"{what} cannot run in another OS process: it must be defined at the top of a module, "
+            "so that the other process can import it"
+        )
+    return wanted
+
+
+def check_choice(wanted: object, choices: tuple[str, ...], what: str) -> Any:
+    """Refuse a word that is none of the choices."""
+    if wanted not in choices:
+        raise DefinitionError(f"{what} must be one of {', '.join(choices)}, not {wanted!r}")
+    return wanted
+
+
+def check_seconds(duration: Duration, what: str) -> float | None:
+    """Give a duration in seconds; None = no limit."""
+    try:
+        return job_seconds(duration)
+    except (TypeError, ValueError) as error:
+        raise DefinitionError(f"{what}: {error}") from None
+
+
+def check_retry(retry: object, what: str) -> Retry | None:
+    """Refuse a policy that is none; None leaves it to the kind of the error."""
+    if retry is None or isinstance(retry, Retry):
+        return retry
+    raise DefinitionError(f"retry of {what} must be a Retry, such as Retry(attempts=5): {retry!r}")
+
+
+def description_of(given: str | None, thing: Any) -> str:
+    """Give the description, or else the first line of the docstring."""
+    lines = (inspect.getdoc(thing) or "").strip().splitlines() if given is None else [given]
+    return lines[0] if lines else ""
+
+
+# How a step is undone.
+
+
+class Compensation(Struct, frozen=True, kw_only=True):
+    """A function that undoes a step: `fn(ctx, *arguments of the step, output)`.
+
+    The output is None if the step failed or was interrupted, the output of a `Partial` if
+    that is how far it came. `retry`, `timeout` and `isolation` are as those of a step.
+    """
+
+    fn: Callable[..., Any]
+    is_async: bool
+    retry: Retry | None = None
+    timeout: float | None = None
+    isolation: Isolation = "inline"
+
+    def __call__(self, ctx: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        """Call the function with the arguments and the output of the step."""
+        return self.fn(ctx, *args, output, **kwargs)
+
+
+def compensation_of(
+    fn: Callable[..., Any],
+    parameters: Parameters,
+    what: str,
+    **options: Unpack[CompensationOptions],
+) -> Compensation:
+    """Make the compensation of a step with these parameters.
+
+    Raises:
+        DefinitionError: The function does not take the step's parameters and the output.
+    """
+    whose = f"the compensation of {what}"
+    check_function(fn, whose)
+    _check_signature(fn, parameters, whose)
+    return Compensation(
+        fn=fn,
+        is_async=is_async(fn),
+        retry=check_retry(options.get("retry"), whose),
+        timeout=check_seconds(options.get("timeout"), f"timeout of {whose}"),
+        isolation=check_isolation(options.get("isolation"), fn, whose),
+    )
+
+
+def _check_signature(fn: Callable[..., Any], parameters: Parameters, whose: str) -> None:
+    values = [None for each in parameters.all if each.by_position]
+    named = {each.name: None for each in parameters.all if not each.by_position}
+    try:
+        inspect.signature(fn).bind(None, *values, None, **named)
+    except TypeError as error:
+        names = [each.name for each in parameters.all]
+        wanted = ", ".join(["ctx", *names, "output"])
+        raise DefinitionError(f"{whose} must take ({wanted}): {error}") from None
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -304,3 +482,78 @@ def _tags(tags: object, what: str) -> frozenset[str]:
     for tag in made:
         check_defined(what, tag=tag)
     return made
+
+
+# Steps that are written as classes: `name`, `execute`, `compensate`, `idempotency_key`.
+# To return is success, to raise is failure, and `Partial(output, checkpoint)` is not done yet.
+# Every option of a step may be an attribute of the class.
+
+I_contra = TypeVar("I_contra", contravariant=True)
+O_co = TypeVar("O_co", covariant=True)
+
+_OPTIONS = tuple(key for key in StepOptions.__annotations__ if key != "name")
+
+
+class StepClass(Protocol[I_contra, O_co]):
+    """What a class must have to be a step."""
+
+    name: Any
+
+    async def execute(self, input: I_contra, ctx: Any, /) -> O_co | Partial[O_co]:
+        """Do the work."""
+        ...
+
+
+def is_step_class(thing: object) -> bool:
+    """Tell whether a thing is a class with `execute`."""
+    return inspect.isclass(thing) and callable(getattr(thing, "execute", None))
+
+
+def step_of_object(thing: Any, **options: Unpack[StepOptions]) -> Step[..., Any]:
+    """Make a step of an object that has a name and `execute`.
+
+    Raises:
+        DefinitionError: It has not, or it cannot work.
+    """
+    execute = getattr(thing, "execute", None)
+    if inspect.isclass(thing) or not callable(execute):
+        raise DefinitionError(
+            f"{thing!r} is no step: give an object with `name` and `execute(input, ctx)`, "
+            "or decorate a function with `step`"
+        )
+    given = cast("StepOptions", {**_attributes(thing), **options})
+    what = "step " + check_name(given.get("name"), "step")
+    check_function(execute, what)
+    given.setdefault("description", description_of(None, type(thing)))
+    parameters = parameters_of(execute, what, context=-1)
+    declared = result_type(execute, what)
+    made = make_step(_context_last(execute), parameters, declared, **given)
+    _add_compensation(made, thing)
+    return made
+
+
+def _attributes(thing: Any) -> dict[str, Any]:
+    name = getattr(thing, "name", None)
+    found = {key: getattr(thing, key) for key in _OPTIONS if hasattr(thing, key)}
+    return {**found, "name": name() if callable(name) else name}
+
+
+def _context_last(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn `fn(…, ctx)` into `fn(ctx, …)`."""
+
+    async def awaited(ctx: Any, *args: Any) -> Any:
+        return await fn(*args, ctx)
+
+    def called(ctx: Any, *args: Any) -> Any:
+        return fn(*args, ctx)
+
+    turned = awaited if is_async(fn) else called
+    turned.__name__, turned.__qualname__ = fn.__name__, fn.__qualname__
+    turned.__module__ = fn.__module__
+    return turned
+
+
+def _add_compensation(step: Step[..., Any], thing: Any) -> None:
+    undo = getattr(thing, "compensate", None)
+    if undo is not None:
+        step.compensate(_context_last(undo))

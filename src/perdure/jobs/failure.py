@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from perdure.base.errors import JobError, ProcError, StepFailed, safe_text
-from perdure.base.scrub import without_secrets
+from perdure.base.secret import without_secrets
 
 LONGEST_MESSAGE = 4096  # characters; a longer one is somebody's payload
 LONGEST_TRACE = 16_384

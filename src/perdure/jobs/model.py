@@ -9,8 +9,28 @@ from typing import Any
 
 from msgspec import Struct
 
-from perdure.jobs.deeds import Deeds
+from perdure.jobs.approval import Approval
+from perdure.jobs.effect import Effect
+from perdure.jobs.outbox import Notice
 from perdure.jobs.state import JobState, StepState
+
+# What a write of a job says besides its journal: deeds, questions to people, news for them.
+
+
+class Deeds(Struct, frozen=True, kw_only=True):
+    """Written together with the rest of a write, or not at all.
+
+    Attributes:
+        effects: Lines of the ledger, new or changed; known by their keys.
+        approvals: New questions.
+        notices: What people must be told.
+        withdraws: The job asks nothing any more: its open questions are taken back.
+    """
+
+    effects: tuple[Effect, ...] = ()
+    approvals: tuple[Approval, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    withdraws: bool = False
 
 
 class EntryKind(StrEnum):
@@ -236,3 +256,19 @@ class Schedule(Struct, frozen=True, kw_only=True):
     def tenant(self) -> str:
         """Whose it is: the tenant of its jobs."""
         return self.job.tenant
+
+
+# What may be asked about many jobs.
+
+
+class JobQuery(Struct, frozen=True, kw_only=True):
+    """Which jobs to list. None = does not matter."""
+
+    tenant: str | None = None
+    states: tuple[JobState, ...] | None = None
+    name: str | None = None
+    queue: str | None = None
+    parent: str | None = None
+    key: str | None = None
+    before: tuple[float, str] | None = None  # (created_at, id) of the last one seen: the next page
+    limit: int = 50

@@ -18,9 +18,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perdure.base.backoff import Retry
 from perdure.base.codec import digest
-from perdure.base.scrub import without_secrets
+from perdure.base.retry import Retry
+from perdure.base.secret import without_secrets
 
 RETRY: Final = Retry(attempts=12, first="5s", factor=3, most="1h", jitter=0.2)  # about 8 hours
 LONGEST_ERROR: Final = 500

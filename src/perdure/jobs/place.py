@@ -8,7 +8,7 @@ same checkpoint, at the same item, as the same of its like: so each has its plac
 from msgspec import Struct
 
 from perdure.base.codec import digest
-from perdure.jobs.item import is_of_items
+from perdure.jobs.items import is_of_items
 
 
 class Place(Struct, frozen=True):

@@ -1,20 +1,272 @@
 """Plans: jobs that are data, not code; a program, or a language model, may write them."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Protocol, cast
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from perdure.base.codec import depth, parse
-from perdure.base.errors import PlanError, Unstorable
-from perdure.base.schema import write_unknown
-from perdure.base.storable import flaw
-from perdure.jobs.definition import Step
-from perdure.jobs.plan_check import Caller, problems
-from perdure.jobs.reference import KEY, Ref, filled, refs, split
-from perdure.jobs.registry import Registry
+from perdure.base.codec import depth, flaw, parse
+from perdure.base.errors import DefinitionError, PlanError, UnknownName, Unstorable
+from perdure.base.schema import json_schema, kinds, write_unknown
+from perdure.base.schema import part as schema_part
+from perdure.jobs.definition import LONGEST_NAME, Step, check_name
+from perdure.jobs.parameters import Parameter, misfit
+from perdure.jobs.registry import JobRegistry
+
+# `Ref("extract.rows[0].id")`: the output of an earlier call of a plan, or a part of it.
+
+KEY = "$ref"  # in JSON: {"$ref": "extract.rows"}
+LONGEST_PATH = 1000  # characters
+
+_END = re.compile(r"[.\[]")  # where an id may end
+_PART = re.compile(r"""\.(?P<name>[^.\[\]"]+)|\[(?P<index>\d+)\]|\["(?P<key>[^"]*)"\]""")
+
+
+class Ref(Struct, frozen=True):
+    """Stands in the arguments of a call for what an earlier call gave.
+
+    Attributes:
+        path: The id of the call, then names and indexes: `extract`, `extract.rows[0]`,
+            `extract["odd key"]`.
+    """
+
+    path: str
+
+
+def refs(value: Any) -> Iterator[str]:
+    """List the paths of all references in plain JSON values."""
+    path = path_of(value)
+    if path is not None:
+        yield path
+    elif isinstance(value, dict):
+        for each in cast("dict[str, Any]", value).values():
+            yield from refs(each)
+    elif isinstance(value, list):
+        for each in cast("list[Any]", value):
+            yield from refs(each)
+
+
+def path_of(value: Any) -> str | None:
+    """Give the path if a plain JSON value is a reference."""
+    if not isinstance(value, dict):
+        return None
+    fields = cast("dict[str, Any]", value)
+    path = fields.get(KEY)
+    return path if isinstance(path, str) and len(fields) == 1 else None
+
+
+def filled(value: Any, outputs: Mapping[str, Any]) -> Any:
+    """Put outputs (plain JSON values, by call id) in the place of references.
+
+    Raises:
+        LookupError: There is nothing at a path.
+    """
+    path = path_of(value)
+    if path is not None:
+        return _at(path, outputs)
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        return {key: filled(each, outputs) for key, each in fields.items()}
+    if isinstance(value, list):
+        return [filled(each, outputs) for each in cast("list[Any]", value)]
+    return value
+
+
+def split(path: str, ids: Container[str]) -> tuple[str, list[str | int]] | None:
+    """Split a path into the id of a call and the parts after it; None if no call has that id.
+
+    Names of steps may have dots, so the longest id that fits is meant. However many ids there
+    are, only the beginnings of the path are looked up: `ids` is a set or a mapping.
+
+    Raises:
+        ValueError: What follows the id is no path, or the path is too long.
+    """
+    if len(path) > LONGEST_PATH:
+        raise ValueError(f"it has {len(path):,} characters, and {LONGEST_PATH:,} are the most")
+    ends = [len(path), *(found.start() for found in reversed([*_END.finditer(path)]))]
+    id = next((path[:end] for end in ends if path[:end] in ids), None)
+    return None if id is None else (id, _parts(path[len(id) :]))
+
+
+def _parts(text: str) -> list[str | int]:
+    found: list[str | int] = []
+    end = 0
+    while end < len(text):
+        match = _PART.match(text, end)
+        if match is None:
+            raise ValueError(f"{text[end:]!r} is neither .name nor [index]")
+        index = match["index"]
+        found.append(int(index) if index else match["name"] or match["key"] or "")
+        end = match.end()
+    return found
+
+
+def _at(path: str, outputs: Mapping[str, Any]) -> Any:
+    found = split(path, outputs)
+    if found is None:
+        raise LookupError(f"there is no output of a call for the reference {path!r}")
+    id, parts = found
+    value = outputs[id]
+    for part in parts:
+        try:
+            value = value[part]
+        except (LookupError, TypeError):
+            raise LookupError(f"the reference {path!r} leads nowhere: no {part!r} there") from None
+    return value
+
+
+# Find everything that is wrong with a plan before anything is done; pure.
+
+MOST_CALLS = 10_000
+MOST_PROBLEMS = 100  # that are named: whoever has more mends these first
+
+
+class Caller(Protocol):
+    """What is looked at of a call."""
+
+    step: str
+    id: str
+    arguments: dict[str, Any]
+
+
+def problems(name: str, calls: Sequence[Caller], registry: JobRegistry) -> list[str]:
+    """Name the reasons why a plan cannot be run, up to a limit; none if it can.
+
+    In time by the length of the plan: a program may have written it.
+    """
+    found = list(islice(_all_problems(name, calls, registry), MOST_PROBLEMS + 1))
+    if len(found) > MOST_PROBLEMS:
+        found[MOST_PROBLEMS:] = ["and more: mend these first"]
+    return found
+
+
+def _all_problems(name: str, calls: Sequence[Caller], registry: JobRegistry) -> Iterator[str]:
+    yield from _of_the_whole(name, calls)
+    if len(calls) > MOST_CALLS:
+        return
+    known = _Known({call.id for call in calls})
+    for call in calls:
+        try:
+            step = registry.find_step(call.step)
+        except UnknownName as error:
+            yield f"call {_short(call.id)}: {error}"
+            yield from _bad_refs(call, known)
+            known.before[call.id] = None
+            continue
+        yield from _bad_refs(call, known)
+        yield from _bad_arguments(call, step, known)
+        known.before[call.id] = step
+
+
+class _Known:
+    """What is known of the calls of a plan, while one after the other is checked."""
+
+    def __init__(self, ids: set[str]) -> None:
+        self.ids = ids
+        self.before: dict[str, Step[..., Any] | None] = {}  # None: there is no such step
+        self._schemas: dict[int, dict[str, Any]] = {}
+        self._kept: list[Any] = []  # so that an `id` means one type only
+
+    def schema(self, declared: Any) -> dict[str, Any]:
+        """Describe a type; each once."""
+        found = self._schemas.get(id(declared))
+        if found is None:
+            found = self._schemas[id(declared)] = json_schema(declared)
+            self._kept.append(declared)
+        return found
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
+
+
+def _of_the_whole(name: str, calls: Sequence[Caller]) -> Iterator[str]:
+    if not calls:
+        yield "it has no calls"
+    if len(calls) > MOST_CALLS:
+        yield f"it has {len(calls)} calls, and {MOST_CALLS} are the most"
+    seen: set[str] = set()
+    for text in (name, *(call.id for call in calls)):
+        try:
+            check_name(text, "plan or call")
+        except DefinitionError as error:
+            yield str(error)
+    for call in calls:
+        if call.id in seen:
+            yield f"two calls have the id {call.id}: give one of them another with `id`"
+        seen.add(call.id)
+
+
+def _bad_refs(call: Caller, known: _Known) -> Iterator[str]:
+    for path in refs(call.arguments):
+        why = _bad_ref(path, known)
+        if why:
+            yield f"call {_short(call.id)}: the reference {_short(path)!r} {why}"
+
+
+def _bad_ref(path: str, known: _Known) -> str:
+    try:
+        found = split(path, known.before)
+        if found is None:
+            late = split(path, known.ids)
+            return "names a call that comes later" if late else "names no call of the plan"
+    except ValueError as error:
+        return f"is no path: {error}"
+    id, parts = found
+    step = known.before[id]
+    if step is None or schema_part(known.schema(step.result_type), parts) is not None:
+        return ""
+    return f"names what step {step.name} does not give"
+
+
+def _bad_arguments(call: Caller, step: Step[..., Any], known: _Known) -> Iterator[str]:
+    for problem in step.parameters.misnamed(call.arguments):
+        yield f"call {_short(call.id)}: {_short(problem)}"
+    for parameter in step.parameters.all:
+        if parameter.name in call.arguments:
+            value = call.arguments[parameter.name]
+            for problem in _bad_value(parameter, value, known):
+                yield f"call {_short(call.id)}: {problem}"
+
+
+def _bad_value(parameter: Parameter, value: Any, known: _Known) -> Iterator[str]:
+    what = f"`{parameter.name}`"
+    path = path_of(value)
+    if path is None:
+        # What has references inside of it is checked when they are known.
+        if next(refs(value), None) is None:
+            yield from misfit(parameter.type, value, what)
+        return
+    given, taken = _given(path, known), kinds(known.schema(parameter.type))
+    if given is None or taken is None or given & _widened(taken):
+        return
+    yield f"{what} takes {_listed(taken)}, and {path!r} gives {_listed(given)}"
+
+
+def _given(path: str, known: _Known) -> frozenset[str] | None:
+    try:
+        found = split(path, known.before)
+    except ValueError:
+        return None
+    if found is None:
+        return None
+    id, parts = found
+    step = known.before[id]
+    here = None if step is None else schema_part(known.schema(step.result_type), parts)
+    return None if here is None else kinds(here)
+
+
+def _widened(taken: frozenset[str]) -> frozenset[str]:
+    return taken | {"integer"} if "number" in taken else taken
+
+
+def _listed(names: frozenset[str]) -> str:
+    return " or ".join(sorted(names))
+
 
 LARGEST_PLAN = 1024 * 1024  # bytes of its JSON; what is large is stored elsewhere, and referred to
 DEEPEST_PLAN = 100  # levels of its JSON, which has three of its own
@@ -114,7 +366,7 @@ class Plan(Struct, frozen=True):
         ]
         return msgspec.json.encode(_WrittenPlan(self.name, calls))
 
-    def check(self, registry: Registry) -> None:
+    def check(self, registry: JobRegistry) -> None:
         """Check the plan against the steps that it calls.
 
         Raises:

@@ -14,7 +14,6 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from msgspec import Struct
 
-from perdure.base.backoff import Retry
 from perdure.base.duration import required_seconds
 from perdure.base.errors import (
     ApprovalRejected,
@@ -27,6 +26,7 @@ from perdure.base.errors import (
     StepTimeout,
     Unstorable,
 )
+from perdure.base.retry import Retry
 
 STANDARD: Final = Retry(attempts=4, first="200ms", factor=2, jitter=0.2)
 OUTAGE: Final = Retry(attempts=20, first="1s", factor=2, most="5m", jitter=0.2)

@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from perdure.base.codec import digest
 from perdure.base.schema import fields_of, is_model, is_secret
-from perdure.base.scrub import REMOVED, is_secret_name, without_secrets
-from perdure.base.secret import Secret
+from perdure.base.secret import REMOVED, Secret, is_secret_name, without_secrets
 
 _PERSONAL: Final = frozenset(
     {

@@ -6,10 +6,20 @@ from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, Unpack, cast, overload
 
 from perdure.base.errors import DefinitionError, UnknownName
-from perdure.jobs.definition import JobDefinition, Step, job_of, step_of
-from perdure.jobs.option import LONGEST_NAME, JobOptions, StepOptions, check_name
-from perdure.jobs.partial import Partial
-from perdure.jobs.step_class import StepClass, is_step_class, step_of_object
+from perdure.jobs.definition import (
+    LONGEST_NAME,
+    JobDefinition,
+    JobOptions,
+    Step,
+    StepClass,
+    StepOptions,
+    check_name,
+    is_step_class,
+    job_of,
+    step_of,
+    step_of_object,
+)
+from perdure.jobs.parameters import Partial
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,7 +36,7 @@ class _StepDecorator:
 
     __slots__ = ("_options", "_registry")
 
-    def __init__(self, registry: "Registry", options: StepOptions) -> None:
+    def __init__(self, registry: "JobRegistry", options: StepOptions) -> None:
         self._registry = registry
         self._options = options
 
@@ -45,7 +55,7 @@ class _StepDecorator:
         return made
 
 
-class Registry:
+class JobRegistry:
     """A set of steps and jobs; an app includes registries, as a web app includes routers.
 
     ```python
@@ -66,7 +76,7 @@ class Registry:
         self._steps: dict[str, Step[..., Any]] = {}
         self._jobs: dict[str, JobDefinition[..., Any]] = {}
         self._names: dict[int, str] = {}  # by the id of the definition, which lives as long
-        self._parents: list[tuple[Registry, str]] = []
+        self._parents: list[tuple[JobRegistry, str]] = []
 
     @property
     def steps(self) -> Mapping[str, Step[..., Any]]:
@@ -130,7 +140,7 @@ class Registry:
         self._put(self.prefix + made.name, made)
         return made
 
-    def include(self, other: "Registry", prefix: str = "") -> None:
+    def include(self, other: "JobRegistry", prefix: str = "") -> None:
         """Take in all that another registry has, now and later, under a further prefix.
 
         Raises:
@@ -208,7 +218,7 @@ class Registry:
         for parent, prefix in self._parents:
             parent._put(parent.prefix + prefix + name, made)  # noqa: SLF001  of the same class
 
-    def _is_within(self, other: "Registry") -> bool:
+    def _is_within(self, other: "JobRegistry") -> bool:
         above = (parent for parent, _ in self._parents)
         return any(each is other or each._is_within(other) for each in above)  # noqa: SLF001
 

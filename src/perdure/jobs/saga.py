@@ -18,10 +18,9 @@ from msgspec import Struct
 
 from perdure.base.codec import encode
 from perdure.base.errors import UnknownName
-from perdure.jobs.definition import Step
+from perdure.jobs.definition import OnUndoFailure, Step
 from perdure.jobs.effect import HAPPENED, UNDOABLE, Effect, EffectState
 from perdure.jobs.model import Entry, EntryKind
-from perdure.jobs.option import OnUndoFailure
 from perdure.jobs.state import StepState
 
 FindStep: TypeAlias = Callable[[str], Step[..., Any]]  # raises UnknownName

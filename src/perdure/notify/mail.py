@@ -14,14 +14,11 @@ from msgspec import Struct
 
 from perdure.base.secret import Secret
 from perdure.base.visible import visible
-from perdure.jobs.approval import Approval, ApprovalState
-from perdure.jobs.link import new_link
+from perdure.jobs.approval import Approval, ApprovalState, new_link
 from perdure.jobs.outbox import Notice, NoticeKind
-from perdure.notify.card import Card, alert_text, card_of, spell_time
-from perdure.notify.desk import Desk
-from perdure.notify.markup import in_html, in_tables
-from perdure.notify.people import Contact, People
-from perdure.notify.token import Tokens, new_code
+from perdure.notify.links import Tokens, new_code
+from perdure.notify.message import Card, alert_text, card_of, in_html, in_tables, spell_time
+from perdure.notify.people import Contact, Desk, People
 
 TIMEOUT: Final = 30.0
 _ASKS: Final = {

@@ -15,13 +15,13 @@ import msgspec
 from msgspec import Struct
 from slack_sdk.signature import Clock, SignatureVerifier
 
-from perdure.base.http_answer import fetch
+from perdure.base.http_response import fetch
 from perdure.base.secret import Secret
 from perdure.base.visible import visible
 from perdure.jobs.approval import Approval, Verdict
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import RiskLevel
-from perdure.notify.card import Card, alert_text, card_of, edited_text
+from perdure.notify.message import Card, alert_text, card_of, edited_text
 
 WINDOW: Final = 300  # seconds that a request may be old, or ahead of us
 MOST_REMEMBERED: Final = 100_000  # requests within that window

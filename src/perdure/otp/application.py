@@ -4,12 +4,12 @@ from typing import Self
 
 from perdure.base.errors import ProcError, Shutdown, StartError
 from perdure.base.pid import Pid
-from perdure.otp.ref import HasPid
-from perdure.process.current import current
+from perdure.otp.address import HasPid
+from perdure.process.api import joined
 from perdure.process.process import Process
-from perdure.process.run import run
+from perdure.process.runtime import run
 from perdure.process.signal import unlink
-from perdure.process.spawner import joined
+from perdure.process.waiter import current
 
 
 class Application:

@@ -4,27 +4,269 @@ With unique keys a registry names servers, with duplicate keys it is a list of s
 A process enters only itself, and its entries vanish when it dies, before anybody hears of it.
 """
 
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Mapping
-from contextlib import asynccontextmanager
+import asyncio
+import types
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Generator,
+    Hashable,
+    Iterable,
+    Mapping,
+)
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import Any, Literal, TypeAlias, Union
+from typing import Any, Literal, TypeAlias, Union, cast
 
-from perdure.base.errors import NoProcess, NotOwner, NotRegistered
+from perdure.base.errors import (
+    MailboxFull,
+    NameTaken,
+    NoProcess,
+    NotOwner,
+    NotRegistered,
+    ProcError,
+    safe_text,
+)
 from perdure.base.pid import Pid
-from perdure.otp.book import Book, Keys, spell
-from perdure.otp.key import strict
-from perdure.otp.spec import ChildSpec
-from perdure.otp.start import Ack, start
-from perdure.otp.stoppable import Stoppable
-from perdure.otp.via import Via
-from perdure.process.current import current
+from perdure.otp.address import Via
+from perdure.otp.start import Ack, Stoppable, start
+from perdure.otp.supervision.spec import ChildSpec
+from perdure.process.api import alive_or_raise, events, joined, send
 from perdure.process.event import Cancel
-from perdure.process.messaging import alive_or_raise, events
-from perdure.process.names import check_name
 from perdure.process.process import Process
+from perdure.process.relations import check_name
 from perdure.process.signal import cancel
-from perdure.process.spawner import joined
+from perdure.process.waiter import current, current_waiter
+
+# Keys that differ where Python's own do not: 1, 1.0 and True are three keys.
+
+
+def strict(key: Hashable) -> Hashable:
+    """Give what stands for the key in a dict: its type and its value, also inside of tuples.
+
+    Raises:
+        TypeError: The key cannot be hashed.
+    """
+    kind = type(key)
+    if kind is tuple:
+        return (kind, *map(strict, cast("tuple[Hashable, ...]", key)))
+    if kind is frozenset:
+        return kind, frozenset(map(strict, cast("frozenset[Hashable]", key)))
+    hash(key)  # at the border: an error here names the key and not the pair
+    return kind, key
+
+
+def same(one: object, other: object) -> bool:
+    """Tell whether two values are equal and of one type."""
+    return type(one) is type(other) and one == other
+
+
+# Locks by key: one holder at a time, first come first served, free when the holder dies.
+
+
+class Turn:
+    """A place in the line for one lock; the first in the line holds it."""
+
+    __slots__ = ("holder", "key", "task", "waiter")
+
+    def __init__(self, key: Hashable, holder: Pid) -> None:
+        self.key = key
+        self.holder = holder  # the process, which may take other locks in its tasks
+        self.task = asyncio.current_task()
+        self.waiter = current_waiter()
+
+
+class Locks:
+    """The lines of all keys that are locked now."""
+
+    __slots__ = ("_lines", "_owner", "_turns")
+
+    def __init__(self, owner: Pid) -> None:
+        """Belong to a process: when it dies, who still waits is told."""
+        self._owner = owner
+        self._lines: dict[Hashable, dict[Turn, None]] = {}
+        self._turns: dict[Pid, dict[Turn, None]] = {}
+
+    @types.coroutine
+    def take(self, key: Hashable, holder: Process) -> Generator[Any, None, Turn]:
+        """Wait for the lock and hold it.
+
+        Raises:
+            ProcError: This code holds it already, and would wait for itself.
+            NoProcess: Whom the locks belong to is dead.
+        """
+        turn = Turn(key, holder.pid)
+        line = self._lines.setdefault(key, {})
+        if any(other.task is turn.task for other in line):
+            raise ProcError("this process already holds the lock: it would wait for itself")
+        line[turn] = None
+        self._turns_of(holder)[turn] = None
+        try:
+            while next(iter(line), None) is not turn:
+                self._check_open()
+                yield turn.waiter.pause()
+            self._check_open()
+        except BaseException:
+            self.leave(turn)
+            raise
+        return turn
+
+    def _turns_of(self, holder: Process) -> dict[Turn, None]:
+        turns = self._turns.get(holder.pid)
+        if turns is None:
+            turns = self._turns[holder.pid] = {}
+            # A process that was abandoned never leaves its blocks.
+            holder.tie().at_death(partial(self._forget, holder.pid))
+        return turns
+
+    def _check_open(self) -> None:
+        if self._owner.target is None:
+            raise NoProcess(self._owner, "lock a key in it")
+
+    def leave(self, turn: Turn) -> None:
+        """Give the lock, or the place in the line, up; to do it twice does no harm."""
+        line = self._lines.get(turn.key, {})
+        if turn not in line:
+            return
+        del line[turn]
+        self._turns[turn.holder].pop(turn, None)
+        if line:
+            next(iter(line)).waiter.wake()
+        else:
+            del self._lines[turn.key]
+
+    def _forget(self, holder: Pid) -> None:
+        """Free what a dead process held or waited for."""
+        for turn in tuple(self._turns[holder]):
+            self.leave(turn)
+        del self._turns[holder]
+
+    def wake_all(self) -> None:
+        """Let everybody who waits look again: the owner dies."""
+        for line in self._lines.values():
+            for turn in line:
+                turn.waiter.wake()
+
+
+# The book of a registry: its entries by key and by process.
+#
+# It is kept beside the registry's process and not in it, so that a look-up waits for nobody.
+
+
+class Keys(StrEnum):
+    """How many entries a key of a registry may have."""
+
+    UNIQUE = "unique"  # one
+    DUPLICATE = "duplicate"  # any number, also by one process
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """One entry; two of them are never the same, whatever they hold."""
+
+    key: Hashable
+    pid: Pid
+    value: Any
+
+
+class Book:
+    """All entries of one registry."""
+
+    def __init__(self, owner: Process, name: str, keys: Keys, listeners: tuple[str, ...]) -> None:
+        """Begin empty; the book is closed when its owner dies."""
+        self.pid = owner.pid
+        self.name = name
+        self.unique = keys is Keys.UNIQUE
+        self.locks = Locks(owner.pid)
+        self.meta: dict[Hashable, Any] = {}
+        self._listeners = listeners
+        # Dicts as ordered sets, so that one of a million subscribers leaves without a search.
+        self._by_key: dict[Hashable, dict[Entry, None]] = {}
+        self._by_pid: dict[Pid, dict[Entry, None]] = {}
+        owner.tie().at_death(self._close)
+
+    def of(self, key: Hashable) -> Collection[Entry]:
+        """Give the entries of a key, oldest first."""
+        return self._by_key.get(strict(key), ())
+
+    def owned_by(self, pid: Pid) -> Collection[Entry]:
+        """Give the entries of a process, oldest first."""
+        return self._by_pid.get(pid, ())
+
+    def every(self) -> Iterable[Entry]:
+        """Give all entries."""
+        return (entry for entries in self._by_key.values() for entry in entries)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_key.values()))
+
+    def add(self, process: Process, key: Hashable, value: Any) -> None:
+        """Enter a process, and tell the listeners.
+
+        Raises:
+            NameTaken: The key must be unique and is taken.
+        """
+        self.check_free(key)
+        owned = self._by_pid.get(process.pid)
+        if owned is None:
+            owned = self._by_pid[process.pid] = {}
+            process.tie().at_death(partial(self._forget, process.pid))
+        entry = Entry(key, process.pid, value)
+        self._by_key.setdefault(strict(key), {})[entry] = None
+        owned[entry] = None
+        self._tell("register", self.name, key, process.pid, value)
+
+    def check_free(self, key: Hashable) -> None:
+        """Refuse a key that must be unique and is taken."""
+        if self.unique:
+            for entry in self.of(key):
+                raise NameTaken(spell(key), entry.pid)
+
+    def check_unique(self, what: str) -> None:
+        """Refuse what has a meaning only with unique keys."""
+        if not self.unique:
+            raise ValueError(f"{what} needs unique keys; those of registry {self.name!r} are not")
+
+    def remove(self, pid: Pid, key: Hashable, predicate: Callable[[Any], bool]) -> None:
+        """Remove the entries of a process under a key whose values fit, and tell the listeners."""
+        for entry in tuple(self.of(key)):
+            if entry.pid is pid and predicate(entry.value):
+                self._drop(entry)
+                del self._by_pid[pid][entry]
+                self._tell("unregister", self.name, key, pid)
+
+    def _forget(self, pid: Pid) -> None:
+        """Remove what a process leaves at its death; listeners monitor if they want to know."""
+        for entry in self._by_pid.pop(pid, ()):
+            self._drop(entry)
+
+    def _drop(self, entry: Entry) -> None:
+        place = strict(entry.key)
+        entries = self._by_key[place]
+        del entries[entry]
+        if not entries:
+            del self._by_key[place]
+
+    def _close(self) -> None:
+        self._by_key.clear()
+        self._by_pid.clear()
+        self.locks.wake_all()
+
+    def _tell(self, topic: str, *payload: Any) -> None:
+        for listener in self._listeners:
+            # It may be about to be restarted, or slow: that must not fail who registers.
+            with suppress(NotRegistered, MailboxFull):
+                send(listener, topic, list(payload))
+
+
+def spell(key: Hashable) -> str:
+    """Print a key as a name."""
+    return key if isinstance(key, str) else safe_text(key)
+
 
 This: TypeAlias = Union["Registry", Pid, str]
 """A registry by its handle, its pid or its name."""

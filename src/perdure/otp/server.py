@@ -12,28 +12,478 @@ counter = await Counter.start_link(10)
 total = await GenServer.call(counter, Add(5))
 """
 
-import logging
-from collections.abc import Hashable
-from functools import partial
-from typing import Any, Generic, TypeVar, overload
+# What comes out of a `yield from` is unknown to the checker.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
 
-from perdure.base.duration import Duration
-from perdure.base.errors import CallExit, CallTimeout, NameTaken, NoServer, safe_text
+import asyncio
+import inspect
+import logging
+import types
+from collections import deque
+from collections.abc import Callable, Generator, Hashable
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from types import CoroutineType
+from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeVar, overload
+
+from msgspec import Struct
+
+from perdure.base.duration import Duration, required_seconds, seconds
+from perdure.base.errors import (
+    BadReturn,
+    CallExit,
+    CallTimeout,
+    Killed,
+    NameTaken,
+    NoServer,
+    Shutdown,
+    safe_text,
+)
 from perdure.base.pid import Pid
-from perdure.otp.directive import Stop, check_reason
-from perdure.otp.queue import request as ask
-from perdure.otp.ref import ServerRef, pid_of
-from perdure.otp.serving import CAST, StopOrder, serve
-from perdure.otp.spec import IGNORE, ChildSpec, RestartWord, Shutdowns
-from perdure.otp.start import start
-from perdure.otp.stoppable import Stoppable
-from perdure.otp.via import Via
-from perdure.process.current import CURRENT, current
-from perdure.process.event import Cancel, Message
-from perdure.process.exits import same_reason
-from perdure.process.names import check_name
-from perdure.process.process import Process
-from perdure.process.request import Request
+from perdure.otp.address import ServerRef, Via, pid_of
+from perdure.otp.start import Ack, Stoppable, start
+from perdure.otp.supervision.spec import IGNORE, ChildSpec, RestartWord, Shutdowns
+from perdure.process.event import Cancel, LinkDown, Message
+from perdure.process.process import STREAK, Inlet, Process
+from perdure.process.relations import ExitNow, Upgrade, check_name, register, same_reason, spread
+from perdure.process.request import Request, ask
+from perdure.process.waiter import (
+    CURRENT,
+    DEAD,
+    PARK,
+    PARKED,
+    READY,
+    RUNNING,
+    RUNNING_TASKS,
+    current,
+    own_process,
+)
+
+# What a callback of a server returns to say what happens next.
+
+T = TypeVar("T")
+
+
+class Absent(Enum):
+    """The type of `ABSENT` and of `NoReply`."""
+
+    ABSENT = "absent"
+    NO_REPLY = "no reply"
+
+    def __repr__(self) -> str:
+        return "NoReply" if self is Absent.NO_REPLY else "ABSENT"
+
+
+ABSENT: Final = Absent.ABSENT
+"""As the reply of a `Stop`: there is none."""
+
+NoReply: Final = Absent.NO_REPLY
+"""Returned as it is: go on; a caller gets its answer later, by `GenServer.reply`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """Call `handle_continue(value)` next, before anything else is received."""
+
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Timeout:
+    """Call `handle_info` with this very object if nothing is received for so long."""
+
+    seconds: float
+
+    def __init__(self, seconds: Duration) -> None:
+        object.__setattr__(self, "seconds", required_seconds(seconds))
+
+
+class Reply(Struct, Generic[T], frozen=True):
+    """Answer with `value`; needed only with `then`, or if the value is itself one of these."""
+
+    value: T
+    then: Continue | Timeout | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the server with this reason, after `terminate`; None is a normal end.
+
+    A `reply` is sent when `terminate` is done; without one, the caller gets a `CallExit`.
+    """
+
+    reason: BaseException | None = None
+    reply: Any = ABSENT
+
+    def __post_init__(self) -> None:
+        check_reason(self.reason)
+
+
+def check_reason(reason: object) -> None:
+    """Refuse what cannot be the reason of an end."""
+    if reason is not None and not isinstance(reason, BaseException):
+        raise TypeError(f"an exit reason is an exception, or None for normal; not {reason!r}")
+
+
+# Everything else that `handle_call` returns is the answer.
+DIRECTIVES: Final = frozenset({Absent, Continue, Timeout, Reply, Stop})
+
+
+# The one queue of a server: messages, events and requests in the order of their arrival.
+#
+# A server that is called while it is idle answers *at once*:
+# the caller lets it run a step right where it is, instead of waiting for the scheduler twice.
+# For both it looks as if the scheduler had happened to choose that order,
+# and a call costs half.
+
+_LONG = 1e9  # seconds; whether a longer time-out is one at all is looked at with more care
+
+
+class Queue(Inlet[Any]):
+    """All that a server receives."""
+
+    __slots__ = ("_calls", "idle", "items")
+
+    def __init__(self, owner: Process) -> None:
+        super().__init__(owner)
+        self._items = self.items = deque[Any]()  # always the same, so that the server may keep it
+        self.asked = True
+        self.idle = False  # whether the server waits for the next item, and for nothing else
+        self._calls = owner.tie().open_calls()
+
+    def put(self, value: Any) -> None:
+        """Add an item, and wake the server."""
+        if self.idle:
+            self.items.append(value)
+            owner: Any = self.owner
+            owner.wake()
+        else:  # it is busy, or its own code reads the inbox in a callback
+            super().put(value)
+
+    def remove(self, unwanted: Callable[[Any], bool]) -> list[Any]:
+        """Take out the items that are unwanted, in order."""
+        items = list(self.items)
+        self.items.clear()
+        self.items.extend(item for item in items if not unwanted(item))
+        return [item for item in items if unwanted(item)]
+
+    def serve_at_once(self, body: object, caller: Process) -> "Request[Any] | None":
+        """Let the server take a request right now, if it is idle; else give None."""
+        owner: Any = self.owner
+        if not self.idle or owner.state != PARKED:
+            return None
+        scheduler = owner.scheduler
+        scheduler.out_of_turn -= 1
+        if scheduler.out_of_turn <= 0:  # so many in a row: now everybody else gets a turn
+            scheduler.out_of_turn = scheduler.in_a_row
+            return None
+        loop = owner.loop
+        asked: Request[Any] = Request(owner.pid, body, caller.pid, caller, None)
+        self.items.append(asked)
+        owner.state = READY
+        RUNNING_TASKS[loop] = owner
+        try:
+            owner.step()
+        finally:
+            RUNNING_TASKS[loop] = caller
+        if not asked.done:
+            self._keep(asked)
+        return asked
+
+    def _keep(self, asked: Request[Any]) -> None:
+        """Let the death of the server end a request, as soon as it is not answered at once."""
+        owner: Any = self.owner
+        if owner.state == DEAD:
+            asked.fail(owner.outcome.error)
+        else:
+            asked.keep(self._calls)
+
+
+def one_queue(process: Process) -> Queue:
+    """Give a process one queue for all that it receives; what waits already comes first."""
+    queue = Queue(process)
+    process.unify(queue)
+    return queue
+
+
+@types.coroutine
+def send_request(pid: Pid, body: object, timeout: Duration) -> Generator[Any, None, Any]:
+    """Send a request to a server and wait for the answer; as `process.call`, if it is no server.
+
+    Raises:
+        CallTimeout: No reply came in time; a late one is dropped.
+        CallExit: The process died, or was dead; `reason` says why.
+    """
+    server: Any = pid.target
+    caller: Any = own_process(None)
+    # A server that calls another waits as usual, so that such steps do not nest.
+    if (
+        server is not None
+        and caller is not None
+        and caller.state == RUNNING
+        and (server.loop is caller.loop)
+    ):
+        queue = server._requests  # noqa: SLF001 - the field of our queue
+        if type(queue) is Queue and type(caller._requests) is not Queue:  # noqa: SLF001
+            # The plain number of nearly all calls, without two calls more.
+            if type(timeout) is float and 0.0 <= timeout < _LONG:
+                limit = timeout
+            else:
+                limit = seconds(timeout)
+            asked = queue.serve_at_once(body, caller)
+            if asked is not None:
+                if asked.done and not caller.must_cancel:
+                    return asked.answer_at_once()
+                return (yield from _answer(asked, caller, limit))
+    waiting: Any = ask(server, pid, body, timeout)
+    return (yield from waiting)
+
+
+def _answer(asked: Request[Any], caller: Process, limit: float | None) -> Generator[Any, None, Any]:
+    """Wait for a server that takes its time."""
+    if asked.done:  # it died, and the caller with it
+        yield PARK
+    elif limit is not None:
+        caller.runtime.deadlines.add(limit, asked)
+    try:
+        while not asked.done:
+            yield PARK
+    finally:
+        asked.give_up()
+    return asked.answer()
+
+
+# The life of a server: `init`, then one thing after another, then `terminate`.
+
+CAST = "@cast"  # the topic of casts; users cannot send to it
+
+
+class StopOrder(NamedTuple):
+    """The body of the request by which `GenServer.stop` ends a server."""
+
+    reason: BaseException | None
+
+
+class Ending(NamedTuple):
+    """How a server is to end, and who waits for a last answer."""
+
+    stop: Stop
+    asked: Request[Any] | None = None
+
+
+class Expiry:
+    """A `Timeout` that runs; an object of its own, since users may return one `Timeout` often."""
+
+    __slots__ = ("handle", "timeout")
+
+    def __init__(self, timeout: Timeout) -> None:
+        self.timeout = timeout
+        self.handle: asyncio.TimerHandle | None = None
+
+
+async def serve(
+    ack: Ack, kind: "type[GenServer]", args: tuple[Any, ...], name: str | Via | None
+) -> Any:
+    """Be a server: the body of its process."""
+    process = current()
+    # What reports show, instead of this function.
+    process.function, process.args = kind, args
+    queue = one_queue(process)
+    try:
+        _take_name(process, name)  # only now that all goes into the one queue
+    except NameTaken as taken:
+        return taken
+    server = kind()
+    first = await settled(server.init(*args))
+    if first is IGNORE:
+        return IGNORE
+    if isinstance(first, Stop):
+        raise first.reason or Shutdown("init asked for a stop")
+    if first is not None and not isinstance(first, Continue | Timeout):
+        bad_return(server, "init", first)
+    parent = process.parent if ack.linked else None
+    ack.ready(process)
+    await Serving(process, queue, server, parent).live(first)
+    return None
+
+
+def _take_name(process: Process, name: str | Via | None) -> None:
+    if isinstance(name, Via):
+        name.check_free()
+        name.give(process)
+    elif name is not None:
+        register(process.runtime.names, name, process)
+
+
+class Serving:
+    """The loop of one server."""
+
+    __slots__ = ("_expiry", "_parent", "_process", "_queue", "_releases", "_server")
+
+    def __init__(
+        self, process: Process, queue: Queue, server: "GenServer", parent: Pid | None
+    ) -> None:
+        self._process = process
+        self._queue = queue
+        self._server = server
+        self._parent = parent
+        self._expiry: Expiry | None = None
+        self._releases = False
+
+    async def live(self, first: Continue | Timeout | None) -> None:
+        """Serve until something asks for the end, then terminate."""
+        server, process = self._server, self._process
+        try:
+            stop = await self._follow("init", first)
+            ending = Ending(stop) if stop is not None else await self._serve()
+        except BaseException as error:
+            if ends_by_itself(process, error):
+                reason = process.outcome.error if process.outcome is not None else error
+                await settled(server.terminate(reason))
+            raise
+        await settled(server.terminate(ending.stop.reason))
+        if ending.asked is not None and ending.stop.reply is not ABSENT:
+            ending.asked.reply(ending.stop.reply)
+        if ending.stop.reason is not None:
+            raise ending.stop.reason
+
+    @types.coroutine
+    def _serve(self) -> Generator[Any, Any, Ending]:  # noqa: C901, PLR0912
+        """Take one item after another: the core loop, with as few calls as can be."""
+        server, queue = self._server, self._queue
+        items, streak = queue.items, STREAK
+        waiting: Any
+        while True:
+            while not items:
+                streak, queue.idle = STREAK, True
+                try:
+                    yield PARK
+                finally:
+                    queue.idle = False
+            streak -= 1
+            if not streak:  # so many without a wait: now everybody else
+                streak = STREAK
+                yield from self._process.scheduler.breathe()
+                continue  # a task inside may have taken it
+            item: Any = items.popleft()
+            if self._expiry is not None:
+                item = self._expired(item)
+            if isinstance(item, Request):
+                body: Any = item.body
+                if type(body) is StopOrder:
+                    return Ending(Stop(body.reason))
+                result: Any = server.handle_call(body, item)
+                if type(result) is CoroutineType:
+                    result = yield from result
+                if type(result) not in DIRECTIVES:
+                    item.reply(result)
+                    continue
+                waiting = self._after_call(item, result)
+            else:
+                waiting = self._other(item)
+            ending = yield from waiting
+            if ending is not None:
+                return ending
+
+    async def _after_call(self, asked: Request[Any], result: Any) -> Ending | None:
+        if isinstance(result, Stop):
+            return Ending(result, asked)
+        if isinstance(result, Reply):
+            asked.reply(result.value)
+            result = result.then
+        stop = await self._follow("handle_call", result)
+        return None if stop is None else Ending(stop)
+
+    async def _other(self, item: Any) -> Ending | None:
+        """Handle what is no request."""
+        server = self._server
+        if type(item) is Message and item.topic == CAST:
+            callback, result = "handle_cast", server.handle_cast(item.payload)
+        elif type(item) is Expiry:  # of a time-out that something else came before
+            return None
+        elif (reason := self._order(item)) is not None:
+            return Ending(Stop(reason))
+        else:
+            callback, result = "handle_info", server.handle_info(item)
+        stop = await self._follow(callback, await settled(result))
+        return None if stop is None else Ending(stop)
+
+    def _order(self, event: Any) -> BaseException | None:
+        """Give the reason, if this is an order to end: from the parent, or from the runtime."""
+        if type(event) is LinkDown and event.sender is self._parent:
+            alive = event.sender.target is not None
+            return event.error if alive else spread(event.sender, event.error)
+        if type(event) is Cancel and event.sender is None:
+            return Shutdown(event.reason)
+        return None
+
+    async def _follow(self, callback: str, result: Any) -> Stop | None:
+        """Do what a callback asks for."""
+        while isinstance(result, Continue):
+            callback = "handle_continue"
+            result = await settled(self._server.handle_continue(result.value))
+        if result is None or result is NoReply:
+            return None
+        if isinstance(result, Timeout):
+            self._arm(result)
+            return None
+        if not isinstance(result, Stop) or result.reply is not ABSENT:
+            bad_return(self._server, callback, result)
+        return result
+
+    # Time-outs
+
+    def _arm(self, timeout: Timeout) -> None:
+        self._expiry = expiry = Expiry(timeout)
+        if timeout.seconds == 0 and not len(self._queue):
+            self._queue.put(expiry)
+            return
+        if not self._releases:  # a killed server leaves no timer
+            self._releases = True
+            self._process.tie().at_death(self._disarm)
+        loop = self._process.loop
+        expiry.handle = loop.call_later(timeout.seconds, self._queue.put, expiry)
+
+    def _disarm(self) -> None:
+        if self._expiry is not None and self._expiry.handle is not None:
+            self._expiry.handle.cancel()
+        self._expiry = None
+
+    def _expired(self, item: Any) -> Any:
+        """Turn the expiry that was waited for into its `Timeout`; all else ends the waiting."""
+        if item is self._expiry:
+            item = item.timeout
+        elif type(item) is Expiry:  # an older one, which came just too late
+            return item
+        self._disarm()
+        return item
+
+
+async def settled(result: Any) -> Any:
+    """Give what a callback returned, whether it is `async def` or not."""
+    return await result if inspect.isawaitable(result) else result
+
+
+def ends_by_itself(process: Process, error: BaseException) -> bool:
+    """Tell whether the server's own code ends it, and no signal or kill from outside does."""
+    if isinstance(error, ExitNow):  # by `process.exit` or `process.kill` in a callback
+        assert process.outcome is not None
+        return not isinstance(process.outcome.error, Killed)
+    if isinstance(error, asyncio.CancelledError | Upgrade):
+        return False
+    return process.outcome is None
+
+
+def bad_return(server: "GenServer", callback: str, value: object) -> NoReturn:
+    """Refuse a value that means nothing there."""
+    allowed = "None, Continue, Timeout, Stop or " + ("IGNORE" if callback == "init" else "NoReply")
+    raise BadReturn(
+        f"{type(server).__qualname__}.{callback} returned {safe_text(value)}; "
+        f"it may return {allowed}"
+    )
+
 
 _log = logging.getLogger("perdure.otp")
 
@@ -176,8 +626,8 @@ class GenServer:
             NoServer: Nobody has the name; a CallExit too.
         """
         if type(ref) is ServerHandle:  # without a call: this is the hot path
-            return await ask(ref.pid, request, timeout)
-        return await ask(pid_of(ref, "call"), request, timeout)
+            return await send_request(ref.pid, request, timeout)
+        return await send_request(pid_of(ref, "call"), request, timeout)
 
     @staticmethod
     def cast(ref: ServerRef, request: object) -> None:
@@ -208,7 +658,7 @@ class GenServer:
         """
         check_reason(reason)
         try:
-            await ask(pid_of(ref, "stop"), StopOrder(reason), timeout)
+            await send_request(pid_of(ref, "stop"), StopOrder(reason), timeout)
         except CallTimeout:
             raise
         except CallExit as end:
@@ -234,7 +684,7 @@ class ServerHandle(Stoppable):
     async def call(self, request: object, timeout: Duration = 5.0) -> Any: ...
     async def call(self, request: object, timeout: Duration = 5.0) -> Any:
         """Ask it and wait for its answer, as `GenServer.call`."""
-        return await ask(self.pid, request, timeout)
+        return await send_request(self.pid, request, timeout)
 
     def cast(self, request: object) -> None:
         """Send a request that wants no answer."""

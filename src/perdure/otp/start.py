@@ -7,20 +7,19 @@ and a start that fails is raised there, and does not kill the starter, linked or
 
 import types
 from collections.abc import Generator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, Self
 
 from perdure.base.duration import Duration, seconds, spell
 from perdure.base.errors import SpawnError, StartError
 from perdure.base.pid import Pid, Ref
-from perdure.otp.via import Via
-from perdure.process.birth import PLAIN, Function, Options, give_birth
-from perdure.process.current import current, current_waiter
+from perdure.otp.address import Via
 from perdure.process.death import kill
 from perdure.process.event import Message
 from perdure.process.process import Process
-from perdure.process.reach import reach
+from perdure.process.relations import reach
 from perdure.process.signal import link as tie
-from perdure.process.waiter import Waiter
+from perdure.process.spawn import PLAIN, Function, Options, give_birth
+from perdure.process.waiter import Waiter, current, current_waiter
 
 
 class Ack:
@@ -195,3 +194,32 @@ def _acknowledged(
             timer.cancel()
         if not ack.done and not child.done():  # too late, or the starter itself was interrupted
             kill(child, "its start was given up")
+
+
+# What `async with` means for a handle: at the end of the block, that which it stands for stops.
+
+
+class Handle(Protocol):
+    """What stands for a process that can be stopped."""
+
+    @property
+    def pid(self) -> Pid:
+        """The process."""
+        ...
+
+    async def stop(self) -> None:
+        """End it and wait until it is dead."""
+        ...
+
+
+class Stoppable:
+    """Is stopped at the end of an `async with`; if it is dead already, that is fine."""
+
+    __slots__ = ()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self: Handle, *_: object) -> None:
+        if self.pid.target is not None:
+            await self.stop()

@@ -9,11 +9,29 @@ A task is linked to its owner: who crashes takes the other along,
 but if the owner is just waiting for the task, it gets the failure there.
 """
 
+import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Final, Generic, ParamSpec, TypeVar, final, overload
+import logging
+import sys
+import types
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from functools import partial
+from types import CodeType, FrameType
+from typing import (
+    Any,
+    Final,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    final,
+    overload,
+)
 
+from perdure.base import telemetry
 from perdure.base.duration import Duration, seconds, spell
 from perdure.base.errors import (
     Killed,
@@ -22,29 +40,301 @@ from perdure.base.errors import (
     Shutdown,
     TaskExit,
     TaskTimeout,
+    is_normal,
+    is_planned,
 )
 from perdure.base.pid import Pid, Ref
 from perdure.base.result import Exited, Ok
-from perdure.otp.collector import (
-    Ended,
-    Started,
-    callers_of,
-    consume_link,
-    result_of,
-    untie,
-)
-from perdure.otp.leftover import Place, forget, place_of_caller, remember, watch_length
-from perdure.otp.spec import BRUTAL_KILL, BrutalKill, ChildSpec, RestartWord, Shutdowns
-from perdure.otp.spec import child as process_child
-from perdure.otp.wait import Wait, waited
-from perdure.process.birth import Options, give_birth
-from perdure.process.current import current
+from perdure.otp.supervision.spec import BRUTAL_KILL, BrutalKill, ChildSpec, RestartWord, Shutdowns
+from perdure.otp.supervision.spec import child as process_child
 from perdure.process.death import kill
 from perdure.process.event import ExitResult
-from perdure.process.exits import spread
 from perdure.process.process import Process
-from perdure.process.reach import reach
+from perdure.process.relations import LEFT, Bonds, reach, spread
+from perdure.process.report import call_of
+from perdure.process.signal import unlink
+from perdure.process.spawn import Options, give_birth
 from perdure.process.timer import sleep
+from perdure.process.waiter import Waiter, current, current_waiter
+
+# Who collects the result of a process: a task, or a stream.
+#
+# A collector is told of the end before links are,
+# so that an owner who waits for exactly this takes the failure there and does not die of it.
+
+Ended = Exited[BaseException | None]
+
+
+class Started:
+    """The collector of a process whose result nobody wants: it only knows the callers."""
+
+    __slots__ = ("callers",)
+
+    def __init__(self, callers: tuple[Pid, ...]) -> None:
+        self.callers = callers
+
+    def collect(self, process: Process, outcome: ExitResult) -> None:
+        """Drop the result."""
+
+
+def callers_of(process: Process) -> tuple[Pid, ...]:
+    """Name those on whose behalf a process works: who made its task, who made theirs, and so on."""
+    return () if process.collector is None else process.collector.callers
+
+
+def result_of(outcome: ExitResult) -> Ok[Any] | Ended:
+    """Give how a process ended as a result; only a return is a value."""
+    if outcome.error is None and outcome is not LEFT:
+        return Ok(outcome.value)
+    return Exited(outcome.error)
+
+
+def consume_link(owner: Process | None, process: Process) -> bool:
+    """Take the failure of a linked process out of its link; tell whether there was one to take.
+
+    A trapping owner keeps the link: it asked to be told by an event.
+    """
+    if owner is None or owner.trap_links or process.bonds is None:
+        return False
+    if owner not in (process.bonds.links or ()):
+        return False
+    _cut(owner, process)
+    return True
+
+
+def _cut(owner: Process, process: Process) -> None:
+    if owner.bonds is not None:
+        owner.bonds.drop_link(process)
+    if process.bonds is not None:
+        process.bonds.drop_link(owner)
+
+
+def untie(owner: Process, pid: Pid) -> None:
+    """End the link of an owner to its process, and forget a notice of it."""
+    unlink(owner, pid, flush=True)
+
+
+# Tasks whose result nobody took: who made them, and where, told when their owner ends.
+#
+# Also tasks that live so long that they should be something else.
+
+UNCOLLECTED_EVENT = ("perdure", "task", "uncollected")
+LONG_EVENT = ("perdure", "task", "long")
+
+_SHOWN = 10  # a report is read by a person
+
+_log = logging.getLogger("perdure.task")
+
+
+class Place:
+    """A line of code: where a task was made."""
+
+    __slots__ = ("_code", "_line")
+
+    def __init__(self, frame: FrameType) -> None:
+        # Not the frame itself: it would keep everything that the function knows.
+        self._code: CodeType = frame.f_code
+        self._line = frame.f_lineno
+
+    def __str__(self) -> str:
+        return f"{self._code.co_filename}:{self._line} in {self._code.co_qualname}"
+
+
+def place_of_caller(depth: int) -> Place:
+    """Give the line that called, so many calls above the function which asks."""
+    look: Callable[[int], FrameType] = getattr(sys, "_getframe")  # noqa: B009 - see below
+    # `inspect.stack` would look at every frame, and read their files.
+    return Place(look(depth + 1))
+
+
+class Owed(Protocol):
+    """A task, as far as a report of it needs."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has a result that nobody took."""
+        ...
+
+    def story(self) -> str:
+        """What it runs, and where it was made."""
+        ...
+
+
+def remember(owner: Process, task: Owed) -> None:
+    """Note that an owner must ask for a result."""
+    bonds = owner.tie()
+    if bonds.uncollected is None:
+        bonds.uncollected = {}
+        bonds.at_death(partial(_owner_ends, owner.pid, bonds))
+    bonds.uncollected[task] = None
+
+
+def forget(owner: Process | None, task: Owed) -> None:
+    """Note that an owner has asked, or need not any more."""
+    if owner is not None and owner.bonds is not None and owner.bonds.uncollected is not None:
+        owner.bonds.uncollected.pop(task, None)
+
+
+def _owner_ends(pid: Pid, bonds: Bonds) -> None:
+    owner: Process | None = pid.target
+    tasks: list[Owed] = list(bonds.uncollected or ())
+    if not tasks or owner is None or owner.outcome is None:
+        return
+    reason = owner.outcome.error
+    if not is_planned(reason):
+        return  # its failure is the story, and is told
+    if not is_normal(reason):  # stopped from outside: what still ran is no mistake of it
+        tasks = [task for task in tasks if task.ended]
+    if tasks:
+        _report(owner, tasks)
+
+
+def _report(owner: Process, tasks: list[Owed]) -> None:
+    telemetry.execute(UNCOLLECTED_EVENT, {"count": len(tasks)}, {"owner": owner.pid})
+    more = len(tasks) - _SHOWN
+    lines = [f"  {task.story()}" for task in tasks[:_SHOWN]]
+    _log.warning(
+        "process %s (%s) ended and never asked for the result of %d of its tasks:\n%s%s\n"
+        "Await each task, or give it up with ignore() or shutdown(); "
+        "if nobody wants the result, use Task.start().",
+        owner.pid,
+        call_of(owner),
+        len(tasks),
+        "\n".join(lines),
+        f"\n  and {more} more" if more > 0 else "",
+    )
+
+
+class LongWatch:
+    """Warns once of a task that lives long; looked at by the time-outs of the runtime."""
+
+    __slots__ = ("_pid", "_place", "timer")
+
+    def __init__(self, pid: Pid, place: Place) -> None:
+        self._pid = pid
+        self._place = place
+        self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing to warn of any more."""
+        return self._pid.target is None
+
+    def expire(self, limit: float) -> None:
+        """Warn."""
+        process: Process | None = self._pid.target
+        if process is None:
+            return
+        telemetry.execute(LONG_EVENT, {"limit": limit}, {"pid": self._pid})
+        _log.warning(
+            "task %s (%s), made at %s, still runs after %s.\n"
+            "If it is a loop without an end, make it a GenServer or a child of a supervisor: "
+            "nobody restarts a task. If it is only slow, raise the setting `long_task`.",
+            self._pid,
+            call_of(process),
+            self._place,
+            spell(limit),
+        )
+
+
+def watch_length(process: Process, place: Place) -> None:
+    """Warn if a task still runs after the time that the settings give."""
+    limit = process.runtime.settings.long_task
+    if limit is None:
+        return
+    watch: Any = LongWatch(process.pid, place)
+    process.runtime.deadlines.add(limit, watch)
+    if watch.timer is not None:  # a timer of its own must not outlive the task
+        process.tie().at_death(watch.timer.cancel)
+
+
+# To wait for tasks: for one, for several, for the first of them, up to a limit.
+
+
+class Awaited(Protocol):
+    """A task, as far as a wait needs."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has a result."""
+        ...
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended without a value."""
+        ...
+
+    def begin_wait(self, wait: "Wait") -> None:
+        """Tell this wait of the end."""
+
+    def end_wait(self, *, interrupted: bool) -> None:
+        """Tell nobody any more."""
+
+
+class Wait:
+    """One wait: so many ends are missing, or one failure, if that is enough."""
+
+    __slots__ = ("_hasty", "_missing", "_waiter", "expired", "over")
+
+    def __init__(self, waiter: Waiter, missing: int, *, hasty: bool) -> None:
+        self._waiter = waiter
+        self._missing = missing
+        self._hasty = hasty
+        self.over = missing <= 0
+        self.expired = False
+
+    def ended(self, *, failed: bool) -> None:
+        """Count one end."""
+        self._missing -= 1
+        if self._missing <= 0 or (failed and self._hasty):
+            self.over = True
+            self._waiter.wake()
+
+    def expire(self) -> None:
+        """Stop waiting: the time is up."""
+        self.expired = True
+        self._waiter.wake()
+
+
+@types.coroutine
+def waited(
+    tasks: Sequence[Awaited], count: int, limit: float | None, *, hasty: bool = False
+) -> Generator[Any, None, bool]:
+    """Wait until `count` of the tasks have ended, or with `hasty` one has failed.
+
+    Returns:
+        Whether that came before the time was up.
+    """
+    waiter = current_waiter()
+    running = [task for task in tasks if not task.ended]
+    wait = Wait(waiter, count - (len(tasks) - len(running)), hasty=hasty)
+    if hasty and any(task.failed for task in tasks):
+        wait.over = True
+    if wait.over or limit == 0:
+        return wait.over
+    timer = _timer(limit, wait)
+    for task in running:
+        task.begin_wait(wait)
+    finished = False
+    try:
+        yield from _pause(wait, waiter)
+        finished = True
+    finally:
+        if timer is not None:
+            timer.cancel()
+        for task in running:
+            task.end_wait(interrupted=not finished)
+    return wait.over
+
+
+def _pause(wait: Wait, waiter: Waiter) -> Generator[Any, None, None]:
+    while not wait.over and not wait.expired:
+        yield waiter.pause()
+
+
+def _timer(limit: float | None, wait: Wait) -> asyncio.TimerHandle | None:
+    return None if limit is None else asyncio.get_running_loop().call_later(limit, wait.expire)
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -385,3 +675,98 @@ def _end(process: Process, sender: Pid, grace: float | BrutalKill | None) -> Non
         if bonds.deadline is not None:
             bonds.deadline.cancel()
         bonds.deadline = process.loop.call_at(when, kill, process)
+
+
+# To collect many tasks at once, with one limit for all.
+
+
+OnTimeout: TypeAlias = Literal["nothing", "ignore", "kill_task"]
+_ON_TIMEOUT = ("nothing", "ignore", "kill_task")
+
+
+async def join_many(tasks: Iterable[Task[T]], timeout: Duration = 5.0) -> list[T]:
+    """Wait for all tasks, and give their values in order.
+
+    Raises:
+        TaskExit: One ended without a result: at once, without waiting for the others,
+            which go on, and whose results are dropped.
+        TaskTimeout: One has not ended in time, or its result was taken before.
+        NotOwner: One belongs to another process.
+    """
+    limit = seconds(timeout)
+    many = _checked(tasks)
+    for task in many:
+        if task.taken:
+            raise task.too_late(None)
+    await waited(many, len(many), limit, hasty=True)
+    try:
+        failed = next((task for task in many if task.failed), None)
+        if failed is not None:
+            failed.value()
+        for task in many:
+            if not task.ended:
+                raise task.too_late(limit)
+        return [task.value() for task in many]
+    finally:
+        for task in many:
+            task.drop()
+
+
+async def poll_many(
+    tasks: Iterable[Task[T]],
+    timeout: Duration = 5.0,
+    limit: int | None = None,
+    on_timeout: OnTimeout = "nothing",
+) -> list[tuple[Task[T], Ok[T] | Ended | None]]:
+    """Wait for tasks, and give each with its result, or None if it has none yet.
+
+    Args:
+        tasks: Which tasks.
+        timeout: One limit for all.
+        limit: Return as soon as so many have ended.
+        on_timeout: What becomes of those that have not ended when the time is up:
+            `"nothing"`, they go on; `"ignore"`, they go on alone; `"kill_task"`, they are killed.
+
+    Raises:
+        NotOwner: One belongs to another process.
+        ValueError: An option is out of its range.
+    """
+    within = seconds(timeout)
+    _check_options(limit, on_timeout)
+    many = _checked(tasks)
+    enough = len(many) if limit is None else min(limit, len(many))
+    in_time = await waited([task for task in many if not task.taken], enough, within)
+    results: dict[Task[T], Ok[T] | Ended | None] = {}
+    for task in many:
+        results[task] = task.result() if task.ended else None
+    if not in_time:
+        for task in many:
+            if not task.taken:
+                results[task] = await _end_late(task, on_timeout)
+    return list(results.items())
+
+
+async def _end_late(task: Task[T], how: OnTimeout) -> Ok[T] | Ended | None:
+    match how:
+        case "nothing":
+            return None
+        case "ignore":
+            return task.ignore()
+        case "kill_task":
+            return await task.shutdown(BRUTAL_KILL)
+
+
+def _checked(tasks: Iterable[Task[T]]) -> list[Task[T]]:
+    many = list(tasks)
+    for task in many:
+        task.check_owner()
+    if len(set(many)) < len(many):
+        raise ValueError("a task is in the list twice, but gives its result once")
+    return many
+
+
+def _check_options(limit: Any, on_timeout: Any) -> None:
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+        raise ValueError(f"limit is a number of tasks, or None for all; not {limit!r}")
+    if on_timeout not in _ON_TIMEOUT:
+        raise ValueError(f"on_timeout is one of {', '.join(_ON_TIMEOUT)}; not {on_timeout!r}")

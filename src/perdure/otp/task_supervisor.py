@@ -12,18 +12,16 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from perdure.base.pid import Pid
-from perdure.otp.collector import Started, callers_of
-from perdure.otp.dynamic import DynamicChildren, DynamicSupervisor
-from perdure.otp.handle import inside
-from perdure.otp.leftover import place_of_caller
-from perdure.otp.ref import ServerRef
-from perdure.otp.spec import WORKER_SHUTDOWN, ChildSpec, RestartWord, Shutdowns, Spawn
+from perdure.otp.address import ServerRef
 from perdure.otp.stream import AsyncStream, Work, check_rules
-from perdure.otp.task import Task, bound
-from perdure.process.birth import Function
-from perdure.process.current import current
+from perdure.otp.supervision.dynamic import DynamicChildren, DynamicSupervisor
+from perdure.otp.supervision.spec import WORKER_SHUTDOWN, ChildSpec, RestartWord, Shutdowns, Spawn
+from perdure.otp.supervision.supervisor import inside
+from perdure.otp.task import Started, Task, bound, callers_of, place_of_caller
 from perdure.process.process import Process
 from perdure.process.signal import link
+from perdure.process.spawn import Function
+from perdure.process.waiter import current
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -14,16 +14,15 @@ from typing import Any, Literal, NamedTuple
 
 from perdure.base.duration import Duration, required_seconds, spell
 from perdure.base.pid import Pid
-from perdure.otp.oversight import Oversight, oversight_of
-from perdure.otp.ref import ServerRef, pid_of
-from perdure.otp.ward import Ward
-from perdure.process.current import current
-from perdure.process.hosts.look import Sight, look_around
+from perdure.otp.address import ServerRef, pid_of
+from perdure.otp.supervision.loop import Oversight, Ward, oversight_of
+from perdure.process.api import alive_or_raise
+from perdure.process.hosts.remote_info import Sight, look_around
 from perdure.process.introspect import Info, picture
-from perdure.process.messaging import alive_or_raise
 from perdure.process.process import Process
-from perdure.process.reach import Elsewhere
+from perdure.process.relations import Elsewhere
 from perdure.process.runtime import Runtime
+from perdure.process.waiter import current
 
 _PACKAGE = str(Path(__file__).parent.parent)  # frames of ours say nothing about a user's code
 

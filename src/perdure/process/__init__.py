@@ -10,49 +10,53 @@ event = await process.events().receive()
 from perdure.base.errors import is_normal, is_planned
 from perdure.base.pid import Pid, Ref
 from perdure.base.settings import Overflow
-from perdure.process.channel import Channel, Selected, select
-from perdure.process.event import Cancel, Event, EventKind, Exit, ExitResult, LinkDown, Message
-from perdure.process.hosts.look import full_info
-from perdure.process.introspect import Info
-from perdure.process.messaging import call, events, inbox, listen, requests, send, unlisten
-from perdure.process.request import Request
-from perdure.process.spawner import (
-    Spawner,
-    run_process,
-    spawn,
-    spawn_linked,
-    spawn_linked_monitored,
-    spawn_monitored,
-    spawner,
-    upgrade,
-)
-from perdure.process.tasklike import State
-from perdure.process.timer import Ticker, Timer, after, sleep, ticker, timer
-from perdure.process.verbs import (
+from perdure.process.api import (
     ProcessOptions,
+    Spawner,
     alive,
+    call,
     cancel,
     context,
-    exit,  # noqa: A004 - OTP's word
+    events,
+    exit,  # noqa: A004 - the word of OTP
     fail,
     get_options,
+    inbox,
     info,
     kill,
     link,
+    listen,
     monitor,
     monitored,
     pid_of,
     processes,
     register,
     registered,
+    requests,
+    run_process,
     self_pid,
+    send,
     set_options,
+    spawn,
+    spawn_linked,
+    spawn_linked_monitored,
+    spawn_monitored,
+    spawner,
     trap_links,
     unlink,
+    unlisten,
     unmonitor,
     unregister,
+    upgrade,
     whereis,
 )
+from perdure.process.channel import Channel, Selected, select
+from perdure.process.event import Cancel, Event, EventKind, Exit, ExitResult, LinkDown, Message
+from perdure.process.hosts.remote_info import full_info
+from perdure.process.introspect import Info
+from perdure.process.request import Request
+from perdure.process.timer import Ticker, Timer, after, sleep, ticker, timer
+from perdure.process.waiter import State
 
 pid = self_pid
 terminate = kill

@@ -11,8 +11,7 @@ from collections.abc import Collection, Generator, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from perdure.base.errors import ChannelClosed
-from perdure.process.current import current_waiter, own_process
-from perdure.process.waiter import NOBODY, Waiter
+from perdure.process.waiter import NOBODY, Waiter, current_waiter, own_process
 
 T = TypeVar("T")
 

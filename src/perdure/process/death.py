@@ -23,15 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.base import telemetry
 from perdure.base.errors import Killed
-from perdure.process.bonds import Bonds
 from perdure.process.event import Exit, ExitResult, LinkDown
-from perdure.process.exits import SILENT, Upgrade, reason_of, spread
-from perdure.process.reach import Elsewhere, known
+from perdure.process.relations import SILENT, Bonds, Elsewhere, Upgrade, known, reason_of, spread
 from perdure.process.report import report_abandoned, report_crash
-from perdure.process.tasklike import DEAD, ENDING, PARKED
+from perdure.process.waiter import DEAD, ENDING, PARKED
 
 if TYPE_CHECKING:
     from perdure.process.process import Process
+
 
 _NO_CONTEXT = Context()
 

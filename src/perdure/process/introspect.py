@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from perdure.base.pid import Pid
-from perdure.process.bonds import Bonds
+from perdure.process.relations import Bonds
 from perdure.process.report import call_of
-from perdure.process.tasklike import State
+from perdure.process.waiter import State
 
 if TYPE_CHECKING:
     from perdure.process.process import Process

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from perdure.base.duration import spell
 from perdure.base.errors import describe, safe_text
-from perdure.process.tasklike import ENDING
+from perdure.process.waiter import ENDING
 
 if TYPE_CHECKING:
     from perdure.process.process import Process

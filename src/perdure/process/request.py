@@ -16,9 +16,8 @@ from msgspec import Struct
 from perdure.base.duration import Duration, seconds, spell
 from perdure.base.errors import CallExit, CallTimeout, NoProcess, ProcError
 from perdure.base.pid import Pid
-from perdure.process.current import current, current_waiter
-from perdure.process.reach import reach
-from perdure.process.waiter import Waiter
+from perdure.process.relations import reach
+from perdure.process.waiter import Waiter, current, current_waiter
 
 if TYPE_CHECKING:
     from perdure.process.process import Process

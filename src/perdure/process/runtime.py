@@ -1,37 +1,143 @@
 """The runtime: all processes of one program, from the root process to the last one stopped."""
 
 import asyncio
+import contextlib
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Token
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from types import GeneratorType, TracebackType
+from typing import Any, Protocol, Self, TypeVar
 
 from perdure.base.clock import Clock, SystemClock
 from perdure.base.errors import NotInProcess, Shutdown, SpawnError
 from perdure.base.pid import Pid
 from perdure.base.settings import Settings
-from perdure.process import factory
-from perdure.process.current import CURRENT
-from perdure.process.death import finish, kill
-from perdure.process.eager_loop import tune
-from perdure.process.entry import Entry
-from perdure.process.mailbox import Bound
-from perdure.process.names import Names
-from perdure.process.process import Process
-from perdure.process.reach import Elsewhere
+from perdure.process.death import adopt_task, finish, freeze, kill
+from perdure.process.event import ExitResult
+from perdure.process.loop import new_loop, tune
+from perdure.process.process import Bound, Process
+from perdure.process.relations import Elsewhere, Entry, Names
 from perdure.process.request import Deadlines
-from perdure.process.root import AdoptedProcess
 from perdure.process.scheduler import Scheduler, Shuffle
 from perdure.process.signal import stop_politely
+from perdure.process.spawn import Function, Options, check_function, give_birth
+from perdure.process.waiter import CURRENT, RUNNING, WAITING
 
-if TYPE_CHECKING:
-    from perdure.process.birth import Function, Options
+# Whose task is it: every asyncio task that a process starts belongs to that process.
+
+T = TypeVar("T")
+Inner = Callable[..., "asyncio.Future[Any]"]
+
+
+class TaskFactory:
+    """The task factory of a loop on which runtimes live; one, however many they are."""
+
+    def __init__(self, inner: Inner | None) -> None:
+        self.inner = inner
+        self.users = 0
+
+    def __call__(
+        self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any
+    ) -> "asyncio.Future[Any]":
+        context = options.get("context")
+        owner = CURRENT.get(None) if context is None else context.get(CURRENT)
+        if _is_generator(coro):  # a wait of the kernel, which asyncio takes for none
+            coro = _awaited(coro)
+        if self.inner is None:
+            task = asyncio.Task(coro, loop=loop, **options)
+        else:
+            task = self._by_inner(owner, loop, coro, options)
+        if owner is not None and owner.pid.target is not None:
+            adopt_task(owner, task)  # pyright: ignore[reportArgumentType]
+        return task
+
+    def _by_inner(
+        self,
+        owner: "Process | None",
+        loop: asyncio.AbstractEventLoop,
+        coro: Coroutine[Any, Any, Any],
+        options: dict[str, Any],
+    ) -> "asyncio.Future[Any]":
+        assert self.inner is not None
+        if owner is None or owner.state != RUNNING:
+            return self.inner(loop, coro, **options)
+        # An eager factory runs the task right here: meanwhile it is not the process that runs.
+        owner.state = WAITING
+        try:
+            return self.inner(loop, coro, **options)
+        finally:
+            owner.state = RUNNING
+
+
+def _is_generator(given: object) -> bool:
+    return isinstance(given, GeneratorType)
+
+
+async def _awaited(wait: Awaitable[T]) -> T:
+    return await wait
+
+
+def install(loop: asyncio.AbstractEventLoop) -> None:
+    """See to it that the tasks of a loop belong to the processes that start them."""
+    factory = loop.get_task_factory()
+    if not isinstance(factory, TaskFactory):
+        factory = TaskFactory(factory)
+        loop.set_task_factory(factory)  # pyright: ignore[reportArgumentType]
+    factory.users += 1
+
+
+def uninstall(loop: asyncio.AbstractEventLoop) -> None:
+    """Leave the loop as it was, when the last runtime leaves it."""
+    factory = loop.get_task_factory()
+    if isinstance(factory, TaskFactory):
+        factory.users -= 1
+        if factory.users == 0:
+            loop.set_task_factory(factory.inner)
+
+
+# The root process: either `main` of `perdure.run`, or a task of asyncio that was adopted.
+
+
+class AdoptedProcess(Process):
+    """An asyncio task that is the root process while it is inside `async with Runtime()`.
+
+    asyncio goes on to drive it; the kernel only gives it an identity, a mailbox and relations.
+    """
+
+    __slots__ = ("_interrupts", "task")
+
+    def __init__(self, runtime: "Runtime", task: asyncio.Task[Any]) -> None:
+        coro: Any = task.get_coro()
+        super().__init__(runtime, _adopted, (), coro, None, {})
+        self.task = task
+        self.state = WAITING
+        self._interrupts = 0
+
+    def runs_now(self) -> bool:
+        return asyncio.current_task() is self.task
+
+    def interrupt(self) -> None:
+        self._interrupts += 1
+        self.task.cancel()
+
+    def absorb(self, error: BaseException | None) -> bool:
+        """Take back our own interrupts; tell whether they were all there were.
+
+        If somebody else cancelled the task too, that cancellation must go on.
+        """
+        remaining = 0
+        for _ in range(self._interrupts):
+            remaining = self.task.uncancel()
+        return remaining == 0 or not isinstance(error, asyncio.CancelledError)
+
+
+async def _adopted() -> None:
+    """Stand for the code of an adopted task in listings."""
+
 
 INLINE = "inline"
 _ECHO = 0.05  # seconds: sooner than a person can ask twice
-
-T = TypeVar("T")
 
 
 class Host(Protocol):
@@ -139,7 +245,7 @@ class Runtime:
         self.scheduler = Scheduler(loop, self.settings, self._shuffle)
         tune(loop, self.settings.busy_wait)
         self.deadlines = Deadlines(loop)
-        factory.install(loop)
+        install(loop)
 
     def at_close(self, closer: Callable[[], None]) -> None:
         """Call something when the runtime has moved out."""
@@ -148,7 +254,7 @@ class Runtime:
     def close(self) -> None:
         """Move out, and leave the loop as it was."""
         self.deadlines.close()
-        factory.uninstall(self.loop)
+        uninstall(self.loop)
         for closer in self._closers:
             closer()
 
@@ -267,3 +373,130 @@ class Runtime:
         if condemned.error is not None:
             raise condemned.error
         return True  # it ended itself, normally
+
+
+# `run`: from a plain program into a process, and back.
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+
+def run(
+    main: Function,
+    *args: Any,
+    settings: Settings | None = None,
+    loop_factory: LoopFactory | None = None,
+) -> Any:
+    """Run `main` as the root process, and give its value or raise what it raised.
+
+    When it has ended, every process that is left gets CANCEL and is killed after
+    `settings.stop_timeout`.
+    SIGINT and SIGTERM end the root process in the same polite way, a second one kills:
+    if the root reads its events it gets CANCEL, otherwise its code is interrupted.
+
+    Args:
+        main: An `async def` function.
+        *args: Its arguments.
+        settings: The bounds of the runtime.
+        loop_factory: Makes the asyncio loop; the usual one by default.
+
+    Raises:
+        KeyboardInterrupt: SIGINT ended the program.
+        SystemExit: SIGTERM ended the program; the code is 143.
+    """
+    return run_in(Runtime(settings), main, args, loop_factory)
+
+
+def run_in(
+    runtime: Runtime,
+    main: Function,
+    args: tuple[Any, ...],
+    loop_factory: LoopFactory | None = None,
+) -> Any:
+    """Run `main` as the root process of a given runtime."""
+    check_function(main, "run")
+    _check_no_loop(main)
+    loop = (loop_factory or new_loop)()
+    try:
+        outcome = loop.run_until_complete(_serve(runtime, main, args))
+    finally:
+        close_loop(loop, runtime.settings.abandon_after)
+    if outcome.error is None:
+        return outcome.value
+    if runtime.received and runtime.received[0] is signal.SIGINT:
+        raise KeyboardInterrupt
+    if runtime.received:
+        raise SystemExit(128 + runtime.received[0])
+    raise outcome.error
+
+
+def _check_no_loop(main: Function) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if main.__module__ == "__mp_main__":  # an OS worker imports the main module
+        raise RuntimeError(
+            "a worker imports this file too: "
+            'put perdure.run() under `if __name__ == "__main__":`, so that it runs only once'
+        )
+    raise RuntimeError(
+        "perdure.run() makes a loop of its own and cannot be called in a running event loop: "
+        "use `async with perdure.Runtime():` there, or process.spawn() if this is a process"
+    )
+
+
+def close_loop(loop: asyncio.AbstractEventLoop, patience: float) -> None:
+    """Close a loop as `asyncio.run` does, but do not wait for ever for tasks that refuse to end."""
+    try:
+        loop.run_until_complete(_end_tasks(patience))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()
+
+
+async def _end_tasks(patience: float) -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        done, refusing = await asyncio.wait(tasks, timeout=patience)
+        for task in done:
+            if not task.cancelled():
+                task.exception()  # nobody is left to ask for it
+        for task in refusing:
+            freeze(task)
+
+
+async def _serve(runtime: Runtime, main: Function, args: tuple[Any, ...]) -> ExitResult:
+    runtime.open(asyncio.get_running_loop())
+    try:
+        with _signals(runtime):
+            root = give_birth(runtime, None, main, args, Options())
+            runtime.root = root
+            await runtime.wait_for(root)
+            await runtime.stop()
+    finally:
+        runtime.close()
+    assert root.outcome is not None
+    return root.outcome
+
+
+@contextlib.contextmanager
+def _signals(runtime: Runtime) -> Generator[None, None, None]:
+    """Stop in order on SIGINT and SIGTERM, where this thread may handle signals at all."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    for number in numbers:
+        with contextlib.suppress(NotImplementedError):  # not every loop can
+            runtime.loop.add_signal_handler(number, runtime.on_signal, number)
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            with contextlib.suppress(NotImplementedError):
+                runtime.loop.remove_signal_handler(number)
+            signal.signal(number, handler or signal.SIG_DFL)

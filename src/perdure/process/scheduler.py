@@ -13,8 +13,7 @@ from typing import Any
 
 from perdure.base.settings import Settings
 from perdure.process.death import finish
-from perdure.process.tasklike import PARKED, READY, RUNNING, RUNNING_TASKS
-from perdure.process.waiter import PARK
+from perdure.process.waiter import PARK, PARKED, READY, RUNNING, RUNNING_TASKS
 
 # The time is looked at once in so many steps: often enough to be fair, seldom enough to be free.
 _STEPS_PER_LOOK = 32

@@ -6,7 +6,7 @@ from perdure.base.errors import NoProcess, Shutdown
 from perdure.base.pid import Pid, Ref
 from perdure.process.death import kill
 from perdure.process.event import Cancel, Event, Exit, ExitResult, LinkDown
-from perdure.process.reach import Elsewhere, known, reach
+from perdure.process.relations import Elsewhere, known, reach
 
 if TYPE_CHECKING:
     from perdure.process.process import Process

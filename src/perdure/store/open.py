@@ -5,9 +5,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from perdure.base.clock import Clock
 from perdure.base.errors import StoreError
-from perdure.base.scrub import without_secrets
-from perdure.store.port import Store
+from perdure.base.secret import without_secrets
 from perdure.store.sqlite.store import SqliteStore
+from perdure.store.store import Store
 
 _FORMS = "sqlite:///file.db, sqlite:////folder/file.db or postgresql://user@host/database"
 

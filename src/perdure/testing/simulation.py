@@ -6,8 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar, overload
 
 from perdure.base.settings import Settings
-from perdure.process.run import run_in
-from perdure.process.runtime import Runtime
+from perdure.process.runtime import Runtime, run_in
 from perdure.testing.clock import VirtualLoop
 
 P = ParamSpec("P")

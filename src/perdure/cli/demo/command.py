@@ -9,13 +9,10 @@ import typer
 from rich.console import Console
 
 from perdure.base.clock import SystemClock
-from perdure.cli.demo.director import Course, direct
-from perdure.cli.demo.play import url
+from perdure.cli.demo.app import url
 from perdure.cli.demo.scene import Scene
-from perdure.cli.demo.stage import Bars, Lines
-from perdure.cli.demo.tally import is_good, tally, verdict
-from perdure.cli.outcome import perform
-from perdure.cli.output import Code, as_json
+from perdure.cli.demo.stage import Bars, Course, Lines, direct, is_good, tally, verdict
+from perdure.cli.output import Code, as_json, perform
 
 INTERVAL = 0.7  # seconds in which people can see that the worker is dead
 

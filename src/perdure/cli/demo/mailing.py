@@ -8,9 +8,9 @@ from rich.table import Table
 from perdure.app import App
 from perdure.cli.demo.scene import Outcome, Scene, Title, steps_of
 from perdure.cli.demo.world import World
-from perdure.engine.context import JobContext
 from perdure.engine.handle import Handle
-from perdure.engine.step_context import StepContext
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import Effect
 from perdure.process.timer import sleep
 

@@ -6,9 +6,9 @@ from perdure.app import App
 from perdure.base.errors import Permanent
 from perdure.cli.demo.scene import Outcome, Scene, Title, steps_of
 from perdure.cli.demo.world import World
-from perdure.engine.context import JobContext
 from perdure.engine.handle import Handle
-from perdure.engine.step_context import StepContext
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.state import JobState
 
 DONE = ("pay 40 USD", "reserve a lamp")

@@ -14,7 +14,7 @@ from rich.console import RenderableType
 
 from perdure.app import App
 from perdure.base.errors import JobError
-from perdure.cli.demo.receiver import Receiver
+from perdure.cli.demo.world import Receiver
 from perdure.engine.handle import Handle
 from perdure.jobs.model import EntryKind
 from perdure.jobs.state import ENDED, JobState
@@ -57,7 +57,7 @@ class Worker:
     """A worker: a real process of the operating system, which works when it is told to begin."""
 
     def __init__(self, folder: Path, port: int, pace: float) -> None:
-        module = "perdure.cli.demo.play"
+        module = "perdure.cli.demo.app"
         command = [sys.executable, "-m", module, str(folder), str(port), str(pace)]
         self._errors = folder / "errors"
         with self._errors.open("ab") as errors:

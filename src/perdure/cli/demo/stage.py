@@ -1,17 +1,102 @@
 """Where the demonstration is shown: bars and lines on a terminal, lines alone elsewhere."""
 
+import asyncio
 import contextlib
 from collections import Counter, deque
 from collections.abc import Generator
-from typing import Final
+from typing import Any, Final
 
+from msgspec import Struct
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from perdure.base.clock import Clock
-from perdure.cli.demo.scene import Title
+from perdure.cli.demo.app import build
+from perdure.cli.demo.mailing import MailingAct
+from perdure.cli.demo.migration import MigrationAct
+from perdure.cli.demo.order import OrderAct
+from perdure.cli.demo.payout import PayoutAct
+from perdure.cli.demo.scene import Outcome, Scene, Title
+from perdure.cli.demo.world import receiving
+
+# Runs the demonstration: one act after the other, in one store.
+
+LONGEST: Final = 150.0  # seconds, after which something is wrong
+ACTS: Final = (MigrationAct, MailingAct, OrderAct, PayoutAct)
+
+
+class Course(Struct, frozen=True, kw_only=True):
+    """How the demonstration went."""
+
+    outcomes: tuple[Outcome, ...]
+    jobs: dict[str, int]  # by state
+    kills: int
+    effects: int
+    requests_repeated: int
+    seconds: float
+
+
+async def direct(scene: Scene) -> Course:
+    """Run it to its end."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    async with receiving(scene.receiver) as port, build(scene.folder, port) as app:
+        with scene.opened(app, port):
+            async with asyncio.timeout(LONGEST):
+                outcomes = [await act(scene).play() for act in ACTS]
+        jobs = await (await app.store()).counts()
+    return Course(
+        outcomes=tuple(outcomes),
+        jobs=jobs,
+        kills=scene.kills,
+        effects=len(scene.receiver.done),
+        requests_repeated=scene.receiver.repeated,
+        seconds=loop.time() - began,
+    )
+
+
+# What the demonstration comes to: for programs, and for people.
+
+
+def tally(course: Course) -> dict[str, Any]:
+    """Add up what the acts came to."""
+    outcomes = course.outcomes
+    counted: dict[str, Any] = {
+        "jobs": course.jobs,
+        "steps": sum(each.steps for each in outcomes),
+        "kills": course.kills,
+        "effects": course.effects,
+        "lost": sum(each.lost for each in outcomes),
+        "duplicates": sum(each.duplicates for each in outcomes),
+        "requests_repeated": course.requests_repeated,
+        "seconds": round(course.seconds, 1),
+    }
+    for each in outcomes:
+        counted |= each.more
+    return counted
+
+
+def is_good(counted: dict[str, Any]) -> bool:
+    """Tell whether nothing was lost or doubled."""
+    return not counted["lost"] and not counted["duplicates"]
+
+
+def verdict(counted: dict[str, Any]) -> Text:
+    """Say it in two lines."""
+    if not is_good(counted):
+        text = f"{counted['lost']} lost, {counted['duplicates']} doubled: that must not be."
+        return Text(text, style="bold red")
+    jobs = sum(counted["jobs"].values())
+    return Text.assemble(
+        ("Nothing lost, nothing doubled", "bold green"),
+        f": {jobs} jobs, {counted['steps']} steps, {counted['effects']} effects and "
+        f"{counted['kills']} kills in {counted['seconds']:.0f} s.\n"
+        f"The world was asked {counted['requests_repeated']} times for what it had done already, "
+        "each time with the same key:\nso it did nothing twice.",
+    )
+
 
 LINES: Final = 16  # of the last events that are seen below the bars
 _STYLES: Final = {"dead": "bold red", "done": "bold green"}

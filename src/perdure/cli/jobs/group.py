@@ -2,9 +2,18 @@
 
 import typer
 
-from perdure.cli.jobs.look import list_jobs, show
-from perdure.cli.jobs.send import send
-from perdure.cli.jobs.tell import cancel, compensate, fork, leave_undone, pause, resume, retry, skip
+from perdure.cli.jobs.commands import (
+    cancel,
+    compensate,
+    fork,
+    leave_undone,
+    pause,
+    resume,
+    retry,
+    send,
+    skip,
+)
+from perdure.cli.jobs.show import list_jobs, show
 from perdure.cli.jobs.watch import watch
 
 

@@ -10,17 +10,23 @@ from rich.live import Live
 
 from perdure.app import App
 from perdure.cli.jobs import words
-from perdure.cli.jobs.facts import entry_facts, event_facts
-from perdure.cli.jobs.find import find_job
-from perdure.cli.jobs.listing import counted, draw_jobs
-from perdure.cli.jobs.look import read_sheet
-from perdure.cli.jobs.sheet import Sheet, draw
-from perdure.cli.outcome import code_of_end, perform
-from perdure.cli.output import Code, Format, FormatOption, as_json, cell, console, say
-from perdure.cli.target import AppOption, UrlOption, find_app
-from perdure.cli.waiting import AT_REST, looks
+from perdure.cli.jobs.commands import find_job
+from perdure.cli.jobs.show import Sheet, counted, draw, draw_jobs, read_sheet
+from perdure.cli.jobs.words import entry_facts, event_facts
+from perdure.cli.output import (
+    Code,
+    Format,
+    FormatOption,
+    as_json,
+    cell,
+    code_of_end,
+    console,
+    perform,
+    say,
+)
+from perdure.cli.target import AT_REST, AppOption, UrlOption, find_app, looks
 from perdure.engine.handle import Handle
-from perdure.jobs.query import JobQuery
+from perdure.jobs.model import JobQuery
 
 _AROUND = 18  # lines of a sheet that are not of its journal or log
 _AROUND_A_LIST = 6

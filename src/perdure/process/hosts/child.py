@@ -12,22 +12,153 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable, Mapping
+from itertools import count
 from multiprocessing import spawn
 from typing import Any
 
-from perdure.base.errors import HostDown, Shutdown
-from perdure.process.eager_loop import new_loop
+from perdure.base.errors import HostDown, NameTaken, NotPortable, Shutdown
+from perdure.base.pid import Pid
 from perdure.process.hosts import signals
-from perdure.process.hosts.far_host import FarHost
-from perdure.process.hosts.log_relay import LogRelay
 from perdure.process.hosts.node import Node
-from perdure.process.hosts.portable import MISSING
-from perdure.process.hosts.replica_entries import ReplicaEntries
-from perdure.process.hosts.replica_names import ReplicaNames
-from perdure.process.hosts.socket_wire import SocketWire
-from perdure.process.run import close_loop
-from perdure.process.runtime import Runtime
+from perdure.process.hosts.pickling import MISSING, dump_call, load_call
+from perdure.process.hosts.proxy import Wire
+from perdure.process.hosts.remote_host import FarHost
+from perdure.process.hosts.wire import SocketWire
+from perdure.process.loop import new_loop
+from perdure.process.process import Process
+from perdure.process.relations import Elsewhere, Entry, Names
+from perdure.process.runtime import Runtime, close_loop
+
+# What code in an OS process logs is logged by its parent, as the program has configured it.
+
+
+class LogRelay(logging.Handler):
+    """Sends records to the parent."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__()
+        self._wire = wire
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one record, as text: its arguments may be anything."""
+        try:
+            self._wire.post(signals.Log(_told(record)))
+        except Exception:  # noqa: BLE001 - a log must not break what it logs
+            self.handleError(record)
+
+
+def _told(record: logging.LogRecord) -> dict[str, Any]:
+    told = {
+        key: value for key, value in vars(record).items() if isinstance(value, str | int | float)
+    }
+    told |= {"msg": record.getMessage(), "args": None, "exc_info": None}
+    if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
+        told["exc_text"] = "".join(traceback.format_exception(record.exc_info[1])).rstrip()
+    return told
+
+
+# The names of the program, as an OS process knows them.
+#
+# The first node is the authority: to take a name is to ask it, and to wait for its answer.
+# To look a name up is to look at the copy, which the first node keeps up to date:
+# a change arrives before anything that its cause could make somebody say.
+
+
+class ReplicaNames(Names):
+    """A copy of the table of names."""
+
+    def __init__(self, wire: SocketWire, names: dict[str, Pid]) -> None:
+        super().__init__()
+        self._wire = wire
+        self._numbers = count(1)
+        for name, pid in names.items():
+            self.given(name, pid)
+
+    def claim(self, name: str, process: Process) -> Process | None:
+        """Ask the first node for a name."""
+        holder = self.get(name)
+        if holder is not None:
+            return holder
+        number = next(self._numbers)
+        answer = self._wire.ask_now(signals.Claim(number, name, process.pid), number)
+        if answer.holder is not None:
+            raise NameTaken(name, answer.holder)
+        self[name] = process
+        return None
+
+    def free(self, name: str) -> Process | None:
+        """Ask the first node to free a name."""
+        number = next(self._numbers)
+        answer = self._wire.ask_now(signals.Unclaim(number, name), number)
+        holder = self.pop(name, None)
+        target: Any = None if answer.holder is None else answer.holder.target
+        return holder or target
+
+    def let_go(self, name: str, process: Process) -> None:
+        """Tell the first node that the holder of a name dies."""
+        if self.get(name) is process:
+            del self[name]
+            self._wire.post(signals.NameGone(name, process.pid))
+
+    # What the first node tells
+
+    def given(self, name: str, pid: Pid) -> None:
+        """Take note of a name."""
+        holder: Process | None = pid.target
+        if holder is None:
+            return
+        self[name] = holder
+        if not isinstance(holder, Elsewhere) and name not in (holder.tie().names or ()):
+            holder.tie().add_name(name)
+
+    def gone(self, name: str, pid: Pid) -> None:
+        """Take note that a process has a name no more; another may have it by now."""
+        holder = self.get(name)
+        if holder is None or holder.pid is not pid:
+            return
+        del self[name]
+        if holder.bonds is not None and name in (holder.bonds.names or ()):
+            holder.bonds.drop_name(name)
+
+
+# The functions that are spawned by an id, as a child OS process knows them.
+
+Packed = dict[str, tuple[str | None, bytes]]  # the default host, and the call
+
+
+def pack_entries(entries: Mapping[str, Entry]) -> Packed:
+    """Pack the table for a child; what cannot cross is left out, for it could not run there."""
+    packed: Packed = {}
+    for id, entry in entries.items():
+        try:
+            packed[id] = entry.host, dump_call(entry.function, entry.args, {})
+        except NotPortable:
+            continue
+    return packed
+
+
+class ReplicaEntries(dict[str, Entry]):
+    """The table in a child; a function is imported when it is first asked for."""
+
+    def __init__(self, packed: Packed, wire: Any) -> None:
+        super().__init__()
+        self._packed = packed
+        self._wire = wire
+
+    def get(self, id: str, default: Any = None) -> Any:
+        """Give an entry."""
+        if id not in self and id in self._packed:
+            host, call = self._packed[id]
+            function, args, _ = load_call(call, self._wire)
+            self[id] = Entry(function, host, args)
+        return super().get(id, default)
+
+    def __iter__(self) -> Any:
+        """Go through all ids, imported or not."""
+        return iter(self._packed)
+
 
 _QUEUE_SIZE = 65_536  # signals that may wait on the way to the parent
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG

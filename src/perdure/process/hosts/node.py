@@ -15,27 +15,19 @@ from threading import get_ident
 from typing import Any
 
 from perdure.base import telemetry
-from perdure.base.errors import (
-    HostBusy,
-    Killed,
-    MailboxFull,
-    NoProcess,
-    NotPortable,
-    SpawnError,
-)
+from perdure.base.errors import HostBusy, Killed, MailboxFull, NoProcess, NotPortable, SpawnError
 from perdure.base.pid import Pid
 from perdure.process import death, signal
-from perdure.process.birth import SPAWN_EVENT, make_coroutine
-from perdure.process.event import ExitResult
+from perdure.process.event import ExitResult, Message
 from perdure.process.hosts import signals
-from perdure.process.hosts.far_request import FarRequest
-from perdure.process.hosts.look import Pictures, answer_looks
-from perdure.process.hosts.portable import load_call
-from perdure.process.hosts.stand_in import RemoteBonds, StandIn, Wire
+from perdure.process.hosts.pickling import load_call
+from perdure.process.hosts.proxy import FarRequest, RemoteBonds, StandIn, Wire
+from perdure.process.hosts.remote_info import Pictures, answer_looks
 from perdure.process.process import Process
-from perdure.process.reach import known, reach
+from perdure.process.relations import known, reach
 from perdure.process.request import Request
-from perdure.process.runtime import Runtime
+from perdure.process.runtime import AdoptedProcess, Runtime
+from perdure.process.spawn import SPAWN_EVENT, make_coroutine
 from perdure.process.waiter import NOBODY
 
 UNDELIVERED_EVENT = ("perdure", "host", "undelivered")
@@ -349,3 +341,38 @@ def _cannot_start(error: BaseException) -> SpawnError:
     wrapped = SpawnError(f"its worker cannot start it: {type(error).__name__}: {error}")
     wrapped.__cause__ = error
     return wrapped
+
+
+# Processes of a program that has more than one thread: what other threads do is taken in order.
+
+
+class SharedProcess(Process):
+    """A process whose pid is known to other threads too."""
+
+    __slots__ = ()
+
+    def deliver(self, message: Message) -> bool:
+        """Take a message in; from another thread by way of the loop."""
+        node = self.runtime.node
+        assert isinstance(node, Node)
+        if node.is_outside():
+            return node.take_in(signals.Send(self.pid, message))
+        return Process.deliver(self, message)
+
+
+class SharedRoot(AdoptedProcess):
+    """An adopted root process whose pid is known to other threads too."""
+
+    __slots__ = ()
+
+    deliver = SharedProcess.deliver
+
+
+def share(runtime: Runtime) -> None:
+    """Make all processes of a runtime, and those to come, ready for other threads."""
+    runtime.kind = SharedProcess
+    for process in runtime.processes.values():
+        if type(process) is Process:
+            process.__class__ = SharedProcess
+        elif type(process) is AdoptedProcess:
+            process.__class__ = SharedRoot

@@ -4,7 +4,7 @@ import psycopg
 from psycopg import sql
 
 from perdure.base.errors import SchemaError
-from perdure.store.migration import Migration, migrations, missing
+from perdure.store.migrations import Migration, migrations, missing
 from perdure.store.postgres.connection import Pg
 
 _TABLE = b"""

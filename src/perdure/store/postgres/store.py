@@ -5,18 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from perdure.jobs.model import Claim, NewJob, QueueLimit, Submitted
-from perdure.store.durable import DurableStore
-from perdure.store.lane import Lane
-from perdure.store.postgres.commit_watch import CommitWatch, Wait
+from perdure.store.db_thread import Lane
 from perdure.store.postgres.connection import Target
-from perdure.store.postgres.lane import PgLane
-from perdure.store.postgres.listener import PgListener
-from perdure.store.postgres.reader import PgReader
-from perdure.store.postgres.renewer import PgRenewer
-from perdure.store.postgres.whole import SubmitAll, Take
-from perdure.store.postgres.writer import PgWriter
-from perdure.store.verb.claim import Grant, claimed, load
-from perdure.store.verb.limit import UNLIMITED
+from perdure.store.postgres.listen import PgListener
+from perdure.store.postgres.transaction import CommitWatch, SubmitAll, Take, Wait
+from perdure.store.postgres.writer import PgLane, PgReader, PgRenewer, PgWriter
+from perdure.store.store import DurableStore
+from perdure.store.verbs.claim import UNLIMITED, Grant, claimed, load
 
 
 class PostgresStore(DurableStore):

@@ -8,25 +8,268 @@ a trigger refuses them from then on. A commit that is under way in the server ho
 and is waited for.
 """
 
+import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from uuid import uuid4
 
+import msgspec
 import psycopg
 from psycopg.errors import InvalidSqlStatementName, error_from_result
-from psycopg.pq import ExecStatus
-from psycopg.pq.abc import PGresult
+from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGconn, PGresult
 
-from perdure.base.backoff import Retry
-from perdure.base.errors import StoreUnreachable
-from perdure.store.postgres.connection import Pg, Target, is_lost, is_passing, translate
-from perdure.store.postgres.flight import Flight
-from perdure.store.postgres.session import STATEMENTS, WHOLE, WRITE, WRITE_BOTH, PgSession
-from perdure.store.postgres.whole import Whole
+from perdure.base.clock import SystemClock
+from perdure.base.errors import StoreError, StoreUnreachable
+from perdure.base.retry import Retry
+from perdure.jobs.model import NewJob, Submitted
+from perdure.store import rows
+from perdure.store.postgres.connection import (
+    STATEMENTS,
+    WHOLE,
+    WRITE,
+    WRITE_BOTH,
+    Pg,
+    PgSession,
+    Target,
+    is_lost,
+    is_passing,
+    translate,
+)
+from perdure.store.statements import Row, Session
+from perdure.store.verbs.claim import Grant
+from perdure.store.verbs.submit import submit, submitted
+
+# Warn of slow transactions, above all of commits that wait for a missing standby.
+#
+# Where `synchronous_standby_names` asks for a standby that does not answer, a commit waits for
+# ever,
+# and no timeout of the server ends that. We do not cancel it either: a commit whose wait is
+# cancelled counts as done, although no standby has it.
+
+_log = logging.getLogger("perdure.store")
+
+_LOOK_EVERY: Final = 2.0
+_WARN_AFTER: Final = 10.0
+_AGAIN_AFTER: Final = 60.0
+_CLOCK: Final = SystemClock()
+_ASK: Final = b"SELECT wait_event_type, wait_event FROM pg_stat_activity WHERE pid = %s"
+_STANDBY: Final = (
+    "a commit has waited for %d s at %s for a synchronous standby that is missing or does not "
+    "answer. It is not cancelled, as it would then count as done without the standby. Bring the "
+    "standby back, or change synchronous_standby_names"
+)
+_OTHER: Final = "a transaction has been running for %d s at %s: it waits for %s"
+
+
+class Wait(NamedTuple):
+    """What is under way on a connection."""
+
+    since: float  # by the monotonic clock
+    backend: int | None  # the server's process, if it can be known
+
+
+Waiting = Callable[[], Wait | None]
+
+
+class CommitWatch:
+    """A thread that checks the connections of a store every two seconds."""
+
+    def __init__(self, target: Target, connections: Mapping[str, Waiting]) -> None:
+        self._target = target
+        self._connections = connections
+        self._told: dict[str, tuple[float, float]] = {}  # of which wait, and when
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="perdure-commits", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Tell the thread to end, without waiting for it."""
+        self._ends.set()
+
+    def _serve(self) -> None:
+        while not self._ends.wait(_LOOK_EVERY):
+            for name, waiting in self._connections.items():
+                wait = waiting()
+                if wait is not None:
+                    self._look(name, wait, _CLOCK.monotonic())
+
+    def _look(self, name: str, wait: Wait, now: float) -> None:
+        since, at = self._told.get(name, (0.0, 0.0))
+        is_known = since == wait.since
+        if now - wait.since < _WARN_AFTER or (is_known and now - at < _AGAIN_AFTER):
+            return
+        self._told[name] = wait.since, now
+        reason = self._reason(wait.backend)
+        if reason == "SyncRep":
+            _log.warning(_STANDBY, now - wait.since, self._target)
+        else:
+            _log.warning(_OTHER, now - wait.since, self._target, reason)
+
+    def _reason(self, backend: int | None) -> str:
+        """Ask the server, over another connection, what a process of it waits for."""
+        try:
+            with self._target.connect() as pg:
+                found = pg.execute(_ASK, (backend,)).fetchone() if backend else None
+        except (psycopg.Error, StoreError):
+            return "the server, which cannot be asked why"
+        if found is None or found[1] is None:
+            return "the server"
+        return found[1] if found[1] == "SyncRep" else f"{found[0]} {found[1]}"
+
+
+# Verbs that are one statement each: such a statement is a whole transaction.
+#
+# A submission and a claim lie between whoever submits a job and its start, so nobody waits for more
+# than one answer of the server to each.
 
 T = TypeVar("T")
+_encode = msgspec.json.Encoder().encode
+
+
+class Whole(ABC, Generic[T]):
+    """A named statement with its values."""
+
+    statement: str
+    values: Mapping[str, Any]
+
+    def __call__(self, session: Session) -> T:
+        """Do it as a part of a larger transaction."""
+        result = self.read(session, session.all(self.statement, **self.values))
+        return self.by_parts(session) if result is None else result
+
+    @abstractmethod
+    def read(self, session: Session, rows: Sequence[Row]) -> T | None:
+        """Read the answer; None: nothing was done that way."""
+
+    @abstractmethod
+    def look_up(self, session: Session, lane: str) -> T | None:
+        """Find out what was done, since the answer was lost; None as above."""
+
+    def by_parts(self, session: Session) -> T:
+        """Do it in another way, if there is one."""
+        return self(session)
+
+
+class Take(Whole[list[Grant]]):
+    """A claim from queues that have no limits."""
+
+    statement = "take"
+
+    def __init__(self, owner: str, queues: Sequence[str], free: int, lease: float) -> None:
+        self.values = {"owner": owner, "queues": list(queues), "free": free, "lease": lease}
+
+    def read(self, session: Session, rows: Sequence[Row]) -> list[Grant]:
+        # In their order, so the last tag of a queue is not always its highest.
+        for queue in {each[6] for each in rows}:
+            tag = max(each[30] for each in rows if each[6] == queue)
+            session.aside("set_served", queue=queue, tag=tag)
+        return [_trusted(session, _grant(each)) for each in rows]
+
+    def look_up(self, session: Session, lane: str) -> list[Grant]:
+        owner, lease = self.values["owner"], self.values["lease"]
+        rows = session.all("taken", lane=lane, owner=owner, lease=lease)
+        return [_trusted(session, Grant(*each)) for each in rows]
+
+
+def _grant(found: Row) -> Grant:
+    """Read a grant; what has neither journal nor messages need not be asked for again."""
+    job = rows.job(found) if found[31] else None
+    return Grant(found[0], found[25], found[26], found[28], found[29], job)
+
+
+def _trusted(session: Session, grant: Grant) -> Grant:
+    if grant.claims > 1:
+        session.suspects.add((grant.job_id, grant.epoch))
+    return grant
+
+
+class SubmitAll(Whole[list[Submitted]]):
+    """A submission of jobs of which none is known, as most are."""
+
+    statement = "submit_all"
+
+    def __init__(self, jobs: Sequence[NewJob], actor: str) -> None:
+        self._jobs = jobs
+        self._actor = actor
+        rows = [_job_row(place, job, actor) for place, job in enumerate(jobs)]
+        self.values = {"jobs": _encode(rows).decode()}
+
+    def read(self, session: Session, rows: Sequence[Row]) -> list[Submitted] | None:  # noqa: ARG002
+        if len(rows) < len(self._jobs):
+            return None
+        return [Submitted(job.id, True) for job in self._jobs]
+
+    def look_up(self, session: Session, lane: str) -> list[Submitted] | None:
+        ids = session.array([job.id for job in self._jobs])
+        return self.read(session, session.all("submitted", lane=lane, ids=ids))
+
+    def by_parts(self, session: Session) -> list[Submitted]:
+        return submit(session, self._jobs, self._actor)
+
+
+def _job_row(place: int, job: NewJob, actor: str) -> dict[str, Any]:
+    note = rows.event_row(job.id, submitted(job, actor), 0.0)
+    given = rows.job_row(job, 0.0) | {"place": place, "delay": job.delay, "deadline": job.deadline}
+    return given | {"data": note["data"], "actor": note["actor"]}
+
+
+# A statement on its way to the server, for which nobody waits.
+
+# So few bytes always find room in an idle socket: to send them holds up nobody.
+_MOST = 8_192
+
+
+class Flight:
+    """What was sent, and what has come back of it."""
+
+    __slots__ = ("_last", "connection", "since")
+
+    def __init__(self, connection: PGconn) -> None:
+        self.connection = connection
+        self.since = 0.0  # by the loop's clock
+        self._last: PGresult | None = None
+
+    def may_start(self, values: Sequence[bytes]) -> bool:
+        """Tell whether the connection has nothing else to do, and room for the values."""
+        is_idle = self.connection.transaction_status == TransactionStatus.IDLE
+        return is_idle and sum(map(len, values)) <= _MOST
+
+    def start(self, statement: bytes, values: Sequence[bytes]) -> bool:
+        """Send a prepared statement; False if the connection does not take it."""
+        try:
+            self.connection.send_query_prepared(statement, values)
+            return self.connection.flush() == 0
+        except psycopg.OperationalError:
+            return False
+
+    def has_landed(self) -> bool:
+        """Take what has come back; True when that is all."""
+        try:
+            self.connection.consume_input()
+            while not self.connection.is_busy():
+                result = self.connection.get_result()
+                if result is None:
+                    return True
+                self._last = result
+        except psycopg.OperationalError:  # the connection is lost
+            self._last = None
+            return True
+        return False
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows came back; None if it failed, or nobody knows."""
+        last = self._last
+        return last.ntuples if last is not None and last.status == ExecStatus.TUPLES_OK else None
+
+
 _PLANS: Final = {WRITE: b"perdure_write", WRITE_BOTH: b"perdure_write_both"}
 Statement = tuple[bytes, Mapping[str, Any]]
 

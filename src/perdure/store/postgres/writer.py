@@ -1,21 +1,47 @@
 """A connection that changes things: what has gathered, in one transaction."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final, cast
 
 import psycopg
+from psycopg.pq.abc import PGconn
 
+from perdure.base import telemetry
 from perdure.base.clock import SystemClock
 from perdure.base.errors import LeaseLost, StoreError
-from perdure.store.postgres.connection import Target, translate
-from perdure.store.postgres.flight import Flight
+from perdure.jobs.model import Write
+from perdure.jobs.state import StepState
+from perdure.store.db_thread import (
+    BATCH,
+    CLOCK,
+    Done,
+    Lane,
+    Request,
+    Round,
+    RowKey,
+    resolve,
+    rounds,
+    row_keys,
+    writes_of,
+)
+from perdure.store.postgres.connection import (
+    STATEMENTS,
+    Pg,
+    PgSession,
+    Target,
+    is_lost,
+    spell_entries,
+    spell_lines,
+    translate,
+)
 from perdure.store.postgres.schema import migrate
-from perdure.store.postgres.session import STATEMENTS, PgSession, spell_entries, spell_lines
-from perdure.store.postgres.transaction import Statement, Transactions
-from perdure.store.postgres.whole import Whole
-from perdure.store.request import Request, Round, RowKey, rounds, row_keys, writes_of
-from perdure.store.verb.write import progresses, write_all
+from perdure.store.postgres.transaction import Flight, Statement, Transactions, Wait, Whole
+from perdure.store.verbs.claim import renew
+from perdure.store.verbs.write import progresses, write_all
 
 _CLOCK = SystemClock()
 _SELDOM: Final = 0.01  # every notice takes a lock of the whole server, so they are few
@@ -178,3 +204,259 @@ def _check(session: PgSession, requests: Sequence[Request], written: set[RowKey]
         elif progress:
             session.suspects.discard(suspect)
             session.run("progressed", id=write.job_id)
+
+
+# The lane of the fenced writes, with a short way for the result of a single step.
+#
+# To wake a thread and to be woken by it costs more than all the rest of a step. So, while nothing
+# else is under way, the loop itself sends a result, and the socket tells it when the answer is
+# there:
+# it never waits.
+# Only what may be written twice goes this way. If the answer is lost, or is no plain yes,
+# the thread writes it again, and finds out what is the matter.
+
+
+class PgLane(Lane):
+    """A lane whose connection is used by the thread, or for one statement by the loop."""
+
+    def __init__(self, name: str, writer: PgWriter) -> None:
+        super().__init__(name, writer)
+        self._sender = writer
+        self._under_way: tuple[Request, Flight] | None = None
+        self._ear: _Ear | None = None
+
+    def write(
+        self,
+        write: Write,
+        *,
+        announces: bool = False,
+        alone: bool = False,
+        done: Done | None = None,
+    ) -> asyncio.Future[None]:
+        request = Request(write, announces=announces, done=done)
+        if alone and self._sends(request):
+            assert request.future is not None
+            return request.future
+        return self._put(request)
+
+    def write_soon(self, write: Write, done: Done, *, alone: bool = False) -> bool:
+        request = Request(write, done=done, awaited=False)
+        if not (alone and self._sends(request)):
+            self._enqueue(request)
+        return False
+
+    async def stop(self) -> None:
+        try:
+            await super().stop()
+        finally:
+            self._hush()
+
+    def _sends(self, request: Request) -> bool:
+        if not self._is_open or self._pid != os.getpid():
+            return False
+        if self._turns or not self._queue.empty():  # others come first
+            return False
+        if not _may_be_repeated(request) or not self._turn.acquire(blocking=False):
+            return False
+        flight = self._sender.send(request) if self._can_hear(request.loop) else None
+        if flight is None:
+            self._turn.release()
+            return False
+        self._listen(request.loop, flight.connection)
+        flight.since = request.loop.time()
+        self._under_way = request, flight  # the turn is given back when it has landed
+        self.busy_since = CLOCK.monotonic()
+        return True
+
+    def _can_hear(self, loop: asyncio.AbstractEventLoop) -> bool:
+        return self._ear is None or self._ear.loop is loop
+
+    def _listen(self, loop: asyncio.AbstractEventLoop, connection: PGconn) -> None:
+        if self._ear is not None and self._ear.connection is not connection:
+            self._hush()
+        if self._ear is None:
+            self._ear = _Ear(loop, connection, self._heard)
+
+    def _hush(self) -> None:
+        if self._ear is not None:
+            self._ear.close()
+            self._ear = None
+
+    def _heard(self) -> None:
+        if self._under_way is None:  # it is the thread that talks with the server
+            self._hush()
+            return
+        request, flight = self._under_way
+        if not flight.has_landed():
+            return
+        self._under_way = self.busy_since = None
+        self._turn.release()
+        if telemetry.has_handlers(BATCH):
+            self.tell([request], request.loop.time() - flight.since)
+        if flight.rows == len(request.rows) + len(request.lines):
+            resolve([request])
+            return
+        try:
+            self._enqueue(request)
+        except StoreError as error:
+            request.error = error
+            resolve([request])
+
+
+class _Ear:
+    """Tells the loop that a connection has something to read.
+
+    It has a copy of the descriptor, since the thread may close its own at any moment.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, connection: PGconn, heard: Callable[[], None]
+    ) -> None:
+        self.loop = loop
+        self.connection = connection
+        self._copy = os.dup(connection.socket)
+        loop.add_reader(self._copy, heard)
+
+    def close(self) -> None:
+        if not self.loop.is_closed():
+            self.loop.remove_reader(self._copy)
+        os.close(self._copy)
+
+
+def _may_be_repeated(request: Request) -> bool:
+    """Tell whether it does no harm to write this again: what succeeded has done so for good."""
+    return request.is_plain and all(row[5] == StepState.SUCCEEDED for row in request.rows)
+
+
+# The connection that only reads.
+
+_TRIES = 3
+
+
+class PgReader:
+    """Answers questions."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._session: PgSession | None = None
+
+    def connect(self) -> int | None:
+        self._session = PgSession(self._target.connect(), set())
+        return None
+
+    def disconnect(self) -> None:
+        if self._session is not None:
+            self._session.pg.close()
+
+    def afterwards(self) -> None:
+        """Nothing is left to do."""
+
+    def idle(self) -> float | None:
+        return None
+
+    def execute(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            try:
+                self._answer(request)
+            except psycopg.Error as error:
+                request.error = translate(error, self._target)
+                request.error.__cause__ = error
+            except Exception as error:  # noqa: BLE001  whoever asked gets it
+                request.error = error
+
+    def _answer(self, request: Request) -> None:
+        if request.call is None:
+            return
+        for left in reversed(range(_TRIES)):
+            session = self._ready()
+            try:
+                session.moment = None
+                with self._settings_of(session.pg):
+                    request.result = request.call(session)
+            except psycopg.Error as error:
+                # To ask again does no harm.
+                if not left or not is_lost(error, session.pg):
+                    raise
+                session.pg.close()
+            else:
+                return
+
+    @contextmanager
+    def _settings_of(self, pg: Pg) -> Generator[None]:
+        """Have our settings. A session has them already, so each statement may stand alone."""
+        if not self._target.pooled:
+            yield
+            return
+        with pg.transaction():
+            for setting in self._target.local_settings():
+                pg.execute(setting)
+            yield
+
+    def _ready(self) -> PgSession:
+        if self._session is None or self._session.pg.closed:
+            self.connect()
+        assert self._session is not None
+        return self._session
+
+
+# Renews leases from any thread, over a connection of its own: no queue can hold it up.
+
+_CLOSE_PATIENCE: Final = 2.0
+
+
+class PgRenewer:
+    """Connects when it is first needed."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._lock = threading.Lock()
+        self._session: PgSession | None = None
+        self._since: float | None = None
+
+    def waiting(self) -> Wait | None:
+        """Tell whether a renewal is under way."""
+        since = self._since
+        return None if since is None else Wait(since, None)
+
+    def renew(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
+        """Prolong leases; waits for the server. To do it twice does no harm."""
+        with self._lock:
+            self._since = _CLOCK.monotonic()
+            try:
+                return self._renew_twice(owner, held, lease)
+            finally:
+                self._since = None
+
+    def _renew_twice(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
+        try:
+            return self._renew(owner, held, lease)
+        except psycopg.OperationalError:  # perhaps only the connection was too old
+            self._disconnect()
+        try:
+            return self._renew(owner, held, lease)
+        except psycopg.Error as error:
+            self._disconnect()
+            raise translate(error, self._target) from error
+
+    def _renew(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
+        if self._session is None:
+            self._session = PgSession(self._target.connect(), set())
+        session = self._session
+        with session.pg.transaction():
+            for setting in self._target.local_settings():
+                session.pg.execute(setting)
+            session.moment = None
+            return renew(session, owner, held, lease)
+
+    def close(self) -> None:
+        """Disconnect, unless a renewal is under way that does not end."""
+        if self._lock.acquire(timeout=_CLOSE_PATIENCE):
+            try:
+                self._disconnect()
+            finally:
+                self._lock.release()
+
+    def _disconnect(self) -> None:
+        if self._session is not None:
+            self._session.pg.close()
+            self._session = None

@@ -1,12 +1,20 @@
 """A connection to the file: how it is opened, and what its errors mean."""
 
+import logging
+import os
+import shlex
 import sqlite3
+import stat
 import threading
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
-from perdure.base.backoff import Retry
+import msgspec
+
+from perdure.base.clock import BootClock, Clock, SystemClock
 from perdure.base.errors import (
     IllegalTransition,
     SchemaError,
@@ -15,8 +23,153 @@ from perdure.base.errors import (
     StoreReadOnly,
     StoreUnreachable,
 )
-from perdure.store.sqlite.file import DatabaseFile
-from perdure.store.sqlite.network import network_file_system
+from perdure.base.retry import Retry
+from perdure.jobs.effect import EffectState
+from perdure.store.statements import Row, load, only
+
+# Is a path on a file system of another machine? SQLite's locks do not work there.
+
+_MOUNTS = Path("/proc/mounts")
+_NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "gluster", "lustre", "fuse", "ncp")
+
+
+def network_file_system(path: Path) -> str | None:
+    """Name the kind of network file system that holds the path; None if it is local or unknown."""
+    try:
+        mounts = _MOUNTS.read_text("utf-8", "surrogateescape")
+    except OSError:  # not Linux: nobody can tell
+        return None
+    kind = kind_of(path.absolute(), mounts)
+    return kind if kind.startswith(_NETWORK) else None
+
+
+def kind_of(path: Path, mounts: str) -> str:
+    """Find the innermost mount that holds the path."""
+    best, kind = -1, ""
+    for line in mounts.splitlines():
+        _, point, found, *_ = line.split(" ")
+        folder = Path(point.replace("\\040", " "))
+        if path.is_relative_to(folder) and len(folder.parts) >= best:
+            best, kind = len(folder.parts), found
+    return kind
+
+
+# Which file is the database: one that is deleted, moved or replaced while it is open is noticed.
+#
+# SQLite itself would go on writing into a file that nobody can find any more.
+# So after every commit, and before anybody is told of it, the file at the path is compared with the
+# one that was opened. Its log (`-wal`), where the newest commits are, is looked at likewise, but
+# not
+# by the loop: nobody deletes the log alone, and the thread sees it soon.
+
+_log = logging.getLogger("perdure.store")
+
+_Identity = tuple[int, int]  # device and inode
+
+_GONE = (
+    "{path} was deleted or moved while it was open: put that very file back, with its -wal; "
+    "or stop all programs that use it, and start them again on the file that you want"
+)
+_OTHER = (
+    "{path} was replaced by another file while it was open: "
+    "stop all programs that use it, and start them again on the file that you want"
+)
+_LEFT = (
+    "{path} is not there, but {path}-wal is: the database was deleted or moved without its log; "
+    "put it back, or delete {path}-wal and {path}-shm to begin a new one"
+)
+
+
+class DatabaseFile:
+    """The file of a store, the same for all its connections."""
+
+    def __init__(self, path: str | Path) -> None:
+        # Absolute: a program may change its folder, and a later connection must find the same file.
+        self.path = Path(path).absolute()
+        self.log = f"{self.path}-wal"
+        self._main = str(self.path)
+        self._opened: dict[str, _Identity] = {}
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it has been opened before: then it is never made anew."""
+        return self._main in self._opened
+
+    def make(self) -> None:
+        """Make a new file that only its owner may read, as jobs carry people's data.
+
+        Raises:
+            StoreError: It cannot be made, or there was one.
+        """
+        if self.is_known or self.path.exists():
+            return
+        if Path(self.log).exists():
+            raise StoreError(_LEFT.format(path=self.path))
+        try:
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            pass  # never opened here: closing it would drop the locks that SQLite holds on it
+        except FileNotFoundError as error:
+            raise StoreUnreachable(
+                f"there is no folder {self.path.parent}: make it first"
+            ) from error
+        except OSError as error:
+            raise StoreUnreachable(f"cannot make {self.path}: {error.strerror}") from error
+
+    def remember(self) -> None:
+        """Take the file that is there for the database, if none was opened before."""
+        if not self.is_known:
+            self._opened[self._main] = _identity(self._main)
+            self._warn_if_others_may_read()
+
+    def _warn_if_others_may_read(self) -> None:
+        """Tell that the file is open to others than its owner; to change that is not up to us."""
+        found = [path for path in (self._main, self.log, f"{self._main}-shm") if _is_open(path)]
+        if found:
+            _log.warning(
+                "%s can be read or written by others than its owner, and jobs carry people's data: "
+                "chmod 600 %s",
+                self._main,
+                " ".join(map(shlex.quote, found)),
+            )
+
+    def remember_log(self) -> None:
+        """Take the log that is there for that of the database; somebody must have it open."""
+        self._opened[self.log] = _identity(self.log)
+
+    def check(self) -> None:
+        """See that database and log are still what was opened.
+
+        Raises:
+            StoreUnreachable: There is another file, or none.
+        """
+        for path in self._opened:
+            self._check(path)
+
+    def check_quickly(self) -> None:
+        """See to the database alone: the half of the work, where a commit takes little time."""
+        self._check(self._main)
+
+    def _check(self, path: str) -> None:
+        if _identity(path) != self._opened[path]:
+            raise StoreUnreachable(_OTHER.format(path=path))
+
+
+def _is_open(path: str) -> bool:
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError:
+        return False
+    return os.name == "posix" and bool(mode & (stat.S_IRWXG | stat.S_IRWXO))
+
+
+def _identity(path: str) -> _Identity:
+    try:
+        found = os.stat(path)  # noqa: PTH116  a Path costs as much again, and this follows every commit
+    except OSError as error:
+        raise StoreUnreachable(_GONE.format(path=path)) from error
+    return found.st_dev, found.st_ino
+
 
 _OLDEST: Final = (3, 37, 0)  # STRICT tables; RETURNING is older
 BUSY_SECONDS: Final = 5.0
@@ -138,3 +291,115 @@ def is_broken(error: sqlite3.Error) -> bool:
     """Tell whether the connection is not to be trusted any more."""
     code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
     return code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL)
+
+
+# The named statements on a SQLite connection.
+
+Statements = Mapping[int, str]  # by the number of rows
+
+_STATEMENTS = load("sqlite")
+# An entry with all its columns, and one without error, checkpoint, wake-up and key: most have none,
+# and None is the dearest of all parameters.
+_FULL_ROW = f"({', '.join('?' * 18)})"
+_LEAN = f"({', '.join('?' * 9)}, NULL, NULL, ?, NULL, ?, ?, ?, ?, NULL)"
+
+
+def _upserts(entry: str) -> Statements:
+    """Spell the upsert of many rows: each statement lets other threads run, and waits for its turn.
+
+    Few sizes, so that they stay prepared.
+    """
+    return {
+        size: _STATEMENTS["upsert_entries"].format(entries=", ".join([entry] * size))
+        for size in (64, 8, 1)
+    }
+
+
+_UPSERT_FULL, _UPSERT_LEAN = _upserts(_FULL_ROW), _upserts(_LEAN)
+_KEEP_EFFECT, _CHANGE_EFFECT = _STATEMENTS["keep_effect"], _STATEMENTS["change_effect"]
+_WALL = SystemClock()
+_to_json = msgspec.json.Encoder().encode
+
+
+class SqliteSession:
+    """A connection inside a transaction."""
+
+    __slots__ = ("_clock", "database", "suspects")
+
+    def __init__(
+        self, database: sqlite3.Connection, clock: Clock | None, suspects: set[tuple[str, int]]
+    ) -> None:
+        self.database = database
+        self.suspects = suspects
+        self._clock = clock
+
+    def now(self) -> float:
+        return (self._clock or _WALL).time()
+
+    def clock(self) -> float:
+        return BootClock.seconds() if self._clock is None else self._clock.monotonic()
+
+    def one(self, name: str, /, **values: Any) -> Row | None:
+        return self.database.execute(_STATEMENTS[name], values).fetchone()
+
+    def all(self, name: str, /, **values: Any) -> Sequence[Row]:
+        return self.database.execute(_STATEMENTS[name], values).fetchall()
+
+    def run(self, name: str, /, **values: Any) -> int:
+        return self.database.execute(_STATEMENTS[name], values).rowcount
+
+    def aside(self, name: str, /, **values: Any) -> None:
+        self.run(name, **values)
+
+    def many(self, name: str, rows: Sequence[Mapping[str, Any]], /) -> int:
+        return self.database.executemany(_STATEMENTS[name], rows).rowcount
+
+    def find(self, name: str, present: set[str], /, **values: Any) -> Sequence[Row]:
+        return self.database.execute(only(_STATEMENTS[name], present), values).fetchall()
+
+    def array(self, values: Sequence[str] | Sequence[int]) -> Any:
+        return _to_json(values).decode()
+
+    def lock(self, name: str) -> None:
+        """Nothing to do: a transaction that writes is alone."""
+
+    def upsert(self, entries: Sequence[tuple[Any, ...]]) -> int:
+        if len(entries) == 1:
+            return self.upsert_one(entries[0])
+        lean = [_lean(entry) for entry in entries if _is_lean(entry)]
+        full = [entry for entry in entries if not _is_lean(entry)]
+        return self._upsert_many(_UPSERT_FULL, full) + self._upsert_many(_UPSERT_LEAN, lean)
+
+    def _upsert_many(self, statements: Statements, entries: Sequence[tuple[Any, ...]]) -> int:
+        done, first = 0, 0
+        for size, statement in statements.items():
+            while len(entries) - first >= size:
+                values = tuple(chain.from_iterable(entries[first : first + size]))
+                done += self.database.execute(statement, values).rowcount
+                first += size
+        return done
+
+    def keep(self, lines: Sequence[Mapping[str, Any]]) -> int:
+        return sum(self._keep_one(line) for line in lines)
+
+    def _keep_one(self, line: Mapping[str, Any]) -> int:
+        # Most lines that are no intents were such before: to change one is a third of the work.
+        if line["state"] != EffectState.INTENT:
+            done = self.database.execute(_CHANGE_EFFECT, line).rowcount
+            if done:
+                return done
+        return self.database.execute(_KEEP_EFFECT, line).rowcount
+
+    def upsert_one(self, entry: tuple[Any, ...]) -> int:
+        """Write one entry; alone, that is a transaction of its own."""
+        if _is_lean(entry):
+            return self.database.execute(_UPSERT_LEAN[1], _lean(entry)).rowcount
+        return self.database.execute(_UPSERT_FULL[1], entry).rowcount
+
+
+def _is_lean(entry: tuple[Any, ...]) -> bool:
+    return entry[9] is entry[10] is entry[12] is entry[17] is None
+
+
+def _lean(entry: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*entry[:9], entry[11], *entry[13:17])

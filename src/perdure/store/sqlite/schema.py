@@ -4,8 +4,8 @@ import sqlite3
 from collections.abc import Iterator
 
 from perdure.base.errors import SchemaError
-from perdure.store.migration import Migration, migrations, missing
-from perdure.store.sqlite.session import SqliteSession
+from perdure.store.migrations import Migration, migrations, missing
+from perdure.store.sqlite.connection import SqliteSession
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS perdure_migration (

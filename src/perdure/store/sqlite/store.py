@@ -8,13 +8,11 @@ from typing import Final
 from perdure.base.clock import Clock, SystemClock
 from perdure.base.errors import StoreFull
 from perdure.jobs.model import Claim, QueueLimit
-from perdure.store.durable import DurableStore
-from perdure.store.lane import Lane
-from perdure.store.session import Session
-from perdure.store.sqlite.file import DatabaseFile
-from perdure.store.sqlite.reader import SqliteReader
-from perdure.store.sqlite.renewer import SqliteRenewer
-from perdure.store.sqlite.writer import SqliteWriter
+from perdure.store.db_thread import Lane
+from perdure.store.sqlite.connection import DatabaseFile
+from perdure.store.sqlite.writer import SqliteReader, SqliteRenewer, SqliteWriter
+from perdure.store.statements import Session
+from perdure.store.store import DurableStore
 
 _LOG_SIZE: Final = 4_200_000  # a little more than SQLite lets the log grow to
 

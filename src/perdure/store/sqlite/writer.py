@@ -7,26 +7,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from perdure.base.backoff import Retry
 from perdure.base.clock import Clock
 from perdure.base.errors import JobError, JournalConflict, StoreError, StoreUnreachable
 from perdure.base.machine import boot_id
+from perdure.base.retry import Retry
 from perdure.jobs.model import Write
-from perdure.store.request import Request, rounds, writes_of
+from perdure.store.db_thread import Request, rounds, writes_of
 from perdure.store.sqlite.connection import (
     BUSY_SECONDS,
+    DatabaseFile,
+    SqliteSession,
     connect,
     is_broken,
     is_busy,
     meaning,
     translate,
 )
-from perdure.store.sqlite.file import DatabaseFile
-from perdure.store.sqlite.holder import free_from_stopped
 from perdure.store.sqlite.schema import after_boot, migrate
-from perdure.store.sqlite.session import SqliteSession
-from perdure.store.sqlite.touched import drain, touches
-from perdure.store.verb.write import progresses, write_all
+from perdure.store.sqlite.watch import drain, free_from_stopped, touches
+from perdure.store.verbs.claim import renew
+from perdure.store.verbs.write import progresses, write_all
 
 # Another process may hold the write lock: SQLite itself waits for a while each time.
 _BUSY: Final = Retry(attempts=6, first="5ms", most="200ms", jitter=0.5)
@@ -280,3 +280,99 @@ class SqliteWriter:
     def _refuse(self, requests: Sequence[Request], error: Exception) -> None:
         for request in requests:
             request.result, request.error = None, error
+
+
+# The connection that only reads: a snapshot a verb, beside whatever is being written.
+
+
+class SqliteReader:
+    """Answers questions."""
+
+    _session: SqliteSession
+
+    def __init__(self, file: DatabaseFile, clock: Clock | None, *, force: bool) -> None:
+        self._file = file
+        self._clock = clock
+        self._force = force
+        self._broken = False
+
+    def connect(self) -> int | None:
+        database = connect(self._file, reads_only=True, force_network=self._force)
+        self._session = SqliteSession(database, self._clock, set())
+        self._broken = False
+        return None
+
+    def disconnect(self) -> None:
+        self._session.database.close()
+
+    def afterwards(self) -> None:
+        """Nothing is left to do."""
+
+    def idle(self) -> float | None:
+        return None
+
+    def execute(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            try:
+                self._file.check()
+                if self._broken:
+                    self.disconnect()
+                    self.connect()
+                self._answer(request)
+            except sqlite3.Error as error:
+                request.error = meaning(error, self._file)
+                request.error.__cause__ = error
+                self._broken = is_broken(error)
+            except Exception as error:  # noqa: BLE001  whoever asked gets it
+                request.error = error
+
+    def _answer(self, request: Request) -> None:
+        database = self._session.database
+        database.execute("BEGIN")
+        try:
+            if request.call is not None:
+                request.result = request.call(self._session)
+        finally:
+            # Ended at once, so that no snapshot keeps the log of changes from being reused.
+            if database.in_transaction:
+                database.execute("ROLLBACK")
+
+
+# Renews leases from any thread, over a connection of its own: no queue can hold it up.
+
+
+class SqliteRenewer:
+    """Connects when it is first needed."""
+
+    def __init__(self, file: DatabaseFile, clock: Clock | None, *, force: bool) -> None:
+        self._file = file
+        self._clock = clock
+        self._force = force
+        self._lock = threading.Lock()
+        self._session: SqliteSession | None = None
+
+    def renew(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
+        """Prolong leases; waits for the disk."""
+        with self._lock:
+            if self._session is None:
+                database = connect(self._file, force_network=self._force)
+                self._session = SqliteSession(database, self._clock, set())
+            try:
+                # A single statement that writes: a transaction of its own.
+                kept = renew(self._session, owner, held, lease)
+            except sqlite3.Error as error:
+                if is_broken(error):
+                    self._disconnect()
+                raise meaning(error, self._file) from error
+            self._file.check()
+            return kept
+
+    def close(self) -> None:
+        """Disconnect."""
+        with self._lock:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._session is not None:
+            self._session.database.close()
+            self._session = None

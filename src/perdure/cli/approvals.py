@@ -1,0 +1,250 @@
+"""`perdure approvals`: what jobs ask people, and the answers."""
+
+import getpass
+from typing import Annotated, Any, cast
+
+import typer
+from rich.table import Table
+
+from perdure.app import App
+from perdure.base.codec import parse
+from perdure.base.errors import Unstorable
+from perdure.cli.jobs.commands import short
+from perdure.cli.output import Code, Format, FormatOption, cell, console, give, perform, refuse, say
+from perdure.cli.target import AppOption, UrlOption, find_app
+from perdure.jobs.approval import Approval, ApprovalState, Person, Verdict
+from perdure.jobs.redaction import for_people
+from perdure.notify.message import SHORT_HASH, before_edits, card_of, spell_time
+
+IdArgument = Annotated[str, typer.Argument(metavar="APPROVAL", help="Its id, or how it begins.")]
+ByOption = Annotated[str, typer.Option("--by", help="Who decides; you, if nobody is named.")]
+ActionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--action",
+        metavar="HASH",
+        help="The action that you saw, as `show` names it; without it, you are shown it and asked.",
+    ),
+]
+ReasonOption = Annotated[str, typer.Option("--reason", "-r", help="For the audit log.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(help="See what jobs ask, and answer.", no_args_is_help=True)
+    group.command("list")(list_approvals)
+    for command in (show, approve, reject, delegate):
+        group.command()(command)
+    app.add_typer(group, name="approvals")
+
+
+def list_approvals(
+    *,
+    state: Annotated[ApprovalState, typer.Option("--state", "-s", case_sensitive=False)] = (
+        ApprovalState.PENDING
+    ),
+    tenant: Annotated[str | None, typer.Option(help="Of this tenant.")] = None,
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """List what is asked, the newest first; the open questions if no state is named."""
+    found = perform(_list, find_app(app, url), state, tenant)
+    if output is Format.JSON:
+        give([facts(each) for each in found], indent=2)
+    elif found:
+        console().print(_drawn(found))
+    else:
+        say(f"Nothing is {state.lower()}.")
+
+
+async def _list(app: App, state: ApprovalState, tenant: str | None) -> list[Approval]:
+    async with app:
+        return await app.approvals(state, tenant=tenant)
+
+
+def _drawn(found: list[Approval]) -> Table:
+    table = Table("id", "risk", "what", "job", "asked by", "asked", "expires", box=None)
+    for each in found:
+        card = card_of(each)
+        asked, ends = spell_time(each.created_at), each.expires_at
+        expires = "never" if ends is None else spell_time(ends)
+        row = (each.id[:12], str(each.risk), card.title, short(each.job_id), each.requester or "-")
+        table.add_row(*map(cell, (*row, asked, expires)))
+    return table
+
+
+def show(
+    approval: IdArgument,
+    *,
+    full: Annotated[bool, typer.Option("--full", help="All of long texts and lists.")] = False,
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Show exactly what would be done, and what was said so far."""
+    found = perform(_show, find_app(app, url), approval)
+    if output is Format.JSON:
+        give(facts(found), indent=2)
+        return
+    _tell(found, full=full)
+
+
+def _tell(found: Approval, *, full: bool) -> None:
+    card = card_of(found, full=full)
+    lines = [card.title, card.note, *(f"  {name}: {value}" for name, value in card.fields)]
+    lines += ["  Arguments:", *(f"    {name}: {value}" for name, value in card.arguments)]
+    lines += [f"  - {reason}" for reason in card.reasons]
+    lines += [card.outcome, card.footer, f"All of it: {card.in_full}" if card.in_full else ""]
+    say(*filter(None, lines))
+
+
+async def _show(app: App, approval: str) -> Approval:
+    async with app:
+        return await find(app, approval)
+
+
+def approve(  # noqa: PLR0913 - the options of a command
+    approval: IdArgument,
+    *,
+    action: ActionOption = None,
+    by: ByOption = "",
+    reason: ReasonOption = "",
+    arguments: Annotated[
+        str | None,
+        typer.Option(help="Approve, but with these arguments: all of them, a JSON object."),
+    ] = None,
+    url: UrlOption = None,
+    app: AppOption = None,
+) -> None:
+    """Say yes."""
+    who = by or getpass.getuser()
+    said = {"verdict": "approve", "by": who, "reason": reason, "arguments": arguments}
+    _decide(find_app(app, url), approval, action, said)
+
+
+def reject(
+    approval: IdArgument,
+    *,
+    action: ActionOption = None,
+    by: ByOption = "",
+    reason: ReasonOption = "",
+    url: UrlOption = None,
+    app: AppOption = None,
+) -> None:
+    """Say no."""
+    said = {"verdict": "reject", "by": by or getpass.getuser(), "reason": reason}
+    _decide(find_app(app, url), approval, action, said)
+
+
+def _decide(app: App, approval: str, action: str | None, said: dict[str, Any]) -> None:
+    found = perform(_show, app, approval)
+    seen = _seen(found, action, said["verdict"])
+    result = perform(_decided, app, found, {**said, "action_hash": seen})
+    card = card_of(result)
+    if result.action != found.action and card.outcome == "":
+        say("You have edited the arguments: everybody is asked about them anew.")
+    else:
+        say(card.outcome or "Your answer counts; others must answer, too.")
+
+
+def _seen(found: Approval, action: str | None, verdict: Verdict) -> str:
+    """Give the hash of the action that the person has seen: as they say, or as it is shown now."""
+    if action is None:
+        _tell(found, full=True)
+        if not _confirmed(verdict):
+            refuse("nothing was decided", Code.CONFLICT)
+        return found.action.hash
+    if len(action) < SHORT_HASH:
+        refuse(f"--action needs {SHORT_HASH} characters of the hash, not {len(action)}", Code.USAGE)
+    return found.action.hash if found.action.hash.startswith(action.lower()) else action
+
+
+def _confirmed(verdict: Verdict) -> bool:
+    try:
+        return typer.confirm(f"{verdict.capitalize()} exactly this?", err=True)
+    except typer.Abort:
+        refuse("say which action you saw: --action HASH, as `approvals show` names it", Code.USAGE)
+
+
+async def _decided(app: App, found: Approval, said: dict[str, Any]) -> Approval:
+    if said.get("arguments") is not None:
+        said["arguments"] = _arguments(said["arguments"])
+    async with app:
+        person = _person(app, found, said.pop("by"))
+        return await app.decide(found.id, by=person, **said)
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    given = parse(text, "the arguments")
+    if not isinstance(given, dict):
+        raise Unstorable("the arguments must be a JSON object, by parameter name")
+    return cast("dict[str, Any]", given)
+
+
+def delegate(
+    approval: IdArgument,
+    *,
+    to: Annotated[str, typer.Option("--to", help="Who is to decide instead.")],
+    by: ByOption = "",
+    reason: ReasonOption = "",
+    url: UrlOption = None,
+    app: AppOption = None,
+) -> None:
+    """Let somebody else decide; who passes it on has no vote any more."""
+    who = by or getpass.getuser()
+    found = perform(_delegated, find_app(app, url), approval, to, who, reason)
+    say(f"{to} may decide about {card_of(found).title!r} instead of {who}.")
+
+
+async def _delegated(app: App, approval: str, to: str, by: str, reason: str) -> Approval:
+    async with app:
+        found = await find(app, approval)
+        return await app.delegate(found.id, to=to, by=_person(app, found, by), reason=reason)
+
+
+def _person(app: App, approval: Approval, name: str) -> Person:
+    """Give who says it. Nothing proves the name, but who is not known has no role by it."""
+    people = app.rules.people
+    if not people.contacts and not approval.terms.approvers:
+        hint = "this app lists no people: name it with --app, and list them in its Rules(people=…)"
+        say(hint, err=True)
+    return people.by_id(approval.tenant, name) or Person(id=name, tenant=approval.tenant)
+
+
+async def find(app: App, approval: str) -> Approval:
+    """Find an approval by its id, or by how that begins."""
+    store = await app.store()
+    if (whole := await store.approval(approval)) is not None:
+        return whole
+    found = [each for each in await app.approvals(None, limit=1000) if each.id.startswith(approval)]
+    if len(found) != 1:
+        what = "no approval begins with" if not found else f"{len(found)} approvals begin with"
+        refuse(f"{what} {approval!r}", Code.NOT_FOUND)
+    return found[0]
+
+
+def facts(approval: Approval) -> dict[str, Any]:
+    """Give an approval for programs."""
+    return {
+        "id": approval.id,
+        "state": approval.state.value,
+        "title": approval.title,
+        "job": approval.job_id,
+        "step": approval.step,
+        "tenant": approval.tenant,
+        "risk": str(approval.risk),
+        "reasons": list(approval.reasons),
+        "requester": approval.requester,
+        "arguments": for_people(approval.shown),
+        "edited_by": [each.person for each in approval.edits],
+        "arguments_before": before_edits(approval),
+        "action_hash": approval.action.hash,
+        "created_at": approval.created_at,
+        "expires_at": approval.expires_at,
+        "delegates": [{"from": whose, "to": to} for whose, to in approval.delegates],
+        "decisions": [
+            {"by": each.person, "verdict": each.verdict, "reason": each.reason, "at": each.at}
+            for each in approval.decisions
+        ],
+    }

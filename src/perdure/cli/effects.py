@@ -1,0 +1,96 @@
+"""`perdure effects`: what jobs did to the world, and what nobody knows of it."""
+
+import getpass
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from perdure.app import App
+from perdure.base.codec import parse
+from perdure.base.visible import visible
+from perdure.cli.jobs.commands import IdArgument, find_job, short
+from perdure.cli.jobs.show import effect_facts
+from perdure.cli.output import Code, Format, FormatOption, cell, console, give, perform, refuse, say
+from perdure.cli.target import AppOption, UrlOption, find_app
+from perdure.jobs.effect import Choice, Effect
+from perdure.notify.message import spell_time
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(help="See what jobs did to the world.", no_args_is_help=True)
+    group.command("list")(list_effects)
+    group.command()(resolve)
+    app.add_typer(group, name="effects")
+
+
+def list_effects(
+    *,
+    job: Annotated[str | None, typer.Option(help="All of this job, also what is settled.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Of this tenant.")] = None,
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """List the effects of which it is not known what became of them; or all of one job."""
+    found = perform(_list, find_app(app, url), job, tenant)
+    if output is Format.JSON:
+        give([effect_facts(each) for each in found], indent=2)
+    elif found:
+        console().print(_drawn(found))
+    else:
+        say("Nothing is in doubt." if job is None else "The job has made no effects.")
+
+
+async def _list(app: App, job: str | None, tenant: str | None) -> list[Effect]:
+    async with app:
+        if job is not None:
+            return await (await find_job(app, job)).effects()
+        return await (await app.store()).open_effects(tenant)
+
+
+def _drawn(found: list[Effect]) -> Table:
+    table = Table("job", "no", "kind", "target", "state", "step", "called", "key", box=None)
+    for each in found:
+        what = (each.kind, visible(each.target, 60), each.state.value, each.place.step)
+        row = (short(each.job_id), str(each.no), *what, spell_time(each.called_at), each.key[:12])
+        table.add_row(*map(cell, row))
+    return table
+
+
+def resolve(  # noqa: PLR0913  an option is a parameter
+    job: IdArgument,
+    effect: Annotated[int, typer.Argument(help="Its number in the ledger of the job.")],
+    *,
+    happened: Annotated[bool, typer.Option("--happened", help="It did.")] = False,
+    did_not: Annotated[bool, typer.Option("--did-not", help="It did not: call again.")] = False,
+    compensate: Annotated[bool, typer.Option("--compensate", help="Undo the job.")] = False,
+    result: Annotated[
+        str | None, typer.Option(help="With --happened: what the receiver gave, as JSON.")
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", "-r", help="How that is known.")] = "",
+    by: Annotated[str, typer.Option("--by", help="Who says so; you, if nobody is named.")] = "",
+    url: UrlOption = None,
+    app: AppOption = None,
+) -> None:
+    """Say what became of an effect that is in doubt."""
+    choice = _choice(happened=happened, did_not=did_not, compensate=compensate)
+    told = {"result": result, "reason": reason, "by": by or getpass.getuser()}
+    perform(_resolve, find_app(app, url), job, effect, choice, told)
+    say(f"Effect {effect}: {choice}.")
+
+
+def _choice(*, happened: bool, did_not: bool, compensate: bool) -> Choice:
+    if happened + did_not + compensate != 1:
+        refuse("say one of --happened, --did-not and --compensate", Code.USAGE)
+    if happened:
+        return "happened"
+    return "did not happen" if did_not else "compensate"
+
+
+async def _resolve(app: App, job: str, effect: int, choice: Choice, told: dict[str, Any]) -> None:
+    if told["result"] is not None:
+        told["result"] = parse(told["result"], "the result")
+    async with app:
+        await (await find_job(app, job)).resolve(effect, choice, **told)

@@ -1,0 +1,206 @@
+"""What the engine tells telemetry handlers: the names of the events, and what goes along.
+
+Where it matters, whoever tells asks first whether anybody listens; that is all it costs then.
+Times are seconds.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from perdure.base import telemetry
+from perdure.base.telemetry import Event
+from perdure.jobs.approval import Approval, Refusal, Vote
+
+if TYPE_CHECKING:
+    from perdure.engine.journal.run import Run
+    from perdure.engine.steps.step import Endable
+    from perdure.engine.worker.node import Node
+    from perdure.jobs.effect import Effect
+    from perdure.jobs.model import Claim, Job, JobChange, NewJob, Submitted
+
+
+JOB_SUBMIT: Final[Event] = ("perdure", "job", "submit")
+JOB_CLAIM: Final[Event] = ("perdure", "job", "claim")
+JOB_RELEASE: Final[Event] = ("perdure", "job", "release")
+JOB_PARK: Final[Event] = ("perdure", "job", "park")
+JOB_END: Final[Event] = ("perdure", "job", "end")
+JOB_STUCK: Final[Event] = ("perdure", "job", "stuck")
+STEP_START: Final[Event] = ("perdure", "step", "start")
+STEP_STOP: Final[Event] = ("perdure", "step", "stop")
+STEP_RETRY: Final[Event] = ("perdure", "step", "retry")
+STEP_CHECKPOINT: Final[Event] = ("perdure", "step", "checkpoint")
+UNDO_FAIL: Final[Event] = ("perdure", "undo", "fail")
+LEASE_RENEW: Final[Event] = ("perdure", "lease", "renew")
+LEASE_LOSE: Final[Event] = ("perdure", "lease", "lose")
+EFFECT: Final[dict[str, Event]] = {
+    "INTENT": ("perdure", "effect", "intent"),
+    "DONE": ("perdure", "effect", "done"),
+    "FAILED": ("perdure", "effect", "fail"),
+    "IN_DOUBT": ("perdure", "effect", "doubt"),
+}
+EFFECT_REUSE: Final[Event] = ("perdure", "effect", "reuse")
+APPROVAL_ASK: Final[Event] = ("perdure", "approval", "ask")
+APPROVAL_DECIDE: Final[Event] = ("perdure", "approval", "decide")
+WORKER_UP: Final[Event] = ("perdure", "worker", "up")
+WORKER_DRAIN: Final[Event] = ("perdure", "worker", "drain")
+WORKER_DOWN: Final[Event] = ("perdure", "worker", "down")
+
+listens = telemetry.has_handlers
+
+
+# Jobs
+
+
+def submitted(jobs: Iterable["NewJob"], kept: Iterable["Submitted"]) -> None:
+    """Tell of jobs that are durable now."""
+    if listens(JOB_SUBMIT):
+        for job, result in zip(jobs, kept, strict=True):
+            told = {**_job(job), "job_id": result.id, "new": result.created}
+            telemetry.execute(JOB_SUBMIT, {"count": 1}, told)
+
+
+def claimed(node: "Node", claims: Iterable["Claim"]) -> None:
+    """Tell of jobs that this worker has claimed."""
+    if listens(JOB_CLAIM):
+        for claim in claims:
+            job = claim.job
+            measured = {"claims": job.claims, "age": claim.now - job.created_at}
+            telemetry.execute(JOB_CLAIM, measured, {**_job(job), "worker": node.owner})
+
+
+def concluded(run: "Run", change: "JobChange", reason: str | None) -> None:
+    """Tell how a run ended, as it is durable now."""
+    event = JOB_END
+    if change.release:
+        event = JOB_PARK if change.state == "ATTENTION" else JOB_RELEASE
+    if not listens(event):
+        return
+    job, node = run.job, run.node
+    measured: dict[str, Any] = {
+        "duration": node.loop.time() - run.begun_at,
+        "age": run.now() - job.created_at,
+        "claims": job.claims,
+    }
+    told = {**_job(job), "worker": node.owner, "state": change.state.value, "reason": reason}
+    telemetry.execute(event, measured, told)
+
+
+def stuck(run: "Run", reason: str) -> None:
+    """Tell that a job shows no progress."""
+    if listens(JOB_STUCK):
+        told = {**_job(run.job), "worker": run.node.owner, "reason": reason}
+        telemetry.execute(JOB_STUCK, {"count": 1}, told)
+
+
+def _job(job: "Job | NewJob") -> dict[str, Any]:
+    return {"job_id": job.id, "name": job.name, "tenant": job.tenant, "queue": job.queue}
+
+
+# Steps
+
+
+def step_started(operation: "Endable[Any]", attempt: int) -> None:
+    """Tell that an attempt begins."""
+    telemetry.execute(STEP_START, {"attempt": attempt}, _step(operation))
+
+
+def step_stopped(operation: "Endable[Any]", attempt: int, begun_at: float, outcome: str) -> None:
+    """Tell that an attempt has ended, and how."""
+    measured = {"attempt": attempt, "duration": operation.run.node.loop.time() - begun_at}
+    telemetry.execute(STEP_STOP, measured, {**_step(operation), "outcome": outcome})
+
+
+def step_retried(operation: "Endable[Any]", attempt: int, delay: float, error: str) -> None:
+    """Tell that a step is tried again."""
+    if listens(STEP_RETRY):
+        measured = {"attempt": attempt, "delay": delay}
+        telemetry.execute(STEP_RETRY, measured, {**_step(operation), "reason": error})
+
+
+def checkpoint_saved(operation: "Endable[Any]", number: int, size: int) -> None:
+    """Tell that a checkpoint is durable."""
+    if listens(STEP_CHECKPOINT):
+        measured = {"number": number, "bytes": size}
+        telemetry.execute(STEP_CHECKPOINT, measured, _step(operation))
+
+
+def undo_failed(operation: "Endable[Any]", attempt: int, error: str) -> None:
+    """Tell that something could not be undone: no attempt is left."""
+    if listens(UNDO_FAIL):
+        told = {**_step(operation), "reason": error}
+        telemetry.execute(UNDO_FAIL, {"attempt": attempt}, told)
+
+
+def _step(operation: "Endable[Any]") -> dict[str, Any]:
+    run, entry = operation.run, operation.entry
+    told = {**_job(run.job), "worker": run.node.owner}
+    return {**told, "step": entry.id, "step_name": entry.name}
+
+
+# Leases
+
+
+def leases_renewed(node: "Node", asked: int, kept: int, duration: float) -> None:
+    """Tell of a beat of the heart."""
+    measured = {"asked": asked, "kept": kept, "duration": duration}
+    telemetry.execute(LEASE_RENEW, measured, {"worker": node.owner})
+
+
+def lease_lost(run: "Run") -> None:
+    """Tell that a job is not, or may not be, ours any more."""
+    told = {**_job(run.job), "worker": run.node.owner, "epoch": run.epoch}
+    telemetry.execute(LEASE_LOSE, {"count": 1}, told)
+
+
+# Effects and people
+
+
+def effect_written(run: "Run", effect: "Effect") -> None:
+    """Tell of a line of the ledger: an intent when it is durable, else when it is known."""
+    _tell_effect(EFFECT[effect.state.value], run, effect)
+
+
+def effect_reused(run: "Run", effect: "Effect") -> None:
+    """Tell that an effect is not repeated: its recorded result is used."""
+    _tell_effect(EFFECT_REUSE, run, effect)
+
+
+def _tell_effect(event: Event, run: "Run", effect: "Effect") -> None:
+    if listens(event):
+        told = {**_job(run.job), "worker": run.node.owner, "step": effect.place.step}
+        told |= {"kind": effect.kind, "target": effect.target, "key": effect.key}
+        telemetry.execute(event, {"count": 1}, told)
+
+
+def approval_asked(approval: Approval) -> None:
+    """Tell that people are asked."""
+    telemetry.execute(APPROVAL_ASK, {"count": 1}, _approval(approval))
+
+
+def voted(result: Approval | Refusal, vote: Vote) -> Approval | Refusal:
+    """Tell that somebody has answered, if that counts; `state` says whether it decides."""
+    if isinstance(result, Approval) and listens(APPROVAL_DECIDE):
+        told = {"verdict": vote.verdict, "person": vote.person.id, "channel": vote.channel}
+        telemetry.execute(APPROVAL_DECIDE, {"count": 1}, {**_approval(result), **told})
+    return result
+
+
+def _approval(approval: Approval) -> dict[str, Any]:
+    return {
+        "approval_id": approval.id,
+        "job_id": approval.job_id,
+        "tenant": approval.tenant,
+        "step": approval.step,
+        "title": approval.title,
+        "risk": str(approval.risk),
+        "state": approval.state.value,
+    }
+
+
+# Workers
+
+
+def worker(event: Event, node: "Node") -> None:
+    """Tell that a worker is up, drains, or is down."""
+    told = {"worker": node.owner, "queues": tuple(node.queues)}
+    telemetry.execute(event, {"concurrency": node.settings.concurrency}, told)

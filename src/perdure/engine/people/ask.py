@@ -1,0 +1,661 @@
+"""Jobs that cannot go on before a person has looked at them: parked, and people alerted."""
+
+import secrets
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perdure.base.codec import decode, digest, encode
+from perdure.base.duration import Duration, job_seconds
+from perdure.base.errors import (
+    ApprovalExpired,
+    ApprovalRejected,
+    DefinitionError,
+    EffectInDoubt,
+    JobError,
+)
+from perdure.engine import events
+from perdure.engine.journal.operation import Operation
+from perdure.engine.journal.run import Run
+from perdure.engine.journal.verdict import Leaving, Parked
+from perdure.engine.policy import Rules
+from perdure.jobs.approval import (
+    APPROVER,
+    Action,
+    Approval,
+    ApprovalState,
+    Edit,
+    Person,
+    Terms,
+    no_four_eyes,
+    unusable,
+)
+from perdure.jobs.definition import Step
+from perdure.jobs.effect import Effect
+from perdure.jobs.failure import failure_of
+from perdure.jobs.gate import Opening, Way, judge_call, through, way_for
+from perdure.jobs.model import Deeds, Entry, Event
+from perdure.jobs.outbox import Notice, NoticeKind
+from perdure.jobs.risk import RULES, Gate, GatePolicy, Judgement, RiskLevel
+from perdure.jobs.state import StepState
+
+if TYPE_CHECKING:
+    from perdure.engine.steps.step import StepOperation
+
+
+# How soon, and how late at most, to look again for what became of another job's effect.
+_SOON, _LATE = 0.1, 30.0
+
+
+class Held(Leaving):
+    """Leaves a step that cannot go on before a person has said what became of an effect."""
+
+    def __init__(self, effect: Effect, why: str) -> None:
+        super().__init__(f"the {effect.kind} to {effect.target}: {why}")
+        self.effect = effect
+        self.why = why
+
+    async def settle(self, operation: "StepOperation[Any]") -> None:
+        """Write that the effect is in doubt, alert people, and let the run end."""
+        run, effect, why = operation.run, self.effect, self.why
+        told = {"step": operation.entry.id, "kind": effect.kind, "target": effect.target}
+        event = Event(type="effect.in_doubt", data={**told, "why": why}, actor=run.node.owner)
+        deeds = Deeds(notices=alerts(run, NoticeKind.IN_DOUBT, effect.key, str(self)))
+        await run.write(operation.put_back(), events=(event,), deeds=deeds)
+        failure = failure_of(EffectInDoubt(_sentence(effect, why)))
+        run.end(Parked(failure, _choices(effect), told=True))
+
+
+class Later(Leaving):
+    """Leaves a step until another job has settled or undone what has the same key."""
+
+    def __init__(self, job_id: str, what: str, since: float) -> None:
+        super().__init__(f"job {job_id} must first settle {what}, which has the same key")
+        self._since = since
+
+    @classmethod
+    def for_effect(cls, effect: Effect) -> "Later":
+        """Wait for an effect under the same business key."""
+        return cls(effect.job_id, f"the {effect.kind} to {effect.target}", effect.called_at)
+
+    async def settle(self, operation: "StepOperation[Any]") -> None:
+        """Begin the step again in a while: the longer it takes already, the later."""
+        now = operation.run.now()
+        pause = min(max((now - self._since) / 2, _SOON), _LATE)
+        await _begin_again(operation, now + pause, str(self))
+
+
+class Settling(Leaving):
+    """Leaves a step until no call can be under way to the receiver, which is asked then."""
+
+    def __init__(self, effect: Effect, at: float) -> None:
+        what = f"the {effect.kind} to {effect.target}"
+        super().__init__(f"the last call of {what} may still be under way; the receiver is asked")
+        self.at = at
+
+    async def settle(self, operation: "StepOperation[Any]") -> None:
+        """Begin the step again then."""
+        await _begin_again(operation, self.at, str(self))
+
+
+async def _begin_again(operation: "StepOperation[Any]", at: float, why: str) -> None:
+    error = failure_of(EffectInDoubt(why)).pack()
+    operation.entry = replace(operation.put_back(), wake_at=at, error=error)
+    await operation.run.write(operation.entry)
+    operation.again = True
+
+
+def _sentence(effect: Effect, why: str) -> str:
+    return (
+        f"nobody knows whether the {effect.kind} to {effect.target} happened: {why}. "
+        "Find out, then say that it happened, that it did not, or that all is to be undone: "
+        "`perdure effects resolve`, or `handle.resolve`"
+    )
+
+
+def _choices(effect: Effect) -> bytes:
+    asked = {
+        "kind": "effect",
+        "key": effect.key,
+        "effect": effect.kind,
+        "target": effect.target,
+        "choices": ["happened", "did not happen", "compensate"],
+    }
+    return encode([asked])
+
+
+def parking_deeds(run: "Run", verdict: Parked, deeds: Deeds | None) -> Deeds | None:
+    """Add the alert that a job is parked, unless people have been told why already."""
+    if verdict.told:
+        return deeds
+    deeds = deeds or Deeds()
+    # A job that is resumed and parked again is told of again.
+    told = alerts(run, NoticeKind.STUCK, str(run.epoch), verdict.failure.summary())
+    return replace(deeds, notices=(*deeds.notices, *told))
+
+
+def alerts(run: "Run", kind: NoticeKind, about: str, text: str) -> tuple[Notice, ...]:
+    """Make an alert for every channel."""
+    return tuple(
+        Notice(
+            id=digest("alert", run.job.id, kind.value, about, channel.name)[:32],
+            tenant=run.job.tenant,
+            kind=kind,
+            job_id=run.job.id,
+            channel=channel.name,
+            due_at=run.now(),
+            data=encode({"text": text}),
+        )
+        for channel in run.node.rules.channels
+    )
+
+
+# Questions of jobs to people: how they are asked, and how a step waits for the answer.
+
+_APPROVER = frozenset({APPROVER})
+_JUST_AFTER = 0.001  # seconds
+RETRIED = ("retry.asked",)
+_LOOKED = (*RETRIED, "resume.asked", "skip.asked")
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """What a person is asked."""
+
+    step: str  # the identity of what waits
+    title: str
+    input: bytes  # what exactly would be done
+    shown: Any = None  # what people see of it; None: the input
+    judgement: Judgement = Judgement(RiskLevel.HIGH)
+    terms: Terms | None = None
+    version: str = "1"
+    budget: bytes = b"null"
+    # How dangerous it would be with another input; None: nobody can edit it.
+    judge: Callable[[bytes], Judgement] | None = None
+    edits: tuple[Edit, ...] = ()  # that made the input what it is
+
+    def action(self, run: "Run") -> Action:
+        """Give all that an answer is bound to."""
+        return Action(
+            tenant=run.job.tenant,
+            job_id=run.job.id,
+            step=self.step,
+            version=self.version,
+            input=self.input,
+            budget=self.budget,
+            revision=len(self.edits),
+        )
+
+    def edited_as(self, found: Approval) -> "Question":
+        """Give the question with the arguments that people have agreed on."""
+        if self.judge is None or not found.edits:
+            return self
+        packed = found.action.input
+        return replace(self, input=packed, judgement=self.judge(packed), edits=found.edits)
+
+
+def new_approval(run: "Run", question: Question, found: Approval | None = None) -> Approval:
+    """Make the row of a question, behind the one that was asked before, whatever our clock says."""
+    before = 0.0 if found is None else found.decided_at or found.created_at
+    level = question.judgement.level
+    shown = question.input if question.shown is None else msgspec.json.encode(question.shown)
+    return Approval(
+        id=secrets.token_hex(16),
+        tenant=run.job.tenant,
+        job_id=run.job.id,
+        step=question.step,
+        action=question.action(run),
+        title=question.title,
+        created_at=max(run.now(), before + _JUST_AFTER),
+        written_by_program=run.job.plan is not None,
+        shown=shown,
+        edits=question.edits,
+        risk=level,
+        reasons=question.judgement.reasons,
+        requester=run.job.user,
+        terms=question.terms or run.node.rules.terms_for(level),
+    )
+
+
+async def ask(run: "Run", approval: Approval, *entries: Entry) -> bool:
+    """Write a question, with what waits for its answer and with the notices to people.
+
+    Returns:
+        Whether it was asked; if nobody could answer it, the job is parked instead.
+    """
+    if (why := no_four_eyes(approval)) is not None:
+        await run.write(*entries)
+        run.end(Parked(failure_of(DefinitionError(why))))
+        return False
+    told = {"approval": approval.id, "step": approval.step, "title": approval.title}
+    event = Event(
+        type="approval.asked",
+        data={**told, "risk": str(approval.risk), "hash": approval.action.hash},
+        actor=run.node.owner,
+    )
+    deeds = Deeds(approvals=(approval,), notices=notices(run, approval))
+    await run.write(*entries, events=(event,), deeds=deeds)
+    if events.listens(events.APPROVAL_ASK):
+        events.approval_asked(approval)
+    run.node.told.set()
+    return True
+
+
+def notices(run: "Run", approval: Approval) -> tuple[Notice, ...]:
+    """Make what every channel is to tell."""
+    return tuple(
+        Notice(
+            id=digest("notice", approval.id, channel.name)[:32],
+            tenant=approval.tenant,
+            kind=NoticeKind.ASKED,
+            job_id=approval.job_id,
+            channel=channel.name,
+            due_at=run.now(),
+            approval_id=approval.id,
+        )
+        for channel in run.node.rules.channels
+    )
+
+
+async def last_asked(run: "Run", step: str) -> Approval | None:
+    """Read what was last asked for a step."""
+    job_id = run.job.id
+    return await run.ask(lambda store: store.approval_of_step(job_id, step))
+
+
+def is_about(found: Approval, question: Question, run: "Run") -> bool:
+    """Tell whether an approval is about this action, but perhaps with edited arguments."""
+    return found.asked == question.action(run)
+
+
+def usable_now(
+    run: "Run", found: Approval, asked: Action, question: Question | None = None
+) -> bool:
+    """Tell, right before the action, whether it is allowed by an approval.
+
+    Every path to an action comes by here: the gate of a step, a step that `ctx.approve` has opened,
+    `ctx.approve` itself, `request_user_approval`, and the raise of a budget.
+
+    Args:
+        run: The run that wants to act.
+        found: What people have said.
+        asked: What the job wants to do, as its code gives it.
+        question: How the arguments are judged, if they can be edited.
+    """
+    people = run.node.rules.people
+    roles = {said.person: said.roles for said in found.decisions}
+
+    def lookup(id: str) -> Person | None:
+        if people.contacts:
+            known = people.by_id(found.tenant, id)
+            return known if known is not None and known.id == id else None
+        # Nobody is listed here: who decided was known elsewhere.
+        return Person(id=id, tenant=found.tenant, roles=roles.get(id, _APPROVER))
+
+    if unusable(found, asked.hash, run.now(), lookup) is not None:
+        return False
+    if not found.edits:
+        return True
+    if question is None or question.judge is None:
+        return False
+    # The arguments may have been judged elsewhere, by other rules than ours.
+    level = question.judge(found.action.input).level
+    if level == question.judgement.level:
+        return level <= found.risk
+    on_our_terms = replace(found, terms=run.node.rules.terms_for(level))
+    return level <= found.risk and unusable(on_our_terms, asked.hash, run.now(), lookup) is None
+
+
+async def is_looked_at(run: "Run", found: Approval, commands: tuple[str, ...] = _LOOKED) -> bool:
+    """Tell whether a person has told the job to go on since a question was decided."""
+    job_id, since = run.job.id, found.decided_at or 0.0
+    return await run.ask(lambda store: store.has_event(job_id, commands, since))
+
+
+class AskFirst(Leaving):
+    """Leaves a step until a person has answered; no worker is held meanwhile."""
+
+    def __init__(self, approval: Approval, *, is_new: bool) -> None:
+        super().__init__(approval.title)
+        self.approval = approval
+        self.is_new = is_new
+
+    async def settle(self, operation: "StepOperation[Any]") -> None:
+        """Ask, unless that is done, and let the step wait."""
+        await wait_for(operation, self.approval, operation.put_back(), is_new=self.is_new)
+
+
+class NobodyAnswered(Leaving):
+    """Leaves a step whose question has expired: a person must look at its job."""
+
+    def __init__(self, approval: Approval) -> None:
+        super().__init__(approval.title)
+        self.approval = approval
+
+    async def settle(self, operation: "StepOperation[Any]") -> None:
+        """Park the job; when it is resumed, people are asked again."""
+        await operation.run.write(operation.put_back())
+        park_expired(operation.run, self.approval)
+
+
+async def wait_for(
+    operation: "StepOperation[Any]", approval: Approval, entry: Entry, *, is_new: bool
+) -> None:
+    """Let a step wait for an answer."""
+    # Known before it is written: an answer may come at once.
+    operation.asked = approval.id
+    if not is_new:
+        await operation.run.write(entry)
+    elif not await ask(operation.run, approval, entry):
+        return
+    await look_for_answer(operation)
+
+
+async def look_for_answer(operation: "StepOperation[Any]") -> None:
+    """Begin the step again if its question is answered; else let it wait on."""
+    run, approval_id = operation.run, operation.asked
+    assert approval_id is not None
+    approval = await run.ask(lambda store: store.approval(approval_id))
+    if approval is None:
+        raise JobError(f"approval {approval_id} is gone")
+    if approval.state is ApprovalState.PENDING:
+        run.wait(operation)
+    elif approval.state is ApprovalState.EXPIRED:
+        park_expired(run, approval)
+    else:
+        operation.asked = None
+        operation.again = True
+
+
+def park_expired(run: "Run", approval: Approval) -> None:
+    """Park a job that nobody has answered; this is not a no, so nothing is undone."""
+    text = f"nobody decided in time about {approval.title!r}: resume the job to ask again"
+    run.end(Parked(failure_of(ApprovalExpired(text)), told=True))
+
+
+async def answer_to(operation: "StepOperation[Any]", question: Question) -> Approval:
+    """Give the answer to a question of a step that is at work.
+
+    Raises:
+        AskFirst: There is none yet.
+        NobodyAnswered: Its time is over.
+    """
+    try:
+        return await _answer(operation.run, question)
+    except Leaving as leaving:
+        if operation.context is not None:
+            operation.context.leave(leaving)
+        raise
+
+
+async def _answer(run: "Run", question: Question) -> Approval:
+    found = await last_asked(run, question.step)
+    if found is not None and is_about(found, question, run):
+        if found.state is ApprovalState.PENDING:
+            raise AskFirst(found, is_new=False)
+        # A no is an answer: a job that is resumed for another reason does not ask again.
+        if found.state is ApprovalState.REJECTED and not await is_looked_at(run, found, RETRIED):
+            return found
+        if found.state is ApprovalState.APPROVED:
+            if usable_now(run, found, question.action(run), question):
+                return found
+            question = question.edited_as(found)
+        if found.state is ApprovalState.EXPIRED and not await is_looked_at(run, found):
+            raise NobodyAnswered(found)
+    raise AskFirst(new_approval(run, question, found), is_new=True)
+
+
+# `ctx.approve`: a question that the code of a job asks by itself.
+
+
+class Approved(Struct, frozen=True):
+    """A yes: who said it, where, and why."""
+
+    by: tuple[str, ...]
+    reason: str = ""
+    channel: str = ""
+
+
+class _Said(Struct, frozen=True):
+    """What is kept of an answer that is no yes."""
+
+    title: str
+    person: str | None = None  # None: nobody
+    reason: str = ""
+
+    def error(self) -> Exception:
+        if self.person is None:
+            return ApprovalExpired(f"nobody decided in time about {self.title!r}")
+        return ApprovalRejected(self.title, self.person, self.reason)
+
+
+class ApproveOptions(TypedDict, total=False):
+    """What may be said of a question; see `JobContext.approve`."""
+
+    details: Any
+    risk: RiskLevel | str
+    terms: Terms
+    expires: Duration
+    opens: Iterable[Step[..., Any]]
+
+
+class Asked(Struct, frozen=True):
+    """A question as the code asks it."""
+
+    title: str
+    packed: bytes
+    details: Any
+    level: RiskLevel
+    terms: Terms
+    opens: frozenset[str] | None
+
+
+def asked_for(run: Run, title: str, options: ApproveOptions) -> Asked:
+    """Make a question of what the code says."""
+    level, opens = RiskLevel.of(options.get("risk", "high")), options.get("opens")
+    names = None if opens is None else frozenset(run.node.registry.name(step) for step in opens)
+    details = options.get("details")
+    packed = encode([title, details, level.name, None if names is None else sorted(names)])
+    terms = options.get("terms") or run.node.rules.terms_for(level)
+    limit = job_seconds(options.get("expires"))
+    terms = terms if limit is None else replace(terms, expires=limit)
+    return Asked(title, packed, details, level, terms, names)
+
+
+class Approve(Operation[Approved]):
+    """A wait for a person."""
+
+    __slots__ = ("_approval", "_asked")
+    waits_for = "approval"
+
+    def __init__(self, run: Run, entry: Entry, asked: Asked, *, recorded: bool) -> None:
+        super().__init__(run, entry, recorded=recorded)
+        self._asked = asked
+        self._approval: str | None = None
+        if entry.state is StepState.SUCCEEDED and entry.output is not None:
+            self._say_yes(decode(entry.output, Approved))
+        elif entry.state is StepState.FAILED and entry.output is not None:
+            self.settle(None, decode(entry.output, _Said).error())
+
+    def _say_yes(self, approved: Approved) -> None:
+        asked = self._asked
+        opening = Opening(self.entry.id, asked.packed, asked.level, asked.opens)
+        self.run.openings = (*self.run.openings, opening)
+        self.settle(approved)
+
+    def start(self) -> None:
+        self.run.work(self, self._look)
+
+    def heard(self) -> None:
+        if self in self.run.working:  # whatever it has just read may be old
+            self.again = True
+        else:
+            self.run.work(self, self._look)
+
+    async def _look(self) -> None:
+        found = await last_asked(self.run, self.entry.id)
+        if found is None or await self._is_over(found):
+            found = new_approval(self.run, self._question(), found)
+            if not await ask(self.run, found, self.entry):
+                return
+        self._approval = found.id
+        if found.state is ApprovalState.PENDING:
+            self.run.wait(self)
+        else:
+            await self._answered(found)
+
+    async def _is_over(self, found: Approval) -> bool:
+        """Tell whether people must be asked again: it was about something else, or is void."""
+        question = self._question()
+        if not is_about(found, question, self.run):
+            return True
+        if found.state is ApprovalState.APPROVED:
+            return not usable_now(self.run, found, question.action(self.run))
+        ended = found.state is not ApprovalState.PENDING
+        return ended and await is_looked_at(self.run, found)
+
+    def _question(self) -> Question:
+        asked = self._asked
+        return Question(
+            step=self.entry.id,
+            title=asked.title,
+            input=asked.packed,
+            shown=asked.details or {},
+            judgement=Judgement(asked.level),
+            terms=asked.terms,
+        )
+
+    async def _answered(self, found: Approval) -> None:
+        last = found.decisions[-1] if found.decisions else None
+        if found.state is ApprovalState.APPROVED and last is not None:
+            by = tuple(each.person for each in found.decisions if each.verdict == "approve")
+            approved = Approved(by, last.reason, last.channel)
+            await self.run.write(self._ended(StepState.SUCCEEDED, encode(approved, Approved)))
+            self._say_yes(approved)
+            return
+        rejected = found.state is ApprovalState.REJECTED and last is not None
+        said = _Said(found.title, last.person, last.reason) if rejected and last else None
+        said = said or _Said(found.title)
+        error = said.error()
+        failed = self._ended(StepState.FAILED, encode(said, _Said))
+        await self.run.write(replace(failed, error=failure_of(error).pack()))
+        self.settle(None, error)
+
+    def _ended(self, state: StepState, output: bytes) -> Entry:
+        return replace(self.entry, state=state, output=output, ended_at=self.run.now())
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "approval": self._approval, "title": self._asked.title}
+
+
+# Gates before steps: by risk, and before what cannot be undone.
+
+_LOW = RiskLevel.LOW  # looked up once: every step is asked
+
+
+class Gatekeeper:
+    """Knows which steps must be looked at before they begin; most need not be."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        # Rules of the user look at every step, and so does a policy that is not the usual one.
+        self._all = rules.risk.rules != RULES or rules.gates != GatePolicy()
+
+    def watches(self, step: Step[..., Any]) -> bool:
+        """Tell whether a step must be looked at."""
+        return self._all or _says_something(step)
+
+    def way(self, run: "Run", step: Step[..., Any], name: str, packed: bytes) -> Way:
+        """Decide what happens before a call of a step; uses up what has opened it."""
+        judgement = self.judge(step, name, packed)
+        way = way_for(step, name, run.job.tenant, judgement, self._rules.gates)
+        way, run.openings = through(way, name, run.openings)
+        return way
+
+    def judge(self, step: Step[..., Any], name: str, packed: bytes) -> Judgement:
+        """Judge a call of a step."""
+        return judge_call(step, name, packed, self._rules.risk)
+
+
+def _says_something(step: Step[..., Any]) -> bool:
+    """Tell whether the usual rules could find anything about a step but LOW."""
+    estimated = step.cost is not None or step.takes is not None
+    return bool(step.tags) or step.irreversible or estimated or step.risk is not _LOW
+
+
+def hold(operation: "StepOperation[Any]", way: Way) -> bool:
+    """Keep a step from beginning before its gate is open; False: it may begin."""
+    if way.gate is Gate.RUN:
+        return False
+    work = _record if way.gate is Gate.RECORD else _ask
+    operation.run.work(operation, lambda: work(operation, way))
+    return True
+
+
+async def _record(operation: "StepOperation[Any]", way: Way) -> None:
+    opening = way.opened_by
+    if opening is not None and not await _still_opens(operation.run, opening):
+        await _ask(operation, way)
+        return
+    data = {"step": operation.entry.id, "risk": str(way.judgement.level)}
+    opened_by = None if opening is None else opening.approval
+    told = {"reasons": list(way.judgement.reasons), "opened_by": opened_by}
+    event = Event(type="step.gated", data={**data, **told}, actor=operation.run.node.owner)
+    await operation.run.write(operation.entry, events=(event,))
+    _open(operation)
+
+
+async def _still_opens(run: "Run", opening: Opening) -> bool:
+    """Tell whether the yes that the code has obtained can be used as of now."""
+    found = await last_asked(run, opening.approval)
+    asked = Question(step=opening.approval, title="", input=opening.packed).action(run)
+    return found is not None and usable_now(run, found, asked)
+
+
+def _open(operation: "StepOperation[Any]") -> None:
+    operation.cleared = operation.again = True
+
+
+async def _ask(operation: "StepOperation[Any]", way: Way) -> None:
+    """Look for the answer about exactly this call; ask if there is none that can be used."""
+    run, entry, step = operation.run, operation.entry, operation.step
+    question = Question(
+        step=entry.id,
+        title=f"{entry.name} of job {run.job.name}",
+        input=entry.input or b"null",
+        judgement=way.judgement,
+        version=step.version,
+        judge=partial(run.node.gatekeeper.judge, step, entry.name),
+    )
+    found = await last_asked(run, entry.id)
+    if found is not None and is_about(found, question, run):
+        if found.state is ApprovalState.PENDING:
+            await wait_for(operation, found, entry, is_new=False)
+            return
+        if await _is_settled(operation, found, question):
+            return
+        if found.state is ApprovalState.APPROVED:
+            question = question.edited_as(found)
+    await wait_for(operation, new_approval(run, question, found), entry, is_new=True)
+
+
+async def _is_settled(operation: "StepOperation[Any]", found: Approval, question: Question) -> bool:
+    run = operation.run
+    if found.state is not ApprovalState.APPROVED and await is_looked_at(run, found):
+        return False  # others are to be asked again after all
+    if found.state is ApprovalState.REJECTED:
+        said = found.decisions[-1]
+        await operation.refuse(ApprovalRejected(found.title, said.person, said.reason))
+        return True
+    if found.state is ApprovalState.EXPIRED:
+        park_expired(run, found)
+        return True
+    if not usable_now(run, found, question.action(run), question):
+        return False
+    if found.action.input != operation.entry.input:
+        operation.take_arguments(found.action.input)
+    _open(operation)
+    return True

@@ -1,0 +1,37 @@
+"""What an app says about risk, people and money; all its jobs are run by it."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from perdure.jobs.approval import Terms
+from perdure.jobs.redaction import Redaction
+from perdure.jobs.risk import Classifier, GatePolicy, RiskLevel
+from perdure.notify.people import Channel, People
+
+
+class Rules(Struct, frozen=True, kw_only=True):
+    """The rules of an app.
+
+    Attributes:
+        risk: How dangerous a step is.
+        gates: Which risk waits for a person.
+        terms: Who must say yes, and in which time, by risk; without a risk, the usual ones apply.
+        people: Who is who.
+        channels: By which people are asked and told.
+        redaction: What of the details of effects is kept.
+    """
+
+    risk: Classifier = Classifier()
+    gates: GatePolicy = GatePolicy()
+    terms: Mapping[RiskLevel, Terms] = {}
+    people: People = People()
+    channels: tuple[Channel, ...] = ()
+    redaction: Redaction = Redaction()
+
+    def terms_for(self, level: RiskLevel) -> Terms:
+        """Give the terms for a risk."""
+        return self.terms.get(level, _USUAL)
+
+
+_USUAL = Terms()

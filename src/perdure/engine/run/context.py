@@ -1,0 +1,281 @@
+"""What the code of a job is given.
+
+The code is ordinary Python, but it is run again from its start after every interruption:
+all that it does to the world it does through this context, which remembers.
+"""
+
+import random
+import uuid
+from collections.abc import Awaitable
+from datetime import UTC, datetime
+from typing import Any, Literal, ParamSpec, TypeVar, Unpack, cast, overload
+
+from msgspec.structs import replace
+
+from perdure.base.codec import decode, digest, encode
+from perdure.base.duration import Duration, job_seconds
+from perdure.engine.handle import child_job
+from perdure.engine.journal.operation import Operation
+from perdure.engine.journal.run import Run
+from perdure.engine.journal.verdict import Unwound
+from perdure.engine.people.ask import Approve, Approved, ApproveOptions, asked_for
+from perdure.engine.steps.step import StepOperation, skipped_or_done
+from perdure.engine.steps.waits import Child, Receive, Sleep, child_failed, no_message
+from perdure.jobs.definition import JobDefinition, Step
+from perdure.jobs.length import check_given
+from perdure.jobs.model import Entry, EntryKind
+from perdure.jobs.state import StepState
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Looked up once: a member of an enum is dear where steps are many.
+_STEP, _PENDING = EntryKind.STEP, StepState.PENDING
+
+
+class JobContext:
+    """The world as the code of a job sees it."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __repr__(self) -> str:
+        return f"<context of job {self.job_id}>"
+
+    @property
+    def job_id(self) -> str:
+        """The job's id."""
+        return self._run.job.id
+
+    @property
+    def tenant_id(self) -> str:
+        """The tenant that the job was submitted for."""
+        return self._run.job.tenant
+
+    @property
+    def user_id(self) -> str:
+        """The user that the job was submitted by."""
+        return self._run.job.user
+
+    # Steps
+
+    def run(self, step: Step[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "Operation[R]":
+        """Run a step, or give what it gave before. Await it, or `gather` several.
+
+        Raises:
+            StepFailed: When awaited: the step failed for good.
+        """
+        return self._step(step, None, args, kwargs)
+
+    def run_as(
+        self, key: str, step: Step[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> "Operation[R]":
+        """Run a step under an identity of one's own, for branches whose order is not certain."""
+        return self._step(step, key, args, kwargs)
+
+    def _step(
+        self, step: Step[Any, R], key: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> "Operation[R]":
+        run = self._run
+        name = run.node.registry.step_name(step, "ctx.run")
+        id = run.journal.identity(name, key)
+        packed = step.pack(args, kwargs, run.node.limits)
+        entry = run.visit(id, _STEP, packed)
+        if entry is None:
+            seq = run.journal.next_seq()
+            fresh = Entry(seq=seq, id=id, kind=_STEP, name=name, state=_PENDING, input=packed)
+            operation = StepOperation(run, fresh, step, (args, kwargs), recorded=False)
+        else:
+            operation = StepOperation(run, entry, step, (args, kwargs), recorded=True)
+            skipped_or_done(operation, entry)
+        if run.node.gatekeeper.watches(step):
+            operation.way = run.node.gatekeeper.way(run, step, name, packed)
+        return operation
+
+    @overload
+    async def gather(
+        self, *operations: Awaitable[R], return_exceptions: Literal[False] = ...
+    ) -> list[R]: ...
+
+    @overload
+    async def gather(
+        self, *operations: Awaitable[R], return_exceptions: Literal[True]
+    ) -> list[R | BaseException]: ...
+
+    async def gather(self, *operations: Awaitable[R], return_exceptions: bool = False) -> Any:
+        """Run operations at once; give their results in the order in which they are written.
+
+        All of them are seen to their end, then the first failure in that order is raised.
+        """
+        for operation in operations:
+            if not isinstance(operation, Operation):
+                raise TypeError(
+                    f"gather takes operations such as ctx.run(…), not {operation!r}: "
+                    "what is not an operation cannot be replayed"
+                )
+            operation.begin()
+        results: list[Any] = []
+        first: Exception | None = None
+        for operation in operations:
+            try:
+                results.append(await operation)
+            except Exception as error:  # noqa: BLE001 - kept, and raised in order
+                results.append(error)
+                first = first or error
+        if first is not None and not return_exceptions:
+            raise first
+        return results
+
+    # People
+
+    def approve(self, title: str, **options: Unpack[ApproveOptions]) -> "Operation[Approved]":
+        """Ask a person; the job waits without a worker until somebody has decided.
+
+        A yes opens the next step that would wait for one; see `opens`.
+
+        Args:
+            title: What it is about, in one line.
+            **options: `details`: what people see. `risk`: how dangerous it is ("high").
+                `terms`: who must say yes; `expires`: how long to wait, if not as the terms say.
+                `opens`: the steps that a yes opens, at every later call.
+
+        Raises:
+            ApprovalRejected: When awaited: somebody said no.
+            ApprovalExpired: When awaited: nobody decided in time.
+        """
+        run = self._run
+        asked = asked_for(run, title, options)
+        id = run.journal.identity("approve")
+        entry = run.visit(id, EntryKind.APPROVE, asked.packed)
+        recorded = entry is not None
+        entry = entry or self._fresh(id, EntryKind.APPROVE, "approve", asked.packed, None)
+        if (
+            entry.input is None
+        ):  # the job is a fork: people are asked again, about what is asked now
+            entry = replace(entry, input=asked.packed)
+        return Approve(run, entry, asked, recorded=recorded)
+
+    # Waiting
+
+    def sleep(self, duration: Duration) -> "Operation[None]":
+        """Wait; no worker is held meanwhile, and a restart does not begin the wait anew."""
+        run = self._run
+        length = job_seconds(duration)
+        if length is None:
+            raise TypeError("sleep needs a duration; to wait for ever, receive a message")
+        id = run.journal.identity("sleep")
+        packed = encode(length)
+        entry = run.visit(id, EntryKind.SLEEP, packed)
+        recorded = entry is not None
+        entry = entry or self._fresh(id, EntryKind.SLEEP, "sleep", packed, run.now() + length)
+        operation = Sleep(run, entry, recorded=recorded)
+        if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
+            operation.settle(None)
+        return operation
+
+    def receive(self, topic: str, *, timeout: Duration = None, kind: Any = Any) -> "Operation[Any]":
+        """Wait for a message of a topic, sent by `app.send`.
+
+        Raises:
+            StepTimeout: When awaited: none came in time.
+        """
+        check_given(topic=topic)
+        run = self._run
+        limit = job_seconds(timeout)
+        name = f"receive:{topic}"
+        id = run.journal.identity(name)
+        packed = encode(limit)
+        entry = run.visit(id, EntryKind.RECEIVE, packed)
+        recorded = entry is not None
+        until = None if limit is None else run.now() + limit
+        entry = entry or self._fresh(id, EntryKind.RECEIVE, name, packed, until)
+        if entry.state is _PENDING and entry.wake_at is None and until is not None:
+            entry = replace(entry, wake_at=until)  # it is retried: its time begins anew
+            run.note(entry)
+        operation = Receive(run, entry, kind, recorded=recorded)
+        if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
+            operation.settle(None if entry.output is None else decode(entry.output, kind))
+        elif entry.state is StepState.FAILED:
+            operation.settle(None, no_message(entry))
+        return operation
+
+    def child(
+        self, job: "JobDefinition[P, R]", /, *args: P.args, **kwargs: P.kwargs
+    ) -> "Operation[R]":
+        """Submit another job and wait for its result.
+
+        Raises:
+            JobFailed: When awaited: it ended without a result.
+        """
+        run = self._run
+        full = run.node.registry.job_name(job, "ctx.child")
+        name = f"child:{full}"
+        id = run.journal.identity(name)
+        packed = job.pack(args, kwargs, run.node.limits)
+        entry = run.visit(id, EntryKind.CHILD, packed)
+        recorded = entry is not None
+        entry = entry or self._fresh(id, EntryKind.CHILD, name, packed, None)
+        submission = child_job(run.job, entry, job, full, packed)
+        operation = Child(run, entry, job, submission, recorded=recorded)
+        if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
+            operation.settle(None if entry.output is None else job.unpack_result(entry.output))
+        elif entry.state is StepState.FAILED:
+            operation.settle(None, child_failed(submission.id, entry))
+        return operation
+
+    def _fresh(
+        self, id: str, kind: EntryKind, name: str, packed: bytes, wake_at: float | None
+    ) -> Entry:
+        return Entry(
+            seq=self._run.journal.next_seq(),
+            id=id,
+            kind=kind,
+            name=name,
+            state=StepState.PENDING,
+            input=packed,
+            wake_at=wake_at,
+            started_at=self._run.now(),
+        )
+
+    # Time and chance, the same at every replay
+
+    def now(self) -> datetime:
+        """Tell the time, once and for all: a replay gives the same."""
+        run = self._run
+        if run.verdict is not None:  # what is drawn now would stand in the journal at a wrong place
+            raise Unwound
+        id = run.journal.identity("now")
+        entry = run.visit(id, EntryKind.VALUE, None)
+        if entry is None:
+            moment = run.now()
+            drawn = self._fresh(id, EntryKind.VALUE, "now", b"null", None)
+            run.note(_drawn(drawn, encode(moment)))
+        else:
+            moment = decode(cast("bytes", entry.output), float)
+        return datetime.fromtimestamp(moment, UTC)
+
+    def uuid(self) -> uuid.UUID:
+        """Draw a UUID: random to others, the same at every replay."""
+        return uuid.UUID(self._seed("uuid")[:32])
+
+    def random(self) -> random.Random:
+        """Give a source of chance that says the same at every replay. Not for secrets."""
+        return random.Random(self._seed("random"))
+
+    def _seed(self, name: str) -> str:
+        run = self._run
+        root = run.job.forked_from or run.job.id
+        return digest(root, run.journal.identity(name))
+
+
+def _drawn(entry: Entry, output: bytes) -> Entry:
+    return Entry(
+        seq=entry.seq,
+        id=entry.id,
+        kind=entry.kind,
+        name=entry.name,
+        state=StepState.SUCCEEDED,
+        output=output,
+        started_at=entry.started_at,
+        ended_at=entry.started_at,
+    )

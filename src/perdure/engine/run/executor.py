@@ -1,0 +1,214 @@
+"""The core of the engine: run a claimed job as far as it goes, and write how that ended."""
+
+import contextlib
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from perdure.base.errors import ApprovalExpired, JobError
+from perdure.engine import events
+from perdure.engine.journal.run import Run
+from perdure.engine.journal.verdict import (
+    Cancelled,
+    Completed,
+    Drained,
+    Failed,
+    Lost,
+    Parked,
+    Paused,
+    Suspended,
+    Undoing,
+    Undone,
+    Unwound,
+    Verdict,
+)
+from perdure.engine.people.ask import parking_deeds
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.undo import look_back, on_cancel, undo
+from perdure.jobs.failure import Failure, failure_of, type_name
+from perdure.jobs.model import Claim, Deeds, Event, JobChange
+from perdure.jobs.plan import Plan
+from perdure.jobs.state import JobState
+from perdure.process.death import kill
+from perdure.process.spawn import PLAIN, give_birth
+
+if TYPE_CHECKING:
+    from perdure.engine.worker.node import Node
+
+
+_log = logging.getLogger("perdure.worker")
+
+
+async def execute(node: "Node", claim: Claim, since: float) -> None:
+    """The process of a running job, claimed at a time (or later) by the loop's clock."""
+    run = Run(node, claim)
+    run.forsake = partial(_forsake, run)
+    node.admit(run, since)
+    try:
+        verdict = await judge(run)
+        if not run.forsaken:
+            await finish(run, verdict)
+    finally:
+        if not run.forsaken:
+            node.dismiss(run)
+
+
+async def finish(run: Run, verdict: Verdict) -> None:
+    """Wait until nothing works for the job any more, and write how its run ended."""
+    await run.silence()
+    if isinstance(verdict, Lost):
+        return
+    # If the lease is lost at the last moment, its new owner goes on.
+    with contextlib.suppress(Unwound):
+        try:
+            await run.settle()
+            verdict, deeds = await look_back(run, verdict)
+            await conclude(run, verdict, deeds)
+        except Exception as error:  # noqa: BLE001 - raised, it would only come again
+            _log.exception("the end of job %s cannot be written", run.job.id)
+            run.buffer.clear()  # it may be the culprit, and holds no results
+            await conclude(run, Parked(failure_of(error)))
+
+
+def _forsake(run: Run) -> None:
+    """End a run without its code, which neither returns nor raises."""
+    _log.error("the code of job %s does not leave: its process is given up", run.job.id)
+    give_birth(run.node.runtime, None, _finish_without_code, (run,), PLAIN)
+
+
+async def _finish_without_code(run: Run) -> None:
+    kill(run.process, "the run of the job has ended")
+    try:
+        await finish(run, run.verdict or Lost())
+    finally:
+        run.node.dismiss(run)
+
+
+async def judge(run: Run) -> Verdict:
+    """Run the job, unless it must not be run."""
+    if run.job.request == "pause":
+        return Paused()
+    if run.job.state is JobState.COMPENSATING:
+        return await undo(run) if run.job.claims <= _most_claims(run) else _crashed(run)
+    if run.job.request == "cancel" and on_cancel(run) != "finish":
+        return Cancelled()
+    if run.job.claims > _most_claims(run):
+        return _crashed(run)
+    verdict = await run.play(_code)
+    if isinstance(verdict, Failed) and _needs_a_person(run, verdict.failure):
+        return Parked(verdict.failure, told=_nobody_answered(verdict.failure))
+    return verdict
+
+
+def _needs_a_person(run: Run, failure: Failure) -> bool:
+    """Tell whether a failure is none of the job's own, so that nothing of it is undone."""
+    return _nobody_answered(failure) or (failure.outage and _waits_out(run))
+
+
+def _nobody_answered(failure: Failure) -> bool:
+    return failure.type == type_name(ApprovalExpired)
+
+
+def _waits_out(run: Run) -> bool:
+    """Tell whether a job that another system's outage stopped waits for a person to resume it."""
+    if run.job.plan is not None:
+        return True
+    return run.node.registry.find_job(run.job.name).on_outage == "park"
+
+
+def _most_claims(run: Run) -> int:
+    definition, most = run.node.registry.jobs.get(run.job.name), run.node.settings.max_claims
+    return most if definition is None else min(most, definition.max_claims)
+
+
+def _crashed(run: Run) -> Parked:
+    undoing = run.job.state is JobState.COMPENSATING
+    what = "the undo of this job" if undoing else "this job"
+    choices = "resume it, or skip what cannot be undone" if undoing else "resume or cancel it"
+    text = (
+        f"{run.job.claims - 1} workers in a row took {what} and were lost without any progress on "
+        "it: they died, or were stopped, or their event loop stood still, and it may be what does "
+        f"that to them. Look at the workers' logs, then {choices}. "
+        'What blocks the loop, or takes a worker down, belongs into a step with isolation="process"'
+    )
+    return Parked(failure_of(JobError(text)))
+
+
+async def _code(run: Run) -> bytes:
+    """Run the code that the job was submitted for."""
+    context, job = JobContext(run), run.job
+    if job.plan is not None:
+        return await _plan(context, Plan.from_json(job.plan), run)
+    definition = run.node.registry.find_job(job.name)
+    args, kwargs = definition.unpack(job.input)
+    result = await definition.fn(context, *args, **kwargs)
+    return definition.pack_result(result, run.node.limits)
+
+
+async def _plan(context: JobContext, plan: Plan, run: Run) -> bytes:
+    """Run the calls of a plan, one after the other; the last one gives the result."""
+    outputs: dict[str, Any] = {}
+    result = b"null"
+    for call in plan.calls:
+        step = run.node.registry.find_step(call.step)
+        args, kwargs = plan.resolve(call, outputs, step)
+        outputs[call.id] = output = await context.run_as(call.id, step, *args, **kwargs)
+        result = step.pack_result(output, run.node.limits)
+    return result
+
+
+async def conclude(run: Run, verdict: Verdict, deeds: Deeds | None = None) -> None:
+    """Write how a run ended."""
+    change = change_for(verdict, run.now())
+    if run.job.state is JobState.COMPENSATING and not isinstance(verdict, Undone | Parked):
+        change = replace(change, error=run.job.error)
+        if change.state is JobState.WAITING:  # it is undone, also while it waits
+            change = replace(change, state=JobState.COMPENSATING)
+    if isinstance(verdict, Parked):
+        deeds = parking_deeds(run, verdict, deeds)
+    told = _told(verdict)
+    event = Event(type=f"job.{change.state.lower()}", data=told, actor=run.node.owner)
+    quiet = isinstance(verdict, Suspended | Drained)
+    entries = verdict.entries if isinstance(verdict, Undoing | Undone | Parked) else ()
+    await run.write(*entries, job=change, events=() if quiet else (event,), deeds=deeds)
+    events.concluded(run, change, told.get("error"))
+
+
+def change_for(verdict: Verdict, now: float) -> JobChange:
+    """Decide what becomes of the job."""
+    match verdict:
+        case Completed(result):
+            return JobChange(state=JobState.COMPLETED, result=result)
+        case Failed(failure):
+            return JobChange(state=JobState.FAILED, error=failure.pack())
+        case Parked(failure, wait):
+            error = failure.pack()
+            return JobChange(state=JobState.ATTENTION, error=error, wait=wait, release=True)
+        case Cancelled():
+            return JobChange(state=JobState.CANCELLED, clear_request=True)
+        case Undone(state, error):
+            return JobChange(state=state, error=error)
+        case _:
+            return _released(verdict, now)
+
+
+def _released(verdict: Verdict, now: float) -> JobChange:
+    """Decide when a job that goes on later is due."""
+    match verdict:
+        case Suspended(due_at, wait):
+            return JobChange(state=JobState.WAITING, due_at=due_at, wait=wait, release=True)
+        case Paused():
+            return JobChange(state=JobState.PAUSED, release=True, clear_request=True)
+        case Undoing(_, error):
+            return JobChange(state=JobState.COMPENSATING, error=error, due_at=now, release=True)
+        case _:  # drained: at once, elsewhere
+            return JobChange(state=JobState.WAITING, due_at=now, release=True)
+
+
+def _told(verdict: Verdict) -> dict[str, str]:
+    """Give what the log says of an end besides its state."""
+    if isinstance(verdict, Undone) and verdict.state is JobState.FAILED and verdict.error:
+        return {"error": Failure.unpack(verdict.error).summary()}
+    return {"error": verdict.failure.summary()} if isinstance(verdict, Failed | Parked) else {}

@@ -1,0 +1,752 @@
+"""Undoing what a job did: the list is stored first, then done as durable steps, one by one."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from perdure.base.codec import Codec, decode, encode
+from perdure.base.errors import Drift, IllegalTransition, JobError, JobNotFound, StepFailed
+from perdure.base.retry import Retry
+from perdure.engine import events
+from perdure.engine.crashpoint import crashpoint
+from perdure.engine.handle import child_id
+from perdure.engine.journal.operation import Operation
+from perdure.engine.journal.run import Run
+from perdure.engine.journal.verdict import (
+    Cancelled,
+    Completed,
+    Failed,
+    Parked,
+    Undoing,
+    Undone,
+    Verdict,
+)
+from perdure.engine.people.ask import alerts
+from perdure.engine.steps.step import StepOperation
+from perdure.jobs.approval import ApprovalState
+from perdure.jobs.definition import Compensation, OnCancel, Step
+from perdure.jobs.effect import OPEN, Effect, EffectState
+from perdure.jobs.failure import Failure, failure_of, type_name
+from perdure.jobs.model import Command, Deeds, Entry, EntryKind, Job, Outcome
+from perdure.jobs.outbox import NoticeKind
+from perdure.jobs.saga import (
+    HEAD,
+    Do,
+    Forward,
+    OnUndoFailure,
+    Stopped,
+    Undo,
+    has_failed,
+    is_irreversible,
+    is_left,
+    is_listed,
+    next_undo,
+    standing,
+    undo_list,
+    undoes,
+)
+from perdure.jobs.state import ENDED, JobState, StepState
+from perdure.store.store import Store
+
+# Undoing children: the jobs that a job has submitted.
+#
+# One that is at work is cancelled first, and its end is waited for: only then it is known what it
+# has done. A child undoes itself, as if it had failed; its parent asks it to, and waits.
+
+_S = StepState
+_NOTHING: Final = encode(None)
+
+
+# Children at work
+
+
+def children_of(job_id: str, journal: Sequence[Entry]) -> dict[str, Entry]:
+    """Give the entries that have submitted children, by the ids of these."""
+    return {child_id(job_id, each.id): each for each in journal if each.kind is EntryKind.CHILD}
+
+
+async def stop_children(run: Run, journal: Sequence[Entry]) -> list[Outcome]:
+    """Cancel the children that are at work; gives those that have not ended yet.
+
+    Each does as its own `on_cancel` says.
+    """
+    ids = list(children_of(run.job.id, journal))
+    at_work = await _at_work(run, ids)
+    for each in at_work:
+        await _cancel(run, each.job_id)
+    return await _at_work(run, [each.job_id for each in at_work])
+
+
+async def _at_work(run: Run, ids: Sequence[str]) -> list[Outcome]:
+    if not ids:
+        return []
+    found = await run.ask(lambda store: store.outcomes(ids))
+    return [each for each in found if each.state not in ENDED]
+
+
+async def _cancel(run: Run, job_id: str) -> None:
+    job = await run.ask(lambda store: store.job(job_id))
+    if job is None or job.request == "cancel":  # once: a person may have let it go on
+        return
+    reason = f"its parent {run.job.id} has ended"
+    asked = Command(job_id=job_id, action="cancel", actor=run.node.owner, reason=reason)
+    with contextlib.suppress(JobNotFound, IllegalTransition):  # it has ended, or is being undone
+        await run.ask(lambda store: store.command(asked))
+    run.node.poke()
+
+
+class ChildrenEnd(Operation[None]):
+    """A wait until no child is at work any more."""
+
+    __slots__ = ("_at_work", "_journal")
+    waits_for = "child"
+
+    def __init__(self, run: Run, head: Entry, journal: Sequence[Entry]) -> None:
+        super().__init__(run, head, recorded=True)
+        self._journal = journal
+        self._at_work: list[Outcome] = []
+
+    def start(self) -> None:
+        self.run.work(self, self._look)
+
+    def heard(self) -> None:
+        if self in self.run.working:  # whatever it has just read may be old
+            self.again = True
+        else:
+            self.run.work(self, self._look)
+
+    async def _look(self) -> None:
+        self._at_work = await stop_children(self.run, self._journal)
+        if self._at_work:
+            self.run.wait(self)
+        else:
+            self.settle(None)
+
+    def describe_all(self) -> list[dict[str, Any]]:
+        entries = children_of(self.run.job.id, self._journal)
+        return [
+            {"kind": "child", "id": entries[each.job_id].id, "job": each.job_id}
+            | {"state": each.state.value}
+            for each in self._at_work
+        ]
+
+
+# What they did
+
+
+async def way_back(
+    run: Run, job: Job, journal: Sequence[Entry], ledger: Sequence[Effect]
+) -> list[Undo] | Forward:
+    """List what must be undone of a job, its children included."""
+    children = await _to_undo(run, job, journal)
+    if isinstance(children, Forward):
+        return children
+    return undo_list(journal, ledger, run.node.registry.find_step, children)
+
+
+async def _to_undo(run: Run, job: Job, journal: Sequence[Entry]) -> dict[str, str] | Forward:
+    """Find the children to undo: the jobs by the entries that submitted them."""
+    entries = children_of(job.id, journal)
+    if not entries:
+        return {}
+    states = {each.job_id: each.state for each in await _outcomes(run, list(entries))}
+    found: dict[str, str] = {}
+    for child, entry in entries.items():
+        if child not in states:
+            stands: bool | Forward = not _is_copied(job, entry)
+        else:
+            stands = await _stands(run, child, states[child])
+        if isinstance(stands, Forward):
+            return Forward(f"{stands.pivot} of {entry.id}")
+        if stands:
+            found[entry.id] = child
+    return found
+
+
+async def left_standing(
+    run: Run, job: Job, journal: Sequence[Entry], ledger: Sequence[Effect]
+) -> list[str]:
+    """Name what a job and its children leave in the world, and what nothing undoes."""
+    found = standing(journal, ledger, run.node.registry.find_step)
+    named = [_named(effect, job.id == run.job.id) for effect in found]
+    ids = list(children_of(job.id, journal))
+    for each in await _outcomes(run, ids) if ids else ():
+        child = await run.ask(partial(_job, each.job_id))
+        if child is not None and each.state is not JobState.COMPENSATED:
+            entries = await run.ask(partial(_journal, child.id))
+            lines = await run.ask(partial(_effects, child.id))
+            named += await left_standing(run, child, entries, lines)
+    return named
+
+
+def _named(effect: Effect, own: bool) -> str:  # noqa: FBT001
+    where = effect.place.step if own else f"{effect.place.step} of job {effect.job_id}"
+    perhaps = "perhaps " if effect.state in OPEN else ""
+    return f"{perhaps}{effect.kind} to {effect.target} ({where})"
+
+
+async def _job(job_id: str, store: Store) -> Job | None:
+    return await store.job(job_id)
+
+
+async def _journal(job_id: str, store: Store) -> list[Entry]:
+    return await store.journal(job_id)
+
+
+async def _effects(job_id: str, store: Store) -> list[Effect]:
+    return await store.effects(job_id)
+
+
+async def _outcomes(run: Run, ids: Sequence[str]) -> list[Outcome]:
+    return await run.ask(lambda store: store.outcomes(ids))
+
+
+def _is_copied(job: Job, entry: Entry) -> bool:
+    """Tell whether a child is that of the job of which this one is a fork."""
+    return job.forked_from is not None and (entry.started_at or 0.0) < job.created_at
+
+
+async def _stands(run: Run, job_id: str, state: JobState) -> bool | Forward:
+    """Tell whether a child has something to undo, or may have."""
+    if state is JobState.COMPENSATED:
+        return False
+    if state not in ENDED:  # a child of a child: it is waited for when that one undoes itself
+        return True
+    journal = await run.ask(lambda store: store.journal(job_id))
+    if is_listed(journal):
+        return has_failed(journal)
+    job = await run.ask(lambda store: store.job(job_id))
+    ledger = await run.ask(lambda store: store.effects(job_id))
+    undos = [] if job is None else await way_back(run, job, journal, ledger)
+    return undos if isinstance(undos, Forward) else bool(undos)
+
+
+class UndoChild(Operation[None]):
+    """A wait for a child that undoes itself.
+
+    It is asked again after every crash: one that has begun does not mind.
+    """
+
+    __slots__ = ("_job_id", "ended")
+    waits_for = "child"
+
+    def __init__(
+        self, run: Run, entry: Entry, job_id: str, ended: Callable[[StepState], None]
+    ) -> None:
+        super().__init__(run, entry, recorded=True)
+        self._job_id = job_id
+        self.ended = ended  # called with the state of the undo, before that is written
+
+    def start(self) -> None:
+        self.run.work(self, self._look)
+
+    def heard(self) -> None:
+        if self in self.run.working:  # whatever it has just read may be old
+            self.again = True
+        else:
+            self.run.work(self, self._look)
+
+    async def _look(self) -> None:
+        job_id = self._job_id
+        outcomes = await _outcomes(self.run, [job_id])
+        if not outcomes:
+            await self._fail(
+                f"child {job_id} is not in the store any more, so nobody knows what it did. Find "
+                "out and undo it by hand, then skip this; or leave it undone"
+            )
+            return
+        state = outcomes[0].state
+        if state is JobState.COMPENSATED:
+            await self._end(_S.SUCCEEDED, _NOTHING)
+        elif state not in ENDED:
+            self.run.wait(self)
+        else:
+            await self._ended(state)
+
+    async def _ended(self, state: JobState) -> None:
+        job_id = self._job_id
+        journal = await self.run.ask(lambda store: store.journal(job_id))
+        if not is_listed(journal):
+            await self._ask()
+        elif has_failed(journal):
+            await self._fail(f"a part of child {job_id} could not be undone: it is {state}")
+        else:
+            await self._end(_S.SUCCEEDED, _NOTHING)
+
+    async def _fail(self, text: str) -> None:
+        self.entry = replace(self.entry, error=failure_of(JobError(text)).pack())
+        await self._end(_S.FAILED, None)
+
+    async def _ask(self) -> None:
+        run, reason = self.run, f"its parent {self.run.job.id} is undone"
+        asked = Command(
+            job_id=self._job_id, action="compensate_child", actor=run.node.owner, reason=reason
+        )
+        with contextlib.suppress(IllegalTransition):  # it has begun already
+            await run.ask(lambda store: store.command(asked))
+        run.node.poke()
+        run.wait(self)
+
+    async def _end(self, state: StepState, output: bytes | None) -> None:
+        self.ended(state)
+        self.entry = replace(self.entry, state=state, output=output, ended_at=self.run.now())
+        await self.run.write(self.entry)
+        self.settle(None)
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "job": self._job_id}
+
+
+# To undo is worth more patience than to do.
+RETRY: Final = Retry(attempts=20, first="1s", factor=2, most="5m", jitter=0.2)
+
+_ANYTHING: Final = Codec[Any](Any, "the result of an undo")
+_INTERRUPTED: Final = failure_of(JobError("it was interrupted: the job has ended")).pack()
+
+_YES = ApprovalState.APPROVED
+_UNDOABLE: Final = frozenset({EntryKind.STEP, EntryKind.CHILD})
+_BEGUN: Final = frozenset({_S.RUNNING, _S.PENDING})
+
+
+class Reason(Struct, frozen=True):
+    """Why a job is undone, and so what it becomes; kept in the first entry of the list."""
+
+    ends: Literal["COMPENSATED", "CANCELLED"]
+    error: str | None = None  # a packed `Failure`
+    asked: bool = False  # by a person, or by its parent: it did not fail just now
+
+
+def on_cancel(run: Run) -> OnCancel:
+    """Tell what a cancel does with what the job did."""
+    definition = None if run.job.plan else run.node.registry.jobs.get(run.job.name)
+    return "abandon" if definition is None else definition.on_cancel
+
+
+# Looking back
+
+
+async def look_back(run: Run, verdict: Verdict) -> tuple[Verdict, Deeds | None]:
+    """Decide whether a job that would end now must first be undone, and what is left to write."""
+    if isinstance(verdict, Completed):
+        return verdict, await _open_doubts(run)
+    if isinstance(verdict, Undone):
+        return await _look_back_at_undo(run, verdict)
+    if isinstance(verdict, Failed | Cancelled):
+        return await _look_back_at_end(run, verdict)
+    return verdict, None
+
+
+async def _look_back_at_end(run: Run, verdict: Failed | Cancelled) -> tuple[Verdict, Deeds]:
+    journal, ledger = await own_deeds(run)
+    deeds = _doubts(run, ledger)
+    # Before the job itself ends, so that a crash in between only makes this happen twice.
+    at_work = await stop_children(run, journal)
+    if isinstance(verdict, Cancelled) and on_cancel(run) != "compensate":
+        return verdict, deeds
+    if not at_work:
+        undos = await way_back(run, run.job, journal, ledger)
+        if isinstance(undos, Forward):
+            return _forward(verdict, undos), deeds
+        if not undos:
+            return await _name_standing(run, verdict, journal, ledger, deeds)
+    error = verdict.failure.pack().decode() if isinstance(verdict, Failed) else None
+    reason = Reason("CANCELLED" if error is None else "COMPENSATED", error)
+    return Undoing((_head(run, journal, reason),), _packed(error)), deeds
+
+
+async def _look_back_at_undo(run: Run, verdict: Undone) -> tuple[Verdict, Deeds]:
+    """See whether all that a job did is undone: only then it may be called so."""
+    journal, ledger = await own_deeds(run)
+    deeds = _doubts(run, ledger)
+    failure = _failure(verdict.error)
+    why = Cancelled() if failure is None else Failed(failure)
+    found, deeds = await _name_standing(run, why, journal, ledger, deeds)
+    if isinstance(found, Failed) and found is not why:
+        return Undone(JobState.FAILED, found.failure.pack(), verdict.entries), deeds
+    return verdict, deeds
+
+
+async def _name_standing(
+    run: Run,
+    verdict: Failed | Cancelled,
+    journal: Sequence[Entry],
+    ledger: Sequence[Effect],
+    deeds: Deeds,
+) -> tuple[Failed | Cancelled, Deeds]:
+    """Let the end of a job name the effects that nothing undoes, and tell people of them."""
+    named = await left_standing(run, run.job, journal, ledger)
+    if not named:
+        return verdict, deeds
+    cancelled = failure_of(JobError("it was cancelled, and is to be undone"))
+    failure = verdict.failure if isinstance(verdict, Failed) else cancelled
+    failure = replace(failure, standing=tuple(named))
+    told = alerts(run, NoticeKind.NOT_UNDONE, str(run.epoch), failure.summary())
+    return Failed(failure), replace(deeds, notices=(*deeds.notices, *told))
+
+
+async def own_deeds(run: Run) -> tuple[list[Entry], list[Effect]]:
+    """Read what the job did, all that was written for it before this moment included."""
+    job_id, owner, epoch = run.job.id, run.node.owner, run.epoch
+    return await run.ask(lambda store: store.own_deeds(job_id, owner, epoch))
+
+
+async def _open_doubts(run: Run) -> Deeds | None:
+    """Tell of calls that a job leaves open though it comes to its own end."""
+    if run.ledger is None or not (run.cut_short or run.ledger.has_intents()):
+        return None
+    _, ledger = await own_deeds(run)
+    deeds = _doubts(run, ledger)
+    return replace(deeds, withdraws=False) if deeds.effects else None
+
+
+def _doubts(run: Run, ledger: Sequence[Effect]) -> Deeds:
+    """Say that nobody knows what became of calls that are open: nobody will find out now."""
+    lines = tuple(
+        line.to(EffectState.IN_DOUBT, run.now())
+        for line in ledger
+        if line.state is EffectState.INTENT
+    )
+    notices = tuple(
+        notice
+        for line in lines
+        for notice in alerts(run, NoticeKind.IN_DOUBT, line.key, f"{line.kind} to {line.target}")
+    )
+    return Deeds(effects=lines, notices=notices, withdraws=True)
+
+
+def _forward(verdict: Failed | Cancelled, forward: Forward) -> Parked:
+    failed = verdict.failure if isinstance(verdict, Failed) else None
+    what = failed.summary() if failed else "it was cancelled"
+    text = f"{forward.pivot} is passed, so nothing is undone and the job can only go on: {what}"
+    return Parked(replace(failure_of(JobError(text)), step=failed.step if failed else ""))
+
+
+def _head(run: Run, journal: Sequence[Entry], reason: Reason) -> Entry:
+    """Make the first entry of the list, which is made when no child is at work any more."""
+    old = next((entry for entry in journal if entry.id == HEAD), None)
+    return Entry(
+        seq=run.journal.next_seq() if old is None else old.seq,
+        id=HEAD,
+        kind=EntryKind.UNDO,
+        name=HEAD,
+        state=_S.PENDING,
+        output=msgspec.json.encode(reason),
+        started_at=run.now(),
+    )
+
+
+def _entries(run: Run, journal: Sequence[Entry], undos: Sequence[Undo]) -> tuple[Entry, ...]:
+    """Make the rest of the list, and end the steps that were interrupted."""
+    listed = [
+        Entry(
+            seq=run.journal.next_seq(),
+            id=undo.id,
+            kind=EntryKind.UNDO,
+            name=undo.id.partition("#")[0],
+            state=_S.PENDING,
+            input=msgspec.json.encode(undo),
+        )
+        for undo in undos
+    ]
+    wanted = {undo.step for undo in undos}
+    interrupted = [
+        replace(entry, state=_S.FAILED, error=entry.error or _INTERRUPTED, ended_at=run.now())
+        for entry in journal
+        if entry.id in wanted and entry.state in _BEGUN
+    ]
+    return (*interrupted, *listed)
+
+
+# Going back
+
+
+async def undo(run: Run) -> Verdict:
+    """Go on with the undo of a job; whatever is in its way is for a person."""
+    # Nothing of the code is replayed, and no deadline ends an undo.
+    run.journal.unvisited.clear()
+    run.job = replace(run.job, deadline_at=None)
+    saga = Saga(run)
+    verdict = await run.play(saga.play)
+    if isinstance(verdict, Completed):
+        return saga.outcome()
+    if not isinstance(verdict, Failed | Parked) or _says_what_to_do(verdict):
+        return verdict
+    why = verdict.failure.summary()
+    text = f"the undo of this job cannot go on: {why}. Fix that, then resume the job"
+    return Parked(replace(verdict.failure, type=type_name(JobError), message=text))
+
+
+def _says_what_to_do(verdict: Failed | Parked) -> bool:
+    return isinstance(verdict, Parked) and (verdict.told or bool(verdict.entries))
+
+
+class Saga:
+    """The list of one job, as it is worked through."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._head: Entry
+        self._reason: Reason
+        self._steps: dict[str, Entry] = {}
+        self._ledger: dict[int, Effect] = {}
+        self._entries: dict[str, Entry] = {}
+        self._undos: list[Undo] = []
+
+    def outcome(self) -> Undone:
+        """Tell what the job becomes when nothing is left to do."""
+        error = _packed(self._reason.error)
+        states = self.states().items()
+        left = [id for id, state in states if state is _S.FAILED or self._is_left(id)]
+        if left:
+            text = f"{', '.join(left)} could not be undone"
+            return Undone(JobState.FAILED, error or failure_of(JobError(text)).pack())
+        if self._undos or self._reason.asked or self._head.state is _S.SUCCEEDED:
+            return Undone(JobState(self._reason.ends), error)
+        # The children that it waited for have left nothing behind: it has only failed.
+        ends = JobState.FAILED if self._reason.ends == "COMPENSATED" else JobState.CANCELLED
+        return Undone(ends, error, (self._nothing_listed(),))
+
+    def _nothing_listed(self) -> Entry:
+        return replace(self._head, state=_S.SKIPPED, ended_at=self._run.now())
+
+    def states(self) -> dict[str, StepState]:
+        """Give what became of each undo."""
+        return {id: entry.state for id, entry in self._entries.items()}
+
+    async def play(self, run: Run) -> bytes:
+        """Make the list, if it is not there; then undo one thing after the other."""
+        journal, ledger = await own_deeds(run)
+        head = next((entry for entry in journal if entry.kind is EntryKind.UNDO), None)
+        if head is None or head.state is _S.SKIPPED:  # a person asked for it, or its parent
+            error = None if run.job.error is None else run.job.error.decode()
+            head = _head(run, journal, Reason("COMPENSATED", error, asked=True))
+            await run.write(head, deeds=_doubts(run, ledger))
+        self._head, self._reason = head, decode(head.output or b"", Reason)
+        if head.state is _S.PENDING:
+            await self._list(journal)
+        journal, ledger = await own_deeds(run)
+        self._read(journal, ledger)
+        await self._mark_by_hand()
+        while True:
+            match next_undo(self._undos, self.states(), self._on_failure()):
+                case Do(wanted):
+                    await self._do(run, wanted)
+                case Stopped(failed):
+                    await self._stop(run, failed)
+                case _:
+                    return b"null"
+
+    async def _list(self, journal: Sequence[Entry]) -> None:
+        """Wait until no child is at work any more, and write down what must be undone."""
+        run = self._run
+        await ChildrenEnd(run, self._head, journal)
+        journal, ledger = await own_deeds(run)
+        undos = await way_back(run, run.job, journal, ledger)
+        if isinstance(undos, Forward):
+            why = _failure(_packed(self._reason.error))
+            parked = _forward(Cancelled() if why is None else Failed(why), undos)
+            run.stop(replace(parked, entries=(self._nothing_listed(),)))
+            raise JobError(parked.failure.message)
+        if undos or self._reason.asked:
+            head = replace(self._head, state=_S.SUCCEEDED, ended_at=run.now())
+            await run.write(head, *_entries(run, journal, undos))
+
+    def _read(self, journal: Sequence[Entry], ledger: Sequence[Effect]) -> None:
+        listed = [entry for entry in journal if entry.kind is EntryKind.UNDO and entry.id != HEAD]
+        self._steps = {entry.id: entry for entry in journal if entry.kind in _UNDOABLE}
+        self._ledger = {line.no: line for line in ledger}
+        self._entries = {entry.id: entry for entry in listed}
+        self._undos = [decode(entry.input or b"", Undo) for entry in listed]
+
+    async def _do(self, run: Run, wanted: Undo) -> None:
+        run.visit(wanted.id, EntryKind.UNDO, None)
+        crashpoint("before_undo")
+        operation = await self._operation(run, wanted)
+        await self._mark(self._steps[wanted.step], _S.COMPENSATING)
+        with contextlib.suppress(StepFailed):  # the list says what comes next
+            await operation
+        self._entries[wanted.id] = operation.entry
+        crashpoint("after_undo")
+
+    async def _operation(self, run: Run, wanted: Undo) -> Operation[Any]:
+        entry = self._entries[wanted.id]
+        if wanted.child is not None:
+            return UndoChild(run, entry, wanted.child, partial(self._ended, wanted))
+        step, undone = await self._step(wanted)
+        operation = UndoOperation(run, entry, step, ((), {}), recorded=True)
+        operation.undone, operation.ended = undone, partial(self._ended, wanted)
+        operation.checkpoint = self._steps[wanted.step].checkpoint
+        if run.node.gatekeeper.watches(step):  # a refund moves money, too
+            given = await self._input(self._steps[wanted.step], step)
+            operation.way = run.node.gatekeeper.way(run, step, step.name, given)
+        return operation
+
+    async def _stop(self, run: Run, failed: Undo) -> None:
+        error = self._entries[failed.id].error
+        failure = _failure(error) or failure_of(JobError("nobody knows why"))
+        text = f"{failed.id} could not be undone: {failure.summary()}"
+        notices = alerts(run, NoticeKind.UNDO_FAILED, failed.id, text)
+        await run.write(deeds=Deeds(notices=notices))
+        choices = ["retry", "skip", "leave_undone"]
+        wait = encode([{"kind": "undo", "id": failed.id, "choices": choices}])
+        run.stop(Parked(failure_of(JobError(text)), wait, told=True))
+        raise JobError(text)
+
+    async def _step(self, wanted: Undo) -> tuple[Step[..., Any], Effect | None]:
+        """Make a step of what undoes a thing."""
+        find = self._run.node.registry.find_step
+        entry = self._steps[wanted.step]
+        if wanted.effect is not None:
+            line = self._ledger[wanted.effect]
+            assert line.undo is not None
+            step = find(line.undo.step)
+            result = None if line.result is None else decode(line.result, Any)
+            given = decode(line.undo.given, dict[str, Any])
+            call = partial(step.fn, **given)
+            return _step_for(wanted, step, partial(_with_result, call, result)), line
+        step = find(entry.name)
+        if step.undo is None:
+            raise Drift(f"{entry.name} has no compensation any more, and {wanted.id} needs it")
+        args, kwargs = step.unpack(await self._input(entry, step))
+        output = None if entry.output is None else step.unpack_result(entry.output)
+        undo = step.undo
+        made = replace(
+            step,
+            is_async=undo.is_async,
+            retry=undo.retry,
+            timeout=undo.timeout,
+        )
+        return _step_for(wanted, made, partial(_compensate, undo, args, kwargs, output)), None
+
+    async def _input(self, entry: Entry, step: Step[..., Any]) -> bytes:
+        """Give the arguments that the step ran with: a person may have edited them."""
+        given = entry.input or b"{}"
+        if not self._run.node.gatekeeper.watches(step):
+            return given
+        # The last yes: what was asked again after it was not answered, or with no.
+        job_id = self._run.job.id
+        yes = await self._run.ask(lambda store: store.approval_of_step(job_id, entry.id, _YES))
+        return given if yes is None else yes.action.input
+
+    # The steps that are undone
+
+    def _ended(self, wanted: Undo, state: StepState) -> None:
+        """Let the step change together with its undo."""
+        self._entries[wanted.id] = replace(self._entries[wanted.id], state=state)
+        if state is _S.SUCCEEDED:
+            self._note_undone(wanted)
+        entry = self._steps[wanted.step]
+        if state is _S.FAILED:
+            self._note(entry, _S.COMPENSATION_FAILED)
+        elif self._is_undone(entry):
+            self._note(entry, _S.COMPENSATED)
+
+    def _is_undone(self, entry: Entry) -> bool:
+        mine = [undo.id for undo in self._undos if undo.step == entry.id]
+        states = self.states()
+        return all(
+            states[id] in (_S.SUCCEEDED, _S.SKIPPED) and not self._is_left(id) for id in mine
+        )
+
+    def _is_left(self, id: str) -> bool:
+        return is_left(self._entries[id])
+
+    def _note(self, entry: Entry, state: StepState) -> None:
+        if entry.state is _S.SKIPPED:  # what a person said of it stands
+            return
+        self._steps[entry.id] = changed = replace(entry, state=state)
+        self._run.buffer[entry.seq] = changed
+
+    def _note_undone(self, undo: Undo) -> None:
+        """Let the ledger say it together with the journal: nobody is given the result any more.
+
+        The compensation of an irreversible step makes up for what it did, and undoes none of it.
+        """
+        find = self._run.node.registry.find_step
+        by_step = undo.effect is None and undo.child is None
+        if by_step and is_irreversible(self._steps[undo.step], find):
+            return
+        for line in tuple(self._ledger.values()):
+            if undoes(undo, line):
+                changed = line.to(EffectState.UNDONE, self._run.now(), proof=undo.id)
+                self._ledger[line.no] = changed
+                self._run.line(changed)
+
+    async def _mark(self, entry: Entry, state: StepState) -> None:
+        if entry.state is not state:
+            self._note(entry, state)
+            await self._run.flush()
+
+    async def _mark_by_hand(self) -> None:
+        """Note what people have done since: an undo that is marked as done."""
+        for undo in self._undos:
+            if self._entries[undo.id].state is _S.SKIPPED and not self._is_left(undo.id):
+                self._note_undone(undo)
+        for entry in tuple(self._steps.values()):
+            if entry.state is _S.COMPENSATION_FAILED and self._is_undone(entry):
+                self._note(entry, _S.COMPENSATED)
+        await self._run.flush()
+
+    def _on_failure(self) -> OnUndoFailure:
+        job = self._run.job
+        definition = None if job.plan else self._run.node.registry.jobs.get(job.name)
+        return "stop" if definition is None else definition.on_undo_failure
+
+
+class UndoOperation(StepOperation[Any]):
+    """An undo: a step whose end is also that of the step that it undoes."""
+
+    __slots__ = ("checkpoint", "ended", "undone")
+
+    def ends(self, state: StepState) -> None:
+        self.ended(state)
+
+    async def _fail(self, failure: Failure, error: Exception) -> None:
+        await super()._fail(failure, error)
+        events.undo_failed(self, self.attempt, failure.summary())
+
+
+def _step_for(wanted: Undo, step: Step[..., Any], call: Any) -> Step[..., Any]:
+    """Make the step that runs an undo: it passes the gates that its like passes."""
+
+    async def awaited(ctx: Any) -> Any:
+        return await call(ctx)
+
+    def called(ctx: Any) -> Any:
+        return call(ctx)
+
+    return replace(
+        step,
+        name=wanted.id,
+        fn=awaited if step.is_async else called,
+        result=_ANYTHING,
+        retry=step.retry or RETRY,
+        isolation="inline" if step.is_async else "thread",
+        irreversible=False,
+        ungated=False,
+        idempotency_key=None,
+        undo=None,
+    )
+
+
+def _compensate(
+    undo: Compensation, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, ctx: Any
+) -> Any:
+    return undo(ctx, args, kwargs, output)
+
+
+def _with_result(call: Any, result: Any, ctx: Any) -> Any:
+    return call(ctx, result)
+
+
+def _failure(error: bytes | None) -> Failure | None:
+    return None if error is None else Failure.unpack(error)
+
+
+def _packed(error: str | None) -> bytes | None:
+    return None if error is None else error.encode()

@@ -1,0 +1,220 @@
+"""What a job can wait for besides steps: a time, a message, another job. None holds a worker."""
+
+import contextlib
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from perdure.base.codec import decode, encode
+from perdure.base.errors import (
+    Drift,
+    IllegalTransition,
+    JobFailed,
+    JobNotFound,
+    StepTimeout,
+    WrongType,
+)
+from perdure.engine.journal.operation import Operation
+from perdure.engine.journal.run import Run
+from perdure.jobs.definition import JobDefinition
+from perdure.jobs.failure import Failure, failure_of
+from perdure.jobs.model import Command, Entry, NewJob, Outcome
+from perdure.jobs.state import ENDED, JobState, StepState
+
+R = TypeVar("R")
+
+_NOTHING = encode(None)
+
+# A child that ended so is run again when its parent is retried.
+_RETRIED = (JobState.FAILED, JobState.CANCELLED)
+
+
+class Sleep(Operation[None]):
+    """A wait for a time."""
+
+    __slots__ = ()
+    waits_for = "timer"
+
+    def start(self) -> None:
+        if self.entry.state is StepState.PENDING and not self.recorded:
+            self.run.note(self.entry)
+        self.run.wait(self, self.entry.wake_at)
+
+    def due(self) -> None:
+        self.run.work(self, self._over)
+
+    async def _over(self) -> None:
+        done = replace(
+            self.entry, state=StepState.SUCCEEDED, output=_NOTHING, ended_at=self.run.now()
+        )
+        await self.run.write(done)
+        self.settle(None)
+
+
+class Receive(Operation[Any]):
+    """A wait for a message."""
+
+    __slots__ = ("_kind",)
+    waits_for = "message"
+
+    def __init__(self, run: Run, entry: Entry, kind: Any, *, recorded: bool) -> None:
+        super().__init__(run, entry, recorded=recorded)
+        self._kind = kind
+
+    @property
+    def topic(self) -> str:
+        """What the message must be about."""
+        return self.entry.name.removeprefix("receive:")
+
+    def start(self) -> None:
+        if not self._take():
+            if not self.recorded:
+                self.run.note(self.entry)
+            self.run.wait(self, self.entry.wake_at)
+
+    def heard(self) -> None:
+        if self in self.run.waiting:
+            self._take()
+
+    def due(self) -> None:
+        if not self._take():
+            self.run.work(self, self._too_late)
+
+    def _take(self) -> bool:
+        message = next((one for one in self.run.messages if one.topic == self.topic), None)
+        if message is None:
+            return False
+        # Nobody else gets it, whenever the write is done.
+        self.run.messages.remove(message)
+        self.run.received.add(message.no)
+        self.run.work(self, lambda: self._received(message.no, message.payload))
+        return True
+
+    async def _received(self, number: int, payload: bytes) -> None:
+        try:
+            value = decode(payload, self._kind)
+        except Drift as misfit:  # taken all the same: else it would be the first one for ever
+            told = WrongType(
+                f"message {self.topic!r} is not of the type that was asked for: {misfit}"
+            )
+            await self._give_up(told, taken=(number,))
+            return
+        done = replace(
+            self.entry, state=StepState.SUCCEEDED, output=payload, ended_at=self.run.now()
+        )
+        await self.run.write(done, taken=(number,))
+        self.settle(value)
+
+    async def _too_late(self) -> None:
+        await self._give_up(StepTimeout(f"no message {self.topic!r} came in time"))
+
+    async def _give_up(self, error: Exception, taken: tuple[int, ...] = ()) -> None:
+        failed = replace(
+            self.entry,
+            state=StepState.FAILED,
+            error=failure_of(error).pack(),
+            ended_at=self.run.now(),
+        )
+        await self.run.write(failed, taken=taken)
+        self.settle(None, error)
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "topic": self.topic}
+
+
+class Child(Operation[R]):
+    """A wait for another job, which this one submits."""
+
+    __slots__ = ("_definition", "_job")
+    waits_for = "child"
+
+    def __init__(
+        self,
+        run: Run,
+        entry: Entry,
+        definition: "JobDefinition[Any, R]",
+        job: NewJob,
+        *,
+        recorded: bool,
+    ) -> None:
+        super().__init__(run, entry, recorded=recorded)
+        self._definition = definition
+        self._job = job
+
+    def start(self) -> None:
+        self.run.work(self, self._look if self.recorded else self._submit)
+
+    def heard(self) -> None:
+        if self in self.run.working:  # whatever it has just read may be old
+            self.again = True
+        else:
+            self.run.work(self, self._look)
+
+    async def _submit(self) -> None:
+        running = replace(self.entry, state=StepState.RUNNING, started_at=self.run.now())
+        await self.run.write(running, children=(self._job,))
+        self.entry, self.recorded = running, True
+        self.run.node.poke()
+        self.run.wait(self)
+
+    async def _look(self) -> None:
+        outcomes = await self.run.ask(lambda store: store.outcomes([self._job.id]))
+        if not outcomes and self.run.job.forked_from is None:
+            raise JobNotFound(self._job.id)  # to run it again might do all of it twice
+        if not outcomes:  # the journal is that of another job, of which this one is a fork
+            await self._submit()
+        elif outcomes[0].state not in ENDED:
+            self.run.wait(self)
+        elif self.entry.state is StepState.PENDING and outcomes[0].state in _RETRIED:
+            await self._revive()
+        else:
+            await self._ended(outcomes[0])
+
+    async def _revive(self) -> None:
+        """Run a child again that had failed: somebody has this job retried from here on."""
+        again = Command(
+            job_id=self._job.id,
+            action="retry",
+            actor=self.run.node.owner,
+            reason=f"its parent {self.run.job.id} is retried",
+        )
+        with contextlib.suppress(IllegalTransition):  # somebody else was faster
+            await self.run.ask(lambda store: store.command(again))
+        self.entry = replace(self.entry, state=StepState.RUNNING, started_at=self.run.now())
+        await self.run.write(self.entry)
+        self.again = True  # it may have ended meanwhile
+
+    async def _ended(self, outcome: Outcome) -> None:
+        if outcome.state is JobState.COMPLETED and outcome.result is not None:
+            done = replace(self.entry, state=StepState.SUCCEEDED, output=outcome.result)
+            await self.run.write(replace(done, ended_at=self.run.now()))
+            self.settle(self._definition.unpack_result(outcome.result))
+            return
+        error = outcome.error or failure_of(RuntimeError("no reason is known")).pack()
+        # The state is kept as the output, so that a replay raises the very same.
+        failed = replace(
+            self.entry,
+            state=StepState.FAILED,
+            output=encode(outcome.state.value),
+            error=error,
+            ended_at=self.run.now(),
+        )
+        await self.run.write(failed)
+        self.settle(None, child_failed(self._job.id, failed))
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "job": self._job.id}
+
+
+def child_failed(job_id: str, entry: Entry) -> JobFailed:
+    """Say that a child ended without a result."""
+    state = "FAILED" if entry.output is None else decode(entry.output, str)
+    why = "no reason is known" if entry.error is None else Failure.unpack(entry.error).summary()
+    return JobFailed(job_id, state, why)
+
+
+def no_message(entry: Entry) -> Exception:
+    """Say again why a wait for a message failed."""
+    failure = Failure.unpack(entry.error or b"")
+    kind = WrongType if failure.type.endswith("WrongType") else StepTimeout
+    return kind(failure.message)

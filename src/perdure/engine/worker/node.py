@@ -1,0 +1,247 @@
+"""What all parts of one worker share."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import uuid
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from perdure.base.codec import Limits
+from perdure.base.machine import boot_id
+from perdure.engine.journal.run import Run
+from perdure.engine.journal.verdict import Cancelled, Drained, Lost, Paused, Unwound
+from perdure.engine.people.ask import Gatekeeper
+from perdure.engine.policy import Rules
+from perdure.engine.steps.process_step import StepHost
+from perdure.engine.worker.redis_hint import RedisHint
+from perdure.engine.worker.settings import WorkerSettings
+from perdure.jobs.model import News, QueueLimit
+from perdure.jobs.registry import JobRegistry
+from perdure.jobs.state import JobState
+from perdure.process.spawn import PLAIN, give_birth
+from perdure.process.waiter import current
+from perdure.store.store import Store
+
+if TYPE_CHECKING:
+    from perdure.engine.steps.step import StepOperation
+
+
+class WorkerInfo(Struct, frozen=True, kw_only=True):
+    """Who a worker is, for people and for its neighbours on the same machine."""
+
+    host: str
+    boot: str
+    pid: int
+    started_at: float
+    queues: tuple[str, ...]
+    concurrency: int
+
+
+class Node:
+    """The state of one worker: its store, its definitions, its running jobs."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: JobRegistry,
+        settings: WorkerSettings,
+        queues: dict[str, QueueLimit],
+        limits: Limits,
+        rules: Rules | None = None,
+    ) -> None:
+        me = current("a worker")
+        self.store = store
+        self.registry = registry
+        self.settings = settings
+        self.queues = queues
+        self.limits = limits
+        self.rules = rules or Rules()
+        self.gatekeeper = Gatekeeper(self.rules)
+        self.fingerprint_key = b""  # that of the store, once this worker is up
+        self.told = asyncio.Event()  # there is something to tell people
+        self.owner = uuid.uuid4().hex  # of this incarnation: never used again
+        self.runtime = me.runtime
+        self.loop = me.runtime.loop
+        self.runs: dict[str, Run] = {}
+        self.claimed: set[str] = set()  # jobs that run here, or are about to
+        self.looking = False  # somebody does: what is asked of a job may be known in a moment
+        self.claiming = False  # jobs may be ours that are not yet in that set
+        self.draining = False
+        self.wanted = asyncio.Event()  # somebody should look for work
+        self.changed = asyncio.Event()  # a run ended, or a step did: for those who wait for that
+        self.hurried = asyncio.Event()  # nobody wants to wait for safe points any more
+        self.hint: RedisHint | None = None  # when to claim
+        self.step_host = StepHost(self.owner, settings.processes)
+        self._begun: deque[StepOperation[Any]] = deque()
+        self._flush: asyncio.TimerHandle | None = None
+
+    def info(self) -> bytes:
+        """Describe this worker."""
+        return msgspec.json.encode(
+            WorkerInfo(
+                host=socket.gethostname(),
+                boot=boot_id(),
+                pid=os.getpid(),
+                started_at=self.runtime.now(),
+                queues=tuple(self.queues),
+                concurrency=self.settings.concurrency,
+            )
+        )
+
+    # Runs
+
+    def admit(self, run: Run, since: float) -> None:
+        """Take up a run, claimed at that time or later."""
+        run.trusted_until = since + self.settings.lease - self.settings.margin
+        self.claimed.add(run.job.id)
+        if old := self.runs.get(run.job.id):  # its lease ran out, and the job came back to us
+            old.lose()
+        self.runs[run.job.id] = run
+        if self.draining:
+            run.end(Drained())
+
+    def dismiss(self, run: Run) -> None:
+        """Let a run go."""
+        if self.runs.get(run.job.id) is run:
+            del self.runs[run.job.id]
+            self.claimed.discard(run.job.id)
+        self.changed.set()
+        self.poke()
+
+    @property
+    def free(self) -> int:
+        """How many more jobs may run here."""
+        return 0 if self.draining else self.settings.concurrency - len(self.claimed)
+
+    def poke(self) -> None:
+        """Let the producer look for work soon."""
+        self.wanted.set()
+
+    def drain(self) -> None:
+        """Claim no more, and let every job go at its next safe point."""
+        self.draining = True
+        for run in tuple(self.runs.values()):
+            run.end(Drained())
+
+    def hurry(self) -> None:
+        """Wait for no safe point any more: steps are cancelled, and their jobs let go."""
+        self.hurried.set()
+        self.changed.set()
+
+    # News from outside
+
+    def hear(self, news: Sequence[News], asked_for: Collection[Run]) -> None:
+        """Obey what is asked of the jobs that are ours, and stop those that are not any more."""
+        ours = {each.job_id for each in news}
+        for run in asked_for:
+            if run.job.id not in ours and run.verdict is None and not run.over:
+                run.lose()
+        for each in news:
+            run = self.runs.get(each.job_id)
+            if run is not None and each.news != run.news:
+                self._hear(run, each)
+
+    def _hear(self, run: Run, news: News) -> None:
+        match news.request:
+            case "cancel":
+                if run.job.state is not JobState.COMPENSATING and not self._finishes(run):
+                    run.end(Cancelled())
+            case "pause":
+                run.end(Paused())
+            case _:
+                run.unpause()
+                give_birth(self.runtime, run.process, _read_news, (run, news.news), PLAIN)
+
+    def _finishes(self, run: Run) -> bool:
+        """Tell whether a job comes to its own end although somebody has cancelled it."""
+        definition = self.registry.jobs.get(run.job.name)
+        return definition is not None and definition.on_cancel == "finish"
+
+    # Leases
+
+    def held(self) -> list[tuple[str, int]]:
+        """Give the leases to be renewed: of jobs whose code lives here, however quiet it is.
+
+        To start a step again beside a living one would do its work twice; people are told of it.
+        """
+        return [
+            (run.job.id, run.epoch)
+            for run in tuple(self.runs.values())
+            if (run.is_ours() and not run.over) or self.gets_on(run)
+        ]
+
+    def gets_on(self, run: Run) -> bool:
+        """Tell whether a run has shown progress lately; people are told of one that has not."""
+        return self.loop.time() - run.progress_at <= self._patience(run)
+
+    def _patience(self, run: Run) -> float:
+        """Give how long a run may show no progress: a step's own time-out may allow more."""
+        limits = [op.longest for op in tuple(run.working)]
+        return max(self.settings.stuck_after, *limits, 0.0)
+
+    def renewed(self, asked: list[tuple[str, int]], kept: set[str], since: float) -> None:
+        """Take note of a renewal that was sent at `since`."""
+        for job_id, epoch in asked:
+            run = self.runs.get(job_id)
+            if run is None or run.epoch != epoch:
+                continue
+            if job_id in kept:
+                run.trusted_until = since + self.settings.lease - self.settings.margin
+            else:
+                run.lose()
+
+    def distrust(self) -> None:
+        """Stop the runs whose lease may have run out: no renewal came through."""
+        now = self.loop.time()
+        for run in tuple(self.runs.values()):
+            if run.verdict is None and now > run.trusted_until:
+                run.lose()
+
+    # Records that nobody waits for
+
+    def step_started(self, operation: "StepOperation[Any]") -> None:
+        """Record the start of a step, if it does not end soon."""
+        self._begun.append(operation)
+        self.flush_soon()
+
+    def flush_soon(self) -> None:
+        """Write soon what waits to go along with another write."""
+        if self._flush is None:
+            after = self.settings.start_record_after
+            self._flush = self.loop.call_later(after, self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flush = None
+        limit = self.loop.time() - self.settings.start_record_after
+        while self._begun and self._begun[0].begun_at <= limit:
+            operation = self._begun.popleft()
+            if operation.unrecorded and operation.run.verdict is None:
+                entry = operation.running_entry()
+                operation.run.buffer.setdefault(entry.seq, entry)
+        for run in tuple(self.runs.values()):
+            if (run.buffer or run.lines) and run.verdict is None:
+                give_birth(self.runtime, run.process, _flush_run, (run,), PLAIN)
+        if self._begun:
+            self.flush_soon()
+
+    def close(self) -> None:
+        """Leave nothing armed."""
+        if self._flush is not None:
+            self._flush.cancel()
+        for run in tuple(self.runs.values()):
+            run.stop(Lost())
+
+
+async def _flush_run(run: Run) -> None:
+    await run.flush()
+
+
+async def _read_news(run: Run, news: int) -> None:
+    with contextlib.suppress(Unwound):
+        run.heard(news, await run.ask(lambda store: store.messages(run.job.id)))

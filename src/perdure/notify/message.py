@@ -1,0 +1,198 @@
+"""What people are shown of an approval, the same in every channel; pure.
+
+The words may be those of a program that wants a yes. So each piece stands in a place of its own,
+arguments stand apart from our own labels with their names in quotes, invisible and
+direction-changing characters are spelled out, and long things are cut and said to be:
+`card_of(approval, full=True)` cuts nothing.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from html import escape
+from typing import Any, Final, cast
+
+import msgspec
+from msgspec import Struct
+
+from perdure.base.visible import LONGEST_SHOWN, visible
+from perdure.jobs.approval import Approval, ApprovalState
+from perdure.jobs.outbox import Notice, NoticeKind
+from perdure.jobs.redaction import field_for_people, for_people
+
+LONGEST_TITLE: Final = 140
+LONGEST_VALUE: Final = LONGEST_SHOWN
+LONGEST_ARGUMENT_NAME: Final = 100
+MOST_FIELDS: Final = 20
+MOST_ITEMS: Final = 10
+SHORT_HASH: Final = 16
+
+_MORE: Final = " … ("  # how everything that is cut ends
+
+
+class Card(Struct, frozen=True, kw_only=True):
+    """The content of a message about an approval."""
+
+    title: str
+    note: str  # whose words these are
+    fields: tuple[tuple[str, str], ...]  # our own labels
+    arguments: tuple[tuple[str, str], ...]  # what would be done; the names are in quotes
+    reasons: tuple[str, ...]
+    footer: str
+    outcome: str  # empty while it waits
+    in_full: str = ""  # if something is cut: how to see all of it
+
+
+def card_of(approval: Approval, *, full: bool = False) -> Card:
+    """Make what is shown of an approval; all of it, or so much as a message takes."""
+    fields = [
+        ("Job", visible(approval.job_id)),
+        ("Step", visible(approval.step)),
+        ("Risk", str(approval.risk)),
+        ("Asked by", visible(approval.requester) or "nobody"),
+        *[("Passed on", f"{visible(whose)} → {visible(to)}") for whose, to in approval.delegates],
+        *[("Edited by", visible(each.person)) for each in approval.edits],
+    ]
+    arguments = _arguments(approval, full=full)
+    title = visible(approval.title, None if full else LONGEST_TITLE)
+    cut = _MORE in title or any(_MORE in text for pair in arguments for text in pair)
+    note = "Title and text were written by a program." if approval.written_by_program else ""
+    return Card(
+        title=title,
+        note=note,
+        fields=tuple(fields),
+        arguments=arguments,
+        reasons=tuple(visible(reason) for reason in approval.reasons),
+        footer=f"action {approval.action.hash[:SHORT_HASH]} · {_until(approval)}",
+        outcome=outcome_of(approval),
+        in_full=f"perdure approvals show {approval.id} --full" if cut and not full else "",
+    )
+
+
+def outcome_of(approval: Approval) -> str:
+    """Say what became of an approval; empty while it waits."""
+    if approval.state is ApprovalState.PENDING:
+        return ""
+    who = ", ".join(f"{visible(each.person)} ({each.verdict})" for each in approval.decisions)
+    reasons = "; ".join(visible(each.reason) for each in approval.decisions if each.reason)
+    return " · ".join(part for part in (approval.state.capitalize(), who, reasons) if part)
+
+
+def alert_text(notice: Notice, approval: Approval | None = None) -> str:
+    """Say an alert in one line."""
+    data = msgspec.json.decode(notice.data, type=dict[str, Any])
+    told = visible(str(data.get("text", "")), LONGEST_VALUE)
+    if approval is not None:
+        told = f"{visible(approval.title, LONGEST_TITLE)}: {_until(approval)}"
+    return f"{_ALERTS.get(notice.kind, notice.kind)}: job {visible(notice.job_id)}. {told}".strip()
+
+
+def edited_text(approval: Approval) -> str:
+    """Say in one line that an action is not the one that people were asked about."""
+    title = visible(approval.title, LONGEST_TITLE)
+    if not approval.edits:
+        return title
+    by, risk = visible(approval.edits[-1].person), approval.risk
+    return f"{by} has edited “{title}” ({risk}): earlier answers do not count, look at it again"
+
+
+_ALERTS: Final[Mapping[str, str]] = {
+    NoticeKind.IN_DOUBT: "Nobody knows whether an effect happened",
+    NoticeKind.UNDO_FAILED: "Something could not be undone",
+    NoticeKind.NOT_UNDONE: "A job has failed, and nothing undoes what it did",
+    NoticeKind.STUCK: "A job is stuck",
+    NoticeKind.EXPIRES_SOON: "An approval expires soon",
+    NoticeKind.UNDELIVERED: "A message could not be delivered",
+}
+
+
+def before_edits(approval: Approval) -> Any:
+    """Give the arguments that the job asked about, if somebody has edited them since."""
+    return for_people(approval.edits[0].before) if approval.edits else None
+
+
+def _arguments(approval: Approval, *, full: bool) -> tuple[tuple[str, str], ...]:
+    fields = _fields(msgspec.json.decode(approval.shown))
+    edits = approval.edits
+    old = _fields(msgspec.json.decode(edits[0].before)) if edits else fields
+    # What was edited comes first, so that it is not what is cut.
+    names = sorted({**fields, **old}, key=lambda name: _same(name, fields, old))
+    shorter = names[: None if full else MOST_FIELDS]
+    longest = None if full else LONGEST_ARGUMENT_NAME
+    lines = [(_quoted(name, longest), _edited(name, fields, old, full=full)) for name in shorter]
+    if left := len(names) - len(shorter):
+        lines.append(("…", f"and{_MORE}{left} arguments more)"))
+    return tuple(lines)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {"value": value}
+
+
+def _same(name: str, fields: dict[str, Any], old: dict[str, Any]) -> bool:
+    return name in fields and name in old and fields[name] == old[name]
+
+
+def _edited(name: str, fields: dict[str, Any], old: dict[str, Any], *, full: bool) -> str:
+    """Spell an argument, and what it was before somebody edited it."""
+    new = _argument(name, fields, full=full)
+    return new if _same(name, fields, old) else f"{new} (was: {_argument(name, old, full=full)})"
+
+
+def _argument(name: str, fields: dict[str, Any], *, full: bool) -> str:
+    if name not in fields:
+        return "nothing"
+    return _value(field_for_people(name, fields[name]), full=full)
+
+
+def _value(value: Any, *, full: bool) -> str:
+    longest = None if full else LONGEST_VALUE
+    if isinstance(value, str):
+        return _quoted(value, longest)
+    if isinstance(value, list):
+        items = cast("list[Any]", value)
+        shorter = items[: None if full else MOST_ITEMS]
+        text = ", ".join(_value(each, full=full) for each in shorter)
+        left = len(items) - len(shorter)
+        return f"[{text}]" + (f"{_MORE}{left} more, {len(items)} in all)" if left else "")
+    return visible(msgspec.json.encode(value).decode(), longest)
+
+
+def _quoted(text: str, longest: int | None) -> str:
+    """Put a text into quotes, so that nothing in it looks like what we say about it."""
+    quoted = visible(json.dumps(text[:longest], ensure_ascii=False), None)
+    left = len(text) - len(text[:longest])
+    return f"{quoted}{_MORE}{left} characters more)" if left else quoted
+
+
+def _until(approval: Approval) -> str:
+    at = approval.expires_at
+    return "waits until it is answered" if at is None else f"expires {spell_time(at)}"
+
+
+def spell_time(at: float) -> str:
+    """Spell a moment for people anywhere."""
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+# The words of a card as HTML, for mails and pages; what hides is visible already.
+
+
+def in_html(text: str) -> str:
+    """Escape a text, and let no letter of it that is read from the right move its neighbours."""
+    return f"<bdi>{escape(text)}</bdi>"
+
+
+def in_tables(card: Card) -> str:
+    """Lay out our own words, and the arguments apart from them."""
+    return (
+        f"<table cellpadding=4>{_rows(card.fields)}</table>"
+        f"<h3>Arguments</h3><table cellpadding=4 class=arguments>{_rows(card.arguments)}</table>"
+    )
+
+
+def _rows(pairs: Iterable[tuple[str, str]]) -> str:
+    return "".join(
+        f"<tr><th align=left valign=top>{in_html(name)}</th><td>{in_html(value)}</td></tr>"
+        for name, value in pairs
+    )

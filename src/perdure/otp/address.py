@@ -1,0 +1,73 @@
+"""Names that somebody else than the kernel keeps, such as a registry."""
+
+from typing import Protocol, TypeAlias
+
+from perdure.base.errors import NoServer, NotRegistered
+from perdure.base.pid import Pid
+from perdure.process.process import Process
+from perdure.process.waiter import current
+
+
+class Via:
+    """A name of another kind: for `name=` of a start, and wherever a pid or a handle is taken."""
+
+    __slots__ = ()
+
+    @property
+    def pid(self) -> Pid:
+        """The process that has the name now.
+
+        Raises:
+            NotRegistered: None has it.
+        """
+        raise NotImplementedError
+
+    def check_free(self) -> None:
+        """Refuse a name that is taken.
+
+        Raises:
+            NameTaken: Another process has it.
+        """
+        raise NotImplementedError
+
+    def give(self, process: Process) -> None:
+        """Give the name to a process that was just born and has not run yet."""
+        raise NotImplementedError
+
+
+# Whom a request is for: a pid, a name, or anything that has a `.pid`.
+
+
+class HasPid(Protocol):
+    """A handle, or a name that a registry keeps."""
+
+    @property
+    def pid(self) -> Pid:
+        """The process that it stands for now."""
+        ...
+
+
+ServerRef: TypeAlias = Pid | str | HasPid
+
+
+def pid_of(ref: ServerRef, verb: str) -> Pid:
+    """Find the process.
+
+    Raises:
+        NoServer: Nobody has the name.
+        TypeError: It is nothing that stands for a process.
+    """
+    if isinstance(ref, Pid):
+        return ref
+    if isinstance(ref, str):
+        holder = current(verb).runtime.names.get(ref)
+        if holder is None:
+            raise NoServer(ref)
+        return holder.pid
+    try:
+        pid = getattr(ref, "pid", None)
+    except NotRegistered as error:  # a name of a registry
+        raise NoServer(error.name) from None
+    if not isinstance(pid, Pid):
+        raise TypeError(f"{verb} takes a pid, a name, or a handle with a `.pid`; not {ref!r}")
+    return pid

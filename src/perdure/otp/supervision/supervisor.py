@@ -1,0 +1,448 @@
+"""Supervisor: starts its children in order, restarts them by a strategy, stops them in reverse.
+
+    async with Supervisor([child(worker, 1), child(worker, 2, id="second")]):
+        ...
+
+What is decided is in `strategy`, what every supervisor does is in `oversight`.
+"""
+
+from collections.abc import Hashable, Iterable
+from functools import partial
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
+
+from perdure.base.duration import Duration
+from perdure.base.errors import CallExit, ChildError, ProcError, Shutdown, StartError
+from perdure.base.pid import Pid
+from perdure.base.result import Err
+from perdure.otp.address import ServerRef, Via, pid_of
+from perdure.otp.start import Stoppable, start
+from perdure.otp.supervision.loop import (
+    ChildInfo,
+    CountChildren,
+    Counts,
+    Oversight,
+    Stop,
+    StopWanted,
+    Ward,
+    WhichChildren,
+    oversee,
+    oversight_of,
+)
+from perdure.otp.supervision.spec import (
+    IGNORE,
+    Child,
+    ChildSpec,
+    RestartWord,
+    Shutdowns,
+    as_spec,
+    as_specs,
+)
+from perdure.otp.supervision.strategy import (
+    AutoShutdown,
+    Fate,
+    Intensity,
+    Restart,
+    Strategy,
+    affected,
+    affected_again,
+    ends_supervisor,
+    fate,
+)
+from perdure.process.api import alive_or_raise, call
+from perdure.process.relations import same_reason
+
+# What the handles of all supervisors share: to be started, asked, and stopped.
+
+Kind = TypeVar("Kind", bound=Oversight)
+
+
+async def request(ref: ServerRef, body: object, timeout: Duration = None) -> Any:
+    """Ask a supervisor; an answer that is an error is raised."""
+    answer = await call(pid_of(ref, "ask a supervisor"), body, timeout)
+    if isinstance(answer, Err):
+        raise answer.error  # pyright: ignore[reportUnknownMemberType]
+    return answer.value
+
+
+def inside(ref: ServerRef, kind: type[Kind]) -> Kind:
+    """Look into a living supervisor of this kind, without a request.
+
+    Raises:
+        NoProcess: It is dead.
+        TypeError: It is something else.
+    """
+    process = alive_or_raise(pid_of(ref, "look into"), "look into it")
+    oversight = oversight_of(process)
+    if not isinstance(oversight, kind):
+        raise TypeError(f"{ref!r} is no supervisor of the kind that is needed here")
+    oversight.open(process)
+    return oversight
+
+
+class Supervised(Stoppable):
+    """A supervisor that is described here, and runs between `start` and `stop`."""
+
+    def __init__(self, name: str | Via | None) -> None:
+        self.name = name
+        self._pid: Pid | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self._label()} {self._pid or 'not started'}>"
+
+    @property
+    def pid(self) -> Pid:
+        """Its process.
+
+        Raises:
+            ProcError: It was not started.
+        """
+        if self._pid is None:
+            kind = type(self).__name__
+            raise ProcError(
+                f"this {kind} was not started: use `async with`, or `await {kind}.start_link(…)`"
+            )
+        return self._pid
+
+    def _label(self) -> str:
+        return type(self).__name__ if self.name is None else f"{type(self).__name__} {self.name}"
+
+    def _oversight(self) -> Oversight:
+        raise NotImplementedError
+
+    async def start(self) -> Self:
+        """Start it, linked to this process, and wait until its children have started."""
+        if self._pid is not None and self._pid.target is not None:
+            raise ProcError(f"{self!r} runs already")
+        label = self.name or type(self)
+        try:
+            process, ready = await start(label, oversee, self._oversight(), name=self.name)
+        except StartError as error:
+            raise _first_child_error(error) from error.reason
+        if not ready:
+            raise StartError(label, Shutdown("it was stopped while its children started"))
+        self._pid = process.pid
+        return self
+
+    async def which_children(self: ServerRef) -> list[ChildInfo]:
+        """List the children, last started first."""
+        return await request(self, WhichChildren())
+
+    async def count_children(self: ServerRef) -> Counts:
+        """Count specs, running children, supervisors and workers."""
+        return await request(self, CountChildren())
+
+    async def stop(
+        self: ServerRef, reason: BaseException | None = None, timeout: Duration = None
+    ) -> None:
+        """Stop all children and end, normally unless a reason is given; wait until it is over.
+
+        Raises:
+            CallExit: It was dead already, or ended for another reason.
+            CallTimeout: It did not end in time, and goes on stopping.
+        """
+        try:
+            await request(self, Stop(reason), timeout)
+        except CallExit as error:
+            if not same_reason(error.reason, reason):
+                raise
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+
+def _first_child_error(error: StartError) -> StartError:
+    """Give the error of the child that failed, out of the end of the supervisor by it."""
+    if isinstance(error.reason, Shutdown) and isinstance(error.reason.detail, StartError):
+        return error.reason.detail
+    return error
+
+
+StrategyWord: TypeAlias = Strategy | Literal["one_for_one", "one_for_all", "rest_for_one"]
+AutoShutdownWord: TypeAlias = AutoShutdown | Literal["never", "any_significant", "all_significant"]
+
+
+# The requests
+
+
+class StartChild(NamedTuple):
+    """Add a child and start it."""
+
+    spec: ChildSpec
+
+
+class RestartChild(NamedTuple):
+    """Start a child that does not run."""
+
+    id: Hashable
+
+
+class TerminateChild(NamedTuple):
+    """Stop a child."""
+
+    id: Hashable
+
+
+class DeleteChild(NamedTuple):
+    """Forget a child that does not run."""
+
+    id: Hashable
+
+
+class Children(Oversight):
+    """The inside of a supervisor with an ordered list of children."""
+
+    def __init__(
+        self,
+        label: str,
+        specs: Iterable[ChildSpec],
+        strategy: Strategy,
+        intensity: Intensity,
+        auto_shutdown: AutoShutdown = AutoShutdown.NEVER,
+    ) -> None:
+        super().__init__(label, intensity)
+        self.strategy = strategy
+        self.auto_shutdown = auto_shutdown
+        self.children = {spec.id: Ward(spec) for spec in specs}
+
+    def wards(self) -> Iterable[Ward]:
+        return self.children.values()
+
+    async def begin(self) -> None:
+        for ward in tuple(self.children.values()):
+            await self._start_first(ward)
+
+    async def _start_first(self, ward: Ward) -> Any:
+        given = await self.start(ward)
+        if given is IGNORE and ward.spec.restart is Restart.TEMPORARY:
+            self.children.pop(ward.spec.id, None)
+        return given
+
+    async def ended(self, ward: Ward, reason: BaseException | None) -> None:
+        match fate(ward.spec.restart, reason):
+            case Fate.RESTART:
+                self.count_restart(ward, reason)
+                await self._restart(affected(self.strategy, list(self.children), ward.spec.id))
+                return
+            case Fate.KEEP:
+                pass
+            case Fate.FORGET:
+                del self.children[ward.spec.id]
+        if ward.spec.significant:
+            self._significant_ended(ward)
+
+    def _significant_ended(self, ward: Ward) -> None:
+        others = [each for each in self.children.values() if each.spec.significant]
+        active = any(each is not ward and each.pid is not None for each in others)
+        if ends_supervisor(self.auto_shutdown, others_active=active):
+            raise StopWanted(Shutdown(f"significant child {ward.spec.id!r} ended"))
+
+    async def try_again(self, ward: Ward) -> None:
+        self.count_restart(ward, ward.failure)
+        await self._restart(affected_again(self.strategy, list(self.children), ward.spec.id))
+
+    async def _restart(self, ids: list[Hashable]) -> None:
+        """Stop these children, the last first, and start them, the first first."""
+        group = [self.children[id] for id in ids]
+        await self._stop_in_order(group)
+        for ward in group:
+            if ward.spec.restart is Restart.TEMPORARY:
+                del self.children[ward.spec.id]
+            elif not await self.restart(ward):
+                return  # the rest is started when this one is
+
+    async def _stop_in_order(self, wards: Iterable[Ward]) -> None:
+        for ward in reversed(tuple(wards)):
+            await self.stop([ward])
+
+    async def end_children(self) -> None:
+        await self._stop_in_order(self.children.values())
+
+    # Requests
+
+    async def answer(self, body: object) -> Any:
+        match body:
+            case StartChild(spec=spec):
+                return await self._add(spec)
+            case RestartChild(id=id):
+                return await self.start(self._idle(id))
+            case TerminateChild(id=id):
+                return await self._terminate(self._known(id))
+            case DeleteChild(id=id):
+                del self.children[self._idle(id).spec.id]
+                return None
+            case _:
+                return await super().answer(body)
+
+    async def _add(self, spec: ChildSpec) -> Any:
+        check_significant([spec], self.auto_shutdown)
+        known = self.children.get(spec.id)
+        if known is not None and known.pid is None:
+            raise ChildError("already_present", spec.id)
+        if known is not None:
+            pid = None if known.process is None else known.process.pid
+            raise ChildError("already_started", spec.id, pid)
+        ward = self.children[spec.id] = Ward(spec)
+        try:
+            return await self._start_first(ward)
+        except StartError:
+            del self.children[spec.id]
+            raise
+
+    async def _terminate(self, ward: Ward) -> None:
+        await self.stop([ward])
+        if ward.spec.restart is Restart.TEMPORARY:
+            del self.children[ward.spec.id]
+
+    def _known(self, id: Hashable) -> Ward:
+        ward = self.children.get(id)
+        if ward is None:
+            raise ChildError("not_found", id)
+        return ward
+
+    def _idle(self, id: Hashable) -> Ward:
+        ward = self._known(id)
+        if ward.process is not None:
+            raise ChildError("running", id, ward.process.pid)
+        if ward.restarting:
+            raise ChildError("restarting", id)
+        return ward
+
+
+def check_significant(specs: Iterable[ChildSpec], auto_shutdown: AutoShutdown) -> None:
+    """Refuse significant children where their end means nothing."""
+    for spec in specs:
+        if spec.significant and auto_shutdown is AutoShutdown.NEVER:
+            raise ValueError(
+                f"child {spec.id!r} is significant, but the supervisor has auto_shutdown='never': "
+                "set it to 'any_significant' or 'all_significant'"
+            )
+
+
+class Supervisor(Supervised):
+    """A supervisor, and the handle to it.
+
+    `async with Supervisor([...])` runs it for the block, `Supervisor.start_link([...])` until
+    `stop` or until this process ends.
+    Every method may also be called on the class, with a pid or a name in place of the instance:
+    `Supervisor.which_children("app")`.
+    """
+
+    def __init__(
+        self,
+        children: Iterable[Child],
+        *,
+        strategy: StrategyWord = "one_for_one",
+        max_restarts: int = 3,
+        max_seconds: Duration = 5,
+        auto_shutdown: AutoShutdownWord = "never",
+        name: str | Via | None = None,
+    ) -> None:
+        """Describe it; nothing is started yet.
+
+        Args:
+            children: Specs, classes with `child_spec()`, or `(class, argument)`; started in order.
+            strategy: Whom the restart of one child concerns.
+            max_restarts: With more restarts than this within `max_seconds` it gives up.
+            max_seconds: The time in which restarts are counted.
+            auto_shutdown: Whether the end of significant children ends it.
+            name: A name for its process.
+
+        Raises:
+            ValueError: An option or a spec is bad, or two ids are the same.
+            TypeError: An option or a child has the wrong type.
+        """
+        super().__init__(name)
+        self._specs = as_specs(children)
+        self._strategy = Strategy(strategy)
+        self._intensity = Intensity(max_restarts, max_seconds)
+        self._auto_shutdown = AutoShutdown(auto_shutdown)
+        check_significant(self._specs, self._auto_shutdown)
+
+    def _oversight(self) -> Oversight:
+        return Children(
+            self._label(), self._specs, self._strategy, self._intensity, self._auto_shutdown
+        )
+
+    @classmethod
+    async def start_link(
+        cls,
+        children: Iterable[Child],
+        *,
+        strategy: StrategyWord = "one_for_one",
+        max_restarts: int = 3,
+        max_seconds: Duration = 5,
+        auto_shutdown: AutoShutdownWord = "never",
+        name: str | Via | None = None,
+    ) -> Self:
+        """Start a supervisor and its children, linked to this process.
+
+        Raises:
+            StartError: A child did not start; those before it are stopped again.
+            NameTaken: Another process has the name.
+        """
+        described = cls(
+            children,
+            strategy=strategy,
+            max_restarts=max_restarts,
+            max_seconds=max_seconds,
+            auto_shutdown=auto_shutdown,
+            name=name,
+        )
+        return await described.start()
+
+    @classmethod
+    def child(
+        cls,
+        children: Iterable[Child],
+        *,
+        id: Hashable = None,
+        name: str | Via | None = None,
+        restart: RestartWord = "permanent",
+        shutdown: Shutdowns = None,
+        significant: bool = False,
+        **options: Any,
+    ) -> ChildSpec:
+        """Describe a supervisor as the child of another; `options` are those of `start_link`.
+
+        The id is by default its name.
+        """
+        specs = as_specs(children)
+        cls(specs, name=name, **options)  # a mistake is told here, and not at the start
+        start = partial(cls.start_link, specs, name=name, **options)
+        return ChildSpec(
+            id if id is not None else name, start, restart, shutdown, "supervisor", significant
+        )
+
+    async def start_child(self: ServerRef, spec: Child) -> Any:
+        """Add a child and start it; give its pid or handle.
+
+        Raises:
+            ChildError: There is a child with this id.
+            StartError: It did not start, and was not added.
+        """
+        return await request(self, StartChild(as_spec(spec)))
+
+    async def restart_child(self: ServerRef, id: Hashable) -> Any:
+        """Start a child that does not run; give its pid or handle.
+
+        Raises:
+            ChildError: There is none with this id, or it runs.
+            StartError: It did not start.
+        """
+        return await request(self, RestartChild(id))
+
+    async def terminate_child(self: ServerRef, id: Hashable) -> None:
+        """Stop a child; it stays known unless it is temporary, and is not restarted.
+
+        Raises:
+            ChildError: There is none with this id.
+        """
+        await request(self, TerminateChild(id))
+
+    async def delete_child(self: ServerRef, id: Hashable) -> None:
+        """Forget a child that does not run.
+
+        Raises:
+            ChildError: There is none with this id, or it runs.
+        """
+        await request(self, DeleteChild(id))

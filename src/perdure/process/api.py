@@ -1,0 +1,626 @@
+"""The verbs of starting: spawn and its family."""
+
+import asyncio
+import contextlib
+import types
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import Any, NoReturn, Self
+
+from perdure.base.duration import Duration, seconds
+from perdure.base.errors import CallExit, Killed, NoProcess, ProcError, ProcessExit, SpawnError
+from perdure.base.pid import Pid, Ref
+from perdure.base.settings import Overflow, Settings
+from perdure.process import death, relations, signal
+from perdure.process.channel import Channel
+from perdure.process.event import Event, ExitResult, Message
+from perdure.process.introspect import Info, picture
+from perdure.process.process import Bound, Process
+from perdure.process.relations import (
+    LEFT,
+    Destination,
+    ExitNow,
+    Upgrade,
+    check_name,
+    find_entry,
+    holder_of,
+    reach,
+)
+from perdure.process.request import Request, ask
+from perdure.process.runtime import AdoptedProcess
+from perdure.process.spawn import PLAIN, Function, Options, check_function, give_birth
+from perdure.process.waiter import current, current_waiter, own_process
+
+Values = Mapping[str, Any]
+
+
+def spawn(
+    function: Function | str,
+    *args: Any,
+    host: str | None = None,
+    name: str | None = None,
+    context: Values | None = None,
+) -> Pid:
+    """Start a process and return at once; it has not run a line yet.
+
+    Args:
+        function: An `async def` function, or the id of a loaded entry.
+        *args: Its arguments.
+        host: Where it runs; the running loop by default.
+        name: A name that it is born with.
+        context: Values that it and its descendants see by `process.context()`.
+
+    Raises:
+        SpawnError: It cannot be started; nothing was created.
+        NameTaken: Another process has the name; nothing was created.
+    """
+    options = PLAIN if host is name is context is None else Options(host, name, context)
+    parent = current("spawn")
+    return give_birth(parent.runtime, parent, function, args, options).pid
+
+
+def spawn_monitored(
+    function: Function | str,
+    *args: Any,
+    host: str | None = None,
+    name: str | None = None,
+    context: Values | None = None,
+) -> Pid:
+    """Start a process and monitor it, as one act: its end always gives an EXIT event."""
+    return _spawn("spawn_monitored", function, args, Options(host, name, context, monitor=True))
+
+
+def spawn_linked(
+    function: Function | str,
+    *args: Any,
+    host: str | None = None,
+    name: str | None = None,
+    context: Values | None = None,
+) -> Pid:
+    """Start a process and link to it, as one act: if one of the two fails, so does the other."""
+    return _spawn("spawn_linked", function, args, Options(host, name, context, link=True))
+
+
+def spawn_linked_monitored(
+    function: Function | str,
+    *args: Any,
+    host: str | None = None,
+    name: str | None = None,
+    context: Values | None = None,
+) -> Pid:
+    """Start a process, link to it and monitor it, as one act."""
+    options = Options(host, name, context, link=True, monitor=True)
+    return _spawn("spawn_linked_monitored", function, args, options)
+
+
+def _spawn(verb: str, function: Function | str, args: tuple[Any, ...], options: Options) -> Pid:
+    parent = current(verb)
+    return give_birth(parent.runtime, parent, function, args, options).pid
+
+
+def spawner(
+    host: str | None = None, name: str | None = None, context: Values | None = None
+) -> "Spawner":
+    """Give a builder that spawns with these options."""
+    if name is not None:
+        check_name(name)
+    return Spawner(Options(host, name, None if context is None else dict(context)))
+
+
+@dataclass(frozen=True, slots=True)
+class Spawner:
+    """Spawns with options; each `with_…` gives a new builder and leaves the old as it was."""
+
+    _options: Options = field(default_factory=Options)
+    _messages: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+
+    def with_context(self, values: Values) -> Self:
+        """Add values that the process and its descendants see."""
+        merged = {**(self._options.values or {}), **values}
+        return replace(self, _options=self._options._replace(values=merged))
+
+    def with_name(self, name: str) -> Self:
+        """Spawn or signal: if the name is held, start nothing and send to its holder."""
+        check_name(name)
+        return replace(self, _options=self._options._replace(name=name))
+
+    def with_host(self, host: str) -> Self:
+        """Run on this host."""
+        return replace(self, _options=self._options._replace(host=host))
+
+    def with_message(self, topic: str, *payload: Any) -> Self:
+        """Queue a message that is delivered right after birth."""
+        check_topic(topic)
+        return replace(self, _messages=(*self._messages, (topic, payload)))
+
+    def spawn(self, function: Function | str, *args: Any) -> Pid:
+        """Start a process."""
+        return self._spawn(function, args, self._options)
+
+    def spawn_monitored(self, function: Function | str, *args: Any) -> Pid:
+        """Start a process and monitor it."""
+        return self._spawn(function, args, self._options._replace(monitor=True))
+
+    def spawn_linked(self, function: Function | str, *args: Any) -> Pid:
+        """Start a process and link to it."""
+        return self._spawn(function, args, self._options._replace(link=True))
+
+    def spawn_linked_monitored(self, function: Function | str, *args: Any) -> Pid:
+        """Start a process, link to it and monitor it."""
+        return self._spawn(function, args, self._options._replace(link=True, monitor=True))
+
+    def _spawn(self, function: Function | str, args: tuple[Any, ...], options: Options) -> Pid:
+        parent = current("spawn")
+        runtime = parent.runtime
+        holder = runtime.names.get(options.name or "")
+        target = None if holder is None else reach(holder.pid, runtime)
+        if target is None:
+            self._check_room(runtime.settings)
+            target = give_birth(runtime, parent, function, args, options)
+        else:
+            _relate(parent, target, options)
+        for topic, payload in self._messages:
+            value = payload[0] if len(payload) == 1 else list(payload) if payload else None
+            target.deliver(Message(topic, value, parent.pid))
+        return target.pid
+
+    def _check_room(self, settings: Settings) -> None:
+        """Refuse messages that a new mailbox would refuse: then the process is there already."""
+        limit, count = settings.mailbox_limit, len(self._messages)
+        if limit is not None and count > limit and settings.overflow is Overflow.REJECT:
+            raise SpawnError(f"{count} messages at birth: a mailbox here takes only {limit}")
+
+
+def _relate(parent: Process, target: Process, options: Options) -> None:
+    if options.link:
+        signal.link(parent, target)
+    if options.monitor:
+        signal.monitor(parent, target.pid)
+
+
+async def run_process(function: Callable[..., Any] | str, *args: Any) -> Any:
+    """Run a function as a process of its own, wait for its end, and give its value.
+
+    If the caller is interrupted meanwhile, the process goes on.
+
+    Raises:
+        CallExit: It was killed, shut down, or died by a link.
+        Exception: Whatever it raised.
+    """
+    parent = current("run_process")
+    child = give_birth(parent.runtime, parent, function, args, Options())
+    await joined(child)
+    outcome = child.outcome
+    assert outcome is not None
+    if isinstance(outcome.error, ProcessExit):
+        raise CallExit(outcome.error, f"process {child.pid}")
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.value
+
+
+@types.coroutine
+def joined(process: Process) -> Generator[Any, None, None]:
+    """Wait until a process is dead."""
+    waiter = current_waiter()
+
+    def wake(_: object) -> None:
+        waiter.wake()
+
+    process.add_done_callback(wake)
+    try:
+        while not process.done():
+            yield waiter.pause()
+    finally:
+        process.remove_done_callback(wake)
+
+
+def upgrade(function: Function | str, *args: Any) -> NoReturn:
+    """Go on as the same process with other code: same pid, names, links, monitors, mailbox.
+
+    Does not return. Tasks that the old code started are stopped first.
+    """
+    process = current("upgrade")
+    if isinstance(process, AdoptedProcess) or not process.runs_now():
+        raise ProcError("upgrade is called by the process itself, not by a task inside it")
+    if process.is_unified():  # other code would not know what all this is that it receives
+        raise ProcError(
+            "a server cannot be upgraded: stop it and start another, or let its callbacks differ"
+        )
+    if isinstance(function, str):
+        entry = find_entry(process.runtime.entries, function)
+        function, args = entry.function, args or entry.args
+    check_function(function)
+    raise Upgrade(function, args)
+
+
+# The verbs of talking: send, receive, listen, call.
+
+# Topics that were found good: most programs have a few, and checking one is dearer than this.
+_TOPICS_REMEMBERED = 1024
+_KNOWN_TOPICS: set[str] = set()
+
+
+def send(dest: Destination, topic: str, payload: Any = None, /, *more: Any) -> bool:
+    """Send a message; never waits.
+
+    Without a payload the receiver gets None, with one that value, with more a list of them.
+    The payload is handed over as it is, not copied.
+
+    Returns:
+        False if the pid is dead: processes race with death all the time.
+
+    Raises:
+        NotRegistered: No process has that name.
+        ValueError: The topic is empty or begins with "@", which is the runtime's own.
+        MailboxFull: The receiver has a limit and the overflow rule "reject".
+    """
+    try:
+        if topic not in _KNOWN_TOPICS:
+            check_topic(topic)
+    except TypeError:
+        raise TypeError(f"a topic is text, not {topic!r}") from None
+    sender = own_process(None)
+    if sender is None:
+        origin = None
+    else:
+        origin = sender.pid
+        if origin.target is None:
+            raise NoProcess(origin, "send")
+    target: Process | None = dest.target if type(dest) is Pid else locate(dest, "send")
+    if target is None:
+        return False
+    if more:
+        payload = [payload, *more]
+    return target.deliver(Message(topic, payload, origin))
+
+
+def inbox() -> Channel[Message]:
+    """Give the channel of all messages whose topic has no listener."""
+    return current("inbox").inbox()
+
+
+def events() -> Channel[Event]:
+    """Give the channel of `Exit`, `LinkDown` and `Cancel` events."""
+    return current("events").events()
+
+
+def listen(topic: str, *, message: bool = False) -> Channel[Any]:
+    """Give the channel of one topic: bare payloads, or whole messages with `message=True`."""
+    check_topic(topic)
+    return current("listen").listen(topic, whole=message)
+
+
+def unlisten(channel: Channel[Any]) -> None:
+    """Close the channel of a topic; later messages go to the inbox again."""
+    current("unlisten").unlisten(channel)
+
+
+async def call(dest: Destination, request: Any, timeout: Duration = 5.0) -> Any:
+    """Ask a process and wait for its reply.
+
+    The other process gets a `Request` from `requests()` and calls its `reply`.
+
+    Raises:
+        CallTimeout: No reply came in time; a late one is dropped.
+        CallExit: The process died, or was dead; `reason` says why.
+        NotRegistered: No process has that name.
+    """
+    target: Process | None = dest.target if type(dest) is Pid else locate(dest, "call")
+    pid = dest if type(dest) is Pid else target.pid  # pyright: ignore[reportOptionalMemberAccess]
+    return await ask(target, pid, request, timeout)
+
+
+def requests() -> Channel[Request[Any]]:
+    """Give the channel of requests that others made by `call`."""
+    return current("requests").requests()
+
+
+def locate(dest: Destination, verb: str) -> Process | None:
+    """Find the process behind a pid or a name; None if the pid is dead."""
+    runtime = current(verb).runtime
+    if type(dest) is Pid:
+        return reach(dest, runtime)
+    return reach(holder_of(runtime.names, dest).pid, runtime)
+
+
+def alive_or_raise(dest: Destination, verb: str) -> Process:
+    """Find the living process behind a pid or a name."""
+    target = locate(dest, verb)
+    if target is None:
+        assert isinstance(dest, Pid)
+        raise NoProcess(dest, verb)
+    return target
+
+
+def check_topic(topic: object) -> None:
+    """Refuse what cannot be a topic."""
+    if not isinstance(topic, str):
+        raise TypeError(f"a topic is text, not {topic!r}")
+    if not topic:
+        raise ValueError("a topic must not be empty")
+    if topic.startswith("@"):
+        raise ValueError(f"topic {topic!r}: topics that begin with '@' are the runtime's own")
+    if len(_KNOWN_TOPICS) < _TOPICS_REMEMBERED:
+        _KNOWN_TOPICS.add(topic)
+
+
+# The verbs of living together: who I am, names, options, monitors, links, and ends.
+#
+# They only change bookkeeping, so they are plain functions and cannot be interrupted half-way.
+
+# Who I am, and who is there
+
+
+def self_pid() -> Pid:
+    """Give the pid of the running process."""
+    return current("self_pid").pid
+
+
+def context() -> Mapping[str, Any]:
+    """Give the values that this process inherited or was spawned with."""
+    return MappingProxyType(dict(current("context").values))
+
+
+def alive(dest: Destination) -> bool:
+    """Tell whether a process lives; False already when its EXIT is received."""
+    if isinstance(dest, Pid):
+        return dest.target is not None
+    return whereis(dest) is not None
+
+
+def info(dest: Destination) -> Info:
+    """Take a picture of a process.
+
+    Raises:
+        NoProcess: It is dead.
+    """
+    return picture(alive_or_raise(dest, "look at it"))
+
+
+def processes() -> list[Info]:
+    """Take a picture of every process, oldest first."""
+    return [picture(process) for process in current("processes").runtime.processes.values()]
+
+
+# Names
+
+
+def register(name: str, pid: Pid | None = None) -> None:
+    """Give a process, by default this one, a name; it may have many.
+
+    Raises:
+        NameTaken: Another process has it.
+        NoProcess: The process is dead.
+    """
+    me = current("register")
+    relations.register(
+        me.runtime.names, name, me if pid is None else alive_or_raise(pid, "register")
+    )
+
+
+def unregister(name: str) -> bool:
+    """Free a name; tell whether anybody had it."""
+    return relations.unregister(current("unregister").runtime.names, name)
+
+
+def whereis(name: str) -> Pid | None:
+    """Find the process with a name."""
+    relations.check_name(name)
+    holder = current("whereis").runtime.names.get(name)
+    return holder.pid if holder is not None else None
+
+
+def pid_of(name: str) -> Pid:
+    """Find the process with a name.
+
+    Raises:
+        NotRegistered: Nobody has it.
+    """
+    return relations.holder_of(current("pid_of").runtime.names, name).pid
+
+
+@contextlib.contextmanager
+def registered(name: str) -> Generator[None, None, None]:
+    """Have a name inside the `with` block."""
+    register(name)
+    try:
+        yield
+    finally:
+        if whereis(name) is self_pid():
+            unregister(name)
+
+
+# Options
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """The options of a process.
+
+    Attributes:
+        trap_links: Get a `LinkDown` event instead of dying with a linked process.
+        mailbox_limit: How many messages may wait in one channel; None = no limit.
+        overflow: What happens to one message more.
+    """
+
+    trap_links: bool = False
+    mailbox_limit: int | None = None
+    overflow: Overflow = Overflow.REJECT
+
+
+def get_options() -> ProcessOptions:
+    """Give the options of this process."""
+    me = current("get_options")
+    return ProcessOptions(me.trap_links, me.bound.limit, me.bound.overflow)
+
+
+def set_options(**options: Any) -> None:
+    """Change options of this process: all of them, or on any mistake none.
+
+    Raises:
+        ValueError: An option is unknown, or its value is out of range.
+        TypeError: A value has the wrong type.
+    """
+    me = current("set_options")
+    checked = {name: _check_option(name, value) for name, value in options.items()}
+    me.trap_links = checked.get("trap_links", me.trap_links)
+    limit = checked.get("mailbox_limit", me.bound.limit)
+    me.set_bound(Bound(limit, checked.get("overflow", me.bound.overflow)))
+
+
+def _check_option(name: str, value: Any) -> Any:
+    match name:
+        case "trap_links":
+            if not isinstance(value, bool):
+                raise TypeError(f"trap_links is True or False, not {value!r}")
+            return value
+        case "mailbox_limit":
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise TypeError(f"mailbox_limit is a number or None, not {value!r}")
+            if value is not None and value < 1:
+                raise ValueError(f"mailbox_limit is at least 1, not {value!r}")
+            return value
+        case "overflow":
+            return Overflow(value)
+        case _:
+            known = ", ".join(option.name for option in fields(ProcessOptions))
+            raise ValueError(f"option {name!r} is not supported; the options are {known}")
+
+
+@contextlib.contextmanager
+def trap_links() -> Generator[None, None, None]:
+    """Trap links inside the `with` block."""
+    before = get_options().trap_links
+    set_options(trap_links=True)
+    try:
+        yield
+    finally:
+        set_options(trap_links=before)
+
+
+# Monitors and links
+
+
+def monitor(dest: Destination) -> Ref:
+    """Get one EXIT event when the process ends; of a dead one at once, with `NoProcess`.
+
+    Each call is a monitor of its own, with its own event.
+    """
+    me = current("monitor")
+    target = locate(dest, "monitor")
+    return signal.monitor(me, target.pid if target is not None else _pid(dest))
+
+
+def unmonitor(watched: Destination | Ref, *, flush: bool = True) -> None:
+    """Stop monitoring: one monitor by its ref, or all of a process.
+
+    With `flush` an event that already waits is taken out too, so none comes after this.
+    """
+    me = current("unmonitor")
+    if not isinstance(watched, Ref):
+        target = locate(watched, "unmonitor")
+        watched = target.pid if target is not None else _pid(watched)
+    signal.unmonitor(me, watched, flush=flush)
+
+
+@contextlib.contextmanager
+def monitored(dest: Destination) -> Generator[Ref, None, None]:
+    """Monitor a process inside the `with` block."""
+    ref = monitor(dest)
+    try:
+        yield ref
+    finally:
+        unmonitor(ref)
+
+
+def link(dest: Destination) -> None:
+    """Share fate with a process: if one of the two ends abnormally, so does the other.
+
+    Raises:
+        NoProcess: It is dead.
+    """
+    me = current("link")
+    signal.link(me, alive_or_raise(dest, "link to it"))
+
+
+def unlink(dest: Destination, *, flush: bool = True) -> None:
+    """End a link; always succeeds, also if there is none or the process is dead.
+
+    With `flush` a `LinkDown` that already waits is taken out too.
+    """
+    me = current("unlink")
+    target = locate(dest, "unlink")
+    signal.unlink(me, target.pid if target is not None else _pid(dest), flush=flush)
+
+
+# Ends
+
+
+def cancel(dest: Destination, timeout: Duration = None, reason: object = None) -> None:
+    """Ask a process to end: it gets a `Cancel` event, and is killed when the time is up.
+
+    Without a timeout it is only asked. Of several deadlines the earliest counts.
+
+    Raises:
+        NoProcess: It is dead.
+    """
+    me = current("cancel")
+    limit = seconds(timeout)
+    signal.cancel(alive_or_raise(dest, "cancel it"), me.pid, limit, reason)
+
+
+def kill(dest: Destination) -> None:
+    """End a process by force. What its code does cannot change that any more.
+
+    Its `finally` blocks run, but each wait in them is interrupted again;
+    if it still does not end, it is abandoned: counted as dead, and reported.
+
+    Raises:
+        NoProcess: It is dead.
+    """
+    me = current("kill")
+    target = alive_or_raise(dest, "kill it")
+    if target is me and me.runs_now():
+        me.outcome = ExitResult(None, Killed())
+        raise ExitNow
+    death.kill(target)
+
+
+def exit(reason: BaseException | None = None, dest: Destination | None = None) -> None:  # noqa: A001
+    """End oneself, or send an exit signal to another process.
+
+    Without `dest` it does not return.
+    Another process ends with this reason, unless it traps links: then it gets a `LinkDown`.
+    To another, None (normal) is ignored.
+
+    Raises:
+        NoProcess: The other process is dead.
+        TypeError: The reason is no exception.
+    """
+    if reason is not None and not isinstance(reason, BaseException):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"an exit reason is an exception, or None for normal; not {reason!r}")
+    me = current("exit")
+    target = me if dest is None else alive_or_raise(dest, "signal it")
+    if target is not me:
+        if reason is not None:
+            target.exit_signal(me.pid, reason)
+        return
+    outcome = LEFT if reason is None else ExitResult(None, reason)
+    if me.runs_now():
+        me.outcome = me.outcome or outcome
+        raise ExitNow
+    me.condemn(outcome)  # from a task inside it
+    raise asyncio.CancelledError
+
+
+def fail(text: str) -> NoReturn:
+    """End this process, or whatever catches errors in it, with an error of this text."""
+    raise RuntimeError(text)
+
+
+def _pid(dest: Destination) -> Pid:
+    if not isinstance(dest, Pid):  # a name was resolved before
+        raise NoProcess
+    return dest

@@ -1,0 +1,401 @@
+"""The wire between two loops of one interpreter: signals are handed over as they are."""
+
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from contextvars import Context
+from threading import Lock, get_ident
+from typing import Any
+
+from perdure.base.errors import HostBusy, Killed, NotPortable
+from perdure.base.pid import Pid
+from perdure.process.event import ExitResult
+from perdure.process.hosts import signals
+from perdure.process.hosts.frame import Garbage, Unframer, frame
+from perdure.process.hosts.node import Node
+from perdure.process.hosts.packing import (
+    UNPACKERS,
+    Item,
+    answers,
+    asks,
+    pack_signal,
+    substitute,
+    unpack_any,
+    unpack_signal,
+)
+from perdure.process.hosts.pickling import open_gate
+from perdure.process.hosts.proxy import StandIn
+from perdure.process.loop import expectation
+from perdure.process.request import Request
+from perdure.process.waiter import RUNNING_TASKS, WAITING
+
+_log = logging.getLogger("perdure.host")
+
+
+class ThreadWire:
+    """From one node to another; `back` is the way back."""
+
+    def __init__(self, hub: "Hub", here: Node, there: Node, limit: int) -> None:
+        self._hub = hub
+        self.here = here
+        self.there = there
+        self.back: ThreadWire = self
+        # The other loop ends a process that refuses, so this is for a loop that is blocked.
+        self.grace: float | None = 2 * here.runtime.settings.abandon_after
+        self.asked: dict[int, Request[Any]] = {}  # by the other loop, and not answered yet
+        self._limit = limit
+
+    def post(self, signal: signals.Signal) -> None:
+        """Send a signal that must arrive."""
+        self.there.take_in(signal, self.back)
+
+    def offer(self, signal: signals.Signal) -> None:
+        """Send a signal, if not too many wait already."""
+        if self.there.waiting >= self._limit:
+            raise HostBusy(self.there.runtime.host_name, self.there.waiting)
+        self.post(signal)
+
+    def force(self, stand_in: StandIn, detail: object) -> None:
+        """Give up a process that nobody can end: a thread cannot be killed."""
+        _log.warning(
+            "process %s was killed and did not end: its thread is blocked; it is abandoned.\n"
+            "Code that never waits belongs on a host of the kind 'os'.",
+            stand_in.pid,
+        )
+        stand_in.abandon(detail)
+        told = signals.Exited(stand_in.pid, ExitResult(None, Killed(detail)))
+        for wire in self._hub.wires_to(self.there):
+            wire.here.take_in(told, wire)  # in its place: it cannot tell them itself
+
+
+class Hub:
+    """The wires between all nodes of one interpreter, made when they are first needed."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = Lock()
+        self._wires: dict[tuple[Node, Node], ThreadWire] = {}
+
+    def between(self, here: Node, there: Node) -> ThreadWire:
+        """Give the wire from one node to another."""
+        with self._lock:
+            wire = self._wires.get((here, there))
+            if wire is None:
+                wire = self._wires[here, there] = ThreadWire(self, here, there, self._limit)
+                back = self._wires[there, here] = ThreadWire(self, there, here, self._limit)
+                wire.back, back.back = back, wire
+            return wire
+
+    def join(self, node: Node) -> None:
+        """Let a node reach all others."""
+
+        def route(pid: Pid) -> ThreadWire | None:
+            target = pid.target
+            there = None if target is None else target.runtime.node
+            return None if there is None or there is node else self.between(node, there)
+
+        node.share(route)
+
+    def wires_to(self, node: Node) -> list[ThreadWire]:
+        """Give the wires of all who know a node."""
+        with self._lock:
+            return [wire for wire in self._wires.values() if wire.there is node]
+
+    def leave(self, node: Node, reason: BaseException) -> None:
+        """Forget a node that has ended, or is given up; all who know it are told."""
+        for wire in self.wires_to(node):
+            wire.here.take_in(signals.Lost(reason), wire)
+        with self._lock:
+            for pair in [pair for pair in self._wires if node in pair]:
+                del self._wires[pair]
+
+
+# The wire between a parent and its child OS process: frames of many signals over a socket pair.
+#
+# What is posted in one turn of the scheduler goes out as one frame.
+
+# Bytes that are read at once: a larger buffer is new memory of the system at each read,
+# which costs more than all else.
+_READ = 1 << 16
+_FRAME_SIGNALS = 4096  # in one frame, so that the other end begins before all has arrived
+_LARGE = _READ  # a signal of so many bytes waits for no others
+_LONG_STEP = 0.002  # seconds without a flush, after which nobody waits for the steps of others
+_UNSENT_BYTES = 1 << 26  # that may wait in our memory because the other end does not read
+
+
+class SocketWire:
+    """One end of the wire.
+
+    To the scheduler it is something ready to step, in the line of processes:
+    its step sends what those before it have posted.
+    """
+
+    state = WAITING  # as the scheduler asks: it has no code to go on with
+    must_cancel = False
+
+    def __init__(self, node: Node, sock: socket.socket, label: str, limit: int) -> None:
+        """Begin to read.
+
+        Args:
+            node: The node at this end.
+            sock: The socket, which belongs to the wire from now on.
+            label: Names the host in errors.
+            limit: How many signals may wait here before senders are refused.
+        """
+        self.node = node
+        self.label = label
+        self.is_home = False  # leads to the first node, which knows everybody
+        self.closed = False
+        self.on_closed: Callable[[], object] = lambda: None
+        self.on_garbage: Callable[[], object] = lambda: None
+        self.on_force: Callable[[StandIn, object], object] | None = None
+        self.grace: float | None = None
+        self._limit = limit
+        self._loop = node.runtime.loop
+        self._thread = get_ident()
+        self._expect_answer = expectation(self._loop)
+        self._sock = sock
+        self._queued = False  # whether it stands in the scheduler's line
+        self._queued_at = 0.0
+        self._posted: list[bytes] = []  # signals that are not in a frame yet
+        # Frames that the other end does not take yet; of long ones no copies are made.
+        self._unsent: deque[tuple[memoryview, int]] = deque()
+        self._waiting = self._waiting_bytes = 0  # signals in them, and bytes
+        self._unframer = Unframer()
+        self.asked: dict[int, Request[Any]] = {}  # by the other end, and not answered yet
+        self._early: list[Item] = []  # came while an answer was waited for
+        sock.setblocking(False)
+        # Nothing that is done here is done by the process that happens to start a worker.
+        Context().run(self._loop.add_reader, sock.fileno(), self._on_readable)
+
+    # Out
+
+    def post(self, signal: signals.Signal) -> None:
+        """Send a signal that must arrive."""
+        if self.closed:
+            return
+        # Packed now: what is wrong with it is told to the sender, and the value may change later.
+        packed = pack_signal(signal)
+        if get_ident() == self._thread:
+            self._add(packed)
+        else:  # a call that was offloaded sends a message, or logs
+            with suppress(RuntimeError):  # the loop is closed: nobody hears it any more
+                self._loop.call_soon_threadsafe(self._add, packed, context=Context())
+
+    def _add(self, packed: bytes) -> None:
+        self._posted.append(packed)
+        if not self._queued:
+            self._queue_up()
+        elif len(self._posted) >= _FRAME_SIGNALS or len(packed) > _LARGE:
+            self.flush()
+
+    def _queue_up(self) -> None:
+        """Stand in the line of processes; before all others, if steps are long here."""
+        self._queued = True
+        now, scheduler = self._loop.time(), self.node.runtime.scheduler
+        if now - self._queued_at > _LONG_STEP:
+            scheduler.ready.appendleft(self)
+        else:
+            scheduler.ready.append(self)
+        self._queued_at = now
+        if not scheduler.awake:
+            scheduler.rouse()
+
+    def offer(self, signal: signals.Signal) -> None:
+        """Send a signal, if not too many wait already."""
+        if self._unsent:
+            waiting = self._waiting + len(self._posted)
+            if waiting >= self._limit or self._waiting_bytes > _UNSENT_BYTES:
+                raise HostBusy(self.label, waiting)
+        self.post(signal)
+
+    def step(self) -> None:
+        """Send what was posted in this turn; called by the scheduler, as a process is."""
+        self._queued = False
+        if self._posted:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send all that is posted, as far as the other end takes it."""
+        posted, self._posted = self._posted, []
+        data = frame(posted)
+        sent = 0 if self._unsent else self._send(data)
+        self._expect_answer()
+        if sent < len(data):
+            self._keep(memoryview(data)[sent:], len(posted))
+
+    def _send(self, data: bytes | memoryview) -> int:
+        """Send; tell how much the other end has taken."""
+        try:
+            return self._sock.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError:  # it is gone; what it has said before is still to be read
+            return len(data)
+
+    def _keep(self, data: memoryview, count: int) -> None:
+        """Keep a frame until the other end takes it."""
+        if not self._unsent:
+            self._loop.add_writer(self._sock.fileno(), self._on_writable)
+        self._unsent.append((data, count))
+        self._waiting += count
+        self._waiting_bytes += len(data)
+
+    def _on_writable(self) -> None:
+        while self._unsent:
+            data, count = self._unsent.popleft()
+            sent = self._send(data)
+            self._waiting_bytes -= sent
+            if sent < len(data):
+                self._unsent.appendleft((data[sent:], count))
+                return
+            self._waiting -= count
+        self._loop.remove_writer(self._sock.fileno())
+
+    def force(self, stand_in: StandIn, detail: object) -> None:
+        """End a process that a kill did not end; its worker knows how."""
+        if self.on_force is not None:
+            self.on_force(stand_in, detail)
+
+    # In
+
+    def meet(self, pid: Pid, *, lives_there: bool) -> None:
+        """Make a stand-in for a pid that is new here.
+
+        The first node knows all that lives beyond it, so what is new to it is dead.
+        """
+        if lives_there or self.is_home:
+            self.node.meet(pid, self, full=False)
+            self.post(signals.Watch(pid, full=False))
+
+    def _on_readable(self) -> None:
+        # Those who are woken by what has come run right here, and what they answer goes out:
+        # that is two turns of the loop less. So nobody needs to ask the loop for a turn.
+        scheduler = self.node.runtime.scheduler
+        ready, scheduler.awake, self._queued = scheduler.ready, True, True
+        try:
+            self._deal_with(self._read() or ())
+            if len(ready) == 1:  # one call, or one answer: nearly always
+                RUNNING_TASKS[self._loop] = process = ready.popleft()
+                process.step()
+        finally:
+            RUNNING_TASKS.pop(self._loop, None)
+            self._queued = False
+            if self._posted:
+                self.flush()
+            if ready:
+                scheduler.turn()
+            else:
+                scheduler.awake = False
+
+    def _read(self) -> list[Item] | None:
+        """Give the signals that have come; None if nothing is there to be read."""
+        try:
+            data = self._sock.recv(_READ)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        if data:
+            try:
+                return self._unframer.feed(data)
+            except Garbage as garbage:
+                self.on_garbage()
+                self.close()
+                return garbage.items
+        self.close()
+        return None
+
+    def _deal_with(self, items: Iterable[Item]) -> None:
+        open_gate(self)
+        node = self.node
+        for item in items:
+            signal = None
+            try:
+                signal = UNPACKERS.get(item[0], unpack_any)(*item)
+                node.handlers[type(signal)](self, signal)
+            except Exception as error:  # noqa: BLE001 - of whatever class the user sent
+                if signal is None:
+                    self._refuse(item, error)
+                else:
+                    node.report_mistake(signal)
+
+    def deal_with_early(self) -> None:
+        """Take in what came while an answer was waited for."""
+        early, self._early = self._early, []
+        self._deal_with(early)
+
+    def _refuse(self, item: Item, error: Exception) -> None:
+        """Deal with a signal that cannot be unpacked here: a class in it is not to be found."""
+        why = NotPortable(f"it cannot be unpacked in the other OS process: {error}")
+        instead = substitute(item, why)
+        if instead is None:
+            self.node.report_lost(f"a signal of host {self.label!r}", error)
+        elif asks(item):
+            self.post(instead)
+        else:
+            self.node.receive(self, instead)
+
+    # A question that must be answered before anything else happens
+
+    def ask_now(self, question: Any, number: int) -> Any:
+        """Send a question and stop everything on this loop until its answer is there."""
+        self.post(question)
+        try:
+            self._send_all()
+            return self._answer_to(number)
+        finally:
+            with suppress(OSError):
+                self._sock.setblocking(False)
+
+    def _send_all(self) -> None:
+        """Wait until all is sent; the socket waits from now on."""
+        self.step()
+        self._sock.setblocking(True)
+        if self._unsent:
+            self._sock.sendall(b"".join(data for data, _ in self._unsent))
+            self._unsent.clear()
+            self._waiting = self._waiting_bytes = 0
+
+    def _answer_to(self, number: int) -> Any:
+        while not self.closed:
+            items = self._read() or []
+            for place, item in enumerate(items):
+                if answers(item):  # this question, for there is never another
+                    open_gate(self)
+                    answer: Any = unpack_signal(item)
+                    assert answer.number == number
+                    self._early.extend(items[place + 1 :])
+                    self._loop.call_soon(self.deal_with_early, context=Context())
+                    return answer
+                self._early.append(item)
+        raise ConnectionError("the parent of this worker is gone")
+
+    # The end
+
+    def say_last(self, signal: signals.Signal) -> None:
+        """Send all that is left, with this last; wait until it is out."""
+        self.post(signal)
+        with suppress(OSError):
+            self._send_all()
+        self.close()
+
+    def drain(self) -> None:
+        """Take in what has arrived from an end that is gone: nothing is lost."""
+        while not self.closed and (items := self._read()) is not None:
+            self._deal_with(items)
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        if self.closed:
+            return
+        self.closed = True
+        self._loop.remove_reader(self._sock.fileno())
+        self._loop.remove_writer(self._sock.fileno())
+        self._sock.close()
+        self._posted.clear()
+        self._unsent.clear()
+        self.deal_with_early()
+        self.on_closed()

@@ -1,0 +1,70 @@
+"""Hears from the server that another process changed something: a hint, never the truth."""
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from typing import Final
+
+import psycopg
+
+from perdure.base.errors import StoreError
+from perdure.base.retry import Retry
+from perdure.store.db_thread import Bell
+from perdure.store.postgres.connection import Pg, Target
+
+_AGAIN: Final = Retry(attempts=1_000_000, first="100ms", most="5s", jitter=0.5)
+
+_END_PATIENCE: Final = 10.0  # longer than connecting takes
+
+
+class PgListener:
+    """A thread that listens from the first watch to the end."""
+
+    def __init__(self, target: Target, changed: Callable[[], None]) -> None:
+        self._target = target
+        self._changed = changed
+        self._thread: threading.Thread | None = None
+        self._bell: Bell | None = None
+        self._ends = threading.Event()
+        self._failures = 0
+
+    def start(self) -> None:
+        """Listen, unless a pooler is in between: there nobody would be told."""
+        if self._thread is None and not self._target.pooled:
+            self._bell = Bell()
+            self._thread = threading.Thread(target=self._serve, name="perdure-ear", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ends.set()
+        if self._bell is not None and self._thread is not None:
+            self._bell.ring()
+            self._thread.join(_END_PATIENCE)
+            if not self._thread.is_alive():
+                self._bell.close()
+
+    def _serve(self) -> None:
+        while not self._ends.is_set():
+            try:
+                with closing(self._target.connect()) as pg:
+                    self._listen(pg)
+            except (StoreError, psycopg.Error):
+                self._failures += 1
+                self._ends.wait(_AGAIN.delay(self._failures))
+
+    def _listen(self, pg: Pg) -> None:
+        assert self._bell is not None
+        pg.execute(b"LISTEN perdure")
+        self._failures = 0
+        self._changed()  # whatever was told while nobody listened
+        ear = pg.fileno()
+        self._bell.watch(ear)
+        try:
+            while not self._ends.is_set():
+                self._bell.wait(None)
+                told = [notice.payload for notice in pg.notifies(timeout=0)]
+                if self._target.schema in told:
+                    self._changed()
+        finally:
+            self._bell.unwatch(ear)

@@ -1,1 +1,0 @@
-"""The transactions behind the port's verbs, the same for both databases."""

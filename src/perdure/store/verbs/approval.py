@@ -1,0 +1,262 @@
+"""Questions to people: asked once, decided once, told to those who were asked."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from perdure.base.codec import digest
+from perdure.jobs.approval import (
+    Approval,
+    ApprovalState,
+    Handover,
+    Link,
+    LinkUse,
+    Refusal,
+    Vote,
+    decide,
+    delegate,
+    judge,
+    next_tick,
+    tick,
+    used,
+    withdraw,
+)
+from perdure.jobs.model import Event
+from perdure.jobs.outbox import Notice, NoticeKind
+from perdure.jobs.place import is_of_step
+from perdure.store import rows
+from perdure.store.statements import Session
+from perdure.store.verbs.outbox import channels_asked, put_notices
+
+_read = read_approval = msgspec.json.Decoder(Approval).decode
+_read_link = msgspec.json.Decoder(Link).decode
+_NOBODY = Refusal("not found", "there is no such approval")
+
+
+def ask(session: Session, approvals: Iterable[Approval]) -> None:
+    """Keep questions; about what is asked already, nobody is asked again."""
+    session.many("insert_approval", [_row(each) for each in approvals])
+
+
+def approval(session: Session, approval_id: str) -> Approval | None:
+    """Read an approval."""
+    found = session.one("approval", id=approval_id)
+    return None if found is None else _read(found[0])
+
+
+def approval_of_step(
+    session: Session, job_id: str, step: str, state: ApprovalState | None = None
+) -> Approval | None:
+    """Read what was last asked for a step, of those in a state if one is named."""
+    wanted = {} if state is None else {"state": state.value}
+    found = session.find("approval_of_step", set(wanted), id=job_id, step=step, **wanted)
+    return _read(found[0][0]) if found else None
+
+
+def approvals(session: Session, limit: int, **wanted: str | None) -> list[Approval]:
+    """Find approvals by `state`, `tenant` and `job`, the newest first."""
+    given = {name: value for name, value in wanted.items() if value is not None}
+    rows = session.find("approvals", set(given), **given, limit=limit)
+    return [_read(each[0]) for each in rows]
+
+
+# Deciding
+
+
+def vote(
+    session: Session, approval_id: str, vote: Vote, use: LinkUse | None = None
+) -> Approval | Refusal:
+    """Judge a vote, and write it if it counts; both are audited."""
+    old, now = _locked(session, approval_id), session.now()
+    if old is None:
+        return _NOBODY
+    link = None if use is None else _open(session, old, use, now)
+    if isinstance(link, Refusal):  # nobody knows who it was
+        turned_away(session, old.id, vote.channel, link.text)
+        return link
+    result = decide(old, vote, now)
+    if isinstance(result, Refusal):
+        why = {"approval": old.id, "channel": vote.channel, "why": result.text}
+        _audit(session, old, "approval.refused", vote.person.id, why)
+        return result
+    _audit_vote(session, old, result, vote)
+    _change(session, old, result)
+    if link is not None:
+        _change_link(session, used(link, now))
+    if result.state is not ApprovalState.PENDING:
+        _tell(session, result, NoticeKind.DECIDED, now)
+        session.run("wake", id=old.job_id, now=now)
+    elif result.action != old.action:
+        _tell(session, result, NoticeKind.EDITED, now, by=vote.person.id)
+    return result
+
+
+def _audit_vote(session: Session, old: Approval, new: Approval, vote: Vote) -> None:
+    said = {"approval": old.id, "channel": vote.channel, "reason": vote.reason}
+    said["hash"] = new.action.hash
+    if len(new.edits) > len(old.edits):
+        _audit(session, old, "approval.edited", vote.person.id, said)
+    if len(new.decisions) > len(old.decisions):
+        _audit(session, old, f"approval.{vote.verdict}", vote.person.id, said)
+
+
+def pass_on(session: Session, approval_id: str, handover: Handover) -> Approval | Refusal:
+    """Let another person decide instead of one who may; both is audited, and the other is told."""
+    found = session.one("lock_approval", id=approval_id)
+    if found is None:
+        return _NOBODY
+    old, now = _read(found[0]), session.now()
+    by, to = handover.by, handover.to.id
+    result = delegate(old, handover, now)
+    told = {"approval": old.id, "to": to}
+    if isinstance(result, Refusal):
+        _audit(session, old, "approval.refused", by.id, {**told, "why": result.text})
+        return result
+    _audit(session, old, "approval.delegated", by.id, {**told, "reason": handover.reason})
+    _change(session, old, result)
+    _tell(session, result, NoticeKind.DELEGATED, now, to=to)
+    return result
+
+
+def turned_away(session: Session, approval_id: str, channel: str, why: str) -> None:
+    """Audit an attempt that came to no vote."""
+    found = approval(session, approval_id)
+    if found is not None:
+        told = {"approval": approval_id, "channel": channel, "why": why}
+        _audit(session, found, "approval.turned_away", "", told)
+
+
+def withdraw_open(
+    session: Session, job_ids: Sequence[str], now: float, step: str | None = None
+) -> None:
+    """Take back the open questions of jobs, or of one step; those who were asked are told."""
+    for found in session.all("open_approvals", ids=session.array(job_ids)):
+        old = _read(found[0])
+        if step is None or is_of_step(old.step, step):
+            new = withdraw(old, now)
+            _audit(session, old, "approval.withdrawn", "", {"approval": old.id})
+            _change(session, old, new)
+            _tell(session, new, NoticeKind.DECIDED, now)
+
+
+# Time
+
+
+def due_approvals(session: Session, limit: int) -> list[str]:
+    """List what must be looked at: to remind, to ask others, to warn, to expire."""
+    rows = session.all("due_approvals", now=session.now(), limit=limit)
+    return [each[0] for each in rows]
+
+
+def look_at_clock(session: Session, approval_id: str) -> Approval | None:
+    """Let time pass for an approval."""
+    old, now = _locked(session, approval_id), session.now()
+    if old is None:
+        return None
+    ticked = tick(old, now)
+    if ticked.approval.no == old.no:
+        return old
+    _change(session, old, ticked.approval)
+    for kind in ticked.notices:
+        _audit(session, old, kind.value, "", {"approval": old.id})
+        _tell(session, ticked.approval, kind, now)
+    if ticked.approval.state is not ApprovalState.PENDING:
+        session.run("wake", id=old.job_id, now=now)
+    return ticked.approval
+
+
+# Links
+
+
+def put_link(session: Session, link: Link) -> None:
+    """Keep a link."""
+    session.run("put_link", id=link.id, approval_id=link.approval_id, data=_json(link))
+
+
+def link(session: Session, link_id: str) -> Link | None:
+    """Read a link."""
+    found = session.one("link", id=link_id)
+    return None if found is None else _read_link(found[0])
+
+
+def _open(session: Session, approval: Approval, use: LinkUse, now: float) -> Link | Refusal:
+    """Give the link that a code opens, locked; a wrong code is counted."""
+    found = session.one("lock_link", id=use.link_id)
+    link = None if found is None else _read_link(found[0])
+    if link is None or link.approval_id != approval.id:
+        return _NOBODY
+    judged = judge(link, use, now)
+    if judged.link != link:
+        _change_link(session, judged.link)
+    return judged.refusal or link
+
+
+def _change_link(session: Session, link: Link) -> None:
+    session.run("change_link", id=link.id, data=_json(link))
+
+
+def _locked(session: Session, approval_id: str) -> Approval | None:
+    """Read an approval that only we change, as its job is told.
+
+    The lease first, as whoever ends a job does: two who lock in another order wait for ever.
+    """
+    found = approval(session, approval_id)
+    if found is None:
+        return None
+    session.one("lock_lease", id=found.job_id)
+    locked = session.one("lock_approval", id=approval_id)
+    return None if locked is None else _read(locked[0])
+
+
+def _change(session: Session, old: Approval, new: Approval) -> None:
+    given = _row(new)
+    names = ("id", "state", "action_hash", "no", "tick_at", "data")
+    session.run("change_approval", **{name: given[name] for name in names}, seen=old.no)
+
+
+def _tell(session: Session, approval: Approval, kind: NoticeKind, now: float, **data: str) -> None:
+    """Tell by every channel by which it was asked."""
+    asked = channels_asked(session, approval.id)
+    put_notices(session, [_notice(each, approval, kind, now, data) for each in asked])
+
+
+def _notice(
+    channel: str, approval: Approval, kind: NoticeKind, now: float, data: dict[str, str]
+) -> Notice:
+    return Notice(
+        id=digest("notice", approval.id, channel, kind.value, str(approval.no))[:32],
+        tenant=approval.tenant,
+        kind=kind,
+        job_id=approval.job_id,
+        channel=channel,
+        due_at=now,
+        approval_id=approval.id,
+        data=msgspec.json.encode(data),
+    )
+
+
+def _audit(
+    session: Session, approval: Approval, kind: str, actor: str, data: dict[str, Any]
+) -> None:
+    event = Event(type=kind, data=data, actor=actor)
+    session.run("insert_event", **rows.event_row(approval.job_id, event, session.now()))
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _row(approval: Approval) -> dict[str, Any]:
+    return {
+        "id": approval.id,
+        "tenant": approval.tenant,
+        "job_id": approval.job_id,
+        "step": approval.step,
+        "state": approval.state.value,
+        "action_hash": approval.action.hash,
+        "no": approval.no,
+        "tick_at": next_tick(approval),
+        "created_at": approval.created_at,
+        "data": _json(approval),
+    }

@@ -1,0 +1,75 @@
+"""What trees of jobs may spend: reserved, settled and raised, one after the other."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from perdure.base.errors import LeaseLost
+from perdure.jobs.budget import (
+    Amount,
+    Budget,
+    BudgetLimits,
+    Exceeded,
+    SetAside,
+    grant,
+    reserve,
+    settle,
+    settle_all,
+)
+from perdure.store.statements import Session
+
+_read = msgspec.json.Decoder(Budget).decode
+
+
+def budget(session: Session, root_id: str) -> Budget | None:
+    """Read the budget of a tree of jobs."""
+    found = session.one("budget", id=root_id)
+    return None if found is None else _read(found[0])
+
+
+def set_aside(session: Session, asked: SetAside, new: Budget) -> Budget | Exceeded:
+    """Reserve an amount; `new` is the budget if there is none yet.
+
+    Raises:
+        LeaseLost: The job has ended, or is another's: nothing may be spent for it here.
+    """
+    # The lease first, as whoever ends a job does.
+    if tuple(session.one("lock_lease", id=asked.job_id) or ()) != (asked.owner, asked.epoch):
+        raise LeaseLost(asked.job_id, asked.epoch)
+    found = _lock(session, asked.root_id) or new
+    changed = reserve(found, asked.id, asked.amount, session.now())
+    if isinstance(changed, Budget):
+        _put(session, asked.root_id, changed)
+    return changed
+
+
+def settle_spending(session: Session, root_id: str, id: str, actual: Amount | None) -> None:
+    """Say what was really spent of what was reserved."""
+    found = _lock(session, root_id)
+    if found is not None and id in found.reserved:
+        _put(session, root_id, settle(found, id, actual))
+
+
+def settle_ended(session: Session, job_ids: Sequence[str]) -> None:
+    """Leave nothing open of jobs that end now."""
+    for (root_id,) in session.all("budgets_of", ids=session.array(job_ids)):
+        found = _lock(session, root_id)
+        if found is not None:
+            settled = settle_all(found, job_ids)
+            if settled is not found:
+                _put(session, root_id, settled)
+
+
+def raise_limits(session: Session, root_id: str, limits: BudgetLimits, new: Budget) -> None:
+    """Grant more."""
+    _put(session, root_id, grant(_lock(session, root_id) or new, limits))
+
+
+def _lock(session: Session, root_id: str) -> Budget | None:
+    session.lock(f"budget {root_id}")
+    found = session.one("lock_budget", id=root_id)
+    return None if found is None else _read(found[0])
+
+
+def _put(session: Session, root_id: str, budget: Budget) -> None:
+    session.run("put_budget", id=root_id, no=budget.no, data=msgspec.json.encode(budget).decode())

@@ -1,0 +1,241 @@
+"""Who works on what: claims, renewals, the reaper."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from perdure.jobs.model import Claim, Entry, Event, Job, Message, News, QueueLimit
+from perdure.store import rows as row
+from perdure.store.statements import Row, Session
+
+# How much of a queue may run at once, over the whole fleet.
+
+UNLIMITED = QueueLimit()
+
+
+class Room:
+    """What one claim may still take of a queue."""
+
+    __slots__ = ("_running", "free", "per_tenant", "wanted")
+
+    def __init__(self, free: int, per_tenant: int | None, running: Counter[str]) -> None:
+        self.free = free
+        self.wanted = free
+        self.per_tenant = per_tenant
+        self._running = running
+
+    def take(self, tenant: str) -> bool:
+        """Take a job of this tenant, if there is room for it."""
+        assert self.per_tenant is not None
+        if self.free <= 0 or self._running[tenant] >= self.per_tenant:
+            return False
+        self._running[tenant] += 1
+        self.free -= 1
+        return True
+
+    def full(self) -> list[str]:
+        """List the tenants that have no room left."""
+        if self.per_tenant is None:
+            return []
+        return [tenant for tenant, number in self._running.items() if number >= self.per_tenant]
+
+
+def room_of(session: Session, queue: str, limit: QueueLimit, free: int) -> Room:
+    """Tell what the limits of a queue leave for one claim."""
+    if limit == UNLIMITED:
+        return Room(free, None, Counter())
+    session.lock(f"queue {queue}")
+    running = Counter[str]()
+    if limit.running is not None or limit.running_per_tenant is not None:
+        running.update({each[0]: each[1] for each in session.all("running", queue=queue)})
+    if limit.running is not None:
+        free = min(free, limit.running - running.total())
+    if limit.rate is not None:
+        free = min(free, int(_tokens(session, queue, limit)))
+    return Room(free, limit.running_per_tenant, running)
+
+
+def take_tokens(session: Session, queue: str, limit: QueueLimit, taken: int) -> None:
+    """Note that so many of the queue's claims are used up."""
+    if limit.rate is not None:
+        left = _tokens(session, queue, limit) - taken
+        session.run("set_tokens", queue=queue, tokens=left, at=session.clock())
+
+
+def _tokens(session: Session, queue: str, limit: QueueLimit) -> float:
+    """Count what is in the bucket: it holds `rate` claims and fills evenly in `per` seconds."""
+    assert limit.rate is not None
+    tokens, at = session.one("tokens", queue=queue) or (None, None)
+    if tokens is None or at is None:
+        return limit.rate
+    clock = session.clock()
+    if at > clock:
+        # The clock was ahead, or counts from another start of the machine. Written down, for
+        # else the bucket would not fill before the clock is there again.
+        session.run("set_tokens", queue=queue, tokens=tokens, at=clock)
+        at = clock
+    return min(limit.rate, tokens + (clock - at) * limit.rate / limit.per)
+
+
+class Grant(NamedTuple):
+    """A lease that was just given."""
+
+    job_id: str
+    epoch: int
+    claims: int
+    news: int
+    now: float
+    job: Job | None = None  # if it was read with it, and there is nothing else to be read
+
+
+class _Candidate(NamedTuple):
+    rank: tuple[int, int]  # higher priority first, then by turn: queues count apart
+    job_id: str
+    queue: str
+    tag: int
+
+
+def claim(
+    session: Session, owner: str, queues: Mapping[str, QueueLimit], free: int, lease: float
+) -> list[Grant]:
+    """Give up to `free` ready jobs to an owner."""
+    now, clock = session.now(), session.clock()
+    picked = _pick(session, queues, free, now)
+    if not picked:
+        return []
+    ids = session.array([each.job_id for each in picked])
+    rows = session.all("claim", ids=ids, owner=owner, until=clock + lease)
+    session.run("claim_jobs", ids=ids, now=now)
+    note = Event(type="claimed", actor=owner)
+    session.many("insert_event", [row.event_row(each.job_id, note, now) for each in picked])
+    _serve(session, picked, queues)
+    grants = {each[0]: Grant(each[0], each[1], each[2], each[3], now) for each in rows}
+    session.suspects.update(
+        (each.job_id, each.epoch) for each in grants.values() if each.claims > 1
+    )
+    return [grants[each.job_id] for each in picked]
+
+
+def load(session: Session, grants: Sequence[Grant], lease: float) -> list[Claim]:
+    """Bring along everything that the owner of these jobs needs in order to go on."""
+    ids = session.array([grant.job_id for grant in grants])
+    jobs = {each[0]: row.job(each) for each in session.all("get_jobs", ids=ids)}
+    journals = row.by_job(session.all("journal", ids=ids))
+    messages = row.by_job(session.all("messages", ids=ids))
+    return [
+        claimed(
+            grant,
+            jobs[grant.job_id],
+            lease,
+            journal=tuple(row.entry(each) for each in journals.get(grant.job_id, ())),
+            messages=tuple(row.message(each) for each in messages.get(grant.job_id, ())),
+        )
+        for grant in grants
+        if grant.job_id in jobs
+    ]
+
+
+def claimed(
+    grant: Grant,
+    job: Job,
+    lease: float,
+    journal: tuple[Entry, ...] = (),
+    messages: tuple[Message, ...] = (),
+) -> Claim:
+    """Put a claim together."""
+    return Claim(
+        job=job,
+        epoch=grant.epoch,
+        now=grant.now,
+        until=lease,
+        news=grant.news,
+        journal=journal,
+        messages=messages,
+    )
+
+
+def _pick(
+    session: Session, queues: Mapping[str, QueueLimit], free: int, now: float
+) -> list[_Candidate]:
+    found: list[_Candidate] = []
+    for queue, limit in queues.items():
+        session.run("wake_timers", queue=queue, now=now)
+        found += _candidates(session, queue, room_of(session, queue, limit, free))
+    if len(queues) > 1:
+        found.sort(key=lambda each: each.rank)
+    return found[:free]
+
+
+def _candidates(session: Session, queue: str, room: Room) -> list[_Candidate]:
+    """Find what the queue's limits leave room for, in order."""
+    if room.free <= 0:
+        return []
+    (served,) = session.one("served", queue=queue) or (0,)
+    if room.per_tenant is None:
+        return [_candidate(queue, each, served) for each in _ready(session, queue, room)]
+    chosen: dict[str, _Candidate] = {}
+    while room.free > 0:
+        taken = 0
+        for each in _ready(session, queue, room):
+            if each[0] not in chosen and room.take(each[1]):
+                chosen[each[0]] = _candidate(queue, each, served)
+                taken += 1
+        if not taken:
+            break
+    return list(chosen.values())
+
+
+def _ready(session: Session, queue: str, room: Room) -> Sequence[Row]:
+    full = room.full()
+    if not full:
+        return session.all("ready", queue=queue, limit=room.wanted)
+    return session.all("ready_but", queue=queue, limit=room.wanted, full=session.array(full))
+
+
+def _candidate(queue: str, found: Row, served: int) -> _Candidate:
+    job_id, _, priority, tag = found
+    return _Candidate((-priority, tag - served), job_id, queue, tag)
+
+
+def _serve(
+    session: Session, picked: Sequence[_Candidate], queues: Mapping[str, QueueLimit]
+) -> None:
+    for queue, limit in queues.items():
+        tags = [each.tag for each in picked if each.queue == queue]
+        if tags:
+            session.aside("set_served", queue=queue, tag=max(tags))
+            take_tokens(session, queue, limit, len(tags))
+
+
+def renew(session: Session, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
+    """Prolong the leases that are still the owner's."""
+    ids = session.array([job_id for job_id, _ in held])
+    rows = session.all("renew", owner=owner, ids=ids, until=session.clock() + lease)
+    mine = set(held)
+    return {job_id for job_id, epoch in rows if (job_id, epoch) in mine}
+
+
+def news(session: Session, owner: str) -> list[News]:
+    """Tell what is asked of an owner's jobs."""
+    return [News(*each) for each in session.all("news", owner=owner)]
+
+
+def reap(session: Session, limit: int, dead: Sequence[str]) -> list[str]:
+    """Free all jobs of the dead, and up to `limit` whose lease has run out."""
+    now = session.now()
+    rows: list[Row] = []
+    if dead:
+        rows += session.all("reap_dead", now=now, dead=session.array(dead))
+    if limit > 0:
+        rows += session.all("reap_expired", now=now, clock=session.clock(), limit=limit)
+    freed: list[str] = [each[0] for each in rows]
+    if freed:
+        note = Event(type="lease.expired")
+        session.many("insert_event", [row.event_row(job_id, note, now) for job_id in freed])
+    return freed
+
+
+def next_due(session: Session, queues: Sequence[str]) -> float | None:
+    """Tell when the next unowned job falls due."""
+    found = session.one("next_due", queues=session.array(queues))
+    return found[0] if found else None

@@ -1,0 +1,332 @@
+"""What people ask of jobs: checked against the table of transitions, and always audited."""
+
+from typing import NamedTuple, cast, get_args
+
+from perdure.base.errors import IllegalTransition, JobNotFound
+from perdure.jobs.effect import Choice
+from perdure.jobs.failure import Failure
+from perdure.jobs.model import Command, EntryKind, Event
+from perdure.jobs.state import ENDED, LIVE, STEP_TRANSITIONS, JobState, StepState, check_job
+from perdure.store import rows
+from perdure.store.statements import Session
+from perdure.store.verbs.approval import withdraw_open
+from perdure.store.verbs.effect import settle
+from perdure.store.verbs.submit import take_turns
+from perdure.store.verbs.write import end_jobs
+
+_S = JobState
+_CHOICES = get_args(Choice)
+# If the undo of such a job has begun, its code is over: there is no way but to go on undoing.
+_STOPPED = (_S.ATTENTION, _S.FAILED, _S.CANCELLED)
+_AGAIN = ("retry", "resume")
+_UNDONE = (_S.COMPENSATING, _S.COMPENSATED)
+
+
+class Standing(NamedTuple):
+    """Where a job stands when something is asked of it."""
+
+    id: str
+    state: JobState
+    request: str | None
+    paused_from: str | None
+    queue: str
+    tenant: str
+    priority: int
+    epoch: int
+    owner: str | None
+    error: str | None = None  # why it stopped
+    undoing: bool = False  # what it did is being undone, whatever its state
+
+
+class Answer(NamedTuple):
+    """What becomes of the job."""
+
+    state: JobState
+    request: str | None = None
+    due: bool = False  # a worker shall look at it at once
+
+
+def command(session: Session, asked: Command) -> None:
+    """Do what is asked, or have the job's owner do it.
+
+    Raises:
+        JobNotFound, IllegalTransition: Nothing was changed.
+    """
+    job = _standing(session, asked.job_id)
+    answer = _resolved(job, asked) if asked.action == "resolve" else _ANSWERS[asked.action](job)
+    if answer.state != job.state:
+        check_job(job.id, job.state, answer.state)
+        _refuse_if_undone(session, job, answer)
+    if asked.action == "resolve":
+        _resolve(session, asked)
+    elif job.state in _STOPPED and (asked.action in _AGAIN or _undoes_again(job, asked)):
+        _begin_again(session, job, asked)
+    elif asked.action == "skip":
+        _skip(session, job, asked)
+    _apply(session, job, answer)
+    given = {"reason": asked.reason, "seq": asked.seq, "effect": asked.effect}
+    given["choice"] = asked.choice
+    data = {name: value for name, value in given.items() if value not in (None, "")}
+    note = Event(type=f"{asked.action}.asked", data=data, actor=asked.actor)
+    session.run("insert_event", **rows.event_row(job.id, note, session.now()))
+
+
+def _refuse_if_undone(session: Session, job: Standing, answer: Answer) -> None:
+    """Let no part of a tree do anything again when the whole is undone: nobody would undo that."""
+    if job.state in ENDED and answer.state == _S.PENDING:
+        above = _undone_above(session, job.id)
+        if above is not None:
+            raise IllegalTransition(
+                f"job {job.id} is a part of job {above}, which is or was undone: it is not run "
+                "again. Submit a new one"
+            )
+
+
+def _undone_above(session: Session, job_id: str) -> str | None:
+    """Find the job that is undone and that this one is a part of."""
+    found = session.one("above", id=job_id)
+    if found is None or found[1] is None:  # there is no parent, or it is not there any more
+        return None
+    above: str = found[0]
+    if found[1] in _UNDONE or session.one("has_undo", id=above) is not None:
+        return above
+    return _undone_above(session, above)
+
+
+def _undoes_again(job: Standing, asked: Command) -> bool:
+    return asked.action == "compensate" and job.undoing
+
+
+def _standing(session: Session, job_id: str) -> Standing:
+    # The lease first, as whoever writes does: two who lock in another order wait for ever.
+    owner, epoch = session.one("lock_lease", id=job_id) or (None, None)
+    found = session.one("job_state", id=job_id)
+    if found is None:
+        raise JobNotFound(job_id)
+    state, request, paused_from, queue, tenant, priority, last_epoch, error = found
+    epoch = last_epoch if epoch is None else epoch
+    undoing = _S.COMPENSATING in (state, paused_from) or (
+        state in _STOPPED and session.one("has_undo", id=job_id) is not None
+    )
+    return Standing(
+        job_id,
+        JobState(state),
+        request,
+        paused_from,
+        queue,
+        tenant,
+        priority,
+        epoch,
+        owner,
+        error,
+        undoing,
+    )
+
+
+def _apply(session: Session, job: Standing, answer: Answer) -> None:
+    now = session.now()
+    if job.state in ENDED and answer.state == job.state:
+        return  # only its ledger has changed
+    if answer.state in ENDED and job.state not in ENDED:
+        ended = {"id": job.id, "state": answer.state.value, "epoch": job.epoch}
+        end_jobs(session, [{**ended, "result": None, "error": None}], now)
+        return
+    again = job.state in ENDED | {_S.ATTENTION} and answer.state != job.state
+    session.run(
+        "command_job", id=job.id, state=answer.state.value, request=answer.request,
+        forget=int(again),
+    )  # fmt: skip
+    if job.state in ENDED and again:
+        _new_lease(session, job, now)
+    elif answer.state == _S.PAUSED and job.owner is None:
+        session.run("park", id=job.id)
+    else:
+        session.run("make_due", id=job.id, due=int(answer.due), now=now)
+
+
+def _new_lease(session: Session, job: Standing, now: float) -> None:
+    """Let an ended job be claimed again; its epoch goes on, since old owners must stay fenced."""
+    (tag,) = take_turns(session, job.queue, job.tenant, 1)
+    session.run(
+        "insert_lease", id=job.id, tenant=job.tenant, queue=job.queue, priority=job.priority,
+        tag=tag, ready=1, due_at=now, epoch=job.epoch,
+    )  # fmt: skip
+
+
+def _cancel(job: Standing) -> Answer:
+    if job.state in ENDED:
+        raise IllegalTransition(f"job {job.id} is {job.state}: there is nothing to cancel")
+    if job.undoing:
+        raise IllegalTransition(f"job {job.id} is being undone: there is nothing to cancel")
+    if job.owner is None and not job.epoch:  # never begun: nothing to undo
+        return Answer(_S.CANCELLED)
+    if job.owner is None:
+        # A worker ends it: what it did may have to be undone.
+        state = {_S.PAUSED: _back(job), _S.ATTENTION: _S.PENDING}.get(job.state, job.state)
+        return Answer(state, "cancel", due=True)
+    return Answer(job.state, "cancel")
+
+
+def _pause(job: Standing) -> Answer:
+    if job.state not in LIVE:
+        raise IllegalTransition(f"job {job.id} is {job.state}: it cannot be paused")
+    if job.owner is None:
+        return Answer(_S.PAUSED, job.request)
+    return Answer(job.state, job.request or "pause")
+
+
+def _resume(job: Standing) -> Answer:
+    if job.state == _S.PAUSED:
+        return Answer(_back(job), job.request, due=True)
+    if job.state == _S.ATTENTION:
+        return Answer(_onward(job), job.request, due=True)
+    if job.request == "pause":  # not yet obeyed
+        return Answer(job.state)
+    hint = "; retry runs it again" if job.state in _STOPPED and not job.undoing else ""
+    raise IllegalTransition(
+        f"job {job.id} is {job.state}: only one that is PAUSED or in ATTENTION can be resumed{hint}"
+    )
+
+
+def _retry(job: Standing) -> Answer:
+    if job.state not in (_S.FAILED, _S.CANCELLED, _S.ATTENTION):
+        raise IllegalTransition(
+            f"job {job.id} is {job.state}: only one that is FAILED, CANCELLED or in ATTENTION "
+            "can be retried"
+        )
+    return Answer(_onward(job), due=True)
+
+
+def _skip_step(job: Standing) -> Answer:
+    if job.owner is not None:
+        raise IllegalTransition(f"job {job.id} is at work: pause it before a step is skipped")
+    if job.state in (_S.FAILED, _S.CANCELLED, _S.ATTENTION):
+        return Answer(_onward(job), due=True)
+    if job.state in ENDED:
+        raise IllegalTransition(f"job {job.id} is {job.state}: there is nothing to skip")
+    return Answer(job.state, job.request, due=job.state != _S.PAUSED)
+
+
+def _compensate(job: Standing) -> Answer:
+    if job.state not in (_S.FAILED, _S.CANCELLED, _S.ATTENTION):
+        raise IllegalTransition(
+            f"job {job.id} is {job.state}: only one that is FAILED, CANCELLED or in ATTENTION "
+            "can be undone"
+        )
+    return Answer(_S.COMPENSATING, due=True)
+
+
+def _compensate_child(job: Standing) -> Answer:
+    if job.state not in ENDED:
+        raise IllegalTransition(f"job {job.id} is {job.state}: it has not ended")
+    return Answer(_S.COMPENSATING, due=True)
+
+
+def _resolved(job: Standing, asked: Command) -> Answer:
+    """Tell what becomes of a job when a person says what became of its effect."""
+    if job.owner is not None:
+        raise IllegalTransition(f"job {job.id} is at work: it asks if it needs to know")
+    if asked.choice == "compensate":
+        return _compensate(job)
+    if job.state == _S.ATTENTION:
+        return Answer(_onward(job), job.request, due=True)
+    return Answer(job.state, job.request)
+
+
+def _onward(job: Standing) -> JobState:
+    """Tell what a job becomes that goes on: one that was being undone goes on with that."""
+    return _S.COMPENSATING if job.undoing else _S.PENDING
+
+
+_ANSWERS = {
+    "compensate": _compensate,
+    "compensate_child": _compensate_child,
+    "cancel": _cancel,
+    "pause": _pause,
+    "resume": _resume,
+    "retry": _retry,
+    "skip": _skip_step,
+}
+
+
+def _resolve(session: Session, asked: Command) -> None:
+    if asked.choice not in _CHOICES or asked.effect is None:
+        raise IllegalTransition(f"say one of: {', '.join(_CHOICES)}; not {asked.choice!r}")
+    choice = cast("Choice", asked.choice)
+    settle(session, asked.job_id, asked.effect, choice, asked.actor, asked.output)
+
+
+def _back(job: Standing) -> JobState:
+    """Tell what a paused job was."""
+    if job.paused_from == _S.COMPENSATING:
+        return _S.COMPENSATING
+    return _S.WAITING if job.epoch else _S.PENDING
+
+
+def _begin_again(session: Session, job: Standing, asked: Command) -> None:
+    """Give what the job stopped at, and what came after it, a fresh set of attempts."""
+    if job.undoing:
+        if not session.run("retry_undo", id=job.id) and job.state in ENDED:
+            raise IllegalTransition(
+                f"job {job.id} is undone as far as it could be: submit it again instead"
+            )
+        return
+    seq = _stopped_at(session, job) if asked.seq is None else asked.seq
+    if seq is None and asked.action == "resume":  # it was no entry that stopped it
+        return
+    # What a person skipped stays so, unless the retry is from just there.
+    skipped = -1 if asked.seq is None else asked.seq
+    session.run("retry_entries", id=job.id, seq=seq or 0, skipped=skipped)
+
+
+def _stopped_at(session: Session, job: Standing) -> int | None:
+    """Find the entry that the job's error came from: an earlier failure, its code has passed."""
+    step = "" if job.error is None else Failure.unpack(job.error.encode()).step
+    found = session.one("entry_seq", id=job.id, entry=step) if step else None
+    return None if found is None else found[0]
+
+
+def _skip(session: Session, job: Standing, asked: Command) -> None:
+    found = None
+    if asked.seq is not None:
+        found = session.one("entry_state", id=job.id, seq=asked.seq)
+    if found is None:
+        raise IllegalTransition(f"job {job.id} has no journal entry {asked.seq}")
+    state, step, kind = found
+    if job.undoing and (kind != EntryKind.UNDO or step == "undo"):
+        raise IllegalTransition(
+            f"job {job.id} is being undone: only one of its undos can be skipped, not {step}"
+        )
+    if kind == EntryKind.APPROVE:
+        raise IllegalTransition(
+            f"{step} of job {job.id} is a question to people: nobody can skip their answer. "
+            "Let them decide about it, or cancel the job"
+        )
+    if StepState.SKIPPED not in STEP_TRANSITIONS[StepState(state)]:
+        raise IllegalTransition(f"entry {asked.seq} of job {job.id} is {state}: not to be skipped")
+    now = session.now()
+    session.run("skip_entry", id=job.id, seq=asked.seq, output=rows.text(asked.output), now=now)
+    withdraw_open(session, [job.id], now, step)
+
+
+# Messages from outside to jobs.
+
+
+def send(session: Session, job_id: str, topic: str, payload: str, key: str | None) -> bool:
+    """Leave a message and wake its job.
+
+    Raises:
+        JobNotFound, IllegalTransition: There is no such job, or nobody will read it any more.
+    """
+    found, now = session.one("has_ended", id=job_id), session.now()
+    if found is None:
+        raise JobNotFound(job_id)
+    state, ended = found
+    if key is not None and session.one("message_known", id=job_id, key=key):
+        return False  # also if the job has ended: whoever sends it again has done his part
+    if ended:
+        raise IllegalTransition(f"job {job_id} is {state}: it receives no more messages")
+    sent = session.run("insert_message", id=job_id, topic=topic, payload=payload, key=key, now=now)
+    if sent and not session.run("wake", id=job_id, now=now):
+        raise IllegalTransition(f"job {job_id} has just ended: it receives no more messages")
+    return bool(sent)

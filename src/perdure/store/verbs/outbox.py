@@ -1,0 +1,72 @@
+"""What people must be told: taken by whoever delivers it, kept until it has arrived."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.jobs.outbox import Notice, NoticeState
+from perdure.store.statements import Row, Session
+
+_read = msgspec.json.Decoder(Notice).decode
+
+
+def put_notices(session: Session, notices: Iterable[Notice]) -> None:
+    """Keep notices; one that is known already is left as it is."""
+    session.many("put_notice", [_row(each) for each in notices])
+
+
+def take_notices(
+    session: Session, channels: Sequence[str], limit: int, lease: float
+) -> list[Notice]:
+    """Take what is due for these channels; what is not given back is due again after the lease."""
+    now = session.now()
+    names = session.array(channels)
+    rows = session.all("take_notices", channels=names, now=now, until=now + lease, limit=limit)
+    return [_with_question(session, _notice(each)) for each in rows]
+
+
+def _with_question(session: Session, notice: Notice) -> Notice:
+    """Add where the question stands that a notice is about."""
+    if notice.approval_id is None or not notice.recipient:
+        return notice
+    whose = {"channel": notice.channel, "recipient": notice.recipient}
+    found = session.one("notice_that_asked", id=notice.approval_id, **whose)
+    return notice if found is None else replace(notice, asked=_notice(found).receipt)
+
+
+def give_back(session: Session, notice: Notice) -> None:
+    """Write what became of a notice."""
+    given = _row(notice)
+    changed = {name: given[name] for name in ("id", "state", "due_at", "data")}
+    session.run("change_notice", **changed)
+
+
+def notices(session: Session, job_id: str) -> list[Notice]:
+    """Read all that was to be told about a job."""
+    return [_notice(each) for each in session.all("notices", id=job_id)]
+
+
+def channels_asked(session: Session, approval_id: str) -> list[str]:
+    """List by which channels an approval was asked for."""
+    return [each[0] for each in session.all("channels_asked", id=approval_id)]
+
+
+def _notice(row: Row) -> Notice:
+    data, state, due_at = row
+    return replace(_read(data), state=NoticeState(state), due_at=due_at)
+
+
+def _row(notice: Notice) -> dict[str, Any]:
+    return {
+        "id": notice.id,
+        "job_id": notice.job_id,
+        "approval_id": notice.approval_id,
+        "channel": notice.channel,
+        "recipient": notice.recipient,
+        "kind": notice.kind.value,
+        "state": notice.state.value,
+        "due_at": notice.due_at,
+        "data": msgspec.json.encode(notice).decode(),
+    }

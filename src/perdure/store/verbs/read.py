@@ -1,0 +1,171 @@
+"""Reading, and the deletion of what is old."""
+
+import sys
+from collections.abc import Iterator, Sequence
+
+from perdure.base.errors import LeaseLost
+from perdure.jobs.effect import Effect
+from perdure.jobs.invariant import INVARIANTS, Violation, check_approval
+from perdure.jobs.model import Entry, Event, Job, JobQuery, KeyedEntry, Message, Outcome
+from perdure.store import rows as row
+from perdure.store.statements import Session
+from perdure.store.verbs.approval import read_approval
+from perdure.store.verbs.effect import effects
+
+# Logs can only go after their jobs, links before their approvals.
+_DELETIONS = (
+    *("delete_jobs", "delete_journal", "delete_events", "delete_messages"),
+    *("delete_effects", "keep_keys"),
+    *("delete_links", "delete_approvals", "delete_notices"),
+)
+
+
+def job(session: Session, job_id: str, tenant: str | None) -> Job | None:
+    """Read a job; None if there is none, or none that this tenant may see."""
+    found = session.one("get_job", id=job_id)
+    if found is None:
+        return None
+    result = row.job(found)
+    return result if tenant in (None, result.tenant) else None
+
+
+def jobs(session: Session, query: JobQuery) -> list[Job]:
+    """Find jobs, newest first."""
+    until, last = query.before or (sys.float_info.max, None)
+    states = None if query.states is None else [each.value for each in query.states]
+    only_one = states is not None and len(states) == 1  # found in their order, without sorting
+    values = {
+        "last": last,
+        "tenant": query.tenant,
+        "state": states[0] if states and only_one else None,
+        "states": None if states is None or only_one else session.array(states),
+        "name": query.name,
+        "queue": query.queue,
+        "parent": query.parent,
+        "key": query.key,
+    }
+    present = {name: value for name, value in values.items() if value is not None}
+    rows = session.find("find_jobs", set(present), **present, until=until, limit=query.limit)
+    return [row.job(each) for each in rows]
+
+
+def counts(session: Session, tenant: str | None) -> dict[str, int]:
+    """Count jobs by state."""
+    if tenant is None:
+        rows = session.all("counts")
+    else:
+        rows = session.all("counts_of_tenant", tenant=tenant)
+    return {state: number for state, number in rows}  # noqa: C416  rows are no pairs to the type checker
+
+
+def journal(session: Session, job_id: str) -> list[Entry]:
+    """Read a job's journal in order."""
+    return [row.entry(each) for each in session.all("journal", ids=session.array([job_id]))]
+
+
+def own_deeds(
+    session: Session, job_id: str, owner: str, epoch: int
+) -> tuple[list[Entry], list[Effect]]:
+    """Read journal and ledger of a job for its owner.
+
+    Its lease is locked first: a write that is still under way somewhere is waited for.
+
+    Raises:
+        LeaseLost: The job is another's.
+    """
+    if tuple(session.one("lock_lease", id=job_id) or ()) != (owner, epoch):
+        raise LeaseLost(job_id, epoch)
+    return journal(session, job_id), effects(session, job_id)
+
+
+def entry_by_key(session: Session, key: str) -> KeyedEntry | None:
+    """Read a step that has succeeded under its key, and was not undone."""
+    found = session.one("entry_by_key", key=key)
+    if found is None:
+        return None
+    job_id = found[0]
+    ended = session.one("has_ended", id=job_id)
+    lives = ended is not None and not ended[1]
+    being_undone = lives and session.one("has_undo", id=job_id) is not None
+    return KeyedEntry(job_id, row.entry(found), being_undone)
+
+
+def events(session: Session, job_id: str, after: int, limit: int) -> list[Event]:
+    """Read a job's log."""
+    rows = session.all("events", id=job_id, after=after, limit=limit)
+    return [row.event(each) for each in rows]
+
+
+def has_event(session: Session, job_id: str, types: Sequence[str], since: float) -> bool:
+    """Tell whether a job's log has an event of one of these types since a time."""
+    values = {"id": job_id, "types": session.array(types), "since": since}
+    return session.one("has_event", **values) is not None
+
+
+def messages(session: Session, job_id: str) -> list[Message]:
+    """Read what was sent to a job and not yet received."""
+    return [row.message(each) for each in session.all("messages", ids=session.array([job_id]))]
+
+
+def outcomes(session: Session, job_ids: Sequence[str]) -> list[Outcome]:
+    """Tell how jobs ended, in the order asked for; unknown ones are left out."""
+    rows = session.all("outcomes", ids=session.array(job_ids))
+    found = {each[0]: row.outcome(each) for each in rows}
+    return [found[job_id] for job_id in job_ids if job_id in found]
+
+
+def _old_trees(session: Session, before: float, limit: int) -> list[str]:
+    first = [each[0] for each in session.all("prunable", before=before, limit=limit)]
+    parts = session.all("parts", ids=session.array(first)) if first else ()
+    live = {root for _, root, is_live in parts if is_live}  # a person was faster
+    ids = [root for root in first if root not in live]
+    return ids + [id for id, root, _ in parts if root not in live]
+
+
+def prune(session: Session, before: float, limit: int) -> int:
+    """Delete trees of old jobs, up to so many, each as a whole; logs can only go after them."""
+    ids = _old_trees(session, before, limit)
+    if ids:
+        every = session.array(ids)
+        budgets = [each[0] for each in session.all("budgets_of", ids=every)]
+        for name in _DELETIONS:
+            session.run(name, ids=every)
+        if budgets:
+            session.run("delete_budgets", ids=session.array(budgets))
+    session.run("delete_keys", now=session.now())
+    return len(ids)
+
+
+# Looks for what must not be: rows that break a rule of `jobs/invariant`.
+
+_PAGE = 1000
+
+
+def violations(session: Session, limit: int) -> list[Violation]:
+    """List what breaks a rule, at most so many of each."""
+    found: list[Violation] = []
+    for each in INVARIANTS:
+        if each.name == "decisions":
+            found += _decisions(session, limit)
+        else:
+            rows = session.all(each.name, limit=limit)
+            found += [Violation(each.name, job_id, what) for job_id, what in rows]
+    return found
+
+
+def _decisions(session: Session, limit: int) -> list[Violation]:
+    found: list[Violation] = []
+    for job_id, what in _wrong_decisions(session):
+        found.append(Violation("decisions", job_id, what))
+        if len(found) >= limit:
+            break
+    return found
+
+
+def _wrong_decisions(session: Session) -> Iterator[tuple[str, str]]:
+    after = ""
+    while rows := session.all("some_approvals", after=after, limit=_PAGE):
+        for after, action_hash, state, data in rows:  # noqa: B007 - the last one is where to go on
+            approval = read_approval(data)
+            for what in check_approval(approval, action_hash, state):
+                yield approval.job_id, what

@@ -1,0 +1,96 @@
+"""New jobs: kept once, each with its lease and its turn among the tenants."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from perdure.base.errors import IllegalTransition, JobNotFound, KeyConflict
+from perdure.jobs.model import Event, NewJob, Submitted
+from perdure.store import rows
+from perdure.store.statements import Session
+
+
+def submit(session: Session, jobs: Sequence[NewJob], actor: str) -> list[Submitted]:
+    """Keep new jobs; those that are known already are left as they are."""
+    now = session.now()
+    # One by one: of two with the same key in one batch, the second is the first.
+    done = [_insert(session, job, now) for job in jobs]
+    new = [job for job, result in zip(jobs, done, strict=True) if result.created]
+    if new:
+        tags = _tags(session, new)
+        leases = [_lease_row(job, tag, now) for job, tag in zip(new, tags, strict=True)]
+        session.many("insert_lease", leases)
+        events = [rows.event_row(job.id, submitted(job, actor), now) for job in new]
+        session.many("insert_event", events)
+    return done
+
+
+def fork(session: Session, source: str, job: NewJob, before: int, actor: str) -> None:
+    """Submit a job that begins with a part of another one's journal."""
+    if session.one("has_ended", id=source) is None:
+        raise JobNotFound(source)
+    undone = session.one("undone_entry", source=source, before=before)
+    if undone is not None:
+        raise IllegalTransition(f"{undone[0]} of job {source} was undone: fork before it")
+    answered = session.one("answered_step", source=source, before=before)
+    if answered is not None:
+        raise IllegalTransition(
+            f"{answered[0]} of job {source} has asked people, and said their answer only to that "
+            f"job: fork before {answered[0]}, so that they are asked again"
+        )
+    (result,) = submit(session, [job], actor)
+    if not result.created:
+        raise KeyConflict(f"there is a job {result.id!r} already; give the fork another id or key")
+    session.run("copy_journal", id=job.id, source=source, before=before)
+    note = Event(type="forked", data={"job": job.id, "before": before}, actor=actor)
+    session.run("insert_event", **rows.event_row(source, note, session.now()))
+
+
+def _insert(session: Session, job: NewJob, now: float) -> Submitted:
+    if session.run("insert_job", **rows.job_row(job, now)):
+        return Submitted(job.id, True)
+    found = session.one("same_job", tenant=job.tenant, key=job.key, id=job.id)
+    assert found is not None
+    known, fingerprint = found
+    if fingerprint != job.fingerprint:
+        what = f"the key {job.key!r}" if job.key is not None else f"the id {job.id!r}"
+        raise KeyConflict(
+            f"{what} belongs to job {known!r}, submitted with another name or other arguments: "
+            "use another key, or the same arguments"
+        )
+    return Submitted(known, False)
+
+
+def _lease_row(job: NewJob, tag: int, now: float) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "tenant": job.tenant,
+        "queue": job.queue,
+        "priority": job.priority,
+        "tag": tag,
+        "ready": int(job.delay <= 0),
+        "due_at": now + max(job.delay, 0.0),
+        "epoch": 0,
+    }
+
+
+def submitted(job: NewJob, actor: str) -> Event:
+    """Say that a job was submitted."""
+    data = {"forked_from": job.forked_from} if job.forked_from else {}
+    return Event(type="submitted", data=data, actor=actor or job.user)
+
+
+def _tags(session: Session, jobs: Sequence[NewJob]) -> list[int]:
+    """Give each job its turn: one after the tenant's last, but never before who is served now."""
+    numbers = Counter((job.queue, job.tenant) for job in jobs)
+    # In a fixed order, since each waits for other transactions that take the same turns.
+    turns = {whose: take_turns(session, *whose, numbers[whose]) for whose in sorted(numbers)}
+    return [next(turns[job.queue, job.tenant]) for job in jobs]
+
+
+def take_turns(session: Session, queue: str, tenant: str, number: int) -> Iterator[int]:
+    """Take a tenant's next turns in a queue."""
+    found = session.one("take_turns", queue=queue, tenant=tenant, number=number)
+    assert found is not None
+    last: int = found[0]
+    return iter(range(last - number + 1, last + 1))

@@ -1,0 +1,168 @@
+"""The fenced write of a job's owner: all of it, or nothing."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from msgspec import structs
+
+from perdure.base.errors import LeaseLost
+from perdure.jobs.model import Deeds, Entry, Event, JobChange, Write
+from perdure.jobs.state import ENDED, JobState, StepState
+from perdure.store import rows
+from perdure.store.statements import Session
+from perdure.store.verbs.approval import withdraw_open
+from perdure.store.verbs.budget import settle_ended
+from perdure.store.verbs.effect import keep_deeds
+from perdure.store.verbs.submit import submit
+
+# The end of jobs: whoever ends them, nothing of them stays open.
+
+
+def end_jobs(session: Session, jobs: Sequence[Mapping[str, Any]], now: float) -> None:
+    """End jobs, each given as the parameters of `end_job`; their leases are locked by us.
+
+    People are told that their answers are not needed any more, and what was set aside is spent.
+    """
+    job_ids = [job["id"] for job in jobs]
+    ids = session.array(job_ids)
+    session.many("end_job", [{**job, "now": now} for job in jobs])
+    session.run("end_leases", ids=ids)
+    session.run("wake_parents", ids=ids, now=now)
+    withdraw_open(session, job_ids, now)
+    settle_ended(session, job_ids)
+
+
+Rows = Sequence[tuple[Any, ...]]
+
+_FINISHED: Final = (StepState.SUCCEEDED, StepState.FAILED)
+_PARKED: Final = (JobState.PAUSED, JobState.ATTENTION)
+
+
+def is_plain(write: Write) -> bool:
+    """Tell whether it writes journal and ledger alone: most do, and many go in one statement."""
+    if write.job or write.events or write.taken or write.children:
+        return False
+    return bool(write.entries) if write.deeds is None else _is_ledger(write.deeds)
+
+
+def _is_ledger(deeds: Deeds) -> bool:
+    if deeds.approvals or deeds.notices or deeds.withdraws:
+        return False
+    # Some databases cannot write a row twice in one statement.
+    return len({effect.key for effect in deeds.effects}) == len(deeds.effects) > 0
+
+
+def is_last(write: Write) -> bool:
+    """Tell whether the lease is given up by it: whatever the owner writes after it is refused."""
+    return write.job is not None and (write.job.release or write.job.state in ENDED)
+
+
+def progresses(entries: Iterable[Entry]) -> bool:
+    """Tell whether the job has come further with these entries."""
+    return any(entry.state in _FINISHED or entry.checkpoint_no for entry in entries)
+
+
+class Work(NamedTuple):
+    """A write, its entries as rows, and what its lease says while nobody can change it."""
+
+    write: Write
+    entries: Rows
+    news: int
+    claims: int
+
+
+def write_all(session: Session, writes: Sequence[tuple[Write, Rows]]) -> None:
+    """Do writes of any kind, all or none; of one job, nothing follows its release or its end.
+
+    Raises:
+        LeaseLost: The fence of one of them; nothing may be kept.
+    """
+    works = _behind_fences(session, writes)
+    now = session.now()
+    if entries := [row_ for work in works for row_ in work.entries]:
+        session.upsert(entries)
+    if events := [_event_row(work, event, now) for work in works for event in work.write.events]:
+        session.many("insert_event", events)
+    for work in works:
+        _write_rest(session, work, now)
+    ended = [work.write for work in works if work.write.job and work.write.job.state in ENDED]
+    if ended:
+        _end(session, ended, now)
+
+
+def _behind_fences(session: Session, writes: Sequence[tuple[Write, Rows]]) -> list[Work]:
+    """Lock the leases, in a fixed order, and see whether they are the writers'."""
+    ids = session.array(sorted({write.job_id for write, _ in writes}))
+    leases = {each[0]: each[1:] for each in session.all("fences", ids=ids)}
+    works: list[Work] = []
+    for write, entries in writes:
+        owner, epoch, news, claims = leases.get(write.job_id, (None, 0, 0, 0))
+        if (owner, epoch) != (write.owner, write.epoch):
+            raise LeaseLost(write.job_id, write.epoch)
+        works.append(Work(write, entries, news, claims))
+    return works
+
+
+def _event_row(work: Work, event: Event, now: float) -> dict[str, Any]:
+    return rows.event_row(work.write.job_id, event, now)
+
+
+def _write_rest(session: Session, work: Work, now: float) -> None:
+    write = work.write
+    if work.claims > 1 and progresses(write.entries):
+        session.run("progressed", id=write.job_id)
+    if write.taken:
+        session.run("take_messages", id=write.job_id, nos=session.array(write.taken), now=now)
+    if write.children:
+        submit(session, write.children, write.owner)
+    keep_deeds(session, write, now)
+    if write.job is not None:
+        session.suspects.discard((write.job_id, write.epoch))
+        if write.job.state not in ENDED:
+            _change(session, write, write.job, work.news, now)
+
+
+def _end(session: Session, writes: Sequence[Write], now: float) -> None:
+    outcomes = [
+        {**_outcome(write.job_id, write.job), "epoch": write.epoch} for write in writes if write.job
+    ]
+    end_jobs(session, outcomes, now)
+
+
+def _outcome(job_id: str, change: JobChange) -> dict[str, Any]:
+    return {
+        "id": job_id,
+        "state": change.state.value,
+        "result": rows.text(change.result),
+        "error": rows.text(change.error),
+    }
+
+
+def _change(session: Session, write: Write, change: JobChange, news: int, now: float) -> None:
+    late_news = write.news_seen is not None and news != write.news_seen
+    if change.state in _PARKED and change.release and late_news:
+        change = _unless_overtaken(session, write.job_id, change)
+    wait, clear = rows.text(change.wait), int(change.clear_request)
+    session.run("change_job", **_outcome(write.job_id, change), wait=wait, clear_request=clear)
+    if change.release:
+        parked = change.state in _PARKED  # only a person wakes it
+        due_at = None if parked else now if late_news else change.due_at
+        ready = int(due_at is not None and due_at <= now)
+        session.run("release", id=write.job_id, ready=ready, due_at=due_at, wakes=int(not parked))
+    if change.state == JobState.ATTENTION:  # who waits for its end, to be undone, can say so
+        session.run("wake_undoing_parent", id=write.job_id, now=now)
+
+
+def _unless_overtaken(session: Session, job_id: str, change: JobChange) -> JobChange:
+    """Let an owner that puts its job aside not overrule what was asked of it meanwhile.
+
+    That is a cancel, or the resume of a job that was to be paused.
+    """
+    found = session.one("job_state", id=job_id)
+    assert found is not None
+    state, request = found[:2]
+    stays = request != "cancel" if change.state == JobState.ATTENTION else request == "pause"
+    if stays:
+        return change
+    goes_on = JobState.COMPENSATING if state == JobState.COMPENSATING else JobState.WAITING
+    return structs.replace(change, state=goes_on, clear_request=False)
