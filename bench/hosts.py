@@ -25,7 +25,9 @@ from multiprocessing.connection import Connection
 import perdure
 from bench.outcome import Goal, Options, Outcome
 from bench.table import render
-from perdure import Ok, ProcessHost, async_stream, process
+from perdure import process
+from perdure.otp import Ok, async_stream
+from perdure.process import ProcessHost
 
 GOALS = {
     "cpu_stream_speedup": Goal(1.8),
@@ -254,7 +256,7 @@ async def _messages(sizes: Sizes) -> Times:
     return taken
 
 
-async def _send(pid: perdure.Pid, count: int, *, one_by_one: bool) -> float:
+async def _send(pid: perdure.process.Pid, count: int, *, one_by_one: bool) -> float:
     began = time.perf_counter()
     for number in range(1, count + 1):
         last = one_by_one or number == count

@@ -30,7 +30,7 @@ async def index(ctx: StepContext, paths: list[str], into: str) -> Report:
     # After a crash it goes on with the first file that was not done at the last checkpoint.
     # Each file has a result of its own, so that to do one twice does no harm.
     async for path in ctx.items(paths, every=100, on_error="skip"):
-        await perdure.offload(count_words, Path(path), Path(into))
+        await perdure.process.offload(count_words, Path(path), Path(into))
     report = ctx.item_report
     assert report is not None
     return Report(report.done, [f"{Path(bad.key).name}: {bad.error}" for bad in report.skipped])

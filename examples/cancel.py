@@ -5,7 +5,8 @@ If it did not end within the 100 ms, it would be killed.
 """
 
 import perdure
-from perdure import process, select, sleep
+from perdure import process
+from perdure.process import select, sleep
 
 
 async def worker_main() -> str:

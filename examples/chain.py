@@ -4,7 +4,8 @@ A -> B -> C -> D -> E -> F
 """
 
 import perdure
-from perdure import process, sleep
+from perdure import process
+from perdure.process import sleep
 
 
 async def chain_root_main() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from perdure import App, Plan, PlanError, StepContext
+from perdure import App, Plan, StepContext
+from perdure.errors import PlanError
 
 app = App(os.environ.get("PERDURE_URL", "sqlite:///json_plan.db"))
 

@@ -5,7 +5,8 @@ Here a worker links itself to a process that it did not start.
 
 import perdure
 from examples.workers import error_worker
-from perdure import after, process, select
+from perdure import process
+from perdure.process import after, select
 
 
 async def worker_main() -> str:

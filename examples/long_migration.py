@@ -20,7 +20,7 @@ app = App(os.environ.get("PERDURE_URL", "sqlite:///long_migration.db"))
 
 @app.step
 async def extract(ctx: StepContext, page: int) -> list[str]:
-    await perdure.sleep(0.2 * PACE)
+    await perdure.process.sleep(0.2 * PACE)
     print(f"extracted page {page}")
     return [f"customer {page * ON_A_PAGE + row}" for row in range(ON_A_PAGE)]
 
@@ -30,7 +30,7 @@ async def convert(ctx: StepContext, customers: list[str]) -> int:
     if ctx.previous_checkpoint is not None:
         print("going on from the last checkpoint")
     async for customer in ctx.items(customers, every=50):
-        await perdure.sleep(0.01 * PACE)
+        await perdure.process.sleep(0.01 * PACE)
         if customer.endswith("00"):
             print(f"converting {customer} …")
     return len(customers)
@@ -38,7 +38,7 @@ async def convert(ctx: StepContext, customers: list[str]) -> int:
 
 @app.step
 async def load(ctx: StepContext, count: int) -> str:
-    await perdure.sleep(0.5 * PACE)
+    await perdure.process.sleep(0.5 * PACE)
     # A receiver that honours the key does it once, however often a crash makes us ask.
     return f"{count} customers loaded, key {ctx.idempotency_key[:8]}"
 

@@ -5,7 +5,8 @@ Were it dead by then, the EXIT event would come at once: there is no race to los
 
 import perdure
 from examples.workers import long_worker
-from perdure import process, sleep
+from perdure import process
+from perdure.process import sleep
 
 
 async def main() -> None:

@@ -1,7 +1,8 @@
 """Star: many children linked to one parent. When the parent fails, each child is told."""
 
 import perdure
-from perdure import Pid, process
+from perdure import process
+from perdure.process import Pid
 
 CHILD_COUNT = 10
 

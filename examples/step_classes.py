@@ -9,7 +9,8 @@ import hashlib
 import os
 from dataclasses import dataclass
 
-from perdure import App, JobContext, Permanent, Retry, StepContext
+from perdure import App, JobContext, Retry, StepContext
+from perdure.errors import Permanent
 
 FILES = [f"{number:03}.txt" for number in range(1, 251)]
 

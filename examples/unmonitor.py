@@ -2,7 +2,8 @@
 
 import perdure
 from examples.workers import long_worker
-from perdure import after, process, select, sleep
+from perdure import process
+from perdure.process import after, select, sleep
 
 
 async def main() -> None:

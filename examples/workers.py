@@ -5,7 +5,8 @@ What it returns is its result, what it raises is its error.
 """
 
 import perdure
-from perdure import process, sleep
+from perdure import process
+from perdure.process import sleep
 
 
 async def task_worker() -> str:

@@ -14,7 +14,15 @@ import pytest
 
 from perdure.base import errors
 
-MODULES = ("perdure", "perdure.process")
+MODULES = (
+    "perdure",
+    "perdure.approvals",
+    "perdure.entries",
+    "perdure.errors",
+    "perdure.otp",
+    "perdure.process",
+    "perdure.testing",
+)
 LIST = Path(__file__).with_name("public_api.txt")
 REWRITE = "if it is meant, run `python -m tests.test_public_api --write`"
 

@@ -150,7 +150,7 @@ def idle(n: int) -> float:
     return perdure.run(parent, settings=perdure.Settings(stop_timeout="1m"))
 
 
-class _Echo(perdure.GenServer):
+class _Echo(perdure.otp.GenServer):
     async def handle_call(self, request: object, frm: process.Request[Any]) -> object:  # noqa: ARG002
         return request
 
@@ -172,7 +172,7 @@ def agent_update(n: int) -> float:
     """``Agent.update``, with its time-out and its monitor."""
 
     async def client() -> float:
-        agent = await perdure.Agent.start(int)
+        agent = await perdure.otp.Agent.start(int)
         began = clock()
         for _ in range(n):
             await agent.update(lambda count: count + 1)
@@ -191,7 +191,7 @@ def _stream(n: int, *, ordered: bool) -> float:
     async def consumer() -> float:
         total = 0
         began = clock()
-        stream = perdure.async_stream(
+        stream = perdure.otp.async_stream(
             range(n), _identity, max_concurrency=WINDOW, ordered=ordered, timeout=ITEM_TIMEOUT
         )
         async with stream as results:
@@ -232,13 +232,13 @@ def restart(n: int) -> float:
         spec = _Fragile.child(process.self_pid())
         seconds = 0.0
         for crashes in batches(n, RESTARTS):
-            async with perdure.Supervisor([spec], max_restarts=crashes):
+            async with perdure.otp.Supervisor([spec], max_restarts=crashes):
                 pid = (await inbox.receive()).payload
                 began = clock()
                 for number in range(crashes):
-                    perdure.GenServer.cast(pid, "crash")
+                    perdure.otp.GenServer.cast(pid, "crash")
                     pid = (await inbox.receive()).payload
-                    await perdure.GenServer.call(pid, number, CALL_TIMEOUT)
+                    await perdure.otp.GenServer.call(pid, number, CALL_TIMEOUT)
                 seconds += clock() - began
         return seconds
 

@@ -11,7 +11,7 @@ from bench.durable.prefill import prefill
 from bench.durable.size import Figures, Size
 from bench.durable.workload import all_steps, rate
 from bench.runner import TrialFailed
-from perdure.jobs.model import Entry, EntryKind, JobChange, NewJob, QueueLimit, Write
+from perdure.jobs.model import EntryKind, JobChange, JournalEntry, NewJob, QueueLimit, Write
 from perdure.jobs.state import JobState, StepState
 from perdure.store.open import open_store
 from perdure.store.store import Store
@@ -62,7 +62,7 @@ async def _finish_one(store: Store) -> None:
     """Leave one finished job, of which many are made."""
     await store.submit([_job("first")])
     (claim,) = await store.claim(_OWNER, _QUEUES, 1, _LEASE)
-    entry = Entry(
+    entry = JournalEntry(
         seq=1,
         id="step#1",
         kind=EntryKind.STEP,

@@ -5,7 +5,9 @@ import contextlib
 from examples.onboarding.gateway import GATEWAY
 from examples.onboarding.jobs import app, onboard
 from examples.onboarding.model import Customer
-from perdure import Call, IllegalTransition, JobState, Person, Plan, Ref
+from perdure import Call, JobState, Plan, Ref
+from perdure.approvals import Person
+from perdure.errors import IllegalTransition
 
 ANN = Person(id="ann", tenant="acme", roles=frozenset({"approver"}))
 

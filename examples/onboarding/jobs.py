@@ -11,7 +11,7 @@ app = App(os.environ.get("PERDURE_URL", "sqlite:///onboarding.db"))
 
 
 @app.step(
-    retry=Retry(attempts=5, first="200ms", factor=2, most="30s"),
+    retry=Retry(attempts=5, initial_delay="200ms", factor=2, max_delay="30s"),
     timeout="2m",
     tags={"external_email"},
     irreversible=True,
@@ -20,7 +20,7 @@ async def send_mail(ctx: StepContext, mail: Mail) -> str:
     async def deliver(key: str) -> str:  # stable over crashes and retries: the gateway knows it
         return await GATEWAY.send(mail, key)
 
-    return await ctx.effect("email", deliver, target="gateway", in_doubt="replay", key_lives="24h")
+    return await ctx.effect("email", deliver, target="gateway", in_doubt="replay", key_ttl="24h")
 
 
 @send_mail.compensate

@@ -3,14 +3,15 @@
 import os
 
 from examples.payment_saga.world import act
-from perdure import App, JobContext, Permanent, Retry, StepContext, WorkerSettings
+from perdure import App, JobContext, Retry, StepContext, WorkerSettings
+from perdure.errors import Permanent
 
 app = App(
     os.environ.get("PERDURE_URL", "sqlite:///payment_saga.db"),
-    worker=WorkerSettings(reap_every="50ms", linger="50ms"),
+    worker=WorkerSettings(reap_every="50ms", keep_in_memory="50ms"),
 )
 
-SOON = Retry(attempts=3, first="10ms")
+SOON = Retry(attempts=3, initial_delay="10ms")
 
 
 async def deed(ctx: StepContext, name: str, target: str) -> str:

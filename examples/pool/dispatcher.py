@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from examples.pool.job import Job
 from examples.pool.supervisor import supervise
-from perdure import Pid, process, select
+from perdure import process
+from perdure.process import Pid, select
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from perdure import sleep
+from perdure.process import sleep
 
 
 @dataclass(frozen=True)

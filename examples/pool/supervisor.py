@@ -6,7 +6,9 @@ import logging
 from dataclasses import dataclass
 
 from examples.pool.worker import task_worker
-from perdure import NoProcess, Pid, SpawnError, after, process, select, sleep
+from perdure import process
+from perdure.errors import NoProcess, SpawnError
+from perdure.process import Pid, after, select, sleep
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,8 @@
 import logging
 
 from examples.pool.job import perform
-from perdure import after, process, select
+from perdure import process
+from perdure.process import after, select
 
 log = logging.getLogger(__name__)
 

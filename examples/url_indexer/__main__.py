@@ -9,7 +9,9 @@ from examples.url_indexer.application import App
 from examples.url_indexer.console import bar, log, print_counts, show_log
 from examples.url_indexer.index import top
 from examples.url_indexer.runner import Progress, run
-from perdure import Pid, Shutdown, process
+from perdure import process
+from perdure.errors import Shutdown
+from perdure.process import Pid
 
 DESCRIPTION = "Fetches web pages, many at once, and prints the words that they use most."
 ENDING = """\

@@ -4,7 +4,7 @@ from collections import Counter
 
 from examples.url_indexer.index import NAME as INDEX
 from examples.url_indexer.runner import FETCHERS
-from perdure import Agent, Application, Supervisor, TaskSupervisor
+from perdure.otp import Agent, Application, Supervisor, TaskSupervisor
 
 
 class App(Application):

@@ -10,7 +10,8 @@ import httpx
 
 from examples.url_indexer.index import inc_tokens
 from examples.url_indexer.tokens import tokenize
-from perdure import Err, Ok, telemetry, with_retry
+from perdure import telemetry, with_retry
+from perdure.otp import Err, Ok
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 import heapq
 from collections import Counter
 
-from perdure import Agent
+from perdure.otp import Agent
 
 NAME = "App.Index"
 

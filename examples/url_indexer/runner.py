@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable
 
 from examples.url_indexer.fetcher import fetch_and_tokenize, log_failure
 from examples.url_indexer.index import top
-from perdure import Duration, Exited, TaskSupervisor
+from perdure import Duration
+from perdure.otp import Exited, TaskSupervisor
 
 FETCHERS = "App.FetchSup"
 

@@ -18,14 +18,14 @@ import contextlib
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 
-from perdure.base.codec import LIMITS, Limits, digest, fingerprint
+from perdure.base.codec import LIMITS, PayloadLimits, digest, fingerprint
 from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import JobNotFound, NotInProcess, StoreError
 from perdure.engine import events
 from perdure.engine.handle import Awaiting, Handle, new_id
 from perdure.engine.people.decide import Answer, AppDesk, decide, delegate
 from perdure.engine.policy import Rules
-from perdure.engine.worker.node import Node
+from perdure.engine.worker.node import WorkerNode
 from perdure.engine.worker.periodic import Schedules
 from perdure.engine.worker.redis_hint import RedisHint
 from perdure.engine.worker.settings import WorkerSettings
@@ -59,7 +59,7 @@ class App(JobRegistry):
         *,
         worker: WorkerSettings | None = None,
         queues: Mapping[str, QueueLimit] | Iterable[str] = ("default",),
-        limits: Limits = LIMITS,
+        limits: PayloadLimits = LIMITS,
         rules: Rules | None = None,
         hint: str | None = None,
     ) -> None:
@@ -85,7 +85,7 @@ class App(JobRegistry):
         self._store: Store | None = None
         self._opening = asyncio.Lock()
         self._awaiting: Awaiting | None = None
-        self.nodes: list[Node] = []  # its workers in this process
+        self.nodes: list[WorkerNode] = []  # its workers in this process
 
     # Open and close
 
@@ -337,7 +337,7 @@ class App(JobRegistry):
             except NotInProcess:
                 await stack.enter_async_context(Runtime(runtime_settings(bounds)))
             store = await self.store()
-            node = Node(store, self, bounds, self.queues, self.limits, self.rules)
+            node = WorkerNode(store, self, bounds, self.queues, self.limits, self.rules)
             if self.hint is not None:
                 node.hint = RedisHint(self.hint, f"perdure:claims:{digest(self.url)[:16]}")
             self.nodes.append(node)

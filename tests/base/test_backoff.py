@@ -26,36 +26,36 @@ def test_after_no_failure_there_is_nothing_to_wait_for() -> None:
 
 
 def test_durations_are_kept_in_seconds() -> None:
-    policy = Retry(first="1m30s", most="2h")
-    assert (policy.first, policy.most) == (90.0, 7200.0)
-    assert Retry(first="200ms") == Retry(first=0.2)
+    policy = Retry(initial_delay="1m30s", max_delay="2h")
+    assert (policy.initial_delay, policy.max_delay) == (90.0, 7200.0)
+    assert Retry(initial_delay="200ms") == Retry(initial_delay=0.2)
 
 
 def test_a_pause_is_never_longer_than_most() -> None:
-    policy = Retry(first="1s", factor=10, most="30s")
+    policy = Retry(initial_delay="1s", factor=10, max_delay="30s")
     assert [policy.delay(failures) for failures in (1, 2, 3, 4)] == [1.0, 10.0, 30.0, 30.0]
-    assert Retry(first="1s", most="500ms").delay(1) == 0.5
+    assert Retry(initial_delay="1s", max_delay="500ms").delay(1) == 0.5
 
 
 def test_a_factor_of_one_keeps_the_pause() -> None:
-    assert Retry(first=3, factor=1).delay(10**400) == 3.0
+    assert Retry(initial_delay=3, factor=1).delay(10**400) == 3.0
 
 
 def test_no_first_pause_means_no_pause_at_all() -> None:
-    assert Retry(first=0, factor=1e300).delay(10**9) == 0.0
+    assert Retry(initial_delay=0, factor=1e300).delay(10**9) == 0.0
 
 
 def test_huge_numbers_do_not_overflow() -> None:
-    assert Retry(most="1h").delay(10**400) == 3600.0
+    assert Retry(max_delay="1h").delay(10**400) == 3600.0
     assert 1e300 < Retry().delay(10**400) <= sys.float_info.max
-    assert Retry(first=1e300, jitter=1).delay(10**400, Random(1)) <= sys.float_info.max
+    assert Retry(initial_delay=1e300, jitter=1).delay(10**400, Random(1)) <= sys.float_info.max
 
 
 @given(FINITE, st.floats(1, 1e300), FINITE, st.floats(0, 1), st.integers(0, 10**400))
 def test_every_pause_is_between_zero_and_most(
     first: float, factor: float, most: float, jitter: float, failures: int
 ) -> None:
-    policy = Retry(first=first, factor=factor, most=most, jitter=jitter)
+    policy = Retry(initial_delay=first, factor=factor, max_delay=most, jitter=jitter)
     assert 0 <= policy.delay(failures, Random(7)) <= most
 
 
@@ -63,14 +63,14 @@ def test_every_pause_is_between_zero_and_most(
 def test_jitter_moves_a_pause_by_its_fraction_at_most(
     first: float, factor: float, failures: int, jitter: float, seed: int
 ) -> None:
-    exact = Retry(first=first, factor=factor).delay(failures)
+    exact = Retry(initial_delay=first, factor=factor).delay(failures)
     assert exact == pytest.approx(first * factor ** (failures - 1))
-    moved = Retry(first=first, factor=factor, jitter=jitter).delay(failures, Random(seed))
+    moved = Retry(initial_delay=first, factor=factor, jitter=jitter).delay(failures, Random(seed))
     assert exact * (1 - jitter) <= moved <= exact * (1 + jitter)
 
 
 def test_jitter_goes_both_ways_and_is_the_same_for_the_same_seed() -> None:
-    policy = Retry(first=1, jitter=0.5)
+    policy = Retry(initial_delay=1, jitter=0.5)
     pauses = [policy.delay(1, Random(seed)) for seed in range(50)]
     assert min(pauses) < 0.7
     assert max(pauses) > 1.3
@@ -78,14 +78,14 @@ def test_jitter_goes_both_ways_and_is_the_same_for_the_same_seed() -> None:
 
 
 def test_jitter_needs_no_source_of_chance() -> None:
-    policy = Retry(first=1, jitter=0.5)
+    policy = Retry(initial_delay=1, jitter=0.5)
     pauses = {policy.delay(1) for _ in range(20)}
     assert len(pauses) > 1
     assert all(0.5 <= pause <= 1.5 for pause in pauses)
 
 
 def test_pauses_at_the_cap_still_differ() -> None:
-    policy = Retry(first=100, most=10, jitter=0.5)
+    policy = Retry(initial_delay=100, max_delay=10, jitter=0.5)
     pauses = [policy.delay(1, Random(seed)) for seed in range(50)]
     assert len(set(pauses)) == 50
     assert all(5 <= pause <= 10 for pause in pauses)
@@ -101,9 +101,9 @@ def test_a_single_class_of_exceptions_may_stand_alone() -> None:
     [
         ({"attempts": 0}, "attempts must be 1 or more"),
         ({"attempts": -3}, "attempts must be 1 or more"),
-        ({"first": "5"}, "first: bad duration '5': a unit is missing"),
-        ({"first": -1}, "first: bad duration -1: negative"),
-        ({"most": "soon"}, "most: bad duration 'soon'"),
+        ({"initial_delay": "5"}, "initial_delay: bad duration '5': a unit is missing"),
+        ({"initial_delay": -1}, "initial_delay: bad duration -1: negative"),
+        ({"max_delay": "soon"}, "max_delay: bad duration 'soon'"),
         ({"factor": 0.5}, "factor must be a number, 1 or more: 0.5"),
         ({"factor": float("inf")}, "factor must be a number, 1 or more"),
         ({"factor": float("nan")}, "factor must be a number, 1 or more"),
@@ -123,7 +123,7 @@ def test_a_value_out_of_range_is_refused_by_name(arguments: Any, message: str) -
         ({"attempts": 2.0}, "attempts must be an int"),
         ({"attempts": True}, "attempts must be an int"),
         ({"attempts": None}, "attempts must be an int"),
-        ({"first": None}, "first: bad duration None"),
+        ({"initial_delay": None}, "initial_delay: bad duration None"),
         ({"factor": "2"}, "factor must be a number"),
         ({"jitter": True}, "jitter must be a number"),
         ({"on": ["OSError"]}, "on must hold classes below Exception"),
@@ -144,11 +144,11 @@ def test_a_negative_number_of_failures_is_refused() -> None:
 
 
 def test_a_policy_cannot_be_changed_but_copied_with_a_change() -> None:
-    policy = Retry(most="1s")
+    policy = Retry(max_delay="1s")
     with pytest.raises(dataclasses.FrozenInstanceError):
         policy.attempts = 5  # pyright: ignore[reportAttributeAccessIssue]
-    assert dataclasses.replace(policy, attempts=5) == Retry(attempts=5, most=1)
-    assert hash(policy) == hash(Retry(most=1.0))
+    assert dataclasses.replace(policy, attempts=5) == Retry(attempts=5, max_delay=1)
+    assert hash(policy) == hash(Retry(max_delay=1.0))
 
 
 def test_a_policy_can_travel_to_another_os_process() -> None:

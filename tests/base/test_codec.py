@@ -21,7 +21,7 @@ from pydantic import BaseModel, SecretStr, field_serializer
 
 from perdure.base.codec import (
     Codec,
-    Limits,
+    PayloadLimits,
     canonical,
     decode,
     depth,
@@ -224,9 +224,11 @@ def test_a_type_that_is_no_data_cannot_be_declared(declared: Any) -> None:
 
 def test_a_payload_above_its_named_limit_is_refused() -> None:
     with pytest.raises(PayloadTooLarge, match=r"`Limits\.checkpoint` allows 10") as caught:
-        encode("x" * 20, what="the checkpoint", kind="checkpoint", limits=Limits(checkpoint=10))
+        encode(
+            "x" * 20, what="the checkpoint", kind="checkpoint", limits=PayloadLimits(checkpoint=10)
+        )
     assert "the checkpoint has 22 bytes" in str(caught.value)
-    assert encode("x" * 20, kind="result", limits=Limits(checkpoint=10))
+    assert encode("x" * 20, kind="result", limits=PayloadLimits(checkpoint=10))
 
 
 def nested(levels: int) -> list[Any]:
@@ -241,7 +243,7 @@ def test_a_value_may_be_as_deep_as_the_limit_and_no_deeper() -> None:
     with pytest.raises(Unstorable, match="deeper than the 200 levels"):
         encode(nested(201))
     with pytest.raises(Unstorable, match="deeper than the 3 levels"):
-        encode({"a": [{"b": []}]}, limits=Limits(depth=3))
+        encode({"a": [{"b": []}]}, limits=PayloadLimits(depth=3))
 
 
 @pytest.mark.parametrize("levels", [2000, sys.getrecursionlimit() * 20])

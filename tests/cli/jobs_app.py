@@ -3,8 +3,9 @@
 import os
 from pathlib import Path
 
-from perdure import Contact, People, Person, Retry, Rules
+from perdure import Retry
 from perdure.app import App
+from perdure.approvals import Contact, People, Person, Rules
 from perdure.base.errors import Permanent
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
@@ -16,7 +17,7 @@ staff = [
 ]
 app = App(
     "sqlite:////nowhere/jobs.db",
-    worker=WorkerSettings(reap_every="50ms", linger="10ms"),
+    worker=WorkerSettings(reap_every="50ms", keep_in_memory="10ms"),
     rules=Rules(people=People(Contact(person=each) for each in staff)),
 )
 notes = App("sqlite:////nowhere/notes.db")

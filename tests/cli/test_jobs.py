@@ -49,7 +49,7 @@ def test_a_job_that_an_outage_parks_says_what_to_do_and_goes_on_when_resumed(
         done = desk.wait_for(job["id"])
 
     assert parked.exit_code == 7
-    assert "is ATTENTION: perdure.StepFailed: step call#1" in parked.stderr
+    assert "is NEEDS_ATTENTION: perdure.errors.StepFailed: step call#1" in parked.stderr
     assert f"perdure jobs show {job['id'][-8:]}" in parked.stderr
     assert resumed.exit_code == 0
     assert (done["state"], done["result"]) == ("COMPLETED", "here")
@@ -81,7 +81,7 @@ def test_a_worker_says_which_jobs_have_failed_or_wait_for_a_person(desk: Desk) -
         line.startswith(f"job {failed} (fetch) is FAILED: ") and "is missing" in line
         for line in said
     )
-    assert any(line.startswith(f"job {parked} (reach) is ATTENTION: ") for line in said)
+    assert any(line.startswith(f"job {parked} (reach) is NEEDS_ATTENTION: ") for line in said)
 
 
 def test_arguments_come_from_a_file_or_from_standard_input(desk: Desk, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_failed_job_is_shown_retried_skipped_and_forked(desk: Desk, tmp_path: 
         by_hand = desk.wait_for(other)
 
     assert waited.exit_code == 7
-    assert "is FAILED: perdure.StepFailed: step need#1" in waited.stderr
+    assert "is FAILED: perdure.errors.StepFailed: step need#1" in waited.stderr
     assert "need#1" in shown.stdout
     assert "is missing" in shown.stdout
     assert retried.exit_code == skipped.exit_code == 0

@@ -109,7 +109,7 @@ def test_the_job_of_a_row_is_named_as_commands_take_it(desk: Desk) -> None:
     asking, paying = desk.submit("ship"), desk.submit("pay", usd=5)
     with desk.worker():
         pending(desk)
-        assert desk.wait_for(paying)["state"] == "ATTENTION"
+        assert desk.wait_for(paying)["state"] == "NEEDS_ATTENTION"
     assert asking[-8:] in desk.run("approvals", "list").stdout
     assert paying[-8:] in desk.run("effects", "list").stdout
     assert desk.run("effects", "resolve", paying[-8:], 1, "--did-not").exit_code == 0
@@ -120,7 +120,7 @@ def test_what_is_no_json_is_told_in_a_sentence(desk: Desk) -> None:
     paying = desk.submit("pay", usd=5)
     with desk.worker():
         (question,) = pending(desk)
-        assert desk.wait_for(paying)["state"] == "ATTENTION"
+        assert desk.wait_for(paying)["state"] == "NEEDS_ATTENTION"
     result = desk.run("effects", "resolve", paying, 1, "--happened", "--result", "ref 9")
     assert (result.exit_code, "the result must be JSON" in result.stderr) == (2, True)
     for given in ("usd=5", "[5]"):
@@ -137,8 +137,8 @@ def test_an_undo_that_fails_is_left_from_the_command_line(desk: Desk) -> None:
         assert desk.wait_for(job)["state"] == "CANCELLED"
         assert "interrupted: the job has ended" in desk.run("jobs", "show", job).stdout
         assert desk.run("jobs", "compensate", job, "-r", "wrong customer").exit_code == 0
-        assert desk.wait_for(job)["state"] == "ATTENTION"
-        left = desk.run("jobs", "leave-undone", job, "undo:reserve#1", "-r", "impossible")
+        assert desk.wait_for(job)["state"] == "NEEDS_ATTENTION"
+        left = desk.run("jobs", "abandon-undo", job, "undo:reserve#1", "-r", "impossible")
         assert left.exit_code == 0, left.stderr
         assert desk.wait_for(job)["state"] == "FAILED"
 
@@ -146,7 +146,7 @@ def test_an_undo_that_fails_is_left_from_the_command_line(desk: Desk) -> None:
 def test_a_doubt_is_listed_shown_with_its_job_and_resolved(desk: Desk) -> None:
     job = desk.submit("pay", usd=5)
     with desk.worker():
-        assert desk.wait_for(job)["state"] == "ATTENTION"
+        assert desk.wait_for(job)["state"] == "NEEDS_ATTENTION"
         (line,) = desk.json("effects", "list")
         assert (line["state"], line["target"], line["details"]) == (
             "IN_DOUBT",

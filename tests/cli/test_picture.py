@@ -1,8 +1,11 @@
 """The picture of a tree: bounded, and drawn for people."""
 
-from perdure import load_entries, process, sleep, tree
+from perdure import process
 from perdure.cli import tree as picture
 from perdure.cli.tree import draw, lines
+from perdure.entries import load_entries
+from perdure.otp import tree
+from perdure.process import sleep
 from perdure.testing import simulated
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import fields
 
-from perdure import JobQuery, Limits, QueueLimit, WorkerSettings
+from perdure import JobQuery, PayloadLimits, QueueLimit, WorkerSettings
 from perdure.base.duration import required_seconds
 from perdure.base.machine import cores
 from perdure.cli.output import Code
@@ -148,7 +148,7 @@ def _number(text: str) -> str | int:
         ("steps.md", sorted(StepOptions.__annotations__)),
         ("submission.md", sorted(JobOptions.__annotations__)),
         ("submission.md", [field.name for field in fields(QueueLimit)]),
-        ("payloads.md", [field.name for field in fields(Limits)]),
+        ("payloads.md", [field.name for field in fields(PayloadLimits)]),
     ],
 )
 def test_the_page_names_everything_that_can_be_said(name: str, words: list[str]) -> None:

@@ -16,7 +16,7 @@ from perdure.store.open import open_store
 
 steps = JobRegistry()
 
-AGAIN = Retry(attempts=3, first="1ms", jitter=0)
+AGAIN = Retry(attempts=3, initial_delay="1ms", jitter=0)
 
 
 def die_once(folder: str) -> None:

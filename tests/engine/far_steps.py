@@ -15,7 +15,7 @@ from perdure.jobs.registry import JobRegistry
 
 steps = JobRegistry()
 
-AGAIN = Retry(attempts=3, first="1ms")
+AGAIN = Retry(attempts=3, initial_delay="1ms")
 ONCE = Retry(attempts=1)
 
 
@@ -115,7 +115,7 @@ async def hangs(ctx: StepContext, path: str) -> None:
 async def counts_slowly(ctx: StepContext, path: str) -> int:
     for number in range(ctx.previous_checkpoint or 0, 1000):
         note(path, f"{number}\n")
-        await perdure.sleep("10ms")
+        await perdure.process.sleep("10ms")
         await ctx.save_checkpoint(number + 1)
     return 1000
 

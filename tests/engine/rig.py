@@ -13,10 +13,10 @@ from perdure.jobs.state import JobState
 QUICK = WorkerSettings(
     concurrency=20,
     lease="3s",
-    beat="300ms",
-    margin="500ms",
+    heartbeat="300ms",
+    stop_before_expiry="500ms",
     stuck_after="3s",
-    linger="20ms",
+    keep_in_memory="20ms",
     poll="200ms",
     cancel_grace="100ms",
     drain_grace="2s",
@@ -49,7 +49,7 @@ async def obeyed(app: App, job_id: str) -> None:
     """Wait until the worker of a running job has heard what is asked of it."""
     (node,) = app.nodes
     while (run := node.runs.get(job_id)) is not None and run.ending is None:
-        await perdure.sleep("2ms")
+        await perdure.process.sleep("2ms")
 
 
 async def until(app: App, job_id: str, state: JobState) -> None:

@@ -50,7 +50,7 @@ async def test_a_step_without_progress_is_told_of_once_however_often_it_is_taken
         handle, store = await app.submit(job), await app.store()
         for time in (1, 2):
             while await stuck(handle) < time:
-                await perdure.sleep("20ms")
+                await perdure.process.sleep("20ms")
             await store.reap(0, [app.nodes[0].owner])  # as if the worker had died
         assert await handle.result("20s") == 3
         await slack.has_told(1)
@@ -79,7 +79,7 @@ async def test_a_job_that_its_workers_die_of_is_told_of(app: App) -> None:
         assert await store.claim(owner, {"default": QueueLimit()}, 1, 60)
         assert await store.reap(0, [owner]) == [handle.id]
     async with app.running():
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         await slack.has_told(1)
         await handle.resume("the disk is larger now", by="kim")
         assert await handle.result("5s") == 1
@@ -102,10 +102,10 @@ async def test_a_job_that_is_parked_again_after_a_person_resumed_it_is_told_of_a
     stranger = App(app.url, worker=QUICK, rules=app.rules)
     async with stranger.running():
         for time in (1, 2):
-            await until(app, handle.id, JobState.ATTENTION)
+            await until(app, handle.id, JobState.NEEDS_ATTENTION)
             await slack.has_told(time)
             await handle.resume("again", by="kim")
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
     await stranger.close()
     assert {kind for kind, _ in slack.told} == {NoticeKind.STUCK}
     assert len(await alerts(app, handle.id)) == 3
@@ -133,7 +133,7 @@ async def test_who_was_told_why_a_job_is_parked_is_not_told_twice(app: App) -> N
     async with app.running():
         doubt, late = await app.submit(doubts), await app.submit(waits, user="kim")
         for handle in (doubt, late):
-            await until(app, handle.id, JobState.ATTENTION)
+            await until(app, handle.id, JobState.NEEDS_ATTENTION)
     assert [each.kind for each in await alerts(app, doubt.id)] == [NoticeKind.IN_DOUBT]
     assert NoticeKind.STUCK not in [each.kind for each in await alerts(app, late.id)]
 

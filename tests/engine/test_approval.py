@@ -20,9 +20,9 @@ from perdure.base.errors import (
 from perdure.engine.policy import Rules
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
-from perdure.jobs.approval import Approval, ApprovalState, Person, Terms
+from perdure.jobs.approval import Approval, ApprovalState, ApprovalTerms, Person
 from perdure.jobs.outbox import Notice, NoticeKind
-from perdure.jobs.risk import Classifier, Facts, Gate, GatePolicy, RiskLevel
+from perdure.jobs.risk import Classifier, Gate, GatePolicy, RiskFacts, RiskLevel
 from perdure.jobs.state import JobState
 from tests.engine.rig import durable, until
 
@@ -40,7 +40,7 @@ async def asked(app: App, number: int = 1) -> Approval:
 async def soon(look: Callable[[], Awaitable[T]], is_enough: Callable[[T], bool]) -> T:
     """Look again and again until it is enough."""
     while not is_enough(found := await look()):
-        await perdure.sleep("5ms")
+        await perdure.process.sleep("5ms")
     return found
 
 
@@ -117,7 +117,7 @@ async def test_nobody_answering_is_not_a_no(app: App) -> None:
 
     async with app.running():
         handle = await app.submit(job, user="kim")
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         assert undone == []
         (approval,) = await app.approvals(ApprovalState.EXPIRED)
         with pytest.raises(DecisionRefused, match="expired already"):
@@ -276,7 +276,7 @@ async def test_one_yes_may_open_every_call_of_a_step(app: App) -> None:
 
 @durable
 async def test_rules_of_the_app_are_kept(app: App) -> None:
-    def odd(facts: Facts) -> tuple[RiskLevel, str] | None:
+    def odd(facts: RiskFacts) -> tuple[RiskLevel, str] | None:
         odd = facts.arguments.get("usd", 0) % 2
         return (RiskLevel.MEDIUM, "an odd amount") if odd else None
 
@@ -294,7 +294,7 @@ async def test_rules_of_the_app_are_kept(app: App) -> None:
 
 @durable
 async def test_a_quorum_and_four_eyes_are_kept(app: App) -> None:
-    with_rules(app, terms={RiskLevel.HIGH: Terms(quorum=2)})
+    with_rules(app, terms={RiskLevel.HIGH: ApprovalTerms(quorum=2)})
     job, ran = paying(app, tags={"financial"})
     async with app.running():
         handle = await app.submit(job, 5, user="ann")
@@ -609,7 +609,7 @@ class Loud:
 
     async def has_told(self, number: int) -> None:
         while len(self.told) < number:
-            await perdure.sleep("5ms")
+            await perdure.process.sleep("5ms")
 
 
 @durable
@@ -649,7 +649,7 @@ async def test_an_effect_in_doubt_alerts_people(app: App) -> None:
 
     async with app.running():
         handle = await app.submit(job, user="kim")
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         await slack.has_told(1)
     (kind, text) = slack.told[0]
     assert kind is NoticeKind.IN_DOUBT
@@ -671,7 +671,7 @@ async def test_a_job_with_a_long_log_asks_again_when_it_is_resumed(app: App) -> 
 
     async with app.running():
         handle = await app.submit(job, user="kim")
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         (expired,) = await app.approvals(ApprovalState.EXPIRED)
         store = await app.store()
         await asyncio.gather(

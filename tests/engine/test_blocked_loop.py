@@ -20,8 +20,8 @@ WITHIN = 20.0
 # A loop that stands still for half a second has lost its leases within another.
 HASTY = WorkerSettings(
     lease="450ms",
-    beat="150ms",
-    margin="200ms",
+    heartbeat="150ms",
+    stop_before_expiry="200ms",
     stuck_after="450ms",
     poll="50ms",
     reap_every="50ms",

@@ -86,7 +86,7 @@ async def spent(handle: Handle[Any]) -> float:
 async def test_every_attempt_counts(app: App) -> None:
     paid: list[int] = []
 
-    @app.step(retry=Retry(attempts=10, first="1ms", jitter=0))
+    @app.step(retry=Retry(attempts=10, initial_delay="1ms", jitter=0))
     async def think(ctx: StepContext) -> None:
         async with ctx.spend(usd=3):
             paid.append(3)

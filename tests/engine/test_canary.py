@@ -109,7 +109,7 @@ def canaries(app: App) -> Any:
         }
         await ctx.effect("mail", lambda key: None, target=f"t{number}", details=details)
         await ctx.record_side_effect("log", f"r{number}", **details)
-        with pytest.raises(perdure.Unstorable):
+        with pytest.raises(perdure.errors.Unstorable):
             await ctx.effect("odd", lambda key: Odd(text), target=f"o{number}")
         try:
             await ctx.effect("call", _refused(text), target=f"c{number}", in_doubt="replay")
@@ -156,7 +156,7 @@ def test_fifty_secrets_go_in_and_none_comes_out(
             await until(app, asks.id, JobState.WAITING)
             asked = await app.approvals()
             while "could not be told" not in logs.getvalue():
-                await perdure.sleep("5ms")
+                await perdure.process.sleep("5ms")
             return asks.id, fails.id, asked[0].id
 
     asks, fails, asked = perdure.run(main)
@@ -198,7 +198,7 @@ def test_a_secret_is_no_argument(url: str) -> None:
     @app.job
     async def job(ctx: JobContext, word: Any) -> None: ...
 
-    with pytest.raises((ArgumentError, perdure.Unstorable)) as caught:
+    with pytest.raises((ArgumentError, perdure.errors.Unstorable)) as caught:
         app.new_job(job, (Secret(S),), {})
     assert S not in str(caught.value)
 

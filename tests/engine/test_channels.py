@@ -13,7 +13,7 @@ from perdure.engine.handle import Handle
 from perdure.engine.policy import Rules
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
-from perdure.jobs.approval import MOST_WRONG, Terms
+from perdure.jobs.approval import MOST_WRONG, ApprovalTerms
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.risk import Gate, GatePolicy, RiskLevel
 from perdure.jobs.state import JobState
@@ -60,7 +60,7 @@ class Office:
         handle = await self.app.submit(self.job, tenant="acme", user="rob")
         approval = await asked(self.app)
         while len(self.box.mails) < 2:
-            await perdure.sleep("5ms")
+            await perdure.process.sleep("5ms")
         return handle, approval.id, approval.action.hash
 
     async def press(self, approval: str, digest: str, member: str = "U1", **wrong: Any) -> int:
@@ -182,7 +182,7 @@ async def test_after_an_edit_no_channel_takes_an_answer_to_what_was_asked_before
         office = Office(app, site, box)
         office.job = pays
         waits = GatePolicy(gates={RiskLevel.MEDIUM: Gate.WAIT})
-        terms = {RiskLevel.MEDIUM: Terms(quorum=2)}
+        terms = {RiskLevel.MEDIUM: ApprovalTerms(quorum=2)}
         app.rules = replace(app.rules, gates=waits, terms=terms)
         async with app.running():
             handle, approval, seen = await office.ask()
@@ -193,7 +193,7 @@ async def test_after_an_edit_no_channel_takes_an_answer_to_what_was_asked_before
             assert await office.follow("bob@example.com") == 409
             assert ran == []
             while len(box.mails) < 4:  # both are asked again
-                await perdure.sleep("5ms")
+                await perdure.process.sleep("5ms")
             box.mails[:] = box.mails[2:]
             assert await office.follow("bob@example.com") == 200
             await handle.result("5s")

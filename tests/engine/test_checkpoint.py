@@ -13,7 +13,7 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.parameters import Partial
 from tests.engine.rig import durable, job_of
 
-TWICE = Retry(attempts=2, first="1ms")
+TWICE = Retry(attempts=2, initial_delay="1ms")
 
 
 @dataclass

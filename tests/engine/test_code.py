@@ -130,7 +130,7 @@ async def test_code_that_catches_everything_is_put_aside_all_the_same(app: App) 
         assert len(tries) < 100, "it spins"
         async with asyncio.timeout(10):
             while app.nodes[0].claimed:
-                await perdure.sleep("5ms")
+                await perdure.process.sleep("5ms")
 
 
 @durable
@@ -265,7 +265,7 @@ async def test_a_step_that_cancels_itself_has_failed(app: App) -> None:
 async def test_a_step_whose_time_is_up_is_tried_again_beside_a_long_wait(app: App) -> None:
     attempts: list[int] = []
 
-    @app.step(timeout="50ms", retry=Retry(attempts=2, first="1ms"))
+    @app.step(timeout="50ms", retry=Retry(attempts=2, initial_delay="1ms"))
     async def slow(ctx: StepContext) -> None:
         attempts.append(ctx.attempt)
         if ctx.attempt == 1:
@@ -331,7 +331,7 @@ async def test_a_plan_with_a_step_that_the_worker_does_not_know_is_parked(app: A
     other = App(app.url, worker=QUICK)
     other.add(known)
     async with other.running():
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
     await other.close()
     error = (await handle.job()).error
     assert error is not None

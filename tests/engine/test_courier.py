@@ -51,7 +51,7 @@ class Crowd:
 
     async def has_told(self, recipient: str, number: int = 1) -> None:
         while self.told[recipient] < number:
-            await perdure.sleep("5ms")
+            await perdure.process.sleep("5ms")
 
 
 def alarming(app: App, *channels: Crowd) -> Any:
@@ -81,7 +81,7 @@ async def rows(app: App, job_id: str) -> dict[str, Notice]:
 async def settled(app: App, job_id: str, recipient: str, tries: int) -> Notice:
     """Wait until it was tried so often to tell somebody."""
     while (row := (await rows(app, job_id)).get(recipient)) is None or row.tries < tries:
-        await perdure.sleep("5ms")
+        await perdure.process.sleep("5ms")
     return row
 
 
@@ -183,7 +183,7 @@ async def test_a_mail_that_bounces_is_not_sent_again_to_the_others(app: App) -> 
 
 async def has_mails(box: Mailbox, number: int) -> None:
     while len(box.mails) < number:
-        await perdure.sleep("5ms")
+        await perdure.process.sleep("5ms")
 
 
 @durable

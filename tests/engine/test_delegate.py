@@ -10,7 +10,7 @@ from perdure.base.errors import DecisionRefused
 from perdure.engine.handle import Handle
 from perdure.engine.policy import Rules
 from perdure.engine.run.context import JobContext
-from perdure.jobs.approval import Approval, Person, Terms
+from perdure.jobs.approval import Approval, ApprovalTerms, Person
 from perdure.jobs.outbox import NoticeKind
 from perdure.jobs.risk import RiskLevel
 from perdure.notify.people import Contact, People
@@ -145,7 +145,7 @@ def test_two_approvers_do_not_leave_a_quorum_of_two_to_one_person(
     async def test(app: App) -> None:
         dan = replace(CAS, id="dan")
         people = [Contact(person=each) for each in (ANN, BOB, CAS, dan)] if listed else []
-        terms = {RiskLevel.HIGH: Terms(quorum=2, approvers=named)}
+        terms = {RiskLevel.HIGH: ApprovalTerms(quorum=2, approvers=named)}
         app.rules = Rules(people=People(people), terms=terms)
         async with app.running():
             handle, approval = await ask(app)
@@ -163,7 +163,9 @@ def test_two_approvers_do_not_leave_a_quorum_of_two_to_one_person(
 
 @durable
 async def test_of_two_handovers_to_one_person_at_once_one_counts(app: App) -> None:
-    app.rules = Rules(terms={RiskLevel.HIGH: Terms(quorum=2, approvers=frozenset({"ann", "bob"}))})
+    app.rules = Rules(
+        terms={RiskLevel.HIGH: ApprovalTerms(quorum=2, approvers=frozenset({"ann", "bob"}))}
+    )
     async with app.running():
         handle, approval = await ask(app)
         both = await asyncio.gather(

@@ -14,10 +14,10 @@ from perdure.base.errors import ArgumentError, DecisionRefused
 from perdure.engine.policy import Rules
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
-from perdure.jobs.approval import Approval, ApprovalState, Terms
+from perdure.jobs.approval import Approval, ApprovalState, ApprovalTerms
 from perdure.jobs.budget import BudgetLimits
 from perdure.jobs.outbox import Notice, NoticeKind
-from perdure.jobs.risk import Classifier, Facts, RiskLevel
+from perdure.jobs.risk import Classifier, RiskFacts, RiskLevel
 from perdure.jobs.state import JobState
 from perdure.notify.message import Card, card_of
 from perdure.notify.people import Contact, People
@@ -25,17 +25,17 @@ from tests.engine.rig import durable, until
 from tests.engine.test_approval import ANN, BOB, asked, paying
 
 CAS = replace(ANN, id="cas")
-TWO = {RiskLevel.HIGH: Terms(quorum=2)}
+TWO = {RiskLevel.HIGH: ApprovalTerms(quorum=2)}
 
 
-def large_sums(facts: Facts) -> tuple[RiskLevel, str] | None:
+def large_sums(facts: RiskFacts) -> tuple[RiskLevel, str] | None:
     usd = facts.arguments.get("usd", 0)
     return (RiskLevel.CRITICAL, f"it moves {usd} USD") if usd > 1000 else None
 
 
 STRICT = Rules(
     risk=Classifier().extended(large_sums),
-    terms={RiskLevel.CRITICAL: Terms(quorum=2, approvers=frozenset({"bob", "cas"}))},
+    terms={RiskLevel.CRITICAL: ApprovalTerms(quorum=2, approvers=frozenset({"bob", "cas"}))},
 )
 
 
@@ -57,7 +57,7 @@ class Board:
 
     async def card(self, kind: NoticeKind) -> Card:
         while not (found := [card for told, card in self.shown if told is kind]):
-            await perdure.sleep("5ms")
+            await perdure.process.sleep("5ms")
         return found[0]
 
 
@@ -130,7 +130,7 @@ def test_of_an_edit_and_a_yes_at_once_nothing_runs_that_too_few_have_seen(
 ) -> None:
     @durable
     async def race(app: App) -> None:
-        app.rules = Rules(terms={RiskLevel.HIGH: Terms(quorum=quorum)})
+        app.rules = Rules(terms={RiskLevel.HIGH: ApprovalTerms(quorum=quorum)})
         other = App(app.url, rules=app.rules)  # as in another process
         paying(other, tags={"financial"})
         job, ran = paying(app, tags={"financial"})
@@ -163,7 +163,7 @@ async def settle(app: App, job_id: str) -> None:
                     await asyncio.gather(
                         app.decide(approval, "approve", by=by), return_exceptions=True
                     )
-        await perdure.sleep("5ms")
+        await perdure.process.sleep("5ms")
 
 
 async def paid_for(app: App, job_id: str, quorum: int) -> int:
@@ -335,7 +335,7 @@ async def test_an_undo_gets_the_arguments_of_the_last_yes(app: App) -> None:
     app.rules = Rules(people=people)
     ran: list[Any] = []
 
-    @app.step(retry=Retry(attempts=2, first="1ms"), tags={"financial"})
+    @app.step(retry=Retry(attempts=2, initial_delay="1ms"), tags={"financial"})
     async def pay(ctx: StepContext, usd: int) -> None:
         ran.append(usd)
         people.contacts[:] = [each for each in people.contacts if each.person is not ANN]

@@ -15,7 +15,7 @@ from perdure.jobs.effect import DidNotHappen, EffectState, Happened, Unknown
 from perdure.jobs.state import JobState
 from tests.engine.rig import durable, job_of, until
 
-QUICK = Retry(attempts=5, first="1ms", jitter=0)
+QUICK = Retry(attempts=5, initial_delay="1ms", jitter=0)
 
 
 def _append(sent: list[str], to: str, _: str) -> None:
@@ -140,7 +140,7 @@ async def _in_doubt(app: App, **options: Any) -> tuple[Any, list[str]]:
 async def test_a_doubt_stops_the_job_until_a_person_says_that_it_happened(app: App) -> None:
     handle, calls = await _in_doubt(app)
     async with app.running():
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         job = await handle.job()
         assert b"did not happen" in (job.wait or b"")
         assert b"nobody knows whether the payment to card happened" in (job.error or b"")
@@ -156,7 +156,7 @@ async def test_a_doubt_stops_the_job_until_a_person_says_that_it_happened(app: A
 async def test_a_person_may_say_that_it_did_not_happen(app: App) -> None:
     handle, calls = await _in_doubt(app)
     async with app.running():
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         await handle.resolve(1, "did not happen", by="kim")
         assert await handle.result("5s") == "second"
     assert len(set(calls)) == 2
@@ -199,11 +199,11 @@ async def test_after_the_life_of_a_key_nobody_calls_again(app: App) -> None:
 
     @app.step(retry=QUICK)
     async def pay(ctx: StepContext) -> None:
-        await ctx.effect("payment", charge, target="card", in_doubt="replay", key_lives=0)
+        await ctx.effect("payment", charge, target="card", in_doubt="replay", key_ttl=0)
 
     handle = await app.submit(job_of(app, pay))
     async with app.running():
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
     assert len(calls) == 1
     assert b"forgotten the key" in ((await handle.job()).error or b"")
 
@@ -288,7 +288,7 @@ async def test_a_receiver_that_cannot_tell_leaves_it_to_a_person(app: App) -> No
 
     handle = await app.submit(job_of(app, pay))
     async with app.running():
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
     assert [line.state for line in await handle.effects()] == ["IN_DOUBT"]
 
 
@@ -345,7 +345,7 @@ async def test_nothing_new_is_begun_while_an_earlier_call_is_open_behind_it(app:
 
     handle = await app.submit(job_of(app, pay))
     async with app.running():
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
     assert len(calls) == 1
     assert b"asks for a payment to attempt 2 instead" in ((await handle.job()).error or b"")
 
@@ -363,7 +363,7 @@ async def test_a_step_does_not_end_while_an_earlier_call_is_open_behind_it(app: 
 
     handle = await app.submit(job_of(app, pay))
     async with app.running():
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         assert b"has not asked for it again" in ((await handle.job()).error or b"")
         (line,) = await handle.effects()
         assert line.state is EffectState.IN_DOUBT
@@ -472,7 +472,7 @@ def test_not_even_code_that_catches_everything_swallows_a_doubt(url: str, then: 
 
         handle = await app.submit(job_of(app, pay))
         async with app.running():
-            await until(app, handle.id, JobState.ATTENTION)
+            await until(app, handle.id, JobState.NEEDS_ATTENTION)
         assert b"nobody knows" in ((await handle.job()).error or b"")
 
     case(url)

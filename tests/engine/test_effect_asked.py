@@ -14,7 +14,7 @@ from perdure.jobs.effect import DidNotHappen, EffectState, Happened, Unknown
 from perdure.jobs.state import JobState
 from tests.engine.rig import durable, job_of, until
 
-QUICK = Retry(attempts=5, first="1ms", jitter=0)
+QUICK = Retry(attempts=5, initial_delay="1ms", jitter=0)
 LIMIT = "30s"
 
 
@@ -151,7 +151,7 @@ def test_that_a_repeated_call_was_refused_is_for_a_person_to_judge(
         receiver = Turns(error)
         handle = await app.submit(job_of(app, steps_of(app, receiver)[where]))
         async with app.running():
-            await until(app, handle.id, JobState.ATTENTION)
+            await until(app, handle.id, JobState.NEEDS_ATTENTION)
             (line,) = await handle.effects()
             assert line.state is EffectState.IN_DOUBT
             await handle.resolve(line.no, "happened", result="seen at the bank", by="kim")
@@ -194,6 +194,6 @@ async def test_if_the_receiver_cannot_tell_after_a_refusal_a_person_is_asked(app
     receiver = Turns(Refused("declined"), Unknown)
     handle = await app.submit(job_of(app, steps_of(app, receiver)["inline"]))
     async with app.running():
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
     assert b"a repeated call was refused" in ((await handle.job()).error or b"")
     assert len(receiver.keys) == 2

@@ -20,7 +20,7 @@ from tests.engine import far_effects
 from tests.engine.rig import durable, until
 
 ONCE = Retry(attempts=1)
-TWICE = Retry(attempts=2, first="1ms", jitter=0)
+TWICE = Retry(attempts=2, initial_delay="1ms", jitter=0)
 LIMIT = "20s"
 
 
@@ -74,7 +74,7 @@ async def wait_for(app: App, job_id: str, waiters: int) -> None:
         waiting = [] if run is None or run.ledger is None else run.ledger.key_locks.waiting()
         if len(waiting) >= waiters:
             return
-        await perdure.sleep("2ms")
+        await perdure.process.sleep("2ms")
 
 
 @durable
@@ -116,7 +116,7 @@ async def test_if_the_first_is_in_doubt_nobody_else_calls_and_one_answer_serves_
         await receiver.called.wait()
         await wait_for(app, handle.id, 2)
         receiver.go.set()
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         (line,) = await handle.effects()
         assert line.state is EffectState.IN_DOUBT
         await handle.resolve(line.no, "happened", result="seen at the bank", by="kim")
@@ -140,7 +140,7 @@ async def test_a_cancel_while_one_calls_and_others_wait_calls_nobody_else(app: A
 @durable
 async def test_if_the_time_of_the_first_is_up_another_goes_on_with_its_key(app: App) -> None:
     receiver = Receiver()
-    often = Retry(attempts=50, first="1ms", jitter=0)
+    often = Retry(attempts=50, initial_delay="1ms", jitter=0)
     step = {"timeout": "300ms", "retry": often}
     async with app.running():
         handle = await app.submit(paying(app, receiver, 2, step=step, in_doubt="replay"))

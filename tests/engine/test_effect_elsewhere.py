@@ -13,7 +13,7 @@ from perdure.jobs.effect import Answer, Happened, Unknown
 from perdure.jobs.state import JobState
 from tests.engine.rig import durable, job_of, until
 
-TWICE = Retry(attempts=2, first="1ms", jitter=0)
+TWICE = Retry(attempts=2, initial_delay="1ms", jitter=0)
 CHOICES = pytest.mark.parametrize(
     ("choice", "given", "calls"), [("happened", "by kim", 1), ("did not happen", "call 2", 2)]
 )
@@ -49,7 +49,7 @@ class Greeting:
         """Let the first be in doubt, and the second wait for it."""
         async with asyncio.timeout(20):
             first = await self._app.submit(self._job)
-            await until(self._app, first.id, JobState.ATTENTION)
+            await until(self._app, first.id, JobState.NEEDS_ATTENTION)
             second = await self._app.submit(self._job)
             await until(self._app, second.id, JobState.WAITING)
         return first, second

@@ -12,7 +12,7 @@ from perdure.jobs.effect import DidNotHappen
 from perdure.jobs.state import JobState
 from tests.engine.rig import durable, job_of, until
 
-QUICK = Retry(attempts=5, first="1ms", jitter=0)
+QUICK = Retry(attempts=5, initial_delay="1ms", jitter=0)
 
 
 @durable
@@ -30,7 +30,7 @@ async def test_a_business_key_that_changes_does_not_hide_an_open_call(app: App) 
 
     handle = await app.submit(job_of(app, pay))
     async with app.running():
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
     assert len(calls) == 1
     assert [line.state for line in await handle.effects()] == ["IN_DOUBT"]
 

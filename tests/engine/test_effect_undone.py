@@ -132,12 +132,12 @@ async def test_what_could_not_be_undone_is_lent_only_when_a_person_says_that_it_
     shop.refund_errors = [Permanent("the bank says no")]
     async with app.running():
         first = await app.submit(shop.order)
-        await until(app, first.id, JobState.ATTENTION)
+        await until(app, first.id, JobState.NEEDS_ATTENTION)
         shop.fails = False
         second = await app.submit(shop.order)
         await until(app, second.id, JobState.WAITING)
         undo = next(entry for entry in await first.journal() if entry.id.startswith("undo:"))
-        await first.leave_undone(undo.id, "it stands", by="kim")
+        await first.abandon_undo(undo.id, "it stands", by="kim")
         assert await first.wait(LIMIT) is JobState.FAILED
         assert await second.result(LIMIT) == "charge 1"
 
@@ -149,7 +149,7 @@ async def test_what_a_person_has_undone_is_undone(app: App) -> None:
     shop.refund_errors = [Permanent("the bank says no")]
     async with app.running():
         first = await app.submit(shop.order)
-        await until(app, first.id, JobState.ATTENTION)
+        await until(app, first.id, JobState.NEEDS_ATTENTION)
         undo = next(entry for entry in await first.journal() if entry.id.startswith("undo:"))
         await first.skip(undo.id, "refunded at the counter", by="kim")
         assert await first.wait(LIMIT) is JobState.COMPENSATED
@@ -180,7 +180,7 @@ async def test_a_doubt_that_was_undone_is_none_any_more(app: App) -> None:
 
     async with app.running():
         handle = await app.submit(order)
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         await handle.resolve(1, "compensate", by="kim")
         with pytest.raises(JobFailed):
             await handle.result(LIMIT)

@@ -53,7 +53,7 @@ async def test_the_children_of_a_cancelled_job_are_cancelled_too(app: App) -> No
         await begun.acquire()
         await handle.cancel("enough")
         while {job.state for job in await app.find_jobs()} != {JobState.CANCELLED}:
-            await perdure.sleep("5ms")
+            await perdure.process.sleep("5ms")
     assert len(await app.find_jobs()) == 4
 
 
@@ -89,7 +89,7 @@ async def test_a_child_is_submitted_once_however_often_its_parent_is_run(app: Ap
     for _ in range(3):
         async with app.running():
             while len(await app.find_jobs()) < 2:
-                await perdure.sleep("5ms")
+                await perdure.process.sleep("5ms")
             await until(app, handle.id, JobState.WAITING)
     (child,) = [job for job in await app.find_jobs() if job.parent == handle.id]
     async with app.running():
@@ -172,7 +172,7 @@ async def test_a_replay_raises_what_a_cancelled_child_raised_first(app: App) -> 
     async with app.running():
         handle = await app.submit(parent)
         while len(await app.find_jobs()) < 2:
-            await perdure.sleep("5ms")
+            await perdure.process.sleep("5ms")
         (child,) = [job for job in await app.find_jobs() if job.parent == handle.id]
         await (await app.handle(child.id)).cancel()
         assert await handle.result("5s") == "CANCELLED"

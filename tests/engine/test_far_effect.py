@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import Person
 from perdure.app import App
+from perdure.approvals import Person
 from perdure.base.errors import JobFailed
 from perdure.engine.handle import Handle
 from perdure.engine.run.context import JobContext
@@ -87,7 +87,7 @@ def test_of_a_receiver_that_cannot_be_asked_a_person_must_tell(
     async def case(app: App) -> None:
         handle = await submitted(app, "pay", str(tmp_path), dies_at, "ask")
         async with app.running():
-            await until(app, handle.id, JobState.ATTENTION)
+            await until(app, handle.id, JobState.NEEDS_ATTENTION)
             assert len(far_effects.calls(tmp_path)) == times
             assert await states(handle) == ["IN_DOUBT"]
             await handle.resolve(1, "happened", result="seen", by="kim")
@@ -109,7 +109,7 @@ async def test_a_refusal_is_proof(app: App) -> None:
 async def test_a_doubt_cannot_be_swallowed(app: App) -> None:
     handle = await submitted(app, "swallows")
     async with app.running():
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
     assert await states(handle) == ["IN_DOUBT"]
     assert b"TimeoutError: no answer" in ((await handle.job()).error or b"")
 
@@ -176,7 +176,7 @@ def test_every_question_has_an_answer_of_its_own(url: str, tmp_path: Path) -> No
                 assert len(far_effects.calls(tmp_path)) == number
                 await app.decide(asked, "approve", by=boss)
                 while len(far_effects.calls(tmp_path)) == number:
-                    await perdure.sleep("5ms")
+                    await perdure.process.sleep("5ms")
             await handle.result(LIMIT)
         assert far_effects.calls(tmp_path) == ["a", "b", "b"]
 

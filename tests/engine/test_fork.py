@@ -78,7 +78,7 @@ async def test_the_undo_of_a_fork_leaves_alone_what_its_source_is_at(app: App) -
         handle = await app.submit(both, True)
         await at_it.wait()
         while {each.id for each in await handle.journal()} != {"pay#1", "pack#1"}:
-            await perdure.sleep("2ms")
+            await perdure.process.sleep("2ms")
         fork = await handle.fork("pack", False)
         assert await fork.wait("20s") is JobState.FAILED
         goes_on.set()

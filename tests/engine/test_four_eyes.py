@@ -10,7 +10,7 @@ from perdure.base.errors import DecisionRefused, DefinitionError
 from perdure.engine.policy import Rules
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
-from perdure.jobs.approval import Person, Terms
+from perdure.jobs.approval import ApprovalTerms, Person
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState
 from perdure.notify.people import Contact, People
@@ -31,13 +31,13 @@ def test_without_a_requester_nobody_is_asked_and_the_job_says_what_to_do(
         job = make(app, ran)
         async with app.running():
             handle = await app.submit(job)
-            reached = await handle.until(JobState.ATTENTION, JobState.WAITING)
-            assert reached is JobState.ATTENTION
+            reached = await handle.until(JobState.NEEDS_ATTENTION, JobState.WAITING)
+            assert reached is JobState.NEEDS_ATTENTION
             failure = await handle.failure()
             assert failure is not None
             assert "submit it again with user=" in failure.summary()
             assert (await app.approvals(None), ran) == ([], [])
-        app.rules = Rules(terms={RiskLevel.HIGH: Terms(four_eyes=False)})
+        app.rules = Rules(terms={RiskLevel.HIGH: ApprovalTerms(four_eyes=False)})
         async with app.running():
             await handle.resume()
             await app.decide(await asked(app), "approve", by=ANN)
@@ -103,7 +103,7 @@ def test_no_spelling_and_no_account_of_the_requester_decides(url: str, requester
 def test_one_person_in_two_spellings_is_not_two_people(url: str, spelling: str) -> None:
     @durable
     async def test(app: App) -> None:
-        app.rules = Rules(terms={RiskLevel.HIGH: Terms(quorum=2)})
+        app.rules = Rules(terms={RiskLevel.HIGH: ApprovalTerms(quorum=2)})
         job, ran = paying(app, tags={"financial"})
         async with app.running():
             handle = await app.submit(job, 5, user="kim")
@@ -168,5 +168,8 @@ async def test_who_forks_a_job_with_other_arguments_cannot_approve_them(app: App
         await app.decide(approval, "approve", by=ANN)
         await fork.result("5s")
         nobodys = await handle.fork("pay", 2000)
-        assert await nobodys.until(JobState.ATTENTION, JobState.WAITING) is JobState.ATTENTION
+        assert (
+            await nobodys.until(JobState.NEEDS_ATTENTION, JobState.WAITING)
+            is JobState.NEEDS_ATTENTION
+        )
     assert ran == [1000]

@@ -10,7 +10,7 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.state import JobState
 from tests.engine.rig import durable, until
 
-TWICE = Retry(attempts=2, first="1ms")
+TWICE = Retry(attempts=2, initial_delay="1ms")
 
 
 class World:
@@ -41,7 +41,7 @@ async def test_a_job_that_an_outage_parked_goes_on_when_it_is_resumed(app: App) 
 
     handle = await app.submit(pays)
     async with app.running():
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         world.away.clear()
         await handle.resume("the bank is back", by="kim")
         assert await handle.result("10s") == "bank"
@@ -58,11 +58,11 @@ async def test_a_resumed_job_gets_all_its_attempts_before_it_is_parked_again(app
 
     handle = await app.submit(pays)
     async with app.running():
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         await handle.resume()
         while len(world.calls) < 4:
-            await perdure.sleep("2ms")
-        await until(app, handle.id, JobState.ATTENTION)
+            await perdure.process.sleep("2ms")
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
     (entry,) = await handle.journal()
     assert (entry.attempt, len(world.calls)) == (2, 4)
 
@@ -78,7 +78,7 @@ async def test_all_that_an_outage_stopped_at_once_goes_on_at_one_resume(app: App
 
     handle = await app.submit(pays)
     async with app.running():
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         world.away.clear()
         await handle.resume()
         assert await handle.result("10s", if_parked="raise") == ["mail", "bank", "shop"]
@@ -103,7 +103,7 @@ async def test_resume_leaves_a_failure_that_the_job_has_passed(app: App) -> None
     world = World(app, "first bank", "second bank")
     handle = await with_a_way_around(app, world)
     async with app.running():
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         world.away.clear()
         await handle.resume()
         assert await handle.result("10s", if_parked="raise") == "second bank"
@@ -138,7 +138,7 @@ async def test_a_child_that_failed_behind_the_pivot_is_run_again_on_resume(app: 
 
     handle = await app.submit(buys)
     async with app.running():
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         world.away.clear()
         await handle.resume()
         assert await handle.result("10s", if_parked="raise") == "bank"
@@ -162,7 +162,7 @@ async def test_an_undo_that_stopped_is_tried_again_on_resume(app: App) -> None:
 
     handle = await app.submit(buys)
     async with app.running():
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         world.away.clear()
         await handle.resume()
         await until(app, handle.id, JobState.COMPENSATED)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from perdure.jobs.model import Entry, EntryKind, Job
+from perdure.jobs.model import EntryKind, Job, JournalEntry
 from perdure.jobs.state import JobState, StepState
 from tests.programmes.intervene import Options, Tally, run, slow_store
 from tests.programmes.intervene_audit import Audit, Facts, Recorder
@@ -80,10 +80,10 @@ def test_what_does_not_fit_is_found(
     assert any(found in each for each in audited(*jobs, log=log, **lines))
 
 
-def entry(**values: Any) -> Entry:
+def entry(**values: Any) -> JournalEntry:
     given: dict[str, Any] = {"seq": 1, "id": "a#1", "kind": EntryKind.STEP, "name": "a"}
     given |= {"state": StepState.SUCCEEDED, "output": b"1"}
-    return Entry(**(given | values))
+    return JournalEntry(**(given | values))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def entry(**values: Any) -> Entry:
         ([entry(state=StepState.PENDING)], "was SUCCEEDED and is PENDING"),
     ],
 )
-def test_a_journal_that_changes_is_found(later: list[Entry], found: str) -> None:
+def test_a_journal_that_changes_is_found(later: list[JournalEntry], found: str) -> None:
     recorder = Recorder()
     assert list(recorder.look("j", [entry()])) == []
     assert any(found in each for each in recorder.look("j", later))

@@ -116,7 +116,7 @@ def test_a_loop_without_end_is_killed_when_its_time_is_up(url: str, tmp_path: Pa
             with pytest.raises(JobFailed, match="took longer"):
                 await handle.result("30s")
             while not is_gone(int(path.read_text())):
-                await perdure.sleep("5ms")
+                await perdure.process.sleep("5ms")
 
     case(url)
 
@@ -135,7 +135,7 @@ def test_a_cancelled_job_takes_its_os_process_along(url: str, tmp_path: Path) ->
         async with app.running():
             handle = await app.submit(job)
             while not path.exists() or not path.read_text():
-                await perdure.sleep("5ms")
+                await perdure.process.sleep("5ms")
             await handle.cancel()
             await until(app, handle.id, JobState.CANCELLED)
 
@@ -160,7 +160,7 @@ def test_a_step_of_another_os_process_stops_at_a_checkpoint_with_its_worker(
             size = path.stat().st_size if path.exists() else 0
             async with app.running():
                 while not path.exists() or path.stat().st_size <= size:
-                    await perdure.sleep("5ms")
+                    await perdure.process.sleep("5ms")
         lines = path.read_text().split()
         assert lines == [str(number) for number in range(len(lines))]
         assert await handle.status() is JobState.WAITING
@@ -250,7 +250,7 @@ async def test_an_inline_sync_step_runs_on_the_loop(app: App) -> None:
 async def test_a_thread_that_comes_too_late_saves_nothing(app: App) -> None:
     gate, tried = threading.Event(), threading.Event()
 
-    @app.step(timeout="500ms", retry=Retry(attempts=2, first="1ms"))
+    @app.step(timeout="500ms", retry=Retry(attempts=2, initial_delay="1ms"))
     def slow(ctx: StepContext) -> str:
         if ctx.attempt == 2:
             gate.set()
@@ -280,7 +280,7 @@ async def test_a_thread_that_never_returns_gives_its_place_to_another(app: App) 
     waiting = asyncio.ensure_future(threads.call(lambda: "done"))
     while not stuck.done():
         stuck.cancel()
-        await perdure.sleep("2ms")
+        await perdure.process.sleep("2ms")
     assert await waiting == "done"
     gate.set()
     assert await threads.call(lambda: "again") == "again"

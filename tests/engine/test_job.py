@@ -12,7 +12,7 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.state import JobState, StepState
 from tests.engine.rig import durable
 
-FAST = Retry(attempts=3, first="1ms")
+FAST = Retry(attempts=3, initial_delay="1ms")
 
 
 @durable

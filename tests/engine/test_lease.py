@@ -14,7 +14,7 @@ from perdure.app import App
 from perdure.engine.handle import Handle
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
-from perdure.engine.worker.node import Node, WorkerInfo
+from perdure.engine.worker.node import WorkerInfo, WorkerNode
 from perdure.engine.worker.reaper import Reaper
 from perdure.engine.worker.settings import WorkerSettings
 from perdure.jobs.state import JobState, StepState
@@ -99,7 +99,7 @@ async def test_what_a_step_does_not_notice_is_refused_by_the_store(app: App) -> 
             assert await handle.result("10s") == "second"
         gate.set()
         while app.nodes[0].claimed:
-            await perdure.sleep("5ms")
+            await perdure.process.sleep("5ms")
     assert went_on == []
     (entry,) = await handle.journal()
     assert (entry.state, entry.checkpoint) == (StepState.SUCCEEDED, None)
@@ -122,7 +122,7 @@ class Quiet:
         async def inline(ctx: StepContext) -> int:
             number = start()
             while not self.go.is_set():
-                await perdure.sleep("10ms")
+                await perdure.process.sleep("10ms")
             return number
 
         @app.step(name="thread")
@@ -143,7 +143,7 @@ def test_a_step_without_progress_is_not_started_again_while_it_lives(url: str, w
         async with app.running(replace(QUICK, lease="5s", stuck_after="5s")):
             handle = await app.submit(quiet.job)
             while "job.stuck" not in [event.type for event in await handle.events()]:
-                await perdure.sleep("20ms")
+                await perdure.process.sleep("20ms")
             await renewed_again(app, handle)
             quiet.go.set()
             assert await handle.result("20s") == 1
@@ -164,7 +164,7 @@ async def renewed_again(app: App, handle: Handle[Any]) -> None:
         run = node.runs[handle.id]
         trusted = run.trusted_until
         while run.trusted_until == trusted and run.is_ours():
-            await perdure.sleep("20ms")
+            await perdure.process.sleep("20ms")
 
 
 @durable
@@ -187,9 +187,9 @@ async def begun_again(app: App, handle: Handle[Any]) -> None:
     """Wait until the journal says that a second run has begun a step."""
     (node,) = app.nodes
     while (run := node.runs.get(handle.id)) is None or run.epoch < 2 or not run.working:
-        await perdure.sleep("5ms")
+        await perdure.process.sleep("5ms")
     while not await handle.journal():
-        await perdure.sleep("5ms")
+        await perdure.process.sleep("5ms")
 
 
 @durable
@@ -199,7 +199,7 @@ async def test_a_step_that_says_that_it_gets_on_keeps_its_job(app: App) -> None:
     @app.step
     async def slow(ctx: StepContext) -> int:
         for _ in range(15):
-            await perdure.sleep("200ms")
+            await perdure.process.sleep("200ms")
             ctx.progress()
         return ctx.attempt
 
@@ -219,7 +219,7 @@ async def test_a_step_whose_time_out_is_long_is_not_stuck_before_it(app: App) ->
 
     @app.step(timeout="1m")
     async def slow(ctx: StepContext) -> int:
-        await perdure.sleep("3s")
+        await perdure.process.sleep("3s")
         return ctx.attempt
 
     @app.job
@@ -266,12 +266,12 @@ async def test_the_row_of_a_worker_that_vanished_with_its_machine_goes(app: App)
         await store.beat(owner, msgspec.json.encode(info))
     assert await store.claim("its jobs are still leased", app.queues, 1, 60.0)
     sql(app.url, "UPDATE worker SET beat = beat - 3600 WHERE owner <> 'lives'")
-    reaper = Reaper(Node(store, app, QUICK, app.queues, app.limits))
+    reaper = Reaper(WorkerNode(store, app, QUICK, app.queues, app.limits))
 
     reaper.failed()  # after an outage nobody could have said that it lives
     await reaper.look()
     assert len(await store.workers()) == 3
-    await perdure.sleep(2 * QUICK.beat)
+    await perdure.process.sleep(2 * QUICK.beat)
     await reaper.look()
     assert [each[0] for each in await store.workers()] == ["its jobs are still leased", "lives"]
 
@@ -288,11 +288,11 @@ def test_the_heart_survives_what_it_did_not_expect(
             node = app.nodes[0]
             held, node.held = node.held, _broken
             while "renewing leases" not in caplog.text:
-                await perdure.sleep("10ms")
+                await perdure.process.sleep("10ms")
             node.held = held
             trusted = node.runs[handle.id].trusted_until
             while node.runs[handle.id].trusted_until == trusted:
-                await perdure.sleep("10ms")
+                await perdure.process.sleep("10ms")
             await handle.cancel()
             await until(app, handle.id, JobState.CANCELLED)
 

@@ -14,7 +14,7 @@ from perdure.app import App
 from perdure.base.retry import pause
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
-from perdure.engine.worker.node import Node
+from perdure.engine.worker.node import WorkerNode
 from perdure.engine.worker.reaper import Reaper
 from tests.engine.rig import QUICK, durable
 
@@ -69,7 +69,7 @@ class Work:
         @app.step
         async def step(ctx: StepContext, number: int) -> int:
             self.ran.append(number)
-            await perdure.sleep("5ms")
+            await perdure.process.sleep("5ms")
             return number
 
         @app.job
@@ -80,7 +80,7 @@ class Work:
 
     async def reached(self, number: int) -> None:
         while number not in self.ran:
-            await perdure.sleep("2ms")
+            await perdure.process.sleep("2ms")
 
 
 @pytest.mark.timeout(180)
@@ -141,7 +141,7 @@ async def test_after_an_outage_leases_that_ran_out_prove_nothing_for_a_while(app
     handle = await app.submit(job)
     store = await app.store()
     assert await store.claim("somebody", {"default": app.queues["default"]}, 1, 0.001)
-    reaper = Reaper(Node(store, app, QUICK, app.queues, app.limits))
+    reaper = Reaper(WorkerNode(store, app, QUICK, app.queues, app.limits))
     reaper.failed()
     await pause(0.05)
     await reaper.look()

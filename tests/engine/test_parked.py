@@ -6,11 +6,11 @@ import logging
 import pytest
 
 import perdure
-from perdure import JobParked
 from perdure.app import App
 from perdure.engine.handle import Handle
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
+from perdure.errors import JobParked
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.state import JobState
 from tests.engine.rig import QUICK, durable, until
@@ -43,7 +43,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def told(caplog: pytest.LogCaptureFixture) -> None:
     async with asyncio.timeout(20):
         while not warnings_of(caplog):
-            await perdure.sleep("2ms")
+            await perdure.process.sleep("2ms")
 
 
 def test_who_waits_is_told_once_and_gets_the_result_in_the_end(
@@ -75,14 +75,14 @@ async def test_who_does_not_want_to_wait_for_a_person_is_told_why(app: App) -> N
         with pytest.raises(JobParked, match=r"the bank is away.*resume") as caught:
             await handle.result("20s", if_parked="raise")
     assert caught.value.job_id == handle.id
-    assert await handle.status() is JobState.ATTENTION
+    assert await handle.status() is JobState.NEEDS_ATTENTION
 
 
 @durable
 async def test_a_time_out_says_that_the_job_is_parked(app: App) -> None:
     handle = await app.submit(Down().job(app))
     async with app.running():
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         with pytest.raises(
             TimeoutError, match=r"parked, and waits for a person: .*the bank is away"
         ):
@@ -100,7 +100,7 @@ async def test_a_parked_job_that_is_cancelled_ends_the_wait(app: App) -> None:
     handle: Handle[str] = await app.submit(Down().job(app))
     async with app.running():
         waiting = asyncio.ensure_future(handle.result("20s"))
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         await handle.cancel()
-        with pytest.raises(perdure.JobFailed, match="CANCELLED"):
+        with pytest.raises(perdure.errors.JobFailed, match="CANCELLED"):
             await waiting

@@ -28,7 +28,7 @@ class Crowd:
         for group in groups:
             self.now[group] = self.now.get(group, 0) + 1
             self.most[group] = max(self.most.get(group, 0), self.now[group])
-        await perdure.sleep("20ms")  # long enough for others to come in, if they may
+        await perdure.process.sleep("20ms")  # long enough for others to come in, if they may
         for group in groups:
             self.now[group] -= 1
 
@@ -46,7 +46,7 @@ def define(app: App, crowd: Crowd) -> None:
 async def settle(app: App) -> None:
     """Wait until all jobs have ended."""
     while set(await (await app.store()).counts()) != {JobState.COMPLETED}:
-        await perdure.sleep("5ms")
+        await perdure.process.sleep("5ms")
 
 
 @durable
@@ -97,8 +97,8 @@ async def test_no_more_jobs_start_than_the_rate_of_their_queue_allows(app: App) 
                 return_when=asyncio.FIRST_COMPLETED,
             )
         while (await (await app.store()).counts()).get(JobState.COMPLETED) != 3:
-            await perdure.sleep("5ms")
-        await perdure.sleep(3 * QUICK.poll)
+            await perdure.process.sleep("5ms")
+        await perdure.process.sleep(3 * QUICK.poll)
     assert len(crowd.order) == 3
     assert (await (await app.store()).counts())[JobState.PENDING] == 3
 

@@ -25,7 +25,7 @@ async def test_a_cancel_that_races_with_the_end_gives_one_of_both(app: App) -> N
 
     @app.step
     async def step(ctx: StepContext) -> None:
-        await perdure.sleep(0.004 * chance.random())
+        await perdure.process.sleep(0.004 * chance.random())
 
     @app.job
     async def job(ctx: JobContext) -> str:
@@ -36,7 +36,7 @@ async def test_a_cancel_that_races_with_the_end_gives_one_of_both(app: App) -> N
     async with app.running():
         for _ in range(ROUNDS):
             handle = await app.submit(job)
-            await perdure.sleep(0.008 * chance.random())
+            await perdure.process.sleep(0.008 * chance.random())
             with suppress(IllegalTransition):
                 await handle.cancel()
             ends.append(await handle.wait("10s"))
@@ -52,7 +52,7 @@ async def test_a_deadline_that_races_with_the_end_gives_one_of_both(app: App) ->
 
     @app.step
     async def step(ctx: StepContext) -> None:
-        await perdure.sleep(0.02 * chance.random())
+        await perdure.process.sleep(0.02 * chance.random())
 
     @app.job
     async def job(ctx: JobContext) -> str:
@@ -77,7 +77,7 @@ async def test_a_message_is_heard_however_close_to_the_wait_it_comes(app: App) -
 
     @app.step
     async def step(ctx: StepContext) -> None:
-        await perdure.sleep(0.003 * chance.random())
+        await perdure.process.sleep(0.003 * chance.random())
 
     @app.job
     async def job(ctx: JobContext) -> str:
@@ -88,7 +88,7 @@ async def test_a_message_is_heard_however_close_to_the_wait_it_comes(app: App) -
     async with app.running(replace(QUICK, poll="1h")):
         for number in range(3 * ROUNDS):
             handle = await app.submit(job)
-            await perdure.sleep(0.012 * chance.random())
+            await perdure.process.sleep(0.012 * chance.random())
             await handle.send("word", f"hello {number}")
             assert await handle.result("10s") == f"hello {number}"
 
@@ -99,7 +99,7 @@ async def test_the_end_of_a_child_is_heard_however_close_to_the_wait_it_comes(ap
 
     @app.step
     async def step(ctx: StepContext) -> None:
-        await perdure.sleep(0.003 * chance.random())
+        await perdure.process.sleep(0.003 * chance.random())
 
     @app.job
     async def leaf(ctx: JobContext) -> int:
@@ -119,7 +119,7 @@ async def test_the_end_of_a_child_is_heard_however_close_to_the_wait_it_comes(ap
 async def test_a_worker_that_stops_leaves_no_job_behind(app: App) -> None:
     @app.step
     async def step(ctx: StepContext, number: int) -> int:
-        await perdure.sleep("2ms")
+        await perdure.process.sleep("2ms")
         return number
 
     @app.job
@@ -130,7 +130,7 @@ async def test_a_worker_that_stops_leaves_no_job_behind(app: App) -> None:
     handles = await app.submit_many(job, [()] * 60)
     for _ in range(8):
         async with app.running():
-            await perdure.sleep(0.03 * chance.random())
+            await perdure.process.sleep(0.03 * chance.random())
         for found in await app.find_jobs(JobQuery(limit=100)):
             assert found.owner is None, "the next one would have to wait for its lease"
     async with app.running():
@@ -149,7 +149,7 @@ async def test_a_paused_job_keeps_what_comes_for_it_until_it_is_resumed(app: App
         await handle.pause()
         assert await handle.status() is JobState.PAUSED
         await handle.send("word", "kept")
-        await perdure.sleep(2 * QUICK.poll)
+        await perdure.process.sleep(2 * QUICK.poll)
         assert await handle.status() is JobState.PAUSED
         await handle.resume()
         assert await handle.result("5s") == "kept"
@@ -190,7 +190,7 @@ async def test_jobs_are_cancelled_paused_and_resumed_at_random_and_all_end(app: 
 
     @app.step
     async def step(ctx: StepContext, number: int) -> int:
-        await perdure.sleep(0.004 * chance.random())
+        await perdure.process.sleep(0.004 * chance.random())
         return number
 
     @app.job
@@ -207,10 +207,10 @@ async def test_jobs_are_cancelled_paused_and_resumed_at_random_and_all_end(app: 
             verb = chance.choice([handle.pause, handle.resume, handle.resume, handle.cancel])
             with suppress(IllegalTransition):
                 await verb("at random")
-            await perdure.sleep(0.003 * chance.random())
+            await perdure.process.sleep(0.003 * chance.random())
         for handle in handles:
             while await handle.status() not in ENDED:
                 with suppress(IllegalTransition):
                     await handle.resume()
-                await perdure.sleep("5ms")
+                await perdure.process.sleep("5ms")
             assert await handle.status() in (JobState.COMPLETED, JobState.CANCELLED)

@@ -44,7 +44,7 @@ async def test_a_worker_that_stops_hands_its_job_over_at_a_checkpoint(app: App) 
         for number in range(done, 50):
             seen.append(number)
             begun.set()
-            await perdure.sleep("10ms")
+            await perdure.process.sleep("10ms")
             await ctx.save_checkpoint(number + 1)
         return 50
 
@@ -65,7 +65,7 @@ async def test_a_worker_that_stops_hands_its_job_over_at_a_checkpoint(app: App) 
 async def test_an_attempt_goes_on_from_the_checkpoint_of_the_last(app: App) -> None:
     seen: list[int] = []
 
-    @app.step(retry=Retry(attempts=3, first="1ms"))
+    @app.step(retry=Retry(attempts=3, initial_delay="1ms"))
     async def count(ctx: StepContext) -> str:
         for number in range(ctx.previous_checkpoint or 0, 6):
             if number == 3 and ctx.attempt == 1:
@@ -102,7 +102,7 @@ async def test_a_partial_result_goes_on_from_its_checkpoint(app: App) -> None:
 async def test_items_resume_after_the_last_one_that_was_saved(app: App) -> None:
     done: list[str] = []
 
-    @app.step(retry=Retry(attempts=2, first="1ms"))
+    @app.step(retry=Retry(attempts=2, initial_delay="1ms"))
     async def convert(ctx: StepContext, names: list[str]) -> int:
         async for name in ctx.items(names, every=2):
             if name == "d" and ctx.attempt == 1:
@@ -146,7 +146,7 @@ async def _swap(app: App, before: str, after: str) -> Failure:
     plan[:] = after.split()
     async with app.running():
         await handle.send("go")
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
     error = (await handle.job()).error
     assert error is not None
     return Failure.unpack(error)
@@ -181,7 +181,7 @@ async def test_a_job_that_no_worker_knows_is_parked(app: App) -> None:
     handle = await app.submit(job)
     other = App(app.url, worker=QUICK)
     async with other.running():
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
     await other.close()
     async with app.running():
         await handle.resume("the right worker is here")

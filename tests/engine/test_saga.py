@@ -146,7 +146,7 @@ async def test_after_a_pivot_nothing_is_undone(app: App) -> None:
     shop.broken.add("mail")
     async with app.running():
         handle = await shop.submit()
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         assert b"reserve#1 is passed" in ((await handle.job()).error or b"")
         shop.broken.clear()
         await handle.retry()
@@ -160,9 +160,9 @@ async def test_an_undo_that_fails_stops_the_rest_until_it_is_retried(app: App) -
     shop.broken |= {"mail", "release"}
     async with app.running():
         handle = await shop.submit()
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         assert (await states(handle))["reserve#1"] == "COMPENSATION_FAILED"
-        assert b"leave_undone" in ((await handle.job()).wait or b"")
+        assert b"abandon_undo" in ((await handle.job()).wait or b"")
         assert "refund(5 payment of 5)" not in shop.log
         with pytest.raises(IllegalTransition, match="being undone"):
             await handle.cancel()
@@ -180,7 +180,7 @@ async def test_an_undo_can_be_marked_as_done_by_hand(app: App) -> None:
     shop.broken |= {"mail", "release"}
     async with app.running():
         handle = await shop.submit()
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         await handle.skip("undo:reserve#1", "by telephone", by="kim")
         await until(app, handle.id, JobState.COMPENSATED)
     assert shop.log[-1] == "refund(5 payment of 5)"
@@ -193,8 +193,8 @@ async def test_the_rest_can_be_undone_without_what_failed(app: App) -> None:
     shop.broken |= {"mail", "release"}
     async with app.running():
         handle = await shop.submit()
-        await until(app, handle.id, JobState.ATTENTION)
-        await handle.leave_undone("undo:reserve#1", "nobody knows how", by="kim")
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
+        await handle.abandon_undo("undo:reserve#1", "nobody knows how", by="kim")
         await until(app, handle.id, JobState.FAILED)
     assert shop.log[-1] == "refund(5 payment of 5)"
     assert (await states(handle))["reserve#1"] == "COMPENSATION_FAILED"
@@ -342,7 +342,7 @@ async def test_a_person_may_choose_to_undo_what_is_in_doubt(app: App) -> None:
 
     async with app.running():
         handle = await app.submit(job)
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         await handle.resolve(1, "compensate", by="kim")
         await until(app, handle.id, JobState.COMPENSATED)
     assert log == [(None, "IN_DOUBT")]
@@ -358,7 +358,7 @@ async def test_an_undo_waits_for_its_retry_without_a_worker_and_goes_on_after_a_
     async def act(ctx: StepContext) -> None:
         raise Permanent("no")
 
-    @act.compensate(retry=Retry(attempts=3, first="300ms", jitter=0))
+    @act.compensate(retry=Retry(attempts=3, initial_delay="300ms", jitter=0))
     async def undo(ctx: StepContext, output: None) -> None:
         tries.append("undo")
         if len(tries) < 3:
@@ -372,7 +372,7 @@ async def test_an_undo_waits_for_its_retry_without_a_worker_and_goes_on_after_a_
     async with app.running():
         while len(tries) < 1:
             await until(app, handle.id, JobState.COMPENSATING)
-            await perdure.sleep("10ms")
+            await perdure.process.sleep("10ms")
     assert (await handle.job()).state is JobState.COMPENSATING
     async with app.running():
         await until(app, handle.id, JobState.COMPENSATED)

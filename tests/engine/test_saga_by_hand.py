@@ -10,7 +10,7 @@ from perdure.base.errors import IllegalTransition, Permanent
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import Effect, EffectState
-from perdure.jobs.model import Deeds, Entry, EntryKind, JobChange, QueueLimit, Write
+from perdure.jobs.model import Deeds, EntryKind, JobChange, JournalEntry, QueueLimit, Write
 from perdure.jobs.place import Place
 from perdure.jobs.state import JobState, StepState
 from tests.engine.rig import QUICK, durable, until
@@ -67,8 +67,8 @@ async def test_a_job_that_was_left_undone_is_not_run_again(app: App) -> None:
     shop.broken = {"end", "-b"}
     handle = await app.submit(shop.order)
     async with app.running():
-        await until(app, handle.id, JobState.ATTENTION)
-        await handle.leave_undone("undo:act#2", "impossible", by="kim")
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
+        await handle.abandon_undo("undo:act#2", "impossible", by="kim")
         assert await handle.wait("10s") is JobState.FAILED
         shop.broken = set()
         with pytest.raises(IllegalTransition, match="submit it again"):
@@ -82,12 +82,12 @@ async def test_an_undo_of_a_step_that_the_code_has_no_more_can_be_skipped(app: A
     shop.broken = {"end", "-b"}
     handle = await app.submit(shop.order)
     async with app.running():
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
     later = App(app.url, worker=QUICK)
     async with later.running():
         for undo in ("undo:act#2", "undo:act#1"):
             await handle.skip(undo, "undone by hand", by="kim")
-            await handle.until(JobState.ATTENTION, JobState.COMPENSATED)
+            await handle.until(JobState.NEEDS_ATTENTION, JobState.COMPENSATED)
         assert await handle.wait("10s") is JobState.COMPENSATED
     await later.close()
     assert shop.log == ["a", "b"]
@@ -112,7 +112,7 @@ async def test_an_intent_of_a_job_that_is_compensated_by_hand_is_undone(app: App
     handle = await app.submit(shop.order)
     store = await app.store()
     (claim,) = await store.claim("dead", {"default": QueueLimit()}, 1, 60.0)
-    begun = Entry(
+    begun = JournalEntry(
         seq=1,
         id="act#1",
         kind=EntryKind.STEP,
@@ -131,7 +131,9 @@ async def test_an_intent_of_a_job_that_is_compensated_by_hand_is_undone(app: App
         target="card",
         called_at=claim.now,
     )
-    parked = JobChange(state=JobState.ATTENTION, error=b'{"type":"x","message":"y"}', release=True)
+    parked = JobChange(
+        state=JobState.NEEDS_ATTENTION, error=b'{"type":"x","message":"y"}', release=True
+    )
     await store.write(
         Write(
             job_id=handle.id,

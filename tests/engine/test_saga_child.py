@@ -80,8 +80,8 @@ def test_what_a_child_cannot_undo_stops_its_parent(url: str, tmp_path: Path) -> 
         (folder / "-b1").touch()
         handle = await submitted(app)
         async with app.running():
-            while (await states(app)).get("child") != "ATTENTION":
-                await perdure.sleep("5ms")
+            while (await states(app)).get("child") != "NEEDS_ATTENTION":
+                await perdure.process.sleep("5ms")
             assert log(folder) == DONE + UNDONE[:3]
             (folder / "-b1").unlink()
             await (await of_job(app, "child")).retry()
@@ -98,11 +98,11 @@ def test_what_is_left_undone_in_a_child_is_a_failure_of_its_parent_to_undo(
         (folder / "-b1").touch()
         handle = await submitted(app)
         async with app.running():
-            while (await states(app)).get("child") != "ATTENTION":
-                await perdure.sleep("5ms")
+            while (await states(app)).get("child") != "NEEDS_ATTENTION":
+                await perdure.process.sleep("5ms")
             child = await of_job(app, "child")
-            await child.leave_undone("undo:act#1", "impossible", by="kim")
-            await until(app, handle.id, JobState.ATTENTION)
+            await child.abandon_undo("undo:act#1", "impossible", by="kim")
+            await until(app, handle.id, JobState.NEEDS_ATTENTION)
             entries = {entry.id: str(entry.state) for entry in await handle.journal()}
             assert entries["child:child#1"] == "COMPENSATION_FAILED"
             assert "-a1" not in log(folder)
@@ -117,7 +117,7 @@ def test_after_the_pivot_of_a_child_its_parent_can_only_go_on(url: str, tmp_path
     async def case(app: App, folder: Path) -> None:
         handle = await submitted(app)
         async with app.running():
-            await until(app, handle.id, JobState.ATTENTION)
+            await until(app, handle.id, JobState.NEEDS_ATTENTION)
         assert log(folder) == DONE
         assert "look#1 of child:child#1 is passed" in str(await handle.failure())
         assert (await states(app))["child"] == "COMPLETED"

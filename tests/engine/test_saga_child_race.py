@@ -167,14 +167,14 @@ async def test_a_parent_says_that_it_waits_for_a_child_that_needs_a_person(app: 
         await family.hangs.wait()
         await handle.cancel()
         child = await family.of("leaf_job")
-        await until(app, child.id, JobState.ATTENTION)
+        await until(app, child.id, JobState.NEEDS_ATTENTION)
         told: Any = None
-        while told is None or told[0].get("state") != "ATTENTION":
+        while told is None or told[0].get("state") != "NEEDS_ATTENTION":
             wait = (await handle.job()).wait
             told = None if wait is None else decode(wait, Any)
-            await perdure.sleep("5ms")
+            await perdure.process.sleep("5ms")
         assert told == [
-            {"kind": "child", "id": "child:leaf_job#1", "job": child.id, "state": "ATTENTION"}
+            {"kind": "child", "id": "child:leaf_job#1", "job": child.id, "state": "NEEDS_ATTENTION"}
         ]
         assert await handle.status() is JobState.COMPENSATING
         family.broken = set()
@@ -259,7 +259,7 @@ async def test_a_job_whose_children_had_nothing_to_undo_only_fails_and_can_be_re
         assert await handle.wait("20s") is JobState.FAILED
         await handle.retry()
         while len([one for one in await handle.events() if one.type == "job.failed"]) < 2:
-            await perdure.sleep("5ms")
+            await perdure.process.sleep("5ms")
 
 
 def test_a_child_that_is_missing_is_a_question_to_a_person(url: str) -> None:
@@ -270,11 +270,11 @@ def test_a_child_that_is_missing_is_a_question_to_a_person(url: str) -> None:
         handle = await app.submit(family.undone_later)
         async with app.running():
             while "receive:fail#1" not in {entry.id for entry in await handle.journal()}:
-                await perdure.sleep("5ms")
+                await perdure.process.sleep("5ms")
             child = await family.of("leaf_job")
             sql(url, f"DELETE FROM job WHERE id = '{child.id}'")
             await handle.send("fail", None)
-            await until(app, handle.id, JobState.ATTENTION)
+            await until(app, handle.id, JobState.NEEDS_ATTENTION)
             assert f"child {child.id} is not in the store any more" in str(await handle.failure())
             await handle.skip("undo:child:leaf_job#1", "looked it up", by="kim")
             assert await handle.wait("20s") is JobState.COMPENSATED

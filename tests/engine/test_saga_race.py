@@ -16,7 +16,7 @@ from perdure.base.errors import StepFailed
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import EffectState
-from perdure.jobs.model import Entry, EntryKind, JobChange, News, QueueLimit, Write
+from perdure.jobs.model import EntryKind, JobChange, JournalEntry, News, QueueLimit, Write
 from perdure.jobs.state import JobState, StepState
 from tests.engine.rig import durable, until
 
@@ -78,14 +78,14 @@ class Shop:
         """Cancel the job while a write is in flight, and let that through when nothing works."""
         (node,) = app.nodes
         while self.hold is None:
-            await perdure.sleep("2ms")
+            await perdure.process.sleep("2ms")
         run = node.runs[job_id]
         # As if a cancel had been read: to write one would have to wait, too.
         node.hear([News(job_id, run.news + 1, "cancel")], [])
         while not run.over or run.working:
-            await perdure.sleep("2ms")
+            await perdure.process.sleep("2ms")
         for _ in range(20):  # turns of the loop, for whoever reads now what is not there yet
-            await perdure.sleep("5ms")
+            await perdure.process.sleep("5ms")
         self.hold.__exit__(None, None, None)
 
 
@@ -112,7 +112,7 @@ async def test_a_call_that_is_open_when_its_job_completes_is_in_doubt(app: App) 
     @app.step(retry=ONCE, timeout="50ms")
     async def pay(ctx: StepContext) -> None:
         async def call(key: str) -> None:
-            await perdure.sleep("1h")
+            await perdure.process.sleep("1h")
 
         await ctx.effect("payment", call, target="card")
 
@@ -130,8 +130,8 @@ async def test_a_call_that_is_open_when_its_job_completes_is_in_doubt(app: App) 
     assert [line.state for line in await handle.effects()] == [EffectState.IN_DOUBT]
 
 
-def _undoing(seq: int, output: bytes) -> Entry:
-    return Entry(
+def _undoing(seq: int, output: bytes) -> JournalEntry:
+    return JournalEntry(
         seq=seq,
         id="undo",
         kind=EntryKind.UNDO,
@@ -141,7 +141,7 @@ def _undoing(seq: int, output: bytes) -> Entry:
     )
 
 
-async def _left_by_a_dead_worker(app: App, job_id: str, head: Entry) -> None:
+async def _left_by_a_dead_worker(app: App, job_id: str, head: JournalEntry) -> None:
     """Leave a job as one whose undo has begun."""
     store = await app.store()
     (claim,) = await store.claim("dead", {"default": QueueLimit()}, 1, 60.0)
@@ -163,14 +163,14 @@ def test_an_error_while_undoing_parks_the_job_at_once_and_commands_are_accepted(
         handle = await app.submit(job)
         await _left_by_a_dead_worker(app, handle.id, _undoing(1, b'{"ends": "what is this?"}'))
         async with app.running():
-            await until(app, handle.id, JobState.ATTENTION)
+            await until(app, handle.id, JobState.NEEDS_ATTENTION)
             assert "the undo of this job cannot go on" in str(await handle.failure())
             claimed = [one for one in await handle.events() if one.type == "claimed"]
             assert len(claimed) == 2  # by the dead one, and once more
             await getattr(handle, action)()
             while len([one for one in await handle.events() if one.type == "claimed"]) < 3:
-                await perdure.sleep("2ms")
-            await until(app, handle.id, JobState.ATTENTION)
+                await perdure.process.sleep("2ms")
+            await until(app, handle.id, JobState.NEEDS_ATTENTION)
 
     test(url)
 
@@ -187,7 +187,7 @@ async def test_an_undo_that_kills_its_workers_is_parked(app: App) -> None:
         assert len(await store.claim("killed", {"default": QueueLimit()}, 1, -1.0)) == 1
         await store.reap(1)
     async with app.running():
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         assert "2 workers in a row took the undo of this job" in str(await handle.failure())
         await handle.resume()
         assert await handle.wait("10s") is JobState.COMPENSATED

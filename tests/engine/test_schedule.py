@@ -61,7 +61,7 @@ def test_times_at_which_no_worker_ran_are_made_up_for_as_asked(
         first = await miss(app, "each day", 4)
         async with app.running():
             while (await next_times(app))["each day"] == first:
-                await perdure.sleep("5ms")
+                await perdure.process.sleep("5ms")
             jobs = await app.find_jobs()
             assert len(jobs) == expected
             assert all(job.tenant == "acme" for job in jobs)
@@ -78,8 +78,8 @@ async def test_two_workers_submit_a_schedule_once(app: App) -> None:
     first = await miss(app, "s", 3)
     async with app.running(), app.running():
         while (await next_times(app))["s"] == first:
-            await perdure.sleep("5ms")
-        await perdure.sleep("1200ms")  # another look of both calendars
+            await perdure.process.sleep("5ms")
+        await perdure.process.sleep("1200ms")  # another look of both calendars
     assert len(await app.find_jobs()) == 3
 
 
@@ -103,7 +103,7 @@ async def test_a_schedule_that_cannot_be_followed_does_not_stop_the_others(app: 
     first = await miss(app, "good", 1)
     async with app.running():
         while (await next_times(app))["good"] == first:
-            await perdure.sleep("5ms")
+            await perdure.process.sleep("5ms")
     assert len(await app.find_jobs()) == 1
 
 
@@ -135,7 +135,7 @@ async def test_ended_jobs_go_when_they_are_old_enough_and_living_ones_stay(app: 
         await until(app, family.id, JobState.WAITING)
     async with app.running(replace(QUICK, keep="1ms")):
         while await (await app.store()).job(alone.id) is not None:
-            await perdure.sleep("5ms")
+            await perdure.process.sleep("5ms")
         assert await family.send("word", "!")
         assert await family.result("5s") == "done!"
     with pytest.raises(JobNotFound):
@@ -181,7 +181,7 @@ async def test_a_due_time_survives_a_start_of_the_program(app: App) -> None:
     assert await next_times(app) == {"s": first}
     async with app.running():
         while (await next_times(app))["s"] == first:
-            await perdure.sleep("5ms")
+            await perdure.process.sleep("5ms")
         (fired,) = await app.find_jobs()
         assert fired.priority == 7
         assert await (await app.handle(fired.id)).result("5s") == "new"
@@ -228,7 +228,7 @@ async def test_schedules_of_two_tenants_may_have_one_name(app: App) -> None:
     assert await store.pause_schedule("bolt", "nightly", 1.0, paused=False)
     async with app.running():
         while (await app.schedules.list(tenant="bolt"))[0].next_at == 1.0:
-            await perdure.sleep("5ms")
+            await perdure.process.sleep("5ms")
         (fired,) = await app.find_jobs()
         assert (fired.tenant, await (await app.handle(fired.id)).result("5s")) == ("bolt", "bolt")
     assert await app.schedules.remove("nightly", tenant="bolt")

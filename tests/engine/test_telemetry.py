@@ -115,7 +115,7 @@ async def test_every_batch_of_the_store_is_told(app: App) -> None:
 
 @durable
 async def test_each_attempt_starts_and_stops_once_however_it_ends(app: App) -> None:
-    quick = perdure.Retry(attempts=3, first="1ms", factor=1)
+    quick = perdure.Retry(attempts=3, initial_delay="1ms", factor=1)
 
     @app.step(retry=quick)
     async def flaky(ctx: StepContext) -> Any:
@@ -129,11 +129,11 @@ async def test_each_attempt_starts_and_stops_once_however_it_ends(app: App) -> N
     @app.step(retry=quick, timeout="30ms")
     async def slow(ctx: StepContext) -> None:
         if ctx.attempt == 1:
-            await perdure.sleep("5s")
+            await perdure.process.sleep("5s")
 
     @app.step
     async def broken(_: StepContext) -> None:
-        raise perdure.Permanent("for good")
+        raise perdure.errors.Permanent("for good")
 
     @app.job
     async def three(ctx: JobContext) -> None:
@@ -200,7 +200,7 @@ async def test_a_job_that_needs_a_person_is_parked_with_its_reason(app: App) -> 
     with listening() as heard:
         handle = await app.submit(buys)
         async with app.running():
-            await until(app, handle.id, JobState.ATTENTION)
+            await until(app, handle.id, JobState.NEEDS_ATTENTION)
 
     names = heard.names(BATCH, events.LEASE_RENEW)
     assert [name for name in names if name.startswith("effect")] == [
@@ -210,7 +210,7 @@ async def test_a_job_that_needs_a_person_is_parked_with_its_reason(app: App) -> 
     ((_, doubt),) = heard.of("effect", "doubt")
     assert (doubt["kind"], doubt["target"], doubt["step"]) == ("payment", "card 1", "pay#1")
     ((_, parked),) = heard.of("job", "park")
-    assert parked["state"] == "ATTENTION"
+    assert parked["state"] == "NEEDS_ATTENTION"
     assert "nobody knows whether the payment" in parked["reason"]
     assert [told["outcome"] for _, told in heard.of("step", "stop")] == ["left"]
 
@@ -237,7 +237,7 @@ async def test_an_effect_is_told_before_and_after(app: App) -> None:
 
 @durable
 async def test_an_effect_that_is_not_repeated_is_told(app: App) -> None:
-    @app.step(retry=Retry(attempts=2, first="1ms"))
+    @app.step(retry=Retry(attempts=2, initial_delay="1ms"))
     async def mail(ctx: StepContext) -> str:
         sent = await ctx.effect("email", lambda key: "id 1", target="kim")
         if ctx.attempt == 1:
@@ -259,14 +259,14 @@ async def test_an_undo_that_failed_for_good_is_told_once(app: App) -> None:
     async def pay(_: StepContext) -> None:
         raise Permanent("no money")
 
-    @pay.compensate(retry=Retry(attempts=2, first="1ms"))
+    @pay.compensate(retry=Retry(attempts=2, initial_delay="1ms"))
     async def refund(_: StepContext, output: None) -> None:
         raise RuntimeError("no bank")
 
     with listening(events.UNDO_FAIL) as heard:
         handle = await app.submit(job_of(app, pay))
         async with app.running():
-            await until(app, handle.id, JobState.ATTENTION)
+            await until(app, handle.id, JobState.NEEDS_ATTENTION)
 
     ((measured, told),) = heard.of("undo", "fail")
     assert (measured["attempt"], told["step"], told["job_id"]) == (2, "undo:pay#1", handle.id)
@@ -276,18 +276,22 @@ async def test_an_undo_that_failed_for_good_is_told_once(app: App) -> None:
 @durable
 async def test_a_job_without_progress_is_told_as_stuck(app: App) -> None:
     brief = WorkerSettings(
-        lease="1s", beat="100ms", margin="200ms", stuck_after="1s", cancel_grace="100ms"
+        lease="1s",
+        heartbeat="100ms",
+        stop_before_expiry="200ms",
+        stuck_after="1s",
+        cancel_grace="100ms",
     )
 
     @app.step
     async def hang(_: StepContext) -> None:
-        await perdure.sleep("1h")
+        await perdure.process.sleep("1h")
 
     with listening(events.JOB_STUCK) as heard:
         handle = await app.submit(job_of(app, hang))
         async with app.running(brief):
             while not heard.seen:
-                await perdure.sleep("10ms")
+                await perdure.process.sleep("10ms")
 
     (_, told), *_ = heard.of("job", "stuck")
     assert (told["job_id"], "hang#1" in told["reason"]) == (handle.id, True)
@@ -329,11 +333,11 @@ async def test_leases_are_told_when_they_are_renewed_and_when_they_are_lost(app:
         handle = await app.submit(works)
         async with app.running():
             while not heard.of("lease", "renew"):
-                await perdure.sleep("5ms")
+                await perdure.process.sleep("5ms")
             (node,) = app.nodes
             await (await app.store()).reap(0, dead=[node.owner])
             while not heard.of("lease", "lose"):
-                await perdure.sleep("5ms")
+                await perdure.process.sleep("5ms")
 
     (measured, told) = heard.of("lease", "renew")[0]
     assert (measured["asked"], measured["kept"], told["worker"]) == (1, 1, node.owner)

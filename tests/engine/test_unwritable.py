@@ -120,7 +120,7 @@ def test_a_store_that_cannot_be_written_is_told_of_once_and_used_again_when_it_c
             handle = await app.submit(job, delay="300ms")  # falls due while nobody can claim it
             with store.unwritable():
                 while len(failures) < FAILURES:
-                    await perdure.sleep("10ms")
+                    await perdure.process.sleep("10ms")
             assert await handle.result("60s") == 1
 
     with caplog.at_level(logging.WARNING, "perdure.worker"):
@@ -152,7 +152,7 @@ def test_a_worker_whose_file_went_away_says_so_and_ends_when_it_is_told_to(
             with pytest.raises(StoreError, match="was deleted or moved while it was open"):
                 await app.submit(job)
             while len(failures) < FAILURES:
-                await perdure.sleep("10ms")
+                await perdure.process.sleep("10ms")
 
     with caplog.at_level(logging.WARNING, "perdure.worker"):
         case(f"sqlite:///{path}")

@@ -13,7 +13,7 @@ from perdure.engine.handle import Handle
 from perdure.engine.policy import Rules
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
-from perdure.jobs.approval import Approval, Person, Terms
+from perdure.jobs.approval import Approval, ApprovalTerms, Person
 from perdure.jobs.budget import BudgetLimits
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.risk import RiskLevel
@@ -96,7 +96,7 @@ async def is_asked_again(app: App, handle: Handle[Any], first: Approval, ran: li
     async with app.running():
         while not (found := await app.approvals()):
             assert ran == []
-            await perdure.sleep("5ms")
+            await perdure.process.sleep("5ms")
         (again,) = found
         assert again.id != first.id
         assert (again.title, again.shown) == (first.title, first.shown)
@@ -135,7 +135,7 @@ def test_a_yes_that_is_too_old_is_asked_for_anew(url: str, make: Make) -> None:
     @durable
     async def test(app: App) -> None:
         people = staff(ANN, BOB)
-        app.rules = Rules(people=people, terms={RiskLevel.HIGH: Terms(valid=1e-6)})
+        app.rules = Rules(people=people, terms={RiskLevel.HIGH: ApprovalTerms(valid=1e-6)})
         handle, first, ran = await answered(app, make)
         app.rules = Rules(people=people)
         await is_asked_again(app, handle, first, ran)
@@ -191,7 +191,7 @@ async def test_what_the_code_has_opened_closes_when_the_yes_is_void(app: App) ->
         handle = await app.submit(job, user="kim")
         await app.decide(await asked(app), "approve", by="ann")
         while not ran:
-            await perdure.sleep("5ms")
+            await perdure.process.sleep("5ms")
     assert ran == ["shipped"]
     app.rules = Rules(people=staff(BOB))
     await handle.send("more")
@@ -227,7 +227,7 @@ async def test_a_refund_that_was_refused_is_asked_about_again_after_a_resume(app
         await app.decide(await asked(app), "approve", by=ANN)
         refund = await asked(app)
         await app.decide(refund, "reject", by=ANN)
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         await handle.resume()
         again = await asked(app)
         assert (again.step, again.id != refund.id) == (refund.step, True)

@@ -85,7 +85,7 @@ async def test_the_same_message_key_twice_is_one_message(app: App) -> None:
 
 @durable
 async def test_a_message_reaches_a_job_while_a_step_of_it_works(app: App) -> None:
-    gate = perdure.Channel[None](1)
+    gate = perdure.process.Channel[None](1)
 
     @app.step
     async def work(ctx: StepContext) -> str:
@@ -101,7 +101,7 @@ async def test_a_message_reaches_a_job_while_a_step_of_it_works(app: App) -> Non
         await until(app, handle.id, JobState.RUNNING)
         await handle.send("word", "hello")
         while not any(e.output == b'"hello"' for e in await handle.journal()):
-            await perdure.sleep("5ms")
+            await perdure.process.sleep("5ms")
         await gate.send(None)
         assert await handle.result("5s") == ["worked", "hello"]
 
@@ -201,7 +201,7 @@ async def test_a_message_of_another_type_raises_in_the_job_and_is_taken(app: App
 def test_a_job_that_goes_on_from_a_step_to_a_wait_frees_its_worker(url: str) -> None:
     async def main() -> None:
         # Not one that soon takes a job for stuck, and so frees itself.
-        async with App(url, worker=WorkerSettings(linger="20ms")) as app:
+        async with App(url, worker=WorkerSettings(keep_in_memory="20ms")) as app:
 
             @app.step
             async def first(ctx: StepContext) -> str:

@@ -127,7 +127,7 @@ async def test_a_job_that_kills_its_workers_is_parked_and_the_others_go_on(scene
     deaths = 0
     worker = scene.worker()
     try:
-        while await poison.status() is not JobState.ATTENTION:
+        while await poison.status() is not JobState.NEEDS_ATTENTION:
             await pause(0.02)
             if not worker.alive:
                 deaths += 1

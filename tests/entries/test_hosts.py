@@ -9,17 +9,10 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import (
-    EntriesError,
-    Killed,
-    Loaded,
-    Service,
-    Settings,
-    load_yaml,
-    process,
-    sleep,
-    telemetry,
-)
+from perdure import Settings, process, telemetry
+from perdure.entries import Loaded, Service, load_yaml
+from perdure.errors import EntriesError, Killed
+from perdure.process import sleep
 from tests.entries.folder import index, write
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "worker_pool"
@@ -30,7 +23,8 @@ import os
 import signal
 
 import perdure
-from perdure import process, sleep
+from perdure import process
+from perdure.process import sleep
 
 async def double(number):
     return 2 * number

@@ -6,20 +6,11 @@ from typing import Any, Self
 
 import pytest
 
-from perdure import (
-    EntriesError,
-    Loaded,
-    Pool,
-    ProcError,
-    SpawnError,
-    StartError,
-    load_entries,
-    load_yaml,
-    process,
-    sleep,
-    telemetry,
-    tree,
-)
+from perdure import process, telemetry
+from perdure.entries import Loaded, load_entries, load_yaml
+from perdure.errors import EntriesError, ProcError, SpawnError, StartError
+from perdure.otp import Pool, tree
+from perdure.process import sleep
 from perdure.testing import simulated
 from tests.entries.folder import index, write
 

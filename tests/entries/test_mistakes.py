@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from perdure import EntriesError, load_entries, load_yaml
+from perdure.entries import load_entries, load_yaml
 from perdure.entries.model import HostSize
+from perdure.errors import EntriesError
 from tests.entries.folder import index, write
 
 WORKER = "- {name: w, kind: process.py, source: file://w.py}\n"

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from perdure import EntriesError, Killed, Loaded, Shutdown, load_entries, process, ready, sleep
+from perdure import process
+from perdure.entries import Loaded, load_entries, ready
 from perdure.entries.model import Lifecycle, RestartPlan, Seconds
 from perdure.entries.service import State, judge
+from perdure.errors import EntriesError, Killed, Shutdown
+from perdure.process import sleep
 from perdure.testing import simulated
 
 CALM = RestartPlan(jitter=0)

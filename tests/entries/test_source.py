@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from perdure import EntriesError, Loaded, load_yaml, process
+from perdure import process
+from perdure.entries import Loaded, load_yaml
+from perdure.errors import EntriesError
 from perdure.testing import simulated
 from tests.entries.folder import index, write
 

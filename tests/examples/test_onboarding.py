@@ -10,7 +10,8 @@ from examples.onboarding.gateway import GATEWAY
 from examples.onboarding.jobs import app as example
 from examples.onboarding.jobs import send_mail
 from examples.onboarding.model import Mail
-from perdure import App, JobContext, JobState, Permanent
+from perdure import App, JobContext, JobState
+from perdure.errors import Permanent
 
 ROOT = Path(__file__).parent.parent.parent
 

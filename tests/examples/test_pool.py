@@ -15,7 +15,8 @@ import pytest
 from examples.pool.__main__ import main, parse
 from examples.pool.console import Line
 from examples.pool.supervisor import supervise
-from perdure import process, sleep
+from perdure import process
+from perdure.process import sleep
 from perdure.testing import simulate, simulated
 
 ROOT = Path(__file__).parent.parent.parent

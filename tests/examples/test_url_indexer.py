@@ -28,7 +28,9 @@ from examples.url_indexer import (
     top,
 )
 from examples.url_indexer.__main__ import parse
-from perdure import Err, Ok, Shutdown, process, telemetry
+from perdure import process, telemetry
+from perdure.errors import Shutdown
+from perdure.otp import Err, Ok
 from perdure.testing import simulated
 
 ROOT = Path(__file__).parent.parent.parent

@@ -15,17 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import perdure
-from perdure import (
-    CallExit,
-    GenServer,
-    HostDown,
-    Killed,
-    Pid,
-    ProcessHost,
-    Supervisor,
-    process,
-)
-from perdure.process import Exit, LinkDown
+from perdure import process
+from perdure.errors import CallExit, HostDown, Killed
+from perdure.otp import GenServer, Supervisor
+from perdure.process import Exit, LinkDown, Pid, ProcessHost
 from perdure.process.waiter import current
 from tests.hosts import work
 from tests.hosts.offspring import Offspring
@@ -103,7 +96,7 @@ async def _load() -> None:
                     await GenServer.call(f"server{number}", 1)
                     answered += 1
                 except CallExit:
-                    await perdure.sleep("1ms")
+                    await perdure.process.sleep("1ms")
 
     async with asyncio.TaskGroup() as group:
         for _ in range(4):
@@ -172,7 +165,7 @@ async def _calm(children: Offspring) -> Traces:
                 await GenServer.call(f"server{number}", 0, 60)
                 break
             except CallExit:
-                await perdure.sleep("10ms")
+                await perdure.process.sleep("10ms")
     return traces(children)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import ProcessHost, process
+from perdure import process
+from perdure.process import ProcessHost
 
 KINDS = ("inline", "threads", "os")
 ELSEWHERE = ("threads", "os")

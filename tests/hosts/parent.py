@@ -3,7 +3,8 @@
 import sys
 
 import perdure
-from perdure import ProcessHost, process
+from perdure import process
+from perdure.process import ProcessHost
 from tests.hosts import work
 
 
@@ -14,10 +15,10 @@ async def main(code: str) -> None:
     children = [(await process.inbox().receive()).payload for _ in range(2)]
     for _ in range(2):
         process.spawn(getattr(work, code), host="cpu")
-    await perdure.sleep("300ms")  # until they run
+    await perdure.process.sleep("300ms")  # until they run
     sys.stdout.write(" ".join(map(str, children)) + "\n")
     sys.stdout.flush()
-    await perdure.sleep("1h")
+    await perdure.process.sleep("1h")
 
 
 if __name__ == "__main__":

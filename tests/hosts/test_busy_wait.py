@@ -7,8 +7,10 @@ import sys
 import pytest
 
 import perdure
-from perdure import ProcessHost, Settings, Task, process
+from perdure import Settings, process
 from perdure.base.machine import cores
+from perdure.otp import Task
+from perdure.process import ProcessHost
 from perdure.process.loop import EagerLoop
 from tests.hosts import work
 

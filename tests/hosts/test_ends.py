@@ -2,7 +2,8 @@
 
 import pytest
 
-from perdure import Killed, NoProcess, Shutdown, process
+from perdure import process
+from perdure.errors import Killed, NoProcess, Shutdown
 from perdure.process import Exit, LinkDown
 from tests.hosts import work
 from tests.hosts.hosted import event_of, on_every_host

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure import Killed, ProcessHost, SpawnError, process
-from perdure.process import Exit
+from perdure import process
+from perdure.errors import Killed, SpawnError
+from perdure.process import Exit, ProcessHost
 from tests.hosts import bare, work
 from tests.hosts.hosted import KINDS, event_of
 
@@ -67,7 +68,7 @@ def test_a_stop_cancels_waits_and_then_kills(kind: Kind) -> None:
         ends = {ended.sender: ended.result for ended in [await event_of(Exit) for _ in range(3)]}
         assert ends[polite].value == "cancelled"
         assert isinstance(ends[deaf].error, Killed)
-        assert isinstance(ends[plain].error, perdure.Shutdown)
+        assert isinstance(ends[plain].error, perdure.errors.Shutdown)
         assert ends[plain].error.detail == "host 'h' stops"
 
     perdure.run(main)
@@ -77,9 +78,9 @@ def test_a_stop_cancels_waits_and_then_kills(kind: Kind) -> None:
 def test_who_is_linked_to_a_server_on_a_host_reads_that_the_host_stops(kind: Kind) -> None:
     async def main() -> None:
         async with ProcessHost("h", kind=kind, workers=1):  # pyright: ignore[reportArgumentType]
-            await perdure.Agent.start_link(int, host="h")
+            await perdure.otp.Agent.start_link(int, host="h")
 
-    with pytest.raises(perdure.Shutdown, match="host 'h' stops"):
+    with pytest.raises(perdure.errors.Shutdown, match="host 'h' stops"):
         perdure.run(main)
 
 
@@ -181,7 +182,7 @@ def test_bad_options_are_refused(options: dict[str, object], what: str) -> None:
 
 def test_a_host_works_in_a_loop_that_is_somebody_elses() -> None:
     async def main() -> None:
-        async with perdure.Runtime(), ProcessHost("h", kind="threads", workers=1):
+        async with perdure.process.Runtime(), ProcessHost("h", kind="threads", workers=1):
             process.spawn_monitored(work.double, 1, host="h")
             assert (await event_of(Exit)).result.value == 2
 

@@ -5,8 +5,10 @@ import os
 import pytest
 
 import perdure
-from perdure import CallTimeout, NoProcess, ProcessHost, Supervisor, child, full_tree, process, tree
-from perdure.process import Exit, State
+from perdure import process
+from perdure.errors import CallTimeout, NoProcess
+from perdure.otp import Supervisor, child, full_tree, tree
+from perdure.process import Exit, ProcessHost, State
 from tests.hosts import work
 from tests.hosts.hosted import event_of, on_every_host, on_hosts_elsewhere
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from perdure import CallExit, CallTimeout, NoProcess, NotPortable, process
+from perdure import process
+from perdure.errors import CallExit, CallTimeout, NoProcess, NotPortable
 from perdure.process import Exit
 from tests.hosts import work
 from tests.hosts.hosted import event_of, on_every_host, on_os_host

@@ -4,8 +4,9 @@ import select
 
 import pytest
 
-from perdure import NameTaken, ProcessHost, process
-from perdure.process import Exit
+from perdure import process
+from perdure.errors import NameTaken
+from perdure.process import Exit, ProcessHost
 from tests.hosts import work
 from tests.hosts.hosted import event_of, on_every_host, on_os_host
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import Killed, offload, process
-from perdure.process import Exit
+from perdure import process
+from perdure.errors import Killed
+from perdure.process import Exit, offload
 
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="none")
 
@@ -42,7 +43,7 @@ def test_context_variables_are_kept() -> None:
 def test_the_loop_goes_on_meanwhile_and_the_thread_may_send() -> None:
     go = threading.Event()
 
-    def blocking(to: perdure.Pid) -> str:
+    def blocking(to: perdure.process.Pid) -> str:
         process.send(to, "from the thread")
         go.wait(10)
         return "done"
@@ -52,7 +53,7 @@ def test_the_loop_goes_on_meanwhile_and_the_thread_may_send() -> None:
             return await offload(blocking, me)
 
         me = process.self_pid()
-        task = perdure.Task.create(waits)
+        task = perdure.otp.Task.create(waits)
         assert (await process.inbox().receive()).topic == "from the thread"
         go.set()
         assert await task == "done"
@@ -68,8 +69,8 @@ def test_a_killed_owner_does_not_wait_for_its_thread() -> None:
             await offload(go.wait, 30)
 
         pid = process.spawn_monitored(waits)
-        await perdure.sleep(0)
-        await perdure.sleep(0)
+        await perdure.process.sleep(0)
+        await perdure.process.sleep(0)
         process.kill(pid)
         event = await process.events().receive()
         assert isinstance(event, Exit)
@@ -81,10 +82,10 @@ def test_a_killed_owner_does_not_wait_for_its_thread() -> None:
 
 def test_more_calls_than_threads_wait_their_turn() -> None:
     async def main() -> Any:
-        stream = perdure.async_stream(range(200), _one, max_concurrency=200, timeout=None)
+        stream = perdure.otp.async_stream(range(200), _one, max_concurrency=200, timeout=None)
         return await stream.to_list()
 
-    assert perdure.run(main) == [perdure.Ok(number) for number in range(200)]
+    assert perdure.run(main) == [perdure.otp.Ok(number) for number in range(200)]
 
 
 async def _one(number: int) -> int:

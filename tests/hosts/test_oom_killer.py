@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure import HostDown, ProcessHost, process
-from perdure.process import Exit
+from perdure import process
+from perdure.errors import HostDown
+from perdure.process import Exit, ProcessHost
 from tests.hosts import work
 from tests.hosts.hosted import event_of
 

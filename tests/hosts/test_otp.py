@@ -4,24 +4,21 @@ from typing import Any
 
 import pytest
 
-from perdure import (
+from perdure import process
+from perdure.errors import CallExit, StartError, TaskExit
+from perdure.otp import (
     BRUTAL_KILL,
     Agent,
-    CallExit,
     Exited,
     GenServer,
     Ok,
     Pool,
-    StartError,
     Supervisor,
     Task,
-    TaskExit,
     async_stream,
     child,
-    process,
-    sleep,
 )
-from perdure.process import Exit
+from perdure.process import Exit, sleep
 from tests.hosts import work
 from tests.hosts.hosted import event_of, on_every_host, on_os_host
 

@@ -6,21 +6,20 @@ from typing import Any
 import pytest
 from msgspec.msgpack import Ext
 
-from perdure import (
+from perdure.errors import (
     CallExit,
     CallTimeout,
-    Channel,
     HostDown,
     Killed,
     LinkedProcessDown,
     NameTaken,
     NoProcess,
     NotPortable,
-    Pid,
     RemoteError,
     Shutdown,
     StartError,
 )
+from perdure.process import Channel, Pid
 from perdure.process.event import ExitResult
 from perdure.process.hosts import signals
 from perdure.process.hosts.frame import Garbage, Unframer, frame

@@ -10,7 +10,8 @@ PATIENCE = 30.0
 TASK = """
 import sys
 import perdure
-from perdure import ProcessHost, Task
+from perdure.otp import Task
+from perdure.process import ProcessHost
 
 
 async def look() -> bool:

@@ -4,8 +4,9 @@ import os
 
 import pytest
 
-from perdure import LinkedProcessDown, NameTaken, Pid, ProcessHost, SpawnError, process
-from perdure.process import Exit
+from perdure import process
+from perdure.errors import LinkedProcessDown, NameTaken, SpawnError
+from perdure.process import Exit, Pid, ProcessHost
 from tests.hosts import work
 from tests.hosts.hosted import event_of, on_every_host, on_hosts_elsewhere, on_os_host
 

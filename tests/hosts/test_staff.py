@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure import HostDown, ProcessHost, SpawnError, Supervisor, child, offload, process
-from perdure.process import Exit
+from perdure import process
+from perdure.errors import HostDown, SpawnError
+from perdure.otp import Supervisor, child
+from perdure.process import Exit, ProcessHost, offload
 from tests.hosts import work
 from tests.hosts.hosted import ELSEWHERE, KINDS, event_of
 from tests.hosts.offspring import Offspring
@@ -88,7 +90,7 @@ def test_a_worker_that_cannot_be_replaced_at_once_is_replaced_later(
                 with pytest.raises(SpawnError, match="not be started"):
                     process.spawn(work.double, 1, host="h")
             while not children():
-                await perdure.sleep("10ms")
+                await perdure.process.sleep("10ms")
             process.spawn_monitored(work.double, 1, host="h")
             assert (await event_of(Exit)).result.value == 2
 
@@ -117,7 +119,7 @@ def test_a_worker_that_is_still_being_started_heeds_no_signal_either() -> None:
         host = ProcessHost("h", kind="os", workers=1)
         starting = asyncio.create_task(host.start())
         while not (before := children()):
-            await perdure.sleep(0)
+            await perdure.process.sleep(0)
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(before[0], number)
         await starting
@@ -143,12 +145,12 @@ def test_a_start_that_is_given_up_leaves_no_process_and_no_child() -> None:
     async def main() -> None:
         host = ProcessHost("h", kind="os", workers=1)
         starting = asyncio.create_task(host.start())
-        await perdure.sleep("1ms")
+        await perdure.process.sleep("1ms")
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
         while children() or len(process.processes()) > 1:
-            await perdure.sleep("10ms")
+            await perdure.process.sleep("10ms")
         assert not host.running
 
     perdure.run(main)
@@ -181,14 +183,14 @@ def test_the_processes_of_a_killed_host_of_threads_run_no_more() -> None:
 
     async def until_ended() -> None:
         try:
-            await perdure.sleep(3600)
+            await perdure.process.sleep(3600)
         finally:
             ended.set()
 
     async def main() -> None:
         host = await ProcessHost("h", kind="threads", workers=1).start()
         pid = process.spawn_monitored(until_ended, host="h")
-        await perdure.sleep("1ms")
+        await perdure.process.sleep("1ms")
         process.kill(host.pid)
         assert (await event_of(Exit)).sender is pid
         assert ended.wait(10)

@@ -1,7 +1,8 @@
 """Links and monitors across hosts."""
 
-from perdure import LinkedProcessDown, NoProcess, ProcessHost, process
-from perdure.process import Exit, LinkDown
+from perdure import process
+from perdure.errors import LinkedProcessDown, NoProcess
+from perdure.process import Exit, LinkDown, ProcessHost
 from tests.hosts import work
 from tests.hosts.hosted import event_of, on_every_host, on_hosts_elsewhere
 

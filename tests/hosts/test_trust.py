@@ -11,8 +11,8 @@ import pytest
 from msgspec.msgpack import Ext
 
 import perdure
-from perdure import NotPortable
 from perdure.base.pid import Pid
+from perdure.errors import NotPortable
 from perdure.process.event import ExitResult, Message
 from perdure.process.hosts import frame as frames
 from perdure.process.hosts import signals

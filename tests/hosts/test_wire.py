@@ -11,18 +11,10 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import (
-    CallExit,
-    HostDown,
-    NotPortable,
-    Pid,
-    ProcessHost,
-    Task,
-    TaskExit,
-    offload,
-    process,
-)
-from perdure.process import Exit, Message
+from perdure import process
+from perdure.errors import CallExit, HostDown, NotPortable, TaskExit
+from perdure.otp import Task
+from perdure.process import Exit, Message, Pid, ProcessHost, offload
 from perdure.process.hosts import signals
 from perdure.process.hosts.frame import Unframer, frame
 from perdure.process.hosts.packing import pack_signal, unpack_signal
@@ -106,7 +98,7 @@ async def test_garbage_closes_the_wire_and_stops_nothing_else(
     await closed(wire)
     assert told == ["garbage"]
     assert (await process.inbox().receive()).payload == "before"
-    await perdure.sleep("1ms")  # the loop goes on
+    await perdure.process.sleep("1ms")  # the loop goes on
 
 
 @on_a_wire
@@ -125,7 +117,7 @@ async def test_a_reader_that_falls_behind_gets_everything_in_order(
         try:
             received += other.recv(1 << 16)
         except BlockingIOError:
-            await perdure.sleep("1ms")  # the loop writes the rest
+            await perdure.process.sleep("1ms")  # the loop writes the rest
     assert received == wanted
     wire.offer(signals.Hosts([]))  # there is room again
 
@@ -156,7 +148,7 @@ async def test_what_several_threads_post_arrives_whole_and_in_the_order_of_each(
             process.spawn(post_all, thread)
         for number in range(count):
             post(threads, number)
-            await perdure.sleep(0)
+            await perdure.process.sleep(0)
         heard = await reading
     finally:
         sys.setswitchinterval(before)

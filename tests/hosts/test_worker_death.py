@@ -12,19 +12,10 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import (
-    CallExit,
-    HostBusy,
-    HostDown,
-    Killed,
-    ProcessHost,
-    SpawnError,
-    Supervisor,
-    child,
-    offload,
-    process,
-)
-from perdure.process import Exit, LinkDown
+from perdure import process
+from perdure.errors import CallExit, HostBusy, HostDown, Killed, SpawnError
+from perdure.otp import Supervisor, child
+from perdure.process import Exit, LinkDown, ProcessHost, offload
 from perdure.process.hosts.workers import cause_of, memory_kills
 from perdure.process.signal import stop_politely
 from tests.hosts import work
@@ -193,7 +184,7 @@ async def test_supervised_processes_are_restarted_on_a_new_worker() -> None:
         process.spawn_monitored(work.kill_own_os_process, host="cpu")
         await event_of(Exit)
         while None in (after := [process.whereis(f"w{n}") for n in range(4)]):
-            await perdure.sleep("10ms")
+            await perdure.process.sleep("10ms")
         assert not set(before) & set(after)
 
 

@@ -13,8 +13,9 @@ import hypothesis
 from _pytest.mark.structures import ParameterSet
 
 import perdure
-from perdure import offload, testing
+from perdure import testing
 from perdure.base.settings import Settings
+from perdure.process import offload
 from perdure.process.api import joined
 from perdure.process.hosts import child
 from perdure.process.hosts.host import OsLaunch

@@ -12,8 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from perdure import GenServer, Pid, Task, process, sleep
-from perdure.process import Cancel, Message
+from perdure import process
+from perdure.otp import GenServer, Task
+from perdure.process import Cancel, Message, Pid, sleep
 from perdure.process.loop import EagerLoop
 
 

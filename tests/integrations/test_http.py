@@ -20,7 +20,7 @@ from tests.engine.gateway import Gateway
 from tests.engine.rig import durable, until
 from tests.notify.servers import HttpSite, http, speaking
 
-QUICK = Retry(attempts=4, first="1ms", jitter=0)
+QUICK = Retry(attempts=4, initial_delay="1ms", jitter=0)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ async def test_a_receiver_that_fails_after_acting_is_called_again_with_its_key(a
 async def test_a_naive_receiver_is_never_called_twice(app: App) -> None:
     async with Gateway("errs") as gateway, app.running():
         handle = await app.submit(paying(app, gateway.url))
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         assert len(gateway.acts) == 1
         assert [line.state for line in await handle.effects()] == ["IN_DOUBT"]
 
@@ -86,7 +86,7 @@ async def test_a_server_that_is_not_there_is_no_doubt(app: App) -> None:
         url = gateway.url
     async with app.running():
         handle = await app.submit(paying(app, url))
-        await until(app, handle.id, JobState.ATTENTION)  # an outage: not undone, but parked
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)  # an outage: not undone, but parked
         assert {line.state for line in await handle.effects()} == {"FAILED"}
 
 
@@ -133,7 +133,7 @@ async def test_an_answer_that_drips_ends_at_the_deadline_and_leaves_a_doubt(app:
 
     async with speaking(drip()) as address, app.running():
         handle = await app.submit(paying(app, f"http://{address}", total_timeout="200ms"))
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         (line,) = await handle.effects()
         assert line.state == "IN_DOUBT"
         assert "no whole answer" in str(line.error)
@@ -153,7 +153,7 @@ async def test_a_redirect_leaves_a_doubt_and_is_not_followed(app: App) -> None:
     async with http() as inner, http((303, b"")) as outer, app.running():
         outer.headers["location"] = site_url(inner)
         handle = await app.submit(job, site_url(outer))
-        await until(app, handle.id, JobState.ATTENTION)
+        await until(app, handle.id, JobState.NEEDS_ATTENTION)
         assert [line.state for line in await handle.effects()] == ["IN_DOUBT"]
         assert inner.requests.empty()
 

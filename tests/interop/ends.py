@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from perdure import Pid, process
-from perdure.process import ExitResult
+from perdure import process
+from perdure.process import ExitResult, Pid
 
 
 def now() -> float:

@@ -5,7 +5,8 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from perdure import Shutdown, process
+from perdure import process
+from perdure.errors import Shutdown
 
 
 class Site:

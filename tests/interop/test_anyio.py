@@ -11,7 +11,9 @@ import anyio.to_thread
 import pytest
 
 import perdure
-from perdure import Killed, Pid, Shutdown, process, select, sleep
+from perdure import process
+from perdure.errors import Killed, Shutdown
+from perdure.process import Pid, select, sleep
 from perdure.testing import simulated
 from tests.interop.ends import end_of, forever, me, now, run_child
 

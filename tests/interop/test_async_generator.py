@@ -5,7 +5,9 @@ import gc
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
-from perdure import Channel, Killed, Pid, Shutdown, process, sleep
+from perdure import process
+from perdure.errors import Killed, Shutdown
+from perdure.process import Channel, Pid, sleep
 from perdure.testing import simulated
 from tests.interop.ends import end_of, forever, run_child
 

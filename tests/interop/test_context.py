@@ -6,7 +6,9 @@ from contextvars import ContextVar, copy_context
 
 import pytest
 
-from perdure import NoProcess, Pid, process, sleep
+from perdure import process
+from perdure.errors import NoProcess
+from perdure.process import Pid, sleep
 from perdure.testing import simulated
 from tests.interop.ends import end_of, forever, run_child
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from perdure import Killed, Pid, process, sleep
+from perdure import process
+from perdure.errors import Killed
+from perdure.process import Pid, sleep
 from perdure.testing import simulated
 from tests.interop.ends import end_of, forever, me, now, run_child
 

@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 import perdure
-from perdure import Killed, Shutdown, process
+from perdure import process
+from perdure.errors import Killed, Shutdown
 from tests.interop.ends import end_of, me
 from tests.interop.http_server import Site, serving
 

@@ -11,7 +11,9 @@ from contextvars import ContextVar
 import pytest
 
 import perdure
-from perdure import Killed, Pid, ProcError, Shutdown, process
+from perdure import process
+from perdure.errors import Killed, ProcError, Shutdown
+from perdure.process import Pid
 from tests.interop.ends import end_of, forever, run_child
 
 Handler = Callable[[StreamReader, StreamWriter], Awaitable[None]]

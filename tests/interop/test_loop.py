@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import process, select, sleep
+from perdure import process
+from perdure.process import select, sleep
 from perdure.testing import simulated
 from tests.interop.ends import end_of, forever, run_child
 
@@ -167,7 +168,7 @@ def test_processes_work_in_debug_mode(caplog: pytest.LogCaptureFixture) -> None:
         doomed = process.spawn_monitored(forever)
         process.cancel(doomed, "1ms")
         assert not (await end_of(doomed)).ok
-        selected = await select(process.inbox(), perdure.after("1ms"))
+        selected = await select(process.inbox(), perdure.process.after("1ms"))
         assert selected.ok
 
     with caplog.at_level(logging.WARNING, "asyncio"):

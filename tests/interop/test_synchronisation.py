@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from perdure import Killed, Pid, process, sleep
+from perdure import process
+from perdure.errors import Killed
+from perdure.process import Pid, sleep
 from perdure.testing import simulate, simulated
 from tests.interop.ends import end_of, now
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import Pid, Shutdown, process, select, sleep
+from perdure import process
+from perdure.errors import Shutdown
+from perdure.process import Pid, select, sleep
 from perdure.testing import simulate, simulated
 from tests.interop.ends import end_of, forever, me, now, run_child
 

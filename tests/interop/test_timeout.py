@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from perdure import Channel, Killed, Shutdown, process, select, sleep
+from perdure import process
+from perdure.errors import Killed, Shutdown
+from perdure.process import Channel, select, sleep
 from perdure.testing import simulated
 from tests.interop.ends import end_of, forever, me, now, run_child
 

@@ -11,12 +11,12 @@ from perdure.jobs.approval import (
     Action,
     Approval,
     ApprovalState,
+    ApprovalTerms,
     Decision,
     Edited,
     Handover,
     Person,
     Refusal,
-    Terms,
     Vote,
     decide,
     delegate,
@@ -65,7 +65,7 @@ def vote(
 
 
 def terms(**more: Any) -> Approval:
-    return replace(ASKED, terms=Terms(**more))
+    return replace(ASKED, terms=ApprovalTerms(**more))
 
 
 def decided(approval: Approval, *votes: Vote, now: float = 1001.0) -> Approval:
@@ -184,7 +184,7 @@ EDITED = replace(ACTION, input=b'{"to":"lee"}', revision=1)
 
 
 def edit(input: bytes = EDITED.input, risk: RiskLevel = RiskLevel.HIGH, **more: Any) -> Edited:
-    return Edited(input=input, risk=risk, reasons=("judged anew",), terms=Terms(**more))
+    return Edited(input=input, risk=risk, reasons=("judged anew",), terms=ApprovalTerms(**more))
 
 
 def test_a_yes_with_other_arguments_is_a_yes_to_another_action() -> None:
@@ -515,7 +515,9 @@ def test_a_vote_that_was_passed_on_counts_as_long_as_who_passed_it_on_has_one() 
 def test_a_decision_that_was_not_made_about_this_action_is_no_vote_for_it() -> None:
     approved = decided(ASKED, vote("ann"))
     forged = Decision(person="bob", verdict="approve", action_hash="x", at=1001.0)
-    alone = replace(approved, terms=Terms(quorum=2), decisions=(*approved.decisions, forged))
+    alone = replace(
+        approved, terms=ApprovalTerms(quorum=2), decisions=(*approved.decisions, forged)
+    )
     assert unusable(alone, ACTION.hash, 1002.0, person) is not None
 
 
@@ -527,9 +529,9 @@ def test_only_a_yes_allows(state: ApprovalState) -> None:
 
 def test_terms_that_nobody_can_fulfil_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
-        Terms(quorum=0)
+        ApprovalTerms(quorum=0)
     with pytest.raises(ValueError, match="fewer are named"):
-        Terms(quorum=2, approvers=frozenset({"ann"}))
+        ApprovalTerms(quorum=2, approvers=frozenset({"ann"}))
 
 
 def test_every_refusal_leaves_the_approval_as_it_is() -> None:

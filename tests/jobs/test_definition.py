@@ -9,7 +9,7 @@ import pytest
 from msgspec import Struct
 from pydantic import BaseModel
 
-from perdure.base.codec import Limits
+from perdure.base.codec import PayloadLimits
 from perdure.base.errors import (
     ArgumentError,
     DefinitionError,
@@ -122,7 +122,7 @@ def test_arguments_that_fit_but_cannot_be_stored_are_named_with_their_path() -> 
     with pytest.raises(Unstorable, match=r"the arguments of step count, at b: the text has a NUL"):
         step_of(count).pack((1, "a\0"), {})
     with pytest.raises(PayloadTooLarge, match=r"Limits\.argument"):
-        step_of(count).pack((1, "x" * 50), {}, Limits(argument=40))
+        step_of(count).pack((1, "x" * 50), {}, PayloadLimits(argument=40))
 
 
 def test_arguments_that_somebody_wrote_as_json_are_checked() -> None:
@@ -186,9 +186,20 @@ def test_the_type_of_the_context_need_not_exist() -> None:
 
 def test_options_are_read_and_have_defaults() -> None:
     step = step_of(
-        mixed, name="m", retry=Retry(2), timeout="2m", tags=["a", "a"], takes="1h", cost=3.5
+        mixed,
+        name="m",
+        retry=Retry(2),
+        timeout="2m",
+        tags=["a", "a"],
+        estimated_duration="1h",
+        cost=3.5,
     )
-    assert (step.name, step.timeout, step.tags, step.takes) == ("m", 120, frozenset({"a"}), 3600)
+    assert (step.name, step.timeout, step.tags, step.estimated_duration) == (
+        "m",
+        120,
+        frozenset({"a"}),
+        3600,
+    )
     assert step.retry == Retry(2)
     assert step.description == "Do many things."
     plain = step_of(count)

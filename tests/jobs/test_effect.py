@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from perdure.base.codec import Codec, Limits
+from perdure.base.codec import Codec, PayloadLimits
 from perdure.base.errors import Drift, IllegalTransition, Unstorable
 from perdure.jobs.effect import (
-    KEY_LIVES,
+    KEY_TTL,
     LONGEST_MARGIN,
     REFUSED_LATER,
     TRANSITIONS,
@@ -148,7 +148,7 @@ def test_a_receiver_that_can_be_asked_is_asked_first(state: EffectState) -> None
 
 
 def test_a_key_is_not_used_near_the_end_of_its_life_or_later() -> None:
-    found = replace(FOUND, in_doubt="replay", key_lives=3600.0)
+    found = replace(FOUND, in_doubt="replay", key_ttl=3600.0)
     last = 1000.0 + 3600.0 - LONGEST_MARGIN
     assert resolve(found, last - 1, can_query=False) == CallAgain()
     late = resolve(found, last, can_query=False)
@@ -157,15 +157,15 @@ def test_a_key_is_not_used_near_the_end_of_its_life_or_later() -> None:
 
 
 def test_a_short_life_has_a_short_margin() -> None:
-    found = replace(FOUND, in_doubt="replay", key_lives=10.0)
+    found = replace(FOUND, in_doubt="replay", key_ttl=10.0)
     assert resolve(found, 1008.9, can_query=False) == CallAgain()
     assert isinstance(resolve(found, 1009.0, can_query=False), AskPerson)
 
 
 def test_a_receiver_that_does_not_say_how_long_it_knows_keys_is_trusted_for_a_day() -> None:
     found = replace(FOUND, in_doubt="replay")
-    assert found.key_lives == KEY_LIVES == 86_400
-    assert isinstance(resolve(found, 1000.0 + KEY_LIVES, can_query=False), AskPerson)
+    assert found.key_ttl == KEY_TTL == 86_400
+    assert isinstance(resolve(found, 1000.0 + KEY_TTL, can_query=False), AskPerson)
 
 
 def test_what_the_receiver_says_is_believed() -> None:
@@ -178,7 +178,7 @@ def test_a_receiver_that_cannot_tell_leaves_it_to_the_key_or_to_a_person() -> No
     assert isinstance(after_query(FOUND, Unknown(), 1001.0), AskPerson)
     keyed = replace(FOUND, in_doubt="replay")
     assert after_query(keyed, Unknown(), 1001.0) == CallAgain()
-    assert isinstance(after_query(keyed, Unknown(), 1000.0 + KEY_LIVES), AskPerson)
+    assert isinstance(after_query(keyed, Unknown(), 1000.0 + KEY_TTL), AskPerson)
 
 
 def test_after_a_refused_repetition_nobody_calls_with_that_key_again() -> None:
@@ -238,7 +238,7 @@ def test_a_recorded_result_is_given_exactly(value: Any) -> None:
     "value", ["nul \0", "half \ud800", float("nan"), object(), {1: {2, 3}}, "x" * 100]
 )
 def test_a_result_that_cannot_be_stored_is_described_and_never_called_for_again(value: Any) -> None:
-    packed = pack_result(value, PLAIN, Limits(result=50))
+    packed = pack_result(value, PLAIN, PayloadLimits(result=50))
     assert packed.problem is not None
     done = FOUND.to(EffectState.DONE, 1001.0, result=packed.data, problem=packed.problem)
     assert resolve(done, 1002.0, can_query=True) == UseResult()

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from perdure.jobs.definition import Step, step_of
-from perdure.jobs.gate import Opening, Way, through, way_for
+from perdure.jobs.gate import GateDecision, GatePass, through, way_for
 from perdure.jobs.risk import Gate, GatePolicy, Judgement, RiskLevel
 
 
@@ -18,7 +18,7 @@ OPEN_TO_ALL = GatePolicy(gates=dict.fromkeys(RiskLevel, Gate.RUN))
 
 def way(
     step: Step[..., Any], level: RiskLevel = RiskLevel.LOW, policy: GatePolicy | None = None
-) -> Way:
+) -> GateDecision:
     return way_for(step, "work", "acme", Judgement(level), policy or GatePolicy())
 
 
@@ -44,7 +44,7 @@ def test_a_plain_step_follows_the_policy() -> None:
 
 
 def test_an_approval_opens_the_next_step_once() -> None:
-    openings = (Opening("approve#1", b"null", RiskLevel.HIGH),)
+    openings = (GatePass("approve#1", b"null", RiskLevel.HIGH),)
     first, rest = through(way(IRREVERSIBLE), "work", openings)
     assert (first.gate, first.opened_by, rest) == (Gate.RECORD, openings[0], ())
     second, _ = through(way(IRREVERSIBLE), "work", rest)
@@ -52,12 +52,12 @@ def test_an_approval_opens_the_next_step_once() -> None:
 
 
 def test_a_step_that_needs_no_gate_uses_up_no_approval() -> None:
-    openings = (Opening("approve#1", b"null", RiskLevel.HIGH),)
+    openings = (GatePass("approve#1", b"null", RiskLevel.HIGH),)
     assert through(way(PLAIN), "work", openings) == (way(PLAIN), openings)
 
 
 def test_an_approval_that_names_steps_opens_all_their_calls_and_no_other() -> None:
-    openings = (Opening("approve#1", b"null", RiskLevel.HIGH, frozenset({"work"})),)
+    openings = (GatePass("approve#1", b"null", RiskLevel.HIGH, frozenset({"work"})),)
     for _ in range(3):
         found, openings = through(way(IRREVERSIBLE), "work", openings)
         assert found.gate is Gate.RECORD
@@ -65,7 +65,7 @@ def test_an_approval_that_names_steps_opens_all_their_calls_and_no_other() -> No
 
 
 def test_an_approval_opens_nothing_that_is_more_dangerous_than_what_was_asked() -> None:
-    openings = (Opening("approve#1", b"null", RiskLevel.HIGH),)
+    openings = (GatePass("approve#1", b"null", RiskLevel.HIGH),)
     found, rest = through(way(PLAIN, RiskLevel.CRITICAL), "work", openings)
     assert found.gate is Gate.WAIT
     assert rest == openings

@@ -96,7 +96,7 @@ def test_a_bad_item_is_skipped_and_reported() -> None:
 
 
 def test_an_item_is_bad_only_after_its_tries() -> None:
-    policy = ItemPolicy(on_error="skip", tries=3)
+    policy = ItemPolicy(on_error="skip", attempts=3)
     cursor = Cursor.start(list("ab"), None, policy)
     done: list[int] = []
     verdicts: list[Verdict | None] = []
@@ -109,19 +109,19 @@ def test_an_item_is_bad_only_after_its_tries() -> None:
 
 
 def test_a_permanent_error_needs_no_further_tries() -> None:
-    cursor = Cursor.start(["a"], None, ItemPolicy(on_error="skip", tries=3))
+    cursor = Cursor.start(["a"], None, ItemPolicy(on_error="skip", attempts=3))
     cursor.begin(0)
     permanent = Failure(type="Permanent", message="", permanent=True)
     assert cursor.failed(permanent) is Verdict.GO_ON
 
 
 def test_too_many_bad_items_fail_the_step() -> None:
-    policy = ItemPolicy(on_error="skip", most=2)
+    policy = ItemPolicy(on_error="skip", max_bad=2)
     _, done, verdict = attempts(list("abcdef"), policy, {0, 2, 4})
     assert (done, verdict) == ([1, 3], Verdict.FAIL)
     many = [str(number) for number in range(MOST_ASIDE + 1)]
     everything = set(range(len(many)))
-    patient = ItemPolicy(on_error="skip", most=10**9)
+    patient = ItemPolicy(on_error="skip", max_bad=10**9)
     assert attempts(many, patient, everything)[2] is Verdict.FAIL
 
 

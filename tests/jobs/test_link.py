@@ -2,7 +2,7 @@ from perdure.jobs.approval import (
     MOST_WRONG,
     Action,
     Approval,
-    Terms,
+    ApprovalTerms,
     code_hash,
     dead,
     judge,
@@ -20,7 +20,7 @@ APPROVAL = Approval(
     action=Action(tenant="acme", job_id="j", step="pay#1"),
     title="pay",
     created_at=1000.0,
-    terms=Terms(expires=600.0),
+    terms=ApprovalTerms(expires=600.0),
 )
 LINK = new_link(APPROVAL, "ann", "the token", "1234 5678", 5000.0)
 

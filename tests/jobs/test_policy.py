@@ -53,7 +53,7 @@ def delay(decision: Any) -> float:
 
 
 def test_a_step_is_tried_again_until_its_attempts_are_used_up() -> None:
-    retry = Retry(attempts=3, first=1, factor=2)
+    retry = Retry(attempts=3, initial_delay=1, factor=2)
     error = ValueError("x")
     decisions = [decide(retry, error, attempt) for attempt in (1, 2, 3)]
     assert decisions == [Again(1.0), Again(2.0), GiveUp("used up")]
@@ -137,19 +137,19 @@ def test_the_policy_of_the_step_stands_over_the_kind_of_error() -> None:
 
 @pytest.mark.parametrize("asked", [90, 90.0, "90", timedelta(seconds=90)], ids=repr)
 def test_whoever_asks_for_time_gets_it(asked: Any) -> None:
-    assert delay(decide(Retry(first=1), Busy(asked), 1)) == 90
-    assert delay(decide(Retry(first=200), Busy(asked), 1)) == 200
+    assert delay(decide(Retry(initial_delay=1), Busy(asked), 1)) == 90
+    assert delay(decide(Retry(initial_delay=200), Busy(asked), 1)) == 200
 
 
 def test_the_header_of_an_answer_is_heard() -> None:
     error = http_error(429, {"Retry-After": "120"})
-    assert delay(decide(Retry(first=1), error, 1)) == 120
+    assert delay(decide(Retry(initial_delay=1), error, 1)) == 120
 
 
 @pytest.mark.parametrize("asked", [None, "Wed, 21 Oct 2026 07:28:00 GMT", -5, "soon", object()])
 def test_what_is_no_time_is_not_waited_for(asked: Any) -> None:
-    assert delay(decide(Retry(first=1), Busy(asked), 1)) == 1
+    assert delay(decide(Retry(initial_delay=1), Busy(asked), 1)) == 1
 
 
 def test_nobody_is_waited_for_longer_than_a_day() -> None:
-    assert delay(decide(Retry(first=1), Busy(10**9), 1)) == LONGEST_WAIT
+    assert delay(decide(Retry(initial_delay=1), Busy(10**9), 1)) == LONGEST_WAIT

@@ -8,9 +8,9 @@ from perdure.base.errors import DefinitionError
 from perdure.jobs.risk import (
     TAGS,
     Classifier,
-    Facts,
     Gate,
     GatePolicy,
+    RiskFacts,
     RiskLevel,
     recipients_in,
 )
@@ -20,7 +20,7 @@ LOW, MEDIUM, HIGH, CRITICAL = RiskLevel
 
 def level(**facts: Any) -> RiskLevel:
     tags = frozenset(facts.pop("tags", ()))
-    return Classifier().judge(Facts(step="s", tags=tags, **facts)).level
+    return Classifier().judge(RiskFacts(step="s", tags=tags, **facts)).level
 
 
 def test_a_step_of_which_nothing_is_said_is_low() -> None:
@@ -37,8 +37,8 @@ def test_a_step_of_which_nothing_is_said_is_low() -> None:
         ({"recipients": 1000}, LOW),  # nobody outside gets it
         ({"cost": 50}, LOW),
         ({"cost": 50.01}, HIGH),
-        ({"takes": 120 * 60}, LOW),
-        ({"takes": 120 * 60 + 1}, MEDIUM),
+        ({"estimated_duration": 120 * 60}, LOW),
+        ({"estimated_duration": 120 * 60 + 1}, MEDIUM),
         ({"floor": MEDIUM}, MEDIUM),
     ],
 )
@@ -47,14 +47,14 @@ def test_each_rule_has_its_threshold(facts: dict[str, Any], expected: RiskLevel)
 
 
 def test_a_floor_is_given_as_a_reason() -> None:
-    judged = Classifier().judge(Facts(step="s", floor=HIGH))
+    judged = Classifier().judge(RiskFacts(step="s", floor=HIGH))
     assert judged.reasons == ("its code says so",)
-    assert Classifier().judge(Facts(step="s")).reasons == ()
+    assert Classifier().judge(RiskFacts(step="s")).reasons == ()
 
 
 def test_the_highest_judgement_counts_not_the_first() -> None:
     assert level(tags=["financial", "data_destructive"]) is CRITICAL
-    assert level(tags=["data_destructive"], takes=9000.0, cost=60.0) is CRITICAL
+    assert level(tags=["data_destructive"], estimated_duration=9000.0, cost=60.0) is CRITICAL
 
 
 def test_what_cannot_be_judged_is_high() -> None:
@@ -63,40 +63,40 @@ def test_what_cannot_be_judged_is_high() -> None:
 
 
 def test_a_rule_that_fails_or_answers_nonsense_makes_it_high() -> None:
-    def broken(facts: Facts) -> tuple[RiskLevel, str]:
+    def broken(facts: RiskFacts) -> tuple[RiskLevel, str]:
         raise KeyError(facts.step)
 
-    def silly(facts: Facts) -> Any:
+    def silly(facts: RiskFacts) -> Any:
         return "very"
 
     for rule in (broken, silly):
-        judged = Classifier().extended(rule).judge(Facts(step="s"))
+        judged = Classifier().extended(rule).judge(RiskFacts(step="s"))
         assert judged.level is HIGH
         assert rule.__name__ in judged.reasons[0]
 
 
 def test_a_rule_of_the_user_can_raise_and_never_lower() -> None:
-    def mild(facts: Facts) -> tuple[RiskLevel, str]:
+    def mild(facts: RiskFacts) -> tuple[RiskLevel, str]:
         return LOW, "harmless"
 
-    assert Classifier().extended(mild).judge(Facts(step="s", cost=60.0)).level is HIGH
+    assert Classifier().extended(mild).judge(RiskFacts(step="s", cost=60.0)).level is HIGH
     strict = Classifier().extended(lambda _: (CRITICAL, "today nothing"))
-    assert strict.judge(Facts(step="s")).level is CRITICAL
+    assert strict.judge(RiskFacts(step="s")).level is CRITICAL
 
 
 def test_a_tag_of_the_user_has_the_level_they_say_and_known_tags_cannot_be_lowered() -> None:
     mine = Classifier().extended(reports="low", payroll="critical")
-    assert mine.judge(Facts(step="s", tags=frozenset({"reports"}))).level is LOW
-    assert mine.judge(Facts(step="s", tags=frozenset({"payroll"}))).level is CRITICAL
+    assert mine.judge(RiskFacts(step="s", tags=frozenset({"reports"}))).level is LOW
+    assert mine.judge(RiskFacts(step="s", tags=frozenset({"payroll"}))).level is CRITICAL
     with pytest.raises(DefinitionError, match="financial is HIGH"):
         Classifier().extended(financial="low")
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1, -0.5, True, "7"])
-@pytest.mark.parametrize("name", ["cost", "takes", "recipients"])
+@pytest.mark.parametrize("name", ["cost", "estimated_duration", "recipients"])
 def test_an_estimate_that_is_no_amount_is_refused(name: str, bad: Any) -> None:
     with pytest.raises(DefinitionError, match=name):
-        Facts(step="s", **{name: bad})
+        RiskFacts(step="s", **{name: bad})
 
 
 levels = st.sampled_from(RiskLevel)
@@ -104,11 +104,13 @@ tags = st.frozensets(st.sampled_from([*TAGS, "unheard of"]))
 amounts = st.none() | st.floats(0, 1e6)
 
 
-@given(floor=levels, tags=tags, cost=amounts, takes=amounts)
+@given(floor=levels, tags=tags, cost=amounts, estimated_duration=amounts)
 def test_nothing_lowers_the_floor_that_the_code_sets(
     floor: RiskLevel, tags: frozenset[str], cost: float | None, takes: float | None
 ) -> None:
-    code = Facts(step="s", tags=tags, cost=cost, takes=takes, floor=floor, recipients=1)
+    code = RiskFacts(
+        step="s", tags=tags, cost=cost, estimated_duration=takes, floor=floor, recipients=1
+    )
     assert Classifier().judge(code).level >= floor
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from perdure.base.errors import UnknownName
 from perdure.jobs.effect import Effect, EffectState, UndoCall
-from perdure.jobs.model import Entry, EntryKind
+from perdure.jobs.model import EntryKind, JournalEntry
 from perdure.jobs.place import Place
 from perdure.jobs.registry import JobRegistry
 from perdure.jobs.saga import (
@@ -53,8 +53,10 @@ async def ship(ctx: Any) -> str:
     return "s-1"
 
 
-def entry(seq: int, name: str, state: StepState = StepState.SUCCEEDED, attempt: int = 1) -> Entry:
-    return Entry(
+def entry(
+    seq: int, name: str, state: StepState = StepState.SUCCEEDED, attempt: int = 1
+) -> JournalEntry:
+    return JournalEntry(
         seq=seq, id=f"{name}#1", kind=EntryKind.STEP, name=name, state=state, attempt=attempt
     )
 

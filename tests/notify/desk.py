@@ -4,7 +4,7 @@ import asyncio
 
 from perdure.jobs.approval import (
     Approval,
-    Link,
+    ApprovalLink,
     LinkUse,
     Person,
     Refusal,
@@ -22,7 +22,7 @@ class MemoryDesk:
 
     def __init__(self, *approvals: Approval) -> None:
         self.approvals = {each.id: each for each in approvals or (ASKED,)}
-        self.links: dict[str, Link] = {}
+        self.links: dict[str, ApprovalLink] = {}
         self.refused: list[tuple[str | None, str, str]] = []
         self.time = ASKED.created_at + 1
 
@@ -54,10 +54,10 @@ class MemoryDesk:
             self.links[use.link_id] = used(self.links[use.link_id], self.time)
         return result
 
-    async def keep_link(self, link: Link) -> None:
+    async def keep_link(self, link: ApprovalLink) -> None:
         self.links[link.id] = link
 
-    async def link(self, link_id: str) -> Link | None:
+    async def link(self, link_id: str) -> ApprovalLink | None:
         return self.links.get(link_id)
 
     async def turned_away(self, approval_id: str | None, channel: str, why: str) -> None:

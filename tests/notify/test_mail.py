@@ -13,9 +13,9 @@ from perdure.jobs.approval import (
     MOST_WRONG,
     Approval,
     ApprovalState,
+    ApprovalTerms,
     Handover,
     Person,
-    Terms,
     Vote,
     decide,
     delegate,
@@ -172,7 +172,7 @@ async def test_a_get_never_acts(path: str) -> None:
 
 
 async def test_a_link_works_once() -> None:
-    desk = MemoryDesk(replace(ASKED, terms=Terms(quorum=2)))
+    desk = MemoryDesk(replace(ASKED, terms=ApprovalTerms(quorum=2)))
     ann = (await invite(desk))["ann@example.com"]
     browser = Browser(desk)
     assert (await browser.decide(ann.token, ann.code)).status_code == 200
@@ -224,7 +224,7 @@ async def test_a_link_is_over_after_a_day(later: float) -> None:
 
 
 async def test_a_link_is_over_when_the_approval_is() -> None:
-    desk = MemoryDesk(replace(ASKED, terms=Terms(expires=600.0)))
+    desk = MemoryDesk(replace(ASKED, terms=ApprovalTerms(expires=600.0)))
     ann = (await invite(desk))["ann@example.com"]
     desk.time += 600
     assert (await Browser(desk).decide(ann.token, ann.code)).status_code == 410
@@ -362,7 +362,7 @@ async def test_an_alert_goes_to_those_who_watch() -> None:
 async def test_before_it_expires_those_who_may_decide_get_a_link_again_and_watchers_an_alert() -> (
     None
 ):
-    asked = replace(ASKED, terms=Terms(expires=7200.0))
+    asked = replace(ASKED, terms=ApprovalTerms(expires=7200.0))
     async with smtp() as box:
         channel = MailChannel(_settings(box.port), MemoryDesk(asked), staff(), Tokens((KEY,)))
         await tell_all(channel, replace(NOTICE, kind=NoticeKind.EXPIRES_SOON), asked)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from slack_sdk.signature import SignatureVerifier
 
 from perdure.base.secret import Secret
-from perdure.jobs.approval import Approval, ApprovalState, Terms, Vote, decide
+from perdure.jobs.approval import Approval, ApprovalState, ApprovalTerms, Vote, decide
 from perdure.jobs.outbox import NoticeKind
 from perdure.jobs.risk import RiskLevel
 from perdure.notify.slack import (
@@ -138,7 +138,7 @@ async def test_a_request_is_believed_for_five_minutes(off: int, status: int) -> 
 
 
 async def test_a_replayed_request_is_turned_away() -> None:
-    two = replace(ASKED, terms=Terms(quorum=2))
+    two = replace(ASKED, terms=ApprovalTerms(quorum=2))
     door, body = Door(MemoryDesk(two)), body_of(payload())
     headers = signed(body, door.desk.time)
     assert await door.press(body, headers) == 200
@@ -187,7 +187,7 @@ async def test_the_requester_a_viewer_and_a_stranger_do_not_decide(member: str) 
 
 
 async def test_a_late_press_does_not_count() -> None:
-    door = Door(MemoryDesk(replace(ASKED, terms=Terms(expires=60.0))))
+    door = Door(MemoryDesk(replace(ASKED, terms=ApprovalTerms(expires=60.0))))
     door.desk.time += 60
     await door.press_now()
     assert door.desk.only.decisions == ()

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from perdure import Channel, Pid, Shutdown, process
+from perdure import process
+from perdure.errors import Shutdown
 from perdure.otp.supervision.loop import ChildInfo
 from perdure.otp.supervision.spec import BRUTAL_KILL, ChildSpec
+from perdure.process import Channel, Pid
 from tests.process.tiny import others_rest
 
 

@@ -6,22 +6,20 @@ from typing import Any
 
 import pytest
 
-from perdure import (
+from perdure import process, telemetry
+from perdure.errors import (
     BadReturn,
     CallExit,
     CallTimeout,
-    Channel,
     NameTaken,
     NoProcess,
     NotRegistered,
     StartError,
-    process,
-    sleep,
-    telemetry,
 )
 from perdure.otp.agent import Agent
 from perdure.otp.server import Stop
 from perdure.otp.supervision.spec import Restart
+from perdure.process import Channel, sleep
 from perdure.testing import simulated
 from tests.otp.servers import start_any
 from tests.process.probes import now

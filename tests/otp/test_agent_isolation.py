@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from perdure import CallExit, process
+from perdure import process
+from perdure.errors import CallExit
 from perdure.otp.agent import Agent, is_immutable, isolated
 from perdure.testing import simulated
 from tests.otp.servers import start_any

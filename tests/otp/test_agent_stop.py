@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
-from perdure import CallExit, Killed, Shutdown, process, sleep
+from perdure import process
+from perdure.errors import CallExit, Killed, Shutdown
 from perdure.otp.agent import Agent
+from perdure.process import sleep
 from perdure.testing import simulate, simulated
 from tests.otp.servers import start_any
 from tests.process.tiny import exit_of, others_rest

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import Pid, ProcError, Shutdown, StartError, process, sleep
+from perdure import process
+from perdure.errors import ProcError, Shutdown, StartError
 from perdure.otp.application import Application
 from perdure.otp.supervision.spec import child
 from perdure.otp.supervision.supervisor import Supervisor
+from perdure.process import Pid, sleep
 from perdure.testing import simulate, simulated
 from tests.otp.family import Family
 from tests.process.probes import now
@@ -248,7 +250,7 @@ def test_run_raises_the_reason_of_the_root() -> None:
             process.send(family.pids["a"], "crash")
             return root
 
-    with pytest.raises(perdure.Shutdown):
+    with pytest.raises(perdure.errors.Shutdown):
         Crashing(family, max_restarts=0).run()
     assert family.entries().endswith("stop")
 

@@ -7,23 +7,21 @@ from typing import Any
 
 import pytest
 
-from perdure import (
+from perdure import process
+from perdure.errors import CallExit, TaskExit
+from perdure.otp import (
     Agent,
-    CallExit,
     ChildSpec,
     DynamicSupervisor,
     GenServer,
     Pool,
     Supervisor,
     Task,
-    TaskExit,
     TaskSupervisor,
     async_stream,
     child,
-    process,
-    sleep,
 )
-from perdure.process import Request
+from perdure.process import Request, sleep
 from perdure.testing import simulate, simulated
 
 PID = re.compile(r"\{inline\|\d+\}")
@@ -97,7 +95,7 @@ CRASHES: list[tuple[str, ChildSpec, Callable[[], Awaitable[None]], str, str, lis
         "agent",
         Agent.child(load, name="child", allow_none=True),
         crash_of_an_agent,
-        "perdure.Agent(load, allow_none=True)",
+        "perdure.otp.Agent(load, allow_none=True)",
         "Supervisor App PID as 'child', permanent",
         ["divide_state"],
     ),

@@ -5,20 +5,12 @@ from typing import Any
 
 import pytest
 
-from perdure import (
-    ChildError,
-    MaxChildren,
-    NoProcess,
-    Pid,
-    Shutdown,
-    StartError,
-    process,
-    sleep,
-)
+from perdure import process
+from perdure.errors import ChildError, MaxChildren, NoProcess, Shutdown, StartError
 from perdure.otp.supervision.dynamic import DynamicChildren, DynamicSupervisor
 from perdure.otp.supervision.spec import BRUTAL_KILL, IGNORE, ChildSpec, ChildType, child
 from perdure.otp.supervision.supervisor import Supervisor, inside
-from perdure.process import Exit
+from perdure.process import Exit, Pid, sleep
 from perdure.process.spawn import PLAIN, give_birth
 from perdure.testing import simulate, simulated
 from tests.otp.family import Family, refuse_to_stop

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
-from perdure import NameTaken, NoProcess, ProcError, Shutdown, StartError, process, sleep
+from perdure import process
 from perdure.base.machine import cores
+from perdure.errors import NameTaken, NoProcess, ProcError, Shutdown, StartError
 from perdure.otp.supervision.partition import PartitionSupervisor, partition_of
 from perdure.otp.supervision.spec import ChildSpec, ChildType, child
 from perdure.otp.supervision.supervisor import Supervisor
+from perdure.process import sleep
 from perdure.testing import simulate, simulated
 from tests.process.tiny import living, wait_forever
 

@@ -5,19 +5,11 @@ from typing import Any
 
 import pytest
 
-from perdure import (
-    Channel,
-    NameTaken,
-    NoProcess,
-    ProcError,
-    ProcessExit,
-    Shutdown,
-    SpawnError,
-    process,
-    sleep,
-)
+from perdure import process
+from perdure.errors import NameTaken, NoProcess, ProcError, ProcessExit, Shutdown, SpawnError
 from perdure.otp.pool import Pool
 from perdure.otp.supervision.supervisor import Supervisor
+from perdure.process import Channel, sleep
 from perdure.testing import simulate, simulated
 from tests.process.tiny import crash, exit_of, give, living, others_rest, wait_forever
 

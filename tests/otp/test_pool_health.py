@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
-from perdure import Shutdown, SpawnError, process, sleep, telemetry
+from perdure import process, telemetry
+from perdure.errors import Shutdown, SpawnError
 from perdure.otp.pool import Pool
+from perdure.process import sleep
 from perdure.process.relations import Entry
 from perdure.testing import simulated
 from tests.process.tiny import crash, exit_of, give, others_rest, wait_forever

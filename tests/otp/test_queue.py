@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from perdure import CallExit, CallTimeout, Killed, process, sleep
+from perdure import process
 from perdure.base.errors import LinkedProcessDown, ProcError
+from perdure.errors import CallExit, CallTimeout, Killed
 from perdure.otp.server import GenServer, NoReply
-from perdure.process import Pid, Request
+from perdure.process import Pid, Request, sleep
 from perdure.testing import simulated
 from tests.otp.servers import Add, Counter, Diary
 from tests.process.tiny import exit_of, others_rest

@@ -7,21 +7,13 @@ from typing import Any
 
 import pytest
 
-from perdure import (
-    Channel,
-    Killed,
-    NameTaken,
-    NoProcess,
-    NotOwner,
-    NotRegistered,
-    ProcError,
-    process,
-    sleep,
-)
+from perdure import process
+from perdure.errors import Killed, NameTaken, NoProcess, NotOwner, NotRegistered, ProcError
 from perdure.otp.address import Via
 from perdure.otp.registry import Registry
 from perdure.otp.start import Ack, start
 from perdure.otp.supervision.supervisor import Supervisor
+from perdure.process import Channel, sleep
 from perdure.process.waiter import current
 from perdure.testing import simulated
 from tests.process.tiny import crash, exit_of, give, others_rest, wait_forever

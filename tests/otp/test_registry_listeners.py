@@ -4,10 +4,10 @@ from typing import Any, Literal
 
 import pytest
 
-from perdure import process, select
+from perdure import process
 from perdure.otp.registry import Registry
 from perdure.otp.start import Ack, start
-from perdure.process import Message
+from perdure.process import Message, select
 from perdure.process.waiter import current
 from perdure.testing import simulated
 from tests.process.tiny import exit_of, others_rest, wait_forever

@@ -5,19 +5,10 @@ from typing import Any
 
 import pytest
 
-from perdure import (
-    Agent,
-    CallExit,
-    GenServer,
-    Registry,
-    Snapshot,
-    Supervisor,
-    Task,
-    process,
-    sleep,
-    tree,
-)
-from perdure.process import Pid, Request
+from perdure import process
+from perdure.errors import CallExit
+from perdure.otp import Agent, GenServer, Registry, Snapshot, Supervisor, Task, tree
+from perdure.process import Pid, Request, sleep
 from perdure.testing import simulated
 from tests.otp.work import rest
 

@@ -6,20 +6,11 @@ from typing import Any
 
 import pytest
 
-from perdure import (
-    CallExit,
-    CallTimeout,
-    NoProcess,
-    NotRegistered,
-    Overflow,
-    Runtime,
-    Settings,
-    process,
-    sleep,
-)
+from perdure import Settings, process
 from perdure.base.errors import NoServer
+from perdure.errors import CallExit, CallTimeout, NoProcess, NotRegistered
 from perdure.otp.server import GenServer, NoReply, ServerHandle
-from perdure.process import Message, Request
+from perdure.process import Message, Overflow, Request, Runtime, sleep
 from perdure.testing import simulate, simulated
 from tests.otp.servers import Add, Counter, Diary
 from tests.process.tiny import exit_of, others_rest

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from perdure import BadReturn, CallExit, Shutdown, StartError, process, sleep
+from perdure import process
+from perdure.errors import BadReturn, CallExit, Shutdown, StartError
 from perdure.otp.server import Continue, GenServer, NoReply, Reply, Stop, Timeout
-from perdure.process import Message, Request
+from perdure.process import Message, Request, sleep
 from perdure.testing import simulated
 from tests.otp.servers import Diary
 from tests.process.probes import live_timers, now

@@ -6,14 +6,11 @@ from typing import Any
 
 import pytest
 
-from perdure import (
-    NameTaken,
-    StartError,
-    process,
-    sleep,
-)
+from perdure import process
+from perdure.errors import NameTaken, StartError
 from perdure.otp.server import GenServer, ServerHandle, Stop
 from perdure.otp.supervision.spec import IGNORE, Restart
+from perdure.process import sleep
 from perdure.testing import simulated
 from tests.otp.servers import Add, Counter, Diary
 from tests.process.tiny import exit_of, others_rest

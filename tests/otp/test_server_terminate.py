@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from perdure import CallExit, CallTimeout, Killed, NoProcess, Shutdown, process, sleep
+from perdure import process
+from perdure.errors import CallExit, CallTimeout, Killed, NoProcess, Shutdown
 from perdure.otp.server import GenServer, ServerHandle
-from perdure.process import LinkDown, Request
+from perdure.process import LinkDown, Request, sleep
 from perdure.testing import simulate, simulated
 from tests.otp.servers import Counter, Diary, TrappingDiary
 from tests.process.tiny import exit_of, others_rest, wait_forever

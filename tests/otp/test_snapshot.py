@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure import CallExit, StartError, process, sleep
+from perdure import process
 from perdure.base.errors import SnapshotError
+from perdure.errors import CallExit, StartError
 from perdure.otp.agent import Agent
 from perdure.otp.snapshot import Snapshot, encode_state, load, save, seal, state_in, unseal
+from perdure.process import sleep
 from perdure.testing import simulated
 from tests.otp.servers import start_any
 from tests.process.tiny import others_rest

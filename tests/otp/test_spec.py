@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from perdure import Pid, SpawnError, process
+from perdure import process
+from perdure.errors import SpawnError
 from perdure.otp.supervision.spec import (
     BRUTAL_KILL,
     ChildSpec,
@@ -17,6 +18,7 @@ from perdure.otp.supervision.spec import (
     child,
 )
 from perdure.otp.supervision.supervisor import Supervisor
+from perdure.process import Pid
 from perdure.testing import simulated
 from tests.process.tiny import give, wait_forever
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perdure import Killed, Shutdown
+from perdure.errors import Killed, Shutdown
 from perdure.otp.supervision.strategy import (
     AutoShutdown,
     Fate,

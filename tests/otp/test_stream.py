@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from perdure import Killed, NotOwner, Ok, Pid, SpawnError, process, sleep
+from perdure import process
+from perdure.errors import Killed, NotOwner, SpawnError
+from perdure.otp import Ok
 from perdure.otp.stream import async_stream
-from perdure.process import Info
+from perdure.process import Info, Pid, sleep
 from perdure.testing import simulated
 from tests.otp.work import end_of, forever, give, now, rest, run, slowly
 

@@ -6,20 +6,11 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from perdure import (
-    Exited,
-    Killed,
-    LinkedProcessDown,
-    Ok,
-    Pid,
-    Shutdown,
-    TaskExit,
-    TaskTimeout,
-    process,
-    sleep,
-)
+from perdure import process
+from perdure.errors import Killed, LinkedProcessDown, Shutdown, TaskExit, TaskTimeout
+from perdure.otp import Exited, Ok
 from perdure.otp.stream import async_stream
-from perdure.process import LinkDown
+from perdure.process import LinkDown, Pid, sleep
 from perdure.testing import simulated
 from tests.otp.work import end_of, forever, give, leave, now, rest, run, slowly
 

@@ -2,8 +2,10 @@
 
 import pytest
 
-from perdure import Exited, Ok, process, sleep
+from perdure import process
+from perdure.otp import Exited, Ok
 from perdure.otp.stream import async_stream
+from perdure.process import sleep
 from perdure.testing import simulate, simulated
 from tests.otp.work import now
 

@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from perdure import NameTaken, Pid, Settings, Shutdown, StartError, process, sleep
+from perdure import Settings, process
+from perdure.errors import NameTaken, Shutdown, StartError
 from perdure.otp.start import Ack
 from perdure.otp.start import start as handshake
 from perdure.otp.supervision.spec import IGNORE, ChildSpec, child
 from perdure.otp.supervision.supervisor import Supervisor
-from perdure.process import Exit
+from perdure.process import Exit, Pid, sleep
 from perdure.process.waiter import current
 from perdure.testing import simulate, simulated
 from tests.otp.family import Family, states

@@ -6,20 +6,11 @@ from typing import Any
 
 import pytest
 
-from perdure import (
-    CallExit,
-    ChildError,
-    NotRegistered,
-    Pid,
-    ProcError,
-    Settings,
-    StartError,
-    process,
-    sleep,
-    telemetry,
-)
+from perdure import Settings, process, telemetry
+from perdure.errors import CallExit, ChildError, NotRegistered, ProcError, StartError
 from perdure.otp.supervision.spec import IGNORE, ChildSpec, child
 from perdure.otp.supervision.supervisor import Supervisor
+from perdure.process import Pid, sleep
 from perdure.testing import simulate, simulated
 from tests.otp.family import Family, states
 from tests.process.tiny import records, wait_forever

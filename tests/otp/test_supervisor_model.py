@@ -10,9 +10,11 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perdure import ChildError, StartError, process, sleep
+from perdure import process
+from perdure.errors import ChildError, StartError
 from perdure.otp.supervision.dynamic import DynamicSupervisor
 from perdure.otp.supervision.supervisor import Supervisor
+from perdure.process import sleep
 from perdure.testing import simulate
 from tests.otp.family import Family, states
 from tests.otp.supervisor_model import WINDOW, Model

@@ -7,23 +7,20 @@ from typing import Any
 
 import pytest
 
-from perdure import (
+from perdure import process
+from perdure.errors import (
     CallExit,
     CallTimeout,
-    Channel,
     ChannelClosed,
     Killed,
     LinkedProcessDown,
     NoProcess,
-    Pid,
     Shutdown,
     StartError,
-    process,
-    sleep,
 )
 from perdure.otp.supervision.spec import BRUTAL_KILL, ChildSpec, child
 from perdure.otp.supervision.supervisor import Supervisor
-from perdure.process import Exit, LinkDown
+from perdure.process import Channel, Exit, LinkDown, Pid, sleep
 from perdure.testing import simulate, simulated
 from tests.otp.family import Family, refuse_to_stop
 from tests.process.probes import live_timers, now

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from perdure import NameTaken, NotInProcess, NotOwner, process, sleep
+from perdure import process
 from perdure.base.errors import NoTable
+from perdure.errors import NameTaken, NotInProcess, NotOwner
 from perdure.otp.table import Table
+from perdure.process import sleep
 from perdure.testing import simulated
 from tests.process.tiny import end_of, exit_of
 

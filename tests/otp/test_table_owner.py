@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from perdure import Channel, NoProcess, NotRegistered, Pid, process
+from perdure import process
 from perdure.base.errors import NoTable
+from perdure.errors import NoProcess, NotRegistered
 from perdure.otp.table import Table
-from perdure.process import Message
+from perdure.process import Channel, Message, Pid
 from perdure.testing import simulated
 from tests.process.tiny import crash, exit_of, give, others_rest, wait_forever
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from perdure import sleep
 from perdure.otp.table import Kind, Table, make_rows
+from perdure.process import sleep
 from perdure.testing import simulated
 
 

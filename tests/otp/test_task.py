@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from perdure import NotInProcess, Ok, Pid, Settings, SpawnError, process, sleep
+from perdure import Settings, process
+from perdure.errors import NotInProcess, SpawnError
+from perdure.otp import Ok
 from perdure.otp.task import Task
-from perdure.process import Info
+from perdure.process import Info, Pid, sleep
 from perdure.testing import simulated
 from tests.otp.work import crash, forever, give, now, rest, run, slowly
 

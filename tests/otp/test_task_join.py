@@ -4,8 +4,11 @@ import asyncio
 
 import pytest
 
-from perdure import Exited, Killed, NotOwner, Ok, TaskExit, TaskTimeout, process, sleep
+from perdure import process
+from perdure.errors import Killed, NotOwner, TaskExit, TaskTimeout
+from perdure.otp import Exited, Ok
 from perdure.otp.task import Task
+from perdure.process import sleep
 from perdure.testing import simulate, simulated
 from tests.otp.work import crash, crash_later, forever, give, leave, now, rest, run, slowly
 

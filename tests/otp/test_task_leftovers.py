@@ -2,8 +2,10 @@
 
 import pytest
 
-from perdure import Shutdown, TaskTimeout, process, sleep, telemetry
+from perdure import process, telemetry
+from perdure.errors import Shutdown, TaskTimeout
 from perdure.otp.task import Task
+from perdure.process import sleep
 from perdure.testing import simulated
 from tests.otp.work import forever, give, rest, run, slowly
 

@@ -4,18 +4,11 @@ import asyncio
 
 import pytest
 
-from perdure import (
-    Exited,
-    Killed,
-    LinkedProcessDown,
-    Shutdown,
-    TaskExit,
-    TaskTimeout,
-    process,
-    sleep,
-)
+from perdure import process
+from perdure.errors import Killed, LinkedProcessDown, Shutdown, TaskExit, TaskTimeout
+from perdure.otp import Exited
 from perdure.otp.task import Task
-from perdure.process import LinkDown, Pid
+from perdure.process import LinkDown, Pid, sleep
 from perdure.testing import simulate, simulated
 from tests.otp.work import crash, crash_later, end_of, forever, give, rest, run, slowly
 

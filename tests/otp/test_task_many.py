@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
-from perdure import Exited, NotOwner, Ok, TaskExit, TaskTimeout, process, sleep
+from perdure import process
+from perdure.errors import NotOwner, TaskExit, TaskTimeout
+from perdure.otp import Exited, Ok
 from perdure.otp.task import Task, join_many, poll_many
-from perdure.process import Message
+from perdure.process import Message, sleep
 from perdure.testing import simulated
 from tests.otp.work import crash_later, forever, give, now, rest, run, slowly
 

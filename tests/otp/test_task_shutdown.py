@@ -4,19 +4,12 @@ import asyncio
 
 import pytest
 
-from perdure import (
-    Exited,
-    Killed,
-    NoProcess,
-    Ok,
-    Shutdown,
-    TaskTimeout,
-    process,
-    sleep,
-)
+from perdure import process
+from perdure.errors import Killed, NoProcess, Shutdown, TaskTimeout
+from perdure.otp import Exited, Ok
 from perdure.otp.supervision.spec import BRUTAL_KILL
 from perdure.otp.task import Task
-from perdure.process import LinkDown
+from perdure.process import LinkDown, sleep
 from perdure.testing import simulated
 from tests.otp.work import crash, crash_later, end_of, forever, give, now, rest, slowly
 

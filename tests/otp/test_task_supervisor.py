@@ -5,25 +5,22 @@ from typing import Any
 
 import pytest
 
-from perdure import (
+from perdure import process
+from perdure.errors import (
     ChildError,
-    Exited,
     Killed,
     LinkedProcessDown,
     MaxChildren,
     NoProcess,
     NotRegistered,
-    Ok,
-    Pid,
     Shutdown,
     TaskExit,
-    process,
-    sleep,
 )
+from perdure.otp import Exited, Ok
 from perdure.otp.supervision.spec import BRUTAL_KILL
 from perdure.otp.supervision.supervisor import Supervisor
 from perdure.otp.task_supervisor import TaskSupervisor
-from perdure.process import Info
+from perdure.process import Info, Pid, sleep
 from perdure.testing import simulated
 from tests.otp.family import refuse_to_stop
 from tests.otp.work import crash, crash_later, end_of, forever, give, now, rest, run, slowly

@@ -4,11 +4,13 @@ import json
 
 import pytest
 
-from perdure import NoProcess, process, sleep
+from perdure import process
+from perdure.errors import NoProcess
 from perdure.otp.supervision.dynamic import DynamicSupervisor
 from perdure.otp.supervision.spec import child
 from perdure.otp.supervision.supervisor import Supervisor
-from perdure.otp.tree import Node, tree
+from perdure.otp.tree import TreeNode, tree
+from perdure.process import sleep
 from perdure.testing import simulated
 from tests.otp.family import Family
 from tests.process.probes import dead
@@ -20,7 +22,7 @@ async def busy() -> None:
     await wait_forever()
 
 
-def shape(node: Node) -> tuple[object, ...]:
+def shape(node: TreeNode) -> tuple[object, ...]:
     return (node.id, node.kind, *(shape(each) for each in node.children))
 
 

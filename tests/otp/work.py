@@ -3,8 +3,8 @@
 import asyncio
 from typing import NoReturn
 
-from perdure import process, sleep
-from perdure.process import Exit, ExitResult, Pid
+from perdure import process
+from perdure.process import Exit, ExitResult, Pid, sleep
 from perdure.process.spawn import Function
 
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from perdure import Shutdown, process
+from perdure import process
+from perdure.errors import Shutdown
 from perdure.process import Pid
 
 Interrupt = Callable[[Pid], object]

@@ -3,7 +3,8 @@
 import asyncio
 from typing import Any, TypeVar
 
-from perdure import Channel, Pid, process, select
+from perdure import process
+from perdure.process import Channel, Pid, select
 from tests.process.tiny import give, others_rest
 
 T = TypeVar("T")

@@ -13,7 +13,8 @@ HANGS = 30
 PRELUDE = """
 import asyncio
 import perdure
-from perdure import Channel, Settings, process, sleep
+from perdure import Settings, process
+from perdure.process import Channel, sleep
 
 def say(text):
     print(text, flush=True)

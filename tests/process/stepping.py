@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from perdure import Channel, Pid, Settings, after, process, select, sleep
-from perdure.process import Exit, ExitResult
+from perdure import Settings, process
+from perdure.process import Channel, Exit, ExitResult, Pid, after, select, sleep
 from perdure.process.runtime import Runtime, run_in
 from perdure.testing import VirtualLoop
 from tests.process.interrupts import Interrupt

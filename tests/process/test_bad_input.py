@@ -10,15 +10,8 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import (
-    NameTaken,
-    NoProcess,
-    NotInProcess,
-    NotRegistered,
-    ProcError,
-    SpawnError,
-    process,
-)
+from perdure import process
+from perdure.errors import NameTaken, NoProcess, NotInProcess, NotRegistered, ProcError, SpawnError
 from perdure.testing import simulate, simulated
 from tests.process.tiny import exit_of, give, living, others_rest, wait_forever, waiting_events
 
@@ -164,7 +157,7 @@ BAD_WORDS: list[tuple[Mistake, type[Exception], str]] = [
     (lambda: process.send(bad(None), "topic"), TypeError, "a Pid or a registered name, not None"),
     (lambda: process.listen("@cancel"), ValueError, "begin with '@'"),
     (lambda: process.listen(""), ValueError, "must not be empty"),
-    (lambda: process.unlisten(perdure.Channel()), ProcError, r"got from listen\(\)"),
+    (lambda: process.unlisten(perdure.process.Channel()), ProcError, r"got from listen\(\)"),
     (lambda: process.monitor("nobody"), NotRegistered, "'nobody'"),
     (lambda: process.link("nobody"), NotRegistered, "'nobody'"),
     (lambda: process.cancel("nobody"), NotRegistered, "'nobody'"),
@@ -222,10 +215,10 @@ BAD_DURATIONS = [*BAD_NUMBERS, *BAD_TEXTS, timedelta(seconds=-1), [1]]
 
 TIMED: list[Callable[[Any], object]] = [
     lambda duration: process.cancel(process.self_pid(), duration),
-    perdure.sleep,
-    perdure.after,
-    perdure.timer,
-    perdure.ticker,
+    perdure.process.sleep,
+    perdure.process.after,
+    perdure.process.timer,
+    perdure.process.ticker,
 ]
 TIMED_NAMES = ["cancel", "sleep", "after", "timer", "ticker"]
 
@@ -245,7 +238,7 @@ def test_a_bad_duration_is_refused_and_nothing_is_armed(
     main()
 
 
-@pytest.mark.parametrize("verb", [perdure.timer, perdure.ticker])
+@pytest.mark.parametrize("verb", [perdure.process.timer, perdure.process.ticker])
 def test_a_timer_of_no_time_is_refused(verb: Callable[[Any], object]) -> None:
     @simulated
     async def main() -> None:

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from perdure import Killed, NoProcess, NotRegistered, process, sleep
-from perdure.process import Cancel, Exit, ExitResult, LinkDown
+from perdure import process
+from perdure.errors import Killed, NoProcess, NotRegistered
+from perdure.process import Cancel, Exit, ExitResult, LinkDown, sleep
 from perdure.testing import simulated
 from tests.process.interrupts import shut_down
 from tests.process.probes import dead, drain, live_timers, now

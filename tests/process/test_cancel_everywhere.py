@@ -9,8 +9,20 @@ from typing import Any
 
 import pytest
 
-from perdure import CallExit, Pid, Selected, after, process, select, sleep, ticker
-from perdure.process import Message, Request, call, run_process
+from perdure import process
+from perdure.errors import CallExit
+from perdure.process import (
+    Message,
+    Pid,
+    Request,
+    Selected,
+    after,
+    call,
+    run_process,
+    select,
+    sleep,
+    ticker,
+)
 from perdure.process.channel import SendCase
 from tests.process.interrupts import Interrupt, shut_down
 from tests.process.stepping import Scenario, World, interrupt_everywhere

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from perdure import Channel, ChannelClosed, Pid, process, select, sleep
+from perdure import process
+from perdure.errors import ChannelClosed
+from perdure.process import Channel, Pid, select, sleep
 from perdure.testing import simulate, simulated
 from tests.process.interrupts import INTERRUPTS, Interrupt
 from tests.process.probes import drain

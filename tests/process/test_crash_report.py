@@ -7,7 +7,8 @@ from functools import partial
 
 import pytest
 
-from perdure import CallExit, Killed, LinkedProcessDown, Settings, Shutdown, process
+from perdure import Settings, process
+from perdure.errors import CallExit, Killed, LinkedProcessDown, Shutdown
 from perdure.testing import simulated
 from tests.process.tiny import (
     crash,

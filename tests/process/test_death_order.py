@@ -4,8 +4,9 @@ import weakref
 
 import pytest
 
-from perdure import Channel, NoProcess, Settings, process
-from perdure.process import Exit, LinkDown
+from perdure import Settings, process
+from perdure.errors import NoProcess
+from perdure.process import Channel, Exit, LinkDown
 from perdure.testing import simulated
 from tests.process.tiny import (
     Function,

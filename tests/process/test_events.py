@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from perdure import Killed, process
+from perdure import process
+from perdure.errors import Killed
 from perdure.process import Cancel, Event, EventKind, Exit, ExitResult, LinkDown, Message
 from perdure.testing import simulated
 from tests.process.probes import drain
@@ -127,9 +128,9 @@ async def test_events_and_messages_are_matched_by_class_and_field() -> None:
     assert said == ["ended with 7", "link down: boom", "cancelled: why"]
     assert tell(Message("work", 1, None)) == "work on 1"
     assert tell(Message("play", 2, None)) == "play: 2"
-    assert tell(Exit(process.self_pid(), ExitResult(None, ValueError("x")), process.Ref())) == (
-        "failed with x"
-    )
+    assert tell(
+        Exit(process.self_pid(), ExitResult(None, ValueError("x")), process.MonitorRef())
+    ) == ("failed with x")
 
 
 def test_messages_with_the_same_content_are_equal() -> None:

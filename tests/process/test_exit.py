@@ -4,17 +4,9 @@ from typing import Any
 
 import pytest
 
-from perdure import (
-    Killed,
-    LinkedProcessDown,
-    NoProcess,
-    NotRegistered,
-    Shutdown,
-    is_normal,
-    is_planned,
-    process,
-)
-from perdure.process import Exit, ExitResult, LinkDown
+from perdure import process
+from perdure.errors import Killed, LinkedProcessDown, NoProcess, NotRegistered, Shutdown
+from perdure.process import Exit, ExitResult, LinkDown, is_normal, is_planned
 from perdure.testing import simulated
 from tests.process.tiny import (
     end_of,

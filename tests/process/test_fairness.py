@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from perdure import process, run, select, sleep
-from perdure.process import Pid
+from perdure import process, run
+from perdure.process import Pid, select, sleep
 from perdure.testing import simulated
 from tests.process.probes import drain
 from tests.process.tiny import exit_of

@@ -9,7 +9,8 @@ from typing import Self
 
 import pytest
 
-from perdure import Killed, Settings, Shutdown, process
+from perdure import Settings, process
+from perdure.errors import Killed, Shutdown
 from perdure.process import ExitResult
 from perdure.testing import simulated
 from tests.process.tiny import (

@@ -3,7 +3,8 @@ from typing import Any
 
 import pytest
 
-from perdure import NoProcess, NotRegistered, process
+from perdure import process
+from perdure.errors import NoProcess, NotRegistered
 from perdure.process import Info, State
 from perdure.testing import simulated
 from tests.process.tiny import (

@@ -5,16 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from perdure import (
-    Channel,
-    Killed,
-    LinkedProcessDown,
-    NoProcess,
-    NotRegistered,
-    Settings,
-    Shutdown,
-    process,
-)
+from perdure import Settings, process
+from perdure.errors import Killed, LinkedProcessDown, NoProcess, NotRegistered, Shutdown
+from perdure.process import Channel
 from perdure.testing import simulated
 from tests.process.tiny import (
     Function,

@@ -2,16 +2,9 @@
 
 import pytest
 
-from perdure import (
-    Killed,
-    LinkedProcessDown,
-    NoProcess,
-    NotRegistered,
-    Shutdown,
-    process,
-    sleep,
-)
-from perdure.process import Exit, Pid
+from perdure import process
+from perdure.errors import Killed, LinkedProcessDown, NoProcess, NotRegistered, Shutdown
+from perdure.process import Exit, Pid, sleep
 from perdure.testing import simulate, simulated
 from tests.process.probes import dead, drain, now
 from tests.process.tiny import (

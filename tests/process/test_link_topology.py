@@ -6,8 +6,9 @@ import weakref
 
 import pytest
 
-from perdure import Channel, LinkedProcessDown, Settings, process
-from perdure.process import LinkDown, Pid
+from perdure import Settings, process
+from perdure.errors import LinkedProcessDown
+from perdure.process import Channel, LinkDown, Pid
 from perdure.testing import simulate, simulated
 from tests.process.interrupts import shut_down
 from tests.process.tiny import exit_of, others_rest, wait_forever

@@ -7,18 +7,9 @@ from typing import Any
 
 import pytest
 
-from perdure import (
-    Channel,
-    ChannelClosed,
-    MailboxFull,
-    NotOwner,
-    Overflow,
-    Pid,
-    Settings,
-    process,
-    sleep,
-)
-from perdure.process import Exit, Message
+from perdure import Settings, process
+from perdure.errors import ChannelClosed, MailboxFull, NotOwner
+from perdure.process import Channel, Exit, Message, Overflow, Pid, sleep
 from perdure.testing import simulate, simulated
 from tests.process.probes import drain, now
 from tests.process.tiny import give, others_rest, wait_forever

@@ -17,19 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure import (
-    LinkedProcessDown,
-    NameTaken,
-    NoProcess,
-    Pid,
-    ProcError,
-    Settings,
-    Shutdown,
-    process,
-    select,
-    sleep,
-)
-from perdure.process import Cancel, Event, Exit, LinkDown, Ref
+from perdure import Settings, process
+from perdure.errors import LinkedProcessDown, NameTaken, NoProcess, ProcError, Shutdown
+from perdure.process import Cancel, Event, Exit, LinkDown, Pid, select, sleep
 from perdure.testing import simulate
 from tests.process.model import NORMAL, UNKNOWN, Model, Notice
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from perdure import Killed, NoProcess, NotRegistered, Shutdown, process, sleep
-from perdure.process import Event, Exit, ExitResult, LinkDown, Pid
+from perdure import process
+from perdure.errors import Killed, NoProcess, NotRegistered, Shutdown
+from perdure.process import Event, Exit, ExitResult, LinkDown, Pid, sleep
 from perdure.testing import simulate, simulated
 from tests.process.interrupts import INTERRUPTS, Interrupt, shut_down
 from tests.process.probes import dead, drain, now
@@ -290,7 +291,7 @@ async def test_unmonitor_of_what_is_not_monitored_does_nothing() -> None:
 
 @simulated
 async def test_nobody_ends_the_monitor_of_another() -> None:
-    async def meddler(ref: process.Ref) -> None:
+    async def meddler(ref: process.MonitorRef) -> None:
         process.unmonitor(ref)
 
     pid = process.spawn(wait_forever)
@@ -311,6 +312,6 @@ async def test_a_monitor_is_forgotten_when_it_has_told() -> None:
 async def test_monitored_watches_within_the_block_only() -> None:
     pid = process.spawn(wait_forever)
     with process.monitored(pid) as ref:
-        assert isinstance(ref, process.Ref)
+        assert isinstance(ref, process.MonitorRef)
         assert process.info(pid).monitored_by == (process.self_pid(),)
     assert await events_after_the_kill_of(pid) == []

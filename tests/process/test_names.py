@@ -1,6 +1,7 @@
 import pytest
 
-from perdure import NameTaken, NoProcess, NotRegistered, process
+from perdure import process
+from perdure.errors import NameTaken, NoProcess, NotRegistered
 from perdure.process import Cancel, Exit
 from perdure.testing import simulated
 from tests.process.tiny import (

@@ -3,8 +3,9 @@ from typing import Any
 
 import pytest
 
-from perdure import LinkedProcessDown, Overflow, process
-from perdure.process import LinkDown, ProcessOptions
+from perdure import process
+from perdure.errors import LinkedProcessDown
+from perdure.process import LinkDown, Overflow, ProcessOptions
 from perdure.testing import simulated
 from tests.process.tiny import (
     crash,

@@ -5,18 +5,9 @@ from typing import Any
 
 import pytest
 
-from perdure import (
-    CallExit,
-    CallTimeout,
-    Channel,
-    Killed,
-    NoProcess,
-    NotRegistered,
-    Shutdown,
-    process,
-    sleep,
-)
-from perdure.process import Pid, Request, call
+from perdure import process
+from perdure.errors import CallExit, CallTimeout, Killed, NoProcess, NotRegistered, Shutdown
+from perdure.process import Channel, Pid, Request, call, sleep
 from perdure.testing import simulate, simulated
 from tests.process.interrupts import INTERRUPTS, Interrupt
 from tests.process.probes import dead, drain, live_timers, now

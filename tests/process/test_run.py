@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import Killed, Settings, Shutdown, SpawnError, process
+from perdure import Settings, process
+from perdure.errors import Killed, Shutdown, SpawnError
 from perdure.process import Cancel, LinkDown
 from perdure.testing import VirtualLoop, simulate
 from tests.process.tiny import crash, give, records, wait_forever
@@ -59,7 +60,7 @@ def test_the_failure_of_a_linked_process_is_raised_by_run() -> None:
         process.spawn_linked(crash, "in the child")
         await wait_forever()
 
-    with pytest.raises(perdure.LinkedProcessDown, match="in the child"):
+    with pytest.raises(perdure.errors.LinkedProcessDown, match="in the child"):
         simulate(main)
 
 

@@ -4,16 +4,9 @@ from typing import Any
 
 import pytest
 
-from perdure import (
-    Killed,
-    LinkedProcessDown,
-    NotInProcess,
-    Runtime,
-    Settings,
-    process,
-    sleep,
-)
-from perdure.process import Cancel, LinkDown
+from perdure import Settings, process
+from perdure.errors import Killed, LinkedProcessDown, NotInProcess
+from perdure.process import Cancel, LinkDown, Runtime, sleep
 from perdure.testing import VirtualLoop
 from tests.process.tiny import Function, crash, end_of, give, records, wait_forever
 

@@ -4,17 +4,9 @@ from typing import Any
 
 import pytest
 
-from perdure import (
-    Channel,
-    ChannelClosed,
-    NotOwner,
-    Selected,
-    after,
-    process,
-    select,
-    sleep,
-)
-from perdure.process import Message
+from perdure import process
+from perdure.errors import ChannelClosed, NotOwner
+from perdure.process import Channel, Message, Selected, after, select, sleep
 from perdure.testing import simulate, simulated
 from tests.process.interrupts import INTERRUPTS, Interrupt
 from tests.process.probes import drain, now

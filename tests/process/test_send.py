@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from perdure import NoProcess, NotRegistered, Pid, process, sleep
-from perdure.process import Message
+from perdure import process
+from perdure.errors import NoProcess, NotRegistered
+from perdure.process import Message, Pid, sleep
 from perdure.testing import simulated
 from tests.process.probes import dead, drain
 from tests.process.tiny import others_rest, wait_forever

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from perdure import CallExit, Killed, LinkedProcessDown, NameTaken, SpawnError, process
+from perdure import process
+from perdure.errors import CallExit, Killed, LinkedProcessDown, NameTaken, SpawnError
 from perdure.process import Exit, LinkDown
 from perdure.testing import simulated
 from tests.process.tiny import (

@@ -2,7 +2,8 @@ from typing import Any
 
 import pytest
 
-from perdure import NotInProcess, Settings, SpawnError, process
+from perdure import Settings, process
+from perdure.errors import NotInProcess, SpawnError
 from perdure.process import Message, Spawner
 from perdure.testing import simulated
 from tests.process.tiny import (

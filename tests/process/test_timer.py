@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from perdure import Channel, after, process, select, sleep, ticker, timer
-from perdure.process import Ticker
+from perdure import process
+from perdure.process import Channel, Ticker, after, select, sleep, ticker, timer
 from perdure.testing import simulated
 from tests.process.interrupts import INTERRUPTS, Interrupt
 from tests.process.probes import live_timers, now

@@ -5,8 +5,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from perdure import Killed, LinkedProcessDown, ProcError, Runtime, Settings, SpawnError, process
-from perdure.process import ExitResult
+from perdure import Settings, process
+from perdure.errors import Killed, LinkedProcessDown, ProcError, SpawnError
+from perdure.process import ExitResult, Runtime
 from perdure.testing import simulated
 from tests.process.tiny import (
     Function,

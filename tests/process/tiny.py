@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from perdure import Channel, process, sleep
-from perdure.process import Event, Exit, ExitResult, LinkDown
+from perdure import process
+from perdure.process import Channel, Event, Exit, ExitResult, LinkDown, sleep
 
 Function = Callable[..., Coroutine[Any, Any, Any]]
 

@@ -130,7 +130,7 @@ async def _run(url: str, zygote: Zygote, gateway: Gateway, case: Case, tally: Ta
             url=url,
             gateway=gateway.url,
             in_doubt=in_doubt,
-            key_lives=_LIVES[case.manner],
+            key_ttl=_LIVES[case.manner],
             crash=case.crash,
         )
         if code != -signal.SIGKILL:
@@ -151,14 +151,14 @@ async def _see_to_end(
     wrong: list[str] = []
     while (state := await handle.status()) not in ENDED:
         wrong += _twice(gateway)
-        if state is JobState.ATTENTION:
+        if state is JobState.NEEDS_ATTENTION:
             tally.doubts += 1
             if case.knows_keys:
                 wrong.append(f"in doubt: {(await handle.job()).error!r}")
             await _say_what_happened(handle, gateway)
         if wrong:
             return wrong
-        await perdure.sleep("10ms")
+        await perdure.process.sleep("10ms")
     del app
     return [*wrong, *_twice(gateway), *await _end_is_right(handle, gateway, case)]
 

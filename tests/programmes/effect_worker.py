@@ -23,25 +23,25 @@ from perdure.integrations.http import send
 
 QUICK = WorkerSettings(
     lease="3s",
-    beat="300ms",
-    margin="500ms",
+    heartbeat="300ms",
+    stop_before_expiry="500ms",
     stuck_after="3s",
-    linger="20ms",
+    keep_in_memory="20ms",
     poll="200ms",
     cancel_grace="100ms",
     drain_grace="2s",
     start_record_after="2s",  # so that nothing but the intent records a step
     reap_every="20ms",
 )
-RETRY = Retry(attempts=6, first="5ms", jitter=0)
+RETRY = Retry(attempts=6, initial_delay="5ms", jitter=0)
 
 
 def build(  # noqa: C901 - seven small functions
-    url: str, gateway: str, in_doubt: str, key_lives: float
+    url: str, gateway: str, in_doubt: str, key_ttl: float
 ) -> App:
     """Make the app: a payment, a step that may fail, and the refund."""
     app = App(url, worker=QUICK)
-    options: Any = {"in_doubt": in_doubt, "key_lives": key_lives}
+    options: Any = {"in_doubt": in_doubt, "key_ttl": key_ttl}
 
     async def post(ctx: StepContext, path: str) -> str:
         async with httpx.AsyncClient(base_url=gateway) as client:
@@ -81,7 +81,7 @@ def build(  # noqa: C901 - seven small functions
 
 def _work(wanted: dict[str, Any]) -> None:
     setattr(crashpoint, "_WANTED", wanted["crash"])  # noqa: B010 - the variable was read long ago
-    app = build(wanted["url"], wanted["gateway"], wanted["in_doubt"], wanted["key_lives"])
+    app = build(wanted["url"], wanted["gateway"], wanted["in_doubt"], wanted["key_ttl"])
     app.work()
 
 

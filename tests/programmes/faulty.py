@@ -35,7 +35,7 @@ def build(url: str, log: Path, grace: str = "1s") -> App:
     async def count(ctx: StepContext, most: int) -> int:
         for number in range(ctx.previous_checkpoint or 0, most):
             note("count", ctx.job_id, number)
-            await perdure.sleep("20ms")
+            await perdure.process.sleep("20ms")
             await ctx.save_checkpoint(number + 1)
         return most
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from perdure.jobs.approval import Approval, ApprovalState
 from perdure.jobs.budget import Amount, to_micro
-from perdure.jobs.model import Entry, Job, JobQuery
+from perdure.jobs.model import Job, JobQuery, JournalEntry
 from perdure.jobs.state import ENDED, JobState, StepState
 from perdure.store.store import Store
 from tests.programmes.intervene_jobs import LARGE, PRICE
@@ -33,7 +33,7 @@ class Recorder:
     """Looks at journals now and then: what was there once stays as it was."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, dict[int, Entry]] = {}
+        self._seen: dict[str, dict[int, JournalEntry]] = {}
         self.looks = 0
 
     @property
@@ -46,7 +46,7 @@ class Recorder:
         for job_id in job_ids:
             self._seen.pop(job_id, None)
 
-    def look(self, job_id: str, journal: list[Entry]) -> Iterator[str]:
+    def look(self, job_id: str, journal: list[JournalEntry]) -> Iterator[str]:
         """Compare a journal with what it was."""
         self.looks += 1
         before, now = self._seen.get(job_id, {}), {entry.seq: entry for entry in journal}
@@ -58,7 +58,7 @@ class Recorder:
                 yield from _changes(job_id, old, now[seq])
 
 
-def _changes(job_id: str, old: Entry, new: Entry) -> Iterator[str]:
+def _changes(job_id: str, old: JournalEntry, new: JournalEntry) -> Iterator[str]:
     if old.id != new.id:
         yield f"job {job_id}: entry {old.seq} was {old.id} and is {new.id}"
     elif old.state in _KEPT and new.state not in _AFTER:

@@ -20,20 +20,20 @@ from perdure.engine.policy import Rules
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.engine.worker.settings import WorkerSettings
-from perdure.jobs.approval import Person, Terms
+from perdure.jobs.approval import ApprovalTerms, Person
 from perdure.jobs.definition import Step
 from perdure.jobs.effect import Answer, DidNotHappen, Happened, Unknown
-from perdure.jobs.risk import Classifier, Facts, RiskLevel
+from perdure.jobs.risk import Classifier, RiskFacts, RiskLevel
 from perdure.notify.people import Contact, People
 from tests.programmes.receiver import call
 
 SETTINGS: Final = WorkerSettings(
     concurrency=40,
     lease="4s",
-    beat="500ms",
-    margin="1s",
+    heartbeat="500ms",
+    stop_before_expiry="1s",
     stuck_after="20s",
-    linger="50ms",
+    keep_in_memory="50ms",
     poll="500ms",
     cancel_grace="100ms",
     drain_grace="1s",
@@ -41,7 +41,7 @@ SETTINGS: Final = WorkerSettings(
     reap_every="100ms",
     max_claims=20,
 )
-RETRY: Final = Retry(attempts=6, first="5ms", factor=2, jitter=0.5)
+RETRY: Final = Retry(attempts=6, initial_delay="5ms", factor=2, jitter=0.5)
 APPROVERS: Final = ("ann", "bob", "cyn")
 LARGE: Final = 100  # USD from which two people must say yes
 PRICE: Final = 0.5  # USD of a thought
@@ -55,7 +55,7 @@ MANNERS: Final = {
 }
 
 
-def large_sums(facts: Facts) -> tuple[RiskLevel, str] | None:
+def large_sums(facts: RiskFacts) -> tuple[RiskLevel, str] | None:
     """Let two people say yes to large sums."""
     usd = facts.arguments.get("usd", 0)
     return (RiskLevel.CRITICAL, f"it moves {usd} USD") if usd >= LARGE else None
@@ -68,7 +68,7 @@ def rules() -> Rules:
     return Rules(
         risk=Classifier().extended(large_sums),
         people=People([Contact(person=each) for each in people]),
-        terms={RiskLevel.CRITICAL: Terms(quorum=2)},
+        terms={RiskLevel.CRITICAL: ApprovalTerms(quorum=2)},
     )
 
 
@@ -211,12 +211,12 @@ def _quiet(app: App, port: int) -> tuple[Step[..., Any], ...]:
 
     @app.step(retry=RETRY)
     async def note(ctx: StepContext, text: str) -> str:
-        await perdure.sleep(0.02 * _dice(ctx, text))
+        await perdure.process.sleep(0.02 * _dice(ctx, text))
         return text
 
     @app.step(retry=Retry(attempts=1))
     async def stumble(ctx: StepContext, milliseconds: int) -> None:
-        await perdure.sleep(milliseconds / 1000)
+        await perdure.process.sleep(milliseconds / 1000)
         raise Permanent("this was not to be")
 
     return think, note, stumble

@@ -105,7 +105,7 @@ class People:
         """List the jobs that have not ended."""
         states = (
             *(JobState.PENDING, JobState.RUNNING, JobState.WAITING, JobState.PAUSED),
-            *(JobState.COMPENSATING, JobState.ATTENTION),
+            *(JobState.COMPENSATING, JobState.NEEDS_ATTENTION),
         )
         return await self._app.find_jobs(JobQuery(states=states, limit=10_000))
 
@@ -115,7 +115,7 @@ class People:
             await handle.resume(by="ann")
         elif job.state is JobState.WAITING and b'"message"' in (job.wait or b""):
             await handle.send("go", "well", key="go")
-        elif job.state is JobState.ATTENTION:
+        elif job.state is JobState.NEEDS_ATTENTION:
             await self._let_go_on(job)
 
     async def _let_go_on(self, job: Job) -> None:

@@ -19,7 +19,7 @@ from typing import NamedTuple, cast
 
 from perdure.base.errors import LeaseLost, StoreError
 from perdure.base.retry import pause
-from perdure.jobs.model import Claim, Event
+from perdure.jobs.model import Claim, JobEvent
 from perdure.store.open import open_store
 from perdure.store.store import Store
 from tests.store.proxy import Proxy, whole
@@ -133,7 +133,7 @@ async def _do(store: Store, books: Books, claim: Claim) -> None:
     """Write of a job what happens once, and end it."""
     job_id = claim.job.id
     books.claimed[job_id] += 1
-    note = Event(type="note", data={"what": f"note {job_id}"})
+    note = JobEvent(type="note", data={"what": f"note {job_id}"})
     with suppress(LeaseLost):  # after an end of which nobody was told
         full = write_of(claim, entry(0), events=(note,))
         await books.ask(f"note {job_id}", partial(store.write, full))

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import psycopg
 
 from perdure.jobs.budget import Amount, SetAside
-from perdure.jobs.model import Claim, Entry, EntryKind, JobChange, NewJob, QueueLimit, Write
+from perdure.jobs.model import Claim, EntryKind, JobChange, JournalEntry, NewJob, QueueLimit, Write
 from perdure.jobs.state import JobState, StepState
 from perdure.store.store import Store
 
@@ -27,14 +27,14 @@ def new_job(id: str, **values: Any) -> NewJob:
     return NewJob(id=id, **(given | values))
 
 
-def entry(seq: int = 0, state: StepState = StepState.SUCCEEDED, **values: Any) -> Entry:
+def entry(seq: int = 0, state: StepState = StepState.SUCCEEDED, **values: Any) -> JournalEntry:
     given: dict[str, Any] = {"kind": EntryKind.STEP, "name": "step", "id": f"step#{seq}"}
     if state == StepState.SUCCEEDED:
         given["output"] = b"1"
-    return Entry(seq=seq, state=state, **(given | values))
+    return JournalEntry(seq=seq, state=state, **(given | values))
 
 
-def write_of(claim: Claim, *entries: Entry, **values: Any) -> Write:
+def write_of(claim: Claim, *entries: JournalEntry, **values: Any) -> Write:
     """A write of the owner of a claim."""
     owner = claim.job.owner
     assert owner is not None

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from perdure.base.errors import IllegalTransition, LeaseLost, StoreError
 from perdure.jobs.effect import Effect, EffectState
-from perdure.jobs.model import Claim, Deeds, Entry, Write
+from perdure.jobs.model import Claim, Deeds, JournalEntry, Write
 from perdure.jobs.place import Place
 from perdure.jobs.state import StepState
 from perdure.store.open import open_store
@@ -96,7 +96,7 @@ async def test_an_intent_and_what_becomes_of_it_are_as_quick_as_a_step(
 
 
 @pytest.mark.parametrize("entries", [(), (entry(1),)])
-async def test_a_line_is_fenced(store: Store, entries: tuple[Entry, ...]) -> None:
+async def test_a_line_is_fenced(store: Store, entries: tuple[JournalEntry, ...]) -> None:
     claim = await started(store)
     stale = replace(with_line(claim, 1), epoch=claim.epoch + 1, entries=entries)
 

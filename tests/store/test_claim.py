@@ -1,6 +1,6 @@
 """Claiming: who gets which job, in which order, for how long."""
 
-from perdure.jobs.model import Claim, Entry, Event, QueueLimit
+from perdure.jobs.model import Claim, JobEvent, JournalEntry, QueueLimit
 from perdure.jobs.state import JobState, StepState
 from perdure.store.store import Store
 from tests.store.rig import (
@@ -188,16 +188,16 @@ async def test_progress_that_is_written_with_more_counts_too(store: Store) -> No
     await store.submit([new_job("a")])
     for _ in range(3):
         claim = await claim_one(store, lease=GONE)
-        await store.write(write_of(claim, events=(Event(type="noted"),)))
+        await store.write(write_of(claim, events=(JobEvent(type="noted"),)))
         await store.reap(1)
     claim = await claim_one(store, lease=GONE)
     assert claim.job.claims == 4
-    await store.write(write_of(claim, entry(0), events=(Event(type="noted"),)))
+    await store.write(write_of(claim, entry(0), events=(JobEvent(type="noted"),)))
     await store.reap(1)
     assert (await claim_one(store)).job.claims == 1
 
 
-def _checkpoint(seq: int) -> Entry:
+def _checkpoint(seq: int) -> JournalEntry:
     return entry(seq, StepState.RUNNING, checkpoint=b"1", checkpoint_no=1)
 
 

@@ -41,7 +41,7 @@ async def stopped(store: Store, step: str = "") -> None:
     """Have a parked job with two failed entries, whose error names one of them or none."""
     claim = await started(store)
     failed = [entry(seq, StepState.FAILED, error=why(), attempt=3) for seq in (0, 1)]
-    parked = releases(JobState.ATTENTION, error=why(step))
+    parked = releases(JobState.NEEDS_ATTENTION, error=why(step))
     await store.write(write_of(claim, *failed, job=parked))
 
 
@@ -78,7 +78,7 @@ async def test_cancel_of_a_waiting_job_lets_a_worker_end_it(store: Store) -> Non
     assert (await claim_one(store)).job.request == "cancel"
 
 
-@pytest.mark.parametrize("state", [JobState.PAUSED, JobState.ATTENTION])
+@pytest.mark.parametrize("state", [JobState.PAUSED, JobState.NEEDS_ATTENTION])
 async def test_cancel_of_a_parked_job_lets_a_worker_end_it(store: Store, state: JobState) -> None:
     await wait(store, state)
     await ask(store, "cancel")
@@ -146,7 +146,7 @@ async def test_pause_of_a_job_at_work_is_obeyed_by_its_owner(store: Store) -> No
 async def test_a_cancel_that_comes_while_its_job_is_being_parked_is_obeyed(store: Store) -> None:
     claim = await started(store)
     await ask(store, "cancel")
-    change = releases(JobState.ATTENTION, error=why())
+    change = releases(JobState.NEEDS_ATTENTION, error=why())
     await store.write(write_of(claim, job=change, news_seen=claim.news))
     (again,) = await claims(store)
     assert again.job.request == "cancel"
@@ -155,7 +155,7 @@ async def test_a_cancel_that_comes_while_its_job_is_being_parked_is_obeyed(store
 async def test_a_job_that_is_parked_though_it_knows_of_the_cancel_stays_so(store: Store) -> None:
     claim = await started(store)
     await ask(store, "cancel")
-    change = releases(JobState.ATTENTION, error=why())
+    change = releases(JobState.NEEDS_ATTENTION, error=why())
     await store.write(write_of(claim, job=change, news_seen=claim.news + 1))
     assert await claims(store) == []
 
@@ -257,7 +257,7 @@ async def test_a_retry_from_an_entry_leaves_those_before_it(store: Store) -> Non
 
 
 async def test_a_job_that_needs_attention_can_be_retried(store: Store) -> None:
-    await wait(store, JobState.ATTENTION)
+    await wait(store, JobState.NEEDS_ATTENTION)
     assert (await ask(store, "retry")).state == JobState.PENDING
     assert (await claim_one(store)).epoch == 2
 

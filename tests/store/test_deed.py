@@ -12,9 +12,9 @@ from perdure.jobs.approval import (
     Action,
     Approval,
     ApprovalState,
+    ApprovalTerms,
     Person,
     Refusal,
-    Terms,
     Vote,
     new_link,
     use_of,
@@ -62,7 +62,7 @@ async def test_the_ledger_is_read_back_as_it_was_written(store: Store) -> None:
         details=b'{"amount": 5}',
         undo=UndoCall("refund", b'{"why": "x"}'),
         in_doubt="replay",
-        key_lives=60.0,
+        key_ttl=60.0,
     )
     await keep(store, claim, full)
     await keep(store, claim, effect("k2", place=Place("pay#1", 1, "item-7")))
@@ -145,7 +145,7 @@ async def test_a_job_that_has_ended_in_doubt_is_kept_until_somebody_settles_it(
 async def in_doubt(store: Store) -> None:
     claim = await started(store)
     await keep(store, claim, effect(), effect().to(EffectState.IN_DOUBT, NOW))
-    await store.write(write_of(claim, job=releases(JobState.ATTENTION, error=b'"why"')))
+    await store.write(write_of(claim, job=releases(JobState.NEEDS_ATTENTION, error=b'"why"')))
 
 
 async def says(store: Store, choice: str, output: bytes | None = None) -> None:
@@ -205,7 +205,7 @@ async def asked(store: Store, *channels: str, ago: float = 0.0, **terms: Any) ->
         title="Pay?",
         created_at=now - ago,
         requester="kim",
-        terms=Terms(**terms),
+        terms=ApprovalTerms(**terms),
     )
     notices = tuple(
         Notice(

@@ -7,11 +7,11 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from perdure.jobs.approval import Action, Approval, Person, Terms, Vote
+from perdure.jobs.approval import Action, Approval, ApprovalTerms, Person, Vote
 from perdure.jobs.budget import Budget
 from perdure.jobs.effect import Effect, EffectState, UndoCall
 from perdure.jobs.invariant import INVARIANTS
-from perdure.jobs.model import Deeds, Entry, EntryKind
+from perdure.jobs.model import Deeds, EntryKind, JournalEntry
 from perdure.jobs.place import Place
 from perdure.jobs.state import JobState, StepState
 from perdure.store.store import Store
@@ -77,7 +77,7 @@ def question(job: str, quorum: int = 1) -> Approval:
         title="Pay?",
         created_at=1.0,
         requester="kim",
-        terms=Terms(quorum=quorum),
+        terms=ApprovalTerms(quorum=quorum),
     )
 
 
@@ -102,7 +102,7 @@ async def _done(store: Store) -> None:
 async def _undone_family(store: Store) -> None:
     claim = await started(store, "undone")
     paid = entry(0, id="pay#1", attempt=1, name="pay")
-    place = Entry(
+    place = JournalEntry(
         seq=1, id="child:work#1", kind=EntryKind.CHILD, name="child:work", state=S.PENDING
     )
     offspring = new_job("grandson", parent="undone", parent_seq=1)
@@ -114,8 +114,9 @@ async def _undone_family(store: Store) -> None:
     await store.write(write_of(child, entry(0, id="look#1", attempt=1, name="look")))
     await store.write(write_of(child, job=ends(result=b"1")))
     undos = (
-        Entry(seq=2, id="undo", kind=EntryKind.UNDO, name="undo", state=S.SUCCEEDED, output=b"{}"),
-        Entry(
+        JournalEntry(seq=2, id="undo", kind=EntryKind.UNDO, name="undo",  state=S.SUCCEEDED,
+ output=b"{}"),
+        JournalEntry(
             seq=3, id="undo:pay#1/1", kind=EntryKind.UNDO, name="undo:pay", state=S.SUCCEEDED,
             input=b'{"id": "undo:pay#1/1", "child": null}', output=b"null", attempt=1,
         ),
@@ -130,7 +131,7 @@ async def _undone_family(store: Store) -> None:
 
 async def _waiting_family(store: Store) -> None:
     claim = await started(store, "parent")
-    place = Entry(
+    place = JournalEntry(
         seq=0, id="child:work#1", kind=EntryKind.CHILD, name="child:work", state=S.PENDING
     )
     await store.write(
@@ -139,7 +140,7 @@ async def _waiting_family(store: Store) -> None:
     wait = b'[{"kind": "child", "id": "child:work#1", "job": "child"}]'
     await store.write(write_of(claim, job=releases(wait=wait)))
     child = await claim_one(store)
-    parked = releases(J.ATTENTION, error=b'{"type": "x", "message": "look"}')
+    parked = releases(J.NEEDS_ATTENTION, error=b'{"type": "x", "message": "look"}')
     await store.write(write_of(child, entry(0, id="look#1", attempt=1, name="look"), job=parked))
 
 
@@ -289,7 +290,7 @@ PLANTED = [
         "done_twice",
         (
             "INSERT INTO effect (job_id, no, tenant, key, step, part, ordinal, generation, kind, "
-            "target, state, in_doubt, key_lives, proof, called_at) "
+            "target, state, in_doubt, key_ttl, proof, called_at) "
             "VALUES ('done', 2, 'acme', 'k2', 'pay#1', '', 1, 2, 'payment', 'card', 'DONE', 'ask', "
             "1, '', 1)"
         ),

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from perdure.base.errors import LeaseLost, StoreUnreachable
-from perdure.jobs.model import Command, Event, QueueLimit
+from perdure.jobs.model import Command, JobEvent, QueueLimit
 from perdure.jobs.state import StepState
 from perdure.store.open import open_store
 from perdure.store.postgres.connection import Target
@@ -78,7 +78,7 @@ async def test_a_write_of_everything_whose_answer_is_lost_happened_once(proxy: P
         async def attempt(number: int) -> None:
             child = new_job(f"c{number}", queue="other")
             await store.write(
-                write_of(claim, entry(number), events=(Event(type="x"),), children=(child,))
+                write_of(claim, entry(number), events=(JobEvent(type="x"),), children=(child,))
             )
 
         times = await lose_each_answer(proxy, attempt)
@@ -163,7 +163,7 @@ async def test_a_write_of_everything_that_arrives_late_happened_once(
 
         async def attempt(number: int) -> None:
             child = new_job(f"c{number}", queue="other")
-            note = Event(type="x", data={"number": number})
+            note = JobEvent(type="x", data={"number": number})
             await store.write(write_of(claim, entry(number), events=(note,), children=(child,)))
 
         times = await delay_each_question(proxy, postgres_url, attempt)
@@ -296,9 +296,9 @@ async def test_no_row_of_a_closed_store_is_left_behind(postgres_url: str) -> Non
     assert sql(postgres_url, "SELECT lane FROM op") == []
 
 
-@pytest.mark.parametrize("events", [(), (Event(type="x"),)])
+@pytest.mark.parametrize("events", [(), (JobEvent(type="x"),)])
 async def test_nobody_can_take_the_lease_while_a_write_is_under_way(
-    postgres_url: str, events: tuple[Event, ...]
+    postgres_url: str, events: tuple[JobEvent, ...]
 ) -> None:
     """The fence locks: what is only looked at may be another's at the commit."""
     base, _, schema = postgres_url.rpartition("&schema=")
@@ -324,9 +324,9 @@ async def test_nobody_can_take_the_lease_while_a_write_is_under_way(
         assert len(await store.journal("a")) == 1
 
 
-@pytest.mark.parametrize("events", [(), (Event(type="x"),)])
+@pytest.mark.parametrize("events", [(), (JobEvent(type="x"),)])
 async def test_a_write_that_meets_a_take_over_waits_for_it_and_is_refused(
-    postgres_url: str, events: tuple[Event, ...]
+    postgres_url: str, events: tuple[JobEvent, ...]
 ) -> None:
     base, _, schema = postgres_url.rpartition("&schema=")
     async with opened(postgres_url) as store:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from perdure.base.errors import IllegalTransition, JobNotFound
 from perdure.jobs.effect import Effect, Place
-from perdure.jobs.model import Claim, Command, Deeds, Event, JobQuery, Outcome, Schedule
+from perdure.jobs.model import Claim, Command, Deeds, JobEvent, JobOutcome, JobQuery, Schedule
 from perdure.jobs.state import JobState, StepState
 from perdure.store.store import Store
 from tests.store.rig import (
@@ -72,8 +72,8 @@ async def test_outcomes_tell_how_jobs_ended(store: Store) -> None:
     await store.write(write_of(claim, job=ends(JobState.FAILED, error=b'"E"')))
     await store.submit([new_job("b")])
     assert await store.outcomes(["b", "nowhere", "a"]) == [
-        Outcome("b", JobState.PENDING, None, None),
-        Outcome("a", JobState.FAILED, None, b'"E"'),
+        JobOutcome("b", JobState.PENDING, None, None),
+        JobOutcome("a", JobState.FAILED, None, b'"E"'),
     ]
 
 
@@ -92,7 +92,7 @@ async def test_a_step_is_found_by_its_key_until_it_is_undone(store: Store) -> No
 
 async def test_events_are_read_on_from_the_last_one_seen(store: Store) -> None:
     claim = await started(store, "a")
-    events = tuple(Event(type="x", data={"n": number}, actor="w1") for number in range(5))
+    events = tuple(JobEvent(type="x", data={"n": number}, actor="w1") for number in range(5))
     await store.write(write_of(claim, events=events))
     first = await store.events("a", limit=4)
     rest = await store.events("a", after=first[-1].no)

@@ -13,7 +13,7 @@ from perdure.base.errors import (
     LeaseLost,
     StoreError,
 )
-from perdure.jobs.model import Command, Entry, Event, Write
+from perdure.jobs.model import Command, JobEvent, JournalEntry, Write
 from perdure.jobs.state import JobState, StepState
 from perdure.store.store import Store
 from tests.store.rig import (
@@ -68,7 +68,7 @@ async def test_a_write_of_another_owner_or_epoch_is_refused(
     for write in (
         structs.replace(whose, entries=(entry(),)),
         structs.replace(whose, job=ends()),
-        structs.replace(whose, events=(Event(type="x"),)),
+        structs.replace(whose, events=(JobEvent(type="x"),)),
     ):
         with pytest.raises(LeaseLost, match="is lost"):
             await store.write(write)
@@ -116,7 +116,7 @@ async def test_of_writes_that_share_a_commit_only_those_of_the_lost_lease_fail(
 async def test_a_mixed_batch_does_each_write_as_a_whole(store: Store) -> None:
     await store.submit([new_job(f"j{number}") for number in range(6)])
     one, two, three, four, five, six = await claims(store)
-    events = (Event(type="noted"),)
+    events = (JobEvent(type="noted"),)
     known = new_job("j0", fingerprint="other")
     results = await asyncio.gather(
         store.write(write_of(one, entry(0))),
@@ -192,7 +192,7 @@ async def test_an_older_checkpoint_is_passed_over(store: Store) -> None:
     assert (await store.journal("a"))[0].checkpoint == b"8"
 
 
-def _checkpoint(number: int) -> Entry:
+def _checkpoint(number: int) -> JournalEntry:
     return entry(0, StepState.RUNNING, checkpoint=b"%d" % number, checkpoint_no=number)
 
 
@@ -237,7 +237,7 @@ async def test_news_that_was_seen_does_not_wake_the_job_again(store: Store) -> N
 
 
 async def test_a_parked_job_is_not_woken_by_news(store: Store) -> None:
-    for state in (JobState.PAUSED, JobState.ATTENTION):
+    for state in (JobState.PAUSED, JobState.NEEDS_ATTENTION):
         claim = await started(store, state.value)
         await store.command(Command(job_id=state.value, action="pause", actor="kim"))
         await store.send(state.value, "hello", b"1")
@@ -335,7 +335,7 @@ async def test_another_entry_never_takes_the_place_of_one_that_is_there(
     await store.write(write_of(claim, entry(1, StepState.RUNNING)))
     thief = entry(1, StepState.RUNNING, id="undo", name="undo")
     entries = (thief,) if how == "alone" else (entry(2), thief)
-    events = (Event(type="x"),) if how == "with an event" else ()
+    events = (JobEvent(type="x"),) if how == "with an event" else ()
     bad = store.write(write_of(claim, *entries, events=events), alone=how == "alone")
     others = [store.write(write_of(claim, entry(3)))] if how == "in a batch" else []
     refused, *good = await asyncio.gather(bad, *others, return_exceptions=True)
@@ -352,5 +352,5 @@ async def test_a_start_that_comes_late_does_not_take_back_a_failure(store: Store
     await store.write(write_of(claim, failed))
     for late in (entry(0, StepState.RUNNING), entry(0, StepState.PENDING)):
         await store.write(write_of(claim, late))
-        await store.write(write_of(claim, late, events=(Event(type="x"),)))
+        await store.write(write_of(claim, late, events=(JobEvent(type="x"),)))
     assert await store.journal("a") == [failed]

@@ -2,30 +2,27 @@
 
 from typing import Any, assert_type
 
-from perdure import (
+from perdure import Retry, process, telemetry, with_retry
+from perdure.base.result import Err, Exited, Ok
+from perdure.otp import (
     BRUTAL_KILL,
     Agent,
     Application,
     ChildSpec,
     DynamicSupervisor,
     PartitionSupervisor,
-    Pid,
     Pool,
     Registry,
-    Retry,
     Supervisor,
     Table,
     TaskSupervisor,
     child,
-    process,
-    telemetry,
     tree,
-    with_retry,
 )
-from perdure.base.result import Err, Exited, Ok
 from perdure.otp.pool import Worker
 from perdure.otp.supervision.loop import ChildInfo, Counts
 from perdure.otp.tree import Tree
+from perdure.process import Pid
 
 
 async def worker(number: int) -> None: ...

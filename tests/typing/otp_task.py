@@ -3,11 +3,12 @@
 from collections.abc import AsyncIterator
 from typing import Any, assert_type
 
-from perdure import Exited, Ok, Pid
+from perdure.otp import Exited, Ok
 from perdure.otp.stream import AsyncStream, async_stream
 from perdure.otp.supervision.spec import BRUTAL_KILL, ChildSpec
 from perdure.otp.task import Task, join_many, poll_many
 from perdure.otp.task_supervisor import TaskSupervisor
+from perdure.process import Pid
 
 
 async def size(path: str, *, limit: int = 0) -> int:

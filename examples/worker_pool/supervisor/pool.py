@@ -3,7 +3,9 @@
 import asyncio
 from dataclasses import dataclass
 
-from perdure import Pid, SpawnError, after, process, select, sleep
+from perdure import process
+from perdure.errors import SpawnError
+from perdure.process import Pid, after, select, sleep
 
 
 @dataclass(frozen=True)

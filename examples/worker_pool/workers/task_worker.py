@@ -1,6 +1,7 @@
 """The worker: does one piece of work after another, until somebody cancels it."""
 
-from perdure import after, process, select, sleep
+from perdure import process
+from perdure.process import after, select, sleep
 
 
 async def main(worker_id: int) -> str:

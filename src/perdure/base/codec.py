@@ -206,7 +206,7 @@ _write = msgspec.json.Encoder(enc_hook=write_unknown).encode
 _write_sorted = msgspec.json.Encoder(enc_hook=write_unknown, order="sorted").encode
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class PayloadLimits(Struct, frozen=True, kw_only=True):
     """The largest sizes that are stored: bytes of JSON, and how deep it may be nested."""
 
     argument: int = 2 * 1024 * 1024  # all arguments of a call together
@@ -216,7 +216,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     depth: int = 200
 
 
-LIMITS = Limits()
+LIMITS = PayloadLimits()
 
 
 class Codec(Generic[T]):
@@ -257,7 +257,7 @@ class Codec(Generic[T]):
             raise DefinitionError(f"{what} cannot be of the type {declared!r}: {error}") from None
         self._loose = abstract if loose is None else loose
 
-    def encode(self, value: T, limits: Limits = LIMITS) -> bytes:
+    def encode(self, value: T, limits: PayloadLimits = LIMITS) -> bytes:
         """Give the value as JSON.
 
         Raises:
@@ -299,7 +299,7 @@ class Codec(Generic[T]):
             text = f"{self.what} was stored as what the code does not take any more"
             raise Drift(f"{text}: {on_one_line(error)}") from error
 
-    def _refuse_size(self, data: bytes, limits: Limits) -> NoReturn:
+    def _refuse_size(self, data: bytes, limits: PayloadLimits) -> NoReturn:
         most = getattr(limits, self.kind)
         raise PayloadTooLarge(
             f"{self.what} has {len(data):,} bytes, and `Limits.{self.kind}` allows {most:,}: "
@@ -311,7 +311,7 @@ class Codec(Generic[T]):
         if found := flaw(value) or difference(value, back, loose=self._loose):
             raise Unstorable(f"{_place(self.what, found.path)}: {found.why}")
 
-    def _refuse(self, value: T, limits: Limits, error: Exception) -> NoReturn:
+    def _refuse(self, value: T, limits: PayloadLimits, error: Exception) -> NoReturn:
         if isinstance(error, RecursionError):
             raise Unstorable(f"{self.what}: {_too_deep(limits)}, or holds itself") from None
         found = flaw(value)
@@ -339,7 +339,7 @@ def encode(
     *,
     what: str = "the value",
     kind: Kind = "result",
-    limits: Limits = LIMITS,
+    limits: PayloadLimits = LIMITS,
 ) -> bytes:
     """Give a value as JSON; see `Codec.encode`."""
     return Codec[Any](declared, what, kind).encode(value, limits)
@@ -437,7 +437,7 @@ def _is_shallow(data: bytes, most: int) -> bool:
     return True
 
 
-def _too_deep(limits: Limits) -> str:
+def _too_deep(limits: PayloadLimits) -> str:
     return f"it is nested deeper than the {limits.depth} levels of `Limits.depth`"
 
 

@@ -85,7 +85,7 @@ class NotInProcess(ProcError):
     def __init__(self, verb: str = "this") -> None:
         super().__init__(
             f"{verb} works only inside a process: start the program with `perdure.run(main)`, "
-            "or wrap the body in `async with perdure.Runtime():`",
+            "or wrap the body in `async with perdure.process.Runtime():`",
         )
 
 
@@ -390,7 +390,7 @@ class JobFailed(JobError):
 
 
 class JobParked(JobError):
-    """The job is in ATTENTION: it has not ended, but only a person can let it go on."""
+    """The job is in NEEDS_ATTENTION: it has not ended, but only a person can let it go on."""
 
     def __init__(self, job_id: str, failure: str) -> None:
         super().__init__(

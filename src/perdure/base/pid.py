@@ -40,7 +40,7 @@ class Pid(Struct, eq=False, gc=False):
 
 
 @final
-class Ref(Struct, eq=False, gc=False):
+class MonitorRef(Struct, eq=False, gc=False):
     """Names one monitor: `process.monitor` returns it, `Exit.ref` brings it back."""
 
     number: int = field(default_factory=_refs.__next__)

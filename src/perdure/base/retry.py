@@ -23,27 +23,27 @@ class Retry:
 
     Attributes:
         attempts: Calls in all, the first one included.
-        first: Seconds to wait after the first failure.
+        initial_delay: Seconds to wait after the first failure.
         factor: What each pause is multiplied by to give the next; at least 1.
-        most: The longest pause in seconds; None = no limit.
+        max_delay: The longest pause in seconds; None = no limit.
         jitter: Fraction (0 to 1) by which a pause is made longer or shorter by chance,
             so that those who failed together do not come back together.
         on: Classes of exceptions after which to try again.
     """
 
     attempts: int
-    first: float
+    initial_delay: float
     factor: float
-    most: float | None
+    max_delay: float | None
     jitter: float
     on: tuple[type[Exception], ...]
 
     def __init__(
         self,
         attempts: int = 4,
-        first: Duration = "200ms",
+        initial_delay: Duration = "200ms",
         factor: float = 2,
-        most: Duration = None,
+        max_delay: Duration = None,
         jitter: float = 0.0,
         on: type[Exception] | Iterable[type[Exception]] = (),
     ) -> None:
@@ -53,11 +53,11 @@ class Retry:
             ValueError: A number is out of its range or a duration is bad.
             TypeError: A field has the wrong type.
         """
-        longest = None if most is None else named_seconds("most", most)
+        longest = None if max_delay is None else named_seconds("max_delay", max_delay)
         object.__setattr__(self, "attempts", _calls(attempts))
-        object.__setattr__(self, "first", named_seconds("first", first))
+        object.__setattr__(self, "initial_delay", named_seconds("initial_delay", initial_delay))
         object.__setattr__(self, "factor", _number("factor", factor, 1.0, _LARGEST))
-        object.__setattr__(self, "most", longest)
+        object.__setattr__(self, "max_delay", longest)
         object.__setattr__(self, "jitter", _number("jitter", jitter, 0.0, 1.0))
         object.__setattr__(self, "on", _exceptions(on))
 
@@ -75,8 +75,8 @@ class Retry:
             raise ValueError(f"failures must be 0 or more: {failures}")
         if failures == 0:
             return 0.0
-        most = _LARGEST if self.most is None else self.most
-        pause = min(self.first * _power(self.factor, failures - 1), most)
+        most = _LARGEST if self.max_delay is None else self.max_delay
+        pause = min(self.initial_delay * _power(self.factor, failures - 1), most)
         if not self.jitter:
             return pause
         # Drawn below the cap, not cut at it: else half of all late pauses would be equal.

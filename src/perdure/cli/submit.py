@@ -176,6 +176,6 @@ def _tell_result(job: Job, output: Format) -> None:
     else:
         why = f": {error.summary()}" if error else ""
         warn(f"job {job.id} is {job.state}{why}")
-        if job.state is JobState.ATTENTION:
+        if job.state is JobState.NEEDS_ATTENTION:
             text = f"look at it: perdure jobs show {job.id[-8:]}; then resume, retry or cancel it"
             warn(text)

@@ -139,7 +139,7 @@ def _check_it_is_there(url: str) -> None:
 AT_MOST_EVERY, AT_LEAST_EVERY = 0.05, 0.5
 
 # Nothing happens any more before a person does something.
-AT_REST = ENDED | {JobState.ATTENTION}
+AT_REST = ENDED | {JobState.NEEDS_ATTENTION}
 
 
 async def looks(store: Store) -> AsyncGenerator[None, None]:

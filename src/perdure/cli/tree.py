@@ -12,7 +12,7 @@ from perdure.base.errors import ProcError, describe
 from perdure.cli.control_socket import ask, everybody, runtime_folder, socket_of
 from perdure.cli.output import Code, Format, FormatOption, give, refuse, say
 from perdure.entries.load import Loaded
-from perdure.otp.tree import Node, Tree
+from perdure.otp.tree import Tree, TreeNode
 
 # The picture that a running `perdure up` gives of itself: bounded, ready for JSON.
 
@@ -52,13 +52,13 @@ def _services(loaded: Loaded) -> Iterator[Drawn]:
         }
 
 
-def _nodes(roots: Sequence[Node]) -> list[Drawn]:
+def _nodes(roots: Sequence[TreeNode]) -> list[Drawn]:
     """Draw so many processes, the upper ones first."""
     drawn = [_node(root) for root in roots[:MOST_NODES]]
     left = MOST_NODES - len(drawn)
     level = list(zip(roots, drawn, strict=False))
     for _ in range(DEEPEST):
-        following: list[tuple[Node, Drawn]] = []
+        following: list[tuple[TreeNode, Drawn]] = []
         for node, picture in level:
             shown = node.children[:left]
             left -= len(shown)
@@ -72,7 +72,7 @@ def _nodes(roots: Sequence[Node]) -> list[Drawn]:
     return drawn
 
 
-def _node(node: Node) -> Drawn:
+def _node(node: TreeNode) -> Drawn:
     info = node.info
     return {
         "id": None if node.id is None else str(node.id),

@@ -22,7 +22,7 @@ from perdure.process.runtime import run
 _log = logging.getLogger("perdure.worker")
 
 _HANDLER = "perdure.cli.worker"
-_TOLD = ("FAILED", "COMPENSATED", "ATTENTION")  # what a person should know
+_TOLD = ("FAILED", "COMPENSATED", "NEEDS_ATTENTION")  # what a person should know
 
 
 def add_to(app: typer.Typer) -> None:

@@ -14,7 +14,7 @@ from perdure.jobs.approval import Approval, Refusal, Vote
 if TYPE_CHECKING:
     from perdure.engine.journal.run import Run
     from perdure.engine.steps.step import Endable
-    from perdure.engine.worker.node import Node
+    from perdure.engine.worker.node import WorkerNode
     from perdure.jobs.effect import Effect
     from perdure.jobs.model import Claim, Job, JobChange, NewJob, Submitted
 
@@ -59,7 +59,7 @@ def submitted(jobs: Iterable["NewJob"], kept: Iterable["Submitted"]) -> None:
             telemetry.execute(JOB_SUBMIT, {"count": 1}, told)
 
 
-def claimed(node: "Node", claims: Iterable["Claim"]) -> None:
+def claimed(node: "WorkerNode", claims: Iterable["Claim"]) -> None:
     """Tell of jobs that this worker has claimed."""
     if listens(JOB_CLAIM):
         for claim in claims:
@@ -72,7 +72,7 @@ def concluded(run: "Run", change: "JobChange", reason: str | None) -> None:
     """Tell how a run ended, as it is durable now."""
     event = JOB_END
     if change.release:
-        event = JOB_PARK if change.state == "ATTENTION" else JOB_RELEASE
+        event = JOB_PARK if change.state == "NEEDS_ATTENTION" else JOB_RELEASE
     if not listens(event):
         return
     job, node = run.job, run.node
@@ -140,7 +140,7 @@ def _step(operation: "Endable[Any]") -> dict[str, Any]:
 # Leases
 
 
-def leases_renewed(node: "Node", asked: int, kept: int, duration: float) -> None:
+def leases_renewed(node: "WorkerNode", asked: int, kept: int, duration: float) -> None:
     """Tell of a beat of the heart."""
     measured = {"asked": asked, "kept": kept, "duration": duration}
     telemetry.execute(LEASE_RENEW, measured, {"worker": node.owner})
@@ -200,7 +200,7 @@ def _approval(approval: Approval) -> dict[str, Any]:
 # Workers
 
 
-def worker(event: Event, node: "Node") -> None:
+def worker(event: Event, node: "WorkerNode") -> None:
     """Tell that a worker is up, drains, or is down."""
     told = {"worker": node.owner, "queues": tuple(node.queues)}
     telemetry.execute(event, {"concurrency": node.settings.concurrency}, told)

@@ -17,7 +17,7 @@ from perdure.jobs.definition import JobDefinition
 from perdure.jobs.effect import Choice, Effect
 from perdure.jobs.failure import Failure
 from perdure.jobs.length import check_given
-from perdure.jobs.model import Command, Entry, Event, Job, NewJob, Outcome
+from perdure.jobs.model import Command, Job, JobEvent, JobOutcome, JournalEntry, NewJob
 from perdure.jobs.saga import LEFT_UNDONE
 from perdure.jobs.state import ENDED, JobState
 from perdure.store.store import Store
@@ -38,7 +38,11 @@ def child_id(parent_id: str, entry_id: str) -> str:
 
 
 def child_job(
-    parent: Job, entry: Entry, definition: "JobDefinition[Any, Any]", name: str, packed: bytes
+    parent: Job,
+    entry: JournalEntry,
+    definition: "JobDefinition[Any, Any]",
+    name: str,
+    packed: bytes,
 ) -> NewJob:
     """Make the job that a parent submits; the same one, however often it is asked for."""
     return NewJob(
@@ -68,7 +72,7 @@ _LOOK_EVERY = 0.5
 _AT_MOST_EVERY = 0.005
 
 
-def reason_of(outcome: Outcome) -> str:
+def reason_of(outcome: JobOutcome) -> str:
     """Say in one line why a job ended without a result, or is parked."""
     error = outcome.error
     return "no reason is known" if error is None else Failure.unpack(error).summary()
@@ -83,15 +87,15 @@ class Awaiting:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiters: dict[str, dict[asyncio.Future[Outcome], frozenset[JobState]]] = {}
+        self._waiters: dict[str, dict[asyncio.Future[JobOutcome], frozenset[JobState]]] = {}
         self.parked: dict[str, str] = {}  # of the jobs waited for: why, as a person was told
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
 
-    async def reached(self, job_id: str, states: frozenset[JobState] = ENDED) -> Outcome:
+    async def reached(self, job_id: str, states: frozenset[JobState] = ENDED) -> JobOutcome:
         """Wait until a job is in one of these states, or has ended in whichever."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Outcome] = loop.create_future()
+        future: asyncio.Future[JobOutcome] = loop.create_future()
         self._waiters.setdefault(job_id, {})[future] = states
         self._changed.set()
         if self._task is None:
@@ -101,7 +105,7 @@ class Awaiting:
         finally:
             self._forget(job_id, future)
 
-    def _forget(self, job_id: str, future: "asyncio.Future[Outcome]") -> None:
+    def _forget(self, job_id: str, future: "asyncio.Future[JobOutcome]") -> None:
         waiters = self._waiters.get(job_id, {})
         waiters.pop(future, None)
         if not waiters:
@@ -138,7 +142,7 @@ class Awaiting:
                 self._settle(job_id, outcome)
                 self._note_parked(outcome)
 
-    def _settle(self, job_id: str, answer: Outcome | Exception) -> None:
+    def _settle(self, job_id: str, answer: JobOutcome | Exception) -> None:
         for future, states in tuple(self._waiters.get(job_id, {}).items()):
             if future.done():
                 continue
@@ -150,9 +154,9 @@ class Awaiting:
                 continue
             self._forget(job_id, future)
 
-    def _note_parked(self, outcome: Outcome) -> None:
+    def _note_parked(self, outcome: JobOutcome) -> None:
         """Say once why those who wait may wait for long."""
-        if outcome.state is not JobState.ATTENTION:
+        if outcome.state is not JobState.NEEDS_ATTENTION:
             self.parked.pop(outcome.job_id, None)
         elif outcome.job_id in self._waiters and outcome.job_id not in self.parked:
             why = self.parked[outcome.job_id] = reason_of(outcome)
@@ -178,7 +182,7 @@ class Awaiting:
 R = TypeVar("R")
 
 IfParked: TypeAlias = Literal["wait", "raise"]
-_ALSO_PARKED = frozenset({JobState.ATTENTION})
+_ALSO_PARKED = frozenset({JobState.NEEDS_ATTENTION})
 
 
 class Handle(Generic[R]):
@@ -219,7 +223,7 @@ class Handle(Generic[R]):
         """Tell the job's state."""
         return (await self.job()).state
 
-    async def journal(self) -> list[Entry]:
+    async def journal(self) -> list[JournalEntry]:
         """Read what the job has done, in order."""
         return await self._store.journal(self.id)
 
@@ -232,9 +236,9 @@ class Handle(Generic[R]):
         job = await self.job()
         return await self._store.budget(job.budget_of or job.id)
 
-    async def events(self) -> list[Event]:
+    async def events(self) -> list[JobEvent]:
         """Read all that happened to the job, in order."""
-        found: list[Event] = []
+        found: list[JobEvent] = []
         while page := await self._store.events(self.id, after=found[-1].no if found else 0):
             found += page
         return found
@@ -250,7 +254,7 @@ class Handle(Generic[R]):
     async def result(self, timeout: Duration = None, *, if_parked: IfParked = "wait") -> R:
         """Wait for the job's result.
 
-        A job that is parked (ATTENTION) has not ended: once a person lets it go on, it may
+        A job that is parked (NEEDS_ATTENTION) has not ended: once a person lets it go on, it may
         still give one. That it is parked, and why, is logged once as a warning.
 
         Args:
@@ -264,7 +268,7 @@ class Handle(Generic[R]):
         """
         states = _ALSO_PARKED if if_parked == "raise" else frozenset[JobState]()
         outcome = await self._reached(timeout, states)
-        if outcome.state is JobState.ATTENTION:
+        if outcome.state is JobState.NEEDS_ATTENTION:
             raise JobParked(self.id, reason_of(outcome))
         if outcome.state is not JobState.COMPLETED or outcome.result is None:
             raise JobFailed(self.id, outcome.state, reason_of(outcome))
@@ -287,7 +291,7 @@ class Handle(Generic[R]):
 
     async def _reached(
         self, timeout: Duration, states: frozenset[JobState] = frozenset()
-    ) -> Outcome:
+    ) -> JobOutcome:
         limit = job_seconds(timeout)
         try:
             async with asyncio.timeout(limit):
@@ -351,7 +355,7 @@ class Handle(Generic[R]):
         output = encode(result) if choice == "happened" else None
         await self._command("resolve", by, reason, effect=effect, choice=choice, output=output)
 
-    async def leave_undone(self, undo: str, reason: str, *, by: str = "") -> None:
+    async def abandon_undo(self, undo: str, reason: str, *, by: str = "") -> None:
         """Go on with the rest of an undo without this part ("undo:charge#1"), which failed."""
         await self.skip(undo, reason, output=LEFT_UNDONE, by=by)
 
@@ -388,7 +392,7 @@ class Handle(Generic[R]):
         await self._store.fork(job.id, copy, entry.seq, by)
         return Handle(self._store, self._awaiting, copy.id, self._definition, new=True)
 
-    async def _entry(self, step: str) -> Entry:
+    async def _entry(self, step: str) -> JournalEntry:
         wanted = step if "#" in step else f"{step}#1"
         for entry in await self.journal():
             if entry.id == wanted:

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from perdure.jobs.approval import Terms
+from perdure.jobs.approval import ApprovalTerms
 from perdure.jobs.redaction import Redaction
 from perdure.jobs.risk import Classifier, GatePolicy, RiskLevel
-from perdure.notify.people import Channel, People
+from perdure.notify.people import ApprovalChannel, People
 
 
 class Rules(Struct, frozen=True, kw_only=True):
@@ -24,14 +24,14 @@ class Rules(Struct, frozen=True, kw_only=True):
 
     risk: Classifier = Classifier()
     gates: GatePolicy = GatePolicy()
-    terms: Mapping[RiskLevel, Terms] = {}
+    terms: Mapping[RiskLevel, ApprovalTerms] = {}
     people: People = People()
-    channels: tuple[Channel, ...] = ()
+    channels: tuple[ApprovalChannel, ...] = ()
     redaction: Redaction = Redaction()
 
-    def terms_for(self, level: RiskLevel) -> Terms:
+    def terms_for(self, level: RiskLevel) -> ApprovalTerms:
         """Give the terms for a risk."""
         return self.terms.get(level, _USUAL)
 
 
-_USUAL = Terms()
+_USUAL = ApprovalTerms()

@@ -67,9 +67,9 @@ def judge(
     if plan.max_attempts and starts >= plan.max_attempts:
         return Verdict(State.FAILED, starts)
     pauses = Retry(
-        first=plan.initial_delay,
+        initial_delay=plan.initial_delay,
         factor=plan.backoff_factor,
-        most=plan.max_delay,
+        max_delay=plan.max_delay,
         jitter=plan.jitter,
     )
     return Verdict(State.RESTARTING, starts, pauses.delay(max(1, starts), random))

@@ -135,7 +135,7 @@ class Action(Struct, frozen=True, kw_only=True):
         )
 
 
-class Terms(Struct, frozen=True, kw_only=True):
+class ApprovalTerms(Struct, frozen=True, kw_only=True):
     """Who must say yes, and in which time (seconds).
 
     Attributes:
@@ -249,7 +249,7 @@ class Approval(Struct, frozen=True, kw_only=True):
     risk: RiskLevel = RiskLevel.HIGH
     reasons: tuple[str, ...] = ()
     requester: str = ""
-    terms: Terms = Terms()
+    terms: ApprovalTerms = ApprovalTerms()
     state: ApprovalState = ApprovalState.PENDING
     decided_at: float | None = None
     decisions: tuple[Decision, ...] = ()
@@ -306,7 +306,7 @@ class Edited(Struct, frozen=True, kw_only=True):
     input: bytes
     risk: RiskLevel
     reasons: tuple[str, ...] = ()
-    terms: Terms  # those of this risk
+    terms: ApprovalTerms  # those of this risk
 
 
 class Vote(Struct, frozen=True, kw_only=True):
@@ -687,7 +687,7 @@ MOST_WRONG: Final = 5  # codes; then the link is dead
 CODE_DIGITS: Final = 8
 
 
-class Link(Struct, frozen=True, kw_only=True):
+class ApprovalLink(Struct, frozen=True, kw_only=True):
     """What is stored of a link.
 
     Attributes:
@@ -723,10 +723,12 @@ def code_hash(token: str, code: str) -> str:
     return digest("code", token, "".join(code.split()))
 
 
-def new_link(approval: Approval, person: str, token: str, code: str, expires_at: float) -> Link:
+def new_link(
+    approval: Approval, person: str, token: str, code: str, expires_at: float
+) -> ApprovalLink:
     """Make a link for a person, not longer alive than the approval."""
     last = expires_at if approval.expires_at is None else min(expires_at, approval.expires_at)
-    return Link(
+    return ApprovalLink(
         id=link_id(token),
         tenant=approval.tenant,
         approval_id=approval.id,
@@ -737,7 +739,7 @@ def new_link(approval: Approval, person: str, token: str, code: str, expires_at:
     )
 
 
-def dead(link: Link, now: float) -> Refusal | None:
+def dead(link: ApprovalLink, now: float) -> Refusal | None:
     """Tell why a link is of no use any more; None: it is."""
     if link.used_at is not None:
         return Refusal("decided", "this link was used already")
@@ -763,11 +765,11 @@ def use_of(token: str, code: str) -> LinkUse:
 class Judged(Struct, frozen=True):
     """A link after a code was typed, and why that is refused; None: the code is right."""
 
-    link: Link
+    link: ApprovalLink
     refusal: Refusal | None = None
 
 
-def judge(link: Link, use: LinkUse, now: float) -> Judged:
+def judge(link: ApprovalLink, use: LinkUse, now: float) -> Judged:
     """Judge a code; a right one changes nothing, a wrong one is counted.
 
     The link must be locked until it is written: of many codes at once, each counts.
@@ -782,6 +784,6 @@ def judge(link: Link, use: LinkUse, now: float) -> Judged:
     return Judged(counted, dead(counted, now) or wrong)
 
 
-def used(link: Link, now: float) -> Link:
+def used(link: ApprovalLink, now: float) -> ApprovalLink:
     """Give the link as one that has done its work."""
     return replace(link, used_at=now)

@@ -19,7 +19,7 @@ from typing import (
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from perdure.base.codec import LIMITS, Codec, Limits
+from perdure.base.codec import LIMITS, Codec, PayloadLimits
 from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import DefinitionError
 from perdure.base.retry import Retry
@@ -56,7 +56,7 @@ class StepOptions(TypedDict, total=False):
     idempotency_key: Callable[..., str]
     queue: str
     cost: float
-    takes: Duration
+    estimated_duration: Duration
     description: str
 
 
@@ -243,7 +243,7 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
         idempotency_key: Gives a key by the arguments; what succeeded under it is not done again.
         queue: The queue of a plan or job that consists of this step alone; None = the default.
         cost: Estimated USD, for the judgement of risk.
-        takes: Estimated seconds, likewise.
+        estimated_duration: Estimated seconds, likewise.
         undo: The compensation, if there is one.
         description: What it does, for people.
     """
@@ -266,7 +266,7 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
     idempotency_key: Callable[..., str] | None = None
     queue: str | None = None
     cost: float | None = None
-    takes: float | None = None
+    estimated_duration: float | None = None
     undo: Compensation | None = None
     description: str = ""
 
@@ -278,7 +278,7 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
         return f"<Step {self.name}>"
 
     def pack(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limits: Limits = LIMITS
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limits: PayloadLimits = LIMITS
     ) -> bytes:
         """Give the arguments of a call as JSON; see `Parameters.pack`."""
         return self.parameters.pack(args, kwargs, limits)
@@ -287,7 +287,7 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
         """Give the arguments of a stored call; see `Parameters.unpack`."""
         return self.parameters.unpack(data)
 
-    def pack_result(self, value: Any, limits: Limits = LIMITS) -> bytes:
+    def pack_result(self, value: Any, limits: PayloadLimits = LIMITS) -> bytes:
         """Give the result as JSON; see `Codec.encode`."""
         return self.result.encode(value, limits)
 
@@ -372,7 +372,7 @@ class JobDefinition(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, 
         return f"<JobDefinition {self.name}>"
 
     def pack(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limits: Limits = LIMITS
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limits: PayloadLimits = LIMITS
     ) -> bytes:
         """Give the arguments of a submission as JSON; see `Parameters.pack`."""
         return self.parameters.pack(args, kwargs, limits)
@@ -381,7 +381,7 @@ class JobDefinition(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, 
         """Give the arguments of a stored job; see `Parameters.unpack`."""
         return self.parameters.unpack(data)
 
-    def pack_result(self, value: Any, limits: Limits = LIMITS) -> bytes:
+    def pack_result(self, value: Any, limits: PayloadLimits = LIMITS) -> bytes:
         """Give the result as JSON; see `Codec.encode`."""
         return self.result.encode(value, limits)
 
@@ -429,7 +429,9 @@ def make_step(
         idempotency_key=options.get("idempotency_key"),
         queue=options.get("queue"),
         cost=options.get("cost"),
-        takes=check_seconds(options.get("takes"), f"takes of {what}"),
+        estimated_duration=check_seconds(
+            options.get("estimated_duration"), f"estimated_duration of {what}"
+        ),
         description=description_of(options.get("description"), fn),
     )
 

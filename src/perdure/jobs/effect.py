@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perdure.base.codec import LIMITS, Codec, Limits, digest
+from perdure.base.codec import LIMITS, Codec, PayloadLimits, digest
 from perdure.base.errors import IllegalTransition, Refused, Unstorable, safe_text
 from perdure.base.secret import without_secrets
 from perdure.jobs.place import Place
@@ -33,7 +33,7 @@ InDoubt: TypeAlias = Literal["replay", "ask"]
 Choice: TypeAlias = Literal["happened", "did not happen", "compensate"]
 
 # A receiver that does not say how long it knows a key is trusted for a day.
-KEY_LIVES: Final = 24 * 3600.0
+KEY_TTL: Final = 24 * 3600.0
 # A key may die on the way: near its end it is not used any more.
 MARGIN_SHARE: Final = 0.1
 LONGEST_MARGIN: Final = 60.0
@@ -102,7 +102,7 @@ class Effect(Struct, frozen=True, kw_only=True):
         target: Who or what is acted upon; it tells one effect from another.
         state: What is known of it.
         in_doubt: Whether the receiver may be called again with the same key.
-        key_lives: Seconds for which the receiver knows a key.
+        key_ttl: Seconds for which the receiver knows a key.
         details: For people; JSON, redacted.
         result: What the call gave, as JSON.
         problem: Why the result could not be stored; `result` is then a mere description.
@@ -130,7 +130,7 @@ class Effect(Struct, frozen=True, kw_only=True):
     generation: int = 1
     state: EffectState = EffectState.INTENT
     in_doubt: InDoubt = "ask"
-    key_lives: float = KEY_LIVES
+    key_ttl: float = KEY_TTL
     details: bytes | None = None
     result: bytes | None = None
     problem: str | None = None
@@ -230,8 +230,8 @@ def _replay_or_ask(effect: Effect, now: float) -> Resolution:
         return AskPerson("a repeated call was refused, which says nothing about the first one")
     if effect.in_doubt != "replay":
         return AskPerson("the receiver is not known to tell a repeated call from a new one")
-    margin = min(effect.key_lives * MARGIN_SHARE, LONGEST_MARGIN)
-    if now < effect.called_at + effect.key_lives - margin:
+    margin = min(effect.key_ttl * MARGIN_SHARE, LONGEST_MARGIN)
+    if now < effect.called_at + effect.key_ttl - margin:
         return CallAgain()
     return AskPerson("the receiver may have forgotten the key since the first call")
 
@@ -309,7 +309,7 @@ class PackedResult(Struct, frozen=True):
     problem: str | None = None
 
 
-def pack_result(value: Any, codec: Codec[Any], limits: Limits = LIMITS) -> PackedResult:
+def pack_result(value: Any, codec: Codec[Any], limits: PayloadLimits = LIMITS) -> PackedResult:
     """Give a result as JSON. This never fails, since what it is the result of has happened."""
     try:
         return PackedResult(codec.encode(value, limits))

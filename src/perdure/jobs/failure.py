@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from perdure.base.errors import JobError, ProcError, StepFailed, safe_text
+from perdure.base.errors import JobError, StepFailed, safe_text
 from perdure.base.secret import without_secrets
 
 LONGEST_MESSAGE = 4096  # characters; a longer one is somebody's payload
@@ -15,8 +15,7 @@ LONGEST_TRACE = 16_384
 # Secrets are looked for in so many times as much, so that none is cut in two and missed.
 _LOOKED_AT = 4
 
-# All that is defined there is imported from the package itself.
-_OURS = frozenset({JobError.__module__, ProcError.__module__})
+_OURS = JobError.__module__  # whatever is defined there is imported from `perdure.errors`
 
 
 class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -78,7 +77,7 @@ def failure_of(
 
 def type_name(kind: type[Any]) -> str:
     """Name a class as people import it."""
-    module = "perdure" if kind.__module__ in _OURS else kind.__module__
+    module = "perdure.errors" if kind.__module__ == _OURS else kind.__module__
     return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
 
 

@@ -19,16 +19,16 @@ from msgspec import Struct
 from perdure.jobs.definition import Step
 from perdure.jobs.risk import (
     Classifier,
-    Facts,
     Gate,
     GatePolicy,
     Judgement,
+    RiskFacts,
     RiskLevel,
     recipients_in,
 )
 
 
-class Opening(Struct, frozen=True):
+class GatePass(Struct, frozen=True):
     """An approval that the code of the job has obtained, and what it lets begin."""
 
     approval: str  # its identity in the journal: "approve#1"
@@ -37,25 +37,25 @@ class Opening(Struct, frozen=True):
     steps: frozenset[str] | None = None  # full names; None: whichever comes next, once
 
 
-Openings: TypeAlias = tuple[Opening, ...]
+Openings: TypeAlias = tuple[GatePass, ...]
 
 
-class Way(Struct, frozen=True):
+class GateDecision(Struct, frozen=True):
     """What happens before a step: its gate, why, and by what it is open."""
 
     gate: Gate
     judgement: Judgement
-    opened_by: Opening | None = None
+    opened_by: GatePass | None = None
 
 
 def judge_call(step: Step[..., Any], name: str, packed: bytes, rules: Classifier) -> Judgement:
     """Judge how dangerous a call of a step is, with these arguments."""
     arguments = msgspec.json.decode(packed)
-    facts = Facts(
+    facts = RiskFacts(
         step=name,
         tags=step.tags,
         cost=step.cost,
-        takes=step.takes,
+        estimated_duration=step.estimated_duration,
         recipients=recipients_in(arguments),
         floor=step.risk,
         arguments=arguments,
@@ -66,22 +66,22 @@ def judge_call(step: Step[..., Any], name: str, packed: bytes, rules: Classifier
 def judge_raise(packed: bytes, rules: Classifier) -> Judgement:
     """Judge how dangerous it is to raise a budget to these limits; at least HIGH."""
     limits = msgspec.json.decode(packed, type=dict[str, Any])
-    judged = rules.judge(Facts(step="budget", cost=limits.get("usd"), arguments=limits))
+    judged = rules.judge(RiskFacts(step="budget", cost=limits.get("usd"), arguments=limits))
     return Judgement(max(judged.level, RiskLevel.HIGH), judged.reasons)
 
 
 def way_for(
     step: Step[..., Any], name: str, tenant: str, judgement: Judgement, policy: GatePolicy
-) -> Way:
+) -> GateDecision:
     """Decide what happens before a call of a step, if nothing has opened it."""
     gate = policy.gate(judgement.level, tenant)
     if step.irreversible and not step.ungated:
         reasons = (*judgement.reasons, f"what {name} does cannot be undone")
-        return Way(Gate.WAIT, Judgement(judgement.level, reasons))
-    return Way(gate, judgement)
+        return GateDecision(Gate.WAIT, Judgement(judgement.level, reasons))
+    return GateDecision(gate, judgement)
 
 
-def through(way: Way, name: str, openings: Openings) -> tuple[Way, Openings]:
+def through(way: GateDecision, name: str, openings: Openings) -> tuple[GateDecision, Openings]:
     """Use an opening for a step that would have to wait; give what is left of the openings."""
     if way.gate is not Gate.WAIT:
         return way, openings
@@ -90,7 +90,7 @@ def through(way: Way, name: str, openings: Openings) -> tuple[Way, Openings]:
             continue
         if opening.steps is None:
             rest = tuple(each for each in openings if each is not opening)
-            return Way(Gate.RECORD, way.judgement, opening), rest
+            return GateDecision(Gate.RECORD, way.judgement, opening), rest
         if name in opening.steps:
-            return Way(Gate.RECORD, way.judgement, opening), openings
+            return GateDecision(Gate.RECORD, way.judgement, opening), openings
     return way, openings

@@ -37,13 +37,13 @@ class ItemPolicy(Struct, frozen=True, kw_only=True):
             "skip": the item is reported, and the others are done.
             "quarantine": likewise, but at the end the step fails for good and names these items;
             when somebody retries it, only they are done.
-        tries: Attempts at an item before it counts as bad.
-        most: More bad items than this fail the step: then it is not the items.
+        attempts: Attempts at an item before it counts as bad.
+        max_bad: More bad items than this fail the step: then it is not the items.
     """
 
     on_error: OnError = "fail"
-    tries: int = 1
-    most: int = MOST_ASIDE
+    attempts: int = 1
+    max_bad: int = MOST_ASIDE
 
 
 class Verdict(StrEnum):
@@ -185,7 +185,7 @@ class Cursor:
             return Verdict.FAIL
         known = self._saved.trouble
         tries = 1 + (known[1] if known and known[0] == place else 0)
-        if tries < self.policy.tries and not failure.permanent:
+        if tries < self.policy.attempts and not failure.permanent:
             self._saved.trouble = (place, tries)
             return Verdict.AGAIN
         return self._put_aside(place, failure)
@@ -206,7 +206,7 @@ class Cursor:
 
     def _put_aside(self, place: int, failure: Failure) -> Verdict:
         saved = self._saved
-        if len(saved.skipped) + len(saved.quarantined) >= min(self.policy.most, MOST_ASIDE):
+        if len(saved.skipped) + len(saved.quarantined) >= min(self.policy.max_bad, MOST_ASIDE):
             return Verdict.FAIL
         shown = str(self._keys[place])[:LONGEST_TEXT]
         aside = Aside(place, shown, failure.summary()[:LONGEST_TEXT])

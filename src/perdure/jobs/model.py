@@ -108,7 +108,7 @@ class Job(Struct, frozen=True, kw_only=True):
     claims: int = 0  # claims in a row that ended without any progress
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class JournalEntry(Struct, frozen=True, kw_only=True):
     """One entry of a job's journal. `seq` is its place, `id` ("send_mail#2") its identity."""
 
     seq: int
@@ -132,11 +132,11 @@ class KeyedEntry(Struct, frozen=True):
     """A step that has succeeded under an `idempotency_key`, in whichever job."""
 
     job_id: str
-    entry: Entry
+    entry: JournalEntry
     being_undone: bool  # its job has begun to undo what it did, and has not ended
 
 
-class Message(Struct, frozen=True, kw_only=True):
+class JobMessage(Struct, frozen=True, kw_only=True):
     """A message sent to a job, not yet received by it."""
 
     no: int
@@ -145,7 +145,7 @@ class Message(Struct, frozen=True, kw_only=True):
     sent_at: float
 
 
-class Event(Struct, frozen=True, kw_only=True):
+class JobEvent(Struct, frozen=True, kw_only=True):
     """One line of a job's append-only log."""
 
     type: str  # "submitted", "claimed", "step.retried", "paused", …
@@ -177,9 +177,9 @@ class Write(Struct, frozen=True, kw_only=True):
     job_id: str
     owner: str
     epoch: int
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[JournalEntry, ...] = ()
     job: JobChange | None = None
-    events: tuple[Event, ...] = ()
+    events: tuple[JobEvent, ...] = ()
     taken: tuple[int, ...] = ()  # numbers of messages received by this write
     children: tuple[NewJob, ...] = ()
     deeds: Deeds | None = None
@@ -194,8 +194,8 @@ class Claim(Struct, frozen=True, kw_only=True):
     now: float  # the store's clock at the claim
     until: float  # seconds the lease lasts from `now`
     news: int
-    journal: tuple[Entry, ...]
-    messages: tuple[Message, ...]
+    journal: tuple[JournalEntry, ...]
+    messages: tuple[JobMessage, ...]
 
 
 class News(Struct, frozen=True):
@@ -206,7 +206,7 @@ class News(Struct, frozen=True):
     request: str | None
 
 
-class Outcome(Struct, frozen=True):
+class JobOutcome(Struct, frozen=True):
     """How a job ended, or that it has not."""
 
     job_id: str

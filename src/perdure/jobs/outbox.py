@@ -22,7 +22,9 @@ from perdure.base.codec import digest
 from perdure.base.retry import Retry
 from perdure.base.secret import without_secrets
 
-RETRY: Final = Retry(attempts=12, first="5s", factor=3, most="1h", jitter=0.2)  # about 8 hours
+RETRY: Final = Retry(
+    attempts=12, initial_delay="5s", factor=3, max_delay="1h", jitter=0.2
+)  # about 8 hours
 LONGEST_ERROR: Final = 500
 
 

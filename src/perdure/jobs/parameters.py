@@ -20,7 +20,7 @@ import msgspec
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import astuple
 
-from perdure.base.codec import LIMITS, Codec, Limits, on_one_line, parse
+from perdure.base.codec import LIMITS, Codec, PayloadLimits, on_one_line, parse
 from perdure.base.errors import ArgumentError, DefinitionError, Drift, WrongType
 from perdure.base.schema import adapted, is_abstract, json_schema
 
@@ -79,7 +79,7 @@ class Parameters:
         self._codec: Codec[Any] = Codec(self._struct, whose, "argument", loose=loose)
 
     def pack(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limits: Limits = LIMITS
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limits: PayloadLimits = LIMITS
     ) -> bytes:
         """Give a call's arguments as a JSON object by parameter name, defaults included.
 
@@ -93,7 +93,7 @@ class Parameters:
         except (TypeError, WrongType):
             self._refuse(args, kwargs, limits)
 
-    def pack_json(self, text: bytes | str, limits: Limits = LIMITS) -> bytes:
+    def pack_json(self, text: bytes | str, limits: PayloadLimits = LIMITS) -> bytes:
         """Do as `pack` with arguments that somebody wrote as a JSON object.
 
         Raises:
@@ -134,7 +134,9 @@ class Parameters:
                 found += misfit(parameter.type, written[parameter.name], f"`{parameter.name}`")
         return found
 
-    def _refuse(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limits: Limits) -> NoReturn:
+    def _refuse(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limits: PayloadLimits
+    ) -> NoReturn:
         names = [parameter.name for parameter in self.all if parameter.by_position]
         given = dict(zip(names, args, strict=False)) | dict(kwargs)
         problems = self.misnamed(given)
@@ -251,7 +253,7 @@ def _check(parameter: Parameter, what: str) -> None:
         raise DefinitionError(f"the default cannot be stored: {error}") from None
 
 
-def _wrong_type(parameter: Parameter, value: Any, limits: Limits) -> list[str]:
+def _wrong_type(parameter: Parameter, value: Any, limits: PayloadLimits) -> list[str]:
     try:
         Codec[Any](parameter.type, f"`{parameter.name}`", "argument").encode(value, limits)
     except ValueError as error:

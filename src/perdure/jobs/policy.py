@@ -28,8 +28,8 @@ from perdure.base.errors import (
 )
 from perdure.base.retry import Retry
 
-STANDARD: Final = Retry(attempts=4, first="200ms", factor=2, jitter=0.2)
-OUTAGE: Final = Retry(attempts=20, first="1s", factor=2, most="5m", jitter=0.2)
+STANDARD: Final = Retry(attempts=4, initial_delay="200ms", factor=2, jitter=0.2)
+OUTAGE: Final = Retry(attempts=20, initial_delay="1s", factor=2, max_delay="5m", jitter=0.2)
 LONGEST_WAIT = 24 * 3600.0  # seconds: who asks for a longer one is not waited for so long
 
 _CERTAIN = (

@@ -51,14 +51,14 @@ class RiskLevel(IntEnum):
             raise DefinitionError(f"a risk is one of {words}, not {word!r}") from None
 
 
-class Facts(Struct, frozen=True, kw_only=True):
+class RiskFacts(Struct, frozen=True, kw_only=True):
     """What is known of an action before it is done.
 
     Attributes:
         step: The name of the step.
         tags: The step's tags.
         cost: Estimated USD; None: nobody has said.
-        takes: Estimated seconds; None: nobody has said.
+        estimated_duration: Estimated seconds; None: nobody has said.
         recipients: How many people get a message; None: it cannot be told.
         floor: The least risk, set in the code.
         arguments: The resolved arguments, as plain JSON values, for rules of the user.
@@ -70,13 +70,13 @@ class Facts(Struct, frozen=True, kw_only=True):
     step: str
     tags: frozenset[str] = frozenset()
     cost: float | None = None
-    takes: float | None = None
+    estimated_duration: float | None = None
     recipients: int | None = None
     floor: RiskLevel = RiskLevel.LOW
     arguments: Mapping[str, Any] = {}
 
     def __post_init__(self) -> None:
-        for name in ("cost", "takes", "recipients"):
+        for name in ("cost", "estimated_duration", "recipients"):
             check_number(getattr(self, name), f"`{name}` of {self.step}")
 
 
@@ -88,10 +88,10 @@ class Judgement(Struct, frozen=True):
 
 
 # A rule gives a level and its reason; None if it has nothing to say.
-Rule: TypeAlias = Callable[[Facts], tuple[RiskLevel, str] | None]
+Rule: TypeAlias = Callable[[RiskFacts], tuple[RiskLevel, str] | None]
 
 
-def _large_mailing(facts: Facts) -> tuple[RiskLevel, str] | None:
+def _large_mailing(facts: RiskFacts) -> tuple[RiskLevel, str] | None:
     if "external_email" not in facts.tags:
         return None
     if facts.recipients is None:
@@ -101,16 +101,16 @@ def _large_mailing(facts: Facts) -> tuple[RiskLevel, str] | None:
     return None
 
 
-def _dear(facts: Facts) -> tuple[RiskLevel, str] | None:
+def _dear(facts: RiskFacts) -> tuple[RiskLevel, str] | None:
     if facts.cost is None or facts.cost <= MOST_USD:
         return None
     return RiskLevel.HIGH, f"it may cost {facts.cost:g} USD"
 
 
-def _long(facts: Facts) -> tuple[RiskLevel, str] | None:
-    if facts.takes is None or facts.takes <= MOST_SECONDS:
+def _long(facts: RiskFacts) -> tuple[RiskLevel, str] | None:
+    if facts.estimated_duration is None or facts.estimated_duration <= MOST_SECONDS:
         return None
-    return RiskLevel.MEDIUM, f"it may take {facts.takes / 60:g} minutes"
+    return RiskLevel.MEDIUM, f"it may take {facts.estimated_duration / 60:g} minutes"
 
 
 TAGS: Final[Mapping[str, RiskLevel]] = MappingProxyType(
@@ -146,7 +146,7 @@ class Classifier(Struct, frozen=True, kw_only=True):
                 raise DefinitionError(f"the tag {tag} is {self.tags[tag]}: it cannot be {level}")
         return Classifier(tags={**self.tags, **new}, rules=(*self.rules, *rules))
 
-    def judge(self, facts: Facts) -> Judgement:
+    def judge(self, facts: RiskFacts) -> Judgement:
         """Give the highest level that any rule finds."""
         found = [(facts.floor, "its code says so")]
         found += [self._tag(tag) for tag in sorted(facts.tags)]
@@ -161,7 +161,7 @@ class Classifier(Struct, frozen=True, kw_only=True):
         return RiskLevel.HIGH, f"nobody has said how dangerous {tag!r} is"
 
 
-def _ask(rule: Rule, facts: Facts) -> tuple[RiskLevel, str] | None:
+def _ask(rule: Rule, facts: RiskFacts) -> tuple[RiskLevel, str] | None:
     """Ask a rule; one that cannot answer has found something that nobody thought of."""
     name = getattr(rule, "__name__", "a rule")
     try:

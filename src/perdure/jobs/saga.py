@@ -20,7 +20,7 @@ from perdure.base.codec import encode
 from perdure.base.errors import UnknownName
 from perdure.jobs.definition import OnUndoFailure, Step
 from perdure.jobs.effect import HAPPENED, UNDOABLE, Effect, EffectState
-from perdure.jobs.model import Entry, EntryKind
+from perdure.jobs.model import EntryKind, JournalEntry
 from perdure.jobs.state import StepState
 
 FindStep: TypeAlias = Callable[[str], Step[..., Any]]  # raises UnknownName
@@ -53,7 +53,7 @@ class Forward(Struct, frozen=True):
 
 
 def undo_list(
-    journal: Iterable[Entry],
+    journal: Iterable[JournalEntry],
     ledger: Sequence[Effect],
     find: FindStep,
     children: Mapping[str, str] = _NONE,
@@ -91,7 +91,9 @@ def undo_list(
     return [undo for _, undo in sorted(found, key=lambda each: each[0], reverse=True)]
 
 
-def standing(journal: Sequence[Entry], ledger: Iterable[Effect], find: FindStep) -> list[Effect]:
+def standing(
+    journal: Sequence[JournalEntry], ledger: Iterable[Effect], find: FindStep
+) -> list[Effect]:
     """Give the effects that have happened, or may have, and that nothing undoes or has undone.
 
     Not those of which the code says that they may stay: `undo=None`, an irreversible step, a pivot.
@@ -109,11 +111,11 @@ def standing(journal: Sequence[Entry], ledger: Iterable[Effect], find: FindStep)
     ]
 
 
-def _may_stay(entry: Entry, find: FindStep) -> bool:
+def _may_stay(entry: JournalEntry, find: FindStep) -> bool:
     return is_irreversible(entry, find) or _is_pivot(entry, find)
 
 
-def is_irreversible(entry: Entry, find: FindStep) -> bool:
+def is_irreversible(entry: JournalEntry, find: FindStep) -> bool:
     """Whether the code says that a step cannot be undone; False if it has the step no more."""
     try:
         return find(entry.name).irreversible
@@ -130,8 +132,8 @@ def _undo_of_effect(effect: Effect, seq: int) -> Undo:
 
 
 def _begun(
-    journal: Iterable[Entry], effects: Iterable[Effect], children: Mapping[str, str]
-) -> list[Entry]:
+    journal: Iterable[JournalEntry], effects: Iterable[Effect], children: Mapping[str, str]
+) -> list[JournalEntry]:
     """List what has done something, or may have, in the order of the code."""
     acted = {effect.place.step for effect in effects}
     begun = [
@@ -146,7 +148,7 @@ def _begun(
     return sorted(begun, key=lambda entry: entry.seq)
 
 
-def _is_of_another(entry: Entry) -> bool:
+def _is_of_another(entry: JournalEntry) -> bool:
     """Tell whether a person, or the job of which this one is a fork, has done it."""
     if entry.kind is EntryKind.CHILD:  # it is there, whatever a person said of it
         return False
@@ -162,7 +164,7 @@ def _borrowers(ledger: Sequence[Effect]) -> set[str]:
     return {place.step for place in borrowed - own}
 
 
-def _needs_compensation(entry: Entry, find: FindStep) -> bool:
+def _needs_compensation(entry: JournalEntry, find: FindStep) -> bool:
     if entry.kind is EntryKind.CHILD:
         return True
     try:
@@ -172,8 +174,8 @@ def _needs_compensation(entry: Entry, find: FindStep) -> bool:
 
 
 def _passed_pivot(
-    steps: Sequence[Entry], effects: Sequence[Effect], find: FindStep
-) -> Entry | None:
+    steps: Sequence[JournalEntry], effects: Sequence[Effect], find: FindStep
+) -> JournalEntry | None:
     """Find the last pivot that was passed, or of which that cannot be ruled out."""
     acted = {effect.place.step for effect in effects}
     for entry in reversed(steps):
@@ -183,7 +185,7 @@ def _passed_pivot(
     return None
 
 
-def _is_pivot(entry: Entry, find: FindStep) -> bool:
+def _is_pivot(entry: JournalEntry, find: FindStep) -> bool:
     if entry.kind is EntryKind.CHILD:
         return False
     try:
@@ -238,12 +240,12 @@ def next_undo(
     return Undone(tuple(failed))
 
 
-def is_listed(journal: Iterable[Entry]) -> bool:
+def is_listed(journal: Iterable[JournalEntry]) -> bool:
     """Tell whether the list of a job was made; one of which nothing came of is none."""
     return any(each.id == HEAD and each.state is StepState.SUCCEEDED for each in journal)
 
 
-def has_failed(journal: Iterable[Entry]) -> bool:
+def has_failed(journal: Iterable[JournalEntry]) -> bool:
     """Tell whether a part of a list was not undone."""
     return any(
         each.kind is EntryKind.UNDO and (each.state is StepState.FAILED or is_left(each))
@@ -251,6 +253,6 @@ def has_failed(journal: Iterable[Entry]) -> bool:
     )
 
 
-def is_left(entry: Entry) -> bool:
+def is_left(entry: JournalEntry) -> bool:
     """Tell whether a person has an undo left undone."""
     return entry.state is StepState.SKIPPED and entry.output == _LEFT

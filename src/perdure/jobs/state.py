@@ -18,7 +18,7 @@ class JobState(StrEnum):
     FAILED = "FAILED"
     COMPENSATED = "COMPENSATED"
     CANCELLED = "CANCELLED"
-    ATTENTION = "ATTENTION"  # parked: a person must look, and the job says at what
+    NEEDS_ATTENTION = "NEEDS_ATTENTION"  # parked: a person must look, and the job says at what
 
 
 class StepState(StrEnum):
@@ -42,17 +42,19 @@ ENDED: Final = frozenset({_J.COMPLETED, _J.FAILED, _J.COMPENSATED, _J.CANCELLED}
 LIVE: Final = frozenset({_J.PENDING, _J.RUNNING, _J.WAITING, _J.COMPENSATING})
 
 JOB_TRANSITIONS: Final[dict[JobState, frozenset[JobState]]] = {
-    _J.PENDING: frozenset({_J.RUNNING, _J.PAUSED, _J.CANCELLED, _J.ATTENTION}),
+    _J.PENDING: frozenset({_J.RUNNING, _J.PAUSED, _J.CANCELLED, _J.NEEDS_ATTENTION}),
     _J.RUNNING: frozenset(
         {_J.RUNNING, _J.WAITING, _J.PAUSED, _J.COMPENSATING, _J.COMPLETED, _J.FAILED, _J.CANCELLED}
-        | {_J.ATTENTION}
+        | {_J.NEEDS_ATTENTION}
     ),
-    _J.WAITING: frozenset({_J.RUNNING, _J.PAUSED, _J.COMPENSATING, _J.CANCELLED, _J.ATTENTION}),
+    _J.WAITING: frozenset(
+        {_J.RUNNING, _J.PAUSED, _J.COMPENSATING, _J.CANCELLED, _J.NEEDS_ATTENTION}
+    ),
     _J.PAUSED: frozenset({_J.PENDING, _J.WAITING, _J.COMPENSATING, _J.CANCELLED}),
     _J.COMPENSATING: frozenset(
-        {_J.COMPENSATING, _J.COMPENSATED, _J.FAILED, _J.CANCELLED, _J.ATTENTION, _J.PAUSED}
+        {_J.COMPENSATING, _J.COMPENSATED, _J.FAILED, _J.CANCELLED, _J.NEEDS_ATTENTION, _J.PAUSED}
     ),
-    _J.ATTENTION: frozenset({_J.PENDING, _J.COMPENSATING, _J.CANCELLED, _J.FAILED}),
+    _J.NEEDS_ATTENTION: frozenset({_J.PENDING, _J.COMPENSATING, _J.CANCELLED, _J.FAILED}),
     # A person may retry what has failed; what is undone stays so.
     _J.FAILED: frozenset({_J.PENDING, _J.COMPENSATING}),
     _J.CANCELLED: frozenset({_J.PENDING, _J.COMPENSATING}),

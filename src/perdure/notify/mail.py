@@ -18,7 +18,7 @@ from perdure.jobs.approval import Approval, ApprovalState, new_link
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.notify.links import Tokens, new_code
 from perdure.notify.message import Card, alert_text, card_of, in_html, in_tables, spell_time
-from perdure.notify.people import Contact, Desk, People
+from perdure.notify.people import ApprovalStore, Contact, People
 
 TIMEOUT: Final = 30.0
 _ASKS: Final = {
@@ -63,7 +63,7 @@ class MailChannel:
     def __init__(
         self,
         settings: MailSettings,
-        desk: Desk,
+        desk: ApprovalStore,
         people: People,
         tokens: Tokens,
         name: str = "mail",

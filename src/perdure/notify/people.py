@@ -7,7 +7,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.base.errors import DefinitionError
-from perdure.jobs.approval import Approval, Link, LinkUse, Person, Refusal, Vote, may_vote, spelled
+from perdure.jobs.approval import (
+    Approval,
+    ApprovalLink,
+    LinkUse,
+    Person,
+    Refusal,
+    Vote,
+    may_vote,
+    spelled,
+)
 from perdure.jobs.outbox import Notice
 
 
@@ -73,7 +82,7 @@ def _spellings(person: Person) -> set[str]:
 # What channels ask of whoever keeps the approvals.
 
 
-class Desk(Protocol):
+class ApprovalStore(Protocol):
     """Where questions lie and answers are handed in."""
 
     async def now(self) -> float:
@@ -93,16 +102,16 @@ class Desk(Protocol):
         """
         ...
 
-    async def keep_link(self, link: Link) -> None: ...
+    async def keep_link(self, link: ApprovalLink) -> None: ...
 
-    async def link(self, link_id: str) -> Link | None: ...
+    async def link(self, link_id: str) -> ApprovalLink | None: ...
 
     async def turned_away(self, approval_id: str | None, channel: str, why: str) -> None:
         """Audit an attempt that came to no vote: forged, replayed, by nobody we know."""
         ...
 
 
-class Channel(Protocol):
+class ApprovalChannel(Protocol):
     """A way to tell people something."""
 
     @property

@@ -14,8 +14,8 @@ from perdure.base.errors import StoreError
 from perdure.base.visible import visible
 from perdure.jobs.approval import (
     Approval,
+    ApprovalLink,
     ApprovalState,
-    Link,
     Person,
     Refusal,
     Verdict,
@@ -27,7 +27,7 @@ from perdure.jobs.approval import (
 from perdure.jobs.risk import RiskLevel
 from perdure.notify.links import Tokens
 from perdure.notify.message import LONGEST_VALUE, Card, card_of, in_html, in_tables, outcome_of
-from perdure.notify.people import Desk, People
+from perdure.notify.people import ApprovalStore, People
 from perdure.notify.slack import Bad, Press, Replays, SlackSettings, answer, read_press
 
 # The page behind a link: what is shown, and what a press of its buttons comes to.
@@ -98,7 +98,7 @@ class Pages:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: ApprovalStore,
         people: People,
         tokens: Tokens,
         code_suffices: RiskLevel = RiskLevel.MEDIUM,
@@ -142,7 +142,9 @@ class Pages:
             return await self._turned_away(approval, refusal)
         return await self._vote(approval, link, person, form)
 
-    async def _vote(self, approval: Approval, link: Link, person: Person, form: Form) -> Shown:
+    async def _vote(
+        self, approval: Approval, link: ApprovalLink, person: Person, form: Form
+    ) -> Shown:
         vote = Vote(
             person=person,
             verdict=cast("Verdict", form.verdict),
@@ -158,7 +160,7 @@ class Pages:
         said = card_of(result).outcome or "Your answer counts; others must answer, too."
         return Shown(200, _message(said))
 
-    async def _find(self, form: Form) -> tuple[Link, Approval] | Shown:
+    async def _find(self, form: Form) -> tuple[ApprovalLink, Approval] | Shown:
         # The store is asked for the time only by those who have a token.
         now = await self._desk.now() if self._tokens.is_signed(form.token) else None
         if now is None or not self._tokens.is_ours(form.token, now):
@@ -187,7 +189,9 @@ class Pages:
         await self._desk.turned_away(approval.id, "mail", refusal.text)
         return Shown(_STATUS[refusal.code], _message(refusal.text))
 
-    def _action_page(self, approval: Approval, link: Link, token: str, error: str = "") -> str:
+    def _action_page(
+        self, approval: Approval, link: ApprovalLink, token: str, error: str = ""
+    ) -> str:
         card = card_of(approval, full=True)
         changed = approval.action.hash != link.action_hash
         if approval.state is not ApprovalState.PENDING or changed:
@@ -288,7 +292,7 @@ class ApprovalWeb:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: ApprovalStore,
         people: People,
         pages: Pages | None = None,
         slack: SlackSettings | None = None,

@@ -23,7 +23,7 @@ from perdure.jobs.approval import Approval
 from perdure.jobs.outbox import Notice
 from perdure.jobs.redaction import for_people
 from perdure.notify.message import before_edits, outcome_of
-from perdure.notify.people import Desk
+from perdure.notify.people import ApprovalStore
 
 # To which addresses of the network we speak when somebody else gave us the URL.
 #
@@ -216,7 +216,9 @@ class WebhookRefused(Exception):
 class WebhookChannel:
     """Tells another program."""
 
-    def __init__(self, settings: WebhookSettings, desk: Desk, name: str = "webhook") -> None:
+    def __init__(
+        self, settings: WebhookSettings, desk: ApprovalStore, name: str = "webhook"
+    ) -> None:
         """Take the settings.
 
         Raises:

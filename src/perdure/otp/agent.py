@@ -42,7 +42,7 @@ from msgspec import Struct
 from perdure.base import telemetry
 from perdure.base.duration import Duration, named_seconds, spell
 from perdure.base.errors import BadReturn, SnapshotError, is_planned, safe_text
-from perdure.base.pid import Pid, Ref
+from perdure.base.pid import MonitorRef, Pid
 from perdure.otp.address import ServerRef, Via, pid_of
 from perdure.otp.server import DIRECTIVES, GenServer, NoReply, Reply, Stop, settled, start_server
 from perdure.otp.server import send_request as ask
@@ -61,7 +61,7 @@ T = TypeVar("T")
 ATOMS: Final[frozenset[type]] = frozenset(
     {
         *(NoneType, bool, int, float, complex, str, bytes, range, type, EllipsisType),
-        *(FunctionType, BuiltinFunctionType, Pattern, Pid, Ref, uuid.UUID),
+        *(FunctionType, BuiltinFunctionType, Pattern, Pid, MonitorRef, uuid.UUID),
         *(decimal.Decimal, fractions.Fraction, PurePosixPath, PureWindowsPath),
         *(dt.date, dt.datetime, dt.time, dt.timedelta, dt.timezone),
     }

@@ -88,7 +88,7 @@ class Envelope(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedSnapshot:
     """A state that was found, and the checksum of what was in the file."""
 
     state: Any
@@ -206,7 +206,7 @@ def _force_names(folder: Path) -> None:
             os.close(number)
 
 
-def load(snapshot: Snapshot[Any]) -> Loaded | None:
+def load(snapshot: Snapshot[Any]) -> LoadedSnapshot | None:
     """Read the newest generation that is whole; None if nothing was ever saved.
 
     Raises:
@@ -223,7 +223,7 @@ def load(snapshot: Snapshot[Any]) -> Loaded | None:
             continue
         if mistakes:
             _put_aside(snapshot, mistakes[0])
-        return Loaded(state_in(envelope, snapshot), envelope.checksum)
+        return LoadedSnapshot(state_in(envelope, snapshot), envelope.checksum)
     if mistakes:
         raise SnapshotError(
             "no snapshot is whole: " + "; ".join(mistakes) + ". "

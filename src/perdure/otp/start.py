@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from perdure.base.duration import Duration, seconds, spell
 from perdure.base.errors import SpawnError, StartError
-from perdure.base.pid import Pid, Ref
+from perdure.base.pid import MonitorRef, Pid
 from perdure.otp.address import Via
 from perdure.process.death import kill
 from perdure.process.event import Message
@@ -59,7 +59,7 @@ class NearAck(Ack):
 
     def __init__(self, starter: Process, waiter: Waiter, linked: bool) -> None:  # noqa: FBT001
         super().__init__(starter, waiter, linked=linked)
-        self._topic = f"@ready.{Ref().number}"
+        self._topic = f"@ready.{MonitorRef().number}"
         self._channel = starter.listen(self._topic, whole=False)
         self._channel.join(waiter)
 

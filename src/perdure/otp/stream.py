@@ -376,7 +376,7 @@ Launch = Callable[[Function, Any], Process]
 _GRACE = 5.0  # for items whose consumer died to clean up
 
 
-class Rules(NamedTuple):
+class StreamOptions(NamedTuple):
     """The options of a stream, checked."""
 
     max_concurrency: int
@@ -440,7 +440,7 @@ class Window:
     )
 
     def __init__(
-        self, fn: Function, items: Iterable[Any] | AsyncIterable[Any], rules: Rules
+        self, fn: Function, items: Iterable[Any] | AsyncIterable[Any], rules: StreamOptions
     ) -> None:
         owner = current("a stream")
         self._owner = owner
@@ -795,7 +795,9 @@ class AsyncStream(Generic[T]):
 
     __slots__ = ("__weakref__", "_fn", "_items", "_rules", "_used", "_window")
 
-    def __init__(self, items: Iterable[A] | AsyncIterable[A], fn: Work[A, T], rules: Rules) -> None:
+    def __init__(
+        self, items: Iterable[A] | AsyncIterable[A], fn: Work[A, T], rules: StreamOptions
+    ) -> None:
         """Check; `async_stream` is what users call."""
         self._window: Window | None = None
         self._used = False
@@ -883,7 +885,7 @@ def check_rules(
     timeout: Duration = 5.0,
     progress: Any = None,
     **flags: Any,
-) -> Rules:
+) -> StreamOptions:
     """Check the options of a stream.
 
     Raises:
@@ -901,7 +903,7 @@ def check_rules(
     if progress is not None and not callable(progress):
         raise TypeError(f"progress is a function of (done, started), not {progress!r}")
     _check_flags(flags)
-    return Rules(
+    return StreamOptions(
         max_concurrency,
         timeout=seconds(timeout),
         exit_on_timeout=on_timeout == "exit",

@@ -43,7 +43,7 @@ from perdure.base.errors import (
     is_normal,
     is_planned,
 )
-from perdure.base.pid import Pid, Ref
+from perdure.base.pid import MonitorRef, Pid
 from perdure.base.result import Exited, Ok
 from perdure.otp.supervision.spec import BRUTAL_KILL, BrutalKill, ChildSpec, RestartWord, Shutdowns
 from perdure.otp.supervision.spec import child as process_child
@@ -371,7 +371,7 @@ class Task(Generic[T]):
     def __init__(self, owner: Process, place: Place) -> None:
         """Make the handle alone; `create` is what users call."""
         self.pid: Pid | None = None
-        self.ref = Ref()
+        self.ref = MonitorRef()
         self.owner = owner.pid
         self.callers = (owner.pid, *callers_of(owner))
         self._place = place

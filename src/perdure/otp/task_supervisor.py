@@ -108,7 +108,7 @@ class TaskSupervisor(DynamicSupervisor):
         fn: Work[A, T],
         **options: Any,
     ) -> AsyncStream[T]:
-        """Stream as `perdure.async_stream`, with the items as children of the supervisor.
+        """Stream as `perdure.otp.async_stream`, with the items as children of the supervisor.
 
         Raises:
             ValueError: An option is out of its range.

@@ -30,7 +30,7 @@ Kind = Literal["process", "worker", "supervisor"]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class TreeNode:
     """One process in the tree, or a child of a supervisor that does not run now.
 
     Attributes:
@@ -50,7 +50,7 @@ class Node:
     state: str
     restarts: int
     info: Info | None
-    children: tuple["Node", ...]
+    children: tuple["TreeNode", ...]
 
     @property
     def pid(self) -> Pid | None:
@@ -63,9 +63,9 @@ class Node:
         stack = () if self.info is None else self.info.stack
         return next((line for line in reversed(stack) if not line.startswith(_PACKAGE)), None)
 
-    def __iter__(self) -> "Iterator[Node]":
+    def __iter__(self) -> "Iterator[TreeNode]":
         """Go through it and all below it."""
-        waiting: list[Node] = [self]
+        waiting: list[TreeNode] = [self]
         while waiting:  # no recursion here and below: a chain of processes may be long
             node = waiting.pop()
             yield node
@@ -85,9 +85,9 @@ class Node:
 class Tree:
     """The processes of a runtime: those that nobody alive started, with all below them."""
 
-    roots: tuple[Node, ...]
+    roots: tuple[TreeNode, ...]
 
-    def __iter__(self) -> Iterator[Node]:
+    def __iter__(self) -> Iterator[TreeNode]:
         """Go through all processes."""
         return chain.from_iterable(self.roots)
 
@@ -99,7 +99,7 @@ class Tree:
         """Give it as JSON."""
         return json.dumps(self.as_dict(), indent=indent, ensure_ascii=False)
 
-    def find(self, wanted: object) -> Node | None:
+    def find(self, wanted: object) -> TreeNode | None:
         """Give the first process with this pid, name or id."""
         return next((node for node in self if _is(node, wanted)), None)
 
@@ -151,7 +151,7 @@ class _Subject(NamedTuple):
         return None if self.process is None else oversight_of(self.process)
 
 
-Started = list[tuple[_Subject, Node]]  # those below one, and how they are drawn
+Started = list[tuple[_Subject, TreeNode]]  # those below one, and how they are drawn
 
 
 def _subjects(runtime: Runtime, sight: Sight) -> dict[Pid, _Subject]:
@@ -183,7 +183,7 @@ def _all_of(runtime: Runtime) -> list[Process]:
     return found
 
 
-def _drawn(subjects: Collection[_Subject], roots: Sequence[_Subject]) -> list[Node]:
+def _drawn(subjects: Collection[_Subject], roots: Sequence[_Subject]) -> list[TreeNode]:
     """Draw some processes and all below them."""
     wards = {
         ward.process: ward
@@ -197,7 +197,7 @@ def _drawn(subjects: Collection[_Subject], roots: Sequence[_Subject]) -> list[No
     order = list(roots)
     for each in order:  # it grows meanwhile, until all below are in it
         order += below.get(each.info.pid, ())
-    nodes: dict[Pid, Node] = {}
+    nodes: dict[Pid, TreeNode] = {}
     for each in reversed(order):
         started = [(child, nodes[child.info.pid]) for child in below.get(each.info.pid, ())]
         ward = None if each.process is None else wards.get(each.process)
@@ -205,9 +205,9 @@ def _drawn(subjects: Collection[_Subject], roots: Sequence[_Subject]) -> list[No
     return [nodes[each.info.pid] for each in roots]
 
 
-def _node(subject: _Subject, ward: Ward | None, started: Started) -> Node:
+def _node(subject: _Subject, ward: Ward | None, started: Started) -> TreeNode:
     oversight, info = subject.oversight, subject.info
-    return Node(
+    return TreeNode(
         id=None if ward is None else ward.spec.id,
         kind=_kind(oversight, ward),
         label=", ".join(info.names) or _activity(oversight, info),
@@ -218,7 +218,7 @@ def _node(subject: _Subject, ward: Ward | None, started: Started) -> Node:
     )
 
 
-def _children(wards: list[Ward], started: Started) -> tuple[Node, ...]:
+def _children(wards: list[Ward], started: Started) -> tuple[TreeNode, ...]:
     """Give the children of a supervisor in start order, then what else a process started."""
     running = {each.process: node for each, node in started if each.process is not None}
     supervised = [
@@ -238,10 +238,10 @@ def _activity(oversight: Oversight | None, info: Info) -> str:
     return info.function.split("(", maxsplit=1)[0] if oversight is None else oversight.label
 
 
-def _absent(ward: Ward) -> Node:
+def _absent(ward: Ward) -> TreeNode:
     state = "restarting" if ward.restarting or ward.process is not None else "not running"
     kind: Kind = "supervisor" if ward.spec.type == "supervisor" else "worker"
-    return Node(ward.spec.id, kind, "", state, ward.restarts, None, ())
+    return TreeNode(ward.spec.id, kind, "", state, ward.restarts, None, ())
 
 
 def _kind(oversight: Oversight | None, ward: Ward | None) -> Kind:
@@ -250,7 +250,7 @@ def _kind(oversight: Oversight | None, ward: Ward | None) -> Kind:
     return "process" if ward is None else "worker"
 
 
-def _is(node: Node, wanted: object) -> bool:
+def _is(node: TreeNode, wanted: object) -> bool:
     names = node.info.names if node.info is not None else ()
     return node.pid is wanted or wanted in names or (node.id is not None and node.id == wanted)
 
@@ -258,7 +258,7 @@ def _is(node: Node, wanted: object) -> bool:
 # For programs
 
 
-def _process_as_dict(node: Node) -> dict[str, Any]:
+def _process_as_dict(node: TreeNode) -> dict[str, Any]:
     info = node.info
     if info is None:
         return {"pid": None}
@@ -283,7 +283,7 @@ def _plain(id: object) -> object:
 _BELOW = {"├─ ": "│  ", "└─ ": "   "}
 
 
-def _lines(root: Node) -> Iterator[str]:
+def _lines(root: TreeNode) -> Iterator[str]:
     waiting = [(root, "", "")]
     while waiting:
         node, branch, indent = waiting.pop()
@@ -294,7 +294,7 @@ def _lines(root: Node) -> Iterator[str]:
         waiting.extend(reversed(below))
 
 
-def _line(node: Node) -> str:
+def _line(node: TreeNode) -> str:
     words = ["" if node.id is None else f"{node.id}:", str(node.pid or ""), node.label]
     facts = [node.kind, node.state]
     if node.restarts:

@@ -7,8 +7,9 @@ process.send(pid, "work", "a")
 event = await process.events().receive()
 """
 
+from perdure.base.clock import Clock, SystemClock
 from perdure.base.errors import is_normal, is_planned
-from perdure.base.pid import Pid, Ref
+from perdure.base.pid import MonitorRef, Pid
 from perdure.base.settings import Overflow
 from perdure.process.api import (
     ProcessOptions,
@@ -52,9 +53,12 @@ from perdure.process.api import (
 )
 from perdure.process.channel import Channel, Selected, select
 from perdure.process.event import Cancel, Event, EventKind, Exit, ExitResult, LinkDown, Message
+from perdure.process.hosts import ProcessHost
 from perdure.process.hosts.remote_info import full_info
 from perdure.process.introspect import Info
 from perdure.process.request import Request
+from perdure.process.runtime import Runtime
+from perdure.process.threads import offload
 from perdure.process.timer import Ticker, Timer, after, sleep, ticker, timer
 from perdure.process.waiter import State
 
@@ -64,6 +68,7 @@ terminate = kill
 __all__ = [
     "Cancel",
     "Channel",
+    "Clock",
     "Event",
     "EventKind",
     "Exit",
@@ -71,14 +76,17 @@ __all__ = [
     "Info",
     "LinkDown",
     "Message",
+    "MonitorRef",
     "Overflow",
     "Pid",
+    "ProcessHost",
     "ProcessOptions",
-    "Ref",
     "Request",
+    "Runtime",
     "Selected",
     "Spawner",
     "State",
+    "SystemClock",
     "Ticker",
     "Timer",
     "after",
@@ -100,6 +108,7 @@ __all__ = [
     "listen",
     "monitor",
     "monitored",
+    "offload",
     "pid",
     "pid_of",
     "processes",

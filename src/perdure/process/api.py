@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Self
 
 from perdure.base.duration import Duration, seconds
 from perdure.base.errors import CallExit, Killed, NoProcess, ProcError, ProcessExit, SpawnError
-from perdure.base.pid import Pid, Ref
+from perdure.base.pid import MonitorRef, Pid
 from perdure.base.settings import Overflow, Settings
 from perdure.process import death, relations, signal
 from perdure.process.channel import Channel
@@ -503,7 +503,7 @@ def trap_links() -> Generator[None, None, None]:
 # Monitors and links
 
 
-def monitor(dest: Destination) -> Ref:
+def monitor(dest: Destination) -> MonitorRef:
     """Get one EXIT event when the process ends; of a dead one at once, with `NoProcess`.
 
     Each call is a monitor of its own, with its own event.
@@ -513,20 +513,20 @@ def monitor(dest: Destination) -> Ref:
     return signal.monitor(me, target.pid if target is not None else _pid(dest))
 
 
-def unmonitor(watched: Destination | Ref, *, flush: bool = True) -> None:
+def unmonitor(watched: Destination | MonitorRef, *, flush: bool = True) -> None:
     """Stop monitoring: one monitor by its ref, or all of a process.
 
     With `flush` an event that already waits is taken out too, so none comes after this.
     """
     me = current("unmonitor")
-    if not isinstance(watched, Ref):
+    if not isinstance(watched, MonitorRef):
         target = locate(watched, "unmonitor")
         watched = target.pid if target is not None else _pid(watched)
     signal.unmonitor(me, watched, flush=flush)
 
 
 @contextlib.contextmanager
-def monitored(dest: Destination) -> Generator[Ref, None, None]:
+def monitored(dest: Destination) -> Generator[MonitorRef, None, None]:
     """Monitor a process inside the `with` block."""
     ref = monitor(dest)
     try:

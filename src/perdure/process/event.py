@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from perdure.base.pid import Pid, Ref
+from perdure.base.pid import MonitorRef, Pid
 
 
 class Message(Struct, frozen=True):
@@ -45,7 +45,7 @@ class Exit(Struct, frozen=True):
     kind: ClassVar[EventKind] = EventKind.EXIT
     sender: Pid
     result: ExitResult
-    ref: Ref
+    ref: MonitorRef
 
 
 class LinkDown(Struct, frozen=True):

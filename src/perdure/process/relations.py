@@ -16,7 +16,7 @@ from perdure.base.errors import (
     Shutdown,
     SpawnError,
 )
-from perdure.base.pid import Pid, Ref
+from perdure.base.pid import MonitorRef, Pid
 from perdure.process.event import ExitResult
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ class Bonds:
 
     def __init__(self) -> None:
         self.links: dict[Process, None] | None = None
-        self.watchers: dict[Ref, Process] | None = None  # who monitors it
-        self.watching: dict[Ref, Pid] | None = None  # whom it monitors
+        self.watchers: dict[MonitorRef, Process] | None = None  # who monitors it
+        self.watching: dict[MonitorRef, Pid] | None = None  # whom it monitors
         self.calls: dict[Request[Any], None] | None = None  # requests that wait for its answer
         self.tasks: dict[asyncio.Task[Any], None] | None = None  # asyncio tasks that it started
         self.names: list[str] | None = None
@@ -134,24 +134,24 @@ class Bonds:
         if self.links is not None:
             self.links.pop(peer, None)
 
-    def add_watcher(self, ref: Ref, watcher: "Process") -> None:
+    def add_watcher(self, ref: MonitorRef, watcher: "Process") -> None:
         """Be monitored."""
         if self.watchers is None:
             self.watchers = {}
         self.watchers[ref] = watcher
 
-    def drop_watcher(self, ref: Ref) -> None:
+    def drop_watcher(self, ref: MonitorRef) -> None:
         """Be monitored no more."""
         if self.watchers is not None:
             self.watchers.pop(ref, None)
 
-    def add_watching(self, ref: Ref, pid: Pid) -> None:
+    def add_watching(self, ref: MonitorRef, pid: Pid) -> None:
         """Monitor."""
         if self.watching is None:
             self.watching = {}
         self.watching[ref] = pid
 
-    def drop_watching(self, ref: Ref) -> None:
+    def drop_watching(self, ref: MonitorRef) -> None:
         """Monitor no more."""
         if self.watching is not None:
             self.watching.pop(ref, None)

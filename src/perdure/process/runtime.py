@@ -441,7 +441,7 @@ def _check_no_loop(main: Function) -> None:
         )
     raise RuntimeError(
         "perdure.run() makes a loop of its own and cannot be called in a running event loop: "
-        "use `async with perdure.Runtime():` there, or process.spawn() if this is a process"
+        "use `async with perdure.process.Runtime():` there, or process.spawn() if this is a process"
     )
 
 

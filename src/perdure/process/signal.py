@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from perdure.base.errors import NoProcess, Shutdown
-from perdure.base.pid import Pid, Ref
+from perdure.base.pid import MonitorRef, Pid
 from perdure.process.death import kill
 from perdure.process.event import Cancel, Event, Exit, ExitResult, LinkDown
 from perdure.process.relations import Elsewhere, known, reach
@@ -34,28 +34,28 @@ def unlink(process: "Process", pid: Pid, *, flush: bool) -> None:
         process.flush(of_link)
 
 
-def monitor(watcher: "Process", pid: Pid) -> Ref:
+def monitor(watcher: "Process", pid: Pid) -> MonitorRef:
     """Watch a process; of a dead one the watcher is told at once."""
     target = reach(pid, watcher.runtime)
     if target is None:
-        ref = Ref()
+        ref = MonitorRef()
         watcher.notify(Exit(pid, ExitResult(None, NoProcess(pid)), ref))
         return ref
     return watch(watcher, target)
 
 
-def watch(watcher: "Process", target: "Process") -> Ref:
+def watch(watcher: "Process", target: "Process") -> MonitorRef:
     """Watch a process that is alive, or whose end has not been told here."""
-    ref = Ref()
+    ref = MonitorRef()
     target.tie().add_watcher(ref, watcher)
     watcher.tie().add_watching(ref, target.pid)
     return ref
 
 
-def unmonitor(watcher: "Process", watched: Pid | Ref, *, flush: bool) -> None:
+def unmonitor(watcher: "Process", watched: Pid | MonitorRef, *, flush: bool) -> None:
     """Stop watching: one monitor by its ref, or all of a pid."""
     watching = watcher.tie().watching or {}
-    if isinstance(watched, Ref):
+    if isinstance(watched, MonitorRef):
         refs = [watched] if watched in watching else []
     else:
         refs = [ref for ref, pid in watching.items() if pid is watched]

@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 
 from perdure.jobs.model import (
-    Entry,
     EntryKind,
-    Event,
     Job,
-    Message,
+    JobEvent,
+    JobMessage,
+    JobOutcome,
+    JournalEntry,
     NewJob,
-    Outcome,
     Schedule,
     Write,
 )
@@ -35,7 +35,7 @@ def payload(stored: str | None) -> bytes | None:
     return None if stored is None else stored.encode()
 
 
-def entry_row(write: Write, entry: Entry) -> tuple[Any, ...]:
+def entry_row(write: Write, entry: JournalEntry) -> tuple[Any, ...]:
     """Give an entry in the order of the journal's columns, owner and epoch before its key."""
     given, output, error, checkpoint = entry.input, entry.output, entry.error, entry.checkpoint
     return (
@@ -60,9 +60,9 @@ def entry_row(write: Write, entry: Entry) -> tuple[Any, ...]:
     )
 
 
-def entry(row: Row) -> Entry:
+def entry(row: Row) -> JournalEntry:
     """Read an entry; the row's first column is its job."""
-    return Entry(
+    return JournalEntry(
         seq=row[1],
         id=row[2],
         kind=_KINDS[row[3]],
@@ -139,26 +139,26 @@ def job(row: Row) -> Job:
     )
 
 
-def event_row(job_id: str, event: Event, now: float) -> dict[str, Any]:
+def event_row(job_id: str, event: JobEvent, now: float) -> dict[str, Any]:
     """Give an event as the parameters of its insert."""
     data = msgspec.json.encode(event.data).decode() if event.data else "{}"
     return {"id": job_id, "type": event.type, "data": data, "actor": event.actor, "at": now}
 
 
-def event(row: Row) -> Event:
+def event(row: Row) -> JobEvent:
     """Read an event."""
     data = msgspec.json.decode(row[1], type=dict[str, Any])
-    return Event(type=row[0], data=data, actor=row[2], at=row[3], no=row[4])
+    return JobEvent(type=row[0], data=data, actor=row[2], at=row[3], no=row[4])
 
 
-def message(row: Row) -> Message:
+def message(row: Row) -> JobMessage:
     """Read a message; the row's first column is its job."""
-    return Message(no=row[1], topic=row[2], payload=row[3].encode(), sent_at=row[4])
+    return JobMessage(no=row[1], topic=row[2], payload=row[3].encode(), sent_at=row[4])
 
 
-def outcome(row: Row) -> Outcome:
+def outcome(row: Row) -> JobOutcome:
     """Read how a job ended."""
-    return Outcome(row[0], _JOB_STATES[row[1]], payload(row[2]), payload(row[3]))
+    return JobOutcome(row[0], _JOB_STATES[row[1]], payload(row[2]), payload(row[3]))
 
 
 def schedule_row(schedule: Schedule) -> dict[str, Any]:

@@ -7,22 +7,30 @@ from functools import partial
 from typing import Any, Protocol
 
 from perdure.base.errors import StoreError
-from perdure.jobs.approval import Approval, ApprovalState, Handover, Link, LinkUse, Refusal, Vote
+from perdure.jobs.approval import (
+    Approval,
+    ApprovalLink,
+    ApprovalState,
+    Handover,
+    LinkUse,
+    Refusal,
+    Vote,
+)
 from perdure.jobs.budget import Amount, Budget, BudgetLimits, Exceeded, SetAside
 from perdure.jobs.effect import Effect
 from perdure.jobs.invariant import Violation
 from perdure.jobs.model import (
     Claim,
     Command,
-    Entry,
-    Event,
     Job,
+    JobEvent,
+    JobMessage,
+    JobOutcome,
     JobQuery,
+    JournalEntry,
     KeyedEntry,
-    Message,
     NewJob,
     News,
-    Outcome,
     QueueLimit,
     Schedule,
     Submitted,
@@ -95,9 +103,9 @@ class DeedStore(Protocol):
         """Remind, ask others and expire what is due; give how many were looked at."""
         ...
 
-    async def keep_link(self, link: Link) -> None: ...
+    async def keep_link(self, link: ApprovalLink) -> None: ...
 
-    async def link(self, link_id: str) -> Link | None: ...
+    async def link(self, link_id: str) -> ApprovalLink | None: ...
 
     async def take_notices(
         self, channels: Sequence[str], limit: int = 20, lease: float = 120.0
@@ -176,13 +184,13 @@ class Store(DeedStore, Protocol):
         """Count jobs by state."""
         ...
 
-    async def journal(self, job_id: str) -> list[Entry]: ...
+    async def journal(self, job_id: str) -> list[JournalEntry]: ...
 
     async def entry_by_key(self, key: str) -> KeyedEntry | None:
         """Read a step that has succeeded under its key, in whichever job, and was not undone."""
         ...
 
-    async def events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[Event]:
+    async def events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[JobEvent]:
         """Read a page of a job's log: what comes after the event of this number."""
         ...
 
@@ -190,11 +198,11 @@ class Store(DeedStore, Protocol):
         """Tell whether a job's log has an event of one of these types since a time."""
         ...
 
-    async def messages(self, job_id: str) -> list[Message]:
+    async def messages(self, job_id: str) -> list[JobMessage]:
         """Read what was sent to a job and not yet received."""
         ...
 
-    async def outcomes(self, job_ids: Sequence[str]) -> list[Outcome]: ...
+    async def outcomes(self, job_ids: Sequence[str]) -> list[JobOutcome]: ...
 
     # Owning
 
@@ -254,7 +262,7 @@ class Store(DeedStore, Protocol):
 
     async def own_deeds(
         self, job_id: str, owner: str, epoch: int
-    ) -> tuple[list[Entry], list[Effect]]:
+    ) -> tuple[list[JournalEntry], list[Effect]]:
         """Read journal and ledger of an owned job, behind all that was written before.
 
         Raises:
@@ -452,10 +460,10 @@ class DeedVerbs:
             await self._make_due(partial(approvals.look_at_clock, approval_id=approval_id))
         return len(due)
 
-    async def keep_link(self, link: Link) -> None:
+    async def keep_link(self, link: ApprovalLink) -> None:
         await self._change(partial(approvals.put_link, link=link))
 
-    async def link(self, link_id: str) -> Link | None:
+    async def link(self, link_id: str) -> ApprovalLink | None:
         return await self._ask(partial(approvals.link, link_id=link_id))
 
     async def take_notices(
@@ -555,29 +563,29 @@ class DurableStore(DeedVerbs):
     async def counts(self, tenant: str | None = None) -> dict[str, int]:
         return await self._ask(partial(read.counts, tenant=tenant))
 
-    async def journal(self, job_id: str) -> list[Entry]:
+    async def journal(self, job_id: str) -> list[JournalEntry]:
         return await self._ask(partial(read.journal, job_id=job_id))
 
     async def entry_by_key(self, key: str) -> KeyedEntry | None:
         return await self._ask(partial(read.entry_by_key, key=key))
 
-    async def events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[Event]:
+    async def events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[JobEvent]:
         return await self._ask(partial(read.events, job_id=job_id, after=after, limit=limit))
 
     async def has_event(self, job_id: str, types: Sequence[str], since: float) -> bool:
         return await self._ask(partial(read.has_event, job_id=job_id, types=types, since=since))
 
-    async def messages(self, job_id: str) -> list[Message]:
+    async def messages(self, job_id: str) -> list[JobMessage]:
         return await self._ask(partial(read.messages, job_id=job_id))
 
     async def own_deeds(
         self, job_id: str, owner: str, epoch: int
-    ) -> tuple[list[Entry], list[Effect]]:
+    ) -> tuple[list[JournalEntry], list[Effect]]:
         return await self._writer.do(
             partial(read.own_deeds, job_id=job_id, owner=owner, epoch=epoch), apart=True
         )
 
-    async def outcomes(self, job_ids: Sequence[str]) -> list[Outcome]:
+    async def outcomes(self, job_ids: Sequence[str]) -> list[JobOutcome]:
         return await self._ask(partial(read.outcomes, job_ids=job_ids))
 
     async def claim(

@@ -51,7 +51,7 @@ class World:
     async def effect(self, ctx: StepContext, kind: str, what: str) -> str:
         """Have something done as an effect; the world knows a repeated deed by its key."""
         call = partial(self.do, what=what)
-        return await ctx.effect(kind, call, target=what, in_doubt="replay", key_lives="24h")
+        return await ctx.effect(kind, call, target=what, in_doubt="replay", key_ttl="24h")
 
     async def do(self, key: str, what: str, rows: list[int] | None = None) -> str:
         """Have something done, and give the receipt."""

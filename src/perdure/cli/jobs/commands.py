@@ -192,7 +192,7 @@ def compensate(
     _order(find_app(app, url), job, output, lambda it: it.compensate(reason, by=by))
 
 
-def leave_undone(  # noqa: PLR0913  an option is a parameter
+def abandon_undo(  # noqa: PLR0913  an option is a parameter
     job: IdArgument,
     undo: Annotated[str, typer.Argument(help="What cannot be undone, such as `undo:load#2`.")],
     *,
@@ -203,7 +203,7 @@ def leave_undone(  # noqa: PLR0913  an option is a parameter
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Go on with the rest of an undo without this part; the job ends as FAILED."""
-    _order(find_app(app, url), job, output, lambda it: it.leave_undone(undo, reason, by=by))
+    _order(find_app(app, url), job, output, lambda it: it.abandon_undo(undo, reason, by=by))
 
 
 def fork(  # noqa: PLR0913  an option is a parameter

@@ -22,7 +22,7 @@ from perdure.cli.target import AppOption, UrlOption, find_app
 from perdure.engine.handle import Handle
 from perdure.jobs.effect import Effect, EffectState
 from perdure.jobs.failure import Failure
-from perdure.jobs.model import Entry, Event, Job, JobQuery, Message
+from perdure.jobs.model import Job, JobEvent, JobMessage, JobQuery, JournalEntry
 from perdure.jobs.state import JobState, StepState
 
 _NARROW = 70  # characters of what a job waits for, or of its error
@@ -75,9 +75,9 @@ class Sheet(Struct, frozen=True, kw_only=True):
     """All that is known of a job at one moment."""
 
     job: Job
-    journal: Sequence[Entry]
-    events: Sequence[Event]
-    messages: Sequence[Message]
+    journal: Sequence[JournalEntry]
+    events: Sequence[JobEvent]
+    messages: Sequence[JobMessage]
     now: float
     ledger: Sequence[Effect] = ()
     wide: int = 2_000  # characters of a payload that stand above the tables
@@ -171,20 +171,20 @@ def _journal(sheet: Sheet, most: int) -> Table:
     return table
 
 
-def _counted(journal: Sequence[Entry]) -> str:
+def _counted(journal: Sequence[JournalEntry]) -> str:
     if not journal:
         return "nothing yet"
     done = sum(entry.state in (StepState.SUCCEEDED, StepState.SKIPPED) for entry in journal)
     return f"{done} of {len(journal)} known entries done"
 
 
-def _took(entry: Entry, sheet: Sheet) -> str:
+def _took(entry: JournalEntry, sheet: Sheet) -> str:
     if entry.ended_at is None and entry.state is not StepState.RUNNING:
         return ""
     return words.between(entry.started_at, entry.ended_at or sheet.job.ended_at, sheet.now)
 
 
-def _entry_summary(entry: Entry, sheet: Sheet) -> Text:
+def _entry_summary(entry: JournalEntry, sheet: Sheet) -> Text:
     """Give what matters most of an entry: its error, where it stands, or its output."""
     now = sheet.now
     if entry.error is not None:

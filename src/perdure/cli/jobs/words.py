@@ -11,7 +11,7 @@ from perdure.base.duration import spell
 from perdure.base.visible import visible
 from perdure.cli.output import as_json, cell
 from perdure.jobs.failure import Failure
-from perdure.jobs.model import Entry, Event, Job, Message
+from perdure.jobs.model import Job, JobEvent, JobMessage, JournalEntry
 from perdure.jobs.redaction import for_people
 
 # Jobs, journals and events for programs: everything but secrets, and nothing shortened.
@@ -32,17 +32,17 @@ def job_facts(job: Job) -> Facts:
     return _facts(job, _PAYLOADS)
 
 
-def entry_facts(entry: Entry) -> Facts:
+def entry_facts(entry: JournalEntry) -> Facts:
     """Give an entry of the journal."""
     return _facts(entry, _PAYLOADS)
 
 
-def event_facts(event: Event) -> Facts:
+def event_facts(event: JobEvent) -> Facts:
     """Give a line of the log."""
     return _facts(event, ())
 
 
-def message_facts(message: Message) -> Facts:
+def message_facts(message: JobMessage) -> Facts:
     """Give a message that waits for the job."""
     return _facts(message, _PAYLOADS_OF_A_MESSAGE)
 
@@ -67,7 +67,7 @@ STYLES: Final = {
     "CANCELLED": "dim",
     "FAILED": "bold red",
     "COMPENSATION_FAILED": "bold red",
-    "ATTENTION": "bold red",
+    "NEEDS_ATTENTION": "bold red",
 }
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
@@ -151,7 +151,7 @@ def _wait(one: _Wait, now: float) -> str:
         case "message":
             what = f"a message {one.topic!r}"
         case "child":
-            needs = ", which needs a person" if one.state == "ATTENTION" else ""
+            needs = ", which needs a person" if one.state == "NEEDS_ATTENTION" else ""
             what = f"job {one.job}{needs}"
         case "retry":
             what = f"the next attempt of {one.id}"

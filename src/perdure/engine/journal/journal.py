@@ -8,7 +8,7 @@ operations of different names, or all at once, are the same at every replay.
 from collections.abc import Iterable
 
 from perdure.base.errors import Drift
-from perdure.jobs.model import Entry, EntryKind
+from perdure.jobs.model import EntryKind, JournalEntry
 
 # A code that no longer fits is shown so much of the journal.
 _SHOWN = 10
@@ -19,7 +19,7 @@ class Journal:
 
     __slots__ = ("_by_id", "_keyed", "_ordinals", "_seq", "unvisited")
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[JournalEntry]) -> None:
         self._by_id = {entry.id: entry for entry in entries}
         self._seq = max((entry.seq for entry in self._by_id.values()), default=0)
         self._ordinals: dict[str, int] = {}
@@ -48,7 +48,7 @@ class Journal:
         self._keyed.add(id)
         return id
 
-    def visit(self, id: str, kind: EntryKind, packed: bytes | None) -> Entry | None:
+    def visit(self, id: str, kind: EntryKind, packed: bytes | None) -> JournalEntry | None:
         """Look an operation up; None if it is new.
 
         Raises:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from perdure.base.errors import JobError
 from perdure.engine.journal.verdict import Unwound
-from perdure.jobs.model import Entry
+from perdure.jobs.model import JournalEntry
 from perdure.process.waiter import Waiter, current_waiter
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Operation(Generic[R]):
     # How long it may work without a sign of progress, by its own rules.
     longest = 0.0
 
-    def __init__(self, run: "Run", entry: Entry, *, recorded: bool) -> None:
+    def __init__(self, run: "Run", entry: JournalEntry, *, recorded: bool) -> None:
         self.run = run
         self.entry = entry
         self.recorded = recorded  # whether an earlier run had come here already

@@ -38,11 +38,11 @@ from perdure.jobs.gate import Openings
 from perdure.jobs.model import (
     Claim,
     Deeds,
-    Entry,
     EntryKind,
-    Event,
     JobChange,
-    Message,
+    JobEvent,
+    JobMessage,
+    JournalEntry,
     NewJob,
     Write,
 )
@@ -53,8 +53,8 @@ from perdure.process.waiter import current
 from perdure.store.store import Store
 
 if TYPE_CHECKING:
-    from perdure.engine.people.spending import Purse
-    from perdure.engine.worker.node import Node
+    from perdure.engine.people.spending import BudgetRef
+    from perdure.engine.worker.node import WorkerNode
 
 
 # A job that this worker owns for a while: how it is read and written meanwhile.
@@ -66,20 +66,20 @@ T = TypeVar("T")
 Done = Callable[[BaseException | None], None]
 
 # How long to wait before the store is asked again while it does not answer.
-_STORE_PAUSES = Retry(first="250ms", most="2s", jitter=0.5)
+_STORE_PAUSES = Retry(initial_delay="250ms", max_delay="2s", jitter=0.5)
 
 
 class Ownership:
     """What a claim gave, and the right to write that comes with it."""
 
-    def __init__(self, node: "Node", claim: Claim) -> None:
+    def __init__(self, node: "WorkerNode", claim: Claim) -> None:
         self.node = node
         self.job = claim.job
         self.epoch = claim.epoch
         self.news = claim.news  # as far as it was read
         self.begun_at = self.progress_at = node.loop.time()
         self.trusted_until = 0.0  # by the loop's time: until then the lease is surely ours
-        self.buffer: dict[int, Entry] = {}  # by place: goes along with the next write
+        self.buffer: dict[int, JournalEntry] = {}  # by place: goes along with the next write
         self.lines: dict[str, Effect] = {}  # by key: of the ledger, likewise
         self.sealed = False  # nothing works for the job any more: only its end is written
         self._unanswered = 0  # writes that the store has, and of which nobody knows what came
@@ -94,16 +94,16 @@ class Ownership:
         """Give a time of the loop by the store's clock."""
         return self._clock + loop_time
 
-    def note(self, entry: Entry) -> None:
+    def note(self, entry: JournalEntry) -> None:
         """Let an entry go along with the next write; one comes soon."""
         self.buffer[entry.seq] = entry
         self.node.flush_soon()
 
     async def write(
         self,
-        *entries: Entry,
+        *entries: JournalEntry,
         job: JobChange | None = None,
-        events: tuple[Event, ...] = (),
+        events: tuple[JobEvent, ...] = (),
         taken: tuple[int, ...] = (),
         children: tuple[NewJob, ...] = (),
         deeds: Deeds | None = None,
@@ -137,11 +137,11 @@ class Ownership:
             raise
         self.progress_at = self.node.loop.time()
 
-    def write_soon(self, entry: Entry, done: Done) -> None:
+    def write_soon(self, entry: JournalEntry, done: Done) -> None:
         """Write one entry, fenced; `done` is called when it is durable, or with what went wrong."""
         if self.sealed:
             return
-        entries: tuple[Entry, ...] = (entry,)
+        entries: tuple[JournalEntry, ...] = (entry,)
         if self.buffer:
             entries = self._with_buffer(entries)
             done = partial(self._told, entries, done)
@@ -202,13 +202,15 @@ class Ownership:
         """Tell whether nobody else in this worker waits for the loop."""
         return False
 
-    def _told(self, entries: tuple[Entry, ...], done: Done, error: BaseException | None) -> None:
+    def _told(
+        self, entries: tuple[JournalEntry, ...], done: Done, error: BaseException | None
+    ) -> None:
         """Keep what went along with a write that failed: nobody else would write it."""
         if error is not None:
             self.buffer = {each.seq: each for each in entries} | self.buffer
         done(error)
 
-    def _with_buffer(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    def _with_buffer(self, entries: tuple[JournalEntry, ...]) -> tuple[JournalEntry, ...]:
         if not self.buffer:
             return entries
         merged = {**self.buffer, **{entry.seq: entry for entry in entries}}
@@ -294,7 +296,7 @@ class _Sent:
     """A write, from its making until the store has answered it for the last time."""
 
     def __init__(
-        self, ownership: Ownership, buffer: dict[int, Entry], lines: dict[str, Effect]
+        self, ownership: Ownership, buffer: dict[int, JournalEntry], lines: dict[str, Effect]
     ) -> None:
         self._ownership = ownership
         self._buffer, self._lines = buffer, lines  # what goes along, and is not its own
@@ -351,7 +353,7 @@ Code = Callable[["Run"], Awaitable[bytes]]
 class Run(Ownership):
     """What the code, the operations and the worker share about one claimed job."""
 
-    def __init__(self, node: "Node", claim: Claim) -> None:
+    def __init__(self, node: "WorkerNode", claim: Claim) -> None:
         super().__init__(node, claim)
         self.messages = list(claim.messages)
         self.received: set[int] = set()  # messages that operations have taken out of that list
@@ -365,7 +367,7 @@ class Run(Ownership):
         self.working: dict[Operation[Any], Process] = {}
         self.waiting: dict[Operation[Any], asyncio.Handle | None] = {}
         self.ledger: Ledger | None = None  # see `ledger_of`
-        self.purse: Purse | None = None  # looked up by the first spending
+        self.purse: BudgetRef | None = None  # looked up by the first spending
         self.openings: Openings = ()  # what people have said yes to, and was not yet used
         self.resuming = 0  # awaits of the code that are over, which it does not know yet
         self.cut_short = False  # a step was ended from outside: it may have left a call open
@@ -440,7 +442,7 @@ class Run(Ownership):
 
     # Operations
 
-    def visit(self, id: str, kind: EntryKind, packed: bytes | None) -> Entry | None:
+    def visit(self, id: str, kind: EntryKind, packed: bytes | None) -> JournalEntry | None:
         """Look an operation up in the journal; None if it is new."""
         if self.verdict is not None:
             return None  # it will never begin: who awaits it is told
@@ -519,7 +521,7 @@ class Run(Ownership):
         if timer is not None:
             timer.cancel()
 
-    def heard(self, news: int, messages: Iterable[Message]) -> None:
+    def heard(self, news: int, messages: Iterable[JobMessage]) -> None:
         """Let what waits look at the news; `messages` were read when they had this number."""
         if news < self.news or self.verdict is not None:
             return  # what was read later is here already, or nobody here reads it any more
@@ -617,7 +619,7 @@ class Run(Ownership):
     def _suspend(self) -> None:
         ends = (self.job.deadline_at, *(operation.entry.wake_at for operation in self.waiting))
         due = min((end for end in ends if end is not None), default=None)
-        if due is None or due - self.now() > self.node.settings.linger:
+        if due is None or due - self.now() > self.node.settings.keep_in_memory:
             told = [each for operation in self.waiting for each in operation.describe_all()]
             self.stop(Suspended(due, encode(told)))
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from perdure.jobs.failure import Failure
-from perdure.jobs.model import Entry
+from perdure.jobs.model import JournalEntry
 from perdure.jobs.state import JobState
 
 if TYPE_CHECKING:
@@ -49,13 +49,13 @@ class Parked(Struct, frozen=True):
     failure: Failure
     wait: bytes | None = None
     told: bool = False
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[JournalEntry, ...] = ()
 
 
 class Undoing(Struct, frozen=True):
     """It failed, or was cancelled, and what it did is undone first: the list begins with these."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[JournalEntry, ...]
     error: bytes | None
 
 
@@ -64,7 +64,7 @@ class Undone(Struct, frozen=True):
 
     state: JobState
     error: bytes | None
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[JournalEntry, ...] = ()
 
 
 class Lost(Struct, frozen=True):

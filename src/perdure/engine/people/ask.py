@@ -28,17 +28,17 @@ from perdure.jobs.approval import (
     Action,
     Approval,
     ApprovalState,
+    ApprovalTerms,
     Edit,
     Person,
-    Terms,
     no_four_eyes,
     unusable,
 )
 from perdure.jobs.definition import Step
 from perdure.jobs.effect import Effect
 from perdure.jobs.failure import failure_of
-from perdure.jobs.gate import Opening, Way, judge_call, through, way_for
-from perdure.jobs.model import Deeds, Entry, Event
+from perdure.jobs.gate import GateDecision, GatePass, judge_call, through, way_for
+from perdure.jobs.model import Deeds, JobEvent, JournalEntry
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import RULES, Gate, GatePolicy, Judgement, RiskLevel
 from perdure.jobs.state import StepState
@@ -63,7 +63,7 @@ class Held(Leaving):
         """Write that the effect is in doubt, alert people, and let the run end."""
         run, effect, why = operation.run, self.effect, self.why
         told = {"step": operation.entry.id, "kind": effect.kind, "target": effect.target}
-        event = Event(type="effect.in_doubt", data={**told, "why": why}, actor=run.node.owner)
+        event = JobEvent(type="effect.in_doubt", data={**told, "why": why}, actor=run.node.owner)
         deeds = Deeds(notices=alerts(run, NoticeKind.IN_DOUBT, effect.key, str(self)))
         await run.write(operation.put_back(), events=(event,), deeds=deeds)
         failure = failure_of(EffectInDoubt(_sentence(effect, why)))
@@ -170,7 +170,7 @@ class Question(Struct, frozen=True, kw_only=True):
     input: bytes  # what exactly would be done
     shown: Any = None  # what people see of it; None: the input
     judgement: Judgement = Judgement(RiskLevel.HIGH)
-    terms: Terms | None = None
+    terms: ApprovalTerms | None = None
     version: str = "1"
     budget: bytes = b"null"
     # How dangerous it would be with another input; None: nobody can edit it.
@@ -220,7 +220,7 @@ def new_approval(run: "Run", question: Question, found: Approval | None = None) 
     )
 
 
-async def ask(run: "Run", approval: Approval, *entries: Entry) -> bool:
+async def ask(run: "Run", approval: Approval, *entries: JournalEntry) -> bool:
     """Write a question, with what waits for its answer and with the notices to people.
 
     Returns:
@@ -231,7 +231,7 @@ async def ask(run: "Run", approval: Approval, *entries: Entry) -> bool:
         run.end(Parked(failure_of(DefinitionError(why))))
         return False
     told = {"approval": approval.id, "step": approval.step, "title": approval.title}
-    event = Event(
+    event = JobEvent(
         type="approval.asked",
         data={**told, "risk": str(approval.risk), "hash": approval.action.hash},
         actor=run.node.owner,
@@ -342,7 +342,7 @@ class NobodyAnswered(Leaving):
 
 
 async def wait_for(
-    operation: "StepOperation[Any]", approval: Approval, entry: Entry, *, is_new: bool
+    operation: "StepOperation[Any]", approval: Approval, entry: JournalEntry, *, is_new: bool
 ) -> None:
     """Let a step wait for an answer."""
     # Known before it is written: an answer may come at once.
@@ -437,7 +437,7 @@ class ApproveOptions(TypedDict, total=False):
 
     details: Any
     risk: RiskLevel | str
-    terms: Terms
+    terms: ApprovalTerms
     expires: Duration
     opens: Iterable[Step[..., Any]]
 
@@ -449,7 +449,7 @@ class Asked(Struct, frozen=True):
     packed: bytes
     details: Any
     level: RiskLevel
-    terms: Terms
+    terms: ApprovalTerms
     opens: frozenset[str] | None
 
 
@@ -471,7 +471,7 @@ class Approve(Operation[Approved]):
     __slots__ = ("_approval", "_asked")
     waits_for = "approval"
 
-    def __init__(self, run: Run, entry: Entry, asked: Asked, *, recorded: bool) -> None:
+    def __init__(self, run: Run, entry: JournalEntry, asked: Asked, *, recorded: bool) -> None:
         super().__init__(run, entry, recorded=recorded)
         self._asked = asked
         self._approval: str | None = None
@@ -482,7 +482,7 @@ class Approve(Operation[Approved]):
 
     def _say_yes(self, approved: Approved) -> None:
         asked = self._asked
-        opening = Opening(self.entry.id, asked.packed, asked.level, asked.opens)
+        opening = GatePass(self.entry.id, asked.packed, asked.level, asked.opens)
         self.run.openings = (*self.run.openings, opening)
         self.settle(approved)
 
@@ -544,7 +544,7 @@ class Approve(Operation[Approved]):
         await self.run.write(replace(failed, error=failure_of(error).pack()))
         self.settle(None, error)
 
-    def _ended(self, state: StepState, output: bytes) -> Entry:
+    def _ended(self, state: StepState, output: bytes) -> JournalEntry:
         return replace(self.entry, state=state, output=output, ended_at=self.run.now())
 
     def describe(self) -> dict[str, Any]:
@@ -568,7 +568,7 @@ class Gatekeeper:
         """Tell whether a step must be looked at."""
         return self._all or _says_something(step)
 
-    def way(self, run: "Run", step: Step[..., Any], name: str, packed: bytes) -> Way:
+    def way(self, run: "Run", step: Step[..., Any], name: str, packed: bytes) -> GateDecision:
         """Decide what happens before a call of a step; uses up what has opened it."""
         judgement = self.judge(step, name, packed)
         way = way_for(step, name, run.job.tenant, judgement, self._rules.gates)
@@ -582,11 +582,11 @@ class Gatekeeper:
 
 def _says_something(step: Step[..., Any]) -> bool:
     """Tell whether the usual rules could find anything about a step but LOW."""
-    estimated = step.cost is not None or step.takes is not None
+    estimated = step.cost is not None or step.estimated_duration is not None
     return bool(step.tags) or step.irreversible or estimated or step.risk is not _LOW
 
 
-def hold(operation: "StepOperation[Any]", way: Way) -> bool:
+def hold(operation: "StepOperation[Any]", way: GateDecision) -> bool:
     """Keep a step from beginning before its gate is open; False: it may begin."""
     if way.gate is Gate.RUN:
         return False
@@ -595,7 +595,7 @@ def hold(operation: "StepOperation[Any]", way: Way) -> bool:
     return True
 
 
-async def _record(operation: "StepOperation[Any]", way: Way) -> None:
+async def _record(operation: "StepOperation[Any]", way: GateDecision) -> None:
     opening = way.opened_by
     if opening is not None and not await _still_opens(operation.run, opening):
         await _ask(operation, way)
@@ -603,12 +603,12 @@ async def _record(operation: "StepOperation[Any]", way: Way) -> None:
     data = {"step": operation.entry.id, "risk": str(way.judgement.level)}
     opened_by = None if opening is None else opening.approval
     told = {"reasons": list(way.judgement.reasons), "opened_by": opened_by}
-    event = Event(type="step.gated", data={**data, **told}, actor=operation.run.node.owner)
+    event = JobEvent(type="step.gated", data={**data, **told}, actor=operation.run.node.owner)
     await operation.run.write(operation.entry, events=(event,))
     _open(operation)
 
 
-async def _still_opens(run: "Run", opening: Opening) -> bool:
+async def _still_opens(run: "Run", opening: GatePass) -> bool:
     """Tell whether the yes that the code has obtained can be used as of now."""
     found = await last_asked(run, opening.approval)
     asked = Question(step=opening.approval, title="", input=opening.packed).action(run)
@@ -619,7 +619,7 @@ def _open(operation: "StepOperation[Any]") -> None:
     operation.cleared = operation.again = True
 
 
-async def _ask(operation: "StepOperation[Any]", way: Way) -> None:
+async def _ask(operation: "StepOperation[Any]", way: GateDecision) -> None:
     """Look for the answer about exactly this call; ask if there is none that can be used."""
     run, entry, step = operation.run, operation.entry, operation.step
     question = Question(

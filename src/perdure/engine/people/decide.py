@@ -11,9 +11,9 @@ from perdure.engine import events
 from perdure.engine.policy import Rules
 from perdure.jobs.approval import (
     Approval,
+    ApprovalLink,
     Edited,
     Handover,
-    Link,
     LinkUse,
     Person,
     Refusal,
@@ -180,10 +180,10 @@ class AppDesk:
     ) -> Approval | Refusal:
         return events.voted(await (await self._store()).vote(approval_id, vote, use), vote)
 
-    async def keep_link(self, link: Link) -> None:
+    async def keep_link(self, link: ApprovalLink) -> None:
         await (await self._store()).keep_link(link)
 
-    async def link(self, link_id: str) -> Link | None:
+    async def link(self, link_id: str) -> ApprovalLink | None:
         return await (await self._store()).link(link_id)
 
     async def turned_away(self, approval_id: str | None, channel: str, why: str) -> None:

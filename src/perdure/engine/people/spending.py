@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SPENDING: Final = "$"  # what is asked for at the place of a spending
 
 
-class Purse(Struct, frozen=True):
+class BudgetRef(Struct, frozen=True):
     """Whose budget it is: that of the first job of the tree."""
 
     root: str
@@ -93,7 +93,7 @@ class Spending:
             self._operation.context.reserved += self._amount
         return self
 
-    async def _raised(self, purse: Purse, found: Exceeded) -> None:
+    async def _raised(self, purse: BudgetRef, found: Exceeded) -> None:
         """Have the limit raised by a person, as far as they want.
 
         Raises:
@@ -144,7 +144,7 @@ class Spending:
         return not await is_looked_at(self._operation.run, earlier)
 
 
-async def purse_of(run: "Run") -> Purse:
+async def purse_of(run: "Run") -> BudgetRef:
     """Find the budget of the tree that a job belongs to, or was forked from."""
     if run.purse is None:
         root_id = run.job.budget_of or run.job.id
@@ -155,5 +155,5 @@ async def purse_of(run: "Run") -> Purse:
             BudgetLimits() if definition is None or definition.budget is None else definition.budget
         )
         began = job.started_at or run.now()
-        run.purse = Purse(root_id, Budget(limits=limits, began_at=began))
+        run.purse = BudgetRef(root_id, Budget(limits=limits, began_at=began))
     return run.purse

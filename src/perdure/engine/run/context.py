@@ -23,7 +23,7 @@ from perdure.engine.steps.step import StepOperation, skipped_or_done
 from perdure.engine.steps.waits import Child, Receive, Sleep, child_failed, no_message
 from perdure.jobs.definition import JobDefinition, Step
 from perdure.jobs.length import check_given
-from perdure.jobs.model import Entry, EntryKind
+from perdure.jobs.model import EntryKind, JournalEntry
 from perdure.jobs.state import StepState
 
 P = ParamSpec("P")
@@ -83,7 +83,9 @@ class JobContext:
         entry = run.visit(id, _STEP, packed)
         if entry is None:
             seq = run.journal.next_seq()
-            fresh = Entry(seq=seq, id=id, kind=_STEP, name=name, state=_PENDING, input=packed)
+            fresh = JournalEntry(
+                seq=seq, id=id, kind=_STEP, name=name, state=_PENDING, input=packed
+            )
             operation = StepOperation(run, fresh, step, (args, kwargs), recorded=False)
         else:
             operation = StepOperation(run, entry, step, (args, kwargs), recorded=True)
@@ -225,8 +227,8 @@ class JobContext:
 
     def _fresh(
         self, id: str, kind: EntryKind, name: str, packed: bytes, wake_at: float | None
-    ) -> Entry:
-        return Entry(
+    ) -> JournalEntry:
+        return JournalEntry(
             seq=self._run.journal.next_seq(),
             id=id,
             kind=kind,
@@ -268,8 +270,8 @@ class JobContext:
         return digest(root, run.journal.identity(name))
 
 
-def _drawn(entry: Entry, output: bytes) -> Entry:
-    return Entry(
+def _drawn(entry: JournalEntry, output: bytes) -> JournalEntry:
+    return JournalEntry(
         seq=entry.seq,
         id=entry.id,
         kind=entry.kind,

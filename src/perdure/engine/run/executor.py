@@ -28,20 +28,20 @@ from perdure.engine.people.ask import parking_deeds
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.undo import look_back, on_cancel, undo
 from perdure.jobs.failure import Failure, failure_of, type_name
-from perdure.jobs.model import Claim, Deeds, Event, JobChange
+from perdure.jobs.model import Claim, Deeds, JobChange, JobEvent
 from perdure.jobs.plan import Plan
 from perdure.jobs.state import JobState
 from perdure.process.death import kill
 from perdure.process.spawn import PLAIN, give_birth
 
 if TYPE_CHECKING:
-    from perdure.engine.worker.node import Node
+    from perdure.engine.worker.node import WorkerNode
 
 
 _log = logging.getLogger("perdure.worker")
 
 
-async def execute(node: "Node", claim: Claim, since: float) -> None:
+async def execute(node: "WorkerNode", claim: Claim, since: float) -> None:
     """The process of a running job, claimed at a time (or later) by the loop's clock."""
     run = Run(node, claim)
     run.forsake = partial(_forsake, run)
@@ -169,7 +169,7 @@ async def conclude(run: Run, verdict: Verdict, deeds: Deeds | None = None) -> No
     if isinstance(verdict, Parked):
         deeds = parking_deeds(run, verdict, deeds)
     told = _told(verdict)
-    event = Event(type=f"job.{change.state.lower()}", data=told, actor=run.node.owner)
+    event = JobEvent(type=f"job.{change.state.lower()}", data=told, actor=run.node.owner)
     quiet = isinstance(verdict, Suspended | Drained)
     entries = verdict.entries if isinstance(verdict, Undoing | Undone | Parked) else ()
     await run.write(*entries, job=change, events=() if quiet else (event,), deeds=deeds)
@@ -185,7 +185,7 @@ def change_for(verdict: Verdict, now: float) -> JobChange:
             return JobChange(state=JobState.FAILED, error=failure.pack())
         case Parked(failure, wait):
             error = failure.pack()
-            return JobChange(state=JobState.ATTENTION, error=error, wait=wait, release=True)
+            return JobChange(state=JobState.NEEDS_ATTENTION, error=error, wait=wait, release=True)
         case Cancelled():
             return JobChange(state=JobState.CANCELLED, clear_request=True)
         case Undone(state, error):

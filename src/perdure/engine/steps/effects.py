@@ -25,7 +25,7 @@ from perdure.engine.people.ask import Held, Later, Settling
 from perdure.jobs.definition import Step
 from perdure.jobs.effect import (
     HAPPENED,
-    KEY_LIVES,
+    KEY_TTL,
     NOT_CALLED,
     REFUSED_LATER,
     Answer,
@@ -79,7 +79,7 @@ class EffectOptions(TypedDict, total=False):
     `settle_after`: how long after the last call the receiver is asked at the earliest; if not
         given, as long as the lease of the worker, or the step's `timeout` if that is longer.
     `key`: a business key: once in all jobs of the tenant.
-    `key_lives`: how long the receiver knows a key.
+    `key_ttl`: how long the receiver knows a key.
     `key_kept`: how long a business key is kept at least when its job is deleted; else for ever.
     `undo`: the step that undoes it, which takes the result; or that step and more arguments.
         None, if it is said: it may stay when the job fails. Else a job whose effect nothing undoes
@@ -91,7 +91,7 @@ class EffectOptions(TypedDict, total=False):
     query: Query
     settle_after: Duration
     key: str
-    key_lives: Duration
+    key_ttl: Duration
     key_kept: Duration
     undo: "Step[..., Any] | tuple[Step[..., Any], Mapping[str, Any]] | None"
     details: Any
@@ -462,7 +462,7 @@ class Effects:
         run, operation = self._run, self._operation
         place, kind, target = asked.place, asked.kind, asked.target
         crashpoint("before_intent")
-        lives, kept = job_seconds(options.get("key_lives")), job_seconds(options.get("key_kept"))
+        lives, kept = job_seconds(options.get("key_ttl")), job_seconds(options.get("key_kept"))
         business = self._business(asked, options)
         own_key = effect_key(run.job.tenant, run.job.id, place, generation)
         line = Effect(
@@ -477,7 +477,7 @@ class Effects:
             kind=kind,
             target=target,
             in_doubt=options.get("in_doubt", "ask"),
-            key_lives=KEY_LIVES if lives is None else lives,
+            key_ttl=KEY_TTL if lives is None else lives,
             details=self._details(options.get("details")),
             undo=self._undo(options.get("undo")),
             stays="undo" in options and options["undo"] is None,

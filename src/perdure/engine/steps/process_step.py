@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perdure.base.codec import Limits, decode
+from perdure.base.codec import PayloadLimits, decode
 from perdure.base.errors import DefinitionError, Drift, HostDown, SpawnError, StepCrashed
 from perdure.base.pid import Pid
 from perdure.base.retry import pause
@@ -58,7 +58,7 @@ from perdure.process.waiter import current
 
 if TYPE_CHECKING:
     from perdure.engine.steps.step import StepOperation
-    from perdure.engine.worker.node import Node
+    from perdure.engine.worker.node import WorkerNode
 
 
 # What the desk answers
@@ -149,7 +149,7 @@ class FarEffects(Effects):
         self._desk = desk
         self._operation = operation
         self._allot = allot
-        self._limits: Limits = operation.run.node.limits
+        self._limits: PayloadLimits = operation.run.node.limits
 
     def come_by(self, asked: Asked) -> None:
         """Nothing to do: the desk does, when it is told to begin."""
@@ -239,7 +239,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     attempt: int
     checkpoint: bytes | None
     checkpoint_no: int
-    limits: Limits
+    limits: PayloadLimits
     stopping: bool
 
 
@@ -335,7 +335,7 @@ class FarJob:
 class FarNode:
     """The worker."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: PayloadLimits) -> None:
         self.limits = limits
         self.loop = asyncio.get_running_loop()
 
@@ -412,7 +412,7 @@ class _ToBeAsked(Exception):
         self.key = key
 
 
-class Desk:
+class StepServer:
     """Serves one attempt of a step; each verb is a method."""
 
     def __init__(
@@ -536,7 +536,7 @@ class StepHost:
         self.workers = places
 
 
-async def keep_host(node: "Node") -> None:
+async def keep_host(node: "WorkerNode") -> None:
     """Be where the OS processes for steps belong; for ever."""
     steps = node.step_host
     await steps.wanted.wait()
@@ -575,7 +575,7 @@ async def call_far(operation: "StepOperation[Any]", context: "StepContext") -> A
     steps.wanted.set()
     await _patiently(context, steps.ready.wait)
     await _patiently(context, steps.places.acquire)
-    desk = Desk(operation, context, partial(_put_again, me))
+    desk = StepServer(operation, context, partial(_put_again, me))
     far = await _birth(operation, context, steps, me)
     while True:
         news: Any = (await select(requests, events, signs)).value

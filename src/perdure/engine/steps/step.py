@@ -19,9 +19,9 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.engine.steps.thread_step import Whose, call_away, older_calls
 from perdure.jobs.definition import Step
 from perdure.jobs.failure import Failure, failure_of
-from perdure.jobs.gate import Way
+from perdure.jobs.gate import GateDecision
 from perdure.jobs.items import Verdict
-from perdure.jobs.model import Entry, Event
+from perdure.jobs.model import JobEvent, JournalEntry
 from perdure.jobs.parameters import Partial
 from perdure.jobs.policy import Again, GiveUp, decide, is_permanent
 from perdure.jobs.state import StepState
@@ -46,7 +46,7 @@ def as_failure(error: BaseException) -> Exception:
     return failure
 
 
-def skipped_or_done(operation: "StepOperation[Any]", entry: Entry) -> None:
+def skipped_or_done(operation: "StepOperation[Any]", entry: JournalEntry) -> None:
     """Settle an operation by what the journal says."""
     if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
         output = entry.output
@@ -149,7 +149,9 @@ class Endable(Operation[R]):
         "unrecorded",
     )
 
-    def __init__(self, run: "Run", entry: Entry, step: Step[Any, R], *, recorded: bool) -> None:
+    def __init__(
+        self, run: "Run", entry: JournalEntry, step: Step[Any, R], *, recorded: bool
+    ) -> None:
         super().__init__(run, entry, recorded=recorded)
         self.step = step
         self.context: StepContext | None = None
@@ -159,7 +161,7 @@ class Endable(Operation[R]):
         self._expired = False  # whatever the attempt gives now comes too late
         self._interrupted = False  # how it ends now says nothing about the step
 
-    def running_entry(self) -> Entry:
+    def running_entry(self) -> JournalEntry:
         """Give the record of a step that has begun."""
         raise NotImplementedError
 
@@ -248,7 +250,7 @@ class StepOperation(Endable[R]):
     def __init__(
         self,
         run: Run,
-        entry: Entry,
+        entry: JournalEntry,
         step: Step[Any, R],
         call: tuple[tuple[Any, ...], dict[str, Any]],
         *,
@@ -260,7 +262,7 @@ class StepOperation(Endable[R]):
         self.started_at: float | None = None
         self.begun_at = 0.0
         self._told = False  # that the attempt has ended
-        self.way: Way | None = None  # what happens before it begins, if anything does
+        self.way: GateDecision | None = None  # what happens before it begins, if anything does
         self.cleared = False  # its gate is open, for the next attempt
         self.asked: str | None = None  # the approval that it waits for
         self.key: str | None = None  # by which other jobs find the result
@@ -514,7 +516,7 @@ class StepOperation(Endable[R]):
         )
         await self._restart(so_far)
 
-    async def _restart(self, entry: Entry, *events: Event) -> None:
+    async def _restart(self, entry: JournalEntry, *events: JobEvent) -> None:
         """Write where the step stands, and begin the next attempt when its time comes."""
         self.entry = entry
         await self.run.write(entry, events=events)
@@ -522,7 +524,7 @@ class StepOperation(Endable[R]):
 
     # Records
 
-    def running_entry(self) -> Entry:
+    def running_entry(self) -> JournalEntry:
         """Give the record of a step that has begun."""
         return self._entry(StepState.RUNNING)
 
@@ -535,10 +537,10 @@ class StepOperation(Endable[R]):
         wake_at: float | None = None,
         checkpoint: bytes | None = None,
         checkpoint_no: int | None = None,
-    ) -> Entry:
+    ) -> JournalEntry:
         old = self.entry
         ended = state is _SUCCEEDED or state is _FAILED
-        return Entry(
+        return JournalEntry(
             seq=old.seq,
             id=old.id,
             kind=old.kind,
@@ -557,14 +559,14 @@ class StepOperation(Endable[R]):
             key=self.key,
         )
 
-    def unwritten(self) -> tuple[Entry, ...]:
+    def unwritten(self) -> tuple[JournalEntry, ...]:
         """Give the record of the start, if it is still to be written."""
         if not self.unrecorded:
             return ()
         self.unrecorded = False
         return (self.running_entry(),)
 
-    def put_back(self) -> Entry:
+    def put_back(self) -> JournalEntry:
         """Give the record of an attempt that does not count: it will be made again."""
         self.unrecorded = False
         self.attempt -= 1
@@ -580,9 +582,9 @@ class StepOperation(Endable[R]):
         events.checkpoint_saved(self, number, len(data))
         return self.context is not None and self.context.stopping
 
-    def _event(self, kind: str, failure: Failure) -> Event:
+    def _event(self, kind: str, failure: Failure) -> JobEvent:
         data = {"step": self.entry.id, "attempt": self.attempt, "error": failure.summary()}
-        return Event(type=kind, data=data, actor=self.run.node.owner)
+        return JobEvent(type=kind, data=data, actor=self.run.node.owner)
 
     async def record_timeout(self) -> None:
         limit = self.step.timeout

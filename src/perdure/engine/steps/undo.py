@@ -32,7 +32,7 @@ from perdure.jobs.approval import ApprovalState
 from perdure.jobs.definition import Compensation, OnCancel, Step
 from perdure.jobs.effect import OPEN, Effect, EffectState
 from perdure.jobs.failure import Failure, failure_of, type_name
-from perdure.jobs.model import Command, Deeds, Entry, EntryKind, Job, Outcome
+from perdure.jobs.model import Command, Deeds, EntryKind, Job, JobOutcome, JournalEntry
 from perdure.jobs.outbox import NoticeKind
 from perdure.jobs.saga import (
     HEAD,
@@ -65,12 +65,12 @@ _NOTHING: Final = encode(None)
 # Children at work
 
 
-def children_of(job_id: str, journal: Sequence[Entry]) -> dict[str, Entry]:
+def children_of(job_id: str, journal: Sequence[JournalEntry]) -> dict[str, JournalEntry]:
     """Give the entries that have submitted children, by the ids of these."""
     return {child_id(job_id, each.id): each for each in journal if each.kind is EntryKind.CHILD}
 
 
-async def stop_children(run: Run, journal: Sequence[Entry]) -> list[Outcome]:
+async def stop_children(run: Run, journal: Sequence[JournalEntry]) -> list[JobOutcome]:
     """Cancel the children that are at work; gives those that have not ended yet.
 
     Each does as its own `on_cancel` says.
@@ -82,7 +82,7 @@ async def stop_children(run: Run, journal: Sequence[Entry]) -> list[Outcome]:
     return await _at_work(run, [each.job_id for each in at_work])
 
 
-async def _at_work(run: Run, ids: Sequence[str]) -> list[Outcome]:
+async def _at_work(run: Run, ids: Sequence[str]) -> list[JobOutcome]:
     if not ids:
         return []
     found = await run.ask(lambda store: store.outcomes(ids))
@@ -106,10 +106,10 @@ class ChildrenEnd(Operation[None]):
     __slots__ = ("_at_work", "_journal")
     waits_for = "child"
 
-    def __init__(self, run: Run, head: Entry, journal: Sequence[Entry]) -> None:
+    def __init__(self, run: Run, head: JournalEntry, journal: Sequence[JournalEntry]) -> None:
         super().__init__(run, head, recorded=True)
         self._journal = journal
-        self._at_work: list[Outcome] = []
+        self._at_work: list[JobOutcome] = []
 
     def start(self) -> None:
         self.run.work(self, self._look)
@@ -140,7 +140,7 @@ class ChildrenEnd(Operation[None]):
 
 
 async def way_back(
-    run: Run, job: Job, journal: Sequence[Entry], ledger: Sequence[Effect]
+    run: Run, job: Job, journal: Sequence[JournalEntry], ledger: Sequence[Effect]
 ) -> list[Undo] | Forward:
     """List what must be undone of a job, its children included."""
     children = await _to_undo(run, job, journal)
@@ -149,7 +149,7 @@ async def way_back(
     return undo_list(journal, ledger, run.node.registry.find_step, children)
 
 
-async def _to_undo(run: Run, job: Job, journal: Sequence[Entry]) -> dict[str, str] | Forward:
+async def _to_undo(run: Run, job: Job, journal: Sequence[JournalEntry]) -> dict[str, str] | Forward:
     """Find the children to undo: the jobs by the entries that submitted them."""
     entries = children_of(job.id, journal)
     if not entries:
@@ -169,7 +169,7 @@ async def _to_undo(run: Run, job: Job, journal: Sequence[Entry]) -> dict[str, st
 
 
 async def left_standing(
-    run: Run, job: Job, journal: Sequence[Entry], ledger: Sequence[Effect]
+    run: Run, job: Job, journal: Sequence[JournalEntry], ledger: Sequence[Effect]
 ) -> list[str]:
     """Name what a job and its children leave in the world, and what nothing undoes."""
     found = standing(journal, ledger, run.node.registry.find_step)
@@ -194,7 +194,7 @@ async def _job(job_id: str, store: Store) -> Job | None:
     return await store.job(job_id)
 
 
-async def _journal(job_id: str, store: Store) -> list[Entry]:
+async def _journal(job_id: str, store: Store) -> list[JournalEntry]:
     return await store.journal(job_id)
 
 
@@ -202,11 +202,11 @@ async def _effects(job_id: str, store: Store) -> list[Effect]:
     return await store.effects(job_id)
 
 
-async def _outcomes(run: Run, ids: Sequence[str]) -> list[Outcome]:
+async def _outcomes(run: Run, ids: Sequence[str]) -> list[JobOutcome]:
     return await run.ask(lambda store: store.outcomes(ids))
 
 
-def _is_copied(job: Job, entry: Entry) -> bool:
+def _is_copied(job: Job, entry: JournalEntry) -> bool:
     """Tell whether a child is that of the job of which this one is a fork."""
     return job.forked_from is not None and (entry.started_at or 0.0) < job.created_at
 
@@ -236,7 +236,7 @@ class UndoChild(Operation[None]):
     waits_for = "child"
 
     def __init__(
-        self, run: Run, entry: Entry, job_id: str, ended: Callable[[StepState], None]
+        self, run: Run, entry: JournalEntry, job_id: str, ended: Callable[[StepState], None]
     ) -> None:
         super().__init__(run, entry, recorded=True)
         self._job_id = job_id
@@ -303,7 +303,7 @@ class UndoChild(Operation[None]):
 
 
 # To undo is worth more patience than to do.
-RETRY: Final = Retry(attempts=20, first="1s", factor=2, most="5m", jitter=0.2)
+RETRY: Final = Retry(attempts=20, initial_delay="1s", factor=2, max_delay="5m", jitter=0.2)
 
 _ANYTHING: Final = Codec[Any](Any, "the result of an undo")
 _INTERRUPTED: Final = failure_of(JobError("it was interrupted: the job has ended")).pack()
@@ -374,7 +374,7 @@ async def _look_back_at_undo(run: Run, verdict: Undone) -> tuple[Verdict, Deeds]
 async def _name_standing(
     run: Run,
     verdict: Failed | Cancelled,
-    journal: Sequence[Entry],
+    journal: Sequence[JournalEntry],
     ledger: Sequence[Effect],
     deeds: Deeds,
 ) -> tuple[Failed | Cancelled, Deeds]:
@@ -389,7 +389,7 @@ async def _name_standing(
     return Failed(failure), replace(deeds, notices=(*deeds.notices, *told))
 
 
-async def own_deeds(run: Run) -> tuple[list[Entry], list[Effect]]:
+async def own_deeds(run: Run) -> tuple[list[JournalEntry], list[Effect]]:
     """Read what the job did, all that was written for it before this moment included."""
     job_id, owner, epoch = run.job.id, run.node.owner, run.epoch
     return await run.ask(lambda store: store.own_deeds(job_id, owner, epoch))
@@ -426,10 +426,10 @@ def _forward(verdict: Failed | Cancelled, forward: Forward) -> Parked:
     return Parked(replace(failure_of(JobError(text)), step=failed.step if failed else ""))
 
 
-def _head(run: Run, journal: Sequence[Entry], reason: Reason) -> Entry:
+def _head(run: Run, journal: Sequence[JournalEntry], reason: Reason) -> JournalEntry:
     """Make the first entry of the list, which is made when no child is at work any more."""
     old = next((entry for entry in journal if entry.id == HEAD), None)
-    return Entry(
+    return JournalEntry(
         seq=run.journal.next_seq() if old is None else old.seq,
         id=HEAD,
         kind=EntryKind.UNDO,
@@ -440,10 +440,12 @@ def _head(run: Run, journal: Sequence[Entry], reason: Reason) -> Entry:
     )
 
 
-def _entries(run: Run, journal: Sequence[Entry], undos: Sequence[Undo]) -> tuple[Entry, ...]:
+def _entries(
+    run: Run, journal: Sequence[JournalEntry], undos: Sequence[Undo]
+) -> tuple[JournalEntry, ...]:
     """Make the rest of the list, and end the steps that were interrupted."""
     listed = [
-        Entry(
+        JournalEntry(
             seq=run.journal.next_seq(),
             id=undo.id,
             kind=EntryKind.UNDO,
@@ -490,11 +492,11 @@ class Saga:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._head: Entry
+        self._head: JournalEntry
         self._reason: Reason
-        self._steps: dict[str, Entry] = {}
+        self._steps: dict[str, JournalEntry] = {}
         self._ledger: dict[int, Effect] = {}
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, JournalEntry] = {}
         self._undos: list[Undo] = []
 
     def outcome(self) -> Undone:
@@ -511,7 +513,7 @@ class Saga:
         ends = JobState.FAILED if self._reason.ends == "COMPENSATED" else JobState.CANCELLED
         return Undone(ends, error, (self._nothing_listed(),))
 
-    def _nothing_listed(self) -> Entry:
+    def _nothing_listed(self) -> JournalEntry:
         return replace(self._head, state=_S.SKIPPED, ended_at=self._run.now())
 
     def states(self) -> dict[str, StepState]:
@@ -541,7 +543,7 @@ class Saga:
                 case _:
                     return b"null"
 
-    async def _list(self, journal: Sequence[Entry]) -> None:
+    async def _list(self, journal: Sequence[JournalEntry]) -> None:
         """Wait until no child is at work any more, and write down what must be undone."""
         run = self._run
         await ChildrenEnd(run, self._head, journal)
@@ -556,7 +558,7 @@ class Saga:
             head = replace(self._head, state=_S.SUCCEEDED, ended_at=run.now())
             await run.write(head, *_entries(run, journal, undos))
 
-    def _read(self, journal: Sequence[Entry], ledger: Sequence[Effect]) -> None:
+    def _read(self, journal: Sequence[JournalEntry], ledger: Sequence[Effect]) -> None:
         listed = [entry for entry in journal if entry.kind is EntryKind.UNDO and entry.id != HEAD]
         self._steps = {entry.id: entry for entry in journal if entry.kind in _UNDOABLE}
         self._ledger = {line.no: line for line in ledger}
@@ -592,7 +594,7 @@ class Saga:
         text = f"{failed.id} could not be undone: {failure.summary()}"
         notices = alerts(run, NoticeKind.UNDO_FAILED, failed.id, text)
         await run.write(deeds=Deeds(notices=notices))
-        choices = ["retry", "skip", "leave_undone"]
+        choices = ["retry", "skip", "abandon_undo"]
         wait = encode([{"kind": "undo", "id": failed.id, "choices": choices}])
         run.stop(Parked(failure_of(JobError(text)), wait, told=True))
         raise JobError(text)
@@ -623,7 +625,7 @@ class Saga:
         )
         return _step_for(wanted, made, partial(_compensate, undo, args, kwargs, output)), None
 
-    async def _input(self, entry: Entry, step: Step[..., Any]) -> bytes:
+    async def _input(self, entry: JournalEntry, step: Step[..., Any]) -> bytes:
         """Give the arguments that the step ran with: a person may have edited them."""
         given = entry.input or b"{}"
         if not self._run.node.gatekeeper.watches(step):
@@ -646,7 +648,7 @@ class Saga:
         elif self._is_undone(entry):
             self._note(entry, _S.COMPENSATED)
 
-    def _is_undone(self, entry: Entry) -> bool:
+    def _is_undone(self, entry: JournalEntry) -> bool:
         mine = [undo.id for undo in self._undos if undo.step == entry.id]
         states = self.states()
         return all(
@@ -656,7 +658,7 @@ class Saga:
     def _is_left(self, id: str) -> bool:
         return is_left(self._entries[id])
 
-    def _note(self, entry: Entry, state: StepState) -> None:
+    def _note(self, entry: JournalEntry, state: StepState) -> None:
         if entry.state is _S.SKIPPED:  # what a person said of it stands
             return
         self._steps[entry.id] = changed = replace(entry, state=state)
@@ -677,7 +679,7 @@ class Saga:
                 self._ledger[line.no] = changed
                 self._run.line(changed)
 
-    async def _mark(self, entry: Entry, state: StepState) -> None:
+    async def _mark(self, entry: JournalEntry, state: StepState) -> None:
         if entry.state is not state:
             self._note(entry, state)
             await self._run.flush()

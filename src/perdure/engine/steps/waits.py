@@ -18,7 +18,7 @@ from perdure.engine.journal.operation import Operation
 from perdure.engine.journal.run import Run
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.failure import Failure, failure_of
-from perdure.jobs.model import Command, Entry, NewJob, Outcome
+from perdure.jobs.model import Command, JobOutcome, JournalEntry, NewJob
 from perdure.jobs.state import ENDED, JobState, StepState
 
 R = TypeVar("R")
@@ -57,7 +57,7 @@ class Receive(Operation[Any]):
     __slots__ = ("_kind",)
     waits_for = "message"
 
-    def __init__(self, run: Run, entry: Entry, kind: Any, *, recorded: bool) -> None:
+    def __init__(self, run: Run, entry: JournalEntry, kind: Any, *, recorded: bool) -> None:
         super().__init__(run, entry, recorded=recorded)
         self._kind = kind
 
@@ -131,7 +131,7 @@ class Child(Operation[R]):
     def __init__(
         self,
         run: Run,
-        entry: Entry,
+        entry: JournalEntry,
         definition: "JobDefinition[Any, R]",
         job: NewJob,
         *,
@@ -184,7 +184,7 @@ class Child(Operation[R]):
         await self.run.write(self.entry)
         self.again = True  # it may have ended meanwhile
 
-    async def _ended(self, outcome: Outcome) -> None:
+    async def _ended(self, outcome: JobOutcome) -> None:
         if outcome.state is JobState.COMPLETED and outcome.result is not None:
             done = replace(self.entry, state=StepState.SUCCEEDED, output=outcome.result)
             await self.run.write(replace(done, ended_at=self.run.now()))
@@ -206,14 +206,14 @@ class Child(Operation[R]):
         return {**super().describe(), "job": self._job.id}
 
 
-def child_failed(job_id: str, entry: Entry) -> JobFailed:
+def child_failed(job_id: str, entry: JournalEntry) -> JobFailed:
     """Say that a child ended without a result."""
     state = "FAILED" if entry.output is None else decode(entry.output, str)
     why = "no reason is known" if entry.error is None else Failure.unpack(entry.error).summary()
     return JobFailed(job_id, state, why)
 
 
-def no_message(entry: Entry) -> Exception:
+def no_message(entry: JournalEntry) -> Exception:
     """Say again why a wait for a message failed."""
     failure = Failure.unpack(entry.error or b"")
     kind = WrongType if failure.type.endswith("WrongType") else StepTimeout

@@ -15,7 +15,7 @@ from perdure.base.errors import StoreError
 from perdure.base.machine import made_private, temporary_folder
 from perdure.base.retry import pause
 from perdure.engine import events
-from perdure.engine.worker.node import Node
+from perdure.engine.worker.node import WorkerNode
 from perdure.engine.worker.periodic import Outage, repeat
 
 
@@ -75,7 +75,7 @@ _PULSES_PER_BEAT = 10
 class Heart(threading.Thread):
     """Renews the leases of a node until it is stopped."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: WorkerNode) -> None:
         super().__init__(name="perdure-heart", daemon=True)
         self._node = node
         self._end = threading.Event()
@@ -83,7 +83,7 @@ class Heart(threading.Thread):
         self._outage = Outage("renewing leases", node.loop.time)
 
     def run(self) -> None:
-        while not self._end.wait(self._node.settings.beat):
+        while not self._end.wait(self._node.settings.heartbeat):
             if self._node.loop.time() - self.pulse > self._node.settings.stuck_after:
                 _log.error("the event loop stands still: its leases are not renewed any more")
             else:
@@ -111,7 +111,7 @@ class Heart(threading.Thread):
         self._end.set()
 
 
-async def keep(node: Node) -> None:
+async def keep(node: WorkerNode) -> None:
     """Show the pulse of the loop, and stop what outlives its lease; for ever."""
     heart = Heart(node)
     heart.start()
@@ -119,17 +119,17 @@ async def keep(node: Node) -> None:
         while heart.is_alive():  # else somebody starts both of us anew
             heart.pulse = node.loop.time()
             node.distrust()
-            await pause(node.settings.beat / _PULSES_PER_BEAT)
+            await pause(node.settings.heartbeat / _PULSES_PER_BEAT)
         raise RuntimeError("the thread that renews the leases has ended")
     finally:
         heart.stop()
 
 
-async def sign_on(node: Node) -> None:
+async def sign_on(node: WorkerNode) -> None:
     """Say again and again that this worker lives; for ever."""
     work = partial(_beat, node)
-    await repeat("signing on", work, node.settings.beat, node.loop.time)
+    await repeat("signing on", work, node.settings.heartbeat, node.loop.time)
 
 
-async def _beat(node: Node) -> None:
+async def _beat(node: WorkerNode) -> None:
     await node.store.beat(node.owner, node.info())

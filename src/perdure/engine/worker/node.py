@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from perdure.base.codec import Limits
+from perdure.base.codec import PayloadLimits
 from perdure.base.machine import boot_id
 from perdure.engine.journal.run import Run
 from perdure.engine.journal.verdict import Cancelled, Drained, Lost, Paused, Unwound
@@ -43,7 +43,7 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
     concurrency: int
 
 
-class Node:
+class WorkerNode:
     """The state of one worker: its store, its definitions, its running jobs."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Node:
         registry: JobRegistry,
         settings: WorkerSettings,
         queues: dict[str, QueueLimit],
-        limits: Limits,
+        limits: PayloadLimits,
         rules: Rules | None = None,
     ) -> None:
         me = current("a worker")
@@ -98,7 +98,7 @@ class Node:
 
     def admit(self, run: Run, since: float) -> None:
         """Take up a run, claimed at that time or later."""
-        run.trusted_until = since + self.settings.lease - self.settings.margin
+        run.trusted_until = since + self.settings.lease - self.settings.stop_before_expiry
         self.claimed.add(run.job.id)
         if old := self.runs.get(run.job.id):  # its lease ran out, and the job came back to us
             old.lose()
@@ -192,7 +192,7 @@ class Node:
             if run is None or run.epoch != epoch:
                 continue
             if job_id in kept:
-                run.trusted_until = since + self.settings.lease - self.settings.margin
+                run.trusted_until = since + self.settings.lease - self.settings.stop_before_expiry
             else:
                 run.lose()
 

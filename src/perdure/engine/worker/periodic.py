@@ -17,20 +17,20 @@ from perdure.engine import events
 from perdure.engine.handle import new_id
 from perdure.engine.journal.run import Run
 from perdure.engine.people.ask import alerts
-from perdure.engine.worker.node import Node
+from perdure.engine.worker.node import WorkerNode
 from perdure.jobs.approval import Approval
 from perdure.jobs.cron import CatchUp, check_cron, due, key, next_time
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.length import check_given
-from perdure.jobs.model import Deeds, Event, NewJob, Schedule, Write
+from perdure.jobs.model import Deeds, JobEvent, NewJob, Schedule, Write
 from perdure.jobs.outbox import Notice, NoticeKind, NoticeState
-from perdure.notify.people import Channel
+from perdure.notify.people import ApprovalChannel
 from perdure.otp.task_supervisor import TaskSupervisor
 from perdure.store.store import Store
 
 _log = logging.getLogger("perdure.worker")
 
-_PAUSES: Final = Retry(first="250ms", most="5s", jitter=0.5)
+_PAUSES: Final = Retry(initial_delay="250ms", max_delay="5s", jitter=0.5)
 _SAY_AGAIN_AFTER: Final = 60.0
 
 
@@ -180,18 +180,18 @@ class Schedules:
 _LOOK_EVERY = 1.0
 
 
-async def follow_calendar(node: Node) -> None:
+async def follow_calendar(node: WorkerNode) -> None:
     """Look again and again for schedules that are due; for ever."""
     await repeat("running schedules", partial(_look, node), _LOOK_EVERY, node.loop.time)
 
 
-async def _look(node: Node) -> None:
+async def _look(node: WorkerNode) -> None:
     now = await node.store.now()
     for schedule in await node.store.schedules():
         await _try_to_follow(node, schedule, now)
 
 
-async def _try_to_follow(node: Node, schedule: Schedule, now: float) -> None:
+async def _try_to_follow(node: WorkerNode, schedule: Schedule, now: float) -> None:
     """Follow one schedule; one that cannot be followed must not stop the others."""
     if schedule.paused or schedule.next_at is None:
         return
@@ -203,7 +203,7 @@ async def _try_to_follow(node: Node, schedule: Schedule, now: float) -> None:
         _log.exception("schedule %s cannot be followed", schedule.name)
 
 
-async def _follow(node: Node, schedule: Schedule, next_at: float, now: float) -> None:
+async def _follow(node: WorkerNode, schedule: Schedule, next_at: float, now: float) -> None:
     if next_at > now:
         return
     found = due(schedule.cron, schedule.timezone, next_at, now, cast("CatchUp", schedule.catch_up))
@@ -220,13 +220,13 @@ def _job_for(schedule: Schedule, time: float) -> NewJob:
 # The clerk: looks at the clock for approvals, and reminds, escalates and expires.
 
 
-async def watch_clock(node: Node) -> None:
+async def watch_clock(node: WorkerNode) -> None:
     """Look again and again, for ever; whichever worker comes first does it."""
     work = partial(_look_at_approvals, node)
     await repeat("looking at the clock for approvals", work, _LOOK_EVERY, node.loop.time)
 
 
-async def _look_at_approvals(node: Node) -> None:
+async def _look_at_approvals(node: WorkerNode) -> None:
     if await node.store.let_time_pass():
         node.told.set()
         node.poke()
@@ -243,7 +243,7 @@ DELIVERY_TIMEOUT: Final = 60.0  # for all of one delivery …
 _LEASE: Final = 120.0  # … after which another worker may take it
 
 
-async def deliver_notices(node: Node, deliveries: str) -> None:
+async def deliver_notices(node: WorkerNode, deliveries: str) -> None:
     """Deliver what is due, for ever. `deliveries` is the supervisor of their processes."""
     courier = Courier(node, deliveries)
     outage = Outage("delivering notices", node.loop.time)
@@ -265,7 +265,7 @@ async def deliver_notices(node: Node, deliveries: str) -> None:
 class Courier:
     """Takes notices, and starts a process to deliver each."""
 
-    def __init__(self, node: Node, deliveries: str) -> None:
+    def __init__(self, node: WorkerNode, deliveries: str) -> None:
         self._node = node
         self._deliveries = deliveries
         self._channels = {channel.name: channel for channel in node.rules.channels}
@@ -279,7 +279,7 @@ class Courier:
                     self._sending[name] += 1
                     TaskSupervisor.start_child(self._deliveries, self._work, channel, notice)
 
-    async def _work(self, channel: Channel, notice: Notice) -> None:
+    async def _work(self, channel: ApprovalChannel, notice: Notice) -> None:
         """Deliver one; another worker gets it if this one dies in between."""
         try:
             approval = None
@@ -292,7 +292,9 @@ class Courier:
             self._sending[channel.name] -= 1
             self._node.told.set()  # there is room, and perhaps another for the same recipient
 
-    async def _settle(self, channel: Channel, notice: Notice, approval: Approval | None) -> None:
+    async def _settle(
+        self, channel: ApprovalChannel, notice: Notice, approval: Approval | None
+    ) -> None:
         store = self._node.store
         now = await store.now()
         try:
@@ -309,7 +311,7 @@ class Courier:
 
 
 async def _told(
-    channel: Channel, notice: Notice, approval: Approval | None, now: float
+    channel: ApprovalChannel, notice: Notice, approval: Approval | None, now: float
 ) -> list[Notice]:
     """Tell one recipient, or find out who they are; give the notice as it is then, and new ones."""
     if notice.recipient:
@@ -326,7 +328,7 @@ def _why(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _instead(notice: Notice, channels: dict[str, Channel], now: float) -> list[Notice]:
+def _instead(notice: Notice, channels: dict[str, ApprovalChannel], now: float) -> list[Notice]:
     """Say by the other channels that one has given up."""
     if notice.state is not NoticeState.GIVEN_UP or notice.kind is NoticeKind.UNDELIVERED:
         return []
@@ -350,7 +352,7 @@ def _instead(notice: Notice, channels: dict[str, Channel], now: float) -> list[N
 # The lookout: tells people of jobs without progress, which nobody else will start again.
 
 
-async def look_out(node: Node) -> None:
+async def look_out(node: WorkerNode) -> None:
     """Look for stuck jobs again and again, for ever."""
     told = WeakSet[Run]()
     while True:
@@ -358,10 +360,10 @@ async def look_out(node: Node) -> None:
         for run in stuck:
             if run not in told and await _tell(node, run):
                 told.add(run)
-        await pause(node.settings.beat)
+        await pause(node.settings.heartbeat)
 
 
-async def _tell(node: Node, run: Run) -> bool:
+async def _tell(node: WorkerNode, run: Run) -> bool:
     """Write it into the job's log, and alert people: once, whichever worker has it.
 
     Returns:
@@ -379,7 +381,7 @@ async def _tell(node: Node, run: Run) -> bool:
         job_id=run.job.id,
         owner=node.owner,
         epoch=run.epoch,
-        events=(Event(type="job.stuck", data={"why": text}, actor=node.owner),),
+        events=(JobEvent(type="job.stuck", data={"why": text}, actor=node.owner),),
         deeds=Deeds(notices=alerts(run, NoticeKind.STUCK, "no progress", text)),
     )
     try:

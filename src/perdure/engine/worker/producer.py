@@ -6,7 +6,7 @@ from perdure.base.errors import StoreError
 from perdure.base.retry import pause
 from perdure.engine import events
 from perdure.engine.run.executor import execute
-from perdure.engine.worker.node import Node
+from perdure.engine.worker.node import WorkerNode
 from perdure.engine.worker.periodic import Outage
 from perdure.otp.task_supervisor import TaskSupervisor
 
@@ -14,7 +14,7 @@ from perdure.otp.task_supervisor import TaskSupervisor
 _BATCH = 4
 
 
-async def produce(node: Node, jobs: str) -> None:
+async def produce(node: WorkerNode, jobs: str) -> None:
     """Claim and start jobs, for ever. `jobs` is the supervisor of their processes."""
     unwatch = node.store.watch(node.wanted.set)
     outage = Outage("looking for work", node.loop.time)
@@ -36,7 +36,7 @@ async def produce(node: Node, jobs: str) -> None:
         unwatch()
 
 
-async def _round(node: Node, jobs: str) -> None:
+async def _round(node: WorkerNode, jobs: str) -> None:
     """Hear the news and claim what there is room for."""
     if node.runs:
         asked_for = tuple(node.runs.values())
@@ -45,12 +45,12 @@ async def _round(node: Node, jobs: str) -> None:
         await _claim_all(node, jobs)
 
 
-def _has_room(node: Node) -> bool:
+def _has_room(node: WorkerNode) -> bool:
     enough = max(1, node.settings.concurrency // _BATCH)
     return node.free >= enough or (node.free > 0 and not node.runs)
 
 
-async def _claim_all(node: Node, jobs: str) -> None:
+async def _claim_all(node: WorkerNode, jobs: str) -> None:
     """Claim as long as there is something, and room; in one's turn, if there are turns."""
     if node.hint is None:
         while _has_room(node) and await _claim(node, jobs):
@@ -61,7 +61,7 @@ async def _claim_all(node: Node, jobs: str) -> None:
             await turn.renew()
 
 
-async def _claim(node: Node, jobs: str) -> bool:
+async def _claim(node: WorkerNode, jobs: str) -> bool:
     """Claim what there is room for; tell whether there was anything."""
     settings, since = node.settings, node.loop.time()
     node.claiming = True  # a worker that stops waits for what is claimed at this moment
@@ -77,7 +77,7 @@ async def _claim(node: Node, jobs: str) -> bool:
     return bool(claims)
 
 
-async def _reason_to_look(node: Node) -> None:
+async def _reason_to_look(node: WorkerNode) -> None:
     """Wait for a hint, the time of the next job, or the poll that is the truth."""
     patience = node.settings.poll
     if node.free:

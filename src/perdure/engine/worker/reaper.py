@@ -8,7 +8,7 @@ from perdure.base.codec import decode
 from perdure.base.errors import JobError
 from perdure.base.machine import boot_id
 from perdure.engine.worker.lease_renewer import forget, is_dead
-from perdure.engine.worker.node import Node, WorkerInfo
+from perdure.engine.worker.node import WorkerInfo, WorkerNode
 from perdure.engine.worker.periodic import repeat
 
 _log = logging.getLogger("perdure.worker")
@@ -21,7 +21,7 @@ _SILENT_LEASES: Final = 3
 class Reaper:
     """Looks for jobs without a living owner."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: WorkerNode) -> None:
         self._node = node
         # After an outage of the store nobody could renew: so long an old lease proves nothing.
         self._grace_until = 0.0
@@ -59,10 +59,10 @@ class Reaper:
 
     def failed(self) -> None:
         """Take note that the store did not answer."""
-        self._grace_until = self._node.loop.time() + 2 * self._node.settings.beat
+        self._grace_until = self._node.loop.time() + 2 * self._node.settings.heartbeat
 
 
-async def reap(node: Node) -> None:
+async def reap(node: WorkerNode) -> None:
     """Look again and again, for ever."""
     reaper = Reaper(node)
     every = node.settings.reap_every

@@ -17,16 +17,16 @@ class WorkerSettings:
     # How long a claim is good without a renewal.
     lease: float
     # How often all claims of the worker are renewed, in one write.
-    beat: float
+    heartbeat: float
     # So long before its lease runs out a worker stops to trust it.
-    margin: float
+    stop_before_expiry: float
     # A job without any sign of progress for so long is stuck: people are told.
     # A loop that stands still for so long is taken for dead: its leases are not renewed.
     stuck_after: float
     # How often a job may take a worker down with it before it is parked.
     max_claims: int
     # A wait that ends within this stays in memory; a longer one frees the worker.
-    linger: float
+    keep_in_memory: float
     # How often to look for work when no hint came: the truth behind the hints.
     poll: float
     # What a cancelled step gets between CANCEL and kill.
@@ -48,11 +48,11 @@ class WorkerSettings:
         concurrency: int = 100,
         processes: int | None = None,
         lease: Duration = "2m",
-        beat: Duration = "30s",
-        margin: Duration = "35s",
+        heartbeat: Duration = "30s",
+        stop_before_expiry: Duration = "35s",
         stuck_after: Duration = "5m",
         max_claims: int = 5,
-        linger: Duration = "1s",
+        keep_in_memory: Duration = "1s",
         poll: Duration = "5s",
         cancel_grace: Duration = "1s",
         drain_grace: Duration = "20s",
@@ -68,10 +68,10 @@ class WorkerSettings:
         """
         given = {
             "lease": lease,
-            "beat": beat,
-            "margin": margin,
+            "heartbeat": heartbeat,
+            "stop_before_expiry": stop_before_expiry,
             "stuck_after": stuck_after,
-            "linger": linger,
+            "keep_in_memory": keep_in_memory,
             "poll": poll,
             "cancel_grace": cancel_grace,
             "drain_grace": drain_grace,
@@ -95,17 +95,19 @@ class WorkerSettings:
         self._check_fit()
 
     def _check_fit(self) -> None:
-        for name in ("beat", "poll", "reap_every"):
+        for name in ("heartbeat", "poll", "reap_every"):
             if not getattr(self, name):
                 raise ValueError(f"{name} must be longer than nothing: it is how often to look")
-        if self.beat > self.lease / 3:
+        if self.heartbeat > self.lease / 3:
             raise ValueError(
-                f"beat ({self.beat:g} s) must be at most a third of lease ({self.lease:g} s): "
+                f"heartbeat ({self.heartbeat:g} s) must be at most a third of "
+                f"lease ({self.lease:g} s): "
                 "two renewals may fail before a claim is lost"
             )
-        if not self.beat <= self.margin <= self.lease / 2:
+        if not self.heartbeat <= self.stop_before_expiry <= self.lease / 2:
             raise ValueError(
-                f"margin ({self.margin:g} s) must lie between beat ({self.beat:g} s) and "
+                f"stop_before_expiry ({self.stop_before_expiry:g} s) must lie between "
+                f"heartbeat ({self.heartbeat:g} s) and "
                 f"half of lease ({self.lease / 2:g} s): a worker must stop before its lease ends"
             )
         if self.stuck_after < self.lease:

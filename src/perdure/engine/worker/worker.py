@@ -29,7 +29,7 @@ from perdure.engine import events
 from perdure.engine.journal.verdict import Lost
 from perdure.engine.steps.process_step import keep_host
 from perdure.engine.worker.lease_renewer import Incarnation, keep, sign_on
-from perdure.engine.worker.node import Node
+from perdure.engine.worker.node import WorkerNode
 from perdure.engine.worker.periodic import (
     deliver_notices,
     follow_calendar,
@@ -56,7 +56,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextlib.contextmanager
-def obeyed_signals(node: Node) -> Generator[None, None, None]:
+def obeyed_signals(node: WorkerNode) -> Generator[None, None, None]:
     """Handle the signals inside the block, where they would otherwise be the runtime's."""
     root = node.runtime.root
     theirs = root is None or isinstance(root, AdoptedProcess)  # the loop is somebody else's
@@ -74,7 +74,7 @@ def obeyed_signals(node: Node) -> Generator[None, None, None]:
                 node.loop.add_signal_handler(number, node.runtime.on_signal, number)
 
 
-def _obey(node: Node, number: signal.Signals) -> None:
+def _obey(node: WorkerNode, number: signal.Signals) -> None:
     if not node.runtime.hears(number):
         return
     if node.runtime.received and not node.hurried.is_set():
@@ -99,7 +99,7 @@ _PRUNE_EVERY, _PRUNE_AT_ONCE = 60.0, 500
 
 
 @contextlib.asynccontextmanager
-async def working(node: Node) -> AsyncGenerator[Node, None]:
+async def working(node: WorkerNode) -> AsyncGenerator[WorkerNode, None]:
     """Run a worker inside the block; at its end the worker drains."""
     incarnation = Incarnation(node.owner)
     jobs = f"perdure.jobs.{node.owner}"
@@ -138,7 +138,7 @@ async def working(node: Node) -> AsyncGenerator[Node, None]:
         incarnation.end(in_order=not node.claimed)
 
 
-def _telling(node: Node) -> list[ChildSpec]:
+def _telling(node: WorkerNode) -> list[ChildSpec]:
     deliveries = f"perdure.deliveries.{node.owner}"
     return [
         TaskSupervisor.child(name=deliveries),
@@ -146,7 +146,7 @@ def _telling(node: Node) -> list[ChildSpec]:
     ]
 
 
-async def drain(node: Node) -> None:
+async def drain(node: WorkerNode) -> None:
     """Let every job reach a safe point and go; after the grace, stop those that do not."""
     node.drain()
     events.worker(events.WORKER_DRAIN, node)
@@ -161,7 +161,7 @@ async def drain(node: Node) -> None:
         run.stop(Lost())
 
 
-async def _empty(node: Node, patience: float, hurried: asyncio.Event | None = None) -> None:
+async def _empty(node: WorkerNode, patience: float, hurried: asyncio.Event | None = None) -> None:
     """Wait until no job is here, or nobody wants to wait any longer."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(patience):
@@ -172,7 +172,7 @@ async def _empty(node: Node, patience: float, hurried: asyncio.Event | None = No
                 await node.changed.wait()
 
 
-async def sign_off(node: Node) -> None:
+async def sign_off(node: WorkerNode) -> None:
     """Say that this worker has gone; jobs that were claimed at the last moment go to others."""
     try:
         async with asyncio.timeout(_SIGN_OFF):
@@ -185,12 +185,12 @@ async def sign_off(node: Node) -> None:
         _log.warning("signing off: the store does not answer; others will see that we are gone")
 
 
-async def prune(node: Node) -> None:
+async def prune(node: WorkerNode) -> None:
     """Delete ended jobs that are older than they are kept; for ever."""
     await repeat("deleting old jobs", partial(_prune, node), _PRUNE_EVERY, node.loop.time)
 
 
-async def _prune(node: Node) -> None:
+async def _prune(node: WorkerNode) -> None:
     if node.settings.keep is not None:
         limit = await node.store.now() - node.settings.keep
         while await node.store.prune(limit, _PRUNE_AT_ONCE):

@@ -21,7 +21,7 @@ from perdure.base.errors import (
     is_planned,
     safe_text,
 )
-from perdure.base.pid import Pid, Ref
+from perdure.base.pid import MonitorRef, Pid
 from perdure.base.result import Err, Ok
 from perdure.otp.start import Ack
 from perdure.otp.supervision.spec import (
@@ -84,7 +84,7 @@ class Ward:
         self.spec = spec
         self.process: Process | None = None  # until its end has been dealt with
         self.last_pid: Pid | None = None
-        self.ref: Ref | None = None
+        self.ref: MonitorRef | None = None
         self.handle: Any = None  # what its start function gave
         self.restarting = False
         self.failure: BaseException | None = None  # why it is still restarting
@@ -294,8 +294,8 @@ class Oversight:
         self.me: Process
         self._opened = False
         self._parent: Pid | None = None
-        self._parent_ref: Ref | None = None
-        self._by_ref: dict[Ref, Ward] = {}
+        self._parent_ref: MonitorRef | None = None
+        self._by_ref: dict[MonitorRef, Ward] = {}
         self._backlog: deque[Exit | Request[Any]] = deque()  # told, and not yet dealt with
         self._fallen: dict[Pid, BaseException] | None = None  # who died by a link during a start
         self.ending = False
@@ -510,7 +510,7 @@ class Oversight:
             process.tie().supervision = partial(place, self, ward)
             ward.ref = monitor(self.me, pid)
         else:  # dead already: had it failed, the link would have told
-            ward.ref = Ref()
+            ward.ref = MonitorRef()
             reason = (self._fallen or {}).get(pid)
             self._backlog.append(Exit(pid, ExitResult(None, reason), ward.ref))
         self._by_ref[ward.ref] = ward
@@ -548,7 +548,7 @@ class Oversight:
         for stray in reversed(strays):
             kind = "worker" if oversight_of(stray) is None else "supervisor"
             ward = Ward(ChildSpec(stray.pid, Spawn(stray.function, stray.args), type=kind))
-            ward.process, ward.ref = stray, Ref()
+            ward.process, ward.ref = stray, MonitorRef()
             await self.stop([ward])
 
 

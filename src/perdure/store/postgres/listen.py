@@ -12,7 +12,7 @@ from perdure.base.retry import Retry
 from perdure.store.db_thread import Bell
 from perdure.store.postgres.connection import Pg, Target
 
-_AGAIN: Final = Retry(attempts=1_000_000, first="100ms", most="5s", jitter=0.5)
+_AGAIN: Final = Retry(attempts=1_000_000, initial_delay="100ms", max_delay="5s", jitter=0.5)
 
 _END_PATIENCE: Final = 10.0  # longer than connecting takes
 

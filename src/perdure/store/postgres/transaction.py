@@ -274,9 +274,9 @@ _PLANS: Final = {WRITE: b"perdure_write", WRITE_BOTH: b"perdure_write_both"}
 Statement = tuple[bytes, Mapping[str, Any]]
 
 # How long a server that has gone is waited for: it may be starting anew.
-_OUTAGE: Final = Retry(attempts=40, first="50ms", most="1s", jitter=0.5)
+_OUTAGE: Final = Retry(attempts=40, initial_delay="50ms", max_delay="1s", jitter=0.5)
 # How often to try again when others were in the way.
-_OTHERS: Final = Retry(attempts=10, first="5ms", most="200ms", jitter=0.5)
+_OTHERS: Final = Retry(attempts=10, initial_delay="5ms", max_delay="200ms", jitter=0.5)
 
 
 class Transactions:

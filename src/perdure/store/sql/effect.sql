@@ -4,7 +4,7 @@ WHERE tenant = :tenant AND key = :key
 
 -- name: effects
 SELECT job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt,
-       key_lives, details, result, problem, error, undo, proof, called_at, ended_at,
+       key_ttl, details, result, problem, error, undo, proof, called_at, ended_at,
        business, kept_until, last_called_at
 FROM effect
 WHERE job_id = :id
@@ -12,14 +12,14 @@ ORDER BY no
 
 -- name: effect_by_key
 SELECT job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt,
-       key_lives, details, result, problem, error, undo, proof, called_at, ended_at,
+       key_ttl, details, result, problem, error, undo, proof, called_at, ended_at,
        business, kept_until, last_called_at
 FROM effect
 WHERE tenant = :tenant AND key = :key
 
 -- name: effect_of_business
 SELECT job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt,
-       key_lives, details, result, problem, error, undo, proof, called_at, ended_at,
+       key_ttl, details, result, problem, error, undo, proof, called_at, ended_at,
        business, kept_until, last_called_at
 FROM effect
 WHERE tenant = :tenant AND business = :business
@@ -28,7 +28,7 @@ LIMIT 1
 
 -- name: open_effects
 SELECT job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt,
-       key_lives, details, result, problem, error, undo, proof, called_at, ended_at,
+       key_ttl, details, result, problem, error, undo, proof, called_at, ended_at,
        business, kept_until, last_called_at
 FROM effect
 WHERE state IN ('INTENT', 'IN_DOUBT')

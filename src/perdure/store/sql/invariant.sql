@@ -46,11 +46,11 @@ WHERE lease.owner IS NULL AND lease.ready = 0 AND lease.due_at IS NULL
 UNION ALL
 SELECT job.id, 'the job needs attention and does not say for what'
 FROM job
-WHERE job.state = 'ATTENTION' AND (job.error IS NULL OR job.error IN ('null', '{}', '""'))
+WHERE job.state = 'NEEDS_ATTENTION' AND (job.error IS NULL OR job.error IN ('null', '{}', '""'))
 UNION ALL
 SELECT job.id, 'the job is ' || job.state || ' and due all the same'
 FROM job JOIN lease ON lease.job_id = job.id
-WHERE job.state IN ('PAUSED', 'ATTENTION') AND (lease.ready = 1 OR lease.due_at IS NOT NULL)
+WHERE job.state IN ('PAUSED', 'NEEDS_ATTENTION') AND (lease.ready = 1 OR lease.due_at IS NOT NULL)
 LIMIT :limit
 
 -- name: lost_wakeups
@@ -157,7 +157,7 @@ WHERE coalesce(lease.epoch, job.epoch) = 0
 UNION ALL
 SELECT job.id, 'the job is PENDING and owned by ' || lease.owner
 FROM job JOIN lease ON lease.job_id = job.id
-WHERE lease.owner IS NOT NULL AND job.state IN ('PENDING', 'PAUSED', 'ATTENTION')
+WHERE lease.owner IS NOT NULL AND job.state IN ('PENDING', 'PAUSED', 'NEEDS_ATTENTION')
 LIMIT :limit
 
 -- name: tenants

@@ -31,15 +31,15 @@ RETURNING job_id, seq
 
 -- name: keep_effects
 INSERT INTO effect (job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state,
-                    in_doubt, key_lives, details, result, problem, error, undo, proof, called_at,
+                    in_doubt, key_ttl, details, result, problem, error, undo, proof, called_at,
                     ended_at, business, kept_until, last_called_at)
 SELECT line.id, (SELECT coalesce(max(no), 0) FROM effect WHERE job_id = line.id) + place,
-       line.tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt, key_lives,
+       line.tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt, key_ttl,
        details, result, problem, error, undo, proof, called_at, ended_at, business, kept_until,
        last_called_at
 FROM json_to_recordset(:lines::json) AS line (
        place bigint, id text, tenant text, key text, step text, part text, ordinal bigint,
-       generation bigint, kind text, target text, state text, in_doubt text, key_lives float8,
+       generation bigint, kind text, target text, state text, in_doubt text, key_ttl float8,
        details text, result text, problem text, error text, undo text, proof text,
        called_at float8, ended_at float8, business text, kept_until float8,
        last_called_at float8, owner text, epoch bigint)

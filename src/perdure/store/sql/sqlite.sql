@@ -21,10 +21,10 @@ WHERE state <> 'FAILED' OR (excluded.state <> 'RUNNING' AND excluded.state <> 'P
 
 -- name: keep_effect
 INSERT INTO effect (job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state,
-                    in_doubt, key_lives, details, result, problem, error, undo, proof, called_at,
+                    in_doubt, key_ttl, details, result, problem, error, undo, proof, called_at,
                     ended_at, business, kept_until, last_called_at)
 SELECT :id, (SELECT coalesce(max(no), 0) + 1 FROM effect WHERE job_id = :id), :tenant, :key, :step,
-       :part, :ordinal, :generation, :kind, :target, :state, :in_doubt, :key_lives, :details,
+       :part, :ordinal, :generation, :kind, :target, :state, :in_doubt, :key_ttl, :details,
        :result, :problem, :error, :undo, :proof, :called_at, :ended_at, :business, :kept_until,
        :last_called_at
 FROM lease

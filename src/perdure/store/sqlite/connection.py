@@ -173,7 +173,7 @@ def _identity(path: str) -> _Identity:
 
 _OLDEST: Final = (3, 37, 0)  # STRICT tables; RETURNING is older
 BUSY_SECONDS: Final = 5.0
-_OPENING: Final = Retry(attempts=40, first="5ms", most="250ms", jitter=0.5)
+_OPENING: Final = Retry(attempts=40, initial_delay="5ms", max_delay="250ms", jitter=0.5)
 _PRIMARY: Final = 0xFF  # the low byte of an error code tells its kind
 _FULL = "no room is left to write {path}: free some; what was acknowledged is safe"
 _READ_ONLY = "{path} cannot be written: check its permissions and its disk"

@@ -29,7 +29,7 @@ from perdure.store.verbs.claim import renew
 from perdure.store.verbs.write import progresses, write_all
 
 # Another process may hold the write lock: SQLite itself waits for a while each time.
-_BUSY: Final = Retry(attempts=6, first="5ms", most="200ms", jitter=0.5)
+_BUSY: Final = Retry(attempts=6, initial_delay="5ms", max_delay="200ms", jitter=0.5)
 _POLL: Final = 0.005  # how often to look where the kernel does not tell
 _AGAIN: Final = 0.001
 _UNWELL: Final = 1.0

@@ -8,9 +8,9 @@ import msgspec
 from perdure.base.codec import digest
 from perdure.jobs.approval import (
     Approval,
+    ApprovalLink,
     ApprovalState,
     Handover,
-    Link,
     LinkUse,
     Refusal,
     Vote,
@@ -22,7 +22,7 @@ from perdure.jobs.approval import (
     used,
     withdraw,
 )
-from perdure.jobs.model import Event
+from perdure.jobs.model import JobEvent
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.place import is_of_step
 from perdure.store import rows
@@ -30,7 +30,7 @@ from perdure.store.statements import Session
 from perdure.store.verbs.outbox import channels_asked, put_notices
 
 _read = read_approval = msgspec.json.Decoder(Approval).decode
-_read_link = msgspec.json.Decoder(Link).decode
+_read_link = msgspec.json.Decoder(ApprovalLink).decode
 _NOBODY = Refusal("not found", "there is no such approval")
 
 
@@ -169,18 +169,18 @@ def look_at_clock(session: Session, approval_id: str) -> Approval | None:
 # Links
 
 
-def put_link(session: Session, link: Link) -> None:
+def put_link(session: Session, link: ApprovalLink) -> None:
     """Keep a link."""
     session.run("put_link", id=link.id, approval_id=link.approval_id, data=_json(link))
 
 
-def link(session: Session, link_id: str) -> Link | None:
+def link(session: Session, link_id: str) -> ApprovalLink | None:
     """Read a link."""
     found = session.one("link", id=link_id)
     return None if found is None else _read_link(found[0])
 
 
-def _open(session: Session, approval: Approval, use: LinkUse, now: float) -> Link | Refusal:
+def _open(session: Session, approval: Approval, use: LinkUse, now: float) -> ApprovalLink | Refusal:
     """Give the link that a code opens, locked; a wrong code is counted."""
     found = session.one("lock_link", id=use.link_id)
     link = None if found is None else _read_link(found[0])
@@ -192,7 +192,7 @@ def _open(session: Session, approval: Approval, use: LinkUse, now: float) -> Lin
     return judged.refusal or link
 
 
-def _change_link(session: Session, link: Link) -> None:
+def _change_link(session: Session, link: ApprovalLink) -> None:
     session.run("change_link", id=link.id, data=_json(link))
 
 
@@ -239,7 +239,7 @@ def _notice(
 def _audit(
     session: Session, approval: Approval, kind: str, actor: str, data: dict[str, Any]
 ) -> None:
-    event = Event(type=kind, data=data, actor=actor)
+    event = JobEvent(type=kind, data=data, actor=actor)
     session.run("insert_event", **rows.event_row(approval.job_id, event, session.now()))
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from perdure.jobs.model import Claim, Entry, Event, Job, Message, News, QueueLimit
+from perdure.jobs.model import Claim, Job, JobEvent, JobMessage, JournalEntry, News, QueueLimit
 from perdure.store import rows as row
 from perdure.store.statements import Row, Session
 
@@ -106,7 +106,7 @@ def claim(
     ids = session.array([each.job_id for each in picked])
     rows = session.all("claim", ids=ids, owner=owner, until=clock + lease)
     session.run("claim_jobs", ids=ids, now=now)
-    note = Event(type="claimed", actor=owner)
+    note = JobEvent(type="claimed", actor=owner)
     session.many("insert_event", [row.event_row(each.job_id, note, now) for each in picked])
     _serve(session, picked, queues)
     grants = {each[0]: Grant(each[0], each[1], each[2], each[3], now) for each in rows}
@@ -139,8 +139,8 @@ def claimed(
     grant: Grant,
     job: Job,
     lease: float,
-    journal: tuple[Entry, ...] = (),
-    messages: tuple[Message, ...] = (),
+    journal: tuple[JournalEntry, ...] = (),
+    messages: tuple[JobMessage, ...] = (),
 ) -> Claim:
     """Put a claim together."""
     return Claim(
@@ -230,7 +230,7 @@ def reap(session: Session, limit: int, dead: Sequence[str]) -> list[str]:
         rows += session.all("reap_expired", now=now, clock=session.clock(), limit=limit)
     freed: list[str] = [each[0] for each in rows]
     if freed:
-        note = Event(type="lease.expired")
+        note = JobEvent(type="lease.expired")
         session.many("insert_event", [row.event_row(job_id, note, now) for job_id in freed])
     return freed
 

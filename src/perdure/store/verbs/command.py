@@ -5,7 +5,7 @@ from typing import NamedTuple, cast, get_args
 from perdure.base.errors import IllegalTransition, JobNotFound
 from perdure.jobs.effect import Choice
 from perdure.jobs.failure import Failure
-from perdure.jobs.model import Command, EntryKind, Event
+from perdure.jobs.model import Command, EntryKind, JobEvent
 from perdure.jobs.state import ENDED, LIVE, STEP_TRANSITIONS, JobState, StepState, check_job
 from perdure.store import rows
 from perdure.store.statements import Session
@@ -17,7 +17,7 @@ from perdure.store.verbs.write import end_jobs
 _S = JobState
 _CHOICES = get_args(Choice)
 # If the undo of such a job has begun, its code is over: there is no way but to go on undoing.
-_STOPPED = (_S.ATTENTION, _S.FAILED, _S.CANCELLED)
+_STOPPED = (_S.NEEDS_ATTENTION, _S.FAILED, _S.CANCELLED)
 _AGAIN = ("retry", "resume")
 _UNDONE = (_S.COMPENSATING, _S.COMPENSATED)
 
@@ -67,7 +67,7 @@ def command(session: Session, asked: Command) -> None:
     given = {"reason": asked.reason, "seq": asked.seq, "effect": asked.effect}
     given["choice"] = asked.choice
     data = {name: value for name, value in given.items() if value not in (None, "")}
-    note = Event(type=f"{asked.action}.asked", data=data, actor=asked.actor)
+    note = JobEvent(type=f"{asked.action}.asked", data=data, actor=asked.actor)
     session.run("insert_event", **rows.event_row(job.id, note, session.now()))
 
 
@@ -131,7 +131,7 @@ def _apply(session: Session, job: Standing, answer: Answer) -> None:
         ended = {"id": job.id, "state": answer.state.value, "epoch": job.epoch}
         end_jobs(session, [{**ended, "result": None, "error": None}], now)
         return
-    again = job.state in ENDED | {_S.ATTENTION} and answer.state != job.state
+    again = job.state in ENDED | {_S.NEEDS_ATTENTION} and answer.state != job.state
     session.run(
         "command_job", id=job.id, state=answer.state.value, request=answer.request,
         forget=int(again),
@@ -162,7 +162,7 @@ def _cancel(job: Standing) -> Answer:
         return Answer(_S.CANCELLED)
     if job.owner is None:
         # A worker ends it: what it did may have to be undone.
-        state = {_S.PAUSED: _back(job), _S.ATTENTION: _S.PENDING}.get(job.state, job.state)
+        state = {_S.PAUSED: _back(job), _S.NEEDS_ATTENTION: _S.PENDING}.get(job.state, job.state)
         return Answer(state, "cancel", due=True)
     return Answer(job.state, "cancel")
 
@@ -178,20 +178,20 @@ def _pause(job: Standing) -> Answer:
 def _resume(job: Standing) -> Answer:
     if job.state == _S.PAUSED:
         return Answer(_back(job), job.request, due=True)
-    if job.state == _S.ATTENTION:
+    if job.state == _S.NEEDS_ATTENTION:
         return Answer(_onward(job), job.request, due=True)
     if job.request == "pause":  # not yet obeyed
         return Answer(job.state)
     hint = "; retry runs it again" if job.state in _STOPPED and not job.undoing else ""
     raise IllegalTransition(
-        f"job {job.id} is {job.state}: only one that is PAUSED or in ATTENTION can be resumed{hint}"
+        f"job {job.id} is {job.state}: only PAUSED and NEEDS_ATTENTION can be resumed{hint}"
     )
 
 
 def _retry(job: Standing) -> Answer:
-    if job.state not in (_S.FAILED, _S.CANCELLED, _S.ATTENTION):
+    if job.state not in (_S.FAILED, _S.CANCELLED, _S.NEEDS_ATTENTION):
         raise IllegalTransition(
-            f"job {job.id} is {job.state}: only one that is FAILED, CANCELLED or in ATTENTION "
+            f"job {job.id} is {job.state}: only FAILED, CANCELLED and NEEDS_ATTENTION "
             "can be retried"
         )
     return Answer(_onward(job), due=True)
@@ -200,7 +200,7 @@ def _retry(job: Standing) -> Answer:
 def _skip_step(job: Standing) -> Answer:
     if job.owner is not None:
         raise IllegalTransition(f"job {job.id} is at work: pause it before a step is skipped")
-    if job.state in (_S.FAILED, _S.CANCELLED, _S.ATTENTION):
+    if job.state in (_S.FAILED, _S.CANCELLED, _S.NEEDS_ATTENTION):
         return Answer(_onward(job), due=True)
     if job.state in ENDED:
         raise IllegalTransition(f"job {job.id} is {job.state}: there is nothing to skip")
@@ -208,10 +208,9 @@ def _skip_step(job: Standing) -> Answer:
 
 
 def _compensate(job: Standing) -> Answer:
-    if job.state not in (_S.FAILED, _S.CANCELLED, _S.ATTENTION):
+    if job.state not in (_S.FAILED, _S.CANCELLED, _S.NEEDS_ATTENTION):
         raise IllegalTransition(
-            f"job {job.id} is {job.state}: only one that is FAILED, CANCELLED or in ATTENTION "
-            "can be undone"
+            f"job {job.id} is {job.state}: only FAILED, CANCELLED and NEEDS_ATTENTION can be undone"
         )
     return Answer(_S.COMPENSATING, due=True)
 
@@ -228,7 +227,7 @@ def _resolved(job: Standing, asked: Command) -> Answer:
         raise IllegalTransition(f"job {job.id} is at work: it asks if it needs to know")
     if asked.choice == "compensate":
         return _compensate(job)
-    if job.state == _S.ATTENTION:
+    if job.state == _S.NEEDS_ATTENTION:
         return Answer(_onward(job), job.request, due=True)
     return Answer(job.state, job.request)
 

@@ -6,7 +6,15 @@ from collections.abc import Iterator, Sequence
 from perdure.base.errors import LeaseLost
 from perdure.jobs.effect import Effect
 from perdure.jobs.invariant import INVARIANTS, Violation, check_approval
-from perdure.jobs.model import Entry, Event, Job, JobQuery, KeyedEntry, Message, Outcome
+from perdure.jobs.model import (
+    Job,
+    JobEvent,
+    JobMessage,
+    JobOutcome,
+    JobQuery,
+    JournalEntry,
+    KeyedEntry,
+)
 from perdure.store import rows as row
 from perdure.store.statements import Session
 from perdure.store.verbs.approval import read_approval
@@ -58,14 +66,14 @@ def counts(session: Session, tenant: str | None) -> dict[str, int]:
     return {state: number for state, number in rows}  # noqa: C416  rows are no pairs to the type checker
 
 
-def journal(session: Session, job_id: str) -> list[Entry]:
+def journal(session: Session, job_id: str) -> list[JournalEntry]:
     """Read a job's journal in order."""
     return [row.entry(each) for each in session.all("journal", ids=session.array([job_id]))]
 
 
 def own_deeds(
     session: Session, job_id: str, owner: str, epoch: int
-) -> tuple[list[Entry], list[Effect]]:
+) -> tuple[list[JournalEntry], list[Effect]]:
     """Read journal and ledger of a job for its owner.
 
     Its lease is locked first: a write that is still under way somewhere is waited for.
@@ -90,7 +98,7 @@ def entry_by_key(session: Session, key: str) -> KeyedEntry | None:
     return KeyedEntry(job_id, row.entry(found), being_undone)
 
 
-def events(session: Session, job_id: str, after: int, limit: int) -> list[Event]:
+def events(session: Session, job_id: str, after: int, limit: int) -> list[JobEvent]:
     """Read a job's log."""
     rows = session.all("events", id=job_id, after=after, limit=limit)
     return [row.event(each) for each in rows]
@@ -102,12 +110,12 @@ def has_event(session: Session, job_id: str, types: Sequence[str], since: float)
     return session.one("has_event", **values) is not None
 
 
-def messages(session: Session, job_id: str) -> list[Message]:
+def messages(session: Session, job_id: str) -> list[JobMessage]:
     """Read what was sent to a job and not yet received."""
     return [row.message(each) for each in session.all("messages", ids=session.array([job_id]))]
 
 
-def outcomes(session: Session, job_ids: Sequence[str]) -> list[Outcome]:
+def outcomes(session: Session, job_ids: Sequence[str]) -> list[JobOutcome]:
     """Tell how jobs ended, in the order asked for; unknown ones are left out."""
     rows = session.all("outcomes", ids=session.array(job_ids))
     found = {each[0]: row.outcome(each) for each in rows}

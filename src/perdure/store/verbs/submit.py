@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from perdure.base.errors import IllegalTransition, JobNotFound, KeyConflict
-from perdure.jobs.model import Event, NewJob, Submitted
+from perdure.jobs.model import JobEvent, NewJob, Submitted
 from perdure.store import rows
 from perdure.store.statements import Session
 
@@ -42,7 +42,7 @@ def fork(session: Session, source: str, job: NewJob, before: int, actor: str) ->
     if not result.created:
         raise KeyConflict(f"there is a job {result.id!r} already; give the fork another id or key")
     session.run("copy_journal", id=job.id, source=source, before=before)
-    note = Event(type="forked", data={"job": job.id, "before": before}, actor=actor)
+    note = JobEvent(type="forked", data={"job": job.id, "before": before}, actor=actor)
     session.run("insert_event", **rows.event_row(source, note, session.now()))
 
 
@@ -74,10 +74,10 @@ def _lease_row(job: NewJob, tag: int, now: float) -> dict[str, Any]:
     }
 
 
-def submitted(job: NewJob, actor: str) -> Event:
+def submitted(job: NewJob, actor: str) -> JobEvent:
     """Say that a job was submitted."""
     data = {"forked_from": job.forked_from} if job.forked_from else {}
-    return Event(type="submitted", data=data, actor=actor or job.user)
+    return JobEvent(type="submitted", data=data, actor=actor or job.user)
 
 
 def _tags(session: Session, jobs: Sequence[NewJob]) -> list[int]:

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import structs
 
 from perdure.base.errors import LeaseLost
-from perdure.jobs.model import Deeds, Entry, Event, JobChange, Write
+from perdure.jobs.model import Deeds, JobChange, JobEvent, JournalEntry, Write
 from perdure.jobs.state import ENDED, JobState, StepState
 from perdure.store import rows
 from perdure.store.statements import Session
@@ -35,7 +35,7 @@ def end_jobs(session: Session, jobs: Sequence[Mapping[str, Any]], now: float) ->
 Rows = Sequence[tuple[Any, ...]]
 
 _FINISHED: Final = (StepState.SUCCEEDED, StepState.FAILED)
-_PARKED: Final = (JobState.PAUSED, JobState.ATTENTION)
+_PARKED: Final = (JobState.PAUSED, JobState.NEEDS_ATTENTION)
 
 
 def is_plain(write: Write) -> bool:
@@ -57,7 +57,7 @@ def is_last(write: Write) -> bool:
     return write.job is not None and (write.job.release or write.job.state in ENDED)
 
 
-def progresses(entries: Iterable[Entry]) -> bool:
+def progresses(entries: Iterable[JournalEntry]) -> bool:
     """Tell whether the job has come further with these entries."""
     return any(entry.state in _FINISHED or entry.checkpoint_no for entry in entries)
 
@@ -103,7 +103,7 @@ def _behind_fences(session: Session, writes: Sequence[tuple[Write, Rows]]) -> li
     return works
 
 
-def _event_row(work: Work, event: Event, now: float) -> dict[str, Any]:
+def _event_row(work: Work, event: JobEvent, now: float) -> dict[str, Any]:
     return rows.event_row(work.write.job_id, event, now)
 
 
@@ -149,7 +149,7 @@ def _change(session: Session, write: Write, change: JobChange, news: int, now: f
         due_at = None if parked else now if late_news else change.due_at
         ready = int(due_at is not None and due_at <= now)
         session.run("release", id=write.job_id, ready=ready, due_at=due_at, wakes=int(not parked))
-    if change.state == JobState.ATTENTION:  # who waits for its end, to be undone, can say so
+    if change.state == JobState.NEEDS_ATTENTION:  # who waits for its end, to be undone, can say so
         session.run("wake_undoing_parent", id=write.job_id, now=now)
 
 
@@ -161,7 +161,7 @@ def _unless_overtaken(session: Session, job_id: str, change: JobChange) -> JobCh
     found = session.one("job_state", id=job_id)
     assert found is not None
     state, request = found[:2]
-    stays = request != "cancel" if change.state == JobState.ATTENTION else request == "pause"
+    stays = request != "cancel" if change.state == JobState.NEEDS_ATTENTION else request == "pause"
     if stays:
         return change
     goes_on = JobState.COMPENSATING if state == JobState.COMPENSATING else JobState.WAITING

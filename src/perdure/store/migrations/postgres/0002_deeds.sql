@@ -15,7 +15,7 @@ CREATE TABLE effect (
   state      text COLLATE "C" NOT NULL CHECK (state IN (
                'INTENT', 'DONE', 'FAILED', 'IN_DOUBT', 'UNDONE', 'BORROWED')),
   in_doubt   text   NOT NULL,
-  key_lives  float8 NOT NULL,
+  key_ttl  float8 NOT NULL,
   details    text,
   result     text,
   problem    text,

@@ -15,7 +15,7 @@ CREATE TABLE effect (
   state      TEXT    NOT NULL CHECK (state IN (
                'INTENT', 'DONE', 'FAILED', 'IN_DOUBT', 'UNDONE', 'BORROWED')),
   in_doubt   TEXT    NOT NULL,
-  key_lives  REAL    NOT NULL,
+  key_ttl  REAL    NOT NULL,
   details    TEXT,
   result     TEXT,
   problem    TEXT,
