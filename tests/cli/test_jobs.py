@@ -160,7 +160,7 @@ def test_a_waiting_job_says_what_for_and_can_be_paused_resumed_and_cancelled(des
     assert "waits for a message 'answer'" in listed.stdout
     assert paused.stdout == f"job {job} is PAUSED\n"
     assert early.exit_code == 5
-    assert "only one that is FAILED" in early.stderr
+    assert "only FAILED, CANCELLED" in early.stderr
     assert resumed.exit_code == cancelled.exit_code == 0
     assert sent.stdout == f"job {job} has the message\n"
     assert (answered["state"], answered["result"]) == ("COMPLETED", "yes")

@@ -70,7 +70,7 @@ def spell_answer(command: Callable[[], object]) -> str:
         return "NameTaken"
     except ProcError as error:
         return type(error).__name__
-    return "Ref" if isinstance(answer, Ref) else str(answer)
+    return "Ref" if isinstance(answer, MonitorRef) else str(answer)
 
 
 def spell_reason(reason: BaseException | None) -> str:
@@ -115,7 +115,7 @@ class Machine:
         self.model = Model()
         self.puppets: list[Puppet] = []
         self.pids: list[Pid] = []
-        self.refs: list[Ref] = []
+        self.refs: list[MonitorRef] = []
         self.step = 0
 
     async def run(self, ties: int, rules: list[Rule]) -> None:
@@ -197,7 +197,7 @@ class Machine:
         return command, self.model.unlink(actor, other, flush=rule.flag)
 
     def monitor(self, actor: int, other: int, _: Rule) -> Any:
-        def command() -> Ref:
+        def command() -> MonitorRef:
             self.refs.append(process.monitor(self.pids[other]))
             return self.refs[-1]
 
