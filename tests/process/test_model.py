@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from perdure import Settings, process
 from perdure.errors import LinkedProcessDown, NameTaken, NoProcess, ProcError, Shutdown
-from perdure.process import Cancel, Event, Exit, LinkDown, Pid, select, sleep
+from perdure.process import Cancel, Event, Exit, LinkDown, MonitorRef, Pid, select, sleep
 from perdure.testing import simulate
 from tests.process.model import NORMAL, UNKNOWN, Model, Notice
 
