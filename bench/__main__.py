@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import hosts, kernel, otp
+from bench import hosts, kernel, otp, walk
 from bench.durable.bench import run as run_durable
 from bench.outcome import Options, Outcome
 
@@ -17,6 +17,7 @@ BENCHES: dict[str, Callable[[Options], Outcome]] = {
     "hosts": hosts.run,
     "kernel": kernel.run,
     "otp": otp.run,
+    "walk": walk.run,
 }
 
 
@@ -31,6 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outcome = BENCHES[given.name](Options(quick=given.quick, only=tuple(given.only)))
     except ValueError as error:
         parser.error(str(error))
+    if given.json and outcome.only_figures:
+        print(json.dumps(outcome.figures))
+        return 0
     print(outcome.text)
     if given.json:
         print(json.dumps({"bench": given.name, "figures": outcome.figures}))

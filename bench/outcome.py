@@ -14,10 +14,17 @@ class Options:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A text for people and figures for programs."""
+    """A text for people and figures for programs.
+
+    Attributes:
+        text: What people read.
+        figures: What programs read.
+        only_figures: Whether ``--json`` prints the bare figures and nothing else.
+    """
 
     text: str
     figures: Mapping[str, float | Mapping[str, float]]
+    only_figures: bool = False
 
 
 @dataclass(frozen=True)
