@@ -15,7 +15,9 @@ Rule = Callable[[Source], Iterator[str]]
 
 ROOT = Path(__file__).parent.parent
 # Where git is absent, these folders hold nothing of ours.
-NOT_OURS = re.compile(r"\.(?!ci|editorconfig|gitignore|github)|__pycache__|build|dist|site$")
+NOT_OURS = re.compile(
+    r"\.(?!ci|editorconfig|gitignore|github|pre-commit)|__pycache__|build|dist|site$"
+)
 
 PYTHON = r"(src|tests)/.*\.py"
 LIBRARY = r"src/.*\.py"
