@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure import process, telemetry, testing
+from perdure import approvals, entries, errors, otp, process, telemetry, testing
 from tests.doc_links import broken_links
+from tests.docs import file_list
 from tests.docs.examples import examples, failures
 
 ROOT = Path(__file__).parent.parent.parent
@@ -17,9 +18,18 @@ WITH_EXAMPLES = [page for page in PAGES if any(examples(page.read_text("utf-8"))
 LONGEST_RUN = 50  # seconds: a page that hangs is ended by force
 
 SPAN = re.compile(r"`([^`\n]+)`")
-DOTTED = re.compile(r"\b(perdure|process|telemetry)\.(\w+)")
-MODULES = {"perdure": perdure, "process": process, "telemetry": telemetry}
+PUBLIC = (perdure, approvals, entries, errors, otp, process, testing)
+MODULES = {
+    "perdure": perdure,
+    "approvals": approvals,
+    "errors": errors,
+    "otp": otp,
+    "process": process,
+    "telemetry": telemetry,
+}
+DOTTED = re.compile(rf"\b({'|'.join(MODULES)})\.(\w+)")
 KINDS_OF_ENTRIES = ("host", "py", "service")
+NOT_PUBLIC = ("cli",)  # modules that are named, and no attributes of the package
 FILE = re.compile(r"\b(?:(?:base|process|testing)/)?[a-z_]+\.py\b")
 WALK = re.compile(r"^ *\d+ (\w+\.py) +(?:\w+\.)?(\w+)", re.MULTILINE)
 LONGEST_DECISION = 60  # lines: a decision fits on one page
@@ -54,31 +64,37 @@ def test_the_page_speaks_of_names_that_exist(page: Path) -> None:
     unknown = [
         f"{module}.{name}"
         for module, name in DOTTED.findall(spans)
-        if name not in KINDS_OF_ENTRIES and not hasattr(MODULES[module], name)
+        if name not in (*KINDS_OF_ENTRIES, *NOT_PUBLIC) and not hasattr(MODULES[module], name)
     ]
     assert unknown == []
 
 
 def test_every_public_name_is_documented() -> None:
     text = text_of(*PAGES)
-    names = {*perdure.__all__, *process.__all__, *testing.__all__}
+    names = {name for module in PUBLIC for name in module.__all__}
     assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", text)] == []
 
 
-def test_the_architecture_names_every_file_and_no_other() -> None:
-    page = DOCS / "ARCHITECTURE.md"
-    source = ROOT / "src" / "perdure"
-    real = {path.name for path in source.rglob("*.py")}
-    named = {Path(path).name for path in FILE.findall(page.read_text("utf-8"))}
+def test_the_list_of_files_is_made_from_their_docstrings() -> None:
+    assert file_list.PAGE.read_text("utf-8") == file_list.page(), file_list.REWRITE
+
+
+def test_every_file_says_what_it_is() -> None:
+    silent = [path for path in file_list.SOURCE.rglob("*.py") if not file_list.summary(path)]
+    assert silent == []
+
+
+def test_the_architecture_names_no_file_that_is_not_there() -> None:
+    real = {path.name for path in file_list.SOURCE.rglob("*.py")}
+    named = {Path(path).name for path in FILE.findall(text_of(DOCS / "ARCHITECTURE.md"))}
     assert named - real == set()
-    assert real - named == set()
 
 
-def test_the_walks_of_the_architecture_name_real_functions() -> None:
+def test_the_walks_name_real_functions() -> None:
     sources: dict[str, str] = {}
     for path in (ROOT / "src" / "perdure").rglob("*.py"):
         sources[path.name] = sources.get(path.name, "") + path.read_text("utf-8")
-    walked = WALK.findall((DOCS / "ARCHITECTURE.md").read_text("utf-8"))
+    walked = WALK.findall(text_of(DOCS / "walks.md"))
     assert len(walked) > 50
     assert [
         (file, name)
