@@ -71,7 +71,7 @@ class Lifecycle(Struct, frozen=True, kw_only=True):
         depends_on: What is started before it, and stopped after it.
         requires: Another word for `depends_on`.
         startup: Whether others, and the start of the whole, wait until it runs.
-        ready: It runs when it says so, by `perdure.entries.ready()`, and not as soon as it is spawned.
+        ready: It runs when it calls `perdure.entries.ready()`, not as soon as it is spawned.
         restart: How it comes back.
     """
 
