@@ -10,7 +10,7 @@ from perdure.base.errors import IllegalTransition, Permanent
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import Effect, EffectState
-from perdure.jobs.model import Deeds, EntryKind, JobChange, JournalEntry, QueueLimit, Write
+from perdure.jobs.model import EntryKind, JobChange, JournalEntry, QueueLimit, Write
 from perdure.jobs.place import Place
 from perdure.jobs.state import JobState, StepState
 from tests.engine.rig import QUICK, durable, until
@@ -140,7 +140,7 @@ async def test_an_intent_of_a_job_that_is_compensated_by_hand_is_undone(app: App
             owner="dead",
             epoch=claim.epoch,
             entries=(begun,),
-            deeds=Deeds(effects=(line,)),
+            effects=(line,),
             job=parked,
         )
     )

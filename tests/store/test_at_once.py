@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from perdure.base.errors import IllegalTransition, LeaseLost, StoreError
 from perdure.jobs.effect import Effect, EffectState
-from perdure.jobs.model import Claim, Deeds, JournalEntry, Write
+from perdure.jobs.model import Claim, JournalEntry, Write
 from perdure.jobs.place import Place
 from perdure.jobs.state import StepState
 from perdure.store.open import open_store
@@ -69,8 +69,7 @@ def with_line(claim: Claim, seq: int, **values: Any) -> Write:
     """A step that begins, with the intent of its first effect."""
     place = Place(f"step#{seq}", 1)
     line = replace(LINE, job_id=claim.job.id, place=place, key=f"k{seq}", **values)
-    deeds = Deeds(effects=(line,))
-    return write_of(claim, entry(seq, StepState.RUNNING), deeds=deeds)
+    return write_of(claim, entry(seq, StepState.RUNNING), effects=(line,))
 
 
 async def test_an_intent_and_what_becomes_of_it_are_as_quick_as_a_step(
@@ -86,9 +85,8 @@ async def test_an_intent_and_what_becomes_of_it_are_as_quick_as_a_step(
             at_once, error = await written(store, write)
             seen.append(at_once)
             assert error is None
-            assert write.deeds is not None
             (state,) = sql(url, f"SELECT state FROM effect WHERE key = 'k{seq}'")
-            assert state == (write.deeds.effects[0].state,)
+            assert state == (write.effects[0].state,)
 
     assert any(seen) == url.startswith("sqlite")
     assert [line.no for line in await store.effects(claim.job.id)] == list(range(1, 26))
@@ -110,7 +108,7 @@ async def test_a_line_is_fenced(store: Store, entries: tuple[JournalEntry, ...])
 async def test_of_many_that_are_written_together_each_has_its_own_fate(store: Store) -> None:
     claims = [await started(store, id) for id in ("a", "b", "c")]
     first, second, third = (with_line(claim, 1) for claim in claims)
-    lost = replace(third, epoch=9, deeds=Deeds(effects=(replace(LINE, job_id="c", key="z"),)))
+    lost = replace(third, epoch=9, effects=(replace(LINE, job_id="c", key="z"),))
 
     # In one transaction: the same key twice, and a fence that does not hold.
     told = await asyncio.gather(

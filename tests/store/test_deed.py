@@ -21,7 +21,7 @@ from perdure.jobs.approval import (
 )
 from perdure.jobs.budget import Amount, Budget, BudgetLimits, Exceeded
 from perdure.jobs.effect import NOT_CALLED, Effect, EffectState, UndoCall
-from perdure.jobs.model import Claim, Command, Deeds
+from perdure.jobs.model import Claim, Command
 from perdure.jobs.outbox import Notice, NoticeKind, NoticeState
 from perdure.jobs.place import Place
 from perdure.jobs.state import JobState
@@ -53,7 +53,7 @@ def effect(key: str = "k1", job: str = "a", **values: Any) -> Effect:
 
 
 async def keep(store: Store, claim: Claim, *effects: Effect) -> None:
-    await store.write(write_of(claim, deeds=Deeds(effects=effects)))
+    await store.write(write_of(claim, effects=effects))
 
 
 async def test_the_ledger_is_read_back_as_it_was_written(store: Store) -> None:
@@ -219,8 +219,9 @@ async def asked(store: Store, *channels: str, ago: float = 0.0, **terms: Any) ->
         )
         for name in channels
     )
-    deeds = Deeds(approvals=(made,), notices=notices)
-    await store.write(write_of(claim, deeds=deeds, job=releases(), news_seen=claim.news))
+    await store.write(
+        write_of(claim, approvals=(made,), notices=notices, job=releases(), news_seen=claim.news)
+    )
     return made
 
 
@@ -255,7 +256,7 @@ async def test_the_same_question_is_asked_once(store: Store) -> None:
     await store.send("a", "wake", b"1")
     claim = await claim_one(store)
     again = replace(made, id="ap2")
-    await store.write(write_of(claim, deeds=Deeds(approvals=(again,))))
+    await store.write(write_of(claim, approvals=(again,)))
     assert [each.id for each in await store.approvals()] == ["ap1"]
     assert await store.approvals(ApprovalState.APPROVED) == []
     assert await store.approvals(tenant="other") == []
@@ -291,7 +292,7 @@ async def test_an_ended_job_takes_its_question_back(store: Store) -> None:
     await asked(store)
     await store.send("a", "wake", b"1")
     claim = await claim_one(store)
-    await store.write(write_of(claim, job=ends(JobState.FAILED), deeds=Deeds(withdraws=True)))
+    await store.write(write_of(claim, job=ends(JobState.FAILED), withdraws=True))
     found = await store.approval("ap1")
     assert found is not None
     assert found.state is ApprovalState.WITHDRAWN

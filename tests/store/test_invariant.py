@@ -11,7 +11,7 @@ from perdure.jobs.approval import Action, Approval, ApprovalTerms, Person, Vote
 from perdure.jobs.budget import Budget
 from perdure.jobs.effect import Effect, EffectState, UndoCall
 from perdure.jobs.invariant import INVARIANTS
-from perdure.jobs.model import Deeds, EntryKind, JournalEntry
+from perdure.jobs.model import EntryKind, JournalEntry
 from perdure.jobs.place import Place
 from perdure.jobs.state import JobState, StepState
 from perdure.store.store import Store
@@ -93,7 +93,7 @@ async def populate(store: Store) -> None:
 async def _done(store: Store) -> None:
     claim = await started(store, "done")
     paid = entry(0, id="pay#1", attempt=1, name="pay")
-    await store.write(write_of(claim, paid, deeds=Deeds(effects=(payment("done", "k-done"),))))
+    await store.write(write_of(claim, paid, effects=(payment("done", "k-done"),)))
     await store.set_aside(aside(claim, "done/pay#1/1", 1), Budget())
     await store.settle_spending("done", "done/pay#1/1", None)
     await store.write(write_of(claim, job=ends(result=b"1")))
@@ -107,9 +107,7 @@ async def _undone_family(store: Store) -> None:
     )
     offspring = new_job("grandson", parent="undone", parent_seq=1)
     line = payment("undone", "k-undone")
-    await store.write(
-        write_of(claim, paid, place, children=(offspring,), deeds=Deeds(effects=(line,)))
-    )
+    await store.write(write_of(claim, paid, place, children=(offspring,), effects=(line,)))
     child = await claim_one(store)
     await store.write(write_of(child, entry(0, id="look#1", attempt=1, name="look")))
     await store.write(write_of(child, job=ends(result=b"1")))
@@ -147,16 +145,12 @@ async def _waiting_family(store: Store) -> None:
 async def _asking(store: Store) -> None:
     claim = await started(store, "asking")
     asked = question("asking")
-    await store.write(
-        write_of(claim, entry(0, S.PENDING, id="pay#1"), deeds=Deeds(approvals=(asked,)))
-    )
+    await store.write(write_of(claim, entry(0, S.PENDING, id="pay#1"), approvals=(asked,)))
     wait = b'[{"kind": "approval", "id": "pay#1", "approval": "q-asking"}]'
     await store.write(write_of(claim, job=releases(wait=wait)))
     claim = await started(store, "told")
     yes = question("told")
-    await store.write(
-        write_of(claim, entry(0, S.PENDING, id="pay#1"), deeds=Deeds(approvals=(yes,)))
-    )
+    await store.write(write_of(claim, entry(0, S.PENDING, id="pay#1"), approvals=(yes,)))
     ann = Person(id="ann", tenant="acme", roles=frozenset({"approver"}))
     await store.vote(yes.id, Vote(person=ann, verdict="approve", action_hash=yes.action.hash))
     await store.write(write_of(claim, job=releases(J.PAUSED)))

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from perdure.base.errors import IllegalTransition, JobNotFound
 from perdure.jobs.effect import Effect, Place
-from perdure.jobs.model import Claim, Command, Deeds, JobEvent, JobOutcome, JobQuery, Schedule
+from perdure.jobs.model import Claim, Command, JobEvent, JobOutcome, JobQuery, Schedule
 from perdure.jobs.state import JobState, StepState
 from perdure.store.store import Store
 from tests.store.rig import (
@@ -300,7 +300,7 @@ async def test_prune_keeps_a_whole_tree_while_there_is_a_doubt_in_it(store: Stor
         target="card",
         called_at=1.0,
     )
-    await store.write(write_of(child, deeds=Deeds(effects=(line,))))
+    await store.write(write_of(child, effects=(line,)))
     await store.write(write_of(child, job=ends()))
     await store.write(write_of(root, job=ends()))
     assert await store.prune(await store.now() + 60, 10) == 0

@@ -5,7 +5,7 @@ the stores never look inside. Times are UNIX seconds by the store's clock.
 """
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypedDict
 
 from msgspec import Struct
 
@@ -13,24 +13,6 @@ from perdure.jobs.approval import Approval
 from perdure.jobs.effect import Effect
 from perdure.jobs.outbox import Notice
 from perdure.jobs.state import JobState, StepState
-
-# What a write of a job says besides its journal: deeds, questions to people, news for them.
-
-
-class Deeds(Struct, frozen=True, kw_only=True):
-    """Written together with the rest of a write, or not at all.
-
-    Attributes:
-        effects: Lines of the ledger, new or changed; known by their keys.
-        approvals: New questions.
-        notices: What people must be told.
-        withdraws: The job asks nothing any more: its open questions are taken back.
-    """
-
-    effects: tuple[Effect, ...] = ()
-    approvals: tuple[Approval, ...] = ()
-    notices: tuple[Notice, ...] = ()
-    withdraws: bool = False
 
 
 class EntryKind(StrEnum):
@@ -182,8 +164,24 @@ class Write(Struct, frozen=True, kw_only=True):
     events: tuple[JobEvent, ...] = ()
     taken: tuple[int, ...] = ()  # numbers of messages received by this write
     children: tuple[NewJob, ...] = ()
-    deeds: Deeds | None = None
+    effects: tuple[Effect, ...] = ()  # lines of the ledger, new or changed; known by their keys
+    approvals: tuple[Approval, ...] = ()  # new questions to people
+    notices: tuple[Notice, ...] = ()  # what people must be told
+    withdraws: bool = False  # the job's open questions are taken back
     news_seen: int | None = None  # with `release`: if there is later news, it is due at once
+
+
+class WriteFields(TypedDict, total=False):
+    """Fields of a `Write` that whoever makes one adds to the entries of the journal."""
+
+    job: JobChange | None
+    events: tuple[JobEvent, ...]
+    taken: tuple[int, ...]
+    children: tuple[NewJob, ...]
+    effects: tuple[Effect, ...]
+    approvals: tuple[Approval, ...]
+    notices: tuple[Notice, ...]
+    withdraws: bool
 
 
 class Claim(Struct, frozen=True, kw_only=True):

@@ -108,8 +108,8 @@ class Request:
         self.rows = [entry_row(write, entry) for entry in write.entries] if write else []
         self.is_plain = write is not None and is_plain(write)
         self.lines: list[dict[str, Any]] = []  # of the ledger, if that is all
-        if write is not None and write.deeds is not None and self.is_plain:
-            self.lines = [line_row(write, effect) for effect in write.deeds.effects]
+        if write is not None and self.is_plain:
+            self.lines = [line_row(write, effect) for effect in write.effects]
         self.call = call
         self.apart = apart  # it takes locks in an order of its own: never together with others
         self.announces = announces  # something may fall due by it: others want to know

@@ -260,7 +260,7 @@ class Store(DeedStore, Protocol):
         """
         ...
 
-    async def own_deeds(
+    async def journal_and_ledger(
         self, job_id: str, owner: str, epoch: int
     ) -> tuple[list[JournalEntry], list[Effect]]:
         """Read journal and ledger of an owned job, behind all that was written before.
@@ -578,11 +578,11 @@ class DurableStore(DeedVerbs):
     async def messages(self, job_id: str) -> list[JobMessage]:
         return await self._ask(partial(read.messages, job_id=job_id))
 
-    async def own_deeds(
+    async def journal_and_ledger(
         self, job_id: str, owner: str, epoch: int
     ) -> tuple[list[JournalEntry], list[Effect]]:
         return await self._writer.do(
-            partial(read.own_deeds, job_id=job_id, owner=owner, epoch=epoch), apart=True
+            partial(read.journal_and_ledger, job_id=job_id, owner=owner, epoch=epoch), apart=True
         )
 
     async def outcomes(self, job_ids: Sequence[str]) -> list[JobOutcome]:

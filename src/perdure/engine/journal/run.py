@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from msgspec.structs import replace
 
@@ -37,14 +37,11 @@ from perdure.jobs.failure import failure_of
 from perdure.jobs.gate import Openings
 from perdure.jobs.model import (
     Claim,
-    Deeds,
     EntryKind,
-    JobChange,
-    JobEvent,
     JobMessage,
     JournalEntry,
-    NewJob,
     Write,
+    WriteFields,
 )
 from perdure.process.death import kill
 from perdure.process.process import Process
@@ -99,34 +96,25 @@ class Ownership:
         self.buffer[entry.seq] = entry
         self.node.flush_soon()
 
-    async def write(
-        self,
-        *entries: JournalEntry,
-        job: JobChange | None = None,
-        events: tuple[JobEvent, ...] = (),
-        taken: tuple[int, ...] = (),
-        children: tuple[NewJob, ...] = (),
-        deeds: Deeds | None = None,
-    ) -> None:
+    async def write(self, *entries: JournalEntry, **fields: Unpack[WriteFields]) -> None:
         """Write, fenced; returns when it is durable.
 
         Raises:
             Unwound: The job is not ours any more.
         """
-        if self.sealed and job is None:
+        if self.sealed and fields.get("job") is None:
             raise Unwound
         sent = _Sent(self, dict(self.buffer), dict(self.lines))
+        if self.lines:
+            lines = self._take_lines() | {each.key: each for each in fields.get("effects", ())}
+            fields["effects"] = tuple(lines.values())
         write = Write(
             job_id=self.job.id,
             owner=self.node.owner,
             epoch=self.epoch,
             entries=self._with_buffer(entries),
-            job=job,
-            events=events,
-            taken=taken,
-            children=children,
-            deeds=self._with_lines(deeds) if self.lines else deeds,
             news_seen=self.news,
+            **fields,
         )
         try:
             await self.ask(lambda store: sent.send(store, write))
@@ -147,7 +135,7 @@ class Ownership:
             done = partial(self._told, entries, done)
         write = Write(job_id=self.job.id, owner=self.node.owner, epoch=self.epoch, entries=entries)
         if self.lines:
-            write = replace(write, deeds=Deeds(effects=tuple(self.lines.values())))
+            write = replace(write, effects=tuple(self.lines.values()))
             done = partial(self._told_lines, self._take_lines(), done)
         done = partial(self.answered, done)
         self._unanswered += 1
@@ -226,8 +214,8 @@ class Ownership:
     def _write_lines(self) -> None:
         if not self.lines or not self.is_ours():
             return
-        deeds = Deeds(effects=tuple(self.lines.values()))
-        write = Write(job_id=self.job.id, owner=self.node.owner, epoch=self.epoch, deeds=deeds)
+        lines = tuple(self.lines.values())
+        write = Write(job_id=self.job.id, owner=self.node.owner, epoch=self.epoch, effects=lines)
         done = partial(self._told_lines, self._take_lines(), self._lines_written)
         done = partial(self.answered, done)
         self._unanswered += 1
@@ -250,11 +238,6 @@ class Ownership:
         if error is not None:
             self.lines = lines | self.lines
         done(error)
-
-    def _with_lines(self, deeds: Deeds | None) -> Deeds:
-        given = deeds or Deeds()
-        lines = self._take_lines() | {each.key: each for each in given.effects}
-        return replace(given, effects=tuple(lines.values()))
 
     def is_ours(self) -> bool:
         """Tell whether the run goes on."""

@@ -38,7 +38,7 @@ from perdure.jobs.definition import Step
 from perdure.jobs.effect import Effect
 from perdure.jobs.failure import failure_of
 from perdure.jobs.gate import GateDecision, GatePass, judge_call, through, way_for
-from perdure.jobs.model import Deeds, JobEvent, JournalEntry
+from perdure.jobs.model import JobEvent, JournalEntry
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import RULES, Gate, GatePolicy, Judgement, RiskLevel
 from perdure.jobs.state import StepState
@@ -64,8 +64,8 @@ class Held(Leaving):
         run, effect, why = operation.run, self.effect, self.why
         told = {"step": operation.entry.id, "kind": effect.kind, "target": effect.target}
         event = JobEvent(type="effect.in_doubt", data={**told, "why": why}, actor=run.node.owner)
-        deeds = Deeds(notices=alerts(run, NoticeKind.IN_DOUBT, effect.key, str(self)))
-        await run.write(operation.put_back(), events=(event,), deeds=deeds)
+        notices = alerts(run, NoticeKind.IN_DOUBT, effect.key, str(self))
+        await run.write(operation.put_back(), events=(event,), notices=notices)
         failure = failure_of(EffectInDoubt(_sentence(effect, why)))
         run.end(Parked(failure, _choices(effect), told=True))
 
@@ -128,14 +128,12 @@ def _choices(effect: Effect) -> bytes:
     return encode([asked])
 
 
-def parking_deeds(run: "Run", verdict: Parked, deeds: Deeds | None) -> Deeds | None:
-    """Add the alert that a job is parked, unless people have been told why already."""
+def parking_notices(run: "Run", verdict: Parked) -> tuple[Notice, ...]:
+    """Return the alerts that a job is parked; none if people have been told why already."""
     if verdict.told:
-        return deeds
-    deeds = deeds or Deeds()
+        return ()
     # A job that is resumed and parked again is told of again.
-    told = alerts(run, NoticeKind.STUCK, str(run.epoch), verdict.failure.summary())
-    return replace(deeds, notices=(*deeds.notices, *told))
+    return tuple(alerts(run, NoticeKind.STUCK, str(run.epoch), verdict.failure.summary()))
 
 
 def alerts(run: "Run", kind: NoticeKind, about: str, text: str) -> tuple[Notice, ...]:
@@ -236,8 +234,8 @@ async def ask(run: "Run", approval: Approval, *entries: JournalEntry) -> bool:
         data={**told, "risk": str(approval.risk), "hash": approval.action.hash},
         actor=run.node.owner,
     )
-    deeds = Deeds(approvals=(approval,), notices=notices(run, approval))
-    await run.write(*entries, events=(event,), deeds=deeds)
+    asked = notices(run, approval)
+    await run.write(*entries, events=(event,), approvals=(approval,), notices=asked)
     if events.listens(events.APPROVAL_ASK):
         events.approval_asked(approval)
     run.node.told.set()

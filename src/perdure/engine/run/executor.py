@@ -3,7 +3,7 @@
 import contextlib
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec.structs import replace
 
@@ -24,11 +24,11 @@ from perdure.engine.journal.verdict import (
     Unwound,
     Verdict,
 )
-from perdure.engine.people.ask import parking_deeds
+from perdure.engine.people.ask import parking_notices
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.undo import look_back, on_cancel, undo
 from perdure.jobs.failure import Failure, failure_of, type_name
-from perdure.jobs.model import Claim, Deeds, JobChange, JobEvent
+from perdure.jobs.model import Claim, JobChange, JobEvent, WriteFields
 from perdure.jobs.plan import Plan
 from perdure.jobs.state import JobState
 from perdure.process.death import kill
@@ -64,8 +64,8 @@ async def finish(run: Run, verdict: Verdict) -> None:
     with contextlib.suppress(Unwound):
         try:
             await run.settle()
-            verdict, deeds = await look_back(run, verdict)
-            await conclude(run, verdict, deeds)
+            verdict, fields = await look_back(run, verdict)
+            await conclude(run, verdict, **fields)
         except Exception as error:  # noqa: BLE001 - raised, it would only come again
             _log.exception("the end of job %s cannot be written", run.job.id)
             run.buffer.clear()  # it may be the culprit, and holds no results
@@ -159,7 +159,7 @@ async def _plan(context: JobContext, plan: Plan, run: Run) -> bytes:
     return result
 
 
-async def conclude(run: Run, verdict: Verdict, deeds: Deeds | None = None) -> None:
+async def conclude(run: Run, verdict: Verdict, **fields: Unpack[WriteFields]) -> None:
     """Write how a run ended."""
     change = change_for(verdict, run.now())
     if run.job.state is JobState.COMPENSATING and not isinstance(verdict, Undone | Parked):
@@ -167,12 +167,13 @@ async def conclude(run: Run, verdict: Verdict, deeds: Deeds | None = None) -> No
         if change.state is JobState.WAITING:  # it is undone, also while it waits
             change = replace(change, state=JobState.COMPENSATING)
     if isinstance(verdict, Parked):
-        deeds = parking_deeds(run, verdict, deeds)
+        fields["notices"] = (*fields.get("notices", ()), *parking_notices(run, verdict))
     told = _told(verdict)
     event = JobEvent(type=f"job.{change.state.lower()}", data=told, actor=run.node.owner)
     quiet = isinstance(verdict, Suspended | Drained)
     entries = verdict.entries if isinstance(verdict, Undoing | Undone | Parked) else ()
-    await run.write(*entries, job=change, events=() if quiet else (event,), deeds=deeds)
+    fields["job"], fields["events"] = change, () if quiet else (event,)
+    await run.write(*entries, **fields)
     events.concluded(run, change, told.get("error"))
 
 

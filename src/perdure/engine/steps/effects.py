@@ -56,7 +56,7 @@ from perdure.jobs.effect import (
     unpack_result,
 )
 from perdure.jobs.failure import failure_of
-from perdure.jobs.model import Deeds, EntryKind
+from perdure.jobs.model import EntryKind
 from perdure.jobs.place import Place
 from perdure.jobs.state import ENDED, JobState
 
@@ -335,7 +335,7 @@ class Effects:
             ended_at=now,
         )
         try:
-            await run.write(*self._operation.unwritten(), deeds=Deeds(effects=(line,)))
+            await run.write(*self._operation.unwritten(), effects=(line,))
         except IllegalTransition:
             if not await self.was_recorded(kind, key):  # else another job was faster
                 raise
@@ -487,7 +487,7 @@ class Effects:
         try:
             # The step goes along: a ledger with a line of a step that is not in the journal
             # would not be looked at when the step is begun anew.
-            await run.write(*operation.unwritten(), deeds=Deeds(effects=(line,)))
+            await run.write(*operation.unwritten(), effects=(line,))
             crashpoint("after_intent")
             self._must_be_ours()
         except IllegalTransition:
@@ -520,7 +520,7 @@ class Effects:
             called_at=now,
             ended_at=now,
         )
-        await run.write(*operation.unwritten(), deeds=Deeds(effects=(line,)))
+        await run.write(*operation.unwritten(), effects=(line,))
         self._ledger.know(line)
 
     async def _call_again(self, found: Effect, options: EffectOptions) -> Effect:
@@ -529,7 +529,7 @@ class Effects:
         if options.get("query") is None:
             return found
         line = replace(found, last_called_at=self._run.now())
-        await self._run.write(*self._operation.unwritten(), deeds=Deeds(effects=(line,)))
+        await self._run.write(*self._operation.unwritten(), effects=(line,))
         self._ledger.know(line)
         self._must_be_ours()
         return line

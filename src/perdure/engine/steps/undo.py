@@ -32,7 +32,7 @@ from perdure.jobs.approval import ApprovalState
 from perdure.jobs.definition import Compensation, OnCancel, Step
 from perdure.jobs.effect import OPEN, Effect, EffectState
 from perdure.jobs.failure import Failure, failure_of, type_name
-from perdure.jobs.model import Command, Deeds, EntryKind, Job, JobOutcome, JournalEntry
+from perdure.jobs.model import Command, EntryKind, Job, JobOutcome, JournalEntry, WriteFields
 from perdure.jobs.outbox import NoticeKind
 from perdure.jobs.saga import (
     HEAD,
@@ -330,7 +330,7 @@ def on_cancel(run: Run) -> OnCancel:
 # Looking back
 
 
-async def look_back(run: Run, verdict: Verdict) -> tuple[Verdict, Deeds | None]:
+async def look_back(run: Run, verdict: Verdict) -> tuple[Verdict, WriteFields]:
     """Decide whether a job that would end now must first be undone, and what is left to write."""
     if isinstance(verdict, Completed):
         return verdict, await _open_doubts(run)
@@ -338,37 +338,37 @@ async def look_back(run: Run, verdict: Verdict) -> tuple[Verdict, Deeds | None]:
         return await _look_back_at_undo(run, verdict)
     if isinstance(verdict, Failed | Cancelled):
         return await _look_back_at_end(run, verdict)
-    return verdict, None
+    return verdict, {}
 
 
-async def _look_back_at_end(run: Run, verdict: Failed | Cancelled) -> tuple[Verdict, Deeds]:
-    journal, ledger = await own_deeds(run)
-    deeds = _doubts(run, ledger)
+async def _look_back_at_end(run: Run, verdict: Failed | Cancelled) -> tuple[Verdict, WriteFields]:
+    journal, ledger = await journal_and_ledger(run)
+    fields = _doubts(run, ledger)
     # Before the job itself ends, so that a crash in between only makes this happen twice.
     at_work = await stop_children(run, journal)
     if isinstance(verdict, Cancelled) and on_cancel(run) != "compensate":
-        return verdict, deeds
+        return verdict, fields
     if not at_work:
         undos = await way_back(run, run.job, journal, ledger)
         if isinstance(undos, Forward):
-            return _forward(verdict, undos), deeds
+            return _forward(verdict, undos), fields
         if not undos:
-            return await _name_standing(run, verdict, journal, ledger, deeds)
+            return await _name_standing(run, verdict, journal, ledger, fields)
     error = verdict.failure.pack().decode() if isinstance(verdict, Failed) else None
     reason = Reason("CANCELLED" if error is None else "COMPENSATED", error)
-    return Undoing((_head(run, journal, reason),), _packed(error)), deeds
+    return Undoing((_head(run, journal, reason),), _packed(error)), fields
 
 
-async def _look_back_at_undo(run: Run, verdict: Undone) -> tuple[Verdict, Deeds]:
+async def _look_back_at_undo(run: Run, verdict: Undone) -> tuple[Verdict, WriteFields]:
     """See whether all that a job did is undone: only then it may be called so."""
-    journal, ledger = await own_deeds(run)
-    deeds = _doubts(run, ledger)
+    journal, ledger = await journal_and_ledger(run)
+    fields = _doubts(run, ledger)
     failure = _failure(verdict.error)
     why = Cancelled() if failure is None else Failed(failure)
-    found, deeds = await _name_standing(run, why, journal, ledger, deeds)
+    found, fields = await _name_standing(run, why, journal, ledger, fields)
     if isinstance(found, Failed) and found is not why:
-        return Undone(JobState.FAILED, found.failure.pack(), verdict.entries), deeds
-    return verdict, deeds
+        return Undone(JobState.FAILED, found.failure.pack(), verdict.entries), fields
+    return verdict, fields
 
 
 async def _name_standing(
@@ -376,35 +376,37 @@ async def _name_standing(
     verdict: Failed | Cancelled,
     journal: Sequence[JournalEntry],
     ledger: Sequence[Effect],
-    deeds: Deeds,
-) -> tuple[Failed | Cancelled, Deeds]:
+    fields: WriteFields,
+) -> tuple[Failed | Cancelled, WriteFields]:
     """Let the end of a job name the effects that nothing undoes, and tell people of them."""
     named = await left_standing(run, run.job, journal, ledger)
     if not named:
-        return verdict, deeds
+        return verdict, fields
     cancelled = failure_of(JobError("it was cancelled, and is to be undone"))
     failure = verdict.failure if isinstance(verdict, Failed) else cancelled
     failure = replace(failure, standing=tuple(named))
     told = alerts(run, NoticeKind.NOT_UNDONE, str(run.epoch), failure.summary())
-    return Failed(failure), replace(deeds, notices=(*deeds.notices, *told))
+    fields["notices"] = (*fields.get("notices", ()), *told)
+    return Failed(failure), fields
 
 
-async def own_deeds(run: Run) -> tuple[list[JournalEntry], list[Effect]]:
+async def journal_and_ledger(run: Run) -> tuple[list[JournalEntry], list[Effect]]:
     """Read what the job did, all that was written for it before this moment included."""
     job_id, owner, epoch = run.job.id, run.node.owner, run.epoch
-    return await run.ask(lambda store: store.own_deeds(job_id, owner, epoch))
+    return await run.ask(lambda store: store.journal_and_ledger(job_id, owner, epoch))
 
 
-async def _open_doubts(run: Run) -> Deeds | None:
+async def _open_doubts(run: Run) -> WriteFields:
     """Tell of calls that a job leaves open though it comes to its own end."""
     if run.ledger is None or not (run.cut_short or run.ledger.has_intents()):
-        return None
-    _, ledger = await own_deeds(run)
-    deeds = _doubts(run, ledger)
-    return replace(deeds, withdraws=False) if deeds.effects else None
+        return {}
+    _, ledger = await journal_and_ledger(run)
+    fields = _doubts(run, ledger)
+    fields["withdraws"] = False
+    return fields if fields.get("effects") else {}
 
 
-def _doubts(run: Run, ledger: Sequence[Effect]) -> Deeds:
+def _doubts(run: Run, ledger: Sequence[Effect]) -> WriteFields:
     """Say that nobody knows what became of calls that are open: nobody will find out now."""
     lines = tuple(
         line.to(EffectState.IN_DOUBT, run.now())
@@ -416,7 +418,7 @@ def _doubts(run: Run, ledger: Sequence[Effect]) -> Deeds:
         for line in lines
         for notice in alerts(run, NoticeKind.IN_DOUBT, line.key, f"{line.kind} to {line.target}")
     )
-    return Deeds(effects=lines, notices=notices, withdraws=True)
+    return {"effects": lines, "notices": notices, "withdraws": True}
 
 
 def _forward(verdict: Failed | Cancelled, forward: Forward) -> Parked:
@@ -522,16 +524,16 @@ class Saga:
 
     async def play(self, run: Run) -> bytes:
         """Make the list, if it is not there; then undo one thing after the other."""
-        journal, ledger = await own_deeds(run)
+        journal, ledger = await journal_and_ledger(run)
         head = next((entry for entry in journal if entry.kind is EntryKind.UNDO), None)
         if head is None or head.state is _S.SKIPPED:  # a person asked for it, or its parent
             error = None if run.job.error is None else run.job.error.decode()
             head = _head(run, journal, Reason("COMPENSATED", error, asked=True))
-            await run.write(head, deeds=_doubts(run, ledger))
+            await run.write(head, **_doubts(run, ledger))
         self._head, self._reason = head, decode(head.output or b"", Reason)
         if head.state is _S.PENDING:
             await self._list(journal)
-        journal, ledger = await own_deeds(run)
+        journal, ledger = await journal_and_ledger(run)
         self._read(journal, ledger)
         await self._mark_by_hand()
         while True:
@@ -547,7 +549,7 @@ class Saga:
         """Wait until no child is at work any more, and write down what must be undone."""
         run = self._run
         await ChildrenEnd(run, self._head, journal)
-        journal, ledger = await own_deeds(run)
+        journal, ledger = await journal_and_ledger(run)
         undos = await way_back(run, run.job, journal, ledger)
         if isinstance(undos, Forward):
             why = _failure(_packed(self._reason.error))
@@ -593,7 +595,7 @@ class Saga:
         failure = _failure(error) or failure_of(JobError("nobody knows why"))
         text = f"{failed.id} could not be undone: {failure.summary()}"
         notices = alerts(run, NoticeKind.UNDO_FAILED, failed.id, text)
-        await run.write(deeds=Deeds(notices=notices))
+        await run.write(notices=notices)
         choices = ["retry", "skip", "abandon_undo"]
         wait = encode([{"kind": "undo", "id": failed.id, "choices": choices}])
         run.stop(Parked(failure_of(JobError(text)), wait, told=True))

@@ -22,7 +22,7 @@ from perdure.jobs.approval import Approval
 from perdure.jobs.cron import CatchUp, check_cron, due, key, next_time
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.length import check_given
-from perdure.jobs.model import Deeds, JobEvent, NewJob, Schedule, Write
+from perdure.jobs.model import JobEvent, NewJob, Schedule, Write
 from perdure.jobs.outbox import Notice, NoticeKind, NoticeState
 from perdure.notify.people import ApprovalChannel
 from perdure.otp.task_supervisor import TaskSupervisor
@@ -382,7 +382,7 @@ async def _tell(node: WorkerNode, run: Run) -> bool:
         owner=node.owner,
         epoch=run.epoch,
         events=(JobEvent(type="job.stuck", data={"why": text}, actor=node.owner),),
-        deeds=Deeds(notices=alerts(run, NoticeKind.STUCK, "no progress", text)),
+        notices=alerts(run, NoticeKind.STUCK, "no progress", text),
     )
     try:
         await node.store.write(stuck)

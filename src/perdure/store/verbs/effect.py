@@ -16,18 +16,15 @@ from perdure.store.verbs.outbox import put_notices
 _STAYS = "null"  # an undo that is none on purpose
 
 
-def keep_deeds(session: Session, write: Write, now: float) -> None:
-    """Write what a job's owner says besides its journal."""
-    deeds = write.deeds
-    if deeds is None:
-        return
-    for effect in deeds.effects:
+def keep_effects(session: Session, write: Write, now: float) -> None:
+    """Write effects, questions and notices of a job's owner."""
+    for effect in write.effects:
         session.keep([line_row(write, effect)])
-    if deeds.approvals:
-        ask(session, deeds.approvals)
-    if deeds.notices:
-        put_notices(session, deeds.notices)
-    if deeds.withdraws:
+    if write.approvals:
+        ask(session, write.approvals)
+    if write.notices:
+        put_notices(session, write.notices)
+    if write.withdraws:
         withdraw_open(session, [write.job_id], now)
 
 

@@ -71,7 +71,7 @@ def journal(session: Session, job_id: str) -> list[JournalEntry]:
     return [row.entry(each) for each in session.all("journal", ids=session.array([job_id]))]
 
 
-def own_deeds(
+def journal_and_ledger(
     session: Session, job_id: str, owner: str, epoch: int
 ) -> tuple[list[JournalEntry], list[Effect]]:
     """Read journal and ledger of a job for its owner.

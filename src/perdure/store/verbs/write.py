@@ -6,13 +6,13 @@ from typing import Any, Final, NamedTuple
 from msgspec import structs
 
 from perdure.base.errors import LeaseLost
-from perdure.jobs.model import Deeds, JobChange, JobEvent, JournalEntry, Write
+from perdure.jobs.model import JobChange, JobEvent, JournalEntry, Write
 from perdure.jobs.state import ENDED, JobState, StepState
 from perdure.store import rows
 from perdure.store.statements import Session
 from perdure.store.verbs.approval import withdraw_open
 from perdure.store.verbs.budget import settle_ended
-from perdure.store.verbs.effect import keep_deeds
+from perdure.store.verbs.effect import keep_effects
 from perdure.store.verbs.submit import submit
 
 # The end of jobs: whoever ends them, nothing of them stays open.
@@ -42,14 +42,11 @@ def is_plain(write: Write) -> bool:
     """Tell whether it writes journal and ledger alone: most do, and many go in one statement."""
     if write.job or write.events or write.taken or write.children:
         return False
-    return bool(write.entries) if write.deeds is None else _is_ledger(write.deeds)
-
-
-def _is_ledger(deeds: Deeds) -> bool:
-    if deeds.approvals or deeds.notices or deeds.withdraws:
+    if write.approvals or write.notices or write.withdraws:
         return False
     # Some databases cannot write a row twice in one statement.
-    return len({effect.key for effect in deeds.effects}) == len(deeds.effects) > 0
+    is_once = len({effect.key for effect in write.effects}) == len(write.effects)
+    return bool(write.entries or write.effects) and is_once
 
 
 def is_last(write: Write) -> bool:
@@ -115,7 +112,7 @@ def _write_rest(session: Session, work: Work, now: float) -> None:
         session.run("take_messages", id=write.job_id, nos=session.array(write.taken), now=now)
     if write.children:
         submit(session, write.children, write.owner)
-    keep_deeds(session, write, now)
+    keep_effects(session, write, now)
     if write.job is not None:
         session.suspects.discard((write.job_id, write.epoch))
         if write.job.state not in ENDED:
