@@ -60,6 +60,7 @@ def figures(results: Results, ours: str = OURS.name) -> dict[str, float]:
         for workload in FULL
         if workload != IDLE
     }
+    against_beam = {f"{work}_vs_beam": ratio(results, work, ours, BEAM.name) for work in FULL}
     return measured(
         against_asyncio
         | {
@@ -67,6 +68,6 @@ def figures(results: Results, ours: str = OURS.name) -> dict[str, float]:
             "pingpong_vs_best_peer": ratio(
                 results, "pingpong", ours, *(peer.name for peer in PEERS)
             ),
-            "pingpong_vs_beam": ratio(results, "pingpong", ours, BEAM.name),
         }
+        | against_beam
     )

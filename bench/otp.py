@@ -61,5 +61,7 @@ def figures(results: Results, ours: str = OURS.name) -> dict[str, float]:
             "restart_us": None if restart is None else restart * MICROSECONDS,
             "call_vs_best_peer": ratio(results, CALL, ours, *(peer.name for peer in PEERS)),
             "call_vs_beam": ratio(results, CALL, ours, BEAM.name),
+            "agent_update_vs_beam": ratio(results, "agent_update", ours, BEAM.name),
+            "restart_vs_beam": ratio(results, RESTART, ours, BEAM.name),
         }
     )

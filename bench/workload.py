@@ -16,12 +16,14 @@ The function gets ``n``, the number of operations, and returns the seconds of th
 ``stream_unordered``  one item of an async function over many items, 100 at once; an item has a
                       time-out, and its failure is a value that ends no other item
 ``stream_ordered``    the same, with the results in the order of the items
-``restart``           a crash of a supervised server, its restart, and an answer of the new one
+``restart``           a crash of a supervised server, its restart, and an answer of the new one;
+                      at the pace of the fastest batch of them, which is steady on a busy machine
 ====================  ============================================================================
 """
 
 import os
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 SENDERS = 100
@@ -53,6 +55,14 @@ def expect(truth: object, what: str) -> None:
     """Refuse a figure for work that was not done."""
     if not truth:
         raise RuntimeError(f"the work was not done: {what}")
+
+
+async def fastest(n: int, most: int, run_batch: Callable[[int], Awaitable[float]]) -> float:
+    """Return the seconds of ``n`` operations at the pace of the fastest of their batches.
+
+    What else the machine does makes a batch slower, and nothing makes it faster.
+    """
+    return n * min([await run_batch(size) / size for size in batches(n, most)])
 
 
 def batches(n: int, most: int) -> list[int]:

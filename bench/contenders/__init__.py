@@ -53,8 +53,7 @@ PEERS = (
     Contender("fauxtp", "fauxtp", share=0.1),
     Contender("triotp", "triotp", share=0.1),
 )
-# It starts slowly and then runs fast: more operations for a steady figure.
-BEAM = Contender("beam", programs=("erl", "erlc"), share=5)
+BEAM = Contender("beam", programs=("erl", "erlc"))
 
 
 def choose(known: Sequence[Contender], only: Sequence[str]) -> tuple[list[Contender], list[str]]:

@@ -12,12 +12,13 @@ from bench.workload import (
     SENDERS,
     WINDOW,
     Unsupported,
-    batches,
     clock,
     expect,
+    fastest,
     resident_bytes,
 )
 from perdure import process
+from perdure.otp import Agent, GenServer, Supervisor, async_stream
 
 
 def pingpong(n: int) -> float:
@@ -150,7 +151,7 @@ def idle(n: int) -> float:
     return perdure.run(parent, settings=perdure.Settings(stop_timeout="1m"))
 
 
-class _Echo(perdure.otp.GenServer):
+class _Echo(GenServer):
     async def handle_call(self, request: object, frm: process.Request[Any]) -> object:  # noqa: ARG002
         return request
 
@@ -172,7 +173,7 @@ def agent_update(n: int) -> float:
     """``Agent.update``, with its time-out and its monitor."""
 
     async def client() -> float:
-        agent = await perdure.otp.Agent.start(int)
+        agent = await Agent.start(int)
         began = clock()
         for _ in range(n):
             await agent.update(lambda count: count + 1)
@@ -191,7 +192,7 @@ def _stream(n: int, *, ordered: bool) -> float:
     async def consumer() -> float:
         total = 0
         began = clock()
-        stream = perdure.otp.async_stream(
+        stream = async_stream(
             range(n), _identity, max_concurrency=WINDOW, ordered=ordered, timeout=ITEM_TIMEOUT
         )
         async with stream as results:
@@ -227,19 +228,17 @@ class _Fragile(_Echo):
 def restart(n: int) -> float:
     """A permanent child of a ``Supervisor``; its crashes are not logged."""
 
-    async def client() -> float:
+    async def crash(times: int) -> float:
         inbox = process.inbox()
         spec = _Fragile.child(process.self_pid())
-        seconds = 0.0
-        for crashes in batches(n, RESTARTS):
-            async with perdure.otp.Supervisor([spec], max_restarts=crashes):
+        async with Supervisor([spec], max_restarts=times):
+            pid = (await inbox.receive()).payload
+            began = clock()
+            for number in range(times):
+                GenServer.cast(pid, "crash")
                 pid = (await inbox.receive()).payload
-                began = clock()
-                for number in range(crashes):
-                    perdure.otp.GenServer.cast(pid, "crash")
-                    pid = (await inbox.receive()).payload
-                    await perdure.otp.GenServer.call(pid, number, CALL_TIMEOUT)
-                seconds += clock() - began
-        return seconds
+                await GenServer.call(pid, number, CALL_TIMEOUT)
+            return clock() - began
 
-    return perdure.run(client, settings=perdure.Settings(report_crashes=False))
+    quiet = perdure.Settings(report_crashes=False)
+    return perdure.run(fastest, n, RESTARTS, crash, settings=quiet)

@@ -10,7 +10,7 @@ from bench.comparison import Plan
 from bench.contenders import BEAM, OURS, PEERS, RAW_ASYNCIO, Contender
 from bench.outcome import Options, Outcome
 from bench.runner import Results
-from bench.workload import RESTARTS, WINDOW, batches
+from bench.workload import RESTARTS, WINDOW, batches, fastest
 
 pytestmark = pytest.mark.once
 
@@ -43,6 +43,7 @@ def test_a_figure_is_the_time_of_the_other_divided_by_ours_and_a_restart_is_in_m
             ("raw_asyncio", "stream_ordered"): [3.0],
             ("perdure", "restart"): [0.00025],
             ("raw_asyncio", "restart"): [0.0001],
+            ("beam", "restart"): [0.00001],
         }
     )
 
@@ -52,6 +53,7 @@ def test_a_figure_is_the_time_of_the_other_divided_by_ours_and_a_restart_is_in_m
         "restart_us": 250.0,
         "call_vs_best_peer": 10.0,
         "call_vs_beam": 0.5,
+        "restart_vs_beam": 0.04,
     }
 
 
@@ -105,3 +107,12 @@ def test_operations_are_split_into_equal_parts_and_a_rest() -> None:
     assert batches(120, 50) == [50, 50, 20]
     assert batches(100, 50) == [50, 50]
     assert batches(3, 50) == [3]
+
+
+async def test_the_fastest_batch_sets_the_pace_of_all_operations() -> None:
+    seconds = iter([100.0, 50.0, 40.0])
+
+    async def run_batch(_: int) -> float:
+        return next(seconds)
+
+    assert await fastest(120, 50, run_batch) == 120.0
