@@ -35,12 +35,12 @@ from perdure.engine.worker.worker import (
     until_told_to_stop,
     working,
 )
-from perdure.jobs.approval import Approval, ApprovalState, Person, Verdict
+from perdure.jobs.approval import Approval, ApprovalState, Person, VoteVerdict
 from perdure.jobs.definition import JobDefinition
-from perdure.jobs.length import check_defined, check_given
 from perdure.jobs.model import Job, JobQuery, NewJob, QueueLimit
 from perdure.jobs.plan import Plan
 from perdure.jobs.registry import JobRegistry
+from perdure.jobs.text_limits import check_defined, check_given
 from perdure.process.runtime import Runtime, run
 from perdure.process.waiter import current
 from perdure.store.open import open_store
@@ -266,7 +266,7 @@ class App(JobRegistry):
     async def decide(
         self,
         approval: Approval | str,
-        verdict: Verdict,
+        verdict: VoteVerdict,
         *,
         by: Person | str,
         action_hash: str | None = None,

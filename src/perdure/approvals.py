@@ -3,7 +3,8 @@
 from perdure.engine.people.ask import Approved
 from perdure.engine.policy import Rules
 from perdure.jobs.approval import Approval, ApprovalState, ApprovalTerms, Person
-from perdure.jobs.risk import Classifier, Gate, GatePolicy, RiskFacts, RiskLevel
+from perdure.jobs.gate import Gate, GatePolicy
+from perdure.jobs.risk import Classifier, RiskFacts, RiskLevel
 from perdure.notify.people import Contact, People
 
 __all__ = [

@@ -182,7 +182,7 @@ def test_the_page_of_commands_tells_every_event() -> None:
         for path in (SOURCE / layer).rglob("*.py")
     )
     written = {kind for pair in KINDS.findall(source) for kind in pair if kind and "{" not in kind}
-    assert {"submitted", "claimed", "step.retried", "item.left"} <= written
+    assert {"submitted", "claimed", "step.retried", "item.skipped"} <= written
     assert [kind for kind in sorted(written) if f"`{kind}`" not in text] == []
 
 

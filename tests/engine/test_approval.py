@@ -21,8 +21,9 @@ from perdure.engine.policy import Rules
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.approval import Approval, ApprovalState, ApprovalTerms, Person
+from perdure.jobs.gate import Gate, GatePolicy
 from perdure.jobs.outbox import Notice, NoticeKind
-from perdure.jobs.risk import Classifier, Gate, GatePolicy, RiskFacts, RiskLevel
+from perdure.jobs.risk import Classifier, RiskFacts, RiskLevel
 from perdure.jobs.state import JobState
 from tests.engine.rig import durable, until
 
@@ -232,7 +233,7 @@ async def test_what_cannot_be_undone_waits_unless_the_code_has_asked(app: App) -
     async def ship(ctx: StepContext, what: str) -> None:
         ran.append(what)
 
-    @app.step(irreversible=True, ungated=True)
+    @app.step(irreversible=True, approval="never")
     async def wave(ctx: StepContext) -> None:
         ran.append("wave")
 

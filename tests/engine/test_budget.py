@@ -11,7 +11,7 @@ from perdure.base.errors import ArgumentError, JobFailed, LeaseLost
 from perdure.engine.handle import Handle
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
-from perdure.jobs.budget import Amount, Budget, BudgetLimits, SetAside
+from perdure.jobs.budget import Amount, Budget, BudgetLimits, Reservation
 from perdure.jobs.state import JobState
 from tests.engine.rig import durable, until
 from tests.engine.test_approval import ANN, asked
@@ -290,7 +290,7 @@ async def test_who_has_lost_a_job_sets_nothing_aside_for_it(app: App) -> None:
         handle = await app.submit(job, user="kim")
         await handle.result("5s")
     ended, store = await handle.job(), await app.store()
-    late = SetAside(
+    late = Reservation(
         job_id=handle.id,
         owner="nobody",
         epoch=ended.epoch,

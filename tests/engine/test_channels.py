@@ -15,7 +15,8 @@ from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.approval import MOST_WRONG, ApprovalTerms
 from perdure.jobs.definition import JobDefinition
-from perdure.jobs.risk import Gate, GatePolicy, RiskLevel
+from perdure.jobs.gate import Gate, GatePolicy
+from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState
 from perdure.notify.links import Tokens
 from perdure.notify.mail import MailChannel, MailSettings

@@ -9,7 +9,7 @@ from perdure import Retry
 from perdure.app import App
 from perdure.engine.handle import Handle
 from perdure.engine.steps.step_context import StepContext
-from perdure.jobs.effect import Answer, Happened, Unknown
+from perdure.jobs.effect import Happened, QueryAnswer, Unknown
 from perdure.jobs.state import JobState
 from tests.engine.rig import durable, job_of, until
 
@@ -25,7 +25,7 @@ class Greeting:
     def __init__(self, app: App) -> None:
         self._app = app
         self.calls: list[str] = []
-        self.answer: Answer = Unknown()
+        self.answer: QueryAnswer = Unknown()
 
         @app.step(retry=TWICE)
         async def greet(ctx: StepContext) -> str:
@@ -36,7 +36,7 @@ class Greeting:
 
         self._job = job_of(app, greet)
 
-    def _ask(self, _: str) -> Answer:
+    def _ask(self, _: str) -> QueryAnswer:
         return self.answer
 
     async def _send(self, key: str) -> str:

@@ -232,7 +232,7 @@ def test_a_business_key_outlives_its_deleted_job_as_long_as_it_is_kept(
 async def test_what_cannot_be_undone_stays_done_though_its_step_is_compensated(app: App) -> None:
     sent: list[str] = []
 
-    @app.step(irreversible=True, ungated=True)
+    @app.step(irreversible=True, approval="never")
     async def send(ctx: StepContext) -> str:
         async def deliver(key: str) -> str:
             sent.append("mail")

@@ -9,9 +9,8 @@ from perdure.app import App
 from perdure.base.errors import IllegalTransition, Permanent
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
-from perdure.jobs.effect import Effect, EffectState
+from perdure.jobs.effect import Effect, EffectState, Place
 from perdure.jobs.model import EntryKind, JobChange, JournalEntry, QueueLimit, Write
-from perdure.jobs.place import Place
 from perdure.jobs.state import JobState, StepState
 from tests.engine.rig import QUICK, durable, until
 

@@ -16,7 +16,7 @@ from perdure.base.errors import StepFailed
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import EffectState
-from perdure.jobs.model import EntryKind, JobChange, JournalEntry, News, QueueLimit, Write
+from perdure.jobs.model import EntryKind, JobChange, JobNews, JournalEntry, QueueLimit, Write
 from perdure.jobs.state import JobState, StepState
 from tests.engine.rig import durable, until
 
@@ -81,7 +81,7 @@ class Shop:
             await perdure.process.sleep("2ms")
         run = node.runs[job_id]
         # As if a cancel had been read: to write one would have to wait, too.
-        node.hear([News(job_id, run.news + 1, "cancel")], [])
+        node.hear([JobNews(job_id, run.news + 1, "cancel")], [])
         while not run.over or run.working:
             await perdure.process.sleep("2ms")
         for _ in range(20):  # turns of the loop, for whoever reads now what is not there yet

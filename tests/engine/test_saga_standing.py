@@ -102,7 +102,7 @@ async def test_a_job_without_any_compensation_names_what_it_leaves_behind(app: A
 
 @pytest.mark.parametrize(
     ("step", "effect"),
-    [({}, {"undo": None}), ({"irreversible": True, "ungated": True}, {})],
+    [({}, {"undo": None}), ({"irreversible": True, "approval": "never"}, {})],
     ids=["undo=None", "irreversible"],
 )
 def test_what_the_code_says_may_stay_is_not_named(

@@ -13,8 +13,8 @@ from perdure.jobs.approval import (
     ApprovalState,
     ApprovalTerms,
     Decision,
+    Delegation,
     Edited,
-    Handover,
     Person,
     Refusal,
     Vote,
@@ -320,7 +320,7 @@ def test_one_person_in_two_spellings_is_no_quorum_of_two(spelling: str) -> None:
 
 def handed(approval: Approval, by: Person, to: str | Person, *known: Person) -> Approval | Refusal:
     other = Person(id=to, tenant="acme") if isinstance(to, str) else to
-    return delegate(approval, Handover(by=by, to=other, known=known), 1001.0)
+    return delegate(approval, Delegation(by=by, to=other, known=known), 1001.0)
 
 
 def test_who_passes_it_on_has_no_vote_and_the_other_has_one() -> None:

@@ -269,7 +269,8 @@ def test_a_function_that_cannot_be_a_step_is_refused(fn: Any, why: str) -> None:
         ({"tags": "financial"}, "tags of step count must be a set of texts"),
         ({"risk": "huge"}, "a risk is one of low, medium, high, critical, not 'huge'"),
         ({"isolation": "jail"}, "must be one of inline, thread, process"),
-        ({"ungated": True}, "only an `irreversible` step has a gate"),
+        ({"approval": "maybe"}, "approval of step count must be one of required, by_risk, never"),
+        ({"approval": "never", "risk": "high"}, "a step of high risk cannot opt out of approval"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: Any, why: str) -> None:

@@ -70,4 +70,4 @@ def test_of_a_long_traceback_the_end_is_kept() -> None:
 
 def test_our_own_errors_are_named_as_people_import_them() -> None:
     assert failure_of(StepTimeout("late")).type == "perdure.errors.StepTimeout"
-    assert hasattr(perdure, "StepTimeout")
+    assert hasattr(perdure.errors, "StepTimeout")

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from perdure.base.errors import Drift
 from perdure.jobs.failure import Failure
-from perdure.jobs.items import MOST_ASIDE, Cadence, Cursor, ItemPolicy, Verdict, key_of
+from perdure.jobs.items import MAX_BAD_ITEMS, Cursor, ItemPolicy, ItemVerdict, SaveInterval, key_of
 
 ERROR = Failure(type="ValueError", message="bad file")
 SKIP = ItemPolicy(on_error="skip")
 QUARANTINE = ItemPolicy(on_error="quarantine")
 
 
-def work(cursor: Cursor, done: list[int], bad: Collection[int] = ()) -> Verdict | None:
+def work(cursor: Cursor, done: list[int], bad: Collection[int] = ()) -> ItemVerdict | None:
     """Goes through what is left, up to the first bad item."""
-    for place in cursor.left():
+    for place in cursor.remaining():
         cursor.begin(place)
         if place in bad:
             return cursor.failed(ERROR)
@@ -33,7 +33,7 @@ def attempts(keys: list[str], policy: ItemPolicy, bad: set[int], checkpoint: Any
     while True:
         cursor = Cursor.start(keys, checkpoint, policy)
         verdict = work(cursor, done, bad)
-        if verdict is not Verdict.GO_ON:
+        if verdict is not ItemVerdict.GO_ON:
             return cursor, done, verdict
         checkpoint = cursor.checkpoint()
 
@@ -46,7 +46,7 @@ def test_all_items_are_worked_on_in_their_order() -> None:
 
 def test_after_a_crash_only_what_was_not_saved_is_done_again() -> None:
     cursor = Cursor.start(list("abcd"))
-    for place in cursor.left():
+    for place in cursor.remaining():
         cursor.begin(place)
         cursor.done(place)
         if place == 1:
@@ -79,7 +79,7 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Any) -> None:
 
 def test_a_bad_item_fails_the_step_and_is_tried_first_again() -> None:
     cursor, done, verdict = attempts(list("abc"), ItemPolicy(), {1})
-    assert (done, verdict) == ([0], Verdict.FAIL)
+    assert (done, verdict) == ([0], ItemVerdict.FAIL)
     again: list[int] = []
     work(Cursor.start(list("abc"), cursor.checkpoint()), again)
     assert again == [1, 2]
@@ -99,11 +99,11 @@ def test_an_item_is_bad_only_after_its_tries() -> None:
     policy = ItemPolicy(on_error="skip", attempts=3)
     cursor = Cursor.start(list("ab"), None, policy)
     done: list[int] = []
-    verdicts: list[Verdict | None] = []
+    verdicts: list[ItemVerdict | None] = []
     for _ in range(3):
         verdicts.append(work(cursor, done, {0}))
         cursor = Cursor.start(list("ab"), cursor.checkpoint(), policy)
-    assert verdicts == [Verdict.AGAIN, Verdict.AGAIN, Verdict.GO_ON]
+    assert verdicts == [ItemVerdict.AGAIN, ItemVerdict.AGAIN, ItemVerdict.GO_ON]
     assert work(cursor, done, {0}) is None
     assert done == [1]
 
@@ -112,17 +112,17 @@ def test_a_permanent_error_needs_no_further_tries() -> None:
     cursor = Cursor.start(["a"], None, ItemPolicy(on_error="skip", attempts=3))
     cursor.begin(0)
     permanent = Failure(type="Permanent", message="", permanent=True)
-    assert cursor.failed(permanent) is Verdict.GO_ON
+    assert cursor.failed(permanent) is ItemVerdict.GO_ON
 
 
 def test_too_many_bad_items_fail_the_step() -> None:
     policy = ItemPolicy(on_error="skip", max_bad=2)
     _, done, verdict = attempts(list("abcdef"), policy, {0, 2, 4})
-    assert (done, verdict) == ([1, 3], Verdict.FAIL)
-    many = [str(number) for number in range(MOST_ASIDE + 1)]
+    assert (done, verdict) == ([1, 3], ItemVerdict.FAIL)
+    many = [str(number) for number in range(MAX_BAD_ITEMS + 1)]
     everything = set(range(len(many)))
     patient = ItemPolicy(on_error="skip", max_bad=10**9)
-    assert attempts(many, patient, everything)[2] is Verdict.FAIL
+    assert attempts(many, patient, everything)[2] is ItemVerdict.FAIL
 
 
 def test_items_in_quarantine_are_all_that_a_later_retry_does() -> None:
@@ -141,7 +141,7 @@ def test_items_in_quarantine_are_all_that_a_later_retry_does() -> None:
 
 def test_a_crash_before_the_end_does_not_open_the_quarantine() -> None:
     cursor = Cursor.start(list("abc"), None, QUARANTINE)
-    assert work(cursor, [], {0}) is Verdict.GO_ON
+    assert work(cursor, [], {0}) is ItemVerdict.GO_ON
     done: list[int] = []
     work(Cursor.start(list("abc"), cursor.checkpoint(), QUARANTINE), done)
     assert done == [1, 2]
@@ -149,7 +149,7 @@ def test_a_crash_before_the_end_does_not_open_the_quarantine() -> None:
 
 def test_an_error_between_items_is_no_items_error() -> None:
     cursor = Cursor.start(list("ab"), None, SKIP)
-    assert cursor.failed(ERROR) is Verdict.FAIL
+    assert cursor.failed(ERROR) is ItemVerdict.FAIL
 
 
 @given(
@@ -167,11 +167,11 @@ def test_every_item_is_done_once_or_reported(keys: list[str], bad: set[int], on_
 
 
 def test_progress_is_saved_by_count_or_by_time() -> None:
-    cadence = Cadence(every=3, after=30.0, now=0.0)
+    cadence = SaveInterval(every=3, after=30.0, now=0.0)
     assert [cadence.due(now) for now in (1, 2, 3)] == [False, False, True]
     assert [cadence.due(now) for now in (20, 33, 34)] == [False, True, False]
     with pytest.raises(ValueError, match="every must be 1 or more"):
-        Cadence(0, 1.0, 0.0)
+        SaveInterval(0, 1.0, 0.0)
 
 
 def test_an_item_is_known_by_itself_or_by_what_it_holds() -> None:

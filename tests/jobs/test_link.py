@@ -3,13 +3,13 @@ from perdure.jobs.approval import (
     Action,
     Approval,
     ApprovalTerms,
+    check_code,
     code_hash,
-    dead,
-    judge,
+    dead_link,
     link_id,
     new_link,
     use_of,
-    used,
+    used_link,
 )
 
 APPROVAL = Approval(
@@ -37,13 +37,13 @@ def test_a_code_cannot_be_found_out_from_what_is_kept_without_the_token() -> Non
 
 def test_a_code_may_be_typed_with_or_without_its_gap() -> None:
     for code in ("1234 5678", "12345678", " 1234  5678 "):
-        assert judge(LINK, use_of("the token", code), 1001.0).refusal is None
+        assert check_code(LINK, use_of("the token", code), 1001.0).refusal is None
 
 
 def test_a_link_lives_no_longer_than_its_approval() -> None:
     assert LINK.expires_at == 1600.0
-    assert dead(LINK, 1599.0) is None
-    over = dead(LINK, 1600.0)
+    assert dead_link(LINK, 1599.0) is None
+    over = dead_link(LINK, 1600.0)
     assert over is not None
     assert over.code == "expired"
 
@@ -51,16 +51,18 @@ def test_a_link_lives_no_longer_than_its_approval() -> None:
 def test_wrong_codes_are_counted_until_the_link_is_dead() -> None:
     link, wrong = LINK, use_of("the token", "0")
     for number in range(1, MOST_WRONG + 1):
-        judged = judge(link, wrong, 1001.0)
+        judged = check_code(link, wrong, 1001.0)
         assert judged.refusal is not None
         assert (judged.refusal.code == "wrong code") == (number < MOST_WRONG)
         link = judged.link
         assert link.wrong == number
     # A dead link answers a right code as it answers a wrong one.
-    assert judge(link, use_of("the token", "12345678"), 1001.0) == judge(link, wrong, 1001.0)
+    assert check_code(link, use_of("the token", "12345678"), 1001.0) == check_code(
+        link, wrong, 1001.0
+    )
 
 
 def test_a_used_link_is_dead() -> None:
-    gone = dead(used(LINK, 1001.0), 1002.0)
+    gone = dead_link(used_link(LINK, 1001.0), 1002.0)
     assert gone is not None
     assert gone.code == "decided"

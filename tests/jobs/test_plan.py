@@ -11,7 +11,7 @@ from msgspec import Struct
 from pydantic import BaseModel
 
 from perdure.base.errors import ArgumentError, PlanError, Unstorable
-from perdure.jobs.plan import Call, Plan, Ref, filled, refs, split
+from perdure.jobs.plan import Call, Plan, Ref, fill_refs, refs, split_path
 from perdure.jobs.registry import JobRegistry
 
 
@@ -205,15 +205,15 @@ def test_what_a_step_really_gave_is_checked_when_it_is_used() -> None:
 
 
 def test_the_longest_id_that_fits_is_meant() -> None:
-    assert split("a.b.c", ["a", "a.b"]) == ("a.b", ["c"])
-    assert split("a.bc", ["a", "a.b"]) == ("a", ["bc"])
-    assert split("x", ["a"]) is None
+    assert split_path("a.b.c", ["a", "a.b"]) == ("a.b", ["c"])
+    assert split_path("a.bc", ["a", "a.b"]) == ("a", ["bc"])
+    assert split_path("x", ["a"]) is None
 
 
 def test_an_object_with_more_than_a_reference_is_none() -> None:
     value = {"$ref": "a", "x": 1}
     assert list(refs(value)) == []
-    assert filled(value, {"a": 3}) == value
+    assert fill_refs(value, {"a": 3}) == value
 
 
 plain = st.recursive(
@@ -238,4 +238,4 @@ def test_any_plan_comes_back_from_its_json(values: list[Any]) -> None:
 @given(plain)
 def test_without_references_arguments_are_as_they_were(value: Any) -> None:
     if not list(refs(value)):
-        assert filled(value, {}) == value
+        assert fill_refs(value, {}) == value

@@ -137,6 +137,10 @@ def test_the_longest_id_that_fits_is_meant_among_many() -> None:
 
 
 def test_the_queue_version_and_tags_of_a_definition_have_lengths() -> None:
-    for options in ({"queue": "q" * 101}, {"version": "v" * 101}, {"tags": ["t" * 101]}):
+    async def work(ctx: Any) -> None: ...
+
+    for options in ({"version": "v" * 101}, {"tags": ["t" * 101]}):
         with pytest.raises(DefinitionError, match="100 are the most"):
             JobRegistry().step(**options)(load.fn)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(DefinitionError, match="100 are the most"):
+        JobRegistry().job(queue="q" * 101)(work)

@@ -5,11 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.base.errors import DefinitionError
+from perdure.jobs.gate import Gate, GatePolicy
 from perdure.jobs.risk import (
     TAGS,
     Classifier,
-    Gate,
-    GatePolicy,
     RiskFacts,
     RiskLevel,
     recipients_in,
@@ -106,10 +105,15 @@ amounts = st.none() | st.floats(0, 1e6)
 
 @given(floor=levels, tags=tags, cost=amounts, estimated_duration=amounts)
 def test_nothing_lowers_the_floor_that_the_code_sets(
-    floor: RiskLevel, tags: frozenset[str], cost: float | None, takes: float | None
+    floor: RiskLevel, tags: frozenset[str], cost: float | None, estimated_duration: float | None
 ) -> None:
     code = RiskFacts(
-        step="s", tags=tags, cost=cost, estimated_duration=takes, floor=floor, recipients=1
+        step="s",
+        tags=tags,
+        cost=cost,
+        estimated_duration=estimated_duration,
+        floor=floor,
+        recipients=1,
     )
     assert Classifier().judge(code).level >= floor
 

@@ -6,16 +6,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from perdure.base.errors import UnknownName
-from perdure.jobs.effect import Effect, EffectState, UndoCall
+from perdure.jobs.effect import Effect, EffectState, Place, UndoCall
 from perdure.jobs.model import EntryKind, JournalEntry
-from perdure.jobs.place import Place
 from perdure.jobs.registry import JobRegistry
 from perdure.jobs.saga import (
-    Do,
-    Forward,
-    Stopped,
+    PastPivot,
     Undo,
-    Undone,
+    UndoFinished,
+    UndoNext,
+    UndoStopped,
     next_undo,
     undo_list,
     undoes,
@@ -78,7 +77,7 @@ def effect(
     )
 
 
-def ids(found: list[Undo] | Forward) -> list[str]:
+def ids(found: list[Undo] | PastPivot) -> list[str]:
     assert isinstance(found, list)
     return [undo.id for undo in found]
 
@@ -162,7 +161,7 @@ def test_sleeps_messages_and_earlier_undos_are_not_undone() -> None:
 @pytest.mark.parametrize("state", [StepState.SUCCEEDED, StepState.RUNNING, StepState.PENDING])
 def test_after_a_pivot_there_is_no_way_back(state: StepState) -> None:
     journal = [entry(1, "charge"), entry(2, "ship", state), entry(3, "mail", StepState.FAILED)]
-    assert undo_list(journal, [], registry.find_step) == Forward("ship#1")
+    assert undo_list(journal, [], registry.find_step) == PastPivot("ship#1")
 
 
 def test_a_pivot_that_failed_without_a_trace_was_not_passed() -> None:
@@ -174,7 +173,7 @@ def test_a_pivot_that_failed_without_a_trace_was_not_passed() -> None:
 def test_a_pivot_that_failed_but_may_have_acted_counts_as_passed() -> None:
     journal = [entry(1, "charge"), entry(2, "ship", StepState.FAILED)]
     doubt = effect(1, "ship", EffectState.IN_DOUBT)
-    assert undo_list(journal, [doubt], registry.find_step) == Forward("ship#1")
+    assert undo_list(journal, [doubt], registry.find_step) == PastPivot("ship#1")
 
 
 def test_a_child_is_undone_in_its_place_and_never_taken_for_a_step_of_its_name() -> None:
@@ -183,7 +182,7 @@ def test_a_child_is_undone_in_its_place_and_never_taken_for_a_step_of_its_name()
     assert ids(undo_list(journal, [], registry.find_step)) == ["undo:charge#1", "undo:reserve#1"]
     found = undo_list(journal, [], registry.find_step, {"ship#1": "job 7"})
     assert ids(found) == ["undo:charge#1", "undo:ship#1", "undo:reserve#1"]
-    assert not isinstance(found, Forward)
+    assert not isinstance(found, PastPivot)
     assert [undo.child for undo in found] == [None, "job 7", None]
 
 
@@ -194,19 +193,19 @@ UNDOS = [Undo(f"undo:s#{n}", f"s#{n}", n) for n in range(5, 0, -1)]
 
 def test_a_failed_undo_stops_the_rest() -> None:
     states = {UNDOS[0].id: StepState.SUCCEEDED, UNDOS[1].id: StepState.FAILED}
-    assert next_undo(UNDOS, states) == Stopped(UNDOS[1])
+    assert next_undo(UNDOS, states) == UndoStopped(UNDOS[1])
 
 
 def test_the_rest_goes_on_if_the_policy_says_so_and_the_failure_is_not_forgotten() -> None:
     states = {UNDOS[1].id: StepState.FAILED, UNDOS[0].id: StepState.SUCCEEDED}
-    assert next_undo(UNDOS, states, "continue") == Do(UNDOS[2])
+    assert next_undo(UNDOS, states, "continue") == UndoNext(UNDOS[2])
     rest = {undo.id: StepState.SUCCEEDED for undo in UNDOS} | {UNDOS[1].id: StepState.FAILED}
-    assert next_undo(UNDOS, rest, "continue") == Undone((UNDOS[1],))
+    assert next_undo(UNDOS, rest, "continue") == UndoFinished((UNDOS[1],))
 
 
 def test_an_undo_that_a_person_did_by_hand_counts_as_done() -> None:
     states = {undo.id: StepState.SKIPPED for undo in UNDOS}
-    assert next_undo(UNDOS, states) == Undone()
+    assert next_undo(UNDOS, states) == UndoFinished()
 
 
 @given(st.lists(st.sampled_from(["crash", "done"])))
@@ -215,15 +214,15 @@ def test_crashes_neither_repeat_nor_skip_an_undo_and_keep_the_order(fates: list[
     done: list[Undo] = []
     for fate in [*fates, *["done"] * len(UNDOS)]:
         step = next_undo(UNDOS, states)
-        if isinstance(step, Undone):
+        if isinstance(step, UndoFinished):
             break
-        assert isinstance(step, Do)
+        assert isinstance(step, UndoNext)
         states[step.undo.id] = StepState.RUNNING
         if fate == "done":
             states[step.undo.id] = StepState.SUCCEEDED
             done.append(step.undo)
     assert done == UNDOS
-    assert next_undo(UNDOS, states) == Undone()
+    assert next_undo(UNDOS, states) == UndoFinished()
 
 
 def test_what_was_borrowed_first_and_then_done_by_the_step_itself_is_undone() -> None:

@@ -9,9 +9,9 @@ from perdure.jobs.approval import (
     Person,
     Refusal,
     Vote,
+    check_code,
     decide,
-    judge,
-    used,
+    used_link,
 )
 from perdure.notify.people import Contact, People
 from tests.notify.question import ASKED
@@ -40,7 +40,7 @@ class MemoryDesk:
         if found is None:
             return Refusal("not found", "there is no such approval")
         if use is not None:
-            judged = judge(self.links[use.link_id], use, self.time)
+            judged = check_code(self.links[use.link_id], use, self.time)
             self.links[use.link_id] = judged.link
             if judged.refusal is not None:
                 self.refused.append((approval_id, vote.channel, judged.refusal.text))
@@ -51,7 +51,7 @@ class MemoryDesk:
             return result
         self.approvals[approval_id] = result
         if use is not None:
-            self.links[use.link_id] = used(self.links[use.link_id], self.time)
+            self.links[use.link_id] = used_link(self.links[use.link_id], self.time)
         return result
 
     async def keep_link(self, link: ApprovalLink) -> None:

@@ -14,7 +14,7 @@ from perdure.jobs.approval import (
     Approval,
     ApprovalState,
     ApprovalTerms,
-    Handover,
+    Delegation,
     Person,
     Vote,
     decide,
@@ -395,7 +395,7 @@ async def test_after_an_edit_the_old_link_is_refused_and_everybody_gets_a_new_on
 
 
 async def test_who_is_to_decide_instead_gets_a_link_and_nobody_else_a_mail() -> None:
-    passed = delegate(ASKED, Handover(by=person("ann"), to=person("vic")), ASKED.created_at)
+    passed = delegate(ASKED, Delegation(by=person("ann"), to=person("vic")), ASKED.created_at)
     assert isinstance(passed, Approval)
     async with smtp() as box:
         channel = MailChannel(_settings(box.port), MemoryDesk(passed), staff(), Tokens((KEY,)))

@@ -22,7 +22,7 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.engine.worker.settings import WorkerSettings
 from perdure.jobs.approval import ApprovalTerms, Person
 from perdure.jobs.definition import Step
-from perdure.jobs.effect import Answer, DidNotHappen, Happened, Unknown
+from perdure.jobs.effect import DidNotHappen, Happened, QueryAnswer, Unknown
 from perdure.jobs.risk import Classifier, RiskFacts, RiskLevel
 from perdure.notify.people import Contact, People
 from tests.programmes.receiver import call
@@ -139,7 +139,7 @@ class Till:
             raise Refused(answer["refused"])
         return answer
 
-    async def _query(self, key: str) -> Answer:
+    async def _query(self, key: str) -> QueryAnswer:
         answer = await call(self._port, op="query", key=key)
         if "happened" in answer:
             return Happened(answer["happened"])

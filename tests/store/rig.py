@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from perdure.jobs.budget import Amount, SetAside
+from perdure.jobs.budget import Amount, Reservation
 from perdure.jobs.model import Claim, EntryKind, JobChange, JournalEntry, NewJob, QueueLimit, Write
 from perdure.jobs.state import JobState, StepState
 from perdure.store.store import Store
@@ -65,10 +65,10 @@ async def started(store: Store, id: str = "a", **values: Any) -> Claim:
     return await claim_one(store)
 
 
-def aside(claim: Claim, id: str, usd: float) -> SetAside:
+def aside(claim: Claim, id: str, usd: float) -> Reservation:
     """Make the wish of the owner of a claim."""
     assert claim.job.owner is not None
-    return SetAside(
+    return Reservation(
         job_id=claim.job.id,
         owner=claim.job.owner,
         epoch=claim.epoch,

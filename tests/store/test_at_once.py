@@ -10,9 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.base.errors import IllegalTransition, LeaseLost, StoreError
-from perdure.jobs.effect import Effect, EffectState
+from perdure.jobs.effect import Effect, EffectState, Place
 from perdure.jobs.model import Claim, JournalEntry, Write
-from perdure.jobs.place import Place
 from perdure.jobs.state import StepState
 from perdure.store.open import open_store
 from perdure.store.store import Store

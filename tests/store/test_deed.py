@@ -20,10 +20,9 @@ from perdure.jobs.approval import (
     use_of,
 )
 from perdure.jobs.budget import Amount, Budget, BudgetLimits, Exceeded
-from perdure.jobs.effect import NOT_CALLED, Effect, EffectState, UndoCall
+from perdure.jobs.effect import NOT_CALLED, Effect, EffectState, Place, UndoCall
 from perdure.jobs.model import Claim, Command
 from perdure.jobs.outbox import Notice, NoticeKind, NoticeState
-from perdure.jobs.place import Place
 from perdure.jobs.state import JobState
 from perdure.store.store import Store
 from tests.store.rig import (

@@ -9,10 +9,9 @@ from msgspec.structs import replace
 
 from perdure.jobs.approval import Action, Approval, ApprovalTerms, Person, Vote
 from perdure.jobs.budget import Budget
-from perdure.jobs.effect import Effect, EffectState, UndoCall
+from perdure.jobs.effect import Effect, EffectState, Place, UndoCall
 from perdure.jobs.invariant import INVARIANTS
 from perdure.jobs.model import EntryKind, JournalEntry
-from perdure.jobs.place import Place
 from perdure.jobs.state import JobState, StepState
 from perdure.store.store import Store
 from tests.store.rig import (

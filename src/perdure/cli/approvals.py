@@ -12,7 +12,7 @@ from perdure.base.errors import Unstorable
 from perdure.cli.jobs.commands import short
 from perdure.cli.output import Code, Format, FormatOption, cell, console, give, perform, refuse, say
 from perdure.cli.target import AppOption, UrlOption, find_app
-from perdure.jobs.approval import Approval, ApprovalState, Person, Verdict
+from perdure.jobs.approval import Approval, ApprovalState, Person, VoteVerdict
 from perdure.jobs.redaction import for_people
 from perdure.notify.message import SHORT_HASH, before_edits, card_of, spell_time
 
@@ -148,7 +148,7 @@ def _decide(app: App, approval: str, action: str | None, said: dict[str, Any]) -
         say(card.outcome or "Your answer counts; others must answer, too.")
 
 
-def _seen(found: Approval, action: str | None, verdict: Verdict) -> str:
+def _seen(found: Approval, action: str | None, verdict: VoteVerdict) -> str:
     """Give the hash of the action that the person has seen: as they say, or as it is shown now."""
     if action is None:
         _tell(found, full=True)
@@ -160,7 +160,7 @@ def _seen(found: Approval, action: str | None, verdict: Verdict) -> str:
     return found.action.hash if found.action.hash.startswith(action.lower()) else action
 
 
-def _confirmed(verdict: Verdict) -> bool:
+def _confirmed(verdict: VoteVerdict) -> bool:
     try:
         return typer.confirm(f"{verdict.capitalize()} exactly this?", err=True)
     except typer.Abort:

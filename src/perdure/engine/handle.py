@@ -16,10 +16,10 @@ from perdure.jobs.budget import Budget
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.effect import Choice, Effect
 from perdure.jobs.failure import Failure
-from perdure.jobs.length import check_given
 from perdure.jobs.model import Command, Job, JobEvent, JobOutcome, JournalEntry, NewJob
 from perdure.jobs.saga import LEFT_UNDONE
 from perdure.jobs.state import ENDED, JobState
+from perdure.jobs.text_limits import check_given
 from perdure.store.store import Store
 
 # From a call of a job to the job that is stored.

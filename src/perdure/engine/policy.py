@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from perdure.jobs.approval import ApprovalTerms
+from perdure.jobs.gate import GatePolicy
 from perdure.jobs.redaction import Redaction
-from perdure.jobs.risk import Classifier, GatePolicy, RiskLevel
+from perdure.jobs.risk import Classifier, RiskLevel
 from perdure.notify.people import ApprovalChannel, People
 
 

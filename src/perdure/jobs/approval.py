@@ -90,7 +90,7 @@ def _with_local_parts(names: set[str]) -> set[str]:
     return names | {name.partition("@")[0] for name in names}
 
 
-Verdict: TypeAlias = Literal["approve", "reject"]
+VoteVerdict: TypeAlias = Literal["approve", "reject"]
 
 APPROVER: Final = "approver"  # the role that may decide where no persons are named
 LONGEST_REASON: Final = 2000
@@ -191,7 +191,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     """What one person said."""
 
     person: str
-    verdict: Verdict
+    verdict: VoteVerdict
     action_hash: str  # to which action
     at: float
     channel: str = ""  # "slack", "mail", "api", "cli"
@@ -313,7 +313,7 @@ class Vote(Struct, frozen=True, kw_only=True):
     """What a person wants to say: a decision that is not yet judged."""
 
     person: Person
-    verdict: Verdict
+    verdict: VoteVerdict
     action_hash: str  # of the action that the person has seen
     channel: str = ""
     reason: str = ""
@@ -499,7 +499,7 @@ def _distinct(people: Iterable[Person]) -> list[Person]:
     return found
 
 
-class Handover(Struct, frozen=True, kw_only=True):
+class Delegation(Struct, frozen=True, kw_only=True):
     """Who wants to leave a question to whom.
 
     Attributes:
@@ -515,7 +515,7 @@ class Handover(Struct, frozen=True, kw_only=True):
     known: tuple[Person, ...] = ()
 
 
-def delegate(approval: Approval, handover: Handover, now: float) -> Approval | Refusal:
+def delegate(approval: Approval, handover: Delegation, now: float) -> Approval | Refusal:
     """Let another person decide instead of one who may; who has passed it on has no vote."""
     by, to = handover.by, handover.to
     refusal = _not_allowed(approval, by) or _not_open(approval, now)
@@ -535,7 +535,7 @@ def delegate(approval: Approval, handover: Handover, now: float) -> Approval | R
     return passed
 
 
-def _is_reachable(passed: Approval, before: Approval, handover: Handover) -> bool:
+def _is_reachable(passed: Approval, before: Approval, handover: Delegation) -> bool:
     """Tell whether there can still be a quorum."""
     terms, known = passed.terms, handover.known
     if known or terms.approvers:
@@ -565,10 +565,10 @@ def withdraw(approval: Approval, now: float) -> Approval:
 
 
 # Who somebody is as of now, by their id; None: nobody knows them any more.
-Lookup: TypeAlias = Callable[[str], Person | None]
+FindPerson: TypeAlias = Callable[[str], Person | None]
 
 
-def unusable(approval: Approval, asked: str, now: float, lookup: Lookup) -> str | None:
+def unusable(approval: Approval, asked: str, now: float, lookup: FindPerson) -> str | None:
     """Tell, right before the action, why this approval does not allow it; None: it does.
 
     Args:
@@ -588,7 +588,7 @@ def unusable(approval: Approval, asked: str, now: float, lookup: Lookup) -> str 
     return None
 
 
-def _may_still(approval: Approval, id: str, lookup: Lookup) -> bool:
+def _may_still(approval: Approval, id: str, lookup: FindPerson) -> bool:
     """Tell whether the vote of a person counts as of now, and who gave them theirs has one."""
     person = lookup(id)
     if person is None or _not_allowed(approval, person) is not None:
@@ -599,7 +599,7 @@ def _may_still(approval: Approval, id: str, lookup: Lookup) -> bool:
     return any(_could_pass_on(approval, whose, lookup) for whose in froms)
 
 
-def _could_pass_on(approval: Approval, id: str, lookup: Lookup) -> bool:
+def _could_pass_on(approval: Approval, id: str, lookup: FindPerson) -> bool:
     person = lookup(id)
     if person is None:
         return False
@@ -618,19 +618,19 @@ _WARN_BEFORE: Final = 3600.0
 _WARN_AFTER: Final = 0.75
 
 
-class Tick(Struct, frozen=True):
+class ApprovalTick(Struct, frozen=True):
     """An approval after a look at the clock, and what people must be told."""
 
     approval: Approval
     notices: tuple[NoticeKind, ...] = ()
 
 
-def tick(approval: Approval, now: float) -> Tick:
+def tick(approval: Approval, now: float) -> ApprovalTick:
     """Let time pass: remind, ask others, warn, expire."""
     if approval.state is not ApprovalState.PENDING:
-        return Tick(approval)
+        return ApprovalTick(approval)
     if _is_past(approval.expires_at, now):
-        return Tick(approval.ended(ApprovalState.EXPIRED, now), (NoticeKind.EXPIRED,))
+        return ApprovalTick(approval.ended(ApprovalState.EXPIRED, now), (NoticeKind.EXPIRED,))
     notices: list[NoticeKind] = []
     if _is_past(_escalates_at(approval), now):
         approval = approval.changed(escalated=True, reminded_at=now)
@@ -641,7 +641,7 @@ def tick(approval: Approval, now: float) -> Tick:
     if _is_past(_reminds_at(approval), now):
         approval = approval.changed(reminded_at=now)
         notices.append(NoticeKind.REMINDER)
-    return Tick(approval, tuple(notices))
+    return ApprovalTick(approval, tuple(notices))
 
 
 def _is_past(at: float | None, now: float) -> bool:
@@ -739,7 +739,7 @@ def new_link(
     )
 
 
-def dead(link: ApprovalLink, now: float) -> Refusal | None:
+def dead_link(link: ApprovalLink, now: float) -> Refusal | None:
     """Tell why a link is of no use any more; None: it is."""
     if link.used_at is not None:
         return Refusal("decided", "this link was used already")
@@ -762,28 +762,28 @@ def use_of(token: str, code: str) -> LinkUse:
     return LinkUse(link_id=link_id(token), code_hash=code_hash(token, code))
 
 
-class Judged(Struct, frozen=True):
+class LinkCheck(Struct, frozen=True):
     """A link after a code was typed, and why that is refused; None: the code is right."""
 
     link: ApprovalLink
     refusal: Refusal | None = None
 
 
-def judge(link: ApprovalLink, use: LinkUse, now: float) -> Judged:
+def check_code(link: ApprovalLink, use: LinkUse, now: float) -> LinkCheck:
     """Judge a code; a right one changes nothing, a wrong one is counted.
 
     The link must be locked until it is written: of many codes at once, each counts.
     A dead link answers every code alike, and so does the wrong code that kills it.
     """
-    if (refusal := dead(link, now)) is not None:
-        return Judged(link, refusal)
+    if (refusal := dead_link(link, now)) is not None:
+        return LinkCheck(link, refusal)
     if hmac.compare_digest(link.code_hash, use.code_hash):
-        return Judged(link)
+        return LinkCheck(link)
     counted = replace(link, wrong=link.wrong + 1)
     wrong = Refusal("wrong code", "this is not the code of the message")
-    return Judged(counted, dead(counted, now) or wrong)
+    return LinkCheck(counted, dead_link(counted, now) or wrong)
 
 
-def used(link: ApprovalLink, now: float) -> ApprovalLink:
+def used_link(link: ApprovalLink, now: float) -> ApprovalLink:
     """Give the link as one that has done its work."""
     return replace(link, used_at=now)

@@ -14,14 +14,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.base.errors import DefinitionError
-from perdure.jobs.place import Place
+from perdure.jobs.effect import Place
 from perdure.jobs.risk import check_number
 
 N = TypeVar("N", int, float)
 
 MICRO: Final = 1_000_000  # cents have fractions where tokens are sold
 
-Kind: TypeAlias = Literal["usd", "tokens", "calls", "seconds"]
+BudgetKind: TypeAlias = Literal["usd", "tokens", "calls", "seconds"]
 
 
 class Amount(Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ def to_micro(usd: float) -> int:
     return near if math.isclose(scaled, near, rel_tol=1e-9, abs_tol=1e-6) else math.ceil(scaled)
 
 
-class SetAside(Struct, frozen=True, kw_only=True):
+class Reservation(Struct, frozen=True, kw_only=True):
     """A wish to set an amount aside, of whoever owns a job."""
 
     job_id: str
@@ -139,7 +139,7 @@ class Budget(Struct, frozen=True, kw_only=True):
 class Exceeded(Struct, frozen=True):
     """The limit that stands in the way."""
 
-    kind: Kind
+    kind: BudgetKind
     limit: float
     wanted: float  # in all, with what is gone
 

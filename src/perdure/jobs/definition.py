@@ -24,9 +24,9 @@ from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import DefinitionError
 from perdure.base.retry import Retry
 from perdure.jobs.budget import BudgetLimits
-from perdure.jobs.length import check_defined
 from perdure.jobs.parameters import Parameters, Partial, parameters_of, result_type
 from perdure.jobs.risk import RiskLevel
+from perdure.jobs.text_limits import check_defined
 
 # What may be said of steps and jobs when they are defined, and which of it makes no sense.
 
@@ -34,6 +34,7 @@ Isolation: TypeAlias = Literal["inline", "thread", "process"]
 OnCancel: TypeAlias = Literal["abandon", "compensate", "finish"]
 OnOutage: TypeAlias = Literal["park", "fail"]
 OnUndoFailure: TypeAlias = Literal["stop", "continue"]
+ApprovalMode: TypeAlias = Literal["required", "by_risk", "never"]
 
 LONGEST_NAME = 200
 
@@ -50,11 +51,10 @@ class StepOptions(TypedDict, total=False):
     tags: Iterable[str]
     risk: RiskLevel | str
     irreversible: bool
-    ungated: bool
+    approval: ApprovalMode
     pivot: bool
     isolation: Isolation
     idempotency_key: Callable[..., str]
-    queue: str
     cost: float
     estimated_duration: Duration
     description: str
@@ -216,6 +216,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_CLAIMS = 5  # a job that crashes its worker must not go round for ever
 
+_APPROVAL_MODES = ("required", "by_risk", "never")
 _ON_CANCEL = ("abandon", "compensate", "finish")
 _ON_OUTAGE = ("park", "fail")
 _ON_UNDO_FAILURE = ("stop", "continue")
@@ -236,12 +237,12 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
         timeout: Seconds that one attempt may take; None = no limit.
         tags: Words about the step, by which its risk is judged.
         risk: The least risk, whatever the rules find.
-        irreversible: What it does cannot be undone, so it needs an approval first …
-        ungated: … unless the code says here that it needs none.
+        irreversible: What it does cannot be undone.
+        approval: Whether a person must approve a call first: "required", "by_risk", or "never".
+            The default is "required" for an irreversible step, else "by_risk".
         pivot: After it there is no way back: neither it nor what was before is undone.
         isolation: Where it runs: on the loop, in a thread, or in a killable OS process.
         idempotency_key: Gives a key by the arguments; what succeeded under it is not done again.
-        queue: The queue of a plan or job that consists of this step alone; None = the default.
         cost: Estimated USD, for the judgement of risk.
         estimated_duration: Estimated seconds, likewise.
         undo: The compensation, if there is one.
@@ -260,11 +261,10 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
     tags: frozenset[str] = frozenset()
     risk: RiskLevel = RiskLevel.LOW
     irreversible: bool = False
-    ungated: bool = False
+    approval: ApprovalMode = "by_risk"
     pivot: bool = False
     isolation: Isolation = "inline"
     idempotency_key: Callable[..., str] | None = None
-    queue: str | None = None
     cost: float | None = None
     estimated_duration: float | None = None
     undo: Compensation | None = None
@@ -407,9 +407,9 @@ def make_step(
     """Make a step whose types are known already."""
     name = options.get("name") or getattr(fn, "__name__", "")
     what = f"step {name}"
-    if options.get("ungated") and not options.get("irreversible"):
-        raise DefinitionError(f"{what} is `ungated`: only an `irreversible` step has a gate")
-    check_defined(what, version=options.get("version"), queue=options.get("queue"))
+    check_defined(what, version=options.get("version"))
+    risk = RiskLevel.of(options.get("risk", RiskLevel.LOW))
+    irreversible = options.get("irreversible", False)
     return Step(
         name=name,
         fn=fn,
@@ -421,13 +421,12 @@ def make_step(
         retry=check_retry(options.get("retry"), what),
         timeout=check_seconds(options.get("timeout"), f"timeout of {what}"),
         tags=_tags(options.get("tags", ()), what),
-        risk=RiskLevel.of(options.get("risk", RiskLevel.LOW)),
-        irreversible=options.get("irreversible", False),
-        ungated=options.get("ungated", False),
+        risk=risk,
+        irreversible=irreversible,
+        approval=_approval(options.get("approval"), risk, what, irreversible=irreversible),
         pivot=options.get("pivot", False),
         isolation=check_isolation(options.get("isolation"), fn, what),
         idempotency_key=options.get("idempotency_key"),
-        queue=options.get("queue"),
         cost=options.get("cost"),
         estimated_duration=check_seconds(
             options.get("estimated_duration"), f"estimated_duration of {what}"
@@ -474,6 +473,21 @@ def job_of(fn: Callable[..., Any], **options: Unpack[JobOptions]) -> JobDefiniti
         max_claims=options.get("max_claims", MAX_CLAIMS),
         description=description_of(options.get("description"), fn),
     )
+
+
+def _approval(
+    wanted: ApprovalMode | None, risk: RiskLevel, what: str, *, irreversible: bool
+) -> ApprovalMode:
+    """Choose whether a person must approve a call; an irreversible step asks unless told not to."""
+    if wanted is None:
+        return "required" if irreversible else "by_risk"
+    check_choice(wanted, _APPROVAL_MODES, f"approval of {what}")
+    if wanted == "never" and risk >= RiskLevel.HIGH:
+        raise DefinitionError(
+            f"{what} has risk={str(risk).lower()!r} and approval='never': a step of high risk "
+            "cannot opt out of approval; lower its risk or leave `approval` out"
+        )
+    return wanted
 
 
 def _tags(tags: object, what: str) -> frozenset[str]:

@@ -1,35 +1,66 @@
-"""Whether a step may begin, must be recorded, or waits for a person; pure.
+"""Decide whether a step may begin, is recorded first, or waits for a person; pure.
 
-Two rules ask for a gate, and the stricter one counts: the risk of the action, and that a step is
-irreversible. The code of a job cannot be read ahead, so nothing is refused when it is
-submitted; instead no irreversible step ever begins without a yes:
+Two rules ask for a gate, and the stricter one wins: the risk of this call under the policy, and the
+step's own option `approval`:
 
-* `await ctx.approve(…)` opens the next step that needs a gate, once;
-* `await ctx.approve(…, opens=[send_mail])` opens every later call of the steps that it names;
+* "by_risk", the default, leaves it to the policy;
+* "required", the default of an irreversible step, waits whatever the policy says;
+* "never" does not wait: where the policy would ask a person, the call is recorded instead.
+
+The code of a job cannot be read ahead, so nothing is refused at submission. Instead, no step that
+needs an approval begins without one:
+
+* `await ctx.approve(…)` lets the next such step begin, once;
+* `await ctx.approve(…, opens=[send_mail])` lets every later call of the named steps begin;
 * for every other such step the engine itself asks, about exactly that call.
 
-An approval opens no step of a higher risk than it was asked for.
+An approval never lets a step begin whose risk is higher than the one people were asked about.
 """
 
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from perdure.jobs.definition import Step
-from perdure.jobs.risk import (
-    Classifier,
-    Gate,
-    GatePolicy,
-    Judgement,
-    RiskFacts,
-    RiskLevel,
-    recipients_in,
+from perdure.jobs.risk import Classifier, Judgement, RiskFacts, RiskLevel, recipients_in
+
+
+class Gate(StrEnum):
+    """What happens before an action."""
+
+    RUN = "run"  # nothing
+    RECORD = "record"  # it is written to the log of the job
+    WAIT = "wait"  # a person is asked
+
+
+GATES: Final[Mapping[RiskLevel, Gate]] = MappingProxyType(
+    {
+        RiskLevel.LOW: Gate.RUN,
+        RiskLevel.MEDIUM: Gate.RECORD,
+        RiskLevel.HIGH: Gate.WAIT,
+        RiskLevel.CRITICAL: Gate.WAIT,
+    }
 )
 
 
+class GatePolicy(Struct, frozen=True, kw_only=True):
+    """Which risk waits for a person, for the app and for single tenants."""
+
+    gates: Mapping[RiskLevel, Gate] = GATES
+    tenants: Mapping[str, Mapping[RiskLevel, Gate]] = {}
+
+    def gate(self, level: RiskLevel, tenant: str) -> Gate:
+        """Return the gate of a risk level; a level that the policy does not name waits."""
+        own = self.tenants.get(tenant, {})
+        return own.get(level) or self.gates.get(level, Gate.WAIT)
+
+
 class GatePass(Struct, frozen=True):
-    """An approval that the code of the job has obtained, and what it lets begin."""
+    """An approval that the code of the job obtained, and which steps it lets begin."""
 
     approval: str  # its identity in the journal: "approve#1"
     packed: bytes  # what was asked
@@ -37,11 +68,11 @@ class GatePass(Struct, frozen=True):
     steps: frozenset[str] | None = None  # full names; None: whichever comes next, once
 
 
-Openings: TypeAlias = tuple[GatePass, ...]
+GatePasses: TypeAlias = tuple[GatePass, ...]
 
 
 class GateDecision(Struct, frozen=True):
-    """What happens before a step: its gate, why, and by what it is open."""
+    """What happens before a step, why, and which approval let it begin, if one did."""
 
     gate: Gate
     judgement: Judgement
@@ -49,7 +80,7 @@ class GateDecision(Struct, frozen=True):
 
 
 def judge_call(step: Step[..., Any], name: str, packed: bytes, rules: Classifier) -> Judgement:
-    """Judge how dangerous a call of a step is, with these arguments."""
+    """Judge the risk of calling a step with these arguments."""
     arguments = msgspec.json.decode(packed)
     facts = RiskFacts(
         step=name,
@@ -64,33 +95,41 @@ def judge_call(step: Step[..., Any], name: str, packed: bytes, rules: Classifier
 
 
 def judge_raise(packed: bytes, rules: Classifier) -> Judgement:
-    """Judge how dangerous it is to raise a budget to these limits; at least HIGH."""
+    """Judge the risk of raising a budget to these limits; at least HIGH."""
     limits = msgspec.json.decode(packed, type=dict[str, Any])
     judged = rules.judge(RiskFacts(step="budget", cost=limits.get("usd"), arguments=limits))
     return Judgement(max(judged.level, RiskLevel.HIGH), judged.reasons)
 
 
-def way_for(
+def gate_for(
     step: Step[..., Any], name: str, tenant: str, judgement: Judgement, policy: GatePolicy
 ) -> GateDecision:
-    """Decide what happens before a call of a step, if nothing has opened it."""
+    """Decide what happens before a call of a step, if no approval lets it begin."""
     gate = policy.gate(judgement.level, tenant)
-    if step.irreversible and not step.ungated:
-        reasons = (*judgement.reasons, f"what {name} does cannot be undone")
-        return GateDecision(Gate.WAIT, Judgement(judgement.level, reasons))
-    return GateDecision(gate, judgement)
+    match step.approval:
+        case "required":
+            why = "cannot be undone" if step.irreversible else "always needs an approval"
+            subject = f"what {name} does" if step.irreversible else name
+            reasons = (*judgement.reasons, f"{subject} {why}")
+            return GateDecision(Gate.WAIT, Judgement(judgement.level, reasons))
+        case "never" if gate is Gate.WAIT:
+            return GateDecision(Gate.RECORD, judgement)
+        case _:
+            return GateDecision(gate, judgement)
 
 
-def through(way: GateDecision, name: str, openings: Openings) -> tuple[GateDecision, Openings]:
-    """Use an opening for a step that would have to wait; give what is left of the openings."""
-    if way.gate is not Gate.WAIT:
-        return way, openings
-    for opening in openings:
-        if opening.level < way.judgement.level:
+def use_pass(
+    decision: GateDecision, name: str, passes: GatePasses
+) -> tuple[GateDecision, GatePasses]:
+    """Use a pass for a step that would have to wait; return what is left of the passes."""
+    if decision.gate is not Gate.WAIT:
+        return decision, passes
+    for each in passes:
+        if each.level < decision.judgement.level:
             continue
-        if opening.steps is None:
-            rest = tuple(each for each in openings if each is not opening)
-            return GateDecision(Gate.RECORD, way.judgement, opening), rest
-        if name in opening.steps:
-            return GateDecision(Gate.RECORD, way.judgement, opening), openings
-    return way, openings
+        if each.steps is None:
+            rest = tuple(other for other in passes if other is not each)
+            return GateDecision(Gate.RECORD, decision.judgement, each), rest
+        if name in each.steps:
+            return GateDecision(Gate.RECORD, decision.judgement, each), passes
+    return decision, passes

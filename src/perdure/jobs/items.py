@@ -21,10 +21,10 @@ from perdure.jobs.failure import Failure
 
 OnError: TypeAlias = Literal["fail", "skip", "quarantine"]
 
-MOST_ASIDE = 100  # items that are told with their errors; a checkpoint must stay small
+MAX_BAD_ITEMS = 100  # items that are told with their errors; a checkpoint must stay small
 LONGEST_TEXT = 200  # characters of a key or an error that are kept for each
 
-Key: TypeAlias = str | int
+ItemKey: TypeAlias = str | int
 
 _FORMAT = 1
 
@@ -43,10 +43,10 @@ class ItemPolicy(Struct, frozen=True, kw_only=True):
 
     on_error: OnError = "fail"
     attempts: int = 1
-    max_bad: int = MOST_ASIDE
+    max_bad: int = MAX_BAD_ITEMS
 
 
-class Verdict(StrEnum):
+class ItemVerdict(StrEnum):
     """What follows an error at an item."""
 
     FAIL = "fail"  # the step fails, by its own policy of retries
@@ -54,7 +54,7 @@ class Verdict(StrEnum):
     GO_ON = "go on"  # save the checkpoint, and go on with the next item
 
 
-class Aside(Struct, frozen=True):
+class BadItem(Struct, frozen=True):
     """An item that failed, with its place in the list."""
 
     place: int
@@ -66,8 +66,8 @@ class ItemReport(Struct, frozen=True, kw_only=True):
     """How it went: how many items are done, and which were left."""
 
     done: int
-    skipped: tuple[Aside, ...] = ()
-    quarantined: tuple[Aside, ...] = ()
+    skipped: tuple[BadItem, ...] = ()
+    quarantined: tuple[BadItem, ...] = ()
 
 
 class _Saved(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -77,14 +77,14 @@ class _Saved(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=Tru
     items: int = field(name="ctx.items")
     place: int = 0
     before: str = ""  # fingerprint of the keys before the place
-    skipped: list[Aside] = field(default_factory=list[Aside])
-    quarantined: list[Aside] = field(default_factory=list[Aside])
+    skipped: list[BadItem] = field(default_factory=list[BadItem])
+    quarantined: list[BadItem] = field(default_factory=list[BadItem])
     again: list[int] = field(default_factory=list[int])  # out of quarantine: to be done now
     trouble: tuple[int, int] | None = None  # the place that failed last, and how often
     ended: bool = False  # all that could be done was done
 
 
-class Cadence:
+class SaveInterval:
     """When to save: after so many items, or so many seconds, whichever comes first."""
 
     __slots__ = ("_count", "_since", "after", "every")
@@ -115,7 +115,7 @@ class Cursor:
 
     __slots__ = ("_before", "_keys", "_saved", "_twins", "in_hand", "policy")
 
-    def __init__(self, keys: Sequence[Key], saved: _Saved, policy: ItemPolicy) -> None:
+    def __init__(self, keys: Sequence[ItemKey], saved: _Saved, policy: ItemPolicy) -> None:
         self._keys = keys
         self._saved = saved
         self._before = Digest()
@@ -127,7 +127,7 @@ class Cursor:
 
     @classmethod
     def start(
-        cls, keys: Sequence[Key], checkpoint: Any = None, policy: ItemPolicy | None = None
+        cls, keys: Sequence[ItemKey], checkpoint: Any = None, policy: ItemPolicy | None = None
     ) -> "Cursor":
         """Begin, or go on from a checkpoint.
 
@@ -146,7 +146,7 @@ class Cursor:
             saved.quarantined, saved.ended = [], False
         return made
 
-    def left(self) -> Iterator[int]:
+    def remaining(self) -> Iterator[int]:
         """List the places to be worked on; each is asked for when the one before is settled."""
         while self._saved.again:
             yield self._saved.again[0]
@@ -178,16 +178,16 @@ class Cursor:
         self._saved.ended = bool(self._saved.quarantined)
         return self.report()
 
-    def failed(self, failure: Failure) -> Verdict:
+    def failed(self, failure: Failure) -> ItemVerdict:
         """Judge the item in hand, at which the step has failed."""
         place, self.in_hand = self.in_hand, None
         if place is None or self.policy.on_error == "fail":
-            return Verdict.FAIL
+            return ItemVerdict.FAIL
         known = self._saved.trouble
         tries = 1 + (known[1] if known and known[0] == place else 0)
         if tries < self.policy.attempts and not failure.permanent:
             self._saved.trouble = (place, tries)
-            return Verdict.AGAIN
+            return ItemVerdict.AGAIN
         return self._put_aside(place, failure)
 
     def checkpoint(self) -> dict[str, Any]:
@@ -204,15 +204,15 @@ class Cursor:
             quarantined=tuple(saved.quarantined),
         )
 
-    def _put_aside(self, place: int, failure: Failure) -> Verdict:
+    def _put_aside(self, place: int, failure: Failure) -> ItemVerdict:
         saved = self._saved
-        if len(saved.skipped) + len(saved.quarantined) >= min(self.policy.max_bad, MOST_ASIDE):
-            return Verdict.FAIL
+        if len(saved.skipped) + len(saved.quarantined) >= min(self.policy.max_bad, MAX_BAD_ITEMS):
+            return ItemVerdict.FAIL
         shown = str(self._keys[place])[:LONGEST_TEXT]
-        aside = Aside(place, shown, failure.summary()[:LONGEST_TEXT])
+        aside = BadItem(place, shown, failure.summary()[:LONGEST_TEXT])
         (saved.skipped if self.policy.on_error == "skip" else saved.quarantined).append(aside)
         self._settle(place)
-        return Verdict.GO_ON
+        return ItemVerdict.GO_ON
 
     def _settle(self, place: int) -> None:
         saved = self._saved
@@ -224,7 +224,7 @@ class Cursor:
             self._before.add(str(self._keys[place]))
 
 
-def _twins(keys: Sequence[Key]) -> dict[int, int]:
+def _twins(keys: Sequence[ItemKey]) -> dict[int, int]:
     """Number the items whose key another one before them has, by their places."""
     seen = Counter[str]()
     twins: dict[int, int] = {}
@@ -235,7 +235,7 @@ def _twins(keys: Sequence[Key]) -> dict[int, int]:
     return twins
 
 
-def key_of(item: Any) -> Key:
+def key_of(item: Any) -> ItemKey:
     """Give what an item is known by, if nobody says it: itself, or a digest of what it holds."""
     return item if isinstance(item, str | int) else digest(canonical(item))
 

@@ -196,7 +196,7 @@ class Claim(Struct, frozen=True, kw_only=True):
     messages: tuple[JobMessage, ...]
 
 
-class News(Struct, frozen=True):
+class JobNews(Struct, frozen=True):
     """Something happened to an owned job from outside: read it again."""
 
     job_id: str

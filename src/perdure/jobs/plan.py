@@ -19,7 +19,7 @@ from perdure.jobs.registry import JobRegistry
 
 # `Ref("extract.rows[0].id")`: the output of an earlier call of a plan, or a part of it.
 
-KEY = "$ref"  # in JSON: {"$ref": "extract.rows"}
+REF_KEY = "$ref"  # in JSON: {"$ref": "extract.rows"}
 LONGEST_PATH = 1000  # characters
 
 _END = re.compile(r"[.\[]")  # where an id may end
@@ -55,11 +55,11 @@ def path_of(value: Any) -> str | None:
     if not isinstance(value, dict):
         return None
     fields = cast("dict[str, Any]", value)
-    path = fields.get(KEY)
+    path = fields.get(REF_KEY)
     return path if isinstance(path, str) and len(fields) == 1 else None
 
 
-def filled(value: Any, outputs: Mapping[str, Any]) -> Any:
+def fill_refs(value: Any, outputs: Mapping[str, Any]) -> Any:
     """Put outputs (plain JSON values, by call id) in the place of references.
 
     Raises:
@@ -70,13 +70,13 @@ def filled(value: Any, outputs: Mapping[str, Any]) -> Any:
         return _at(path, outputs)
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
-        return {key: filled(each, outputs) for key, each in fields.items()}
+        return {key: fill_refs(each, outputs) for key, each in fields.items()}
     if isinstance(value, list):
-        return [filled(each, outputs) for each in cast("list[Any]", value)]
+        return [fill_refs(each, outputs) for each in cast("list[Any]", value)]
     return value
 
 
-def split(path: str, ids: Container[str]) -> tuple[str, list[str | int]] | None:
+def split_path(path: str, ids: Container[str]) -> tuple[str, list[str | int]] | None:
     """Split a path into the id of a call and the parts after it; None if no call has that id.
 
     Names of steps may have dots, so the longest id that fits is meant. However many ids there
@@ -106,7 +106,7 @@ def _parts(text: str) -> list[str | int]:
 
 
 def _at(path: str, outputs: Mapping[str, Any]) -> Any:
-    found = split(path, outputs)
+    found = split_path(path, outputs)
     if found is None:
         raise LookupError(f"there is no output of a call for the reference {path!r}")
     id, parts = found
@@ -125,7 +125,7 @@ MOST_CALLS = 10_000
 MOST_PROBLEMS = 100  # that are named: whoever has more mends these first
 
 
-class Caller(Protocol):
+class CallLike(Protocol):
     """What is looked at of a call."""
 
     step: str
@@ -133,7 +133,7 @@ class Caller(Protocol):
     arguments: dict[str, Any]
 
 
-def problems(name: str, calls: Sequence[Caller], registry: JobRegistry) -> list[str]:
+def find_problems(name: str, calls: Sequence[CallLike], registry: JobRegistry) -> list[str]:
     """Name the reasons why a plan cannot be run, up to a limit; none if it can.
 
     In time by the length of the plan: a program may have written it.
@@ -144,7 +144,7 @@ def problems(name: str, calls: Sequence[Caller], registry: JobRegistry) -> list[
     return found
 
 
-def _all_problems(name: str, calls: Sequence[Caller], registry: JobRegistry) -> Iterator[str]:
+def _all_problems(name: str, calls: Sequence[CallLike], registry: JobRegistry) -> Iterator[str]:
     yield from _of_the_whole(name, calls)
     if len(calls) > MOST_CALLS:
         return
@@ -184,7 +184,7 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
 
 
-def _of_the_whole(name: str, calls: Sequence[Caller]) -> Iterator[str]:
+def _of_the_whole(name: str, calls: Sequence[CallLike]) -> Iterator[str]:
     if not calls:
         yield "it has no calls"
     if len(calls) > MOST_CALLS:
@@ -201,7 +201,7 @@ def _of_the_whole(name: str, calls: Sequence[Caller]) -> Iterator[str]:
         seen.add(call.id)
 
 
-def _bad_refs(call: Caller, known: _Known) -> Iterator[str]:
+def _bad_refs(call: CallLike, known: _Known) -> Iterator[str]:
     for path in refs(call.arguments):
         why = _bad_ref(path, known)
         if why:
@@ -210,9 +210,9 @@ def _bad_refs(call: Caller, known: _Known) -> Iterator[str]:
 
 def _bad_ref(path: str, known: _Known) -> str:
     try:
-        found = split(path, known.before)
+        found = split_path(path, known.before)
         if found is None:
-            late = split(path, known.ids)
+            late = split_path(path, known.ids)
             return "names a call that comes later" if late else "names no call of the plan"
     except ValueError as error:
         return f"is no path: {error}"
@@ -223,7 +223,7 @@ def _bad_ref(path: str, known: _Known) -> str:
     return f"names what step {step.name} does not give"
 
 
-def _bad_arguments(call: Caller, step: Step[..., Any], known: _Known) -> Iterator[str]:
+def _bad_arguments(call: CallLike, step: Step[..., Any], known: _Known) -> Iterator[str]:
     for problem in step.parameters.misnamed(call.arguments):
         yield f"call {_short(call.id)}: {_short(problem)}"
     for parameter in step.parameters.all:
@@ -249,7 +249,7 @@ def _bad_value(parameter: Parameter, value: Any, known: _Known) -> Iterator[str]
 
 def _given(path: str, known: _Known) -> frozenset[str] | None:
     try:
-        found = split(path, known.before)
+        found = split_path(path, known.before)
     except ValueError:
         return None
     if found is None:
@@ -378,7 +378,7 @@ class Plan(Struct, frozen=True):
             _check_depth(data)
         except Unstorable as error:
             raise PlanError([str(error)]) from None
-        found = problems(self.name, cast("Sequence[Caller]", self.calls), registry)
+        found = find_problems(self.name, cast("Sequence[CallLike]", self.calls), registry)
         if found:
             raise PlanError(found)
 
@@ -396,10 +396,10 @@ class Plan(Struct, frozen=True):
             PlanError: A reference leads nowhere in what was really given.
             ArgumentError: What was given does not fit.
         """
-        found = (split(path, outputs) for path in refs(call.arguments))
+        found = (split_path(path, outputs) for path in refs(call.arguments))
         needed = {each[0] for each in found if each}
         try:
-            arguments = filled(call.arguments, {id: _plain(outputs[id], id) for id in needed})
+            arguments = fill_refs(call.arguments, {id: _plain(outputs[id], id) for id in needed})
         except LookupError as error:
             raise PlanError([f"call {call.id}: {error}"]) from None
         parameters = step.parameters
@@ -430,7 +430,7 @@ def _check_depth(data: bytes) -> None:
 
 def _spelled(value: Any) -> Any:
     if isinstance(value, Ref):
-        return {KEY: value.path}
+        return {REF_KEY: value.path}
     if isinstance(value, dict):
         fields = cast("dict[Any, Any]", value)
         return {key: _spelled(each) for key, each in fields.items()}

@@ -56,12 +56,12 @@ class GiveUp(Struct, frozen=True):
     outage: bool = False
 
 
-Decision: TypeAlias = Again | GiveUp
+RetryDecision: TypeAlias = Again | GiveUp
 
 
-def decide(
+def decide_retry(
     retry: Retry | None, error: BaseException, attempt: int, random: Random | None = None
-) -> Decision:
+) -> RetryDecision:
     """Say what follows a failed attempt.
 
     Args:

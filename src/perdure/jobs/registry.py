@@ -183,29 +183,31 @@ class JobRegistry:
             return self._names[id(definition)]
         except KeyError:
             raise UnknownName(
-                f"{_what(definition)} is not registered here: decorate it with this app, or "
+                f"{_label(definition)} is not registered here: decorate it with this app, or "
                 "include its registry with `include`"
             ) from None
 
     def step_name(self, step: object, verb: str) -> str:
         """Give the full name of what must be a step; `verb` is what it is used for."""
         if not isinstance(step, Step):
-            raise _misfit(verb, "step", step)
+            raise _wrong_kind(verb, "step", step)
         return self.name(cast("Step[..., Any]", step))
 
     def job_name(self, job: object, verb: str) -> str:
         """Give the full name of what must be a job, likewise."""
         if not isinstance(job, JobDefinition):
-            raise _misfit(verb, "job", job)
+            raise _wrong_kind(verb, "job", job)
         return self.name(cast("JobDefinition[..., Any]", job))
 
     def _check(self, name: str, made: Definition) -> None:
         known = self._jobs if isinstance(made, JobDefinition) else self._steps
         check_name(name, "step or job")  # the prefixes too
         if name in known:
-            raise DefinitionError(f"there are two definitions of {_what(made, name)}: rename one")
+            raise DefinitionError(f"there are two definitions of {_label(made, name)}: rename one")
         if id(made) in self._names:
-            raise DefinitionError(f"{_what(made, name)} is registered as {self.name(made)} already")
+            raise DefinitionError(
+                f"{_label(made, name)} is registered as {self.name(made)} already"
+            )
         for parent, prefix in self._parents:
             parent._check(parent.prefix + prefix + name, made)  # noqa: SLF001  of the same class
 
@@ -223,13 +225,13 @@ class JobRegistry:
         return any(each is other or each._is_within(other) for each in above)  # noqa: SLF001
 
 
-def _what(made: Definition, name: str = "") -> str:
+def _label(made: Definition, name: str = "") -> str:
     return f"{'job' if isinstance(made, JobDefinition) else 'step'} {name or made.name}"
 
 
-def _misfit(verb: str, wanted: str, given: object) -> TypeError:
+def _wrong_kind(verb: str, wanted: str, given: object) -> TypeError:
     known = isinstance(given, Step | JobDefinition)
-    shown = _what(cast("Definition", given)) if known else repr(given)
+    shown = _label(cast("Definition", given)) if known else repr(given)
     return TypeError(f"{verb} takes a {wanted}, made with @app.{wanted}, not {shown}")
 
 

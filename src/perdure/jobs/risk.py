@@ -7,7 +7,7 @@ What cannot be judged is HIGH.
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, cast
 
@@ -214,36 +214,3 @@ def _people(value: object) -> int:
     if isinstance(value, list | tuple):
         return sum(_people(part) for part in cast("list[Any]", value))
     return 1
-
-
-# Gates
-
-
-class Gate(StrEnum):
-    """What happens before an action of some risk."""
-
-    RUN = "run"  # nothing
-    RECORD = "record"  # it is written into the log of the job
-    WAIT = "wait"  # a person is asked
-
-
-GATES: Final[Mapping[RiskLevel, Gate]] = MappingProxyType(
-    {
-        RiskLevel.LOW: Gate.RUN,
-        RiskLevel.MEDIUM: Gate.RECORD,
-        RiskLevel.HIGH: Gate.WAIT,
-        RiskLevel.CRITICAL: Gate.WAIT,
-    }
-)
-
-
-class GatePolicy(Struct, frozen=True, kw_only=True):
-    """Which risk waits for a person, for the app and for single tenants."""
-
-    gates: Mapping[RiskLevel, Gate] = GATES
-    tenants: Mapping[str, Mapping[RiskLevel, Gate]] = {}
-
-    def gate(self, level: RiskLevel, tenant: str) -> Gate:
-        """Tell what happens before an action; what the policy does not name waits."""
-        own = self.tenants.get(tenant, {})
-        return own.get(level) or self.gates.get(level, Gate.WAIT)

@@ -32,8 +32,8 @@ _UNDONE: Final = frozenset({StepState.SUCCEEDED, StepState.SKIPPED})
 
 # What a person enters for an undo that failed, so that the rest goes on without it.
 LEFT_UNDONE: Final = {"left_undone": True}
-_LEFT: Final = encode(LEFT_UNDONE)
-HEAD: Final = "undo"  # the identity of the first entry of a list
+_LEFT_UNDONE: Final = encode(LEFT_UNDONE)
+UNDO_LIST: Final = "undo"  # the identity of the first entry of a list
 
 
 class Undo(Struct, frozen=True):
@@ -46,7 +46,7 @@ class Undo(Struct, frozen=True):
     child: str | None = None  # the id of the child job
 
 
-class Forward(Struct, frozen=True):
+class PastPivot(Struct, frozen=True):
     """There is no way back: the pivot is passed, or may be."""
 
     pivot: str
@@ -57,7 +57,7 @@ def undo_list(
     ledger: Sequence[Effect],
     find: FindStep,
     children: Mapping[str, str] = _NONE,
-) -> list[Undo] | Forward:
+) -> list[Undo] | PastPivot:
     """Give what must be undone, the first thing first.
 
     A step that the code has no more is in the list: nobody knows whether it had a compensation.
@@ -71,7 +71,7 @@ def undo_list(
     happened = [effect for effect in ledger if effect.state in HAPPENED]
     steps = _begun(journal, happened, children)
     if (pivot := _passed_pivot(steps, happened, find)) is not None:
-        return Forward(pivot.id)
+        return PastPivot(pivot.id)
     numbers = {entry.id: entry.seq for entry in steps}
     effects = [effect for effect in happened if effect.place.step in numbers]
     found = [
@@ -206,19 +206,19 @@ def undoes(undo: Undo, effect: Effect) -> bool:
 # Running the list
 
 
-class Do(Struct, frozen=True):
+class UndoNext(Struct, frozen=True):
     """Undo this next."""
 
     undo: Undo
 
 
-class Stopped(Struct, frozen=True):
+class UndoStopped(Struct, frozen=True):
     """One could not be undone: a person must retry it, mark it as done, or let the rest go on."""
 
     failed: Undo
 
 
-class Undone(Struct, frozen=True):
+class UndoFinished(Struct, frozen=True):
     """Nothing is left to do; `failed` are those that a person must still see to."""
 
     failed: tuple[Undo, ...] = ()
@@ -226,33 +226,33 @@ class Undone(Struct, frozen=True):
 
 def next_undo(
     undos: Sequence[Undo], states: Mapping[str, StepState], on_failure: OnUndoFailure = "stop"
-) -> Do | Stopped | Undone:
+) -> UndoNext | UndoStopped | UndoFinished:
     """Decide what to do next, by what became of each; one that is not in `states` is not begun."""
     failed: list[Undo] = []
     for undo in undos:
         state = states.get(undo.id, StepState.PENDING)
         if state is StepState.FAILED:
             if on_failure == "stop":
-                return Stopped(undo)
+                return UndoStopped(undo)
             failed.append(undo)
         elif state not in _UNDONE:
-            return Do(undo)
-    return Undone(tuple(failed))
+            return UndoNext(undo)
+    return UndoFinished(tuple(failed))
 
 
 def is_listed(journal: Iterable[JournalEntry]) -> bool:
     """Tell whether the list of a job was made; one of which nothing came of is none."""
-    return any(each.id == HEAD and each.state is StepState.SUCCEEDED for each in journal)
+    return any(each.id == UNDO_LIST and each.state is StepState.SUCCEEDED for each in journal)
 
 
 def has_failed(journal: Iterable[JournalEntry]) -> bool:
     """Tell whether a part of a list was not undone."""
     return any(
-        each.kind is EntryKind.UNDO and (each.state is StepState.FAILED or is_left(each))
+        each.kind is EntryKind.UNDO and (each.state is StepState.FAILED or is_left_undone(each))
         for each in journal
     )
 
 
-def is_left(entry: JournalEntry) -> bool:
+def is_left_undone(entry: JournalEntry) -> bool:
     """Tell whether a person has an undo left undone."""
-    return entry.state is StepState.SKIPPED and entry.output == _LEFT
+    return entry.state is StepState.SKIPPED and entry.output == _LEFT_UNDONE

@@ -18,7 +18,7 @@ from slack_sdk.signature import Clock, SignatureVerifier
 from perdure.base.http_response import fetch
 from perdure.base.secret import Secret
 from perdure.base.visible import visible
-from perdure.jobs.approval import Approval, Verdict
+from perdure.jobs.approval import Approval, VoteVerdict
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import RiskLevel
 from perdure.notify.message import Card, alert_text, card_of, edited_text
@@ -28,7 +28,10 @@ MOST_REMEMBERED: Final = 100_000  # requests within that window
 TIMEOUT: Final = 20.0  # for all of a request
 LONGEST_ANSWER: Final = 1024 * 1024
 
-_ACTIONS: Final[Mapping[str, Verdict]] = {"perdure.approve": "approve", "perdure.reject": "reject"}
+_ACTIONS: Final[Mapping[str, VoteVerdict]] = {
+    "perdure.approve": "approve",
+    "perdure.reject": "reject",
+}
 _CHANGES: Final = frozenset({NoticeKind.DECIDED, NoticeKind.EDITED})
 _MOST_FIELDS: Final = 10  # that Slack takes in one section
 
@@ -251,7 +254,7 @@ class Press(Struct, frozen=True, kw_only=True):
     member: str
     approval_id: str
     action_hash: str
-    verdict: Verdict
+    verdict: VoteVerdict
     response_url: str = ""
 
 

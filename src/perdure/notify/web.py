@@ -18,9 +18,9 @@ from perdure.jobs.approval import (
     ApprovalState,
     Person,
     Refusal,
-    Verdict,
     Vote,
-    dead,
+    VoteVerdict,
+    dead_link,
     link_id,
     use_of,
 )
@@ -147,7 +147,7 @@ class Pages:
     ) -> Shown:
         vote = Vote(
             person=person,
-            verdict=cast("Verdict", form.verdict),
+            verdict=cast("VoteVerdict", form.verdict),
             action_hash=link.action_hash,
             channel="mail",
             reason=form.reason,
@@ -170,7 +170,7 @@ class Pages:
         approval = None if link is None else await self._desk.approval(link.approval_id)
         if link is None or approval is None:
             return Shown(404, _message("There is no such approval any more."))
-        if (refusal := dead(link, now)) is not None:
+        if (refusal := dead_link(link, now)) is not None:
             return await self._turned_away(approval, refusal)
         return link, approval
 

@@ -11,12 +11,12 @@ from perdure.jobs.approval import (
     Approval,
     ApprovalLink,
     ApprovalState,
-    Handover,
+    Delegation,
     LinkUse,
     Refusal,
     Vote,
 )
-from perdure.jobs.budget import Amount, Budget, BudgetLimits, Exceeded, SetAside
+from perdure.jobs.budget import Amount, Budget, BudgetLimits, Exceeded, Reservation
 from perdure.jobs.effect import Effect
 from perdure.jobs.invariant import Violation
 from perdure.jobs.model import (
@@ -25,12 +25,12 @@ from perdure.jobs.model import (
     Job,
     JobEvent,
     JobMessage,
+    JobNews,
     JobOutcome,
     JobQuery,
     JournalEntry,
     KeyedEntry,
     NewJob,
-    News,
     QueueLimit,
     Schedule,
     Submitted,
@@ -91,7 +91,7 @@ class DeedStore(Protocol):
         """Judge a vote and write it if it counts, with its audit and its notices; wake the job."""
         ...
 
-    async def pass_on(self, approval_id: str, handover: Handover) -> Approval | Refusal:
+    async def pass_on(self, approval_id: str, handover: Delegation) -> Approval | Refusal:
         """Let another person decide instead of one who may, who is told; audited."""
         ...
 
@@ -121,7 +121,7 @@ class DeedStore(Protocol):
 
     async def budget(self, root_id: str) -> Budget | None: ...
 
-    async def set_aside(self, asked: SetAside, new: Budget) -> Budget | Exceeded:
+    async def set_aside(self, asked: Reservation, new: Budget) -> Budget | Exceeded:
         """Reserve an amount, unless that would exceed a limit; fenced as a write is.
 
         When the job ends, what is still reserved is settled as spent.
@@ -270,7 +270,7 @@ class Store(DeedStore, Protocol):
         """
         ...
 
-    async def news(self, owner: str) -> list[News]:
+    async def news(self, owner: str) -> list[JobNews]:
         """List the owned jobs with their counters of news and what is asked of them."""
         ...
 
@@ -443,7 +443,7 @@ class DeedVerbs:
         call = partial(approvals.vote, approval_id=approval_id, vote=vote, use=use)
         return await self._make_due(call)
 
-    async def pass_on(self, approval_id: str, handover: Handover) -> Approval | Refusal:
+    async def pass_on(self, approval_id: str, handover: Delegation) -> Approval | Refusal:
         call = partial(approvals.pass_on, approval_id=approval_id, handover=handover)
         return await self._change(call)
 
@@ -486,7 +486,7 @@ class DeedVerbs:
     async def budget(self, root_id: str) -> Budget | None:
         return await self._ask(partial(budgets.budget, root_id=root_id))
 
-    async def set_aside(self, asked: SetAside, new: Budget) -> Budget | Exceeded:
+    async def set_aside(self, asked: Reservation, new: Budget) -> Budget | Exceeded:
         return await self._change(partial(budgets.set_aside, asked=asked, new=new))
 
     async def settle_spending(self, root_id: str, id: str, actual: Amount | None) -> None:
@@ -611,7 +611,7 @@ class DurableStore(DeedVerbs):
         if announces:
             self._tell_watchers()
 
-    async def news(self, owner: str) -> list[News]:
+    async def news(self, owner: str) -> list[JobNews]:
         return await self._ask(partial(claim.news, owner=owner))
 
     async def reap(self, limit: int, dead: Sequence[str] = ()) -> list[str]:

@@ -3,8 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from perdure.jobs.effect import OPEN, Effect, EffectState
-from perdure.jobs.place import Place
+from perdure.jobs.effect import OPEN, Effect, EffectState, Place
 
 if TYPE_CHECKING:
     from perdure.engine.journal.run import Run

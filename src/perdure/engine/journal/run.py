@@ -34,7 +34,7 @@ from perdure.engine.journal.verdict import (
 )
 from perdure.jobs.effect import Effect
 from perdure.jobs.failure import failure_of
-from perdure.jobs.gate import Openings
+from perdure.jobs.gate import GatePasses
 from perdure.jobs.model import (
     Claim,
     EntryKind,
@@ -351,7 +351,7 @@ class Run(Ownership):
         self.waiting: dict[Operation[Any], asyncio.Handle | None] = {}
         self.ledger: Ledger | None = None  # see `ledger_of`
         self.purse: BudgetRef | None = None  # looked up by the first spending
-        self.openings: Openings = ()  # what people have said yes to, and was not yet used
+        self.openings: GatePasses = ()  # what people have said yes to, and was not yet used
         self.resuming = 0  # awaits of the code that are over, which it does not know yet
         self.cut_short = False  # a step was ended from outside: it may have left a call open
         self.refusals = 0  # awaits of the code since its run has ended

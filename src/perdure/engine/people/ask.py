@@ -37,10 +37,18 @@ from perdure.jobs.approval import (
 from perdure.jobs.definition import Step
 from perdure.jobs.effect import Effect
 from perdure.jobs.failure import failure_of
-from perdure.jobs.gate import GateDecision, GatePass, judge_call, through, way_for
+from perdure.jobs.gate import (
+    Gate,
+    GateDecision,
+    GatePass,
+    GatePolicy,
+    gate_for,
+    judge_call,
+    use_pass,
+)
 from perdure.jobs.model import JobEvent, JournalEntry
 from perdure.jobs.outbox import Notice, NoticeKind
-from perdure.jobs.risk import RULES, Gate, GatePolicy, Judgement, RiskLevel
+from perdure.jobs.risk import RULES, Judgement, RiskLevel
 from perdure.jobs.state import StepState
 
 if TYPE_CHECKING:
@@ -569,8 +577,8 @@ class Gatekeeper:
     def way(self, run: "Run", step: Step[..., Any], name: str, packed: bytes) -> GateDecision:
         """Decide what happens before a call of a step; uses up what has opened it."""
         judgement = self.judge(step, name, packed)
-        way = way_for(step, name, run.job.tenant, judgement, self._rules.gates)
-        way, run.openings = through(way, name, run.openings)
+        way = gate_for(step, name, run.job.tenant, judgement, self._rules.gates)
+        way, run.openings = use_pass(way, name, run.openings)
         return way
 
     def judge(self, step: Step[..., Any], name: str, packed: bytes) -> Judgement:
@@ -581,7 +589,8 @@ class Gatekeeper:
 def _says_something(step: Step[..., Any]) -> bool:
     """Tell whether the usual rules could find anything about a step but LOW."""
     estimated = step.cost is not None or step.estimated_duration is not None
-    return bool(step.tags) or step.irreversible or estimated or step.risk is not _LOW
+    asks = step.approval == "required"
+    return bool(step.tags) or asks or estimated or step.risk is not _LOW
 
 
 def hold(operation: "StepOperation[Any]", way: GateDecision) -> bool:

@@ -12,17 +12,17 @@ from perdure.engine.policy import Rules
 from perdure.jobs.approval import (
     Approval,
     ApprovalLink,
+    Delegation,
     Edited,
-    Handover,
     LinkUse,
     Person,
     Refusal,
-    Verdict,
     Vote,
+    VoteVerdict,
 )
 from perdure.jobs.budget import BudgetLimits
 from perdure.jobs.definition import Step
-from perdure.jobs.gate import judge_call, judge_raise, way_for
+from perdure.jobs.gate import gate_for, judge_call, judge_raise
 from perdure.jobs.risk import Judgement
 from perdure.notify.people import People
 from perdure.store.store import Store
@@ -33,7 +33,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 
     approval_id: str
     action_hash: str  # what they saw
-    verdict: Verdict
+    verdict: VoteVerdict
     by: Person | str
     reason: str = ""
     arguments: Mapping[str, Any] | None = None
@@ -87,7 +87,7 @@ async def delegate(
         await store.turned_away(approval.id, "api", f"{to} is no person")
         raise DecisionRefused("not allowed", "an account of a program cannot decide")
     by = await _person(store, people, approval, by)
-    handover = Handover(by=by, to=other, reason=reason, known=known)
+    handover = Delegation(by=by, to=other, reason=reason, known=known)
     return _counted(await store.pass_on(approval.id, handover))
 
 
@@ -135,7 +135,7 @@ async def _edited(
     before = msgspec.json.decode(approval.action.input, type=dict[str, Any])
     packed = step.parameters.pack_json(msgspec.json.encode({**before, **arguments}))
     judgement = judge_call(step, entry.name, packed, office.rules.risk)
-    way = way_for(step, entry.name, approval.tenant, judgement, office.rules.gates)
+    way = gate_for(step, entry.name, approval.tenant, judgement, office.rules.gates)
     return _judged(office.rules, packed, way.judgement)
 
 

@@ -12,9 +12,9 @@ from perdure.base.codec import decode, encode
 from perdure.base.errors import BudgetExceeded
 from perdure.engine.people.ask import RETRIED, Question, answer_to, is_looked_at, last_asked
 from perdure.jobs.approval import Approval, ApprovalState
-from perdure.jobs.budget import Amount, Budget, BudgetLimits, Exceeded, SetAside, spending_id
+from perdure.jobs.budget import Amount, Budget, BudgetLimits, Exceeded, Reservation, spending_id
+from perdure.jobs.effect import Place
 from perdure.jobs.gate import judge_raise
-from perdure.jobs.place import Place
 from perdure.jobs.risk import Judgement
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Spending:
     async def _reserved(self) -> Self:
         run = self._operation.run
         purse = await purse_of(run)
-        wanted = SetAside(
+        wanted = Reservation(
             job_id=run.job.id,
             owner=run.node.owner,
             epoch=run.epoch,

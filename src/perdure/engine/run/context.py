@@ -22,9 +22,9 @@ from perdure.engine.people.ask import Approve, Approved, ApproveOptions, asked_f
 from perdure.engine.steps.step import StepOperation, skipped_or_done
 from perdure.engine.steps.waits import Child, Receive, Sleep, child_failed, no_message
 from perdure.jobs.definition import JobDefinition, Step
-from perdure.jobs.length import check_given
 from perdure.jobs.model import EntryKind, JournalEntry
 from perdure.jobs.state import StepState
+from perdure.jobs.text_limits import check_given
 
 P = ParamSpec("P")
 R = TypeVar("R")

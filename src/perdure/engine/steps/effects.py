@@ -28,7 +28,6 @@ from perdure.jobs.effect import (
     KEY_TTL,
     NOT_CALLED,
     REFUSED_LATER,
-    Answer,
     AskPerson,
     AskReceiver,
     CallAnew,
@@ -38,7 +37,9 @@ from perdure.jobs.effect import (
     Happened,
     InDoubt,
     PackedResult,
+    Place,
     Query,
+    QueryAnswer,
     Resolution,
     UndoCall,
     Unknown,
@@ -57,7 +58,6 @@ from perdure.jobs.effect import (
 )
 from perdure.jobs.failure import failure_of
 from perdure.jobs.model import EntryKind
-from perdure.jobs.place import Place
 from perdure.jobs.state import ENDED, JobState
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def fault_of(begun: Begun, error: Exception, options: EffectOptions) -> Fault:
     )
 
 
-async def ask_receiver(query: Query, key: str) -> Answer:
+async def ask_receiver(query: Query, key: str) -> QueryAnswer:
     """Ask whether a call had its effect."""
     answer = query(key)
     if isawaitable(answer):

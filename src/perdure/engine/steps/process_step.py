@@ -38,11 +38,10 @@ from perdure.engine.steps.step_context import StepContext, UserQuestion
 from perdure.engine.steps.thread_step import call_away
 from perdure.jobs.budget import Amount
 from perdure.jobs.definition import Step, is_step_class, step_of, step_of_object
-from perdure.jobs.effect import Answer, Effect, PackedResult, pack_result, unpack_result
+from perdure.jobs.effect import Effect, PackedResult, Place, QueryAnswer, pack_result, unpack_result
 from perdure.jobs.failure import failure_of
-from perdure.jobs.items import Verdict
+from perdure.jobs.items import ItemVerdict
 from perdure.jobs.parameters import Partial
-from perdure.jobs.place import Place
 from perdure.jobs.redaction import plain as without_types
 from perdure.process.api import call, send
 from perdure.process.channel import select
@@ -92,7 +91,7 @@ class Wish(Struct, frozen=True):
     asked: Asked
     options: dict[str, Any]
     can_query: bool
-    answer: Answer | None = None
+    answer: QueryAnswer | None = None
 
 
 class SentAway(Leaving):
@@ -254,7 +253,7 @@ class Failed(Struct, frozen=True):
     """The function raised, perhaps at an item, which was judged there."""
 
     error: BaseException
-    item: tuple[Verdict, bytes] | None
+    item: tuple[ItemVerdict, bytes] | None
 
 
 class SafePoint(Struct, frozen=True):
@@ -497,7 +496,7 @@ class StepServer:
         await self._spendings[place].settle(usd=usd, tokens=tokens, calls=calls)
 
 
-def _answered(answer: Answer | None, key: str) -> Answer:
+def _answered(answer: QueryAnswer | None, key: str) -> QueryAnswer:
     if answer is None:
         raise _ToBeAsked(key)
     return answer

@@ -20,10 +20,10 @@ from perdure.engine.steps.thread_step import Whose, call_away, older_calls
 from perdure.jobs.definition import Step
 from perdure.jobs.failure import Failure, failure_of
 from perdure.jobs.gate import GateDecision
-from perdure.jobs.items import Verdict
+from perdure.jobs.items import ItemVerdict
 from perdure.jobs.model import JobEvent, JournalEntry
 from perdure.jobs.parameters import Partial
-from perdure.jobs.policy import Again, GiveUp, decide, is_permanent
+from perdure.jobs.policy import Again, GiveUp, decide_retry, is_permanent
 from perdure.jobs.state import StepState
 from perdure.process.death import kill
 from perdure.process.process import Process
@@ -457,7 +457,7 @@ class StepOperation(Endable[R]):
 
     async def _failed(self, error: Exception) -> None:
         self.unrecorded = False
-        verdict = decide(self.step.retry, error, self.attempt)
+        verdict = decide_retry(self.step.retry, error, self.attempt)
         failure = failure_of(
             error,
             self.attempt,
@@ -488,7 +488,7 @@ class StepOperation(Endable[R]):
     async def _passed_over(self, failure: Failure) -> bool:
         """Go on without the item at which the step failed, if its policy says so."""
         judged = self.context.judge_item(failure) if self.context is not None else None
-        if judged is None or judged[0] is Verdict.FAIL:
+        if judged is None or judged[0] is ItemVerdict.FAIL:
             return False
         verdict, checkpoint = judged
         self.tell_stop("failed")
@@ -496,7 +496,7 @@ class StepOperation(Endable[R]):
         onward = self._entry(
             StepState.PENDING, checkpoint=checkpoint, checkpoint_no=self.entry.checkpoint_no + 1
         )
-        kind = "item.left" if verdict is Verdict.GO_ON else "item.retried"
+        kind = "item.skipped" if verdict is ItemVerdict.GO_ON else "item.retried"
         await self._restart(onward, self._event(kind, failure))
         return True
 

@@ -17,10 +17,17 @@ from perdure.engine.people.spending import SPENDING, Spending
 from perdure.engine.steps.effects import Call, EffectOptions, Effects
 from perdure.jobs.approval import ApprovalState
 from perdure.jobs.budget import Amount
-from perdure.jobs.effect import Effect
+from perdure.jobs.effect import Effect, Place, Places, own_checkpoint
 from perdure.jobs.failure import Failure
-from perdure.jobs.items import Cadence, Cursor, ItemPolicy, ItemReport, OnError, Verdict, key_of
-from perdure.jobs.place import Place, Places, own_checkpoint
+from perdure.jobs.items import (
+    Cursor,
+    ItemPolicy,
+    ItemReport,
+    ItemVerdict,
+    OnError,
+    SaveInterval,
+    key_of,
+)
 from perdure.jobs.redaction import plain
 from perdure.jobs.risk import Judgement, RiskLevel
 
@@ -49,7 +56,9 @@ class StepContext:
         self._cursor: Cursor | None = None
         self.stopping = False  # the worker stops: leave at the next checkpoint
         self.over = False  # the attempt has ended, though its thread may not know
-        self.item_judged: tuple[Verdict, bytes] | None = None  # by the OS process that it ran in
+        self.item_judged: tuple[ItemVerdict, bytes] | None = (
+            None  # by the OS process that it ran in
+        )
         self.left: Leaving | None = None  # why the function must be left, whatever it does
         self._cancelled: asyncio.Event | None = None
         self._effects: Effects | None = None
@@ -297,8 +306,8 @@ class StepContext:
         listed = list(items)
         cursor = Cursor.start([key(item) for item in listed], self.previous_checkpoint, policy)
         self._cursor = cursor
-        cadence = Cadence(every, required_seconds(or_after), loop.time())
-        for place in cursor.left():
+        cadence = SaveInterval(every, required_seconds(or_after), loop.time())
+        for place in cursor.remaining():
             cursor.begin(place)
             yield listed[place]
             cursor.done(place)
@@ -316,7 +325,7 @@ class StepContext:
         """How far `items` has come, and which it left; None before."""
         return None if self._cursor is None else self._cursor.report()
 
-    def judge_item(self, failure: Failure) -> tuple[Verdict, bytes] | None:
+    def judge_item(self, failure: Failure) -> tuple[ItemVerdict, bytes] | None:
         """Judge the item at which the step has failed; None if it failed at none."""
         if self._cursor is None or self._cursor.in_hand is None:
             return self.item_judged

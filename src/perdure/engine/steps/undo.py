@@ -35,15 +35,15 @@ from perdure.jobs.failure import Failure, failure_of, type_name
 from perdure.jobs.model import Command, EntryKind, Job, JobOutcome, JournalEntry, WriteFields
 from perdure.jobs.outbox import NoticeKind
 from perdure.jobs.saga import (
-    HEAD,
-    Do,
-    Forward,
+    UNDO_LIST,
     OnUndoFailure,
-    Stopped,
+    PastPivot,
     Undo,
+    UndoNext,
+    UndoStopped,
     has_failed,
     is_irreversible,
-    is_left,
+    is_left_undone,
     is_listed,
     next_undo,
     standing,
@@ -141,15 +141,17 @@ class ChildrenEnd(Operation[None]):
 
 async def way_back(
     run: Run, job: Job, journal: Sequence[JournalEntry], ledger: Sequence[Effect]
-) -> list[Undo] | Forward:
+) -> list[Undo] | PastPivot:
     """List what must be undone of a job, its children included."""
     children = await _to_undo(run, job, journal)
-    if isinstance(children, Forward):
+    if isinstance(children, PastPivot):
         return children
     return undo_list(journal, ledger, run.node.registry.find_step, children)
 
 
-async def _to_undo(run: Run, job: Job, journal: Sequence[JournalEntry]) -> dict[str, str] | Forward:
+async def _to_undo(
+    run: Run, job: Job, journal: Sequence[JournalEntry]
+) -> dict[str, str] | PastPivot:
     """Find the children to undo: the jobs by the entries that submitted them."""
     entries = children_of(job.id, journal)
     if not entries:
@@ -158,11 +160,11 @@ async def _to_undo(run: Run, job: Job, journal: Sequence[JournalEntry]) -> dict[
     found: dict[str, str] = {}
     for child, entry in entries.items():
         if child not in states:
-            stands: bool | Forward = not _is_copied(job, entry)
+            stands: bool | PastPivot = not _is_copied(job, entry)
         else:
             stands = await _stands(run, child, states[child])
-        if isinstance(stands, Forward):
-            return Forward(f"{stands.pivot} of {entry.id}")
+        if isinstance(stands, PastPivot):
+            return PastPivot(f"{stands.pivot} of {entry.id}")
         if stands:
             found[entry.id] = child
     return found
@@ -211,7 +213,7 @@ def _is_copied(job: Job, entry: JournalEntry) -> bool:
     return job.forked_from is not None and (entry.started_at or 0.0) < job.created_at
 
 
-async def _stands(run: Run, job_id: str, state: JobState) -> bool | Forward:
+async def _stands(run: Run, job_id: str, state: JobState) -> bool | PastPivot:
     """Tell whether a child has something to undo, or may have."""
     if state is JobState.COMPENSATED:
         return False
@@ -223,7 +225,7 @@ async def _stands(run: Run, job_id: str, state: JobState) -> bool | Forward:
     job = await run.ask(lambda store: store.job(job_id))
     ledger = await run.ask(lambda store: store.effects(job_id))
     undos = [] if job is None else await way_back(run, job, journal, ledger)
-    return undos if isinstance(undos, Forward) else bool(undos)
+    return undos if isinstance(undos, PastPivot) else bool(undos)
 
 
 class UndoChild(Operation[None]):
@@ -350,7 +352,7 @@ async def _look_back_at_end(run: Run, verdict: Failed | Cancelled) -> tuple[Verd
         return verdict, fields
     if not at_work:
         undos = await way_back(run, run.job, journal, ledger)
-        if isinstance(undos, Forward):
+        if isinstance(undos, PastPivot):
             return _forward(verdict, undos), fields
         if not undos:
             return await _name_standing(run, verdict, journal, ledger, fields)
@@ -421,7 +423,7 @@ def _doubts(run: Run, ledger: Sequence[Effect]) -> WriteFields:
     return {"effects": lines, "notices": notices, "withdraws": True}
 
 
-def _forward(verdict: Failed | Cancelled, forward: Forward) -> Parked:
+def _forward(verdict: Failed | Cancelled, forward: PastPivot) -> Parked:
     failed = verdict.failure if isinstance(verdict, Failed) else None
     what = failed.summary() if failed else "it was cancelled"
     text = f"{forward.pivot} is passed, so nothing is undone and the job can only go on: {what}"
@@ -430,12 +432,12 @@ def _forward(verdict: Failed | Cancelled, forward: Forward) -> Parked:
 
 def _head(run: Run, journal: Sequence[JournalEntry], reason: Reason) -> JournalEntry:
     """Make the first entry of the list, which is made when no child is at work any more."""
-    old = next((entry for entry in journal if entry.id == HEAD), None)
+    old = next((entry for entry in journal if entry.id == UNDO_LIST), None)
     return JournalEntry(
         seq=run.journal.next_seq() if old is None else old.seq,
-        id=HEAD,
+        id=UNDO_LIST,
         kind=EntryKind.UNDO,
-        name=HEAD,
+        name=UNDO_LIST,
         state=_S.PENDING,
         output=msgspec.json.encode(reason),
         started_at=run.now(),
@@ -538,9 +540,9 @@ class Saga:
         await self._mark_by_hand()
         while True:
             match next_undo(self._undos, self.states(), self._on_failure()):
-                case Do(wanted):
+                case UndoNext(wanted):
                     await self._do(run, wanted)
-                case Stopped(failed):
+                case UndoStopped(failed):
                     await self._stop(run, failed)
                 case _:
                     return b"null"
@@ -551,7 +553,7 @@ class Saga:
         await ChildrenEnd(run, self._head, journal)
         journal, ledger = await journal_and_ledger(run)
         undos = await way_back(run, run.job, journal, ledger)
-        if isinstance(undos, Forward):
+        if isinstance(undos, PastPivot):
             why = _failure(_packed(self._reason.error))
             parked = _forward(Cancelled() if why is None else Failed(why), undos)
             run.stop(replace(parked, entries=(self._nothing_listed(),)))
@@ -561,7 +563,9 @@ class Saga:
             await run.write(head, *_entries(run, journal, undos))
 
     def _read(self, journal: Sequence[JournalEntry], ledger: Sequence[Effect]) -> None:
-        listed = [entry for entry in journal if entry.kind is EntryKind.UNDO and entry.id != HEAD]
+        listed = [
+            entry for entry in journal if entry.kind is EntryKind.UNDO and entry.id != UNDO_LIST
+        ]
         self._steps = {entry.id: entry for entry in journal if entry.kind in _UNDOABLE}
         self._ledger = {line.no: line for line in ledger}
         self._entries = {entry.id: entry for entry in listed}
@@ -658,7 +662,7 @@ class Saga:
         )
 
     def _is_left(self, id: str) -> bool:
-        return is_left(self._entries[id])
+        return is_left_undone(self._entries[id])
 
     def _note(self, entry: JournalEntry, state: StepState) -> None:
         if entry.state is _S.SKIPPED:  # what a person said of it stands
@@ -732,7 +736,7 @@ def _step_for(wanted: Undo, step: Step[..., Any], call: Any) -> Step[..., Any]:
         retry=step.retry or RETRY,
         isolation="inline" if step.is_async else "thread",
         irreversible=False,
-        ungated=False,
+        approval="never" if step.approval == "never" else "by_risk",
         idempotency_key=None,
         undo=None,
     )

@@ -21,7 +21,7 @@ from perdure.engine.policy import Rules
 from perdure.engine.steps.process_step import StepHost
 from perdure.engine.worker.redis_hint import RedisHint
 from perdure.engine.worker.settings import WorkerSettings
-from perdure.jobs.model import News, QueueLimit
+from perdure.jobs.model import JobNews, QueueLimit
 from perdure.jobs.registry import JobRegistry
 from perdure.jobs.state import JobState
 from perdure.process.spawn import PLAIN, give_birth
@@ -136,7 +136,7 @@ class WorkerNode:
 
     # News from outside
 
-    def hear(self, news: Sequence[News], asked_for: Collection[Run]) -> None:
+    def hear(self, news: Sequence[JobNews], asked_for: Collection[Run]) -> None:
         """Obey what is asked of the jobs that are ours, and stop those that are not any more."""
         ours = {each.job_id for each in news}
         for run in asked_for:
@@ -147,7 +147,7 @@ class WorkerNode:
             if run is not None and each.news != run.news:
                 self._hear(run, each)
 
-    def _hear(self, run: Run, news: News) -> None:
+    def _hear(self, run: Run, news: JobNews) -> None:
         match news.request:
             case "cancel":
                 if run.job.state is not JobState.COMPENSATING and not self._finishes(run):

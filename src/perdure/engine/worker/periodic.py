@@ -21,9 +21,9 @@ from perdure.engine.worker.node import WorkerNode
 from perdure.jobs.approval import Approval
 from perdure.jobs.cron import CatchUp, check_cron, due, key, next_time
 from perdure.jobs.definition import JobDefinition
-from perdure.jobs.length import check_given
 from perdure.jobs.model import JobEvent, NewJob, Schedule, Write
 from perdure.jobs.outbox import Notice, NoticeKind, NoticeState
+from perdure.jobs.text_limits import check_given
 from perdure.notify.people import ApprovalChannel
 from perdure.otp.task_supervisor import TaskSupervisor
 from perdure.store.store import Store

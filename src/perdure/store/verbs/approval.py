@@ -10,21 +10,21 @@ from perdure.jobs.approval import (
     Approval,
     ApprovalLink,
     ApprovalState,
-    Handover,
+    Delegation,
     LinkUse,
     Refusal,
     Vote,
+    check_code,
     decide,
     delegate,
-    judge,
     next_tick,
     tick,
-    used,
+    used_link,
     withdraw,
 )
+from perdure.jobs.effect import is_of_step
 from perdure.jobs.model import JobEvent
 from perdure.jobs.outbox import Notice, NoticeKind
-from perdure.jobs.place import is_of_step
 from perdure.store import rows
 from perdure.store.statements import Session
 from perdure.store.verbs.outbox import channels_asked, put_notices
@@ -83,7 +83,7 @@ def vote(
     _audit_vote(session, old, result, vote)
     _change(session, old, result)
     if link is not None:
-        _change_link(session, used(link, now))
+        _change_link(session, used_link(link, now))
     if result.state is not ApprovalState.PENDING:
         _tell(session, result, NoticeKind.DECIDED, now)
         session.run("wake", id=old.job_id, now=now)
@@ -101,7 +101,7 @@ def _audit_vote(session: Session, old: Approval, new: Approval, vote: Vote) -> N
         _audit(session, old, f"approval.{vote.verdict}", vote.person.id, said)
 
 
-def pass_on(session: Session, approval_id: str, handover: Handover) -> Approval | Refusal:
+def pass_on(session: Session, approval_id: str, handover: Delegation) -> Approval | Refusal:
     """Let another person decide instead of one who may; both is audited, and the other is told."""
     found = session.one("lock_approval", id=approval_id)
     if found is None:
@@ -186,7 +186,7 @@ def _open(session: Session, approval: Approval, use: LinkUse, now: float) -> App
     link = None if found is None else _read_link(found[0])
     if link is None or link.approval_id != approval.id:
         return _NOBODY
-    judged = judge(link, use, now)
+    judged = check_code(link, use, now)
     if judged.link != link:
         _change_link(session, judged.link)
     return judged.refusal or link

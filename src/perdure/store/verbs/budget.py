@@ -10,7 +10,7 @@ from perdure.jobs.budget import (
     Budget,
     BudgetLimits,
     Exceeded,
-    SetAside,
+    Reservation,
     grant,
     reserve,
     settle,
@@ -27,7 +27,7 @@ def budget(session: Session, root_id: str) -> Budget | None:
     return None if found is None else _read(found[0])
 
 
-def set_aside(session: Session, asked: SetAside, new: Budget) -> Budget | Exceeded:
+def set_aside(session: Session, asked: Reservation, new: Budget) -> Budget | Exceeded:
     """Reserve an amount; `new` is the budget if there is none yet.
 
     Raises:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from perdure.jobs.model import Claim, Job, JobEvent, JobMessage, JournalEntry, News, QueueLimit
+from perdure.jobs.model import Claim, Job, JobEvent, JobMessage, JobNews, JournalEntry, QueueLimit
 from perdure.store import rows as row
 from perdure.store.statements import Row, Session
 
@@ -215,9 +215,9 @@ def renew(session: Session, owner: str, held: Sequence[tuple[str, int]], lease: 
     return {job_id for job_id, epoch in rows if (job_id, epoch) in mine}
 
 
-def news(session: Session, owner: str) -> list[News]:
+def news(session: Session, owner: str) -> list[JobNews]:
     """Tell what is asked of an owner's jobs."""
-    return [News(*each) for each in session.all("news", owner=owner)]
+    return [JobNews(*each) for each in session.all("news", owner=owner)]
 
 
 def reap(session: Session, limit: int, dead: Sequence[str]) -> list[str]:

@@ -5,9 +5,8 @@ from typing import Any
 import msgspec
 
 from perdure.base.errors import IllegalTransition
-from perdure.jobs.effect import Choice, Effect, EffectState, UndoCall, settled_by_person
+from perdure.jobs.effect import Choice, Effect, EffectState, Place, UndoCall, settled_by_person
 from perdure.jobs.model import Write
-from perdure.jobs.place import Place
 from perdure.store import rows
 from perdure.store.statements import Row, Session
 from perdure.store.verbs.approval import ask, withdraw_open

@@ -7,7 +7,7 @@ import pytest
 from perdure.app import App
 from perdure.base.errors import ArgumentError, DefinitionError
 from perdure.engine.run.context import JobContext
-from perdure.jobs.length import LONGEST_KEY, LONGEST_REASON, LONGEST_TENANT
+from perdure.jobs.text_limits import LONGEST_KEY, LONGEST_REASON, LONGEST_TENANT
 from tests.engine.rig import durable
 
 # Long for an index of PostgreSQL however well it is packed.
