@@ -42,10 +42,10 @@ import perdure
 from bench.outcome import Options, Outcome
 from bench.table import render
 from perdure import App, JobContext, Secret, StepContext, process
-from perdure.approvals import Contact, People, Person, Rules
-from perdure.notify.links import Tokens
+from perdure.approvals import Contact, People, Person, Policy
+from perdure.notify.links import LinkTokens
 from perdure.notify.mail import MailChannel, MailSettings
-from perdure.notify.web import ApprovalWeb, Pages
+from perdure.notify.web import ApprovalWeb, LinkPages
 from perdure.otp import Supervisor, child
 
 PACKAGE = str(Path(perdure.__file__).parent)
@@ -375,12 +375,14 @@ async def _approval_link(recorder: Recorder, folder: Path) -> None:
     app = _app(folder)
     ann = Person(id="ann", tenant="default", roles=frozenset({"approver"}))
     people = People([Contact(person=ann, email="ann@example.com")])
-    tokens = Tokens((Secret("a key of at least thirty-two bytes"),))
+    tokens = LinkTokens((Secret("a key of at least thirty-two bytes"),))
     settings = MailSettings(
         host="mail.example.com", sender="perdure@example.com", base_url="https://perdure.example"
     )
-    app.rules = Rules(people=people, channels=(MailChannel(settings, app.desk, people, tokens),))
-    web = ApprovalWeb(app.desk, people, Pages(app.desk, people, tokens))
+    app.policy = Policy(
+        people=people, channels=(MailChannel(settings, app.approval_store, people, tokens),)
+    )
+    web = ApprovalWeb(app.approval_store, people, LinkPages(app.approval_store, people, tokens))
 
     @app.job
     async def job(ctx: JobContext) -> None:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from perdure.base.settings import Settings
     from perdure.engine.handle import Handle
     from perdure.engine.run.context import JobContext
+    from perdure.engine.settings import WorkerSettings
     from perdure.engine.steps.step_context import StepContext
-    from perdure.engine.worker.settings import WorkerSettings
     from perdure.jobs.budget import Budget, BudgetLimits
     from perdure.jobs.definition import JobDefinition, Step
     from perdure.jobs.effect import DidNotHappen, Effect, EffectState, Happened, Unknown
@@ -82,7 +82,7 @@ _MODULE_OF = {
     "StepContext": "perdure.engine.steps.step_context",
     "StepState": "perdure.jobs.state",
     "Unknown": "perdure.jobs.effect",
-    "WorkerSettings": "perdure.engine.worker.settings",
+    "WorkerSettings": "perdure.engine.settings",
     "run": "perdure.process.runtime",
     "with_retry": "perdure.base.retry",
 }

@@ -23,12 +23,12 @@ from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import JobNotFound, NotInProcess, StoreError
 from perdure.engine import events
 from perdure.engine.handle import Awaiting, Handle, new_id
-from perdure.engine.people.decide import Answer, AppDesk, decide, delegate
-from perdure.engine.policy import Rules
+from perdure.engine.people.decide import ApprovalAnswer, LazyStore, decide, delegate
+from perdure.engine.policy import Policy
+from perdure.engine.settings import WorkerSettings
 from perdure.engine.worker.node import WorkerNode
 from perdure.engine.worker.periodic import Schedules
 from perdure.engine.worker.redis_hint import RedisHint
-from perdure.engine.worker.settings import WorkerSettings
 from perdure.engine.worker.worker import (
     runtime_settings,
     spare_collections,
@@ -60,7 +60,7 @@ class App(JobRegistry):
         worker: WorkerSettings | None = None,
         queues: Mapping[str, QueueLimit] | Iterable[str] = ("default",),
         limits: PayloadLimits = LIMITS,
-        rules: Rules | None = None,
+        policy: Policy | None = None,
         hint: str | None = None,
     ) -> None:
         """Describe the app; nothing is opened yet.
@@ -70,13 +70,13 @@ class App(JobRegistry):
             worker: The bounds of a worker of this app.
             queues: The queues that its workers serve, with limits if there are any.
             limits: The largest payloads.
-            rules: What waits for a person, who may decide, and how people are told.
+            policy: What waits for a person, who may decide, and how people are told.
             hint: The address of a Redis (`redis://…`) by which the workers of a large fleet take
                 turns to claim. It is never needed, and nothing depends on what it says.
         """
         super().__init__()
-        self.rules = rules or Rules()
-        self.desk = AppDesk(self.store)  # where channels find approvals
+        self.policy = policy or Policy()
+        self.approval_store = LazyStore(self.store)  # where channels find approvals
         self.url = url
         self.limits = limits
         self.hint = hint
@@ -278,7 +278,7 @@ class App(JobRegistry):
         Args:
             approval: The approval that they saw; or its id, with `action_hash`.
             verdict: "approve" or "reject".
-            by: Who decides: a person, or any name of one whom the app's rules know.
+            by: Who decides: a person, or any name of one whom the app's policy knows.
             action_hash: The `action.hash` of what they saw. If it was edited since, the answer
                 is refused as "changed".
             reason: For the audit log.
@@ -296,7 +296,7 @@ class App(JobRegistry):
                 "which action did they see? Pass the approval as it was read, "
                 "or its id and action_hash=approval.action.hash"
             )
-        answer = Answer(
+        answer = ApprovalAnswer(
             approval_id=approval.id if isinstance(approval, Approval) else approval,
             action_hash=seen,
             verdict=verdict,
@@ -314,7 +314,7 @@ class App(JobRegistry):
         Args:
             approval: Which one, or its id.
             to: The id of who is to decide, and is told.
-            by: Who passes it on: a person, or any name of one whom the app's rules know.
+            by: Who passes it on: a person, or any name of one whom the app's policy knows.
             reason: For the audit log.
 
         Raises:
@@ -323,7 +323,7 @@ class App(JobRegistry):
         """
         check_given(to=to, reason=reason)
         id = approval.id if isinstance(approval, Approval) else approval
-        return await delegate(await self.store(), self.rules.people, id, by, to, reason)
+        return await delegate(await self.store(), self.policy.people, id, by, to, reason)
 
     # Work
 
@@ -337,7 +337,7 @@ class App(JobRegistry):
             except NotInProcess:
                 await stack.enter_async_context(Runtime(runtime_settings(bounds)))
             store = await self.store()
-            node = WorkerNode(store, self, bounds, self.queues, self.limits, self.rules)
+            node = WorkerNode(store, self, bounds, self.queues, self.limits, self.policy)
             if self.hint is not None:
                 node.hint = RedisHint(self.hint, f"perdure:claims:{digest(self.url)[:16]}")
             self.nodes.append(node)

@@ -1,7 +1,7 @@
 """People and approvals: who may decide about what, and what needs a decision."""
 
 from perdure.engine.people.ask import Approved
-from perdure.engine.policy import Rules
+from perdure.engine.policy import Policy
 from perdure.jobs.approval import Approval, ApprovalState, ApprovalTerms, Person
 from perdure.jobs.gate import Gate, GatePolicy
 from perdure.jobs.risk import Classifier, RiskFacts, RiskLevel
@@ -18,7 +18,7 @@ __all__ = [
     "GatePolicy",
     "People",
     "Person",
+    "Policy",
     "RiskFacts",
     "RiskLevel",
-    "Rules",
 ]

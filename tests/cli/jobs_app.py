@@ -5,11 +5,11 @@ from pathlib import Path
 
 from perdure import Retry
 from perdure.app import App
-from perdure.approvals import Contact, People, Person, Rules
+from perdure.approvals import Contact, People, Person, Policy
 from perdure.base.errors import Permanent
 from perdure.engine.run.context import JobContext
+from perdure.engine.settings import WorkerSettings
 from perdure.engine.steps.step_context import StepContext
-from perdure.engine.worker.settings import WorkerSettings
 
 # The store is that of PERDURE_URL.
 staff = [
@@ -18,7 +18,7 @@ staff = [
 app = App(
     "sqlite:////nowhere/jobs.db",
     worker=WorkerSettings(reap_every="50ms", keep_in_memory="10ms"),
-    rules=Rules(people=People(Contact(person=each) for each in staff)),
+    policy=Policy(people=People(Contact(person=each) for each in staff)),
 )
 notes = App("sqlite:////nowhere/notes.db")
 

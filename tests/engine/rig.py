@@ -6,7 +6,7 @@ from typing import Any
 import perdure
 from perdure.app import App
 from perdure.engine.run.context import JobContext
-from perdure.engine.worker.settings import WorkerSettings
+from perdure.engine.settings import WorkerSettings
 from perdure.jobs.state import JobState
 
 # Quick enough for tests, and in the same proportions as the real ones.

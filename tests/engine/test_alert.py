@@ -10,7 +10,7 @@ import perdure
 from perdure.app import App
 from perdure.base.errors import JobFailed
 from perdure.engine.handle import Handle
-from perdure.engine.policy import Rules
+from perdure.engine.policy import Policy
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.model import QueueLimit
@@ -31,7 +31,7 @@ async def test_a_step_without_progress_is_told_of_once_however_often_it_is_taken
     app: App,
 ) -> None:
     slack = Loud("slack")
-    app.rules = Rules(channels=(slack,))
+    app.policy = Policy(channels=(slack,))
     runs: list[int] = []
 
     @app.step
@@ -45,7 +45,9 @@ async def test_a_step_without_progress_is_told_of_once_however_often_it_is_taken
     async def job(ctx: JobContext) -> int:
         return await ctx.run(hang)
 
-    brief = replace(QUICK, lease="1s", beat="100ms", margin="200ms", stuck_after="1s")
+    brief = replace(
+        QUICK, lease="1s", heartbeat="100ms", stop_before_expiry="200ms", stuck_after="1s"
+    )
     async with app.running(brief):
         handle, store = await app.submit(job), await app.store()
         for time in (1, 2):
@@ -68,7 +70,7 @@ async def stuck(handle: Handle[Any]) -> int:
 @durable
 async def test_a_job_that_its_workers_die_of_is_told_of(app: App) -> None:
     slack = Loud("slack")
-    app.rules = Rules(channels=(slack,))
+    app.policy = Policy(channels=(slack,))
 
     @app.job(max_claims=2)
     async def job(ctx: JobContext) -> int:
@@ -93,13 +95,13 @@ async def test_a_job_that_is_parked_again_after_a_person_resumed_it_is_told_of_a
     app: App,
 ) -> None:
     slack = Loud("slack")
-    app.rules = Rules(channels=(slack,))
+    app.policy = Policy(channels=(slack,))
 
     @app.job
     async def job(ctx: JobContext) -> None: ...
 
     handle = await app.submit(job)
-    stranger = App(app.url, worker=QUICK, rules=app.rules)
+    stranger = App(app.url, worker=QUICK, policy=app.policy)
     async with stranger.running():
         for time in (1, 2):
             await until(app, handle.id, JobState.NEEDS_ATTENTION)
@@ -113,7 +115,7 @@ async def test_a_job_that_is_parked_again_after_a_person_resumed_it_is_told_of_a
 
 @durable
 async def test_who_was_told_why_a_job_is_parked_is_not_told_twice(app: App) -> None:
-    app.rules = Rules(channels=(Loud("slack"),))
+    app.policy = Policy(channels=(Loud("slack"),))
 
     async def unsure(key: str) -> None:
         raise TimeoutError
@@ -140,7 +142,7 @@ async def test_who_was_told_why_a_job_is_parked_is_not_told_twice(app: App) -> N
 
 @durable
 async def test_a_job_that_simply_fails_alerts_nobody(app: App) -> None:
-    app.rules = Rules(channels=(Loud("slack"),))
+    app.policy = Policy(channels=(Loud("slack"),))
 
     @app.job
     async def job(ctx: JobContext) -> None:

@@ -17,7 +17,7 @@ from perdure.base.errors import (
     IllegalTransition,
     JobFailed,
 )
-from perdure.engine.policy import Rules
+from perdure.engine.policy import Policy
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.approval import Approval, ApprovalState, ApprovalTerms, Person
@@ -45,8 +45,8 @@ async def soon(look: Callable[[], Awaitable[T]], is_enough: Callable[[T], bool])
     return found
 
 
-def with_rules(app: App, **rules: Any) -> None:
-    app.rules = Rules(**rules)
+def with_policy(app: App, **policy: Any) -> None:
+    app.policy = Policy(**policy)
 
 
 @durable
@@ -276,13 +276,13 @@ async def test_one_yes_may_open_every_call_of_a_step(app: App) -> None:
 
 
 @durable
-async def test_rules_of_the_app_are_kept(app: App) -> None:
+async def test_the_policy_of_the_app_is_kept(app: App) -> None:
     def odd(facts: RiskFacts) -> tuple[RiskLevel, str] | None:
         odd = facts.arguments.get("usd", 0) % 2
         return (RiskLevel.MEDIUM, "an odd amount") if odd else None
 
     gates = GatePolicy(tenants={"free": {RiskLevel.HIGH: Gate.RUN}})
-    with_rules(app, risk=Classifier().extended(odd), gates=gates)
+    with_policy(app, risk=Classifier().extended(odd), gates=gates)
     job, ran = paying(app)
     async with app.running():
         handle = await app.submit(job, 5, user="kim")
@@ -295,7 +295,7 @@ async def test_rules_of_the_app_are_kept(app: App) -> None:
 
 @durable
 async def test_a_quorum_and_four_eyes_are_kept(app: App) -> None:
-    with_rules(app, terms={RiskLevel.HIGH: ApprovalTerms(quorum=2)})
+    with_policy(app, terms={RiskLevel.HIGH: ApprovalTerms(quorum=2)})
     job, ran = paying(app, tags={"financial"})
     async with app.running():
         handle = await app.submit(job, 5, user="ann")
@@ -553,7 +553,7 @@ async def withdrawn(app: App, job_id: str) -> list[ApprovalState]:
 def test_a_job_that_ends_takes_its_questions_back(url: str, how: str) -> None:
     @durable
     async def case(app: App) -> None:
-        with_rules(app, channels=(Loud("slack"),))
+        with_policy(app, channels=(Loud("slack"),))
 
         @app.step
         async def act(ctx: StepContext) -> None:
@@ -616,7 +616,7 @@ class Loud:
 @durable
 async def test_people_are_told_by_every_channel_and_again_when_it_is_decided(app: App) -> None:
     slack, mail = Loud("slack"), Loud("mail", fails=1)
-    with_rules(app, channels=(slack, mail))
+    with_policy(app, channels=(slack, mail))
 
     @app.job
     async def job(ctx: JobContext) -> None:
@@ -635,7 +635,7 @@ async def test_people_are_told_by_every_channel_and_again_when_it_is_decided(app
 @durable
 async def test_an_effect_in_doubt_alerts_people(app: App) -> None:
     slack = Loud("slack")
-    with_rules(app, channels=(slack,))
+    with_policy(app, channels=(slack,))
 
     async def charge(key: str) -> None:
         raise TimeoutError

@@ -9,8 +9,8 @@ from perdure.app import App
 from perdure.base import telemetry
 from perdure.engine import events
 from perdure.engine.run.context import JobContext
+from perdure.engine.settings import WorkerSettings
 from perdure.engine.steps.step_context import StepContext
-from perdure.engine.worker.settings import WorkerSettings
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.state import StepState
 from tests.base.recorder import Recorder

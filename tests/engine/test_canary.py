@@ -20,7 +20,7 @@ from perdure.base.secret import Secret
 from perdure.base.telemetry import Event, Values
 from perdure.cli.app import make_app
 from perdure.engine import events
-from perdure.engine.policy import Rules
+from perdure.engine.policy import Policy
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.integrations.http import reply_of
@@ -148,7 +148,7 @@ def test_fifty_secrets_go_in_and_none_comes_out(
     assert MOST >= 50
 
     async def main() -> tuple[str, str, str]:
-        app = App(url, worker=QUICK, rules=Rules(channels=(BrokenChannel(),)))
+        app = App(url, worker=QUICK, policy=Policy(channels=(BrokenChannel(),)))
         jobs = canaries(app)
         async with app, app.running():
             asks, fails = [await app.submit(each, user="kim") for each in jobs]

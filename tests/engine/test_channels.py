@@ -10,7 +10,7 @@ from msgspec.structs import replace
 import perdure
 from perdure.app import App
 from perdure.engine.handle import Handle
-from perdure.engine.policy import Rules
+from perdure.engine.policy import Policy
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.approval import MOST_WRONG, ApprovalTerms
@@ -18,13 +18,13 @@ from perdure.jobs.definition import JobDefinition
 from perdure.jobs.gate import Gate, GatePolicy
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState
-from perdure.notify.links import Tokens
+from perdure.notify.links import LinkTokens
 from perdure.notify.mail import MailChannel, MailSettings
 from perdure.notify.slack import SlackChannel
-from perdure.notify.web import ApprovalWeb, Pages
+from perdure.notify.web import ApprovalWeb, LinkPages
 from tests.engine.rig import durable, until
 from tests.engine.test_approval import asked
-from tests.notify.desk import staff
+from tests.notify.approval_store import staff
 from tests.notify.servers import HttpSite, Mailbox, http, smtp
 from tests.notify.test_mail import KEY, read
 from tests.notify.test_slack import POSTED, SETTINGS, body_of, signed
@@ -35,7 +35,7 @@ class Office:
 
     def __init__(self, app: App, site: HttpSite, box: Mailbox) -> None:
         self.app, self.box = app, box
-        people, tokens = staff(), Tokens((KEY,))
+        people, tokens = staff(), LinkTokens((KEY,))
         self.slack = replace(SETTINGS, base_url=f"http://{site.address}/api/")
         mail = MailSettings(
             host="127.0.0.1",
@@ -44,9 +44,14 @@ class Office:
             base_url="https://perdure.example.com/",
             insecure=True,
         )
-        channels = (SlackChannel(self.slack), MailChannel(mail, app.desk, people, tokens))
-        app.rules = Rules(people=people, channels=channels)
-        web = ApprovalWeb(app.desk, people, Pages(app.desk, people, tokens), slack=self.slack)
+        channels = (SlackChannel(self.slack), MailChannel(mail, app.approval_store, people, tokens))
+        app.policy = Policy(people=people, channels=channels)
+        web = ApprovalWeb(
+            app.approval_store,
+            people,
+            LinkPages(app.approval_store, people, tokens),
+            slack=self.slack,
+        )
         self.client = httpx.AsyncClient(
             transport=httpx.ASGITransport(web), base_url="https://perdure.example.com"
         )
@@ -74,7 +79,7 @@ class Office:
             "actions": [{"action_id": "perdure.approve", "value": value}],
         }
         body = body_of(payload)
-        now = await self.app.desk.now()
+        now = await self.app.approval_store.now()
         headers = wrong.get("headers") or signed(body, now - wrong.get("late", 0))
         answer = await self.client.post("/slack/interactive", content=body, headers=headers)
         return answer.status_code
@@ -184,7 +189,7 @@ async def test_after_an_edit_no_channel_takes_an_answer_to_what_was_asked_before
         office.job = pays
         waits = GatePolicy(gates={RiskLevel.MEDIUM: Gate.WAIT})
         terms = {RiskLevel.MEDIUM: ApprovalTerms(quorum=2)}
-        app.rules = replace(app.rules, gates=waits, terms=terms)
+        app.policy = replace(app.policy, gates=waits, terms=terms)
         async with app.running():
             handle, approval, seen = await office.ask()
             await app.decide(

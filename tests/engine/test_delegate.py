@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from perdure.app import App
 from perdure.base.errors import DecisionRefused
 from perdure.engine.handle import Handle
-from perdure.engine.policy import Rules
+from perdure.engine.policy import Policy
 from perdure.engine.run.context import JobContext
 from perdure.jobs.approval import Approval, ApprovalTerms, Person
 from perdure.jobs.outbox import NoticeKind
@@ -40,7 +40,7 @@ async def audit(handle: Handle[list[str]], kind: str) -> list[tuple[str, str]]:
 @durable
 async def test_who_gets_it_decides_and_who_passed_it_on_does_not(app: App) -> None:
     slack = Loud("slack")
-    app.rules = Rules(channels=(slack,))
+    app.policy = Policy(channels=(slack,))
     async with app.running():
         handle, approval = await ask(app)
         with pytest.raises(DecisionRefused, match="not among those"):
@@ -107,7 +107,7 @@ async def test_what_is_decided_is_not_passed_on(app: App) -> None:
 async def test_an_app_that_knows_its_people_leaves_it_to_nobody_else(app: App) -> None:
     robot = replace(BOB, id="robot", is_program=True)
     contacts = [Contact(person=each) for each in (ANN, CAS, robot)]
-    app.rules = Rules(people=People(contacts))
+    app.policy = Policy(people=People(contacts))
     async with app.running():
         handle, approval = await ask(app)
         for stranger in ("eve", "robot"):
@@ -146,7 +146,7 @@ def test_two_approvers_do_not_leave_a_quorum_of_two_to_one_person(
         dan = replace(CAS, id="dan")
         people = [Contact(person=each) for each in (ANN, BOB, CAS, dan)] if listed else []
         terms = {RiskLevel.HIGH: ApprovalTerms(quorum=2, approvers=named)}
-        app.rules = Rules(people=People(people), terms=terms)
+        app.policy = Policy(people=People(people), terms=terms)
         async with app.running():
             handle, approval = await ask(app)
             await app.delegate(approval, to="cas", by=ANN)
@@ -163,7 +163,7 @@ def test_two_approvers_do_not_leave_a_quorum_of_two_to_one_person(
 
 @durable
 async def test_of_two_handovers_to_one_person_at_once_one_counts(app: App) -> None:
-    app.rules = Rules(
+    app.policy = Policy(
         terms={RiskLevel.HIGH: ApprovalTerms(quorum=2, approvers=frozenset({"ann", "bob"}))}
     )
     async with app.running():

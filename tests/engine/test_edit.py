@@ -11,7 +11,7 @@ import perdure
 from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import ArgumentError, DecisionRefused
-from perdure.engine.policy import Rules
+from perdure.engine.policy import Policy
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.approval import Approval, ApprovalState, ApprovalTerms
@@ -19,7 +19,7 @@ from perdure.jobs.budget import BudgetLimits
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import Classifier, RiskFacts, RiskLevel
 from perdure.jobs.state import JobState
-from perdure.notify.message import Card, card_of
+from perdure.notify.message import ApprovalMessage, approval_message
 from perdure.notify.people import Contact, People
 from tests.engine.rig import durable, until
 from tests.engine.test_approval import ANN, BOB, asked, paying
@@ -33,7 +33,7 @@ def large_sums(facts: RiskFacts) -> tuple[RiskLevel, str] | None:
     return (RiskLevel.CRITICAL, f"it moves {usd} USD") if usd > 1000 else None
 
 
-STRICT = Rules(
+STRICT = Policy(
     risk=Classifier().extended(large_sums),
     terms={RiskLevel.CRITICAL: ApprovalTerms(quorum=2, approvers=frozenset({"bob", "cas"}))},
 )
@@ -45,17 +45,17 @@ class Board:
     name = "board"
 
     def __init__(self) -> None:
-        self.shown: list[tuple[NoticeKind, Card]] = []
+        self.shown: list[tuple[NoticeKind, ApprovalMessage]] = []
 
     async def recipients(self, notice: Notice, approval: Approval | None) -> list[str]:
         return ["all"]
 
     async def deliver(self, notice: Notice, approval: Approval | None, recipient: str) -> str:
         if approval is not None:
-            self.shown.append((notice.kind, card_of(approval)))
+            self.shown.append((notice.kind, approval_message(approval)))
         return ""
 
-    async def card(self, kind: NoticeKind) -> Card:
+    async def card(self, kind: NoticeKind) -> ApprovalMessage:
         while not (found := [card for told, card in self.shown if told is kind]):
             await perdure.process.sleep("5ms")
         return found[0]
@@ -69,7 +69,7 @@ async def test_the_second_approver_sees_and_decides_about_what_the_first_has_edi
     app: App,
 ) -> None:
     board = Board()
-    app.rules = Rules(terms=TWO, channels=(board,))
+    app.policy = Policy(terms=TWO, channels=(board,))
     job, ran = paying(app, tags={"financial"})
     async with app.running():
         handle = await app.submit(job, 500, user="kim")
@@ -93,7 +93,7 @@ async def test_the_second_approver_sees_and_decides_about_what_the_first_has_edi
 
 @durable
 async def test_an_edit_voids_a_yes_that_was_given_before_it(app: App) -> None:
-    app.rules = Rules(terms=TWO)
+    app.policy = Policy(terms=TWO)
     job, ran = paying(app, tags={"financial"})
     async with app.running():
         handle = await app.submit(job, 500, user="kim")
@@ -130,8 +130,8 @@ def test_of_an_edit_and_a_yes_at_once_nothing_runs_that_too_few_have_seen(
 ) -> None:
     @durable
     async def race(app: App) -> None:
-        app.rules = Rules(terms={RiskLevel.HIGH: ApprovalTerms(quorum=quorum)})
-        other = App(app.url, rules=app.rules)  # as in another process
+        app.policy = Policy(terms={RiskLevel.HIGH: ApprovalTerms(quorum=quorum)})
+        other = App(app.url, policy=app.policy)  # as in another process
         paying(other, tags={"financial"})
         job, ran = paying(app, tags={"financial"})
         async with app.running():
@@ -182,7 +182,7 @@ async def test_an_edit_that_raises_the_risk_is_asked_anew_on_the_terms_of_that_r
     app: App,
 ) -> None:
     board = Board()
-    app.rules = replace(STRICT, channels=(board,))
+    app.policy = replace(STRICT, channels=(board,))
     job, ran = paying(app, tags={"financial"})
     async with app.running():
         handle = await app.submit(job, 100, user="kim")
@@ -211,7 +211,7 @@ async def test_an_edit_that_raises_the_risk_is_asked_anew_on_the_terms_of_that_r
 async def test_an_edit_that_lowers_the_risk_is_decided_on_the_terms_of_that_risk(
     app: App,
 ) -> None:
-    app.rules = STRICT
+    app.policy = STRICT
     job, ran = paying(app, tags={"financial"})
     async with app.running():
         handle = await app.submit(job, 5000, user="kim")
@@ -230,7 +230,7 @@ async def test_a_worker_judges_an_edit_by_its_own_rules_too(app: App) -> None:
     job, ran = paying(app, tags={"financial"})
     careless = App(app.url)  # takes the edit for no more dangerous than before
     paying(careless, tags={"financial"})
-    app.rules = STRICT
+    app.policy = STRICT
     async with app.running():
         handle = await app.submit(job, 100, user="kim")
         seen = await asked(app)
@@ -249,9 +249,9 @@ async def test_a_worker_judges_an_edit_by_its_own_rules_too(app: App) -> None:
 @durable
 async def test_a_worker_holds_an_edit_to_its_own_terms_too(app: App) -> None:
     job, ran = paying(app, tags={"financial"})
-    careless = App(app.url, rules=replace(STRICT, terms={}))  # one yes is enough for everything
+    careless = App(app.url, policy=replace(STRICT, terms={}))  # one yes is enough for everything
     paying(careless, tags={"financial"})
-    app.rules = STRICT
+    app.policy = STRICT
     async with app.running():
         handle = await app.submit(job, 100, user="kim")
         seen = await asked(app)
@@ -306,7 +306,7 @@ async def test_a_question_that_is_no_step_has_nothing_to_edit(app: App) -> None:
 
 @durable
 async def test_a_budget_that_is_raised_further_than_asked_is_judged_again(app: App) -> None:
-    app.rules = STRICT
+    app.policy = STRICT
 
     @app.step(retry=Retry(attempts=1))
     async def think(ctx: StepContext) -> None:
@@ -332,7 +332,7 @@ async def test_a_budget_that_is_raised_further_than_asked_is_judged_again(app: A
 @durable
 async def test_an_undo_gets_the_arguments_of_the_last_yes(app: App) -> None:
     people = People(Contact(person=each) for each in (ANN, BOB))
-    app.rules = Rules(people=people)
+    app.policy = Policy(people=people)
     ran: list[Any] = []
 
     @app.step(retry=Retry(attempts=2, initial_delay="1ms"), tags={"financial"})

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from perdure.app import App
 from perdure.base.errors import DecisionRefused, DefinitionError
-from perdure.engine.policy import Rules
+from perdure.engine.policy import Policy
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.approval import ApprovalTerms, Person
@@ -37,7 +37,7 @@ def test_without_a_requester_nobody_is_asked_and_the_job_says_what_to_do(
             assert failure is not None
             assert "submit it again with user=" in failure.summary()
             assert (await app.approvals(None), ran) == ([], [])
-        app.rules = Rules(terms={RiskLevel.HIGH: ApprovalTerms(four_eyes=False)})
+        app.policy = Policy(terms={RiskLevel.HIGH: ApprovalTerms(four_eyes=False)})
         async with app.running():
             await handle.resume()
             await app.decide(await asked(app), "approve", by=ANN)
@@ -48,7 +48,7 @@ def test_without_a_requester_nobody_is_asked_and_the_job_says_what_to_do(
 
 
 def listed(app: App) -> None:
-    app.rules = Rules(
+    app.policy = Policy(
         people=People(
             [
                 Contact(person=KIM, email="Kim.Smith@example.com", slack=("T1", "U7")),
@@ -103,7 +103,7 @@ def test_no_spelling_and_no_account_of_the_requester_decides(url: str, requester
 def test_one_person_in_two_spellings_is_not_two_people(url: str, spelling: str) -> None:
     @durable
     async def test(app: App) -> None:
-        app.rules = Rules(terms={RiskLevel.HIGH: ApprovalTerms(quorum=2)})
+        app.policy = Policy(terms={RiskLevel.HIGH: ApprovalTerms(quorum=2)})
         job, ran = paying(app, tags={"financial"})
         async with app.running():
             handle = await app.submit(job, 5, user="kim")
@@ -123,7 +123,7 @@ async def test_where_people_are_listed_nobody_brings_a_role_along(app: App) -> N
     listed(app)
     job, ran = paying(app, tags={"financial"})
     eve = replace(ANN, id="eve")
-    app.rules.people.contacts.append(Contact(person=replace(eve, roles=frozenset({"viewer"}))))
+    app.policy.people.contacts.append(Contact(person=replace(eve, roles=frozenset({"viewer"}))))
     async with app.running():
         handle = await app.submit(job, 5, user="lee")
         approval = await asked(app)

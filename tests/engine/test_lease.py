@@ -13,10 +13,10 @@ import perdure
 from perdure.app import App
 from perdure.engine.handle import Handle
 from perdure.engine.run.context import JobContext
+from perdure.engine.settings import WorkerSettings
 from perdure.engine.steps.step_context import StepContext
 from perdure.engine.worker.node import WorkerInfo, WorkerNode
 from perdure.engine.worker.reaper import Reaper
-from perdure.engine.worker.settings import WorkerSettings
 from perdure.jobs.state import JobState, StepState
 from tests.engine.rig import QUICK, durable, job_of, until
 from tests.store.rig import sql
@@ -86,7 +86,9 @@ async def test_what_a_step_does_not_notice_is_refused_by_the_store(app: App) -> 
         return await ctx.run(deaf)
 
     # The worker hears of nothing: only its own writes can tell it.
-    slow = replace(QUICK, poll="1h", lease="1h", beat="20m", margin="25m", stuck_after="1h")
+    slow = replace(
+        QUICK, poll="1h", lease="1h", heartbeat="20m", stop_before_expiry="25m", stuck_after="1h"
+    )
     other = App(app.url, worker=QUICK)
     other.include(app)
     store = await app.store()

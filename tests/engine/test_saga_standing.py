@@ -8,7 +8,7 @@ from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import Permanent
 from perdure.engine.handle import Handle
-from perdure.engine.policy import Rules
+from perdure.engine.policy import Policy
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.outbox import NoticeKind
@@ -25,7 +25,7 @@ class Shop:
     def __init__(self, app: App, step: dict[str, Any], effect: dict[str, Any]) -> None:
         self._app = app
         self.slack = Loud("slack")
-        app.rules = Rules(channels=(self.slack,))
+        app.policy = Policy(channels=(self.slack,))
         self.log: list[str] = []
 
         @app.step

@@ -13,8 +13,8 @@ from perdure.base.retry import Retry
 from perdure.base.telemetry import Event, Values
 from perdure.engine import events
 from perdure.engine.run.context import JobContext
+from perdure.engine.settings import WorkerSettings
 from perdure.engine.steps.step_context import StepContext
-from perdure.engine.worker.settings import WorkerSettings
 from perdure.jobs.approval import Person
 from perdure.jobs.parameters import Partial
 from perdure.jobs.state import JobState

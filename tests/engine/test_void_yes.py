@@ -10,7 +10,7 @@ import perdure
 from perdure import Retry
 from perdure.app import App
 from perdure.engine.handle import Handle
-from perdure.engine.policy import Rules
+from perdure.engine.policy import Policy
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.approval import Approval, ApprovalTerms, Person
@@ -110,9 +110,9 @@ async def is_asked_again(app: App, handle: Handle[Any], first: Approval, ran: li
 def test_a_yes_of_one_who_has_lost_the_role_is_asked_for_anew(url: str, make: Make) -> None:
     @durable
     async def test(app: App) -> None:
-        app.rules = Rules(people=staff(ANN, BOB))
+        app.policy = Policy(people=staff(ANN, BOB))
         handle, first, ran = await answered(app, make)
-        app.rules = Rules(people=staff(replace(ANN, roles=frozenset({"viewer"})), BOB))
+        app.policy = Policy(people=staff(replace(ANN, roles=frozenset({"viewer"})), BOB))
         await is_asked_again(app, handle, first, ran)
 
     test(url)
@@ -122,9 +122,9 @@ def test_a_yes_of_one_who_has_lost_the_role_is_asked_for_anew(url: str, make: Ma
 def test_a_yes_of_one_who_was_removed_is_asked_for_anew(url: str, make: Make) -> None:
     @durable
     async def test(app: App) -> None:
-        app.rules = Rules(people=staff(ANN, BOB))
+        app.policy = Policy(people=staff(ANN, BOB))
         handle, first, ran = await answered(app, make)
-        app.rules = Rules(people=staff(BOB))
+        app.policy = Policy(people=staff(BOB))
         await is_asked_again(app, handle, first, ran)
 
     test(url)
@@ -135,9 +135,9 @@ def test_a_yes_that_is_too_old_is_asked_for_anew(url: str, make: Make) -> None:
     @durable
     async def test(app: App) -> None:
         people = staff(ANN, BOB)
-        app.rules = Rules(people=people, terms={RiskLevel.HIGH: ApprovalTerms(valid=1e-6)})
+        app.policy = Policy(people=people, terms={RiskLevel.HIGH: ApprovalTerms(valid=1e-6)})
         handle, first, ran = await answered(app, make)
-        app.rules = Rules(people=people)
+        app.policy = Policy(people=people)
         await is_asked_again(app, handle, first, ran)
 
     test(url)
@@ -149,9 +149,9 @@ def test_a_yes_of_one_who_turns_out_to_be_the_requester_is_asked_for_anew(
 ) -> None:
     @durable
     async def test(app: App) -> None:
-        app.rules = Rules(people=staff(ANN, BOB))
+        app.policy = Policy(people=staff(ANN, BOB))
         handle, first, ran = await answered(app, make)
-        app.rules = Rules(people=staff(replace(ANN, names=frozenset({"kim"})), BOB))
+        app.policy = Policy(people=staff(replace(ANN, names=frozenset({"kim"})), BOB))
         await is_asked_again(app, handle, first, ran)
 
     test(url)
@@ -161,7 +161,7 @@ def test_a_yes_of_one_who_turns_out_to_be_the_requester_is_asked_for_anew(
 def test_a_good_yes_is_used_by_a_worker_that_comes_later(url: str, make: Make) -> None:
     @durable
     async def test(app: App) -> None:
-        app.rules = Rules(people=staff(ANN, BOB))
+        app.policy = Policy(people=staff(ANN, BOB))
         handle, _, ran = await answered(app, make)
         async with app.running():
             await handle.result("5s")
@@ -186,14 +186,14 @@ async def test_what_the_code_has_opened_closes_when_the_yes_is_void(app: App) ->
         await ctx.receive("more")
         await ctx.run(ship)
 
-    app.rules = Rules(people=staff(ANN, BOB))
+    app.policy = Policy(people=staff(ANN, BOB))
     async with app.running():
         handle = await app.submit(job, user="kim")
         await app.decide(await asked(app), "approve", by="ann")
         while not ran:
             await perdure.process.sleep("5ms")
     assert ran == ["shipped"]
-    app.rules = Rules(people=staff(BOB))
+    app.policy = Policy(people=staff(BOB))
     await handle.send("more")
     async with app.running():
         again = await asked(app)

@@ -6,8 +6,8 @@ import perdure
 from perdure.app import App
 from perdure.base.errors import JobFailed, StepTimeout, WrongType
 from perdure.engine.run.context import JobContext
+from perdure.engine.settings import WorkerSettings
 from perdure.engine.steps.step_context import StepContext
-from perdure.engine.worker.settings import WorkerSettings
 from perdure.jobs.state import JobState
 from tests.engine.rig import durable, until
 

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from perdure.jobs.approval import ApprovalState
-from perdure.notify.links import Tokens
-from perdure.notify.web import ApprovalWeb, Pages
-from tests.notify.desk import MemoryDesk, staff
+from perdure.notify.links import LinkTokens
+from perdure.notify.web import ApprovalWeb, LinkPages
+from tests.notify.approval_store import MemoryStore, staff
 from tests.notify.question import ASKED
 from tests.notify.servers import asgi
 from tests.notify.test_mail import KEY, Invitation, invite
@@ -41,8 +41,8 @@ async def page() -> AsyncIterator[Page]:
             await browser.close()
 
 
-def office(desk: MemoryDesk) -> ApprovalWeb:
-    return ApprovalWeb(desk, staff(), Pages(desk, staff(), Tokens((KEY,))))
+def office(store: MemoryStore) -> ApprovalWeb:
+    return ApprovalWeb(store, staff(), LinkPages(store, staff(), LinkTokens((KEY,))))
 
 
 async def opened(page: Page, site: str, ann: Invitation) -> None:
@@ -54,10 +54,10 @@ async def opened(page: Page, site: str, ann: Invitation) -> None:
 async def test_a_scanner_that_runs_scripts_follows_links_and_presses_buttons_changes_nothing(
     page: Page,
 ) -> None:
-    desk = MemoryDesk()
-    ann = (await invite(desk))["ann@example.com"]
-    links = dict(desk.links)
-    async with asgi(office(desk)) as site:
+    store = MemoryStore()
+    ann = (await invite(store))["ann@example.com"]
+    links = dict(store.links)
+    async with asgi(office(store)) as site:
         for button in ("Approve", "Reject"):
             await opened(page, site, ann)
             assert ann.token not in page.url  # neither in its history, nor in a log
@@ -67,37 +67,37 @@ async def test_a_scanner_that_runs_scripts_follows_links_and_presses_buttons_cha
             await page.evaluate("document.forms[0].noValidate = true")
             await page.get_by_role("button", name=button).click()
             await page.get_by_role("alert").wait_for()
-    assert desk.only == ASKED
-    assert desk.links == links  # not even a wrong code was counted
+    assert store.only == ASKED
+    assert store.links == links  # not even a wrong code was counted
 
 
 async def test_a_person_who_types_the_code_and_presses_the_button_decides(
     page: Page,
 ) -> None:
-    desk = MemoryDesk()
-    ann = (await invite(desk))["ann@example.com"]
-    async with asgi(office(desk)) as site:
+    store = MemoryStore()
+    ann = (await invite(store))["ann@example.com"]
+    async with asgi(office(store)) as site:
         await opened(page, site, ann)
         await page.get_by_label("The code of the mail").fill("1234")
         await page.get_by_role("button", name="Approve").click()
         assert await page.get_by_role("alert").inner_text() == "This is not the code of the mail."
-        assert desk.only == ASKED
+        assert store.only == ASKED
         await page.get_by_label("The code of the mail").fill(ann.code)
         await page.get_by_label("Why, for the log").fill("it is due")
         await page.get_by_role("button", name="Approve").click()
         await page.get_by_text("Approved · ann (approve) · it is due").wait_for()
         await page.goto(f"{site}/approvals/link#{ann.token}")
         await page.get_by_text("this link was used already").wait_for()
-    assert desk.only.state is ApprovalState.APPROVED
-    assert [(each.person, each.channel) for each in desk.only.decisions] == [("ann", "mail")]
+    assert store.only.state is ApprovalState.APPROVED
+    assert [(each.person, each.channel) for each in store.only.decisions] == [("ann", "mail")]
 
 
 async def test_the_page_obeys_its_own_policy(page: Page) -> None:
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text))
-    desk = MemoryDesk()
-    ann = (await invite(desk))["ann@example.com"]
-    async with asgi(office(desk)) as site:
+    store = MemoryStore()
+    ann = (await invite(store))["ann@example.com"]
+    async with asgi(office(store)) as site:
         await opened(page, site, ann)
         style = "getComputedStyle(document.querySelector('main')).borderRadius"
         assert await page.evaluate(style) == "12px"  # the style sheet is there

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from perdure.base.secret import Secret
 from perdure.jobs.approval import Vote, decide
 from perdure.jobs.outbox import NoticeKind
-from perdure.notify.slack import Press, SlackChannel, SlackSettings, answer
-from tests.notify.desk import MemoryDesk, person
+from perdure.notify.slack import ButtonPress, SlackChannel, SlackSettings, reply_to_press
+from tests.notify.approval_store import MemoryStore, person
 from tests.notify.question import ASKED, NOTICE
 from tests.notify.servers import http
 from tests.notify.test_mail import Browser, invite, text_of
@@ -98,7 +98,7 @@ async def test_slack_gets_neither_a_mention_nor_a_link_nor_anything_hidden() -> 
 
 async def test_who_presses_is_answered_without_mentions() -> None:
     async with http() as site:
-        press = Press(
+        press = ButtonPress(
             team="T1",
             member="U1",
             approval_id="1",
@@ -106,14 +106,14 @@ async def test_who_presses_is_answered_without_mentions() -> None:
             verdict="approve",
             response_url=f"http://{site.address}/",
         )
-        await answer(press, BAD)
+        await reply_to_press(press, BAD)
         text = json.loads(site.requests.get_nowait().body)["text"]
     assert "<" not in text
     nothing_hides(text)
 
 
 async def test_a_mail_shows_everything_and_nobodys_lines() -> None:
-    for each in (await invite(MemoryDesk(WICKED))).values():
+    for each in (await invite(MemoryStore(WICKED))).values():
         nothing_hides(str(each.mail["Subject"]))
         text = text_of(each.mail)
         nothing_hides(text)
@@ -128,9 +128,9 @@ async def test_a_mail_shows_everything_and_nobodys_lines() -> None:
 
 
 async def test_the_page_shows_everything_in_full_and_nothing_of_it_works() -> None:
-    desk = MemoryDesk(replace(WICKED, shown=msgspec.json.encode({**ARGUMENTS, "x": "y" * 9999})))
-    token = (await invite(desk))["ann@example.com"].token
-    page = (await Browser(desk).client.post("/approvals/view", data={"token": token})).text
+    store = MemoryStore(replace(WICKED, shown=msgspec.json.encode({**ARGUMENTS, "x": "y" * 9999})))
+    token = (await invite(store))["ann@example.com"].token
+    page = (await Browser(store).client.post("/approvals/view", data={"token": token})).text
     nothing_hides(page)
     seen = Words(page)
     assert "script" not in seen.tags
@@ -143,7 +143,7 @@ async def test_the_page_shows_everything_in_full_and_nothing_of_it_works() -> No
 
 @pytest.mark.parametrize("text", [BAD, "\u05d0" * 5])
 async def test_letters_that_are_read_from_the_right_do_not_move_their_neighbours(text: str) -> None:
-    desk = MemoryDesk(replace(ASKED, title=text))
-    token = (await invite(desk))["ann@example.com"].token
-    page = (await Browser(desk).client.post("/approvals/view", data={"token": token})).text
+    store = MemoryStore(replace(ASKED, title=text))
+    token = (await invite(store))["ann@example.com"].token
+    page = (await Browser(store).client.post("/approvals/view", data={"token": token})).text
     assert "<h1><bdi>" in page

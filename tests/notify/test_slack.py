@@ -21,7 +21,7 @@ from perdure.notify.slack import (
     read_press,
 )
 from perdure.notify.web import ApprovalWeb
-from tests.notify.desk import MemoryDesk, person, staff
+from tests.notify.approval_store import MemoryStore, person, staff
 from tests.notify.question import ASKED, EDITED, NOTICE
 from tests.notify.servers import http
 
@@ -61,9 +61,9 @@ def signed(body: bytes, time: float, secret: str = "new secret") -> dict[str, st
 class Door:
     """The app as Slack sees it."""
 
-    def __init__(self, desk: MemoryDesk, settings: SlackSettings = SETTINGS) -> None:
-        self.desk = desk
-        app = ApprovalWeb(desk, staff(), slack=settings)
+    def __init__(self, store: MemoryStore, settings: SlackSettings = SETTINGS) -> None:
+        self.store = store
+        app = ApprovalWeb(store, staff(), slack=settings)
         transport = httpx.ASGITransport(app)
         self.client = httpx.AsyncClient(transport=transport, base_url="http://door")
 
@@ -73,38 +73,38 @@ class Door:
 
     async def press_now(self, **other: Any) -> int:
         body = body_of(payload(**other))
-        return await self.press(body, signed(body, self.desk.time))
+        return await self.press(body, signed(body, self.store.time))
 
 
 # Deciding
 
 
 async def test_a_signed_press_of_a_known_person_decides() -> None:
-    door = Door(MemoryDesk())
+    door = Door(MemoryStore())
     assert await door.press_now() == 200
-    approval = door.desk.only
+    approval = door.store.only
     assert approval.state is ApprovalState.APPROVED
     assert approval.decisions[0].person == "ann"
     assert approval.decisions[0].channel == "slack"
 
 
 async def test_the_other_button_rejects() -> None:
-    door = Door(MemoryDesk())
+    door = Door(MemoryStore())
     value = payload()["actions"][0]["value"]
     await door.press_now(actions=[{"action_id": "perdure.reject", "value": value}])
-    assert door.desk.only.state is ApprovalState.REJECTED
+    assert door.store.only.state is ApprovalState.REJECTED
 
 
 async def test_while_the_secret_is_changed_both_are_believed() -> None:
     for secret in ("old secret", "new secret"):
-        door, body = Door(MemoryDesk()), body_of(payload())
-        assert await door.press(body, signed(body, door.desk.time, secret)) == 200
-        assert door.desk.only.state is ApprovalState.APPROVED
+        door, body = Door(MemoryStore()), body_of(payload())
+        assert await door.press(body, signed(body, door.store.time, secret)) == 200
+        assert door.store.only.state is ApprovalState.APPROVED
 
 
 async def test_a_forged_request_decides_nothing() -> None:
-    door, body = Door(MemoryDesk()), body_of(payload())
-    time = door.desk.time
+    door, body = Door(MemoryStore()), body_of(payload())
+    time = door.store.time
     right = signed(body, time)
     wrong = [
         {},
@@ -116,8 +116,8 @@ async def test_a_forged_request_decides_nothing() -> None:
     ]
     for headers in wrong:
         assert await door.press(body, {k: quote_ascii(v) for k, v in headers.items()}) == 401
-    assert door.desk.only == ASKED
-    assert len(door.desk.refused) == len(wrong)
+    assert door.store.only == ASKED
+    assert len(door.store.refused) == len(wrong)
 
 
 def quote_ascii(text: str) -> str:
@@ -125,43 +125,43 @@ def quote_ascii(text: str) -> str:
 
 
 async def test_a_body_that_was_written_anew_is_not_the_one_that_was_signed() -> None:
-    door, body = Door(MemoryDesk()), body_of(payload())
+    door, body = Door(MemoryStore()), body_of(payload())
     again = body.replace(b"+", b"%20")
     assert again != body
-    assert await door.press(again, signed(body, door.desk.time)) == 401
+    assert await door.press(again, signed(body, door.store.time)) == 401
 
 
 @pytest.mark.parametrize(("off", "status"), [(-301, 401), (301, 401), (-299, 200), (299, 200)])
 async def test_a_request_is_believed_for_five_minutes(off: int, status: int) -> None:
-    door, body = Door(MemoryDesk()), body_of(payload())
-    assert await door.press(body, signed(body, door.desk.time + off)) == status
+    door, body = Door(MemoryStore()), body_of(payload())
+    assert await door.press(body, signed(body, door.store.time + off)) == status
 
 
 async def test_a_replayed_request_is_turned_away() -> None:
     two = replace(ASKED, terms=ApprovalTerms(quorum=2))
-    door, body = Door(MemoryDesk(two)), body_of(payload())
-    headers = signed(body, door.desk.time)
+    door, body = Door(MemoryStore(two)), body_of(payload())
+    headers = signed(body, door.store.time)
     assert await door.press(body, headers) == 200
     assert await door.press(body, headers) == 409
-    assert len(door.desk.only.decisions) == 1
-    door.desk.time += 299
+    assert len(door.store.only.decisions) == 1
+    door.store.time += 299
     assert await door.press(body, headers) == 409
 
 
 async def test_a_double_click_is_one_decision() -> None:
-    door = Door(MemoryDesk())
+    door = Door(MemoryStore())
     assert await door.press_now(trigger_id="1") == 200
     assert await door.press_now(trigger_id="2") == 200
-    assert len(door.desk.only.decisions) == 1
+    assert len(door.store.only.decisions) == 1
 
 
 @pytest.mark.parametrize(
     "other", [{"team": {"id": "T2"}}, {"api_app_id": "A2"}, {"response_url": "https://evil.test/"}]
 )
 async def test_another_workspace_app_or_answer_address_is_turned_away(other: Any) -> None:
-    door = Door(MemoryDesk())
+    door = Door(MemoryStore())
     assert await door.press_now(**other) == 403
-    assert door.desk.only == ASKED
+    assert door.store.only == ASKED
 
 
 @pytest.mark.parametrize(
@@ -175,29 +175,29 @@ async def test_another_workspace_app_or_answer_address_is_turned_away(other: Any
     ],
 )
 async def test_an_answer_goes_to_slack_and_nowhere_else(url: str) -> None:
-    assert await Door(MemoryDesk()).press_now(response_url=url) == 403
+    assert await Door(MemoryStore()).press_now(response_url=url) == 403
 
 
 @pytest.mark.parametrize("member", ["U3", "U5", "U9"])
 async def test_the_requester_a_viewer_and_a_stranger_do_not_decide(member: str) -> None:
-    door = Door(MemoryDesk())
+    door = Door(MemoryStore())
     assert await door.press_now(user={"id": member, "name": "ann", "username": "ann"}) == 200
-    assert door.desk.only == ASKED
-    assert door.desk.refused[0][:2] == ("approval-1", "slack")
+    assert door.store.only == ASKED
+    assert door.store.refused[0][:2] == ("approval-1", "slack")
 
 
 async def test_a_late_press_does_not_count() -> None:
-    door = Door(MemoryDesk(replace(ASKED, terms=ApprovalTerms(expires=60.0))))
-    door.desk.time += 60
+    door = Door(MemoryStore(replace(ASKED, terms=ApprovalTerms(expires=60.0))))
+    door.store.time += 60
     await door.press_now()
-    assert door.desk.only.decisions == ()
+    assert door.store.only.decisions == ()
 
 
 async def test_a_press_about_another_action_does_not_count() -> None:
-    door = Door(MemoryDesk())
+    door = Door(MemoryStore())
     value = json.dumps({"approval": "approval-1", "hash": "0" * 64})
     await door.press_now(actions=[{"action_id": "perdure.approve", "value": value}])
-    assert door.desk.only == ASKED
+    assert door.store.only == ASKED
 
 
 @pytest.mark.parametrize(
@@ -214,20 +214,20 @@ async def test_a_press_about_another_action_does_not_count() -> None:
     ],
 )
 async def test_a_signed_request_that_is_no_press_of_ours_is_refused(nonsense: Any) -> None:
-    door, body = Door(MemoryDesk()), body_of(nonsense)
-    assert await door.press(body, signed(body, door.desk.time)) == 400
-    assert door.desk.only == ASKED
+    door, body = Door(MemoryStore()), body_of(nonsense)
+    assert await door.press(body, signed(body, door.store.time)) == 400
+    assert door.store.only == ASKED
 
 
 @pytest.mark.parametrize("body", [b"", b"payload=", b"payload=%7B", b"\xff\xfe", b"x" * 65_537])
 async def test_bytes_that_say_nothing_are_refused(body: bytes) -> None:
-    door = Door(MemoryDesk())
-    headers = signed(body, door.desk.time) if body != b"\xff\xfe" else signed(b"", door.desk.time)
+    door = Door(MemoryStore())
+    headers = signed(body, door.store.time) if body != b"\xff\xfe" else signed(b"", door.store.time)
     assert await door.press(body, headers) in (400, 401, 413)
 
 
 async def test_a_get_is_not_a_press() -> None:
-    answer = await Door(MemoryDesk()).client.get("/slack/interactive")
+    answer = await Door(MemoryStore()).client.get("/slack/interactive")
     assert answer.status_code == 405
 
 
@@ -251,7 +251,7 @@ def test_a_request_is_read_with_headers_of_any_case() -> None:
 async def test_who_pressed_is_told_what_came_of_it() -> None:
     async with http((200, b"ok")) as site:
         settings = replace(SETTINGS, response_hosts=frozenset({site.address}))
-        door = Door(MemoryDesk(), settings)
+        door = Door(MemoryStore(), settings)
         url = f"http://{site.address}/actions/1"
         assert await door.press_now(response_url=url) == 200
         told = json.loads((await site.requests.get()).body)
@@ -263,9 +263,9 @@ async def test_a_vote_counts_although_slack_takes_no_answer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     settings = replace(SETTINGS, response_hosts=frozenset({"127.0.0.1:1"}))
-    door = Door(MemoryDesk(), settings)
+    door = Door(MemoryStore(), settings)
     assert await door.press_now(response_url="http://127.0.0.1:1/secret-path") == 200
-    assert door.desk.only.state is ApprovalState.APPROVED
+    assert door.store.only.state is ApprovalState.APPROVED
     assert "secret-path" not in caplog.text
 
 
@@ -308,10 +308,10 @@ async def test_an_edited_question_is_changed_and_everybody_is_told() -> None:
 
 
 async def test_a_press_of_a_button_from_before_an_edit_decides_nothing() -> None:
-    door = Door(MemoryDesk(EDITED))
+    door = Door(MemoryStore(EDITED))
     assert await door.press_now() == 200
-    assert door.desk.only == EDITED
-    assert "not the one that you saw" in door.desk.refused[0][2]
+    assert door.store.only == EDITED
+    assert "not the one that you saw" in door.store.refused[0][2]
 
 
 async def test_an_alert_is_posted_without_buttons() -> None:

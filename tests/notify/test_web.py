@@ -10,9 +10,9 @@ import pytest
 from perdure.base.errors import StoreUnreachable
 from perdure.base.secret import Secret
 from perdure.jobs.approval import ApprovalState
-from perdure.notify.links import Tokens
-from perdure.notify.web import LONGEST_BODY, MOST_MESSAGES, ApprovalWeb, Pages
-from tests.notify.desk import MemoryDesk, staff
+from perdure.notify.links import LinkTokens
+from perdure.notify.web import LONGEST_BODY, MOST_MESSAGES, ApprovalWeb, LinkPages
+from tests.notify.approval_store import MemoryStore, staff
 from tests.notify.question import ASKED
 from tests.notify.test_mail import KEY, Invitation, invite
 from tests.notify.test_slack import SETTINGS, body_of, payload, signed
@@ -37,9 +37,9 @@ def flood(piece: bytes, number: int) -> Iterator[Message]:
 class Server:
     """An ASGI server with one request, whose body comes in the pieces that a test gives."""
 
-    def __init__(self, desk: MemoryDesk, **options: Any) -> None:
-        pages = Pages(desk, staff(), Tokens((KEY,)))
-        self.app = ApprovalWeb(desk, staff(), pages, slack=SETTINGS, **options)
+    def __init__(self, store: MemoryStore, **options: Any) -> None:
+        pages = LinkPages(store, staff(), LinkTokens((KEY,)))
+        self.app = ApprovalWeb(store, staff(), pages, slack=SETTINGS, **options)
         self.pieces: Iterator[Message] = iter(())
         self.read = 0
         self.sent: list[Message] = []
@@ -79,14 +79,14 @@ class Server:
 async def test_a_body_in_countless_pieces_is_refused_after_a_few_of_them(
     path: str, piece: bytes
 ) -> None:
-    server = Server(MemoryDesk())
+    server = Server(MemoryStore())
     assert await server.post(path, flood(piece, 3000)) == 413
     assert server.read <= MOST_MESSAGES + 1
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_body_is_read_no_further_than_to_its_limit(path: str) -> None:
-    server = Server(MemoryDesk())
+    server = Server(MemoryStore())
     assert await server.post(path, flood(b"x" * 1024, 3000)) == 413
     assert server.read == LONGEST_BODY // 1024 + 1
 
@@ -96,59 +96,59 @@ async def test_a_body_is_read_no_further_than_to_its_limit(path: str) -> None:
 async def test_a_body_that_says_that_it_is_too_long_is_not_read_at_all(
     path: str, length: bytes
 ) -> None:
-    server = Server(MemoryDesk())
+    server = Server(MemoryStore())
     assert await server.post(path, flood(b"x", 1), (b"content-length", length)) in (400, 413)
     assert server.read == 0
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_body_that_does_not_come_to_its_end_in_time_is_given_up(path: str) -> None:
-    desk = MemoryDesk()
-    server = Server(desk)
+    store = MemoryStore()
+    server = Server(store)
     server.app.body_timeout = 0.01
     assert await server.post(path, [part(b"token=")]) == 408
-    assert desk.refused == []  # nothing else was done
+    assert store.refused == []  # nothing else was done
 
 
 async def test_a_form_whose_sender_has_hung_up_halfway_decides_nothing() -> None:
-    desk = MemoryDesk()
-    ann = (await invite(desk))["ann@example.com"]
+    store = MemoryStore()
+    ann = (await invite(store))["ann@example.com"]
     form = urlencode({"token": ann.token, "code": ann.code, "verdict": "approve"})
     pieces = [part(form.encode()), {"type": "http.disconnect"}]
-    assert await Server(desk).post("/approvals/decide", pieces) is None
-    assert desk.only == ASKED
+    assert await Server(store).post("/approvals/decide", pieces) is None
+    assert store.only == ASKED
 
 
 async def test_a_body_in_a_few_pieces_is_whole() -> None:
-    desk = MemoryDesk()
+    store = MemoryStore()
     body = body_of(payload())
     pieces = [part(body[at : at + 40]) for at in range(0, len(body), 40)] + [part(b"", more=False)]
-    headers = [(name.encode(), value.encode()) for name, value in signed(body, desk.time).items()]
-    server = Server(desk)
+    headers = [(name.encode(), value.encode()) for name, value in signed(body, store.time).items()]
+    server = Server(store)
     assert await server.post("/slack/interactive", pieces, *headers) == 200
-    assert desk.only.state is ApprovalState.APPROVED
+    assert store.only.state is ApprovalState.APPROVED
 
 
 async def test_a_web_socket_is_closed() -> None:
-    server = Server(MemoryDesk())
+    server = Server(MemoryStore())
     await server.app({"type": "websocket", "path": "/"}, server.receive, server.send)
     assert server.sent == [{"type": "websocket.close"}]
 
 
-class Down(MemoryDesk):
-    """A desk whose store does not answer."""
+class Down(MemoryStore):
+    """A store that does not answer."""
 
     async def now(self) -> float:
         raise StoreUnreachable("no answer")
 
 
 async def test_who_has_no_token_does_not_reach_the_store() -> None:
-    body = [part(b"token=" + Tokens((Secret("x" * 32),)).make(1.0).encode(), more=False)]
+    body = [part(b"token=" + LinkTokens((Secret("x" * 32),)).make(1.0).encode(), more=False)]
     assert await Server(Down()).post("/approvals/view", body) == 403
 
 
 async def test_a_store_that_does_not_answer_is_said_so() -> None:
-    body = [part(b"token=" + Tokens((KEY,)).make(1.0).encode(), more=False)]
+    body = [part(b"token=" + LinkTokens((KEY,)).make(1.0).encode(), more=False)]
     assert await Server(Down()).post("/approvals/view", body) == 503
 
 
@@ -173,32 +173,32 @@ FOREIGN = [
 async def test_a_foreign_origin_is_refused_with_and_without_fetch_metadata(
     origin: bytes, metadata: bytes | None
 ) -> None:
-    desk = MemoryDesk()
-    ann = (await invite(desk))["ann@example.com"]
+    store = MemoryStore()
+    ann = (await invite(store))["ann@example.com"]
     more = [] if metadata is None else [(b"sec-fetch-site", metadata)]
     for options in ({}, {"origin": HOME}):
-        server = Server(desk, **options)
+        server = Server(store, **options)
         assert await server.decide(ann, (b"origin", origin), *more) == 403
-    assert desk.only == ASKED
+    assert store.only == ASKED
 
 
 @pytest.mark.parametrize("metadata", [b"same-site", b"cross-site", b"", b"x"])
 async def test_metadata_of_another_site_is_refused_whatever_the_origin_says(
     metadata: bytes,
 ) -> None:
-    desk = MemoryDesk()
-    ann = (await invite(desk))["ann@example.com"]
+    store = MemoryStore()
+    ann = (await invite(store))["ann@example.com"]
     headers = [(b"origin", HOME.encode()), (b"sec-fetch-site", metadata)]
-    assert await Server(desk).decide(ann, *headers) == 403
-    assert await Server(desk).decide(ann, headers[1]) == 403
+    assert await Server(store).decide(ann, *headers) == 403
+    assert await Server(store).decide(ann, headers[1]) == 403
 
 
 async def test_one_good_origin_does_not_hide_another() -> None:
-    desk = MemoryDesk()
-    ann = (await invite(desk))["ann@example.com"]
+    store = MemoryStore()
+    ann = (await invite(store))["ann@example.com"]
     two = [(b"origin", b"https://evil.com"), (b"origin", HOME.encode())]
-    assert await Server(desk).decide(ann, *two) == 403
-    assert await Server(desk).decide(ann, *reversed(two)) == 403
+    assert await Server(store).decide(ann, *two) == 403
+    assert await Server(store).decide(ann, *reversed(two)) == 403
 
 
 @pytest.mark.parametrize(
@@ -215,9 +215,9 @@ async def test_one_good_origin_does_not_hide_another() -> None:
 async def test_a_form_of_our_own_pages_counts(
     origin: str, host: str, scheme: str, configured: str | None
 ) -> None:
-    desk = MemoryDesk()
-    ann = (await invite(desk))["ann@example.com"]
-    server = Server(desk, origin=configured)
+    store = MemoryStore()
+    ann = (await invite(store))["ann@example.com"]
+    server = Server(store, origin=configured)
     server_host = (b"host", host.encode())
     form = {"token": ann.token, "code": ann.code, "verdict": "approve"}
     server.pieces = iter([part(urlencode(form).encode(), more=False)])
@@ -228,12 +228,12 @@ async def test_a_form_of_our_own_pages_counts(
 
 
 async def test_who_is_no_browser_names_no_origin_and_needs_the_code_as_everybody_does() -> None:
-    desk = MemoryDesk()
-    ann = (await invite(desk))["ann@example.com"]
-    assert await Server(desk, origin=HOME).decide(ann) == 200
+    store = MemoryStore()
+    ann = (await invite(store))["ann@example.com"]
+    assert await Server(store, origin=HOME).decide(ann) == 200
 
 
 @pytest.mark.parametrize("origin", ["perdure.example.com", "https://", "ftp://x", "https://x/y"])
 def test_an_origin_that_is_none_is_refused_at_the_start(origin: str) -> None:
     with pytest.raises(ValueError, match="origin"):
-        Server(MemoryDesk(), origin=origin)
+        Server(MemoryStore(), origin=origin)

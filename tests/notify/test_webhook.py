@@ -20,7 +20,7 @@ from perdure.notify.webhook import (
     is_signed,
     sign,
 )
-from tests.notify.desk import MemoryDesk
+from tests.notify.approval_store import MemoryStore
 from tests.notify.question import ASKED, EDITED, NOTICE
 from tests.notify.servers import http, speaking
 
@@ -31,7 +31,7 @@ def channel(address: str, **more: object) -> WebhookChannel:
     settings = WebhookSettings(
         url=f"http://{address}/hook", secret=SECRET, networks=("127.0.0.0/8",), plain_http=True
     )
-    return WebhookChannel(replace(settings, **more), MemoryDesk())
+    return WebhookChannel(replace(settings, **more), MemoryStore())
 
 
 async def test_a_hook_is_posted_with_a_signature_that_the_receiver_can_check() -> None:
@@ -239,4 +239,4 @@ def test_what_a_bad_secret_holds_is_not_said() -> None:
 @pytest.mark.parametrize("url", ["http://example.com/", "file:///etc/passwd", "ftp://x", "x"])
 def test_only_https_is_posted_to(url: str) -> None:
     with pytest.raises(ValueError, match="https"):
-        WebhookChannel(WebhookSettings(url=url, secret=SECRET), MemoryDesk())
+        WebhookChannel(WebhookSettings(url=url, secret=SECRET), MemoryStore())

@@ -17,8 +17,8 @@ from perdure.app import App
 from perdure.base.errors import Permanent
 from perdure.engine import crashpoint
 from perdure.engine.run.context import JobContext
+from perdure.engine.settings import WorkerSettings
 from perdure.engine.steps.step_context import StepContext
-from perdure.engine.worker.settings import WorkerSettings
 from perdure.integrations.http import send
 
 QUICK = WorkerSettings(

@@ -16,10 +16,10 @@ import perdure
 from perdure import BudgetLimits, Partial, Retry
 from perdure.app import App
 from perdure.base.errors import Permanent, Refused
-from perdure.engine.policy import Rules
+from perdure.engine.policy import Policy
 from perdure.engine.run.context import JobContext
+from perdure.engine.settings import WorkerSettings
 from perdure.engine.steps.step_context import StepContext
-from perdure.engine.worker.settings import WorkerSettings
 from perdure.jobs.approval import ApprovalTerms, Person
 from perdure.jobs.definition import Step
 from perdure.jobs.effect import DidNotHappen, Happened, QueryAnswer, Unknown
@@ -61,11 +61,11 @@ def large_sums(facts: RiskFacts) -> tuple[RiskLevel, str] | None:
     return (RiskLevel.CRITICAL, f"it moves {usd} USD") if usd >= LARGE else None
 
 
-def rules() -> Rules:
+def rules() -> Policy:
     """Say who may decide."""
     roles = frozenset({"approver"})
     people = [Person(id=name, tenant="default", roles=roles) for name in APPROVERS]
-    return Rules(
+    return Policy(
         risk=Classifier().extended(large_sums),
         people=People([Contact(person=each) for each in people]),
         terms={RiskLevel.CRITICAL: ApprovalTerms(quorum=2)},
@@ -89,7 +89,7 @@ class Steps:
 
 def build(url: str, port: int) -> App:
     """Make the app."""
-    app = App(url, worker=SETTINGS, rules=rules())
+    app = App(url, worker=SETTINGS, policy=rules())
     steps = _steps(app, port)
     _payments(app, steps)
     _families(app, steps)

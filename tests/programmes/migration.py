@@ -10,8 +10,8 @@ from pathlib import Path
 
 from perdure.app import App
 from perdure.engine.run.context import JobContext
+from perdure.engine.settings import WorkerSettings
 from perdure.engine.steps.step_context import StepContext
-from perdure.engine.worker.settings import WorkerSettings
 
 ITEMS = 40
 

@@ -8,8 +8,8 @@ from bench.durable.marks import mark, ready
 from bench.durable.place import Place
 from perdure.app import App
 from perdure.engine.run.context import JobContext
+from perdure.engine.settings import WorkerSettings
 from perdure.engine.steps.step_context import StepContext
-from perdure.engine.worker.settings import WorkerSettings
 
 HAS_EFFECTS = hasattr(StepContext, "effect")
 

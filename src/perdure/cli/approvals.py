@@ -14,7 +14,7 @@ from perdure.cli.output import Code, Format, FormatOption, cell, console, give, 
 from perdure.cli.target import AppOption, UrlOption, find_app
 from perdure.jobs.approval import Approval, ApprovalState, Person, VoteVerdict
 from perdure.jobs.redaction import for_people
-from perdure.notify.message import SHORT_HASH, before_edits, card_of, spell_time
+from perdure.notify.message import SHORT_HASH, approval_message, before_edits, spell_time
 
 IdArgument = Annotated[str, typer.Argument(metavar="APPROVAL", help="Its id, or how it begins.")]
 ByOption = Annotated[str, typer.Option("--by", help="Who decides; you, if nobody is named.")]
@@ -66,7 +66,7 @@ async def _list(app: App, state: ApprovalState, tenant: str | None) -> list[Appr
 def _drawn(found: list[Approval]) -> Table:
     table = Table("id", "risk", "what", "job", "asked by", "asked", "expires", box=None)
     for each in found:
-        card = card_of(each)
+        card = approval_message(each)
         asked, ends = spell_time(each.created_at), each.expires_at
         expires = "never" if ends is None else spell_time(ends)
         row = (each.id[:12], str(each.risk), card.title, short(each.job_id), each.requester or "-")
@@ -91,7 +91,7 @@ def show(
 
 
 def _tell(found: Approval, *, full: bool) -> None:
-    card = card_of(found, full=full)
+    card = approval_message(found, full=full)
     lines = [card.title, card.note, *(f"  {name}: {value}" for name, value in card.fields)]
     lines += ["  Arguments:", *(f"    {name}: {value}" for name, value in card.arguments)]
     lines += [f"  - {reason}" for reason in card.reasons]
@@ -141,7 +141,7 @@ def _decide(app: App, approval: str, action: str | None, said: dict[str, Any]) -
     found = perform(_show, app, approval)
     seen = _seen(found, action, said["verdict"])
     result = perform(_decided, app, found, {**said, "action_hash": seen})
-    card = card_of(result)
+    card = approval_message(result)
     if result.action != found.action and card.outcome == "":
         say("You have edited the arguments: everybody is asked about them anew.")
     else:
@@ -194,7 +194,7 @@ def delegate(
     """Let somebody else decide; who passes it on has no vote any more."""
     who = by or getpass.getuser()
     found = perform(_delegated, find_app(app, url), approval, to, who, reason)
-    say(f"{to} may decide about {card_of(found).title!r} instead of {who}.")
+    say(f"{to} may decide about {approval_message(found).title!r} instead of {who}.")
 
 
 async def _delegated(app: App, approval: str, to: str, by: str, reason: str) -> Approval:
@@ -205,9 +205,9 @@ async def _delegated(app: App, approval: str, to: str, by: str, reason: str) -> 
 
 def _person(app: App, approval: Approval, name: str) -> Person:
     """Give who says it. Nothing proves the name, but who is not known has no role by it."""
-    people = app.rules.people
+    people = app.policy.people
     if not people.contacts and not approval.terms.approvers:
-        hint = "this app lists no people: name it with --app, and list them in its Rules(people=…)"
+        hint = "this app lists no people: name it with --app, and list them in its Policy(people=…)"
         say(hint, err=True)
     return people.by_id(approval.tenant, name) or Person(id=name, tenant=approval.tenant)
 

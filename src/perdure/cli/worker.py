@@ -14,7 +14,7 @@ from perdure.base.telemetry import Event, Values
 from perdure.cli.output import Code, code_of, refuse
 from perdure.cli.target import AppArgument, UrlOption, load_app, spelled
 from perdure.engine.events import JOB_END, JOB_PARK
-from perdure.engine.worker.settings import WorkerSettings
+from perdure.engine.settings import WorkerSettings
 from perdure.engine.worker.worker import runtime_settings, spare_collections, until_told_to_stop
 from perdure.jobs.model import QueueLimit
 from perdure.process.runtime import run

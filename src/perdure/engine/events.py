@@ -5,19 +5,14 @@ Times are seconds.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from perdure.base import telemetry
 from perdure.base.telemetry import Event
+from perdure.engine.worker_port import WorkerPort
 from perdure.jobs.approval import Approval, Refusal, Vote
-
-if TYPE_CHECKING:
-    from perdure.engine.journal.run import Run
-    from perdure.engine.steps.step import Endable
-    from perdure.engine.worker.node import WorkerNode
-    from perdure.jobs.effect import Effect
-    from perdure.jobs.model import Claim, Job, JobChange, NewJob, Submitted
-
+from perdure.jobs.effect import Effect
+from perdure.jobs.model import Claim, Job, JobChange, JournalEntry, NewJob, Submitted
 
 JOB_SUBMIT: Final[Event] = ("perdure", "job", "submit")
 JOB_CLAIM: Final[Event] = ("perdure", "job", "claim")
@@ -48,10 +43,33 @@ WORKER_DOWN: Final[Event] = ("perdure", "worker", "down")
 listens = telemetry.has_handlers
 
 
+class RunFacts(Protocol):
+    """A run, as far as events tell of it."""
+
+    @property
+    def job(self) -> Job: ...
+    @property
+    def node(self) -> WorkerPort: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def begun_at(self) -> float: ...
+    def now(self) -> float: ...
+
+
+class StepFacts(Protocol):
+    """A step, as far as events tell of it."""
+
+    @property
+    def run(self) -> RunFacts: ...
+    @property
+    def entry(self) -> JournalEntry: ...
+
+
 # Jobs
 
 
-def submitted(jobs: Iterable["NewJob"], kept: Iterable["Submitted"]) -> None:
+def submitted(jobs: Iterable[NewJob], kept: Iterable[Submitted]) -> None:
     """Tell of jobs that are durable now."""
     if listens(JOB_SUBMIT):
         for job, result in zip(jobs, kept, strict=True):
@@ -59,7 +77,7 @@ def submitted(jobs: Iterable["NewJob"], kept: Iterable["Submitted"]) -> None:
             telemetry.execute(JOB_SUBMIT, {"count": 1}, told)
 
 
-def claimed(node: "WorkerNode", claims: Iterable["Claim"]) -> None:
+def claimed(node: WorkerPort, claims: Iterable[Claim]) -> None:
     """Tell of jobs that this worker has claimed."""
     if listens(JOB_CLAIM):
         for claim in claims:
@@ -68,7 +86,7 @@ def claimed(node: "WorkerNode", claims: Iterable["Claim"]) -> None:
             telemetry.execute(JOB_CLAIM, measured, {**_job(job), "worker": node.owner})
 
 
-def concluded(run: "Run", change: "JobChange", reason: str | None) -> None:
+def concluded(run: RunFacts, change: JobChange, reason: str | None) -> None:
     """Tell how a run ended, as it is durable now."""
     event = JOB_END
     if change.release:
@@ -85,53 +103,53 @@ def concluded(run: "Run", change: "JobChange", reason: str | None) -> None:
     telemetry.execute(event, measured, told)
 
 
-def stuck(run: "Run", reason: str) -> None:
+def stuck(run: RunFacts, reason: str) -> None:
     """Tell that a job shows no progress."""
     if listens(JOB_STUCK):
         told = {**_job(run.job), "worker": run.node.owner, "reason": reason}
         telemetry.execute(JOB_STUCK, {"count": 1}, told)
 
 
-def _job(job: "Job | NewJob") -> dict[str, Any]:
+def _job(job: Job | NewJob) -> dict[str, Any]:
     return {"job_id": job.id, "name": job.name, "tenant": job.tenant, "queue": job.queue}
 
 
 # Steps
 
 
-def step_started(operation: "Endable[Any]", attempt: int) -> None:
+def step_started(operation: StepFacts, attempt: int) -> None:
     """Tell that an attempt begins."""
     telemetry.execute(STEP_START, {"attempt": attempt}, _step(operation))
 
 
-def step_stopped(operation: "Endable[Any]", attempt: int, begun_at: float, outcome: str) -> None:
+def step_stopped(operation: StepFacts, attempt: int, begun_at: float, outcome: str) -> None:
     """Tell that an attempt has ended, and how."""
     measured = {"attempt": attempt, "duration": operation.run.node.loop.time() - begun_at}
     telemetry.execute(STEP_STOP, measured, {**_step(operation), "outcome": outcome})
 
 
-def step_retried(operation: "Endable[Any]", attempt: int, delay: float, error: str) -> None:
+def step_retried(operation: StepFacts, attempt: int, delay: float, error: str) -> None:
     """Tell that a step is tried again."""
     if listens(STEP_RETRY):
         measured = {"attempt": attempt, "delay": delay}
         telemetry.execute(STEP_RETRY, measured, {**_step(operation), "reason": error})
 
 
-def checkpoint_saved(operation: "Endable[Any]", number: int, size: int) -> None:
+def checkpoint_saved(operation: StepFacts, number: int, size: int) -> None:
     """Tell that a checkpoint is durable."""
     if listens(STEP_CHECKPOINT):
         measured = {"number": number, "bytes": size}
         telemetry.execute(STEP_CHECKPOINT, measured, _step(operation))
 
 
-def undo_failed(operation: "Endable[Any]", attempt: int, error: str) -> None:
+def undo_failed(operation: StepFacts, attempt: int, error: str) -> None:
     """Tell that something could not be undone: no attempt is left."""
     if listens(UNDO_FAIL):
         told = {**_step(operation), "reason": error}
         telemetry.execute(UNDO_FAIL, {"attempt": attempt}, told)
 
 
-def _step(operation: "Endable[Any]") -> dict[str, Any]:
+def _step(operation: StepFacts) -> dict[str, Any]:
     run, entry = operation.run, operation.entry
     told = {**_job(run.job), "worker": run.node.owner}
     return {**told, "step": entry.id, "step_name": entry.name}
@@ -140,13 +158,13 @@ def _step(operation: "Endable[Any]") -> dict[str, Any]:
 # Leases
 
 
-def leases_renewed(node: "WorkerNode", asked: int, kept: int, duration: float) -> None:
+def leases_renewed(node: WorkerPort, asked: int, kept: int, duration: float) -> None:
     """Tell of a beat of the heart."""
     measured = {"asked": asked, "kept": kept, "duration": duration}
     telemetry.execute(LEASE_RENEW, measured, {"worker": node.owner})
 
 
-def lease_lost(run: "Run") -> None:
+def lease_lost(run: RunFacts) -> None:
     """Tell that a job is not, or may not be, ours any more."""
     told = {**_job(run.job), "worker": run.node.owner, "epoch": run.epoch}
     telemetry.execute(LEASE_LOSE, {"count": 1}, told)
@@ -155,17 +173,17 @@ def lease_lost(run: "Run") -> None:
 # Effects and people
 
 
-def effect_written(run: "Run", effect: "Effect") -> None:
+def effect_written(run: RunFacts, effect: Effect) -> None:
     """Tell of a line of the ledger: an intent when it is durable, else when it is known."""
     _tell_effect(EFFECT[effect.state.value], run, effect)
 
 
-def effect_reused(run: "Run", effect: "Effect") -> None:
+def effect_reused(run: RunFacts, effect: Effect) -> None:
     """Tell that an effect is not repeated: its recorded result is used."""
     _tell_effect(EFFECT_REUSE, run, effect)
 
 
-def _tell_effect(event: Event, run: "Run", effect: "Effect") -> None:
+def _tell_effect(event: Event, run: RunFacts, effect: Effect) -> None:
     if listens(event):
         told = {**_job(run.job), "worker": run.node.owner, "step": effect.place.step}
         told |= {"kind": effect.kind, "target": effect.target, "key": effect.key}
@@ -200,7 +218,7 @@ def _approval(approval: Approval) -> dict[str, Any]:
 # Workers
 
 
-def worker(event: Event, node: "WorkerNode") -> None:
+def worker(event: Event, node: WorkerPort) -> None:
     """Tell that a worker is up, drains, or is down."""
     told = {"worker": node.owner, "queues": tuple(node.queues)}
     telemetry.execute(event, {"concurrency": node.settings.concurrency}, told)

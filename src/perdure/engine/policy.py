@@ -1,26 +1,30 @@
 """What an app says about risk, people and money; all its jobs are run by it."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from msgspec import Struct
 
 from perdure.jobs.approval import ApprovalTerms
-from perdure.jobs.gate import GatePolicy
+from perdure.jobs.definition import Step
+from perdure.jobs.gate import GateDecision, GatePass, GatePolicy, gate_for, judge_call, use_pass
 from perdure.jobs.redaction import Redaction
-from perdure.jobs.risk import Classifier, RiskLevel
+from perdure.jobs.risk import RULES, Classifier, Judgement, RiskLevel
 from perdure.notify.people import ApprovalChannel, People
 
+_LOW = RiskLevel.LOW  # looked up once: every step is asked
 
-class Rules(Struct, frozen=True, kw_only=True):
-    """The rules of an app.
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """The policy of an app.
 
     Attributes:
         risk: How dangerous a step is.
         gates: Which risk waits for a person.
-        terms: Who must say yes, and in which time, by risk; without a risk, the usual ones apply.
+        terms: Who must approve, and in which time, by risk; a risk without terms has the defaults.
         people: Who is who.
         channels: By which people are asked and told.
-        redaction: What of the details of effects is kept.
+        redaction: What is kept of the details of effects.
     """
 
     risk: Classifier = Classifier()
@@ -31,8 +35,44 @@ class Rules(Struct, frozen=True, kw_only=True):
     redaction: Redaction = Redaction()
 
     def terms_for(self, level: RiskLevel) -> ApprovalTerms:
-        """Give the terms for a risk."""
-        return self.terms.get(level, _USUAL)
+        """Return the terms for a risk."""
+        return self.terms.get(level, _DEFAULT_TERMS)
 
 
-_USUAL = ApprovalTerms()
+_DEFAULT_TERMS = ApprovalTerms()
+
+
+class Gatekeeper:
+    """Decides, by a policy, what happens before a step begins."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        # Rules of the user see every step, and so does a gate policy other than the default.
+        self._all = policy.risk.rules != RULES or policy.gates != GatePolicy()
+
+    def watches(self, step: Step[..., Any]) -> bool:
+        """Whether the calls of a step must be judged; those of most steps need not be."""
+        return self._all or _says_something(step)
+
+    def decide(
+        self, step: Step[..., Any], name: str, packed: bytes, tenant: str, passes: tuple[GatePass, ...]
+    ) -> tuple[GateDecision, tuple[GatePass, ...]]:
+        """Decide what happens before a call of a step.
+
+        Returns:
+            The decision, and the passes that are left: one that is used up is gone.
+        """
+        judgement = self.judge(step, name, packed)
+        decision = gate_for(step, name, tenant, judgement, self._policy.gates)
+        return use_pass(decision, name, passes)
+
+    def judge(self, step: Step[..., Any], name: str, packed: bytes) -> Judgement:
+        """Judge how dangerous a call of a step is."""
+        return judge_call(step, name, packed, self._policy.risk)
+
+
+def _says_something(step: Step[..., Any]) -> bool:
+    """Whether the default rules could judge a step to be anything but LOW."""
+    estimated = step.cost is not None or step.estimated_duration is not None
+    asks = step.approval == "required"
+    return bool(step.tags) or asks or estimated or step.risk is not _LOW

@@ -15,7 +15,7 @@ LONGEST_TOKEN: Final = 300
 FEWEST_KEY_BYTES: Final = 32
 
 
-class Tokens:
+class LinkTokens:
     """Makes and reads the tokens of links."""
 
     def __init__(self, keys: tuple[Secret[str], ...], lives: float = 24 * 3600.0) -> None:

@@ -16,8 +16,15 @@ from perdure.base.secret import Secret
 from perdure.base.visible import visible
 from perdure.jobs.approval import Approval, ApprovalState, new_link
 from perdure.jobs.outbox import Notice, NoticeKind
-from perdure.notify.links import Tokens, new_code
-from perdure.notify.message import Card, alert_text, card_of, in_html, in_tables, spell_time
+from perdure.notify.links import LinkTokens, new_code
+from perdure.notify.message import (
+    ApprovalMessage,
+    alert_text,
+    approval_message,
+    in_html,
+    in_tables,
+    spell_time,
+)
 from perdure.notify.people import ApprovalStore, Contact, People
 
 TIMEOUT: Final = 30.0
@@ -63,14 +70,14 @@ class MailChannel:
     def __init__(
         self,
         settings: MailSettings,
-        desk: ApprovalStore,
+        store: ApprovalStore,
         people: People,
-        tokens: Tokens,
+        tokens: LinkTokens,
         name: str = "mail",
     ) -> None:
         self.name = name
         self._settings = settings
-        self._desk = desk
+        self._store = store
         self._people = people
         self._tokens = tokens
 
@@ -116,16 +123,16 @@ class MailChannel:
             if approval.state is not ApprovalState.PENDING:
                 return None  # the decision is a notice of its own
             return await self._question(approval, contact, _ASKS[notice.kind])
-        card = card_of(approval)
+        card = approval_message(approval)
         subject = f"{card.outcome or 'News'}: {card.title}"
         return self._mail(str(contact.email), subject, _as_text(card, []))
 
     async def _question(self, approval: Approval, contact: Contact, what: str) -> EmailMessage:
-        now = await self._desk.now()
+        now = await self._store.now()
         token, code = self._tokens.make(now), new_code()
         link = new_link(approval, contact.person.id, token, code, now + self._tokens.lives)
-        await self._desk.keep_link(link)
-        card = card_of(approval)
+        await self._store.keep_link(link)
+        card = approval_message(approval)
         url = f"{self._settings.base_url.rstrip('/')}/approvals/link#{token}"
         spaced = f"{code[:4]} {code[4:]}"
         after = [
@@ -166,7 +173,7 @@ class MailChannel:
         )
 
 
-def _as_text(card: Card, after: list[str]) -> str:
+def _as_text(card: ApprovalMessage, after: list[str]) -> str:
     parts = [
         [card.title],
         [card.note] if card.note else [],
@@ -181,7 +188,7 @@ def _as_text(card: Card, after: list[str]) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _as_html(card: Card, url: str, code: str, expires_at: float) -> str:
+def _as_html(card: ApprovalMessage, url: str, code: str, expires_at: float) -> str:
     reasons = "".join(f"<li>{in_html(reason)}</li>" for reason in card.reasons)
     note = f"<p><b>{escape(card.note)}</b></p>" if card.note else ""
     return (

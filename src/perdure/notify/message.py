@@ -30,7 +30,7 @@ SHORT_HASH: Final = 16
 _MORE: Final = " … ("  # how everything that is cut ends
 
 
-class Card(Struct, frozen=True, kw_only=True):
+class ApprovalMessage(Struct, frozen=True, kw_only=True):
     """The content of a message about an approval."""
 
     title: str
@@ -43,7 +43,7 @@ class Card(Struct, frozen=True, kw_only=True):
     in_full: str = ""  # if something is cut: how to see all of it
 
 
-def card_of(approval: Approval, *, full: bool = False) -> Card:
+def approval_message(approval: Approval, *, full: bool = False) -> ApprovalMessage:
     """Make what is shown of an approval; all of it, or so much as a message takes."""
     fields = [
         ("Job", visible(approval.job_id)),
@@ -57,7 +57,7 @@ def card_of(approval: Approval, *, full: bool = False) -> Card:
     title = visible(approval.title, None if full else LONGEST_TITLE)
     cut = _MORE in title or any(_MORE in text for pair in arguments for text in pair)
     note = "Title and text were written by a program." if approval.written_by_program else ""
-    return Card(
+    return ApprovalMessage(
         title=title,
         note=note,
         fields=tuple(fields),
@@ -183,7 +183,7 @@ def in_html(text: str) -> str:
     return f"<bdi>{escape(text)}</bdi>"
 
 
-def in_tables(card: Card) -> str:
+def in_tables(card: ApprovalMessage) -> str:
     """Lay out our own words, and the arguments apart from them."""
     return (
         f"<table cellpadding=4>{_rows(card.fields)}</table>"

@@ -21,7 +21,7 @@ from perdure.base.visible import visible
 from perdure.jobs.approval import Approval, VoteVerdict
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import RiskLevel
-from perdure.notify.message import Card, alert_text, card_of, edited_text
+from perdure.notify.message import ApprovalMessage, alert_text, approval_message, edited_text
 
 WINDOW: Final = 300  # seconds that a request may be old, or ahead of us
 MOST_REMEMBERED: Final = 100_000  # requests within that window
@@ -99,7 +99,7 @@ class SlackChannel:
                 channel=channel,
                 ts=time,
                 blocks=blocks,
-                **_message(card_of(approval).title),
+                **_message(approval_message(approval).title),
             )
             if notice.kind is NoticeKind.EDITED:  # nobody is told of a message that was changed
                 text = edited_text(approval)
@@ -155,21 +155,21 @@ async def _post(
     """
     async with httpx.AsyncClient(timeout=TIMEOUT) as client:
         request = client.build_request("POST", url, json=fields, headers=headers)
-        answer, unread = await fetch(client, request, limit=LONGEST_ANSWER, within=TIMEOUT)
-    if unread or not answer.is_success:
-        raise SlackRefused(what, unread or str(answer.status_code))
-    return answer.content
+        reply_to_press, unread = await fetch(client, request, limit=LONGEST_ANSWER, within=TIMEOUT)
+    if unread or not reply_to_press.is_success:
+        raise SlackRefused(what, unread or str(reply_to_press.status_code))
+    return reply_to_press.content
 
 
 def _headline(notice: Notice, approval: Approval) -> str:
     if notice.kind is NoticeKind.EXPIRES_SOON:
         return alert_text(notice, approval)
-    return f"{notice.kind.removeprefix('approval.')}: {card_of(approval).title}"
+    return f"{notice.kind.removeprefix('approval.')}: {approval_message(approval).title}"
 
 
 def blocks_of(approval: Approval) -> list[dict[str, Any]]:
     """Lay an approval out; every word of others is plain text, so no markup of theirs works."""
-    card = card_of(approval)
+    card = approval_message(approval)
     blocks: list[dict[str, Any]] = [
         {"type": "header", "text": _text(card.title or "An approval", 150)},
         *([_plain(f"⚠ {card.note}")] if card.note else []),
@@ -182,7 +182,7 @@ def blocks_of(approval: Approval) -> list[dict[str, Any]]:
     return [*blocks, _buttons(approval)]
 
 
-def _sections(card: Card) -> list[dict[str, Any]]:
+def _sections(card: ApprovalMessage) -> list[dict[str, Any]]:
     all_of_it = [_plain(f"All of it: {card.in_full}")] if card.in_full else []
     return [*_pages(card.fields), _plain("Arguments"), *_pages(card.arguments), *all_of_it]
 
@@ -205,7 +205,7 @@ def _buttons(approval: Approval) -> dict[str, Any]:
     if approval.risk >= RiskLevel.HIGH:
         approve["confirm"] = {
             "title": _text(f"{approval.risk} risk", 100),
-            "text": _text(f"Approve “{card_of(approval).title}”?", 300),
+            "text": _text(f"Approve “{approval_message(approval).title}”?", 300),
             "confirm": _text("Approve", 30),
             "deny": _text("Back", 30),
         }
@@ -237,7 +237,7 @@ def _plain(text: str) -> dict[str, Any]:
     return {"type": "section", "text": _text(text, 3000)}
 
 
-async def answer(press: "Press", text: str) -> None:
+async def reply_to_press(press: "ButtonPress", text: str) -> None:
     """Tell the one who pressed, and nobody else, what came of it."""
     if press.response_url:
         said = {"text": plain(text), "response_type": "ephemeral", "replace_original": False}
@@ -247,7 +247,7 @@ async def answer(press: "Press", text: str) -> None:
 # Receiving
 
 
-class Press(Struct, frozen=True, kw_only=True):
+class ButtonPress(Struct, frozen=True, kw_only=True):
     """A button that somebody pressed."""
 
     team: str
@@ -258,7 +258,7 @@ class Press(Struct, frozen=True, kw_only=True):
     response_url: str = ""
 
 
-class Bad(Struct, frozen=True):
+class BadPress(Struct, frozen=True):
     """A request that is not what it seems: the status to answer with, and why."""
 
     status: Literal[400, 401, 403, 409]
@@ -296,22 +296,22 @@ def read_press(
     body: bytes,
     now: float,
     replays: Replays,
-) -> Press | Bad:
+) -> ButtonPress | BadPress:
     """Read a request of Slack, whose body must be as it came, byte for byte."""
     if not _is_signed(settings, headers, body, now):
-        return Bad(401, "the signature is not Slack's, or not of this time")
+        return BadPress(401, "the signature is not Slack's, or not of this time")
     if not replays.is_new(headers["x-slack-signature"], now):
-        return Bad(409, "this request was made before")
+        return BadPress(409, "this request was made before")
     try:
         payload = json.loads(parse_qs(body.decode())["payload"][0])
         press, app = _press_in(payload)
     except (KeyError, IndexError, ValueError, TypeError, AttributeError, RecursionError):
-        return Bad(400, "this is not the press of a button of ours")
+        return BadPress(400, "this is not the press of a button of ours")
     if press.team not in settings.teams or app not in settings.apps:
-        return Bad(403, "this workspace or app is not ours")
+        return BadPress(403, "this workspace or app is not ours")
     host = urlsplit(press.response_url)
     if press.response_url and not _is_slacks(settings, host.scheme, host.netloc):
-        return Bad(403, "the answer would not go to Slack")
+        return BadPress(403, "the answer would not go to Slack")
     return press
 
 
@@ -329,12 +329,12 @@ def _is_signed(
     return False
 
 
-def _press_in(payload: Any) -> tuple[Press, str]:
+def _press_in(payload: Any) -> tuple[ButtonPress, str]:
     if payload["type"] != "block_actions":
         raise ValueError(payload["type"])
     (action,) = payload["actions"]
     value = cast("dict[str, Any]", json.loads(action["value"]))
-    press = Press(
+    press = ButtonPress(
         team=str(payload["team"]["id"]),
         member=str(payload["user"]["id"]),
         approval_id=str(value["approval"]),

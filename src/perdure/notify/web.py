@@ -25,10 +25,24 @@ from perdure.jobs.approval import (
     use_of,
 )
 from perdure.jobs.risk import RiskLevel
-from perdure.notify.links import Tokens
-from perdure.notify.message import LONGEST_VALUE, Card, card_of, in_html, in_tables, outcome_of
+from perdure.notify.links import LinkTokens
+from perdure.notify.message import (
+    LONGEST_VALUE,
+    ApprovalMessage,
+    approval_message,
+    in_html,
+    in_tables,
+    outcome_of,
+)
 from perdure.notify.people import ApprovalStore, People
-from perdure.notify.slack import Bad, Press, Replays, SlackSettings, answer, read_press
+from perdure.notify.slack import (
+    BadPress,
+    ButtonPress,
+    Replays,
+    SlackSettings,
+    read_press,
+    reply_to_press,
+)
 
 # The page behind a link: what is shown, and what a press of its buttons comes to.
 #
@@ -93,26 +107,26 @@ class Form(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class Pages:
+class LinkPages:
     """The pages of links."""
 
     def __init__(
         self,
-        desk: ApprovalStore,
+        store: ApprovalStore,
         people: People,
-        tokens: Tokens,
+        tokens: LinkTokens,
         code_suffices: RiskLevel = RiskLevel.MEDIUM,
     ) -> None:
         """Take what the pages need.
 
         Args:
-            desk: Where the approvals are.
+            store: Where the approvals are.
             people: Who is who.
             tokens: By which links are read.
             code_suffices: Up to this risk, link and code are enough;
                 above it, the person must have signed in, too.
         """
-        self._desk = desk
+        self._store = store
         self._people = people
         self._tokens = tokens
         self._code_suffices = code_suffices
@@ -152,22 +166,22 @@ class Pages:
             channel="mail",
             reason=form.reason,
         )
-        result = await self._desk.vote(approval.id, vote, use_of(form.token, form.code))
+        result = await self._store.vote(approval.id, vote, use_of(form.token, form.code))
         if isinstance(result, Refusal) and result.code == "wrong code":
             return Shown(403, self._action_page(approval, link, form.token, _WRONG))
         if isinstance(result, Refusal):
             return Shown(_STATUS[result.code], _message(result.text))
-        said = card_of(result).outcome or "Your answer counts; others must answer, too."
+        said = approval_message(result).outcome or "Your answer counts; others must answer, too."
         return Shown(200, _message(said))
 
     async def _find(self, form: Form) -> tuple[ApprovalLink, Approval] | Shown:
         # The store is asked for the time only by those who have a token.
-        now = await self._desk.now() if self._tokens.is_signed(form.token) else None
+        now = await self._store.now() if self._tokens.is_signed(form.token) else None
         if now is None or not self._tokens.is_ours(form.token, now):
-            await self._desk.turned_away(None, "mail", "a token that is not ours, or too old")
+            await self._store.turned_away(None, "mail", "a token that is not ours, or too old")
             return Shown(403, _message("This link is not valid, or its time is over."))
-        link = await self._desk.link(link_id(form.token))
-        approval = None if link is None else await self._desk.approval(link.approval_id)
+        link = await self._store.link(link_id(form.token))
+        approval = None if link is None else await self._store.approval(link.approval_id)
         if link is None or approval is None:
             return Shown(404, _message("There is no such approval any more."))
         if (refusal := dead_link(link, now)) is not None:
@@ -186,13 +200,13 @@ class Pages:
         return None
 
     async def _turned_away(self, approval: Approval, refusal: Refusal) -> Shown:
-        await self._desk.turned_away(approval.id, "mail", refusal.text)
+        await self._store.turned_away(approval.id, "mail", refusal.text)
         return Shown(_STATUS[refusal.code], _message(refusal.text))
 
     def _action_page(
         self, approval: Approval, link: ApprovalLink, token: str, error: str = ""
     ) -> str:
-        card = card_of(approval, full=True)
+        card = approval_message(approval, full=True)
         changed = approval.action.hash != link.action_hash
         if approval.state is not ApprovalState.PENDING or changed:
             why = card.outcome or "The action has changed since you were asked about it."
@@ -213,7 +227,7 @@ def _form(token: str, error: str) -> str:
     )
 
 
-def _page(card: Card, end: str) -> str:
+def _page(card: ApprovalMessage, end: str) -> str:
     reasons = "".join(f"<li>{in_html(reason)}</li>" for reason in card.reasons)
     note = f"<p class=note>{escape(card.note)}</p>" if card.note else ""
     return _document(
@@ -260,7 +274,7 @@ _FOREIGN: Final = (
 )
 
 
-class Answer(Struct, frozen=True):
+class Response(Struct, frozen=True):
     """What is sent back."""
 
     status: int
@@ -269,9 +283,9 @@ class Answer(Struct, frozen=True):
 
 
 _FILES: Final = {
-    "/approvals/link": Answer(200, SHELL),
-    "/approvals/link.js": Answer(200, SCRIPT, "text/javascript; charset=utf-8"),
-    "/approvals/page.css": Answer(200, STYLE, "text/css; charset=utf-8"),
+    "/approvals/link": Response(200, SHELL),
+    "/approvals/link.js": Response(200, SCRIPT, "text/javascript; charset=utf-8"),
+    "/approvals/page.css": Response(200, STYLE, "text/css; charset=utf-8"),
 }
 
 
@@ -292,9 +306,9 @@ class ApprovalWeb:
 
     def __init__(
         self,
-        desk: ApprovalStore,
+        store: ApprovalStore,
         people: People,
-        pages: Pages | None = None,
+        pages: LinkPages | None = None,
         slack: SlackSettings | None = None,
         authenticate: Authenticate | None = None,
         origin: str | None = None,
@@ -302,7 +316,7 @@ class ApprovalWeb:
         """Take the parts; what is not given is not there.
 
         Args:
-            desk: Where the approvals are.
+            store: Where the approvals are.
             people: Who is who.
             pages: The pages of links.
             slack: Whom to believe in Slack.
@@ -316,7 +330,7 @@ class ApprovalWeb:
         """
         self._origin = None if origin is None else own_origin(origin)
         self.body_timeout = BODY_TIMEOUT
-        self._desk = desk
+        self._store = store
         self._people = people
         self._pages = pages
         self._slack = slack
@@ -335,27 +349,27 @@ class ApprovalWeb:
             else:
                 await _send(send, await self._page(scope, path, receive))
         except BadBody as error:
-            await _send(send, Answer(error.status))
+            await _send(send, Response(error.status))
         except Disconnected:
             pass  # nobody waits for an answer
         except StoreError as error:
             _log.warning("a request to %s could not be served: %s", path, error)
-            await _send(send, Answer(503, "The store does not answer. Try again later."))
+            await _send(send, Response(503, "The store does not answer. Try again later."))
 
-    async def _page(self, scope: Scope, path: str, receive: Receive) -> Answer:
+    async def _page(self, scope: Scope, path: str, receive: Receive) -> Response:
         method = scope["method"]
         match path:
             case "/approvals/link" | "/approvals/link.js" | "/approvals/page.css" if self._pages:
-                return _FILES[path] if method in ("GET", "HEAD") else Answer(405)
+                return _FILES[path] if method in ("GET", "HEAD") else Response(405)
             case "/approvals/view" | "/approvals/decide" if self._pages is not None:
                 body = await self._posted(scope, receive)
-                if isinstance(body, Answer):
+                if isinstance(body, Response):
                     return body
                 return await self._act(scope, path, _form_of(body), self._pages)
             case _:
-                return Answer(404)
+                return Response(404)
 
-    async def _posted(self, scope: Scope, receive: Receive) -> bytes | Answer:
+    async def _posted(self, scope: Scope, receive: Receive) -> bytes | Response:
         """Read what is posted, before anything else is done with the request.
 
         Raises:
@@ -363,9 +377,9 @@ class ApprovalWeb:
             Disconnected: It has no end.
         """
         if scope["method"] != "POST":
-            return Answer(405)
+            return Response(405)
         if not _is_same_site(scope, self._origin):
-            return Answer(403, _FOREIGN)
+            return Response(403, _FOREIGN)
         _check_length(scope)
         try:
             async with asyncio.timeout(self.body_timeout):
@@ -373,45 +387,45 @@ class ApprovalWeb:
         except TimeoutError:
             raise BadBody(408) from None
 
-    async def _act(self, scope: Scope, path: str, form: Form, pages: Pages) -> Answer:
+    async def _act(self, scope: Scope, path: str, form: Form, pages: LinkPages) -> Response:
         if path == "/approvals/view":
             shown = await pages.view(form)
         else:
             session = None if self._authenticate is None else await self._authenticate(scope)
             shown = await pages.decide(form, session)
-        return Answer(shown.status, shown.html)
+        return Response(shown.status, shown.html)
 
     async def _pressed(
         self, scope: Scope, receive: Receive, send: Send, settings: SlackSettings
     ) -> None:
         body = await self._posted(scope, receive)
-        if isinstance(body, Answer):
+        if isinstance(body, Response):
             return await _send(send, body)
-        now = await self._desk.now()
+        now = await self._store.now()
         press = read_press(settings, _headers(scope), body, now, self._replays)
-        if isinstance(press, Bad):
-            await self._desk.turned_away(None, "slack", press.why)
-            return await _send(send, Answer(press.status, press.why))
+        if isinstance(press, BadPress):
+            await self._store.turned_away(None, "slack", press.why)
+            return await _send(send, Response(press.status, press.why))
         # Slack wants an answer within three seconds, whatever becomes of it.
-        await _send(send, Answer(200))
+        await _send(send, Response(200))
         try:
-            await answer(press, await self._voted(press))
+            await reply_to_press(press, await self._voted(press))
         except Exception as error:  # noqa: BLE001  who pressed can press again
             # Its text may hold the URL of the answer, which is a secret.
             _log.warning("a press in Slack could not be answered: %s", type(error).__name__)
         return None
 
-    async def _voted(self, press: Press) -> str:
+    async def _voted(self, press: ButtonPress) -> str:
         """Cast the vote of a press; give what to tell who pressed."""
         person = self._people.by_slack(press.team, press.member)
         if person is None:
             why = f"unknown Slack account {press.team}/{press.member}"
-            await self._desk.turned_away(press.approval_id, "slack", why)
+            await self._store.turned_away(press.approval_id, "slack", why)
             return "You are not known here, so your answer does not count."
         vote = Vote(
             person=person, verdict=press.verdict, action_hash=press.action_hash, channel="slack"
         )
-        result = await self._desk.vote(press.approval_id, vote)
+        result = await self._store.vote(press.approval_id, vote)
         if isinstance(result, Refusal):
             return f"Your answer does not count: {result.text}."
         return outcome_of(result) or "Your answer counts; others must answer, too."
@@ -497,10 +511,10 @@ def _origin_of_request(scope: Scope) -> str | None:
         return None
 
 
-async def _send(send: Send, answer: Answer) -> None:
-    body = answer.body.encode()
-    kind = (b"content-type", answer.kind.encode())
+async def _send(send: Send, response: Response) -> None:
+    body = response.body.encode()
+    kind = (b"content-type", response.kind.encode())
     length = (b"content-length", str(len(body)).encode())
-    start = {"type": "http.response.start", "status": answer.status}
+    start = {"type": "http.response.start", "status": response.status}
     await send({**start, "headers": [kind, length, *_HEADERS]})
     await send({"type": "http.response.body", "body": body})

@@ -217,7 +217,7 @@ class WebhookChannel:
     """Tells another program."""
 
     def __init__(
-        self, settings: WebhookSettings, desk: ApprovalStore, name: str = "webhook"
+        self, settings: WebhookSettings, store: ApprovalStore, name: str = "webhook"
     ) -> None:
         """Take the settings.
 
@@ -230,7 +230,7 @@ class WebhookChannel:
         self.name = name
         self.timeout = TIMEOUT
         self._settings = settings
-        self._desk = desk
+        self._store = store
 
     async def recipients(
         self,
@@ -254,7 +254,7 @@ class WebhookChannel:
             httpcore.NetworkError, TimeoutError: It could not be reached, or not in time.
         """
         body = msgspec.json.encode(_event(notice, approval))
-        time = str(int(await self._desk.now()))
+        time = str(int(await self._store.now()))
         headers = {
             "content-type": "application/json",
             "user-agent": "perdure",

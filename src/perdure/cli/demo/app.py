@@ -8,7 +8,7 @@ from pathlib import Path
 from perdure.app import App
 from perdure.cli.demo import mailing, migration, order, payout
 from perdure.cli.demo.world import World
-from perdure.engine.worker.settings import WorkerSettings
+from perdure.engine.settings import WorkerSettings
 
 
 def build(folder: Path, port: int, pace: float = 1.0) -> App:

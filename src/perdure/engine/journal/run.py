@@ -32,6 +32,7 @@ from perdure.engine.journal.verdict import (
     Unwound,
     Verdict,
 )
+from perdure.engine.worker_port import WorkerPort
 from perdure.jobs.effect import Effect
 from perdure.jobs.failure import failure_of
 from perdure.jobs.gate import GatePasses
@@ -51,7 +52,6 @@ from perdure.store.store import Store
 
 if TYPE_CHECKING:
     from perdure.engine.people.spending import BudgetRef
-    from perdure.engine.worker.node import WorkerNode
 
 
 # A job that this worker owns for a while: how it is read and written meanwhile.
@@ -69,7 +69,7 @@ _STORE_PAUSES = Retry(initial_delay="250ms", max_delay="2s", jitter=0.5)
 class Ownership:
     """What a claim gave, and the right to write that comes with it."""
 
-    def __init__(self, node: "WorkerNode", claim: Claim) -> None:
+    def __init__(self, node: WorkerPort, claim: Claim) -> None:
         self.node = node
         self.job = claim.job
         self.epoch = claim.epoch
@@ -336,7 +336,7 @@ Code = Callable[["Run"], Awaitable[bytes]]
 class Run(Ownership):
     """What the code, the operations and the worker share about one claimed job."""
 
-    def __init__(self, node: "WorkerNode", claim: Claim) -> None:
+    def __init__(self, node: WorkerPort, claim: Claim) -> None:
         super().__init__(node, claim)
         self.messages = list(claim.messages)
         self.received: set[int] = set()  # messages that operations have taken out of that list

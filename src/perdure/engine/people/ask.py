@@ -22,7 +22,6 @@ from perdure.engine import events
 from perdure.engine.journal.operation import Operation
 from perdure.engine.journal.run import Run
 from perdure.engine.journal.verdict import Leaving, Parked
-from perdure.engine.policy import Rules
 from perdure.jobs.approval import (
     APPROVER,
     Action,
@@ -37,18 +36,10 @@ from perdure.jobs.approval import (
 from perdure.jobs.definition import Step
 from perdure.jobs.effect import Effect
 from perdure.jobs.failure import failure_of
-from perdure.jobs.gate import (
-    Gate,
-    GateDecision,
-    GatePass,
-    GatePolicy,
-    gate_for,
-    judge_call,
-    use_pass,
-)
+from perdure.jobs.gate import Gate, GateDecision, GatePass
 from perdure.jobs.model import JobEvent, JournalEntry
 from perdure.jobs.outbox import Notice, NoticeKind
-from perdure.jobs.risk import RULES, Judgement, RiskLevel
+from perdure.jobs.risk import Judgement, RiskLevel
 from perdure.jobs.state import StepState
 
 if TYPE_CHECKING:
@@ -156,7 +147,7 @@ def alerts(run: "Run", kind: NoticeKind, about: str, text: str) -> tuple[Notice,
             due_at=run.now(),
             data=encode({"text": text}),
         )
-        for channel in run.node.rules.channels
+        for channel in run.node.policy.channels
     )
 
 
@@ -222,7 +213,7 @@ def new_approval(run: "Run", question: Question, found: Approval | None = None) 
         risk=level,
         reasons=question.judgement.reasons,
         requester=run.job.user,
-        terms=question.terms or run.node.rules.terms_for(level),
+        terms=question.terms or run.node.policy.terms_for(level),
     )
 
 
@@ -262,7 +253,7 @@ def notices(run: "Run", approval: Approval) -> tuple[Notice, ...]:
             due_at=run.now(),
             approval_id=approval.id,
         )
-        for channel in run.node.rules.channels
+        for channel in run.node.policy.channels
     )
 
 
@@ -291,7 +282,7 @@ def usable_now(
         asked: What the job wants to do, as its code gives it.
         question: How the arguments are judged, if they can be edited.
     """
-    people = run.node.rules.people
+    people = run.node.policy.people
     roles = {said.person: said.roles for said in found.decisions}
 
     def lookup(id: str) -> Person | None:
@@ -311,7 +302,7 @@ def usable_now(
     level = question.judge(found.action.input).level
     if level == question.judgement.level:
         return level <= found.risk
-    on_our_terms = replace(found, terms=run.node.rules.terms_for(level))
+    on_our_terms = replace(found, terms=run.node.policy.terms_for(level))
     return level <= found.risk and unusable(on_our_terms, asked.hash, run.now(), lookup) is None
 
 
@@ -448,7 +439,7 @@ class ApproveOptions(TypedDict, total=False):
     opens: Iterable[Step[..., Any]]
 
 
-class Asked(Struct, frozen=True):
+class ApproveRequest(Struct, frozen=True):
     """A question as the code asks it."""
 
     title: str
@@ -459,16 +450,16 @@ class Asked(Struct, frozen=True):
     opens: frozenset[str] | None
 
 
-def asked_for(run: Run, title: str, options: ApproveOptions) -> Asked:
+def approve_request(run: Run, title: str, options: ApproveOptions) -> ApproveRequest:
     """Make a question of what the code says."""
     level, opens = RiskLevel.of(options.get("risk", "high")), options.get("opens")
     names = None if opens is None else frozenset(run.node.registry.name(step) for step in opens)
     details = options.get("details")
     packed = encode([title, details, level.name, None if names is None else sorted(names)])
-    terms = options.get("terms") or run.node.rules.terms_for(level)
+    terms = options.get("terms") or run.node.policy.terms_for(level)
     limit = job_seconds(options.get("expires"))
     terms = terms if limit is None else replace(terms, expires=limit)
-    return Asked(title, packed, details, level, terms, names)
+    return ApproveRequest(title, packed, details, level, terms, names)
 
 
 class Approve(Operation[Approved]):
@@ -477,7 +468,9 @@ class Approve(Operation[Approved]):
     __slots__ = ("_approval", "_asked")
     waits_for = "approval"
 
-    def __init__(self, run: Run, entry: JournalEntry, asked: Asked, *, recorded: bool) -> None:
+    def __init__(
+        self, run: Run, entry: JournalEntry, asked: ApproveRequest, *, recorded: bool
+    ) -> None:
         super().__init__(run, entry, recorded=recorded)
         self._asked = asked
         self._approval: str | None = None
@@ -558,39 +551,6 @@ class Approve(Operation[Approved]):
 
 
 # Gates before steps: by risk, and before what cannot be undone.
-
-_LOW = RiskLevel.LOW  # looked up once: every step is asked
-
-
-class Gatekeeper:
-    """Knows which steps must be looked at before they begin; most need not be."""
-
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
-        # Rules of the user look at every step, and so does a policy that is not the usual one.
-        self._all = rules.risk.rules != RULES or rules.gates != GatePolicy()
-
-    def watches(self, step: Step[..., Any]) -> bool:
-        """Tell whether a step must be looked at."""
-        return self._all or _says_something(step)
-
-    def way(self, run: "Run", step: Step[..., Any], name: str, packed: bytes) -> GateDecision:
-        """Decide what happens before a call of a step; uses up what has opened it."""
-        judgement = self.judge(step, name, packed)
-        way = gate_for(step, name, run.job.tenant, judgement, self._rules.gates)
-        way, run.openings = use_pass(way, name, run.openings)
-        return way
-
-    def judge(self, step: Step[..., Any], name: str, packed: bytes) -> Judgement:
-        """Judge a call of a step."""
-        return judge_call(step, name, packed, self._rules.risk)
-
-
-def _says_something(step: Step[..., Any]) -> bool:
-    """Tell whether the usual rules could find anything about a step but LOW."""
-    estimated = step.cost is not None or step.estimated_duration is not None
-    asks = step.approval == "required"
-    return bool(step.tags) or asks or estimated or step.risk is not _LOW
 
 
 def hold(operation: "StepOperation[Any]", way: GateDecision) -> bool:

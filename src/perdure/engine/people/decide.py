@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from perdure.base.errors import ArgumentError, DecisionRefused
 from perdure.engine import events
-from perdure.engine.policy import Rules
+from perdure.engine.policy import Policy
 from perdure.jobs.approval import (
     Approval,
     ApprovalLink,
@@ -28,7 +28,7 @@ from perdure.notify.people import People
 from perdure.store.store import Store
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class ApprovalAnswer(Struct, frozen=True, kw_only=True):
     """What somebody says to a question."""
 
     approval_id: str
@@ -40,15 +40,15 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Office(Protocol):
-    """An app, as far as it is needed here: what there is, and by which rules."""
+    """An app, as far as it is needed here: what there is, and by which policy."""
 
-    rules: Rules
+    policy: Policy
 
     @property
     def steps(self) -> Mapping[str, Step[..., Any]]: ...
 
 
-async def decide(store: Store, office: Office, answer: Answer) -> Approval:
+async def decide(store: Store, office: Office, answer: ApprovalAnswer) -> Approval:
     """Hand an answer in.
 
     Raises:
@@ -60,7 +60,7 @@ async def decide(store: Store, office: Office, answer: Answer) -> Approval:
     if answer.arguments is not None:
         edited = await _edited(store, office, approval, answer.arguments)
     vote = Vote(
-        person=await _person(store, office.rules.people, approval, answer.by),
+        person=await _person(store, office.policy.people, approval, answer.by),
         verdict=answer.verdict,
         action_hash=answer.action_hash,
         channel="api",
@@ -106,7 +106,7 @@ async def _person(store: Store, people: People, approval: Approval, who: Person 
     known = people.by_id(approval.tenant, name)
     if known is None:
         await store.turned_away(approval.id, "api", f"unknown person {name!r}")
-        text = f"unknown person {name!r}: list them in Rules(people=…) of the app"
+        text = f"unknown person {name!r}: list them in Policy(people=…) of the app"
         raise DecisionRefused("not allowed", text)
     return known
 
@@ -126,7 +126,7 @@ async def _edited(
     """Check other arguments, and judge them as those were that the job gave."""
     if approval.action.budget != b"null":  # it is about the budget itself
         packed = msgspec.json.encode(_limits(approval, arguments))
-        return _judged(office.rules, packed, judge_raise(packed, office.rules.risk))
+        return _judged(office.policy, packed, judge_raise(packed, office.policy.risk))
     entry = next((e for e in await store.journal(approval.job_id) if e.id == approval.step), None)
     step = None if entry is None else office.steps.get(entry.name)
     if entry is None or step is None:
@@ -134,14 +134,14 @@ async def _edited(
     # What the person did not name stays as it was seen, and never falls back to a default.
     before = msgspec.json.decode(approval.action.input, type=dict[str, Any])
     packed = step.parameters.pack_json(msgspec.json.encode({**before, **arguments}))
-    judgement = judge_call(step, entry.name, packed, office.rules.risk)
-    way = gate_for(step, entry.name, approval.tenant, judgement, office.rules.gates)
-    return _judged(office.rules, packed, way.judgement)
+    judgement = judge_call(step, entry.name, packed, office.policy.risk)
+    gate = gate_for(step, entry.name, approval.tenant, judgement, office.policy.gates)
+    return _judged(office.policy, packed, gate.judgement)
 
 
-def _judged(rules: Rules, packed: bytes, judgement: Judgement) -> Edited:
+def _judged(policy: Policy, packed: bytes, judgement: Judgement) -> Edited:
     level = judgement.level
-    terms = rules.terms_for(level)
+    terms = policy.terms_for(level)
     return Edited(input=packed, risk=level, reasons=judgement.reasons, terms=terms)
 
 
@@ -163,7 +163,7 @@ def _limits(approval: Approval, arguments: Mapping[str, Any]) -> dict[str, Any]:
 # The desk of an app: where its channels find approvals, before the store is open.
 
 
-class AppDesk:
+class LazyStore:
     """Opens the store when it is first asked for something; see `perdure.notify.people.Desk`."""
 
     def __init__(self, store: Callable[[], Awaitable[Store]]) -> None:

@@ -122,7 +122,7 @@ class Spending:
             title = f"Raise the budget of job {run.job.name}: {found}"
             wanted = encode({found.kind: round(found.wanted, 6)})
             granted = encode({found.kind: found.limit})
-        judge = partial(judge_raise, rules=run.node.rules.risk)
+        judge = partial(judge_raise, rules=run.node.policy.risk)
         judged = judge(wanted)
         return Question(
             step=step,

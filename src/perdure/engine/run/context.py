@@ -18,7 +18,7 @@ from perdure.engine.handle import child_job
 from perdure.engine.journal.operation import Operation
 from perdure.engine.journal.run import Run
 from perdure.engine.journal.verdict import Unwound
-from perdure.engine.people.ask import Approve, Approved, ApproveOptions, asked_for
+from perdure.engine.people.ask import Approve, Approved, ApproveOptions, approve_request
 from perdure.engine.steps.step import StepOperation, skipped_or_done
 from perdure.engine.steps.waits import Child, Receive, Sleep, child_failed, no_message
 from perdure.jobs.definition import JobDefinition, Step
@@ -91,7 +91,9 @@ class JobContext:
             operation = StepOperation(run, entry, step, (args, kwargs), recorded=True)
             skipped_or_done(operation, entry)
         if run.node.gatekeeper.watches(step):
-            operation.way = run.node.gatekeeper.way(run, step, name, packed)
+            operation.way, run.openings = run.node.gatekeeper.decide(
+                step, name, packed, run.job.tenant, run.openings
+            )
         return operation
 
     @overload
@@ -146,7 +148,7 @@ class JobContext:
             ApprovalExpired: When awaited: nobody decided in time.
         """
         run = self._run
-        asked = asked_for(run, title, options)
+        asked = approve_request(run, title, options)
         id = run.journal.identity("approve")
         entry = run.visit(id, EntryKind.APPROVE, asked.packed)
         recorded = entry is not None

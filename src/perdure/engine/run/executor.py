@@ -3,7 +3,7 @@
 import contextlib
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Protocol, Unpack
 
 from msgspec.structs import replace
 
@@ -27,6 +27,7 @@ from perdure.engine.journal.verdict import (
 from perdure.engine.people.ask import parking_notices
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.undo import look_back, on_cancel, undo
+from perdure.engine.worker_port import WorkerPort
 from perdure.jobs.failure import Failure, failure_of, type_name
 from perdure.jobs.model import Claim, JobChange, JobEvent, WriteFields
 from perdure.jobs.plan import Plan
@@ -34,17 +35,25 @@ from perdure.jobs.state import JobState
 from perdure.process.death import kill
 from perdure.process.spawn import PLAIN, give_birth
 
-if TYPE_CHECKING:
-    from perdure.engine.worker.node import WorkerNode
-
-
 _log = logging.getLogger("perdure.worker")
 
 
-async def execute(node: "WorkerNode", claim: Claim, since: float) -> None:
+class RunOwner(WorkerPort, Protocol):
+    """The worker, as the executor sees it: it keeps the list of the runs."""
+
+    def admit(self, run: Run, since: float) -> None:
+        """Take up a run, claimed at that time or later."""
+        ...
+
+    def dismiss(self, run: Run) -> None:
+        """Let a run go."""
+        ...
+
+
+async def execute(node: RunOwner, claim: Claim, since: float) -> None:
     """The process of a running job, claimed at a time (or later) by the loop's clock."""
     run = Run(node, claim)
-    run.forsake = partial(_forsake, run)
+    run.forsake = partial(_forsake, node, run)
     node.admit(run, since)
     try:
         verdict = await judge(run)
@@ -72,18 +81,18 @@ async def finish(run: Run, verdict: Verdict) -> None:
             await conclude(run, Parked(failure_of(error)))
 
 
-def _forsake(run: Run) -> None:
+def _forsake(node: RunOwner, run: Run) -> None:
     """End a run without its code, which neither returns nor raises."""
     _log.error("the code of job %s does not leave: its process is given up", run.job.id)
-    give_birth(run.node.runtime, None, _finish_without_code, (run,), PLAIN)
+    give_birth(node.runtime, None, _finish_without_code, (node, run), PLAIN)
 
 
-async def _finish_without_code(run: Run) -> None:
+async def _finish_without_code(node: RunOwner, run: Run) -> None:
     kill(run.process, "the run of the job has ended")
     try:
         await finish(run, run.verdict or Lost())
     finally:
-        run.node.dismiss(run)
+        node.dismiss(run)
 
 
 async def judge(run: Run) -> Verdict:

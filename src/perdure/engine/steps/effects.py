@@ -577,7 +577,7 @@ class Effects:
         if details is None:
             return None
         node = self._run.node
-        kept = node.rules.redaction.apply(details, self._run.job.tenant, node.fingerprint_key)
+        kept = node.policy.redaction.apply(details, self._run.job.tenant, node.fingerprint_key)
         return encode(kept, what="the details of an effect", limits=self._run.node.limits)
 
     def _undo(self, undo: Any) -> UndoCall | None:

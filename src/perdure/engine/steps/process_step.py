@@ -36,6 +36,7 @@ from perdure.engine.steps.effects import (
 )
 from perdure.engine.steps.step_context import StepContext, UserQuestion
 from perdure.engine.steps.thread_step import call_away
+from perdure.engine.worker_port import StepHost, WorkerPort
 from perdure.jobs.budget import Amount
 from perdure.jobs.definition import Step, is_step_class, step_of, step_of_object
 from perdure.jobs.effect import Effect, PackedResult, Place, QueryAnswer, pack_result, unpack_result
@@ -57,7 +58,6 @@ from perdure.process.waiter import current
 
 if TYPE_CHECKING:
     from perdure.engine.steps.step import StepOperation
-    from perdure.engine.worker.node import WorkerNode
 
 
 # What the desk answers
@@ -524,18 +524,7 @@ _LOOK_AGAIN = 0.02
 _MOST_DEATHS, _WITHIN = 1000, 60
 
 
-class StepHost:
-    """The OS processes for steps of one worker; they are started when the first step wants one."""
-
-    def __init__(self, owner: str, places: int) -> None:
-        self.name = f"perdure.steps.{owner}"
-        self.wanted = asyncio.Event()
-        self.ready = asyncio.Event()
-        self.places = asyncio.Semaphore(places)
-        self.workers = places
-
-
-async def keep_host(node: "WorkerNode") -> None:
+async def keep_host(node: WorkerPort) -> None:
     """Be where the OS processes for steps belong; for ever."""
     steps = node.step_host
     await steps.wanted.wait()

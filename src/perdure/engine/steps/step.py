@@ -295,6 +295,12 @@ class StepOperation(Endable[R]):
         if events.listens(events.STEP_START):
             events.step_started(self, self.attempt)
 
+    def record_start(self) -> None:
+        """Let the record of the start go along with the next write, if it still says something."""
+        if self.unrecorded and self.run.verdict is None:
+            entry = self.running_entry()
+            self.run.buffer.setdefault(entry.seq, entry)
+
     async def reuse(self) -> bool:
         """Take what another has done under the same key, unless this step has begun before."""
         try:

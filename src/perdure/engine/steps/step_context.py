@@ -156,7 +156,7 @@ class StepContext:
     async def ask_person(self, place: Place, question: "UserQuestion") -> bool:
         """Ask what the code asks at a place; for the engine."""
         operation, expires = self._operation, question.expires
-        terms = operation.run.node.rules.terms_for(question.level)
+        terms = operation.run.node.policy.terms_for(question.level)
         asked = Question(
             step=place.spell("?"),
             title=question.title,

@@ -591,7 +591,9 @@ class Saga:
         operation.checkpoint = self._steps[wanted.step].checkpoint
         if run.node.gatekeeper.watches(step):  # a refund moves money, too
             given = await self._input(self._steps[wanted.step], step)
-            operation.way = run.node.gatekeeper.way(run, step, step.name, given)
+            operation.way, run.openings = run.node.gatekeeper.decide(
+                step, step.name, given, run.job.tenant, run.openings
+            )
         return operation
 
     async def _stop(self, run: Run, failed: Undo) -> None:

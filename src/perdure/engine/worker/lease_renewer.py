@@ -24,7 +24,7 @@ def _lock_of(owner: str) -> Path:
     return made_private(temporary_folder()) / f"{owner}.lock"
 
 
-class Incarnation:
+class WorkerLock:
     """The proof that this worker lives."""
 
     def __init__(self, owner: str) -> None:
@@ -72,7 +72,7 @@ _log = logging.getLogger("perdure.worker")
 _PULSES_PER_BEAT = 10
 
 
-class Heart(threading.Thread):
+class LeaseRenewer(threading.Thread):
     """Renews the leases of a node until it is stopped."""
 
     def __init__(self, node: WorkerNode) -> None:
@@ -113,7 +113,7 @@ class Heart(threading.Thread):
 
 async def keep(node: WorkerNode) -> None:
     """Show the pulse of the loop, and stop what outlives its lease; for ever."""
-    heart = Heart(node)
+    heart = LeaseRenewer(node)
     heart.start()
     try:
         while heart.is_alive():  # else somebody starts both of us anew

@@ -7,7 +7,6 @@ import socket
 import uuid
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -16,20 +15,16 @@ from perdure.base.codec import PayloadLimits
 from perdure.base.machine import boot_id
 from perdure.engine.journal.run import Run
 from perdure.engine.journal.verdict import Cancelled, Drained, Lost, Paused, Unwound
-from perdure.engine.people.ask import Gatekeeper
-from perdure.engine.policy import Rules
-from perdure.engine.steps.process_step import StepHost
+from perdure.engine.policy import Gatekeeper, Policy
+from perdure.engine.settings import WorkerSettings
 from perdure.engine.worker.redis_hint import RedisHint
-from perdure.engine.worker.settings import WorkerSettings
+from perdure.engine.worker_port import StartedStep, StepHost
 from perdure.jobs.model import JobNews, QueueLimit
 from perdure.jobs.registry import JobRegistry
 from perdure.jobs.state import JobState
 from perdure.process.spawn import PLAIN, give_birth
 from perdure.process.waiter import current
 from perdure.store.store import Store
-
-if TYPE_CHECKING:
-    from perdure.engine.steps.step import StepOperation
 
 
 class WorkerInfo(Struct, frozen=True, kw_only=True):
@@ -53,7 +48,7 @@ class WorkerNode:
         settings: WorkerSettings,
         queues: dict[str, QueueLimit],
         limits: PayloadLimits,
-        rules: Rules | None = None,
+        policy: Policy | None = None,
     ) -> None:
         me = current("a worker")
         self.store = store
@@ -61,8 +56,8 @@ class WorkerNode:
         self.settings = settings
         self.queues = queues
         self.limits = limits
-        self.rules = rules or Rules()
-        self.gatekeeper = Gatekeeper(self.rules)
+        self.policy = policy or Policy()
+        self.gatekeeper = Gatekeeper(self.policy)
         self.fingerprint_key = b""  # that of the store, once this worker is up
         self.told = asyncio.Event()  # there is something to tell people
         self.owner = uuid.uuid4().hex  # of this incarnation: never used again
@@ -78,7 +73,7 @@ class WorkerNode:
         self.hurried = asyncio.Event()  # nobody wants to wait for safe points any more
         self.hint: RedisHint | None = None  # when to claim
         self.step_host = StepHost(self.owner, settings.processes)
-        self._begun: deque[StepOperation[Any]] = deque()
+        self._begun: deque[StartedStep] = deque()
         self._flush: asyncio.TimerHandle | None = None
 
     def info(self) -> bytes:
@@ -205,9 +200,9 @@ class WorkerNode:
 
     # Records that nobody waits for
 
-    def step_started(self, operation: "StepOperation[Any]") -> None:
+    def step_started(self, step: StartedStep) -> None:
         """Record the start of a step, if it does not end soon."""
-        self._begun.append(operation)
+        self._begun.append(step)
         self.flush_soon()
 
     def flush_soon(self) -> None:
@@ -220,10 +215,7 @@ class WorkerNode:
         self._flush = None
         limit = self.loop.time() - self.settings.start_record_after
         while self._begun and self._begun[0].begun_at <= limit:
-            operation = self._begun.popleft()
-            if operation.unrecorded and operation.run.verdict is None:
-                entry = operation.running_entry()
-                operation.run.buffer.setdefault(entry.seq, entry)
+            self._begun.popleft().record_start()
         for run in tuple(self.runs.values()):
             if (run.buffer or run.lines) and run.verdict is None:
                 give_birth(self.runtime, run.process, _flush_run, (run,), PLAIN)

@@ -268,7 +268,7 @@ class Courier:
     def __init__(self, node: WorkerNode, deliveries: str) -> None:
         self._node = node
         self._deliveries = deliveries
-        self._channels = {channel.name: channel for channel in node.rules.channels}
+        self._channels = {channel.name: channel for channel in node.policy.channels}
         self._sending: Counter[str] = Counter()
 
     async def take(self) -> None:

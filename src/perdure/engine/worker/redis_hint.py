@@ -45,7 +45,7 @@ return 0
 """
 
 
-class Turn:
+class ClaimTurn:
     """A turn that a worker has, or believes to have; without a token it has none."""
 
     def __init__(self, hint: "RedisHint", token: str | None) -> None:
@@ -95,9 +95,9 @@ class RedisHint:
         self._silent_until = 0.0
 
     @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncGenerator[Turn, None]:
+    async def turn(self) -> AsyncGenerator[ClaimTurn, None]:
         """Wait for a turn, but not for long; inside the block there may be one or not."""
-        turn = Turn(self, await self._take())
+        turn = ClaimTurn(self, await self._take())
         try:
             yield turn
         finally:

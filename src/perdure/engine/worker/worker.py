@@ -27,8 +27,9 @@ from perdure.base.errors import StoreError
 from perdure.base.settings import Settings
 from perdure.engine import events
 from perdure.engine.journal.verdict import Lost
+from perdure.engine.settings import WorkerSettings
 from perdure.engine.steps.process_step import keep_host
-from perdure.engine.worker.lease_renewer import Incarnation, keep, sign_on
+from perdure.engine.worker.lease_renewer import WorkerLock, keep, sign_on
 from perdure.engine.worker.node import WorkerNode
 from perdure.engine.worker.periodic import (
     deliver_notices,
@@ -39,7 +40,6 @@ from perdure.engine.worker.periodic import (
 )
 from perdure.engine.worker.producer import produce
 from perdure.engine.worker.reaper import reap
-from perdure.engine.worker.settings import WorkerSettings
 from perdure.otp.supervision.spec import ChildSpec, child
 from perdure.otp.supervision.supervisor import Supervisor
 from perdure.otp.task_supervisor import TaskSupervisor
@@ -101,7 +101,7 @@ _PRUNE_EVERY, _PRUNE_AT_ONCE = 60.0, 500
 @contextlib.asynccontextmanager
 async def working(node: WorkerNode) -> AsyncGenerator[WorkerNode, None]:
     """Run a worker inside the block; at its end the worker drains."""
-    incarnation = Incarnation(node.owner)
+    incarnation = WorkerLock(node.owner)
     jobs = f"perdure.jobs.{node.owner}"
     children = [
         TaskSupervisor.child(name=jobs),
@@ -113,7 +113,7 @@ async def working(node: WorkerNode) -> AsyncGenerator[WorkerNode, None]:
         child(prune, node, id="pruner"),
         child(keep_host, node, id="step_host"),
         child(watch_clock, node, id="clerk"),
-        *(_telling(node) if node.rules.channels else []),
+        *(_telling(node) if node.policy.channels else []),
         child(produce, node, jobs, id="producer"),
     ]
     try:

@@ -1,4 +1,4 @@
-"""A desk in memory: the pure rules, with nothing under them but a dict."""
+"""A store in memory: the pure rules, with nothing under them but a dict."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ from perdure.notify.people import Contact, People
 from tests.notify.question import ASKED
 
 
-class MemoryDesk:
+class MemoryStore:
     """Keeps everything for one test; `time` is set by the test."""
 
     def __init__(self, *approvals: Approval) -> None:

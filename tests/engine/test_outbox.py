@@ -9,17 +9,17 @@ from msgspec.structs import replace
 
 import perdure
 from perdure.app import App
-from perdure.engine.policy import Rules
+from perdure.engine.policy import Policy
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.engine.worker import periodic
 from perdure.jobs.approval import Approval
 from perdure.jobs.outbox import RETRY, Notice, NoticeKind, NoticeState
-from perdure.notify.links import Tokens
+from perdure.notify.links import LinkTokens
 from perdure.notify.mail import MailChannel, MailSettings
 from perdure.notify.people import Contact, People
 from tests.engine.rig import durable
-from tests.notify.desk import person
+from tests.notify.approval_store import person
 from tests.notify.servers import Mailbox, smtp
 from tests.notify.test_mail import KEY
 
@@ -56,7 +56,7 @@ class Crowd:
 
 def alarming(app: App, *channels: Crowd) -> Any:
     """Give a job of which people are alerted: nobody knows whether its payment happened."""
-    app.rules = Rules(channels=channels)
+    app.policy = Policy(channels=channels)
 
     async def unsure(key: str) -> None:
         raise TimeoutError
@@ -162,8 +162,8 @@ async def test_a_mail_that_bounces_is_not_sent_again_to_the_others(app: App) -> 
             base_url="https://perdure.example.com/",
             insecure=True,
         )
-        channel = MailChannel(mail, app.desk, people, Tokens((KEY,)))
-        app.rules = Rules(people=people, channels=(channel,))
+        channel = MailChannel(mail, app.approval_store, people, LinkTokens((KEY,)))
+        app.policy = Policy(people=people, channels=(channel,))
 
         @app.job
         async def job(ctx: JobContext) -> None:
