@@ -273,7 +273,7 @@ async def test_the_row_of_a_worker_that_vanished_with_its_machine_goes(app: App)
     reaper.failed()  # after an outage nobody could have said that it lives
     await reaper.look()
     assert len(await store.workers()) == 3
-    await perdure.process.sleep(2 * QUICK.beat)
+    await perdure.process.sleep(2 * QUICK.heartbeat)
     await reaper.look()
     assert [each[0] for each in await store.workers()] == ["its jobs are still leased", "lives"]
 
@@ -309,9 +309,9 @@ def _broken() -> list[tuple[str, int]]:
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [
-        ({"beat": "50s"}, "beat .* third of lease"),
-        ({"margin": "10s"}, "margin .* between beat"),
-        ({"margin": "70s"}, "margin .* between beat"),
+        ({"heartbeat": "50s"}, "heartbeat .* third of lease"),
+        ({"stop_before_expiry": "10s"}, "stop_before_expiry .* between heartbeat"),
+        ({"stop_before_expiry": "70s"}, "stop_before_expiry .* between heartbeat"),
         ({"stuck_after": "1m"}, "stuck_after .* at least lease"),
         ({"concurrency": 0}, "concurrency is at least 1"),
         ({"processes": 0}, "processes is at least 1"),

@@ -146,6 +146,6 @@ async def test_after_an_outage_leases_that_ran_out_prove_nothing_for_a_while(app
     await pause(0.05)
     await reaper.look()
     assert (await handle.job()).owner == "somebody"
-    await pause(2 * QUICK.beat)
+    await pause(2 * QUICK.heartbeat)
     await reaper.look()
     assert (await handle.job()).owner is None
