@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from perdure.jobs.approval import ApprovalTerms
 from perdure.jobs.definition import Step
-from perdure.jobs.gate import GateDecision, GatePass, GatePolicy, gate_for, judge_call, use_pass
+from perdure.jobs.gate import GateDecision, GatePasses, GatePolicy, gate_for, judge_call, use_pass
 from perdure.jobs.redaction import Redaction
 from perdure.jobs.risk import RULES, Classifier, Judgement, RiskLevel
 from perdure.notify.people import ApprovalChannel, People
@@ -55,8 +55,13 @@ class Gatekeeper:
         return self._all or _says_something(step)
 
     def decide(
-        self, step: Step[..., Any], name: str, packed: bytes, tenant: str, passes: tuple[GatePass, ...]
-    ) -> tuple[GateDecision, tuple[GatePass, ...]]:
+        self,
+        step: Step[..., Any],
+        name: str,
+        packed: bytes,
+        tenant: str,
+        passes: GatePasses,
+    ) -> tuple[GateDecision, GatePasses]:
         """Decide what happens before a call of a step.
 
         Returns:
