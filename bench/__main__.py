@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.json:
         print(json.dumps({"bench": given.name, "figures": outcome.figures}))
     else:
-        print("\nWith --json the last line is these figures as one JSON object.")
+        print("\nWith --json the last line holds these figures as a JSON object.")
     return 0
 
 

@@ -1,13 +1,11 @@
-"""What every benchmark does: measure a plan, and show costs, ratios and goals."""
+"""What the benchmarks beside peers share: measure a plan; show costs, ratios and goals."""
 
-import os
-import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.contenders import OURS, Contender
-from bench.outcome import Goal, Outcome
+from bench.outcome import Goal, Outcome, figure_table, machine
 from bench.runner import Results, Trial, run_rounds
 from bench.table import render
 
@@ -16,7 +14,7 @@ NANOSECONDS = 1e9
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured, how often, and for how long at most."""
+    """Whom and what to measure, how often, and for how many seconds at most."""
 
     contenders: Sequence[Contender]
     sizes: Mapping[str, int]
@@ -32,8 +30,8 @@ class Subject:
     Attributes:
         title: Its name in the heading.
         goals: The bounds of some of its figures.
-        figures: Makes the figures of the results and of the name of our own contender.
-        in_bytes: The workloads that are measured in bytes, and not in time.
+        figures: Makes figures of the results, given the name of our own contender.
+        in_bytes: The workloads that are measured in bytes instead of time.
     """
 
     title: str
@@ -50,7 +48,7 @@ def compare(subject: Subject, plan: Plan, absent: Sequence[str] = ()) -> Outcome
         _heading(subject, plan, absent),
         _cost_table(subject, plan, results),
         _notes(plan, results),
-        _figure_table(subject, found),
+        figure_table(found, subject.goals),
     ]
     return Outcome("\n\n".join(part for part in parts if part), found)
 
@@ -69,23 +67,21 @@ def _trial(contender: Contender, workload: str, n: int) -> Trial:
 
 
 def ratio(results: Results, workload: str, ours: str, *others: str) -> float | None:
-    """Divide the best time of the others by ours; None where one of both was not measured."""
+    """Return the best time of the others divided by ours; None where one was not measured."""
     mine = results.median(ours, workload)
     theirs = [cost for other in others if (cost := results.median(other, workload))]
     return min(theirs) / mine if mine and theirs else None
 
 
 def measured(figures: Mapping[str, float | None]) -> dict[str, float]:
-    """Round the figures; what was not measured has none."""
+    """Return the figures that were measured, rounded."""
     return {name: round(value, 3) for name, value in figures.items() if value is not None}
 
 
 def _heading(subject: Subject, plan: Plan, absent: Sequence[str]) -> str:
-    python = f"{platform.python_implementation()} {platform.python_version()}"
-    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}"
     versions = [f"{one.name} {one.version()}".rstrip() for one in plan.contenders]
     lines = [
-        f"{subject.title}: {python}, {machine}; median of {plan.rounds} interleaved rounds",
+        f"{subject.title}: {machine()}; median of {plan.rounds} interleaved rounds",
         f"Measured: {', '.join(versions)}",
     ]
     if absent:
@@ -94,7 +90,7 @@ def _heading(subject: Subject, plan: Plan, absent: Sequence[str]) -> str:
 
 
 def _cost_table(subject: Subject, plan: Plan, results: Results) -> str:
-    """Show what an operation costs, and in brackets the ratio to our own cost."""
+    """Show what an operation costs, with the ratio to our own cost in brackets."""
     units = {work: "bytes" if work in subject.in_bytes else "ns" for work in plan.sizes}
     head = ["", *(f"{work} ({unit})" for work, unit in units.items())]
     rows = [
@@ -124,17 +120,3 @@ def _notes(plan: Plan, results: Results) -> str:
         for (contender, workload), reason in results.skipped.items()
     ]
     return "\n".join(shorter + missing)
-
-
-def _figure_table(subject: Subject, found: Mapping[str, float]) -> str:
-    if not found:
-        return "No figures: Perdure itself was not measured."
-    return render(
-        ["figure", "value", "goal", ""],
-        [_figure_row(name, value, subject.goals.get(name)) for name, value in found.items()],
-    )
-
-
-def _figure_row(name: str, value: float, goal: Goal | None) -> list[str]:
-    verdict = "" if goal is None else "met" if goal.met(value) else "MISSED"
-    return [name, f"{value:,.2f}", str(goal or ""), verdict]

@@ -7,13 +7,11 @@
 ``bare_speedup``         two bare OS processes against one: what this machine allows
 
 Everything is measured in short rounds, ours and theirs in turn, and the best round of each counts:
-what else runs on the machine makes a round longer, and never shorter.
+whatever else runs on the machine makes a round longer, never shorter.
 """
 
 import asyncio
 import multiprocessing
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -23,7 +21,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import perdure
-from bench.outcome import Goal, Options, Outcome
+from bench.outcome import Goal, Options, Outcome, figure_table, machine
 from bench.table import render
 from perdure import process
 from perdure.otp import Ok, async_stream
@@ -86,21 +84,8 @@ def measure(sizes: Sizes) -> Outcome:
         for what, times in taken.items()
     ]
     table = render(["what (ms)", "best", "median"], costs)
-    return Outcome("\n\n".join((_heading(), table, _goals(figures))), figures)
-
-
-def _heading() -> str:
-    python = f"{platform.python_implementation()} {platform.python_version()}"
-    return f"Hosts: {python}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}"
-
-
-def _goals(figures: dict[str, float]) -> str:
-    rows = [
-        [name, f"{figures[name]:,.2f}", str(goal), "met" if goal.met(figures[name]) else "MISSED"]
-        for name, goal in GOALS.items()
-    ]
-    ceiling = ["bare_speedup", f"{figures['bare_speedup']:,.2f}", "", "of this machine"]
-    return render(["figure", "value", "goal", ""], [*rows, ceiling])
+    text = "\n\n".join((f"Hosts: {machine()}", table, figure_table(figures, GOALS)))
+    return Outcome(text, figures)
 
 
 # Streams of CPU-bound items
@@ -115,7 +100,7 @@ def crunch(loops: int) -> int:
 
 
 async def crunch_item(loops: int) -> int:
-    """Do the same as the item of a stream."""
+    """Do the same, as the item of a stream."""
     return crunch(loops)
 
 
@@ -159,14 +144,14 @@ def _pool(pool: ProcessPoolExecutor, work: Sequence[int]) -> float:
 
 
 def crunch_all(pipe: Connection) -> None:
-    """Do the work that comes, and tell that it is done, until None comes."""
+    """Do the work that comes and send the results, until None comes."""
     while (work := pipe.recv()) is not None:
         pipe.send([crunch(loops) for loops in work])
 
 
 @contextmanager
 def _bare_processes() -> Generator[list[Connection], None, None]:
-    """Start two OS processes that do what they are told over a pipe."""
+    """Start two OS processes that work on request, over a pipe."""
     with _other_end(crunch_all) as one, _other_end(crunch_all) as two:
         yield [one, two]
 
@@ -237,7 +222,7 @@ def _other_end(target: Callable[[Connection], None]) -> Generator[Connection, No
 
 
 async def count_messages() -> None:
-    """Count messages, and tell the number when one asks for it."""
+    """Count messages, and send the number when a message asks for it."""
     count = 0
     async for message in process.inbox():
         count += 1

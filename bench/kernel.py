@@ -1,6 +1,6 @@
 """The kernel: messages, calls, starts, deaths and memory, against asyncio and other libraries.
 
-What each workload is, is said in :mod:`bench.workload`.
+:mod:`bench.workload` defines each workload.
 """
 
 from collections.abc import Sequence

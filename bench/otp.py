@@ -1,6 +1,6 @@
 """The OTP layer: servers, agents, streams and restarts, against asyncio and other libraries.
 
-What each workload is, is said in :mod:`bench.workload`.
+:mod:`bench.workload` defines each workload.
 """
 
 from collections.abc import Sequence

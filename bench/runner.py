@@ -2,7 +2,7 @@
 
 A trial is a command whose last line of output is a JSON object:
 ``{"value": 1.2e-06}``, or ``{"unsupported": "why"}`` when the contender has no such thing.
-Rounds are interleaved, so that a machine that gets slower for a while slows every contender.
+Rounds are interleaved, so a machine that is slow for a while slows down every contender.
 """
 
 import json
@@ -33,7 +33,7 @@ class Trial:
 
     @property
     def key(self) -> Key:
-        """Name the cell of the table that this trial fills."""
+        """Return the cell of the table that this trial fills."""
         return self.contender, self.workload
 
 
@@ -45,12 +45,12 @@ class Results:
     skipped: dict[Key, str] = field(default_factory=dict[Key, str])
 
     def median(self, contender: str, workload: str) -> float | None:
-        """Give the median of a trial, or None where it was skipped."""
+        """Return the median of a trial, or None where it was skipped."""
         samples = self.samples.get((contender, workload))
         return statistics.median(samples) if samples else None
 
     def skip(self, trial: Trial, reason: str) -> None:
-        """Drop a trial for good: figures of some rounds only would not be comparable."""
+        """Drop a trial for good: figures of only some rounds would not be comparable."""
         self.samples.pop(trial.key, None)
         self.skipped[trial.key] = reason
 
@@ -63,8 +63,8 @@ def run_rounds(
 ) -> Results:
     """Run every trial once in each round.
 
-    A trial that fails or runs into the time limit is skipped in the later rounds,
-    so that a contender that hangs costs one time limit and no more.
+    A trial that fails or reaches the time limit is skipped in later rounds,
+    so a contender that hangs costs one time limit and no more.
     """
     measure = measure or run_trial
     results = Results()
@@ -84,7 +84,7 @@ def run_rounds(
 
 
 def run_trial(trial: Trial, time_limit: float) -> float:
-    """Run the command of a trial and read its figure.
+    """Run the command of a trial and return its figure.
 
     Raises:
         TrialFailed: It crashed, hung, printed no figure or said that it has none to give.
@@ -95,7 +95,7 @@ def run_trial(trial: Trial, time_limit: float) -> float:
 def run_command(
     command: Sequence[str], time_limit: float, env: Mapping[str, str] | None = None
 ) -> str:
-    """Run a command and give its last line.
+    """Run a command and return the last line that it prints.
 
     Raises:
         TrialFailed: It crashed or hung.
@@ -136,6 +136,6 @@ def _last_line(text: str) -> str:
 
 
 def show(progress: str) -> None:
-    """Show progress where somebody watches; the line is overwritten by the next one."""
+    """Show progress on a terminal; the next line overwrites it."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{progress}", end="", file=sys.stderr, flush=True)

@@ -27,7 +27,7 @@ import re
 import select
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from email.message import EmailMessage
 from pathlib import Path
@@ -104,7 +104,7 @@ def measure(name: str) -> Walk:
 
 
 @contextmanager
-def _unprinted_log() -> Iterator[None]:
+def _unprinted_log() -> Generator[None]:
     """Drop what is logged, but only at the end of its way: a crash is reported at its full cost."""
     handler = logging.NullHandler()
     logging.getLogger().addHandler(handler)
@@ -178,13 +178,13 @@ class Recorder:
         self.walks.append(
             Walk(
                 calls=sum(map(len, threads)),
-                files=len(set().union(*threads)),
+                files=len(set(itertools.chain(*threads))),
                 switches=sum(map(_switches, threads)),
             )
         )
 
     @contextmanager
-    def in_new_threads(self) -> Iterator[None]:
+    def in_new_threads(self) -> Generator[None]:
         """Record in the threads that start in this block, too."""
         threading.setprofile(self._in_other)
         try:
@@ -268,7 +268,7 @@ async def _call(recorder: Recorder, _: Path) -> None:
         recorder.end()
 
 
-async def _crash(recorder: Recorder, _: Path) -> None:
+async def _crash(recorder: Recorder, _folder: Path) -> None:
     watcher = process.self_pid()
     inbox, events = process.inbox(), process.events()
 
@@ -408,8 +408,10 @@ async def _forms(app: App, job: Any, count: int) -> list[bytes]:
 
 
 def _form(mail: EmailMessage) -> bytes:
-    body = mail.get_body(("plain",))
-    found = re.search(r"/approvals/link#(\S+)[^\n]*\n[^\n]*: (\d{4} \d{4})", body.get_content())
+    text = mail.get_body(("plain",))
+    assert text
+    found = re.search(r"/approvals/link#(\S+)[^\n]*\n[^\n]*: (\d{4} \d{4})", text.get_content())
+    assert found
     token, code = found.groups()
     return urlencode({"token": token, "code": code, "verdict": "approve"}).encode()
 
@@ -438,7 +440,7 @@ async def _post(web: ApprovalWeb, form: bytes, recorder: Recorder) -> None:
         raise RuntimeError(f"the answer was not taken: {sent}")
 
 
-WALKS: dict[str, Callable[[Recorder, Path], Awaitable[None]]] = {
+WALKS: dict[str, Callable[[Recorder, Path], Coroutine[Any, Any, None]]] = {
     "step": _step,
     "gather": _gather,
     "send": _send,

@@ -1,6 +1,6 @@
 """One measurement: ``python -m bench.worker CONTENDER WORKLOAD N`` prints one line of JSON.
 
-A fresh interpreter for each keeps the garbage, caches and leftovers of one out of the next.
+Each has a fresh interpreter: no garbage, caches or leftovers of another measurement.
 """
 
 import gc
@@ -17,14 +17,16 @@ def main(contender: str, workload: str, n: int) -> None:
     module = importlib.import_module(f"bench.contenders.{contender}")
     function: Callable[[int], float] | None = getattr(module, workload, None)
     if function is None:
-        answer: dict[str, object] = {"unsupported": "there is none, or it is not written here"}
+        answer: dict[str, object] = {
+            "unsupported": "it has no such thing, or it is not written here"
+        }
     else:
         answer = _measure(function, n)
     print(json.dumps(answer), flush=True)
 
 
 def _measure(function: Callable[[int], float], n: int) -> dict[str, object]:
-    # Frozen objects are not walked again: the size of a contender's imports costs it nothing.
+    # The collector skips frozen objects: the size of a contender's imports costs it nothing.
     gc.collect()
     gc.freeze()
     try:

@@ -31,10 +31,10 @@ BURST = 100
 CALL_TIMEOUT = 5.0
 ITEM_TIMEOUT = 5.0
 WINDOW = 100
-# After so many restarts a new supervisor: some look through the earlier ones at each restart.
+# A new supervisor after so many restarts: some walk through the earlier ones at each restart.
 RESTARTS = 50
 
-# The time of the processor, since nothing here waits: what else the machine does counts less.
+# Processor time, since nothing here waits: what else the machine does matters less.
 clock = time.process_time
 
 _STATM = Path("/proc/self/statm")
@@ -45,7 +45,7 @@ class Unsupported(Exception):
 
 
 def resident_bytes() -> int:
-    """Give the memory that this process of the operating system holds."""
+    """Return the resident memory of this OS process."""
     if not _STATM.exists():
         raise Unsupported("resident memory can be read on Linux only")
     return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
@@ -66,6 +66,6 @@ async def fastest(n: int, most: int, run_batch: Callable[[int], Awaitable[float]
 
 
 def batches(n: int, most: int) -> list[int]:
-    """Split ``n`` operations into equal parts of at most so many, and a rest."""
+    """Split ``n`` operations into batches of ``most``, and one with the rest."""
     whole, rest = divmod(n, most)
     return [most] * whole + [rest] * bool(rest)

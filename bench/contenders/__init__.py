@@ -1,4 +1,4 @@
-"""The contenders, one module each; this page knows them without importing them."""
+"""The contenders, one module each; listed here without being imported."""
 
 import importlib.metadata
 import importlib.util
@@ -16,9 +16,9 @@ class Contender:
         name: Its module in this package, and its name in every table.
         package: What must be importable for it to be measured.
         programs: What must be on the PATH for it to be measured.
-        share: The part of the operations that it runs, so that slow ones do not prolong the run;
+        share: The part of the operations that it runs, so that a slow one does not prolong the run;
             figures are for each operation.
-        most: Workloads of which it cannot do more than so many operations.
+        most: The most operations that it can do of some workloads.
     """
 
     name: str
@@ -28,16 +28,16 @@ class Contender:
     most: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def size(self, workload: str, n: int) -> int:
-        """Say how many of ``n`` operations this contender runs."""
+        """Return how many of ``n`` operations this contender runs."""
         return min(max(1, round(n * self.share)), self.most.get(workload, sys.maxsize))
 
     def installed(self) -> bool:
-        """Look for what it needs without importing or running it."""
+        """Whether it can be measured here; nothing is imported or run."""
         importable = self.package is None or importlib.util.find_spec(self.package) is not None
         return importable and all(shutil.which(program) for program in self.programs)
 
     def version(self) -> str:
-        """Give the version of the distribution; empty for what Python did not install."""
+        """Return the version of the distribution; empty for what Python did not install."""
         try:
             return importlib.metadata.version(self.package or "")
         except (importlib.metadata.PackageNotFoundError, ValueError):
@@ -57,10 +57,10 @@ BEAM = Contender("beam", programs=("erl", "erlc"))
 
 
 def choose(known: Sequence[Contender], only: Sequence[str]) -> tuple[list[Contender], list[str]]:
-    """Give the wanted contenders that are installed, and the names of those that are not.
+    """Return the wanted contenders that are installed, and the names of those that are not.
 
     Raises:
-        ValueError: A name in ``only`` is none of the known ones.
+        ValueError: A name in ``only`` is unknown.
     """
     names = [one.name for one in known]
     unknown = [name for name in only if name not in names]

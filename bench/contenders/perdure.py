@@ -11,7 +11,6 @@ from bench.workload import (
     RESTARTS,
     SENDERS,
     WINDOW,
-    Unsupported,
     clock,
     expect,
     fastest,
@@ -44,8 +43,6 @@ def pingpong(n: int) -> float:
 
 def call(n: int) -> float:
     """``process.call``, which monitors the server."""
-    if not hasattr(process, "call"):
-        raise Unsupported("this version has no process.call")
 
     async def server() -> None:
         requests = process.requests()
@@ -147,7 +144,7 @@ def idle(n: int) -> float:
             await asyncio.sleep(0)
         return resident_bytes() - before
 
-    # So many take their time to end on a busy machine; that is not what is measured.
+    # On a busy machine so many need a while to end; that is not what is measured.
     return perdure.run(parent, settings=perdure.Settings(stop_timeout="1m"))
 
 

@@ -220,7 +220,7 @@ async def _item(item: int) -> tuple[int, None] | tuple[None, Exception]:
 
 
 async def _unordered(items: Iterable[int]) -> AsyncIterator[Any]:
-    """Give results as they come: a finished task puts itself into a queue.
+    """Yield results as they come: a finished task puts itself into a queue.
 
     The running ones are only counted, the cheapest that works: the loop holds each that is ready.
     """
@@ -237,7 +237,7 @@ async def _unordered(items: Iterable[int]) -> AsyncIterator[Any]:
 
 
 async def _ordered(items: Iterable[int]) -> AsyncIterator[Any]:
-    """Give results in order: the oldest task is waited for."""
+    """Yield results in order: wait for the oldest task."""
     running: deque[asyncio.Task[Any]] = deque()
     for item in items:
         if len(running) == WINDOW:

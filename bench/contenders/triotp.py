@@ -49,7 +49,7 @@ def pingpong(n: int) -> float:
 
 
 def _echo() -> Any:
-    """Give a server; its callbacks live in a module, or in what looks like one."""
+    """Return a server: a module with callbacks, or an object that looks like one."""
 
     async def init(_: object) -> None:
         pass

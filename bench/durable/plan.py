@@ -5,8 +5,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bench.contenders import Contender
-from bench.durable.contenders import FLOOR, OURS, keeps_in
-from bench.durable.size import Size
+from bench.durable.contenders import FLOOR, OURS, can_use
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of a workload is run; ``limit`` is in seconds for each wait."""
+
+    steps: int = 1_000
+    jobs: int = 1_000
+    steps_of_a_job: int = 10
+    submits: int = 0
+    limit: float = 30.0
+
 
 DEFAULT = Size()
 EFFECTS = Size(jobs=9, steps=100)
@@ -21,7 +34,7 @@ class Part:
         workload: Its name.
         size: How much of it.
         limit: In seconds, for all of it.
-        extra: It makes a figure steadier, and is left out when the time is up.
+        extra: Whether it only makes a figure steadier, and is left out when the time is up.
     """
 
     contender: str
@@ -36,12 +49,12 @@ class Plan:
     """How large everything is.
 
     Attributes:
-        rounds: Of the floor and us, side by side: a disk that others use too is never steady.
-        speed: Of the floor and us.
-        peer: Of peers, which are slower by far.
+        rounds: Of the floor and us, side by side: the speed of a shared disk changes all the time.
+        speed: For ``speed``, of the floor and us.
+        peer: The same, of peers, which are much slower.
         killed: For ``restart``.
         long_job: For ``growth``.
-        finished: Jobs that lie beside those that are claimed.
+        finished: For ``claims``: jobs in the store beside those that are claimed.
         effects: For ``effect``.
         budget: Seconds for each store, after which there are no further rounds.
     """
@@ -73,8 +86,8 @@ QUICK = Plan(
 
 
 def parts(plan: Plan, store: str, contenders: Sequence[Contender]) -> Iterator[Part]:
-    """List what is measured with one store, in order: what must be first, then further rounds."""
-    present = [one for one in contenders if keeps_in(one, store)]
+    """List what is measured with one store, in order: first what must be, then further rounds."""
+    present = [one for one in contenders if can_use(one, store)]
     fast = [one.name for one in present if one in (FLOOR, OURS)]
     peers = [one.name for one in present if one.name not in fast]
     yield from (Part(name, "speed", plan.speed, 60) for name in fast)
@@ -89,14 +102,10 @@ def parts(plan: Plan, store: str, contenders: Sequence[Contender]) -> Iterator[P
     for _ in range(1, plan.rounds):
         yield from (Part(name, "speed", again, 60, extra=True) for name in fast)
     if plan.budget == math.inf:
-        yield from _of_those_who_have_time(
-            plan, [name for name in fast if name != OURS.name], peers
-        )
+        yield from _only_in_a_full_run(plan, [name for name in fast if name != OURS.name], peers)
 
 
-def _of_those_who_have_time(
-    plan: Plan, fast: Sequence[str], peers: Sequence[str]
-) -> Iterator[Part]:
+def _only_in_a_full_run(plan: Plan, fast: Sequence[str], peers: Sequence[str]) -> Iterator[Part]:
     """List what only a full run measures."""
     yield from (Part(name, "restart", plan.killed, 90) for name in (*fast, *peers))
     again = replace(plan.peer, submits=0)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bench.durable.place import Place, fresh
-from bench.durable.size import Figures, Size
+from bench.durable.plan import Figures, Size
 from bench.runner import TrialFailed
 
 

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from bench.durable.contenders import Client, module
-from bench.durable.hand import Worker, reading, working
-from bench.durable.marks import Mark
+from bench.durable.marks import Mark, reading
 from bench.durable.place import Place
-from bench.durable.size import Figures, Size
+from bench.durable.plan import Figures, Size
+from bench.durable.worker import Worker, working
 from bench.runner import TrialFailed
 
 NANOSECONDS = 1e9
 MICROSECONDS = 1e6
 MILLISECONDS = 1e3
 
-# A contender that polls is met at any moment of its interval.
+# Submits come at any moment of the interval of a contender that polls.
 _PAUSE = 0.05
-# What was left to be written behind the last mark is written by then.
+# By then the worker has written what it does after its last mark.
 _SETTLED = 0.3
 _WINDOW = 1_000
 _CHUNK = 50
@@ -28,10 +28,10 @@ _CHUNK = 50
 def speed(contender: str, place: Place, size: Size) -> Figures:
     """Many jobs at once, then one long job, then single submits to the idle worker."""
     module(contender).prepare(place)
-    with reading(place) as marks, module(contender).client(place) as client:
+    with reading(place.marks) as marks, module(contender).client(place) as client:
         client.submit_many(range(size.jobs), size.steps_of_a_job)
         with working(contender, place, marks) as worker:
-            worker.be_ready()
+            worker.wait_until_ready()
             together = all_steps(
                 worker, range(size.jobs), size.jobs * size.steps_of_a_job, size.limit
             )
@@ -49,7 +49,7 @@ def speed(contender: str, place: Place, size: Size) -> Figures:
 
 
 def all_steps(worker: Worker, jobs: range, steps: int, limit: float) -> list[Mark]:
-    """Wait for all steps: what is left over would disturb what comes next."""
+    """Wait for all steps: those left over would disturb the next measurement."""
     marks = worker.run(jobs, steps, limit)
     if len(marks) < steps:
         raise TrialFailed(f"ran {len(marks)} of {steps} steps in {limit:g} s")
@@ -61,7 +61,7 @@ def _only(job: int) -> range:
 
 
 def rate(marks: Sequence[Mark]) -> float:
-    """Give the steps in a second."""
+    """Return the steps in a second."""
     times = [one.at for one in marks]
     return (len(marks) - 1) / (max(times) - min(times)) * NANOSECONDS
 
@@ -79,12 +79,12 @@ def _submit(client: Client, worker: Worker, size: Size, job: int) -> float:
 def restart(contender: str, place: Place, size: Size) -> Figures:
     """Kill the worker in the middle of a job: when does a new one take the next step?"""
     module(contender).prepare(place)
-    with reading(place) as marks, module(contender).client(place) as client:
+    with reading(place.marks) as marks, module(contender).client(place) as client:
         with working(contender, place, marks) as worker:
-            worker.be_ready()
+            worker.wait_until_ready()
             client.submit(0, size.steps)
             all_steps(worker, _only(0), size.steps // 2, size.limit)
-        marks.look()
+        marks.read()
         before = len(marks.steps)
         with working(contender, place, marks) as worker:
             marks.wait(lambda: len(marks.steps) > before, size.limit, lambda: None)
@@ -92,7 +92,7 @@ def restart(contender: str, place: Place, size: Size) -> Figures:
                 raise TrialFailed(f"did not go on within {size.limit:g} s")
             worker.run(_only(0), size.steps, size.limit)
             time.sleep(_SETTLED)
-            marks.look()
+            marks.read()
     gap = (marks.steps[before].at - worker.started_at) / NANOSECONDS
     done = {one.step for one in marks.steps}
     if len(done) < size.steps:
@@ -104,11 +104,11 @@ def growth(contender: str, place: Place, size: Size) -> Figures:
     """A very long job: what do its last steps cost beside its first ones?"""
     module(contender).prepare(place)
     with (
-        reading(place) as marks,
+        reading(place.marks) as marks,
         module(contender).client(place) as client,
         working(contender, place, marks) as worker,
     ):
-        worker.be_ready()
+        worker.wait_until_ready()
         client.submit(0, size.steps)
         found = all_steps(worker, _only(0), size.steps, size.limit)
     window = min(_WINDOW, size.steps // 2)
@@ -116,6 +116,6 @@ def growth(contender: str, place: Place, size: Size) -> Figures:
 
 
 def _typical(marks: Sequence[Mark]) -> float:
-    """Give the time of a usual stretch: one slow write of a shared disk is no growth."""
+    """Return the time of a usual stretch: one slow write to a shared disk is no growth."""
     stretches = [last.at - first.at for first, last in pairwise(marks[::_CHUNK])]
     return statistics.median(stretches)

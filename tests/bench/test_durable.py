@@ -13,12 +13,11 @@ import pytest
 from bench.__main__ import BENCHES, main
 from bench.durable import bench
 from bench.durable.contenders import FLOOR, KNOWN, OURS, PEERS
-from bench.durable.figures import figures, goals
-from bench.durable.hand import reading, working
-from bench.durable.marks import Pen
+from bench.durable.marks import MarkWriter, reading
 from bench.durable.place import POSTGRES, SQLITE, STORES, Place, scratch
-from bench.durable.plan import FULL, QUICK, Plan, parts
-from bench.durable.size import Size
+from bench.durable.plan import FULL, QUICK, Plan, Size, parts
+from bench.durable.report import figures, goals
+from bench.durable.worker import working
 from bench.outcome import Options, Outcome
 from bench.runner import ROOT, Results, TrialFailed
 
@@ -35,7 +34,7 @@ TINY = Plan(
     effects=Size(jobs=1, steps=10),
     budget=0,
 )
-# There is none of the others where no peer is measured.
+# The figures that need no peer.
 ALONE = {
     "sequential_vs_floor",
     "concurrent_vs_floor",
@@ -45,6 +44,7 @@ ALONE = {
     "restart_to_next_step_s",
     "cpu_us_step",
     "rss_mb",
+    "effect_step_vs_step",
 }
 
 
@@ -106,27 +106,27 @@ def test_who_cannot_use_a_store_is_not_measured_with_it() -> None:
 
 
 def test_marks_are_read_while_the_file_grows(tmp_path: Path) -> None:
-    pen = Pen()
-    pen.open(tmp_path / "marks")
-    with reading(Place(SQLITE, tmp_path)) as marks:
-        pen.ready()
-        pen.mark(7, 1)
-        marks.look()
+    writer = MarkWriter()
+    writer.open(tmp_path / "marks")
+    with reading(tmp_path / "marks") as marks:
+        writer.ready()
+        writer.mark(7, 1)
+        marks.read()
         assert [(one.job, one.step) for one in marks.steps] == [(7, 1)]
         assert marks.ready == 1
 
-        pen.mark(7, 2)
-        marks.look()
+        writer.mark(7, 2)
+        marks.read()
         assert [one.step for one in marks.steps] == [1, 2]
 
 
 def test_a_worker_that_ends_is_a_failed_trial_with_its_last_words(place: Place) -> None:
     with (
-        reading(place) as marks,
+        reading(place.marks) as marks,
         working("nobody", place, marks) as worker,
         pytest.raises(TrialFailed, match="nobody"),
     ):
-        worker.be_ready()
+        worker.wait_until_ready()
 
 
 def test_a_worker_does_not_outlive_its_trial(place: Place) -> None:
@@ -149,7 +149,7 @@ def test_perdure_and_the_floor_do_every_workload_on_sqlite() -> None:
 
     found = outcome.figures[SQLITE]
     assert isinstance(found, dict)
-    assert set(found) - {"effect_step_vs_step"} == ALONE
+    assert set(found) == ALONE
     assert all(value > 0 for value in found.values())
     assert "not installed: dbos" in outcome.text
 

@@ -1,10 +1,10 @@
-"""The contenders, one module each; this page knows them without importing them.
+"""The contenders, one module each; listed here without being imported.
 
 A module has three functions:
 
     prepare(place)              make what the contender needs in an empty store
     work(place, concurrency)    be a worker: call ``ready()``, then take jobs until killed
-    client(place)               a context that gives a ``Client``
+    client(place)               a context manager that yields a ``Client``
 """
 
 import importlib
@@ -17,7 +17,7 @@ from bench.durable.place import POSTGRES, SQLITE, Place
 
 
 class Client(Protocol):
-    """What submits jobs; they are durable when a call returns."""
+    """Submits jobs; they are durable when a call returns."""
 
     def submit(self, job: int, steps: int) -> None: ...
 
@@ -40,12 +40,12 @@ DBOS = Contender("dbos", "dbos")
 PEERS = (DBOS, Contender("absurd", "absurd_sdk"), Contender("langgraph", "langgraph"))
 KNOWN = (FLOOR, OURS, *PEERS)
 
-# Those who cannot do with every store.
+# Contenders that cannot use every store.
 _STORES = {"absurd": (POSTGRES,)}
 
 
-def keeps_in(contender: Contender, store: str) -> bool:
-    """Tell whether a contender can keep its jobs in a store."""
+def can_use(contender: Contender, store: str) -> bool:
+    """Whether a contender can keep its jobs in a store."""
     return store in _STORES.get(contender.name, (SQLITE, POSTGRES))
 
 

@@ -11,10 +11,11 @@ from absurd_sdk import Absurd
 
 from bench.durable.contenders import Client
 from bench.durable.marks import mark, ready
-from bench.durable.place import Place, with_programs_of_postgres
+from bench.durable.place import Place
+from bench.durable.postgres import environment_with_psql
 
 _QUEUE = "bench"
-# So long the task of a dead worker stays taken; two minutes by default.
+# How long the task of a dead worker stays claimed; two minutes by default.
 _CLAIM_SECONDS = 10
 _POLL_SECONDS = 0.02  # of 0.25 by default
 
@@ -24,7 +25,7 @@ def prepare(place: Place) -> None:
     for command in (["init"], ["create-queue", _QUEUE]):
         subprocess.run(
             [control, *command, "-d", place.url],
-            env=with_programs_of_postgres(),
+            env=environment_with_psql(),
             check=True,
             capture_output=True,
         )

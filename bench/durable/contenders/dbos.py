@@ -1,4 +1,4 @@
-"""DBOS: a queue, and a workflow of steps. Its queue is looked at as often as it allows to."""
+"""DBOS: a queue, and a workflow of steps. Its queue is polled as often as it allows."""
 
 import threading
 from collections.abc import Iterable, Iterator

@@ -6,12 +6,7 @@ from contextlib import contextmanager
 
 from bench.durable.marks import mark, ready
 from bench.durable.place import Place
-from perdure.app import App
-from perdure.engine.run.context import JobContext
-from perdure.engine.settings import WorkerSettings
-from perdure.engine.steps.step_context import StepContext
-
-HAS_EFFECTS = hasattr(StepContext, "effect")
+from perdure import App, JobContext, StepContext, WorkerSettings
 
 
 def _app(place: Place, concurrency: int = 1) -> App:
@@ -56,7 +51,7 @@ def work(place: Place, concurrency: int) -> None:
 
 
 class PerdureClient:
-    """Submits from outside, as a program of a user does."""
+    """Submits from outside, as a user's program does."""
 
     def __init__(self, place: Place, runner: asyncio.Runner) -> None:
         self._app = _app(place)
