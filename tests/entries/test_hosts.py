@@ -35,7 +35,7 @@ async def by_id(number):
     return event.result.value, os.getpid()
 
 async def get_ready():
-    perdure.ready()
+    perdure.entries.ready()
     await sleep("1h")
 
 async def kill_the_worker(path):
