@@ -110,7 +110,7 @@ def test_without_anything_running_the_tree_says_so(private: Path) -> None:
 
 
 def test_with_several_running_the_tree_asks_which(private: Path, tmp_path: Path) -> None:
-    source = "from perdure import sleep\nasync def main(): await sleep('1h')\n"
+    source = "from perdure.process import sleep\nasync def main(): await sleep('1h')\n"
     for name in ("one", "two"):
         write(tmp_path, {f"{name}/_index.yaml": index(SERVICE), f"{name}/s.py": source})
 
@@ -269,7 +269,7 @@ def test_sources_import_from_the_current_folder(private: Path, tmp_path: Path) -
 def test_a_signal_while_things_start_interrupts_the_start(private: Path, tmp_path: Path) -> None:
     entries = SERVICE.replace("auto_start: true", "auto_start: true, ready: true")
     source = (
-        "from perdure import sleep\nasync def main():\n    print('here')\n    await sleep('1h')\n"
+        "from perdure.process import sleep\nasync def main():\n    print('here')\n    await sleep('1h')\n"
     )
     write(tmp_path, {"_index.yaml": index(entries), "s.py": source})
 

@@ -11,4 +11,4 @@ async def loaded() -> list[str]:
 
 async def all_of_it() -> bool:
     """Ask for something that only the whole package knows."""
-    return sys.modules["perdure"].Task is not None
+    return sys.modules["perdure"].otp.Task is not None
