@@ -22,7 +22,7 @@ SOURCE = """
 import os
 import signal
 
-import perdure
+import perdure.entries
 from perdure import process
 from perdure.process import sleep
 

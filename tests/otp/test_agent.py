@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from perdure import process, telemetry
+from perdure.base.restart import Restart
 from perdure.errors import (
     BadReturn,
     CallExit,
@@ -18,7 +19,6 @@ from perdure.errors import (
 )
 from perdure.otp.agent import Agent
 from perdure.otp.server import Stop
-from perdure.otp.supervision.spec import Restart
 from perdure.process import Channel, sleep
 from perdure.testing import simulated
 from tests.otp.servers import start_any

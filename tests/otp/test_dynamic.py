@@ -7,9 +7,9 @@ import pytest
 
 from perdure import process
 from perdure.errors import ChildError, MaxChildren, NoProcess, Shutdown, StartError
-from perdure.otp.supervision.dynamic import DynamicChildren, DynamicSupervisor
+from perdure.otp.supervision.dynamic import DynamicLoop, DynamicSupervisor
 from perdure.otp.supervision.spec import BRUTAL_KILL, IGNORE, ChildSpec, ChildType, child
-from perdure.otp.supervision.supervisor import Supervisor, inside
+from perdure.otp.supervision.supervisor import Supervisor, loop_inside
 from perdure.process import Exit, Pid, sleep
 from perdure.process.spawn import PLAIN, give_birth
 from perdure.testing import simulate, simulated
@@ -309,7 +309,7 @@ async def test_it_is_a_child_named_by_its_name_or_its_class() -> None:
 @simulated
 async def test_a_process_can_be_admitted_without_a_request() -> None:
     async with DynamicSupervisor() as sup:
-        children: DynamicChildren = inside(sup, DynamicChildren)
+        children: DynamicLoop = loop_inside(sup, DynamicLoop)
         spec = child(crash, restart="temporary")
         born = give_birth(children.me.runtime, children.me, crash, (), PLAIN)
         children.admit(spec, born)
@@ -331,7 +331,7 @@ async def test_nobody_is_admitted_while_it_stops() -> None:
     await sup.start_child(child(refuse_to_stop, shutdown=3))
     stopping = asyncio.ensure_future(sup.stop())
     await sleep(1)
-    children: DynamicChildren = inside(sup, DynamicChildren)
+    children: DynamicLoop = loop_inside(sup, DynamicLoop)
     with pytest.raises(NoProcess, match="stopping"):
         children.check_room()
     born = give_birth(children.me.runtime, children.me, late, (), PLAIN)
@@ -346,4 +346,4 @@ async def test_nobody_is_admitted_while_it_stops() -> None:
 async def test_only_a_supervisor_of_the_right_kind_can_be_looked_into() -> None:
     async with Supervisor([]) as sup:
         with pytest.raises(TypeError):
-            inside(sup, DynamicChildren)
+            loop_inside(sup, DynamicLoop)

@@ -363,7 +363,7 @@ async def test_a_pool_can_be_named_and_used_by_its_name() -> None:
 
 @simulated
 async def test_what_is_no_pool_is_refused() -> None:
-    with pytest.raises(TypeError, match="no pool"):
+    with pytest.raises(TypeError, match="not a pool"):
         Pool.workers(process.self_pid())
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from perdure import process
+from perdure.base.restart import Restart
 from perdure.errors import NameTaken, StartError
 from perdure.otp.server import GenServer, ServerHandle, Stop
-from perdure.otp.supervision.spec import IGNORE, Restart
+from perdure.otp.supervision.spec import IGNORE
 from perdure.process import sleep
 from perdure.testing import simulated
 from tests.otp.servers import Add, Counter, Diary

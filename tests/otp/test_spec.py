@@ -12,7 +12,7 @@ from perdure.otp.supervision.spec import (
     ChildSpec,
     ChildType,
     Restart,
-    Spawn,
+    SpawnStart,
     as_spec,
     as_specs,
     child,
@@ -103,7 +103,7 @@ def test_specs_are_values() -> None:
 
 def test_a_function_is_named_by_its_name() -> None:
     spec = child(wait_forever)
-    assert (spec.id, spec.start) == ("wait_forever", Spawn(wait_forever, ()))
+    assert (spec.id, spec.start) == ("wait_forever", SpawnStart(wait_forever, ()))
 
 
 def test_a_process_with_a_name_has_it_as_its_id() -> None:
@@ -111,7 +111,7 @@ def test_a_process_with_a_name_has_it_as_its_id() -> None:
 
 
 def test_the_arguments_go_to_the_function() -> None:
-    assert child(give, 1, 2, id="x").start == Spawn(give, (1, 2))
+    assert child(give, 1, 2, id="x").start == SpawnStart(give, (1, 2))
 
 
 def test_what_is_no_async_function_is_refused() -> None:

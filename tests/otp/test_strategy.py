@@ -2,18 +2,14 @@
 
 import pytest
 
+from perdure.base.restart import Intensity, Restart, RestartHistory, needs_restart
 from perdure.errors import Killed, Shutdown
 from perdure.otp.supervision.strategy import (
     AutoShutdown,
-    Fate,
-    Intensity,
-    Restart,
-    Restarts,
     Strategy,
     affected,
     affected_again,
     ends_supervisor,
-    fate,
 )
 
 IDS = ["a", "b", "c", "d"]
@@ -23,22 +19,24 @@ CRASHES = [ValueError("x"), Killed(), SystemExit(1)]
 
 @pytest.mark.parametrize("reason", [*PLANNED, *CRASHES], ids=repr)
 def test_a_permanent_child_is_always_restarted(reason: BaseException | None) -> None:
-    assert fate(Restart.PERMANENT, reason) is Fate.RESTART
+    assert needs_restart(Restart.PERMANENT, reason)
 
 
 @pytest.mark.parametrize("reason", CRASHES, ids=repr)
 def test_a_transient_child_that_failed_is_restarted(reason: BaseException) -> None:
-    assert fate(Restart.TRANSIENT, reason) is Fate.RESTART
+    assert needs_restart(Restart.TRANSIENT, reason)
 
 
 @pytest.mark.parametrize("reason", PLANNED, ids=repr)
-def test_a_transient_child_whose_end_was_planned_is_kept(reason: BaseException | None) -> None:
-    assert fate(Restart.TRANSIENT, reason) is Fate.KEEP
+def test_a_transient_child_whose_end_was_planned_is_not_restarted(
+    reason: BaseException | None,
+) -> None:
+    assert not needs_restart(Restart.TRANSIENT, reason)
 
 
 @pytest.mark.parametrize("reason", [*PLANNED, *CRASHES], ids=repr)
-def test_a_temporary_child_is_always_forgotten(reason: BaseException | None) -> None:
-    assert fate(Restart.TEMPORARY, reason) is Fate.FORGET
+def test_a_temporary_child_is_never_restarted(reason: BaseException | None) -> None:
+    assert not needs_restart(Restart.TEMPORARY, reason)
 
 
 @pytest.mark.parametrize(
@@ -58,33 +56,33 @@ def test_a_try_again_begins_at_the_child_that_did_not_start(strategy: str, expec
 
 
 def test_so_many_restarts_are_allowed_and_one_more_is_not() -> None:
-    restarts = Restarts(Intensity(3, 5))
-    verdicts = [restarts.too_many_with(now) for now in (0.0, 1.0, 2.0, 3.0)]
+    restarts = RestartHistory(Intensity(3, 5))
+    verdicts = [restarts.record(now) for now in (0.0, 1.0, 2.0, 3.0)]
     assert verdicts == [False, False, False, True]
 
 
 @pytest.mark.parametrize(("now", "too_many"), [(5.0, True), (5.01, False)])
 def test_a_restart_counts_until_the_end_of_the_window(now: float, too_many: bool) -> None:
-    restarts = Restarts(Intensity(1, 5))
-    restarts.too_many_with(0.0)
-    assert restarts.too_many_with(now) is too_many
+    restarts = RestartHistory(Intensity(1, 5))
+    restarts.record(0.0)
+    assert restarts.record(now) is too_many
 
 
 def test_old_restarts_are_dropped() -> None:
-    restarts = Restarts(Intensity(3, 5))
+    restarts = RestartHistory(Intensity(3, 5))
     for now in (0.0, 1.0, 6.0, 9.0):
-        restarts.too_many_with(now)
+        restarts.record(now)
     assert len(restarts) == 2
 
 
 def test_with_none_allowed_the_first_restart_is_too_many() -> None:
-    assert Restarts(Intensity(0, 5)).too_many_with(0.0)
+    assert RestartHistory(Intensity(0, 5)).record(0.0)
 
 
 def test_the_cost_of_a_restart_does_not_grow_with_those_before() -> None:
-    restarts = Restarts(Intensity(200_000, "1h"))
+    restarts = RestartHistory(Intensity(200_000, "1h"))
     for now in range(200_000):  # with a copy of the history each time, this takes minutes
-        assert not restarts.too_many_with(now / 1000)
+        assert not restarts.record(now / 1000)
     assert len(restarts) == 200_000
 
 

@@ -79,7 +79,7 @@ async def test_a_supervisor_cannot_be_entered_twice_at_once_but_again() -> None:
     sup = Supervisor([child(wait_forever)])
     async with sup:
         with pytest.raises(ProcError, match="runs already"):
-            await sup.start()
+            await sup.__aenter__()
         first = sup.pid
     async with sup:
         assert sup.pid is not first

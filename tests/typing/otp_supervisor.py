@@ -19,7 +19,7 @@ from perdure.otp import (
     child,
     tree,
 )
-from perdure.otp.pool import Worker
+from perdure.otp.pool import PoolWorker
 from perdure.otp.supervision.loop import ChildInfo, Counts
 from perdure.otp.tree import Tree
 from perdure.process import Pid
@@ -83,7 +83,7 @@ async def registries_and_tables(pid: Pid) -> None:
 async def pools() -> None:
     async with await Pool.start_link(worker, size=2, restart_delay="1s") as pool:
         assert_type(pool, Pool)
-        assert_type(pool.workers(), list[Worker])
+        assert_type(pool.workers(), list[PoolWorker])
 
 
 class App(Application):

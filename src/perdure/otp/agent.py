@@ -18,7 +18,6 @@ from collections.abc import Callable, Coroutine, Hashable
 from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
-from functools import partial
 from math import inf
 from pathlib import PurePosixPath, PureWindowsPath
 from re import Pattern
@@ -44,7 +43,7 @@ from perdure.base.duration import Duration, named_seconds, spell
 from perdure.base.errors import BadReturn, SnapshotError, is_planned, safe_text
 from perdure.base.pid import MonitorRef, Pid
 from perdure.otp.address import ServerRef, Via, pid_of
-from perdure.otp.server import DIRECTIVES, GenServer, NoReply, Reply, Stop, settled, start_server
+from perdure.otp.server import DIRECTIVES, GenServer, NoReply, Reply, ServerStart, Stop, settled
 from perdure.otp.server import send_request as ask
 from perdure.otp.snapshot import Snapshot, checksum_of, encode_state, load, save, seal
 from perdure.otp.start import Stoppable
@@ -149,7 +148,7 @@ NOBODY: Any = None  # who waits for the answer to a cast
 class AgentServer(GenServer):
     """A server whose requests are functions."""
 
-    __module__, __qualname__ = "perdure", "Agent"  # as which people know it: for reports
+    __module__, __qualname__ = "perdure.otp", "Agent"  # as which people know it: for reports
     __portable_name__ = ("perdure.otp.agent", "AgentServer")  # for other OS processes
 
     async def init(self, first: Callable[[], Any], options: AgentOptions) -> None:
@@ -401,9 +400,7 @@ class Agent(Stoppable, Generic[S]):
             StartError: `init` failed or took too long, or the snapshot cannot be used.
             NameTaken: Another process has the name.
         """
-        args, host = _checked(init, behaviour)
-        pid = await start_server(AgentServer, args, name, timeout, link=False, host=host)
-        return Agent(pid)
+        return await _start_of(init, name, behaviour).start(timeout, link=False)
 
     @overload
     @staticmethod
@@ -432,9 +429,7 @@ class Agent(Stoppable, Generic[S]):
         **behaviour: Unpack[Behaviour[Any]],
     ) -> "Agent[Any]":
         """Start an agent that is linked to the caller; else as `start`."""
-        args, host = _checked(init, behaviour)
-        pid = await start_server(AgentServer, args, name, timeout, link=True, host=host)
-        return Agent(pid)
+        return await _start_of(init, name, behaviour).start(timeout, link=True)
 
     @staticmethod
     def child(
@@ -447,11 +442,9 @@ class Agent(Stoppable, Generic[S]):
         **behaviour: Unpack[Behaviour[Any]],
     ) -> ChildSpec:
         """Say how a supervisor starts and stops it; the id is the name by default."""
-        _checked(init, behaviour)
-        start: Any = partial(Agent.start_link, init, name=name, **behaviour)
         return ChildSpec(
             id=id if id is not None else name if isinstance(name, str) else "Agent",
-            start=start,
+            start=_start_of(init, name, behaviour),
             restart=restart,
             shutdown=shutdown,
         )
@@ -601,11 +594,15 @@ class Agent(Stoppable, Generic[S]):
         await GenServer.stop(self, reason, timeout)
 
 
-def _checked(init: object, behaviour: Any) -> tuple[tuple[Any, AgentOptions], str | None]:
-    """Refuse bad options at the call, before anything runs."""
+def _start_of(init: object, name: str | Via | None, behaviour: Any) -> ServerStart:
+    """Say how an agent is started; bad options are refused at the call, before anything runs."""
     if not callable(init):
         raise TypeError(f"an agent starts with a function that gives its first state, not {init!r}")
     host: str | None = behaviour.get("host")
     options = AgentOptions(**{key: behaviour[key] for key in behaviour if key != "host"})
     options.patience()
-    return (init, options), host
+    return ServerStart(AgentServer, (init, options), {}, name, host, _handle)
+
+
+def _handle(pid: Pid, _: object) -> Agent[Any]:
+    return Agent(pid)

@@ -2,35 +2,33 @@
 
 A worker that crashes is started again under the same id, after a short delay.
 One that ends normally is done, and nobody takes its place.
+
+A pool is a kind of the restart loop that supervisors run on. It differs in what it tells: lines
+of text for a person and telemetry of its own, instead of a supervisor's reports.
 """
 
-from collections import Counter, deque
-from collections.abc import Callable, Hashable
+import asyncio
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import NamedTuple, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from perdure.base import telemetry
 from perdure.base.duration import Duration, named_seconds, spell
-from perdure.base.errors import Shutdown, SpawnError
+from perdure.base.errors import Shutdown, StartError
 from perdure.base.pid import Pid
+from perdure.base.restart import Intensity
 from perdure.otp.address import ServerRef, Via, pid_of
 from perdure.otp.start import Ack, Stoppable, start
-from perdure.otp.supervision.loop import times
-from perdure.otp.supervision.spec import ChildSpec
-from perdure.otp.supervision.strategy import Intensity, Restarts
+from perdure.otp.supervision.loop import Child, RestartLoop, StopWanted, times
+from perdure.otp.supervision.spec import ChildSpec, SpawnStart
 from perdure.process.api import alive_or_raise, joined
-from perdure.process.channel import Channel, select
-from perdure.process.event import Cancel, Event, Exit, ExitResult, LinkDown
+from perdure.process.event import Cancel
 from perdure.process.process import Process
-from perdure.process.relations import reach, spread
-from perdure.process.signal import cancel, monitor, stop_politely
-from perdure.process.spawn import Function, Options, check_function, give_birth
-from perdure.process.timer import after
+from perdure.process.signal import cancel, stop_politely
+from perdure.process.spawn import Function, check_function
 from perdure.process.waiter import current
-
-# The inside of a pool: its workers, who died, who is to be started again, and when.
 
 STARTED = ("perdure", "pool", "started")
 WORKER_FAILED = ("perdure", "pool", "worker", "failed")
@@ -38,214 +36,8 @@ WORKER_DIED = ("perdure", "pool", "worker", "died")
 HEALTH = ("perdure", "pool", "health")
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """A living worker of a pool; `started_at` is the time of the loop."""
-
-    id: int
-    pid: Pid
-    started_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How a pool works; see `Pool.start_link`."""
-
-    worker: Function | str
-    size: int = 4
-    restart_delay: Duration = "100ms"
-    health_check: Duration = "60s"
-    max_restarts: int | None = None
-    max_seconds: Duration = 5
-    host: str | None = None
-    shutdown: Duration = 5.0
-    report: Callable[[str], object] | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what makes no sense, before anything runs."""
-        if not isinstance(self.worker, str):
-            check_function(self.worker, "Pool.start_link")
-        if isinstance(self.size, bool) or not isinstance(self.size, int):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"size is a whole number, not {self.size!r}")
-        if self.size < 1:
-            raise ValueError(f"size is 1 or more, not {self.size}")
-        named_seconds("restart_delay", self.restart_delay)
-        named_seconds("shutdown", self.shutdown)
-        if self.health_check is not None and named_seconds("health_check", self.health_check) == 0:
-            raise ValueError("health_check must be longer than 0; None: no health check")
-        if self.report is not None and not callable(self.report):
-            raise TypeError(f"report is a function that takes a text, not {self.report!r}")
-        self.intensity()
-
-    def intensity(self) -> Intensity | None:
-        """Give the limit of restarts; None: there is none."""
-        limit = self.max_restarts
-        return None if limit is None else Intensity(limit, self.max_seconds)
-
-
-class Ending(NamedTuple):
-    """Why the pool ends, and how long its workers may take."""
-
-    reason: BaseException | None
-    limit: float
-
-
-class Crew:
-    """The workers of one pool."""
-
-    def __init__(self, plan: Plan) -> None:
-        """Begin with no worker."""
-        self.workers: dict[Pid, Worker] = {}
-        self._plan = plan
-        self._delay = named_seconds("restart_delay", plan.restart_delay)
-        self._patience = named_seconds("shutdown", plan.shutdown)
-        self._intensity = plan.intensity()
-        self._crashes = None if self._intensity is None else Restarts(self._intensity)
-        self._due: deque[tuple[float, int]] = deque()  # when which worker is started again
-        self._starts: Counter[int] = Counter()  # of each worker
-        self._me: Process
-
-    async def run(self, ack: Ack) -> None:
-        """Be the process of the pool."""
-        self._me = me = current("pool")
-        me.trap_links = True  # the death of a worker is an event to us, and not our own
-        if me.parent is not None:
-            monitor(me, me.parent)
-        size = self._plan.size
-        for worker_id in range(1, size + 1):
-            if not self._start(worker_id):
-                self._start_later(worker_id)
-        self._tell(f"Supervisor started with {size} workers", STARTED, {"size": size})
-        ack.ready(me)
-        ending = await self._watch()
-        await self._dismiss(ending.limit)
-        if ending.reason is not None:
-            raise ending.reason
-
-    async def _watch(self) -> Ending:
-        """Keep the workers alive until the pool is to end."""
-        while True:
-            # Each turn has new clocks: whatever happens starts the time to the check anew.
-            restart, check = self._restart_clock(), self._check_clock()
-            result = await select(self._me.events(), restart, check)
-            if result.channel is check:
-                self._check()
-                continue
-            by_time = result.channel is restart
-            ending = self._start_again() if by_time else self._on_event(result.value)
-            if ending is not None:
-                return ending
-
-    def _restart_clock(self) -> Channel[float]:
-        return after(max(0.0, self._due[0][0] - self._me.loop.time())) if self._due else Channel()
-
-    def _check_clock(self) -> Channel[float]:
-        return Channel() if self._plan.health_check is None else after(self._plan.health_check)
-
-    def _check(self) -> None:
-        count = len(self.workers)
-        self._tell(f"Health check: {count} active workers", HEALTH, {"active": count})
-
-    def _on_event(self, event: Event) -> Ending | None:
-        match event:
-            case Cancel(deadline=deadline):
-                left = inf if deadline is None else deadline - self._me.loop.time()
-                # At the deadline we are killed ourselves: be done before.
-                return Ending(None, max(0.0, min(self._patience, 0.9 * left)))
-            case LinkDown(sender=sender, error=error) if sender is self._me.parent:
-                return Ending(spread(sender, error), self._patience)
-            case Exit(sender=sender) if sender is self._me.parent:
-                return Ending(Shutdown("its parent ended"), self._patience)
-            case Exit(sender=sender, result=end) if sender in self.workers:
-                return self._on_death(self.workers.pop(sender), end)
-            case _:
-                return None  # the LINK_DOWN of a worker, whose EXIT says it all, or of a stranger
-
-    def _on_death(self, worker: Worker, end: ExitResult) -> Ending | None:
-        if end.ok:
-            return None  # it is done, and nobody takes its place
-        age = self._me.loop.time() - worker.started_at
-        too_many = self._too_many()
-        what = f"giving up: {too_many}" if too_many else "restarting"
-        self._tell(
-            f"Worker {worker.id} died after {int(age)}s, {what}",
-            WORKER_DIED,
-            {"age": age},
-            worker=worker.id,
-            reason=end.error,
-        )
-        return self._start_later(worker.id, too_many)
-
-    # Starting
-
-    def _start(self, worker_id: int) -> bool:
-        """Start a worker, or tell why that failed."""
-        options = Options(host=self._plan.host, link=True, monitor=True)
-        me = self._me
-        try:
-            process = give_birth(me.runtime, me, self._plan.worker, (worker_id,), options)
-        except SpawnError as error:
-            text = f"Failed to start worker {worker_id}: {error}"
-            self._tell(text, WORKER_FAILED, worker=worker_id, reason=error)
-            return False
-        self.workers[process.pid] = Worker(worker_id, process.pid, me.loop.time())
-        process.tie().supervision = partial(self._place, worker_id, self._starts[worker_id])
-        self._starts[worker_id] += 1
-        return True
-
-    def _place(self, worker_id: int, restarts: int) -> str:
-        """Say where a worker stands, for the report of its crash."""
-        name = " ".join(("Pool", *(self._me.tie().names or ())))
-        return f"{name} {self._me.pid} as worker {worker_id}, restarted {times(restarts)} before"
-
-    def _start_again(self) -> Ending | None:
-        worker_id = self._due.popleft()[1]
-        return None if self._start(worker_id) else self._start_later(worker_id, self._too_many())
-
-    def _start_later(self, worker_id: int, too_many: str | None = None) -> Ending | None:
-        if too_many:
-            return Ending(Shutdown(too_many), self._patience)
-        self._due.append((self._me.loop.time() + self._delay, worker_id))
-        return None
-
-    def _too_many(self) -> str | None:
-        """Count one more crash; say so if that is one too many."""
-        if self._intensity is None or self._crashes is None:
-            return None
-        if not self._crashes.too_many_with(self._me.loop.time()):
-            return None
-        window = spell(self._intensity.max_seconds)
-        return f"more than {self._intensity.max_restarts} restarts within {window}"
-
-    # Stopping
-
-    async def _dismiss(self, limit: float) -> None:
-        """End all workers at once, politely first, and wait until they are gone."""
-        for pid in self.workers:
-            process = reach(pid, self._me.runtime)
-            if process is not None:  # else it has just died: its EXIT waits in the events
-                stop_politely(process, limit, self._me.pid, "the pool ends")
-        while self.workers:
-            event = await self._me.events().receive()
-            if isinstance(event, Exit):
-                self.workers.pop(event.sender, None)
-
-    # Telling
-
-    def _tell(
-        self,
-        text: str,
-        event: telemetry.Event,
-        measurements: telemetry.Values | None = None,
-        **metadata: object,
-    ) -> None:
-        if self._plan.report is not None:
-            self._plan.report(text)
-        telemetry.execute(event, measurements or {}, {"pool": self._me.pid, **metadata})
-
-
 class PoolOptions(TypedDict, total=False):
-    """The options of a pool, see `Pool.start_link`."""
+    """The options of a pool; see `Pool.start_link`."""
 
     size: int
     restart_delay: Duration
@@ -267,7 +59,7 @@ class Pool(Stoppable):
     __slots__ = ("pid",)
 
     def __init__(self, pid: Pid) -> None:
-        """Use `start_link` instead, which starts the pool."""
+        """Make the handle alone; `start_link` starts a pool."""
         self.pid = pid
 
     def __repr__(self) -> str:
@@ -300,10 +92,10 @@ class Pool(Stoppable):
             NameTaken: Another process has the name.
             ValueError: An option is out of its range.
             TypeError: An option is unknown or has the wrong type.
-            SpawnError: The worker is no `async def` function.
+            SpawnError: The worker is not an `async def` function.
         """
-        crew = Crew(Plan(worker, **options))
-        process, _ = await start(cls, _serve, crew, name=name)
+        loop = PoolLoop(PoolPlan(worker, **options))
+        process, _ = await start(cls, _serve, loop, name=name)
         return cls(process.pid)
 
     @classmethod
@@ -316,23 +108,22 @@ class Pool(Stoppable):
         **options: Unpack[PoolOptions],
     ) -> ChildSpec:
         """Describe a pool as the child of a supervisor."""
-        Plan(worker, **options)
+        PoolPlan(worker, **options)  # a mistake is told here, and not at the start
         begin = partial(cls.start_link, worker, name=name, **options)
         return ChildSpec(cls if id is name is None else id or name, begin, type="supervisor")
 
-    def workers(self: ServerRef) -> list[Worker]:
-        """Give the living workers, in the order of their ids.
+    def workers(self: ServerRef) -> list["PoolWorker"]:
+        """Return the living workers, in the order of their ids.
 
         Raises:
             NoProcess: The pool has ended.
-            TypeError: It is no pool.
+            TypeError: It is not a pool.
         """
         process = alive_or_raise(pid_of(self, "workers"), "list its workers")
         if process.function is not _serve:
-            raise TypeError(f"{self!r} is no pool")
-        crew: Crew = process.args[1]
-        living = [worker for worker in crew.workers.values() if worker.pid.target is not None]
-        return sorted(living, key=lambda worker: worker.id)
+            raise TypeError(f"{self!r} is not a pool")
+        loop: PoolLoop = process.args[1]
+        return loop.workers()
 
     async def stop(self: ServerRef) -> None:
         """End the pool normally, its workers first, and wait until all are gone."""
@@ -341,5 +132,197 @@ class Pool(Stoppable):
         await joined(process)
 
 
-async def _serve(ack: Ack, crew: Crew) -> None:
-    await crew.run(ack)
+# Its inside
+
+
+@dataclass(frozen=True, slots=True)
+class PoolWorker:
+    """A living worker of a pool; `started_at` is the time of the loop."""
+
+    id: int
+    pid: Pid
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPlan:
+    """How a pool works; see `Pool.start_link`."""
+
+    worker: Function | str
+    size: int = 4
+    restart_delay: Duration = "100ms"
+    health_check: Duration = "60s"
+    max_restarts: int | None = None
+    max_seconds: Duration = 5
+    host: str | None = None
+    shutdown: Duration = 5.0
+    report: Callable[[str], object] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense, before anything runs."""
+        if not isinstance(self.worker, str):
+            check_function(self.worker, "Pool.start_link")
+        if isinstance(self.size, bool) or not isinstance(self.size, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"size is a whole number, not {self.size!r}")
+        if self.size < 1:
+            raise ValueError(f"size is 1 or more, not {self.size}")
+        named_seconds("restart_delay", self.restart_delay)
+        named_seconds("shutdown", self.shutdown)
+        if self.health_check is not None and named_seconds("health_check", self.health_check) == 0:
+            raise ValueError("health_check must be longer than 0; None: no health check")
+        if self.report is not None and not callable(self.report):
+            raise TypeError(f"report is a function that takes a text, not {self.report!r}")
+        self.intensity()
+
+    def intensity(self) -> Intensity | None:
+        """Return the limit of restarts; None: there is none."""
+        limit = self.max_restarts
+        return None if limit is None else Intensity(limit, self.max_seconds)
+
+    def child_spec(self, worker_id: int) -> ChildSpec:
+        """Describe one worker."""
+        start = SpawnStart(self.worker, (worker_id,), host=self.host)
+        return ChildSpec(worker_id, start, "transient", self.shutdown)
+
+
+_HEALTH_CHECK_DUE = object()
+
+
+class PoolLoop(RestartLoop):
+    """The inside of a pool."""
+
+    def __init__(self, plan: PoolPlan) -> None:
+        super().__init__("Pool", plan.intensity())
+        self._plan = plan
+        self._delay = named_seconds("restart_delay", plan.restart_delay)
+        self._shutdown = named_seconds("shutdown", plan.shutdown)
+        self._by_id: dict[int, Child] = {}
+        self._health_timer: asyncio.TimerHandle | None = None
+
+    def children(self) -> Iterable[Child]:
+        return self._by_id.values()
+
+    def workers(self) -> list[PoolWorker]:
+        """Return the living workers, in the order of their ids."""
+        return [
+            PoolWorker(worker_id, child.process.pid, child.since)
+            for worker_id, child in self._by_id.items()
+            if child.process is not None and child.process.pid.target is not None
+        ]
+
+    async def begin(self) -> None:
+        size = self._plan.size
+        for worker_id in range(1, size + 1):
+            child = self._by_id[worker_id] = Child(self._plan.child_spec(worker_id), self)
+            try:
+                await self.start(child)
+            except StartError as error:
+                self._tell_failed(child, error)
+                self.restart_later(child, self._delay)
+        self._tell(f"Supervisor started with {size} workers", STARTED, {"size": size})
+        self.me.tie().at_death(self._cancel_health_check)
+        self.worked()
+
+    # Restarts
+
+    def needs_restart(self, child: Child, reason: BaseException | None) -> bool:  # noqa: ARG002
+        """Whether it is started again: a shutdown from outside is no reason to be one fewer."""
+        return reason is not None
+
+    def count_restart(self, child: Child, reason: BaseException | None) -> None:
+        age = self.me.loop.time() - child.since
+        too_many = self._one_more()
+        what = f"giving up: {too_many}" if too_many else "restarting"
+        self._tell(
+            f"Worker {child.spec.id} died after {int(age)}s, {what}",
+            WORKER_DIED,
+            {"age": age},
+            worker=child.spec.id,
+            reason=reason,
+        )
+        if too_many:
+            raise StopWanted(Shutdown(too_many))
+
+    async def restart(self, child: Child) -> None:
+        self.restart_later(child, self._delay)
+
+    def restart_failed(self, child: Child, error: StartError) -> None:
+        self._tell_failed(child, error)
+        if too_many := self._one_more():
+            raise StopWanted(Shutdown(too_many))
+        self.restart_later(child, self._delay)
+
+    async def forget(self, child: Child, reason: BaseException | None) -> None:  # noqa: ARG002
+        """Let it go: it is done, and nobody takes its place."""
+        self._by_id = {id: each for id, each in self._by_id.items() if each is not child}
+
+    def _one_more(self) -> str | None:
+        """Count one more failure; return what to say if that is one too many."""
+        limit = self.history.intensity
+        if limit is None or not self.history.record(self.me.loop.time()):
+            return None
+        return f"more than {limit.max_restarts} restarts within {spell(limit.max_seconds)}"
+
+    # Health checks: due when nothing has happened for a while
+
+    def take(self, told: object) -> None:
+        if told is not _HEALTH_CHECK_DUE:
+            super().take(told)
+            return
+        active = len([child for child in self._by_id.values() if child.process is not None])
+        self._tell(f"Health check: {active} active workers", HEALTH, {"active": active})
+
+    def worked(self) -> None:
+        self._cancel_health_check()
+        if self._plan.health_check is not None:
+            delay = named_seconds("health_check", self._plan.health_check)
+            self._health_timer = self.me.loop.call_later(delay, self.inbox.put, _HEALTH_CHECK_DUE)
+
+    def _cancel_health_check(self) -> None:
+        if self._health_timer is not None:
+            self._health_timer.cancel()
+
+    # Stopping: CANCEL for workers that read their events, a shutdown for the others
+
+    def cancelled(self, event: Cancel) -> None:
+        left = inf if event.deadline is None else event.deadline - self.me.loop.time()
+        # At the deadline we are killed ourselves: be done before.
+        self._shutdown = max(0.0, min(self._shutdown, 0.9 * left))
+        raise StopWanted(None)
+
+    def parent_ended(self, parent: Pid, error: BaseException | None) -> None:
+        if error is None or parent.target is None:
+            raise StopWanted(Shutdown("its parent ended"))
+        super().parent_ended(parent, error)
+
+    def ask_to_end(self, child: Child, process: Process) -> None:  # noqa: ARG002
+        stop_politely(process, self._shutdown, self.me.pid, "the pool ends")
+
+    # Telling
+
+    def place_of(self, child: Child) -> str:
+        name = " ".join((self.label, *(self.me.tie().names or ())))
+        restarts = times(child.restarts)
+        return f"{name} {self.me.pid} as worker {child.spec.id}, restarted {restarts} before"
+
+    def _tell_failed(self, child: Child, error: StartError) -> None:
+        text = f"Failed to start worker {child.spec.id}: {error.reason}"
+        self._tell(text, WORKER_FAILED, worker=child.spec.id, reason=error.reason)
+
+    def _tell(
+        self,
+        text: str,
+        event: telemetry.Event,
+        measurements: telemetry.Values | None = None,
+        **metadata: object,
+    ) -> None:
+        if self._plan.report is not None:
+            self._plan.report(text)
+        telemetry.execute(event, measurements or {}, {"pool": self.me.pid, **metadata})
+
+
+async def _serve(ack: Ack, loop: PoolLoop) -> None:
+    """Be the process of a pool."""
+    reason = await loop.run(ack)
+    if reason is not None:
+        raise reason

@@ -43,8 +43,8 @@ from perdure.base.errors import (
 )
 from perdure.base.pid import Pid
 from perdure.otp.address import ServerRef, Via, pid_of
-from perdure.otp.start import Ack, Stoppable, start
-from perdure.otp.supervision.spec import IGNORE, ChildSpec, RestartWord, Shutdowns
+from perdure.otp.start import Ack, Stoppable, begin, start
+from perdure.otp.supervision.spec import IGNORE, ChildSpec, DirectStart, RestartWord, Shutdowns
 from perdure.process.event import Cancel, LinkDown, Message
 from perdure.process.process import STREAK, Inlet, Process
 from perdure.process.relations import ExitNow, Upgrade, check_name, register, same_reason, spread
@@ -284,19 +284,25 @@ class Expiry:
 
 
 async def serve(
-    ack: Ack, kind: "type[GenServer]", args: tuple[Any, ...], name: str | Via | None
+    ack: Ack,
+    kind: "type[GenServer]",
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    name: str | Via | None,
 ) -> Any:
     """Be a server: the body of its process."""
     process = current()
     # What reports show, instead of this function.
-    process.function, process.args = kind, args
+    process.function, process.args = kind, (*args, *kwargs.values()) if kwargs else args
     queue = one_queue(process)
     try:
         _take_name(process, name)  # only now that all goes into the one queue
     except NameTaken as taken:
         return taken
     server = kind()
-    first = await settled(server.init(*args))
+    first = server.init(*args, **kwargs)
+    if first is not None:
+        first = await settled(first)
     if first is IGNORE:
         return IGNORE
     if isinstance(first, Stop):
@@ -556,6 +562,7 @@ class GenServer:
         name: str | Via | None = None,
         timeout: Duration = None,
         host: str | None = None,
+        **kwargs: Any,
     ) -> "ServerHandle":
         """Start a server that is linked to nobody, and wait until `init` is done.
 
@@ -564,6 +571,7 @@ class GenServer:
             name: A name for it.
             timeout: How long `init` may take.
             host: Where it runs; the running loop by default.
+            **kwargs: The keyword arguments of `init`.
 
         Returns:
             A handle; or `IGNORE`, which the type does not tell, if that is what `init` returned.
@@ -572,7 +580,7 @@ class GenServer:
             StartError: `init` failed, stopped, or took too long; `reason` says why.
             NameTaken: Another process has the name.
         """
-        return await _start(cls, args, name, timeout, link=False, host=host)
+        return await ServerStart(cls, args, kwargs, name, host).start(timeout, link=False)
 
     @classmethod
     async def start_link(
@@ -581,9 +589,10 @@ class GenServer:
         name: str | Via | None = None,
         timeout: Duration = None,
         host: str | None = None,
+        **kwargs: Any,
     ) -> "ServerHandle":
-        """Start a server that is linked to the caller; else as `start`."""
-        return await _start(cls, args, name, timeout, link=True, host=host)
+        """Start a server that is linked to the caller; otherwise as `start`."""
+        return await ServerStart(cls, args, kwargs, name, host).start(timeout, link=True)
 
     @classmethod
     def child(
@@ -594,18 +603,25 @@ class GenServer:
         restart: RestartWord = "permanent",
         shutdown: Shutdowns = 5.0,
         host: str | None = None,
+        **kwargs: Any,
     ) -> ChildSpec:
-        """Say how a supervisor starts and stops it; the id is the name or the class by default."""
+        """Describe the server as the child of a supervisor.
+
+        The id is by default the name, or else the class; other keywords are those of `init`.
+        """
+        start: Any = ServerStart(cls, args, kwargs, name, host)
+        if cls.start_link.__func__ is not GenServer.start_link.__func__:  # it starts otherwise
+            start = partial(cls.start_link, *args, name=name, host=host, **kwargs)
         return ChildSpec(
             id=id if id is not None else name if isinstance(name, str) else cls.__qualname__,
-            start=partial(cls.start_link, *args, name=name, host=host),
+            start=start,
             restart=restart,
             shutdown=shutdown,
         )
 
     @classmethod
     def child_spec(cls, *args: Any) -> ChildSpec:
-        """Say how a supervisor starts it, when it is given the class alone."""
+        """Describe the server as a child, when a supervisor is given the class alone."""
         return cls.child(*args)
 
     # Talking to one
@@ -695,36 +711,43 @@ class ServerHandle(Stoppable):
         await GenServer.stop(self.pid, reason, timeout)
 
 
-async def _start(
-    cls: type[GenServer],
-    args: tuple[Any, ...],
-    name: str | Via | None,
-    timeout: Duration,
-    *,
-    link: bool,
-    host: str | None,
-) -> Any:
-    pid = await start_server(cls, args, name, timeout, link=link, host=host)
-    return pid if pid is IGNORE else ServerHandle(pid, cls)
+@dataclass(frozen=True, slots=True)
+class ServerStart(DirectStart):
+    """How a server is started; for a supervisor, the start function of the child."""
 
+    kind: type[GenServer]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    name: str | Via | None = None
+    host: str | None = None
+    make_handle: Callable[[Pid, Any], Any] = ServerHandle
 
-async def start_server(
-    kind: type[GenServer],
-    args: tuple[Any, ...],
-    name: str | Via | None,
-    timeout: Duration,
-    *,
-    link: bool,
-    host: str | None = None,
-) -> Any:
-    """Start the process of a server; give its pid, or IGNORE."""
-    _check_free(name)
-    process, value = await start(
-        kind, serve, kind, args, name, link=link, timeout=timeout, host=host
-    )
-    if isinstance(value, NameTaken):
-        raise value
-    return IGNORE if value is IGNORE else process.pid
+    async def __call__(self) -> Any:
+        return await self.start(None, link=True)
+
+    async def start(self, timeout: Duration, *, link: bool) -> Any:
+        """Start the server; return its handle, or IGNORE."""
+        _check_free(self.name)
+        process, value = await start(
+            self.kind, serve, *self._rest(), link=link, timeout=timeout, host=self.host
+        )
+        return self.handle(process, value)
+
+    def is_direct(self) -> bool:
+        return self.host is None
+
+    def begin(self, supervisor: Process, wake: Callable[[], object]) -> tuple[Process, Ack]:
+        _check_free(self.name)
+        ack = Ack(supervisor, wake, linked=True)
+        return begin(supervisor, serve, (ack, *self._rest()), None), ack
+
+    def _rest(self) -> tuple[Any, ...]:
+        return self.kind, self.args, self.kwargs, self.name
+
+    def handle(self, process: Process, value: Any) -> Any:
+        if isinstance(value, NameTaken):
+            raise value
+        return IGNORE if value is IGNORE else self.make_handle(process.pid, self.kind)
 
 
 def _check_free(name: str | Via | None) -> None:

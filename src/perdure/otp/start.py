@@ -1,12 +1,14 @@
 """Start a process and wait until it is ready.
 
-A plain `spawn` returns before the process has run a line.
-A server is started only when its `init` is done: the starter waits for the acknowledgement,
-and a start that fails is raised there, and does not kill the starter, linked or not.
+A plain `spawn` returns before the process has run a line. A server counts as started only when
+its `init` is done: its starter waits for an acknowledgement. A start that fails is raised there,
+and does not kill the starter, linked or not; so the link is made with the acknowledgement, and
+not at the birth. Only a supervisor links at birth: it traps links anyway, and a child must never
+run without somebody who stops it.
 """
 
 import types
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, Protocol, Self
 
 from perdure.base.duration import Duration, seconds, spell
@@ -17,89 +19,9 @@ from perdure.process.death import kill
 from perdure.process.event import Message
 from perdure.process.process import Process
 from perdure.process.relations import reach
-from perdure.process.signal import link as tie
+from perdure.process.signal import link as link_processes
 from perdure.process.spawn import PLAIN, Function, Options, give_birth
 from perdure.process.waiter import Waiter, current, current_waiter
-
-
-class Ack:
-    """By which a process that is being started says that it is ready."""
-
-    __slots__ = ("_done", "_starter", "done", "linked", "value", "waiter")
-
-    def __init__(self, starter: Process, waiter: Waiter, *, linked: bool) -> None:
-        self._starter = starter
-        self.waiter = waiter
-        self.linked = linked
-        self.done = False
-        self.value: Any = None
-
-    def ready(self, process: Process, value: Any = None) -> None:
-        """Tell the starter; from now on the two share their fate, if they are to."""
-        if self.done:
-            return
-        self.done = True
-        self.value = value
-        if self.linked and self._starter.pid.target is not None:
-            tie(self._starter, process)
-        self.waiter.wake()
-
-    def given(self) -> Any:
-        """Give what the process gets: this, or what stands for it elsewhere."""
-        return self
-
-    def close(self) -> None:
-        """Wait for nothing any more."""
-
-
-class NearAck(Ack):
-    """The acknowledgement of a process elsewhere: it comes as a message of a topic of its own."""
-
-    __slots__ = ("_channel", "_topic")
-
-    def __init__(self, starter: Process, waiter: Waiter, linked: bool) -> None:  # noqa: FBT001
-        super().__init__(starter, waiter, linked=linked)
-        self._topic = f"@ready.{MonitorRef().number}"
-        self._channel = starter.listen(self._topic, whole=False)
-        self._channel.join(waiter)
-
-    @property
-    def done(self) -> bool:
-        """Whether the message has come."""
-        if not self._done and (found := self._channel.poll(self.waiter)) is not None and found.ok:
-            self._done, self.value = True, found.value
-        return self._done
-
-    @done.setter
-    def done(self, done: bool) -> None:
-        self._done = done
-
-    def given(self) -> "FarAck":
-        """Give what the process acknowledges by."""
-        return FarAck(self._starter.pid, self._topic, self.linked)
-
-    def close(self) -> None:
-        """Wait for nothing any more."""
-        self._channel.leave(self.waiter)
-        if self._starter.pid.target is not None:
-            self._starter.unlisten(self._channel)
-
-
-class FarAck(NamedTuple):
-    """By which a process that is being started elsewhere says that it is ready."""
-
-    starter: Pid
-    topic: str
-    linked: bool
-
-    def ready(self, process: Process, value: Any = None) -> None:
-        """Tell the starter; the link goes before, so that no death after this is missed."""
-        starter = reach(self.starter, process.runtime)
-        if starter is None:
-            return
-        if self.linked:
-            tie(starter, process)
-        starter.deliver(Message(self.topic, value, process.pid))
 
 
 async def start(
@@ -133,10 +55,14 @@ async def start(
     limit = seconds(timeout)
     starter = current("start")
     waiter = current_waiter()
-    ack = Ack(starter, waiter, linked=link) if host is None else NearAck(starter, waiter, link)
+    ack: Ack
+    if host is None:
+        ack = Ack(starter, waiter.wake, linked=link)
+    else:
+        ack = RemoteAck(starter, waiter, linked=link)
     try:
-        child = _born(starter, body, (ack.given(), *args), name, host)
-        await _acknowledged(child, ack, label, limit)
+        child = begin(starter, body, (ack.handed_over(), *args), name, host)
+        await _acknowledged(child, ack, waiter, label, limit)
     finally:
         ack.close()
     if ack.done:
@@ -147,28 +73,112 @@ async def start(
     return child, child.outcome.value
 
 
-def _born(
+def begin(
     starter: Process,
     body: Function,
     args: tuple[Any, ...],
     name: str | Via | None,
-    host: str | None,
+    host: str | None = None,
 ) -> Process:
+    """Spawn a process that will acknowledge its start."""
     if not isinstance(name, Via):
-        return give_birth(starter.runtime, starter, body, args, Options(host, name))
+        options = PLAIN if host is None and name is None else Options(host, name)
+        return give_birth(starter.runtime, starter, body, args, options)
     if host is not None:
-        raise SpawnError("a name of a registry is known on one loop only: use plain text with host")
+        raise SpawnError(
+            "a registry's names are known on one loop only: use plain text as the name with host="
+        )
     name.check_free()
     child = give_birth(starter.runtime, starter, body, args, PLAIN)
     name.give(child)
     return child
 
 
+class Ack:
+    """The acknowledgement by which a process that is being started says that it is ready."""
+
+    __slots__ = ("_done", "_starter", "_wake", "linked", "value")
+
+    def __init__(self, starter: Process, wake: Callable[[], object], *, linked: bool) -> None:
+        self._starter = starter
+        self._wake = wake
+        self._done = False
+        self.linked = linked
+        self.value: Any = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it is ready."""
+        return self._done
+
+    def ready(self, process: Process, value: Any = None) -> None:
+        """Tell the starter; from now on the two are linked, if they are to be."""
+        if self._done:
+            return
+        self._done = True
+        self.value = value
+        if self.linked and self._starter.pid.target is not None:
+            links = self._starter.bonds and self._starter.bonds.links
+            if not links or process not in links:
+                link_processes(self._starter, process)
+        self._wake()
+
+    def handed_over(self) -> Any:
+        """Return what the process gets: this, or what stands for it on another loop."""
+        return self
+
+    def close(self) -> None:
+        """Wait for nothing any more."""
+
+
+class RemoteAck(Ack):
+    """The acknowledgement of a process on another loop: a message with a topic of its own."""
+
+    __slots__ = ("_channel", "_topic", "_waiter")
+
+    def __init__(self, starter: Process, waiter: Waiter, *, linked: bool) -> None:
+        super().__init__(starter, waiter.wake, linked=linked)
+        self._topic = f"@ready.{MonitorRef().number}"
+        self._channel = starter.listen(self._topic, whole=False)
+        self._channel.join(waiter)
+        self._waiter = waiter
+
+    @property
+    def done(self) -> bool:
+        if not self._done and (found := self._channel.poll(self._waiter)) is not None and found.ok:
+            self._done, self.value = True, found.value
+        return self._done
+
+    def handed_over(self) -> "AckSender":
+        return AckSender(self._starter.pid, self._topic, self.linked)
+
+    def close(self) -> None:
+        self._channel.leave(self._waiter)
+        if self._starter.pid.target is not None:
+            self._starter.unlisten(self._channel)
+
+
+class AckSender(NamedTuple):
+    """What a process on another loop acknowledges its start by."""
+
+    starter: Pid
+    topic: str
+    linked: bool
+
+    def ready(self, process: Process, value: Any = None) -> None:
+        """Tell the starter; the link goes before, so that no death after this is missed."""
+        starter = reach(self.starter, process.runtime)
+        if starter is None:
+            return
+        if self.linked:
+            link_processes(starter, process)
+        starter.deliver(Message(self.topic, value, process.pid))
+
+
 @types.coroutine
 def _acknowledged(
-    child: Process, ack: Ack, label: object, limit: float | None
+    child: Process, ack: Ack, waiter: Waiter, label: object, limit: float | None
 ) -> Generator[Any, None, None]:
-    waiter = ack.waiter  # the one that is woken: a task has a new waiter for each wait
     expired = False
 
     def wake(_: object) -> None:
@@ -196,11 +206,11 @@ def _acknowledged(
             kill(child, "its start was given up")
 
 
-# What `async with` means for a handle: at the end of the block, that which it stands for stops.
+# What `async with` means for a handle: at the end of the block, its process is stopped.
 
 
-class Handle(Protocol):
-    """What stands for a process that can be stopped."""
+class HasStop(Protocol):
+    """A handle to a process that can be stopped."""
 
     @property
     def pid(self) -> Pid:
@@ -208,7 +218,7 @@ class Handle(Protocol):
         ...
 
     async def stop(self) -> None:
-        """End it and wait until it is dead."""
+        """Stop it and wait until it is dead."""
         ...
 
 
@@ -220,6 +230,6 @@ class Stoppable:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self: Handle, *_: object) -> None:
+    async def __aexit__(self: HasStop, *_: object) -> None:
         if self.pid.target is not None:
             await self.stop()

@@ -14,9 +14,15 @@ from typing import Any, ParamSpec, TypeVar
 from perdure.base.pid import Pid
 from perdure.otp.address import ServerRef
 from perdure.otp.stream import AsyncStream, Work, check_rules
-from perdure.otp.supervision.dynamic import DynamicChildren, DynamicSupervisor
-from perdure.otp.supervision.spec import WORKER_SHUTDOWN, ChildSpec, RestartWord, Shutdowns, Spawn
-from perdure.otp.supervision.supervisor import inside
+from perdure.otp.supervision.dynamic import DynamicLoop, DynamicSupervisor
+from perdure.otp.supervision.spec import (
+    WORKER_SHUTDOWN,
+    ChildSpec,
+    RestartWord,
+    Shutdowns,
+    SpawnStart,
+)
+from perdure.otp.supervision.supervisor import loop_inside
 from perdure.otp.task import Started, Task, bound, callers_of, place_of_caller
 from perdure.process.process import Process
 from perdure.process.signal import link
@@ -99,8 +105,8 @@ class TaskSupervisor(DynamicSupervisor):
 
     def children(self: ServerRef) -> list[Pid]:
         """List the tasks that run, oldest first; not those that are being restarted."""
-        wards = _inside(self).children.values()
-        return [ward.process.pid for ward in wards if ward.process and not ward.process.done()]
+        processes = [child.process for child in _inside(self).children()]
+        return [process.pid for process in processes if process and not process.done()]
 
     def async_stream(
         self: ServerRef,
@@ -138,8 +144,8 @@ class TaskSupervisor(DynamicSupervisor):
         return AsyncStream(items, fn, rules)
 
 
-def _inside(ref: ServerRef) -> DynamicChildren:
-    return inside(ref, DynamicChildren)
+def _inside(ref: ServerRef) -> DynamicLoop:
+    return loop_inside(ref, DynamicLoop)
 
 
 def _create(ref: ServerRef, fn: Function, args: tuple[Any, ...], *, linked: bool) -> Task[Any]:
@@ -162,19 +168,19 @@ def _birth(
     """Start a child of the supervisor at once: it has not run yet when this returns."""
     supervisor = _inside(ref)
     _check_room(supervisor)
-    spawn = Spawn(fn, args)
-    spec = ChildSpec(getattr(fn, "__name__", "task"), spawn, restart, shutdown)
-    process = spawn.birth(supervisor.me)
+    start = SpawnStart(fn, args)
+    spec = ChildSpec(getattr(fn, "__name__", "task"), start, restart, shutdown)
+    process = start.spawn(supervisor.me)
     supervisor.admit(spec, process)
     return process
 
 
-def _check_room(supervisor: DynamicChildren) -> None:
+def _check_room(supervisor: DynamicLoop) -> None:
     """Refuse one child too many; one that has just ended is none, noticed already or not."""
-    limit, wards = supervisor.max_children, supervisor.children.values()
-    if limit is not None and len(wards) >= limit:
-        gone = sum(ward.process is not None and ward.process.done() for ward in wards)
-        if len(wards) - gone >= limit:
+    limit, children = supervisor.max_children, supervisor.by_pid.values()
+    if limit is not None and len(children) >= limit:
+        gone = sum(child.process is not None and child.process.done() for child in children)
+        if len(children) - gone >= limit:
             supervisor.check_room()
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from perdure.base.duration import Duration, required_seconds, spell
 from perdure.base.pid import Pid
 from perdure.otp.address import ServerRef, pid_of
-from perdure.otp.supervision.loop import Oversight, Ward, oversight_of
+from perdure.otp.supervision.loop import Child, RestartLoop, loop_of
 from perdure.process.api import alive_or_raise
 from perdure.process.hosts.remote_info import Sight, look_around
 from perdure.process.introspect import Info, picture
@@ -147,8 +147,8 @@ class _Subject(NamedTuple):
     process: Process | None
 
     @property
-    def oversight(self) -> Oversight | None:
-        return None if self.process is None else oversight_of(self.process)
+    def loop(self) -> RestartLoop | None:
+        return None if self.process is None else loop_of(self.process)
 
 
 Started = list[tuple[_Subject, TreeNode]]  # those below one, and how they are drawn
@@ -185,11 +185,11 @@ def _all_of(runtime: Runtime) -> list[Process]:
 
 def _drawn(subjects: Collection[_Subject], roots: Sequence[_Subject]) -> list[TreeNode]:
     """Draw some processes and all below them."""
-    wards = {
-        ward.process: ward
+    supervised = {
+        child.process: child
         for each in subjects
-        for ward in _wards_of(each.oversight)
-        if ward.process is not None
+        for child in _children_of(each.loop)
+        if child.process is not None
     }
     below: dict[Pid | None, list[_Subject]] = {}
     for each in subjects:
@@ -200,54 +200,54 @@ def _drawn(subjects: Collection[_Subject], roots: Sequence[_Subject]) -> list[Tr
     nodes: dict[Pid, TreeNode] = {}
     for each in reversed(order):
         started = [(child, nodes[child.info.pid]) for child in below.get(each.info.pid, ())]
-        ward = None if each.process is None else wards.get(each.process)
-        nodes[each.info.pid] = _node(each, ward, started)
+        child = None if each.process is None else supervised.get(each.process)
+        nodes[each.info.pid] = _node(each, child, started)
     return [nodes[each.info.pid] for each in roots]
 
 
-def _node(subject: _Subject, ward: Ward | None, started: Started) -> TreeNode:
-    oversight, info = subject.oversight, subject.info
+def _node(subject: _Subject, child: Child | None, started: Started) -> TreeNode:
+    loop, info = subject.loop, subject.info
     return TreeNode(
-        id=None if ward is None else ward.spec.id,
-        kind=_kind(oversight, ward),
-        label=", ".join(info.names) or _activity(oversight, info),
+        id=None if child is None else child.spec.id,
+        kind=_kind(loop, child),
+        label=", ".join(info.names) or _activity(loop, info),
         state=subject.state,
-        restarts=0 if ward is None else ward.restarts,
+        restarts=0 if child is None else child.restarts,
         info=info,
-        children=_children(_wards_of(oversight), started),
+        children=_nodes_below(_children_of(loop), started),
     )
 
 
-def _children(wards: list[Ward], started: Started) -> tuple[TreeNode, ...]:
-    """Give the children of a supervisor in start order, then what else a process started."""
+def _nodes_below(children: list[Child], started: Started) -> tuple[TreeNode, ...]:
+    """Return the children of a supervisor in start order, then what else a process started."""
     running = {each.process: node for each, node in started if each.process is not None}
     supervised = [
-        _absent(ward) if ward.process is None else running.get(ward.process) or _absent(ward)
-        for ward in wards
+        _absent(child) if child.process is None else running.get(child.process) or _absent(child)
+        for child in children
     ]
-    wanted = {ward.process for ward in wards if ward.process is not None}
+    wanted = {child.process for child in children if child.process is not None}
     others = [node for each, node in started if each.process not in wanted]
     return (*supervised, *others)
 
 
-def _wards_of(oversight: Oversight | None) -> list[Ward]:
-    return [] if oversight is None else list(oversight.wards())
+def _children_of(loop: RestartLoop | None) -> list[Child]:
+    return [] if loop is None else list(loop.children())
 
 
-def _activity(oversight: Oversight | None, info: Info) -> str:
-    return info.function.split("(", maxsplit=1)[0] if oversight is None else oversight.label
+def _activity(loop: RestartLoop | None, info: Info) -> str:
+    return info.function.split("(", maxsplit=1)[0] if loop is None else loop.label
 
 
-def _absent(ward: Ward) -> TreeNode:
-    state = "restarting" if ward.restarting or ward.process is not None else "not running"
-    kind: Kind = "supervisor" if ward.spec.type == "supervisor" else "worker"
-    return TreeNode(ward.spec.id, kind, "", state, ward.restarts, None, ())
+def _absent(child: Child) -> TreeNode:
+    state = "restarting" if child.restarting or child.process is not None else "not running"
+    kind: Kind = "supervisor" if child.spec.type == "supervisor" else "worker"
+    return TreeNode(child.spec.id, kind, "", state, child.restarts, None, ())
 
 
-def _kind(oversight: Oversight | None, ward: Ward | None) -> Kind:
-    if oversight is not None or (ward is not None and ward.spec.type == "supervisor"):
+def _kind(loop: RestartLoop | None, child: Child | None) -> Kind:
+    if loop is not None or (child is not None and child.spec.type == "supervisor"):
         return "supervisor"
-    return "process" if ward is None else "worker"
+    return "process" if child is None else "worker"
 
 
 def _is(node: TreeNode, wanted: object) -> bool:

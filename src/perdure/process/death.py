@@ -4,7 +4,7 @@
 2. The asyncio tasks that it started are stopped.
 3. Names, timers and what higher layers hung on the process are released.
 4. It counts as dead.
-5. Monitors get EXIT, requests without answer fail.
+5. Its supervisor is told, monitors get EXIT, requests without answer fail.
 6. Links get LINK_DOWN, or die too; not if the end was normal.
 7. Joiners are woken.
 
@@ -229,11 +229,15 @@ def bury(process: "Process", outcome: ExitResult) -> None:
 
 
 def tell(process: "Process", bonds: Bonds, outcome: ExitResult) -> None:
-    """Tell those who are tied to it, in order: monitors, callers, links, joiners."""
+    """Tell those who are tied to it, in order: supervisor, monitors, callers, links, joiners."""
+    supervisor = None
+    if bonds.supervision is not None:
+        supervisor = bonds.supervision.supervisor
+        bonds.supervision.ended(process, outcome)
     if bonds.watchers or bonds.watching or bonds.calls:
         _tell_watchers(process, bonds, outcome)
     if bonds.links is not None:
-        _tell_links(process, bonds.links, outcome.error)
+        _tell_links(process, bonds.links, outcome.error, supervisor)
     if bonds.callbacks is not None:
         for callback, context in bonds.callbacks:
             process.loop.call_soon(callback, process, context=context)
@@ -276,11 +280,14 @@ def _tell_watchers(process: "Process", bonds: Bonds, outcome: ExitResult) -> Non
 
 
 def _tell_links(
-    process: "Process", peers: "Iterable[Process]", reason: BaseException | None
+    process: "Process",
+    peers: "Iterable[Process]",
+    reason: BaseException | None,
+    supervisor: "Process | None",
 ) -> None:
     for peer in peers:
         del peer.bonds.links[process]  # pyright: ignore[reportOptionalMemberAccess, reportOptionalSubscript]
-        if reason is None:
+        if reason is None or peer is supervisor:  # which has been told
             continue
         if peer.trap_links:
             peer.notify(LinkDown(process.pid, reason))

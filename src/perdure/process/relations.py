@@ -84,6 +84,24 @@ class Collector(Protocol):
         ...
 
 
+class Supervision(Protocol):
+    """A process as the child of a supervisor.
+
+    It is the one notice that a supervisor gets of an end: a monitor beside the link would tell
+    it twice of each failure, and a link alone tells nothing of a normal end.
+    """
+
+    supervisor: "Process"  # linked to it, but told of the end by `ended`, and by no LINK_DOWN
+
+    def ended(self, process: "Process", outcome: ExitResult) -> None:
+        """Take note of the end; the process is dead, and its monitors and links are not told."""
+        ...
+
+    def describe(self) -> str:
+        """Return who supervises it, and as what, for reports."""
+        ...
+
+
 class Bonds:
     """The ties of one process, made with the first of them."""
 
@@ -119,7 +137,7 @@ class Bonds:
         self.deadline: asyncio.TimerHandle | None = None  # of the earliest cancel
         self.repeat: asyncio.TimerHandle | None = None  # the next repetition of a kill
         self.label: str | None = None  # a name for tools
-        self.supervision: Callable[[], str] | None = None  # says who supervises it, for reports
+        self.supervision: Supervision | None = None  # by whom it is supervised
         self.upgrade: Upgrade | None = None  # the code to go on with
         self.uncollected: dict[Any, None] | None = None  # its tasks whose result nobody took
 

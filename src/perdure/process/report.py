@@ -62,8 +62,8 @@ def _circumstances(process: "Process") -> str:
     lines = [f"function: {call_of(process)}", f"started by: {_starter_of(process)}"]
     if process.collector is not None and process.collector.callers[:1] != (process.parent,):
         lines.append(f"on behalf of: {', '.join(map(str, process.collector.callers))}")
-    if bonds.supervision:
-        lines.append(f"supervised by: {bonds.supervision()}")
+    if bonds.supervision is not None:
+        lines.append(f"supervised by: {bonds.supervision.describe()}")
     since = moment(process, age)
     names = ", ".join(bonds.names or ()) or "none"
     lines.append(f"lived: {spell(round(age, 3))}, since {since}, name: {names}")

@@ -1,6 +1,6 @@
 """DynamicSupervisor: starts empty, gets children at run time, each for itself.
 
-`DynamicChildren` is its inside, on which other supervisors of many like children build.
+`DynamicLoop` is its inside, on which other supervisors of many like children build.
 """
 
 from collections.abc import Hashable, Iterable
@@ -10,31 +10,37 @@ from typing import Any, Literal, NamedTuple, Self
 from perdure.base.duration import Duration
 from perdure.base.errors import ChildError, MaxChildren, NoProcess
 from perdure.base.pid import Pid
+from perdure.base.restart import Intensity
 from perdure.otp.address import ServerRef, Via
-from perdure.otp.supervision.loop import Oversight, Ward
-from perdure.otp.supervision.spec import IGNORE, Child, ChildSpec, RestartWord, Shutdowns, as_spec
-from perdure.otp.supervision.strategy import Fate, Intensity, Strategy, fate
-from perdure.otp.supervision.supervisor import Supervised, request
+from perdure.otp.supervision.loop import Child, RestartLoop
+from perdure.otp.supervision.spec import (
+    IGNORE,
+    ChildLike,
+    ChildSpec,
+    RestartWord,
+    Shutdowns,
+    as_spec,
+)
+from perdure.otp.supervision.strategy import Strategy
+from perdure.otp.supervision.supervisor import SupervisorHandle, request
 from perdure.process.death import kill
 from perdure.process.process import Process
 
-# The requests
-
 
 class StartChild(NamedTuple):
-    """Start a child."""
+    """The request to start a child."""
 
     spec: ChildSpec
 
 
-class TerminateChild(NamedTuple):
-    """Stop a child and forget it."""
+class TerminatePid(NamedTuple):
+    """The request to stop the child with this pid and forget it."""
 
     pid: Pid
 
 
-class DynamicChildren(Oversight):
-    """The children of a dynamic supervisor, by their pids.
+class DynamicLoop(RestartLoop):
+    """The inside of a dynamic supervisor: its children by their pids.
 
     One that is being restarted is still known by its last pid.
     """
@@ -42,10 +48,10 @@ class DynamicChildren(Oversight):
     def __init__(self, label: str, intensity: Intensity, max_children: int | None = None) -> None:
         super().__init__(label, intensity)
         self.max_children = max_children
-        self.children: dict[Pid | None, Ward] = {}
+        self.by_pid: dict[Pid | None, Child] = {}
 
-    def wards(self) -> Iterable[Ward]:
-        return self.children.values()
+    def children(self) -> Iterable[Child]:
+        return self.by_pid.values()
 
     def check_room(self) -> None:
         """Refuse one child too many; those that are being restarted count too.
@@ -56,15 +62,13 @@ class DynamicChildren(Oversight):
         """
         if self.ending:
             raise self._stops()
-        if self.max_children is not None and len(self.children) >= self.max_children:
-            raise MaxChildren(
-                f"{self.label} has {len(self.children)} children, and may have no more"
-            )
+        if self.max_children is not None and len(self.by_pid) >= self.max_children:
+            raise MaxChildren(f"{self.label} has {len(self.by_pid)} children, and may have no more")
 
     def _stops(self) -> NoProcess:
         return NoProcess(self.me.pid, "start a child, for it is stopping")
 
-    def admit(self, spec: ChildSpec, process: Process) -> Ward:
+    def admit(self, spec: ChildSpec, process: Process) -> Child:
         """Take in a process that was just born, at once and without a request.
 
         Raises:
@@ -73,63 +77,50 @@ class DynamicChildren(Oversight):
         if self.ending:
             kill(process, "its supervisor is stopping")
             raise self._stops()
-        ward = Ward(spec)
-        self.adopt(ward, process.pid, process.pid)
-        self.children[process.pid] = ward
-        return ward
+        child = Child(spec, self)
+        self.watch(child, process, process.pid)
+        self.by_pid[process.pid] = child
+        return child
 
-    async def ended(self, ward: Ward, reason: BaseException | None) -> None:
-        if fate(ward.spec.restart, reason) is Fate.RESTART:
-            self.count_restart(ward, reason)
-            await self._restart(ward)
-        else:
-            del self.children[ward.last_pid]
+    async def restart(self, child: Child) -> None:
+        old = child.last_pid
+        if await self.start_again(child):
+            del self.by_pid[old]
+            if child.last_pid is not old:  # else there is nothing to run any more
+                self.by_pid[child.last_pid] = child
 
-    async def try_again(self, ward: Ward) -> None:
-        self.count_restart(ward, ward.failure)
-        await self._restart(ward)
-
-    async def _restart(self, ward: Ward) -> None:
-        old = ward.last_pid
-        if await self.restart(ward):
-            del self.children[old]
-            if ward.last_pid is not old:  # else there is nothing to run any more
-                self.children[ward.last_pid] = ward
-
-    async def end_children(self) -> None:
-        await self.stop(tuple(self.children.values()))
-
-    # Requests
+    async def forget(self, child: Child, reason: BaseException | None) -> None:  # noqa: ARG002
+        del self.by_pid[child.last_pid]
 
     async def answer(self, body: object) -> Any:
         match body:
             case StartChild(spec=spec):
                 return await self._add(spec)
-            case TerminateChild(pid=pid):
+            case TerminatePid(pid=pid):
                 return await self._terminate(pid)
             case _:
                 return await super().answer(body)
 
-    def id_of(self, ward: Ward) -> None:
-        """Give none: ids need not differ here, so they name nobody."""
+    def id_of(self, child: Child) -> None:
+        """Return none: ids need not differ here, so they name nobody."""
 
     async def _add(self, spec: ChildSpec) -> Any:
         self.check_room()
-        ward = Ward(spec)
-        given = await self.start(ward)
+        child = Child(spec, self)
+        given = await self.start(child)
         if given is not IGNORE:
-            self.children[ward.last_pid] = ward
+            self.by_pid[child.last_pid] = child
         return given
 
     async def _terminate(self, pid: Pid) -> None:
-        ward = self.children.get(pid)
-        if ward is None:
+        child = self.by_pid.get(pid)
+        if child is None:
             raise ChildError("not_found", pid)
-        await self.stop([ward])
-        self.children.pop(pid)
+        await self.stop([child])
+        self.by_pid.pop(pid)
 
 
-class DynamicSupervisor(Supervised):
+class DynamicSupervisor(SupervisorHandle):
     """A supervisor of children that come and go, and the handle to it.
 
     Every method may also be called on the class, with a pid or a name in place of the instance.
@@ -162,11 +153,11 @@ class DynamicSupervisor(Supervised):
         self._max_children = check_max_children(max_children)
         self._intensity = Intensity(max_restarts, max_seconds)
 
-    def _oversight(self) -> Oversight:
-        return DynamicChildren(self._label(), self._intensity, self._max_children)
+    def _loop(self) -> RestartLoop:
+        return DynamicLoop(self._label(), self._intensity, self._max_children)
 
     @classmethod
-    async def start_link(
+    async def start(
         cls,
         *,
         name: str | Via | None = None,
@@ -175,7 +166,7 @@ class DynamicSupervisor(Supervised):
         max_seconds: Duration = 5,
         strategy: Literal["one_for_one"] = "one_for_one",
     ) -> Self:
-        """Start a supervisor without children, linked to this process.
+        """Start a supervisor without children that is linked to nobody.
 
         Raises:
             NameTaken: Another process has the name.
@@ -187,7 +178,31 @@ class DynamicSupervisor(Supervised):
             max_seconds=max_seconds,
             strategy=strategy,
         )
-        return await described.start()
+        return await described._start(link=False)
+
+    @classmethod
+    async def start_link(
+        cls,
+        *,
+        name: str | Via | None = None,
+        max_children: int | None = None,
+        max_restarts: int = 3,
+        max_seconds: Duration = 5,
+        strategy: Literal["one_for_one"] = "one_for_one",
+    ) -> Self:
+        """Start a supervisor without children that is linked to this process.
+
+        Raises:
+            NameTaken: Another process has the name.
+        """
+        described = cls(
+            name=name,
+            max_children=max_children,
+            max_restarts=max_restarts,
+            max_seconds=max_seconds,
+            strategy=strategy,
+        )
+        return await described._start(link=True)
 
     @classmethod
     def child(
@@ -209,7 +224,7 @@ class DynamicSupervisor(Supervised):
         known_as = next(each for each in (id, name, cls.__name__) if each is not None)
         return ChildSpec(known_as, start, restart, shutdown, "supervisor", significant)
 
-    async def start_child(self: ServerRef, spec: Child) -> Any:
+    async def start_child(self: ServerRef, spec: ChildLike) -> Any:
         """Start a child; give its pid, its handle, or `IGNORE` if there is nothing to run.
 
         The ids of its children need not differ.
@@ -230,7 +245,7 @@ class DynamicSupervisor(Supervised):
         Raises:
             ChildError: It is no child.
         """
-        await request(self, TerminateChild(pid))
+        await request(self, TerminatePid(pid))
 
 
 def check_one_for_one(strategy: object) -> None:

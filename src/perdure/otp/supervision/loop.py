@@ -1,12 +1,37 @@
-"""One child under supervision, and what others may know of it."""
+"""The one restart core: start children, watch them, restart them, stop them, and end.
+
+Everything that keeps others alive is a kind of `RestartLoop`: a supervisor with its strategy, a
+dynamic supervisor, a partition supervisor, a pool, the service of an entry. A kind says which
+children there are, who is restarted with whom and after which delay; all else is here.
+
+A loop is an ordinary process that traps links. All that it receives comes through one queue, in
+the order of arrival: ends of children, requests, events, messages. Four things shape the code:
+
+**One relation for each child.** A child is linked, so that it ends with its supervisor, and the
+kernel tells the supervisor of the end through `Supervision.ended`, normal or not, exactly once.
+The notice names the process, so one that was overtaken (the child was stopped meanwhile, or
+started anew) is recognised and dropped.
+
+**A start that hangs is no trap.** While it waits for a child to start, the loop goes on listening.
+An order to end breaks the start off; everything else goes to the backlog, since a half-started
+child must not be touched by the next request. A start function that is not ours runs in a task;
+ours (`DirectStart`) are begun right here, which makes a restart a matter of one turn.
+
+**A stop cannot be interrupted**, not even by an order to end: whoever asked for it may rely on the
+child being gone. So while it stops children, the loop waits for their deaths alone, and reads
+nothing.
+
+**Whatever a start began is ended.** A start function may have linked processes to the supervisor
+before it failed or was given up. Nobody else knows them, so they are stopped with the rest.
+"""
 
 import asyncio
 import logging
+import types
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Generator, Hashable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 from perdure.base import telemetry
 from perdure.base.duration import spell
@@ -22,6 +47,7 @@ from perdure.base.errors import (
     safe_text,
 )
 from perdure.base.pid import MonitorRef, Pid
+from perdure.base.restart import Intensity, RestartHistory, needs_restart
 from perdure.base.result import Err, Ok
 from perdure.otp.start import Ack
 from perdure.otp.supervision.spec import (
@@ -29,22 +55,49 @@ from perdure.otp.supervision.spec import (
     IGNORE,
     ChildSpec,
     ChildType,
-    Spawn,
+    DirectStart,
+    SpawnStart,
     StartFunction,
 )
-from perdure.otp.supervision.strategy import Intensity, Restarts
-from perdure.process.channel import Channel, select
 from perdure.process.death import kill
 from perdure.process.event import Cancel, Exit, ExitResult, LinkDown
-from perdure.process.process import Process
-from perdure.process.relations import reach, spread
+from perdure.process.process import Inlet, Process
+from perdure.process.relations import Supervision, reach, spread
 from perdure.process.report import moment
 from perdure.process.request import Request
-from perdure.process.signal import link, monitor, unmonitor
-from perdure.process.timer import after, sleep
-from perdure.process.waiter import current
+from perdure.process.signal import link, monitor
+from perdure.process.timer import sleep
+from perdure.process.waiter import PARK, current
+
+# How long a start function that is no longer wanted gets to clean up.
+START_CLEANUP = 5.0
 
 RESTARTING: Literal["restarting"] = "restarting"
+
+
+class StopWanted(Exception):
+    """Leads out of whatever a loop does, to its end."""
+
+    def __init__(self, reason: BaseException | None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+# What a loop is asked
+
+
+class StopLoop(NamedTuple):
+    """The request to end, for this reason."""
+
+    reason: BaseException | None
+
+
+class WhichChildren(NamedTuple):
+    """The request for the list of children."""
+
+
+class CountChildren(NamedTuple):
+    """The request for the number of children."""
 
 
 class ChildInfo(NamedTuple):
@@ -65,31 +118,42 @@ class Counts(NamedTuple):
     workers: int
 
 
-class Ward:
-    """One child under supervision, over all its lives."""
+class Child:
+    """One child of a loop, over all its restarts."""
 
     __slots__ = (
+        "_next",
         "failure",
         "handle",
         "last_pid",
+        "loop",
         "process",
-        "ref",
         "restarting",
         "restarts",
         "since",
         "spec",
+        "stopping",
+        "supervisor",
+        "timer",
+        "watched",
     )
 
-    def __init__(self, spec: ChildSpec) -> None:
+    supervisor: Process
+
+    def __init__(self, spec: ChildSpec, loop: "RestartLoop") -> None:
         self.spec = spec
+        self.loop = loop
         self.process: Process | None = None  # until its end has been dealt with
+        self.watched: Pid | None = None  # whose end is news; what is heard of others is too late
         self.last_pid: Pid | None = None
-        self.ref: MonitorRef | None = None
         self.handle: Any = None  # what its start function gave
         self.restarting = False
+        self.stopping = False
         self.failure: BaseException | None = None  # why it is still restarting
         self.restarts = 0
         self.since = 0.0  # the loop's time of its last start
+        self.timer: asyncio.TimerHandle | None = None  # of a restart after a delay, or of a kill
+        self._next: Supervision | None = None
 
     @property
     def pid(self) -> Pid | Literal["restarting"] | None:
@@ -99,52 +163,469 @@ class Ward:
         return RESTARTING if self.restarting else None
 
     def info(self, id: Hashable) -> ChildInfo:
-        """Give what others may know of it."""
+        """Return what others may know of it."""
         return ChildInfo(id, self.pid, self.spec.type, self.restarts)
 
+    def watch(self, process: Process) -> None:
+        """Be told of the end of this process; so is who was to be told before, if anybody."""
+        self.supervisor = self.loop.me
+        self.process, self.watched = process, process.pid
+        bonds = process.tie()
+        self._next = bonds.supervision
+        bonds.supervision = self
 
-def count(wards: Iterable[Ward]) -> Counts:
+    def ended(self, process: Process, outcome: ExitResult) -> None:
+        """Pass the end on to the loop; called by the death of the process."""
+        if self._next is not None:
+            self._next.ended(process, outcome)
+        if self.stopping:
+            self.supervisor.wake()  # the loop waits for exactly this
+        elif self.watched is process.pid:
+            self.loop.inbox.put(ChildEnded(self, process.pid, outcome.error))
+
+    def describe(self) -> str:
+        """Return under whom it runs, and how often it was restarted: for the report of a crash."""
+        return self.loop.place_of(self)
+
+    def disarm(self) -> None:
+        """Cancel its timer."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
+class ChildEnded(NamedTuple):
+    """In the queue of a loop: a process of a child ended."""
+
+    child: Child
+    pid: Pid
+    reason: BaseException | None
+
+
+class RestartDue(NamedTuple):
+    """In the queue of a loop: the delay before a restart is over."""
+
+    child: Child
+
+
+_WAKE = object()  # in the queue of a loop: look again, the start that you wait for has moved on
+
+
+class RestartLoop:
+    """The work of a supervisor; its kinds say what happens to whom.
+
+    Attributes:
+        label: Names it in reports.
+        history: The restarts that still count.
+        me: Its process.
+        inbox: All that it receives.
+        ending: Whether it stops; from then on nobody may add a child, which would be left behind.
+        retries: The children whose restart failed, to be tried again at once.
+    """
+
+    me: Process
+    inbox: Inlet[Any]
+    ack: Ack
+
+    def __init__(self, label: str, intensity: Intensity | None) -> None:
+        self.label = label
+        self.history = RestartHistory(intensity)
+        self.ending = False
+        self.retries: dict[Child, None] = {}
+        self._opened = False
+        self._parent: Pid | None = None
+        self._parent_ref: MonitorRef | None = None
+        self._backlog: deque[ChildEnded | RestartDue | Request[Any]] = deque()
+        self._fallen: dict[Pid, BaseException] | None = None  # who died by a link during a start
+
+    def __repr__(self) -> str:
+        return f"<{self.label}>"
+
+    # What a kind of loop says
+
+    def children(self) -> Iterable[Child]:
+        """Return all children, in start order."""
+        raise NotImplementedError
+
+    async def begin(self) -> None:
+        """Start what is to be started first."""
+
+    def begun(self) -> None:
+        """Tell whoever started the loop that it runs."""
+        self.ack.ready(self.me, value=True)
+
+    async def restart(self, child: Child) -> None:
+        """Restart a child that ended, at once or later, and whoever is restarted with it."""
+        await self.start_again(child)
+
+    async def retry(self, child: Child) -> None:
+        """Restart a child whose last restart failed."""
+        await self.restart(child)
+
+    async def forget(self, child: Child, reason: BaseException | None) -> None:
+        """Deal with the end of a child that is not restarted."""
+
+    async def end_children(self) -> None:
+        """Stop all children."""
+        await self.stop(tuple(self.children()))
+
+    async def answer(self, body: object) -> Any:
+        """Do what was requested and return the answer, or raise it."""
+        match body:
+            case WhichChildren():
+                return [each.info(self.id_of(each)) for each in reversed(tuple(self.children()))]
+            case CountChildren():
+                return count(self.children())
+            case _:
+                raise TypeError(f"{self.label} does not understand {body!r}")
+
+    def id_of(self, child: Child) -> Hashable:
+        """Return the id by which others know a child."""
+        return child.spec.id
+
+    def take(self, told: object) -> None:
+        """Take in something else than a request, or the end of a child or of the parent."""
+        if not isinstance(told, Exit | LinkDown) and told is not _WAKE:
+            report_unknown(self, told)
+
+    def worked(self) -> None:
+        """Take note that something was dealt with."""
+
+    def cancelled(self, event: Cancel) -> None:  # noqa: ARG002 - for others
+        """End, as somebody asks for by a CANCEL."""
+        raise StopWanted(None)
+
+    def parent_ended(self, parent: Pid, error: BaseException | None) -> None:
+        """End with the parent."""
+        raise StopWanted(None if error is None else spread(parent, error))
+
+    # The core
+
+    async def run(self, ack: Ack) -> BaseException | None:
+        """Live; return the reason of the end."""
+        self.ack = ack
+        self.open(current("supervisor"))
+        if ack.linked and self.me.parent is not None:  # else it depends on nobody
+            self._parent = self.me.parent
+            self._parent_ref = monitor(self.me, self._parent)
+        try:
+            await self.begin()
+            self.begun()
+            while True:
+                await self._work()
+        except StopWanted as stop:
+            reason = stop.reason
+        except StartError as error:  # of the first start; later ones are dealt with
+            reason = Shutdown(error)
+        self.ending = True
+        await self._end_strays()
+        await self.end_children()
+        return reason
+
+    def open(self, me: Process) -> None:
+        """Get ready to watch children, once.
+
+        Whoever knows its name may ask a supervisor for a child before it has run a line.
+        """
+        if self._opened:
+            return
+        self._opened = True
+        self.me = me
+        me.trap_links = True
+        self.inbox = me.unify()
+
+    async def _work(self) -> None:
+        if self.retries:  # what came before the next try is dealt with before it
+            await sleep(0)
+            self._drain()
+        elif not self._backlog:  # else it has filled while a child started
+            self._sort(await self.inbox.receive())
+        for _ in range(len(self._backlog)):
+            await self._deal_with(self._backlog.popleft())
+        for child in tuple(self.retries)[:1]:
+            del self.retries[child]
+            self.count_restart(child, child.failure)
+            await self.retry(child)
+        self.worked()
+
+    def _drain(self) -> None:
+        for told in self.inbox.remove(lambda _: True):
+            self._sort(told)
+
+    def _sort(self, told: Any) -> None:
+        """Put work into the backlog, and obey an order to end at once."""
+        kind = type(told)
+        if kind is ChildEnded or kind is RestartDue:
+            self._backlog.append(told)
+        elif isinstance(told, Request):
+            if type(told.body) is StopLoop:
+                raise StopWanted(told.body.reason)
+            self._backlog.append(told)  # pyright: ignore[reportUnknownArgumentType]
+        elif kind is Cancel:
+            self.cancelled(told)
+        elif kind is LinkDown and told.sender is self._parent:
+            self.parent_ended(told.sender, told.error)
+        elif kind is Exit and told.ref is self._parent_ref:
+            self.parent_ended(told.sender, told.result.error)
+        else:
+            if kind is LinkDown and self._fallen is not None:
+                self._fallen[told.sender] = told.error
+            self.take(told)
+
+    async def _deal_with(self, told: ChildEnded | RestartDue | Request[Any]) -> None:
+        if type(told) is ChildEnded:
+            if told.child.watched is told.pid:  # else it was stopped meanwhile
+                told.child.process = told.child.watched = None
+                await self._child_ended(told.child, told.reason)
+        elif type(told) is RestartDue:
+            if told.child.timer is not None:  # else it was stopped meanwhile
+                told.child.timer = None
+                await self.start_again(told.child)
+        elif not told.done:
+            try:
+                told.reply(Ok(await self.answer(told.body)))
+            except (ProcError, ValueError, TypeError) as error:
+                told.reply(Err(error))
+
+    # Restarts: the one decision
+
+    async def _child_ended(self, child: Child, reason: BaseException | None) -> None:
+        if self.needs_restart(child, reason):
+            self.count_restart(child, reason)
+            await self.restart(child)
+        else:
+            await self.forget(child, reason)
+
+    def needs_restart(self, child: Child, reason: BaseException | None) -> bool:
+        """Whether a child that ended is started again."""
+        return needs_restart(child.spec.restart, reason)
+
+    def count_restart(self, child: Child, reason: BaseException | None) -> None:
+        """Count one restart, also one that is tried again; too many of them are the end."""
+        if self.history.record(self.me.loop.time()):
+            report_gave_up(self, child, reason)
+            raise StopWanted(Shutdown(f"{self.label} restarted children too often"))
+        if not child.restarting:  # else its failure has been reported
+            report_restart(self, child, reason)
+
+    async def start_again(self, child: Child) -> bool:
+        """Start a child again; return whether that succeeded."""
+        child.restarting = True
+        try:
+            await self.start(child)
+        except StartError as error:
+            child.failure = error.reason
+            self.restart_failed(child, error)
+            return False
+        child.restarts += 1
+        return True
+
+    def restart_failed(self, child: Child, error: StartError) -> None:
+        """See to it that a restart which failed is tried again."""
+        self.retries[child] = None
+        report_restart_failed(self, child, error)
+
+    def restart_later(self, child: Child, delay: float) -> None:
+        """Restart a child after a delay."""
+        child.restarting = True
+        child.timer = self.me.loop.call_later(delay, self.inbox.put, RestartDue(child))
+
+    # Starting
+
+    async def start(self, child: Child) -> Any:
+        """Start a child and return what its start function gave.
+
+        Raises:
+            StartError: It did not start.
+        """
+        start = child.spec.start
+        try:
+            if type(start) is SpawnStart:
+                process = start.spawn(self.me)
+                self.watch(child, process, process.pid)
+            elif isinstance(start, DirectStart) and start.is_direct():
+                await self._start_directly(child, start)
+            else:
+                await self._call(child, start)
+        except StopWanted:
+            raise
+        except (Exception, ProcessExit) as error:  # noqa: BLE001 - told to who waits for the start
+            reason = first_reason(error)
+            raise StartError(child.spec.id, reason) from reason
+        child.restarting = False
+        return child.handle
+
+    def watch(self, child: Child, process: Process, handle: Any) -> None:
+        """Watch over a living process as this child, from now on."""
+        child.handle = handle
+        child.last_pid = process.pid
+        child.since = self.me.loop.time()
+        child.watch(process)
+        links = self.me.bonds and self.me.bonds.links
+        if not links or process not in links:
+            link(self.me, process)
+
+    async def _start_directly(self, child: Child, start: DirectStart) -> None:
+        """Spawn the process here, and wait for its acknowledgement in our own inbox."""
+        process, ack = start.begin(self.me, self._wake_up)
+        self.watch(child, process, None)
+        ready = ack is None
+        try:
+            while not ready and not process.done():
+                self._sort(await self.inbox.receive())
+                ready = ack is None or ack.done
+            if ready:
+                child.handle = start.handle(process, None)
+                return
+            assert process.outcome is not None
+            if process.outcome.error is not None:
+                raise process.outcome.error
+            child.handle = start.handle(process, process.outcome.value)
+        finally:
+            if not ready:  # what its own death has put into the queue counts no more
+                child.process = child.watched = None
+                kill(process, "its start was given up")
+
+    def _wake_up(self) -> None:
+        self.inbox.put(_WAKE)
+
+    async def _call(self, child: Child, start: StartFunction) -> None:
+        """Run a start function, as a task inside this process, and go on listening."""
+        task = self.me.loop.create_task(_called(start))
+        task.add_done_callback(lambda _: self._wake_up())
+        self._fallen = {}
+        try:
+            while not task.done():
+                self._sort(await self.inbox.receive())
+            if task.cancelled():
+                raise Killed("its start function was cancelled")
+            self._attach(child, task.result())
+        except StopWanted:
+            task.cancel()
+            await asyncio.wait([task], timeout=START_CLEANUP)
+            raise
+        finally:
+            self._fallen = None
+
+    def _attach(self, child: Child, given: Any) -> None:
+        """Take what a start function gave as this child."""
+        child.handle = given
+        if given is IGNORE:
+            return
+        pid = given if isinstance(given, Pid) else getattr(given, "pid", None)
+        if not isinstance(pid, Pid):
+            raise BadReturn(f"its start function gave {given!r}, no pid, handle or IGNORE")
+        process = reach(pid, self.me.runtime)
+        if process is not None:
+            self.watch(child, process, given)
+            return
+        # Dead already: had it failed, its link would have told.
+        self._drain()
+        child.last_pid = child.watched = pid
+        child.since = self.me.loop.time()
+        self._backlog.append(ChildEnded(child, pid, (self._fallen or {}).get(pid)))
+
+    # Stopping
+
+    async def stop(self, children: Sequence[Child]) -> None:
+        """Stop children, all at once, and wait until they are gone."""
+        stopping = [child for child in children if self._begin_stop(child)]
+        try:
+            for child in stopping:
+                process = child.process
+                assert process is not None
+                await _gone(process)
+                report_stopped(self, child, process)
+                child.process = None
+        finally:
+            for child in stopping:
+                child.disarm()
+                child.stopping = False
+
+    def _begin_stop(self, child: Child) -> bool:
+        """Ask a child to end; return whether there is a process to wait for."""
+        child.restarting = False
+        child.watched = None
+        child.disarm()
+        self.retries.pop(child, None)
+        process = child.process
+        if process is None:
+            return False
+        child.stopping = True
+        if not process.done():
+            self.ask_to_end(child, process)
+        return True
+
+    def ask_to_end(self, child: Child, process: Process) -> None:
+        """Ask a process to end, and see to it that it is killed when its time is up."""
+        shutdown = child.spec.shutdown
+        if shutdown is BRUTAL_KILL:
+            kill(process)
+            return
+        process.exit_signal(self.me.pid, Shutdown())
+        if isinstance(shutdown, float):
+            late = "it did not stop in time"
+            child.timer = self.me.loop.call_later(shutdown, kill, process, late)
+
+    async def _end_strays(self) -> None:
+        """Stop what start functions began that failed or were given up, the youngest first."""
+        known = {child.process for child in self.children()}
+        links = self.me.tie().links or {}
+        strays = [peer for peer in links if peer.parent is self.me.pid and peer not in known]
+        for stray in reversed(strays):
+            kind = "worker" if loop_of(stray) is None else "supervisor"
+            start = SpawnStart(stray.function, stray.args)
+            child = Child(ChildSpec(stray.pid, start, type=kind), self)
+            self.watch(child, stray, stray.pid)
+            await self.stop([child])
+
+    # What is said of it
+
+    def place_of(self, child: Child) -> str:
+        """Return under whom a child runs, for the report of its crash."""
+        return (
+            f"{_who(self)} as {safe_text(child.spec.id)}, "
+            f"{child.spec.restart}, restarted {times(child.restarts)} before"
+        )
+
+
+async def run_loop(ack: Ack, loop: RestartLoop) -> None:
+    """Be a supervisor: the function of its process."""
+    reason = await loop.run(ack)
+    if reason is not None:
+        raise reason
+
+
+def loop_of(process: Process) -> RestartLoop | None:
+    """Return the loop of a process that is a supervisor; None if it is none."""
+    return process.args[1] if process.function is run_loop else None
+
+
+def count(children: Iterable[Child]) -> Counts:
     """Count children."""
-    all_of_them = tuple(wards)
-    supervisors = sum(ward.spec.type is ChildType.SUPERVISOR for ward in all_of_them)
-    active = sum(ward.process is not None for ward in all_of_them)
+    all_of_them = tuple(children)
+    supervisors = sum(child.spec.type is ChildType.SUPERVISOR for child in all_of_them)
+    active = sum(child.process is not None for child in all_of_them)
     return Counts(len(all_of_them), active, supervisors, len(all_of_them) - supervisors)
 
 
-# How a supervisor stops one child.
+def first_reason(error: BaseException) -> BaseException:
+    """Return what went wrong, from under the errors that only say which child it was."""
+    while isinstance(error, StartError):
+        error = error.reason
+    return error
 
 
-class Farewell:
-    """The stop of one child: a polite signal, a limit, a kill."""
+@types.coroutine
+def _gone(process: Process) -> Generator[Any, None, None]:
+    """Wait until a child is dead; its death wakes us, see `Child.ended`."""
+    while not process.done():
+        yield PARK
 
-    def __init__(self, me: Process, ward: Ward) -> None:
-        assert ward.process is not None
-        self.ward = ward
-        self.process = process = ward.process
-        self._gone: Channel[None] = Channel()
-        self._timer: asyncio.TimerHandle | None = None
-        process.add_done_callback(self._is_gone)
-        shutdown = ward.spec.shutdown
-        if shutdown is BRUTAL_KILL:
-            kill(process)
-        elif not process.done():
-            process.exit_signal(me.pid, Shutdown())
-            if shutdown is not None:
-                self._timer = me.loop.call_later(shutdown, kill, process, "it did not stop in time")
 
-    def _is_gone(self, _: object) -> None:
-        self.forget()
-        self._gone.close()
-
-    async def over(self) -> None:
-        """Wait until the process is dead."""
-        await select(self._gone)
-
-    def forget(self) -> None:
-        """Disarm the kill."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+async def _called(start: StartFunction) -> Any:
+    given: Any = start()
+    return await given if hasattr(given, "__await__") else given
 
 
 # What a supervisor reports: which child, under whom, since when, how often, and why.
@@ -158,419 +639,82 @@ RETRY_EVENT = ("perdure", "supervisor", "restart_failed")
 GIVE_UP_EVENT = ("perdure", "supervisor", "give_up")
 
 
-def restarts(oversight: "Oversight", ward: Ward, reason: BaseException | None) -> None:
+def report_restart(loop: RestartLoop, child: Child, reason: BaseException | None) -> None:
     """Tell that a child ended and is restarted."""
-    _tell(RESTART_EVENT, oversight, ward, reason)
+    _emit(RESTART_EVENT, loop, child, reason)
     level = logging.INFO if is_planned(reason) else logging.WARNING
-    _write(level, oversight, "restarts a child", ward, reason)
+    _write(level, loop, "restarts a child", child, reason)
 
 
-def restart_failed(oversight: "Oversight", ward: Ward, error: StartError) -> None:
+def report_restart_failed(loop: RestartLoop, child: Child, error: StartError) -> None:
     """Tell that a child could not be started again, and that it will be tried once more."""
-    _tell(RETRY_EVENT, oversight, ward, error.reason)
+    _emit(RETRY_EVENT, loop, child, error.reason)
     what = "could not restart a child and tries again"
-    _write(logging.WARNING, oversight, what, ward, error.reason)
+    _write(logging.WARNING, loop, what, child, error.reason)
 
 
-def gave_up(oversight: "Oversight", ward: Ward, reason: BaseException | None) -> None:
+def report_gave_up(loop: RestartLoop, child: Child, reason: BaseException | None) -> None:
     """Tell that there were too many restarts."""
-    _tell(GIVE_UP_EVENT, oversight, ward, reason)
+    _emit(GIVE_UP_EVENT, loop, child, reason)
     what = "gives up: it stops all its children and ends"
-    _write(logging.ERROR, oversight, what, ward, reason)
+    _write(logging.ERROR, loop, what, child, reason)
 
 
-def stopped(oversight: "Oversight", ward: Ward, process: Process) -> None:
+def report_stopped(loop: RestartLoop, child: Child, process: Process) -> None:
     """Tell that a child that was to stop did not stop as it should."""
     error = process.outcome.error if process.outcome is not None else None
-    if not is_planned(error) and ward.spec.shutdown is not BRUTAL_KILL:
+    if not is_planned(error) and child.spec.shutdown is not BRUTAL_KILL:
         what = "stopped a child, which ended otherwise than asked"
-        _write(logging.WARNING, oversight, what, ward, error)
+        _write(logging.WARNING, loop, what, child, error)
 
 
-def place(oversight: "Oversight", ward: Ward) -> str:
-    """Say under whom a child runs, and how often it was restarted: for its crash."""
-    return (
-        f"{_who(oversight)} as {safe_text(ward.spec.id)}, "
-        f"{ward.spec.restart}, restarted {times(ward.restarts)} before"
-    )
-
-
-def unknown_message(oversight: "Oversight", message: object) -> None:
+def report_unknown(loop: RestartLoop, message: object) -> None:
     """Tell that somebody sent to a supervisor what it has no use for."""
     with suppress(Exception):
-        _log.warning("%s got a message and ignores it: %s", _who(oversight), safe_text(message))
+        _log.warning("%s got a message and ignores it: %s", _who(loop), safe_text(message))
 
 
 def _write(
-    level: int, oversight: "Oversight", what: str, ward: Ward, reason: BaseException | None
+    level: int, loop: RestartLoop, what: str, child: Child, reason: BaseException | None
 ) -> None:
-    if oversight.me.runtime.settings.report_crashes:
+    if loop.me.runtime.settings.report_crashes and _log.isEnabledFor(level):
         with suppress(Exception):  # no broken log handler ends a supervisor
-            _log.log(
-                level,
-                "%s %s\n%s",
-                _who(oversight),
-                what,
-                _circumstances(oversight, ward, reason),
-            )
+            text = _circumstances(loop, child, reason)
+            _log.log(level, "%s %s\n%s", _who(loop), what, text)
 
 
-def _tell(
-    event: telemetry.Event, oversight: "Oversight", ward: Ward, reason: BaseException | None
+def _emit(
+    event: telemetry.Event, loop: RestartLoop, child: Child, reason: BaseException | None
 ) -> None:
     if telemetry.has_handlers(event):
         telemetry.execute(
             event,
-            {"restarts": len(oversight.history)},
-            {"supervisor": oversight.me.pid, "child": ward.spec.id, "reason": reason},
+            {"restarts": len(loop.history)},
+            {"supervisor": loop.me.pid, "child": child.spec.id, "reason": reason},
         )
 
 
-def _who(oversight: "Oversight") -> str:
-    return f"{oversight.label} {oversight.me.pid}"
+def _who(loop: RestartLoop) -> str:
+    return f"{loop.label} {loop.me.pid}"
 
 
-def _circumstances(oversight: "Oversight", ward: Ward, reason: BaseException | None) -> str:
-    limit = oversight.intensity
-    return (
-        f"  child: {safe_text(ward.spec.id)}, {ward.spec.restart} {ward.spec.type}\n"
-        f"  why: {describe(reason)}\n"
-        f"  since: {_since(oversight, ward)}, restarted {times(ward.restarts)} before\n"
-        f"  restarts of all children: {len(oversight.history)} in the last "
-        f"{spell(limit.max_seconds)}, {limit.max_restarts} are allowed"
-    )
+def _circumstances(loop: RestartLoop, child: Child, reason: BaseException | None) -> str:
+    age = loop.me.loop.time() - child.since
+    since = f"{moment(loop.me, age)} ({spell(round(age, 3))})"
+    limit = loop.history.intensity
+    lines = [
+        f"  child: {safe_text(child.spec.id)}, {child.spec.restart} {child.spec.type}",
+        f"  why: {describe(reason)}",
+        f"  since: {since}, restarted {times(child.restarts)} before",
+    ]
+    if limit is not None:
+        lines.append(
+            f"  restarts of all children: {len(loop.history)} in the last "
+            f"{spell(limit.max_seconds)}, {limit.max_restarts} are allowed"
+        )
+    return "\n".join(lines)
 
 
-def _since(oversight: "Oversight", ward: Ward) -> str:
-    """Spell when the child was last started, by the wall clock and as a span."""
-    age = oversight.me.loop.time() - ward.since
-    return f"{moment(oversight.me, age)} ({spell(round(age, 3))})"
-
-
-def times(count: int) -> str:
+def times(number: int) -> str:
     """Spell how often."""
-    return "once" if count == 1 else f"{count} times"
-
-
-# What every supervisor does, whatever its strategy: start, watch and stop children, and end.
-#
-# A supervisor is an ordinary process that traps links and answers requests.
-# It stops when it is asked to, by a request or by CANCEL, and when its parent exits or tells it to.
-# While it waits for a child to start, it goes on listening, so that a start that hangs is no trap.
-
-# How long a start function that is no longer wanted gets to clean up.
-START_CLEANUP = 5.0
-
-
-class StopWanted(Exception):
-    """Leads out of whatever a supervisor does, to its end."""
-
-    def __init__(self, reason: BaseException | None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-class Stop(NamedTuple):
-    """The request to end, for this reason."""
-
-    reason: BaseException | None
-
-
-class WhichChildren(NamedTuple):
-    """The request for the list of children."""
-
-
-class CountChildren(NamedTuple):
-    """The request for the number of children."""
-
-
-class Oversight:
-    """The work of a supervisor; its kinds say what happens to whom."""
-
-    def __init__(self, label: str, intensity: Intensity) -> None:
-        self.label = label
-        self.intensity = intensity
-        self.history = Restarts(intensity)
-        self.me: Process
-        self._opened = False
-        self._parent: Pid | None = None
-        self._parent_ref: MonitorRef | None = None
-        self._by_ref: dict[MonitorRef, Ward] = {}
-        self._backlog: deque[Exit | Request[Any]] = deque()  # told, and not yet dealt with
-        self._fallen: dict[Pid, BaseException] | None = None  # who died by a link during a start
-        self.ending = False
-        self.retries: dict[Ward, None] = {}  # whose restart failed and is tried again
-
-    def __repr__(self) -> str:
-        return f"<{self.label}>"
-
-    # What a kind of supervisor says
-
-    def wards(self) -> Iterable[Ward]:
-        """Give all children, in start order."""
-        raise NotImplementedError
-
-    async def begin(self) -> None:
-        """Start what is to be started first."""
-
-    async def ended(self, ward: Ward, reason: BaseException | None) -> None:
-        """Deal with the end of a child."""
-        raise NotImplementedError
-
-    async def try_again(self, ward: Ward) -> None:
-        """Start a child whose restart failed."""
-        raise NotImplementedError
-
-    async def answer(self, body: object) -> Any:
-        """Do what was requested and give the answer, or raise it."""
-        match body:
-            case WhichChildren():
-                return [ward.info(self.id_of(ward)) for ward in reversed(tuple(self.wards()))]
-            case CountChildren():
-                return count(self.wards())
-            case _:
-                raise TypeError(f"{self.label} does not understand {body!r}")
-
-    def id_of(self, ward: Ward) -> Hashable:
-        """Give the id by which others know a child."""
-        return ward.spec.id
-
-    async def end_children(self) -> None:
-        """Stop all children."""
-        raise NotImplementedError
-
-    # The core
-
-    async def run(self, ack: Ack) -> BaseException | None:
-        """Live; give the reason of the end."""
-        self.open(current("supervisor"))
-        try:
-            await self.begin()
-            ack.ready(self.me, value=True)
-            while True:
-                await self._next_work()
-        except StopWanted as stop:
-            reason = stop.reason
-        except StartError as error:  # of the first start; later ones are dealt with
-            reason = Shutdown(error)
-        self.ending = True  # from now on nobody may add a child: it would be left behind
-        await self._end_strays()
-        await self.end_children()
-        return reason
-
-    def open(self, me: Process) -> None:
-        """Get ready to watch over children, once.
-
-        Who knows its name may ask it for a child before it has run a line.
-        """
-        if self._opened:
-            return
-        self._opened = True
-        self.me = me
-        me.trap_links = True
-        self._channels = (me.events(), me.requests(), me.inbox())
-        self._parent = me.parent
-        if me.parent is not None:
-            self._parent_ref = monitor(me, me.parent)
-
-    async def _next_work(self) -> None:
-        while not (self._backlog or self.retries):
-            await self._take_in()
-        if self.retries:  # what came before the next try is dealt with before it
-            await sleep(0)
-            await self._take_in_all()
-        for _ in range(len(self._backlog)):
-            await self._deal_with(self._backlog.popleft())
-        for ward in tuple(self.retries)[:1]:
-            del self.retries[ward]
-            await self.try_again(ward)
-
-    async def _deal_with(self, told: Exit | Request[Any]) -> None:
-        if isinstance(told, Exit):
-            ward = self._by_ref.pop(told.ref, None)
-            if ward is not None:  # else it was stopped meanwhile
-                ward.process = None
-                await self.ended(ward, told.result.error)
-        elif not told.done:
-            try:
-                told.reply(Ok(await self.answer(told.body)))
-            except (ProcError, ValueError, TypeError) as error:
-                told.reply(Err(error))
-
-    async def _take_in(self, *cases: Channel[Any]) -> None:
-        found = await select(*cases, *self._channels)
-        if found.channel not in cases:
-            self._sort(found.value)
-
-    async def _take_in_all(self) -> None:
-        while not (found := await select(*self._channels, default=True)).default:
-            self._sort(found.value)
-
-    def _sort(self, told: object) -> None:
-        match told:
-            case Request(body=Stop(reason=reason)):
-                raise StopWanted(reason)
-            case Cancel():
-                raise StopWanted(None)
-            case LinkDown(sender=sender, error=error) if sender is self._parent:
-                raise StopWanted(spread(sender, error))
-            case Exit(ref=ref, sender=sender, result=result) if ref is self._parent_ref:
-                error = result.error
-                raise StopWanted(None if error is None else spread(sender, error))
-            case LinkDown(sender=sender, error=error):
-                if self._fallen is not None:
-                    self._fallen[sender] = error
-            case Exit() | Request():
-                self._backlog.append(cast("Exit | Request[Any]", told))
-            case _:
-                unknown_message(self, told)
-
-    # Restarts
-
-    def count_restart(self, ward: Ward, reason: BaseException | None) -> None:
-        """Count one restart, also one that is tried again; too many of them are the end."""
-        if self.history.too_many_with(self.me.loop.time()):
-            gave_up(self, ward, reason)
-            raise StopWanted(Shutdown(f"{self.label} restarted children too often"))
-        if not ward.restarting:  # else its failure has been reported
-            restarts(self, ward, reason)
-
-    async def restart(self, ward: Ward) -> bool:
-        """Start a child again; if that fails, note that it is to be tried again."""
-        ward.restarting = True
-        try:
-            await self.start(ward)
-        except StartError as error:
-            ward.failure = error.reason
-            self.retries[ward] = None
-            restart_failed(self, ward, error)
-            return False
-        ward.restarts += 1
-        return True
-
-    # Starting
-
-    async def start(self, ward: Ward) -> Any:
-        """Start a child and give what its start function gave.
-
-        Raises:
-            StartError: It did not start.
-        """
-        self.retries.pop(ward, None)
-        start = ward.spec.start
-        self._fallen = {}
-        try:
-            given = start.birth(self.me).pid if isinstance(start, Spawn) else await self._call(ward)
-            await self._attach(ward, given)
-        except StopWanted:
-            raise
-        except (Exception, ProcessExit) as error:  # noqa: BLE001 - told to who waits for the start
-            reason = first_reason(error)
-            raise StartError(ward.spec.id, reason) from reason
-        finally:
-            self._fallen = None
-        ward.restarting = False
-        return given
-
-    async def _call(self, ward: Ward) -> Any:
-        """Run a start function, as a task inside this process, and go on listening."""
-        task = self.me.loop.create_task(_called(ward.spec.start))
-        done: Channel[None] = Channel()
-        task.add_done_callback(lambda _: done.close())
-        try:
-            while not task.done():
-                await self._take_in(done)
-        except StopWanted:
-            task.cancel()
-            await select(done, after(START_CLEANUP))
-            raise
-        if task.cancelled():
-            raise Killed("its start function was cancelled")
-        return task.result()
-
-    async def _attach(self, ward: Ward, given: Any) -> None:
-        if given is IGNORE:
-            return
-        pid = given if isinstance(given, Pid) else getattr(given, "pid", None)
-        if not isinstance(pid, Pid):
-            raise BadReturn(f"its start function gave {given!r}, no pid, handle or IGNORE")
-        if pid.target is None:
-            await self._take_in_all()
-        self.adopt(ward, pid, given)
-
-    def adopt(self, ward: Ward, pid: Pid, handle: Any) -> None:
-        """Watch over a process as this child, from now on."""
-        ward.handle = handle
-        ward.last_pid = pid
-        ward.since = self.me.loop.time()
-        process = reach(pid, self.me.runtime)
-        if process is not None:
-            ward.process = process
-            link(self.me, process)
-            process.tie().supervision = partial(place, self, ward)
-            ward.ref = monitor(self.me, pid)
-        else:  # dead already: had it failed, the link would have told
-            ward.ref = MonitorRef()
-            reason = (self._fallen or {}).get(pid)
-            self._backlog.append(Exit(pid, ExitResult(None, reason), ward.ref))
-        self._by_ref[ward.ref] = ward
-
-    # Stopping
-
-    async def stop(self, wards: Sequence[Ward]) -> None:
-        """Stop children, all at once, and wait until they are gone."""
-        farewells = [Farewell(self.me, ward) for ward in wards if self._release(ward)]
-        try:
-            for farewell in farewells:
-                await farewell.over()
-                stopped(self, farewell.ward, farewell.process)
-                farewell.ward.process = None
-        finally:
-            for farewell in farewells:
-                farewell.forget()
-
-    def _release(self, ward: Ward) -> bool:
-        """Take a child out of the watch; tell whether there is a process to stop."""
-        ward.restarting = False
-        self.retries.pop(ward, None)
-        if ward.ref is None:
-            return False
-        self._by_ref.pop(ward.ref, None)
-        unmonitor(self.me, ward.ref, flush=False)
-        ward.ref = None
-        return ward.process is not None
-
-    async def _end_strays(self) -> None:
-        """Stop what start functions began that failed or were given up, the youngest first."""
-        known = {ward.process for ward in self.wards()}
-        links = self.me.tie().links or {}
-        strays = [peer for peer in links if peer.parent is self.me.pid and peer not in known]
-        for stray in reversed(strays):
-            kind = "worker" if oversight_of(stray) is None else "supervisor"
-            ward = Ward(ChildSpec(stray.pid, Spawn(stray.function, stray.args), type=kind))
-            ward.process, ward.ref = stray, MonitorRef()
-            await self.stop([ward])
-
-
-async def oversee(ack: Ack, oversight: Oversight) -> None:
-    """Be a supervisor: the function of its process."""
-    reason = await oversight.run(ack)
-    if reason is not None:
-        raise reason
-
-
-async def _called(start: StartFunction) -> Any:
-    given: Any = start()
-    return await given if hasattr(given, "__await__") else given
-
-
-def first_reason(error: BaseException) -> BaseException:
-    """Give what went wrong, from under the errors that only say which child it was."""
-    while isinstance(error, StartError):
-        error = error.reason
-    return error
-
-
-def oversight_of(process: Process) -> Oversight | None:
-    """Give the inside of a process that is a supervisor; None if it is none."""
-    return process.args[1] if process.function is oversee else None
+    return "once" if number == 1 else f"{number} times"

@@ -12,11 +12,25 @@ from perdure.base.duration import Duration
 from perdure.base.errors import NoProcess, ProcError
 from perdure.base.machine import cores
 from perdure.base.pid import Pid
+from perdure.base.restart import Intensity
 from perdure.otp.address import ServerRef, Via
-from perdure.otp.supervision.loop import Oversight, Ward
-from perdure.otp.supervision.spec import Child, ChildSpec, RestartWord, Shutdowns, Spawn, as_spec
-from perdure.otp.supervision.strategy import Intensity, Strategy
-from perdure.otp.supervision.supervisor import Children, StrategyWord, Supervised, inside, request
+from perdure.otp.supervision.loop import Child, RestartLoop
+from perdure.otp.supervision.spec import (
+    ChildLike,
+    ChildSpec,
+    DirectStart,
+    RestartWord,
+    Shutdowns,
+    as_spec,
+)
+from perdure.otp.supervision.strategy import Strategy
+from perdure.otp.supervision.supervisor import (
+    OrderedLoop,
+    StrategyWord,
+    SupervisorHandle,
+    loop_inside,
+    request,
+)
 
 WithArguments: TypeAlias = Callable[[tuple[Any, ...], int], Sequence[Any]]
 """Gives the arguments of one partition, out of those of the spec and its number."""
@@ -28,7 +42,7 @@ class Resize(NamedTuple):
     partitions: int
 
 
-class Partitions(Children):
+class PartitionLoop(OrderedLoop):
     """The inside of a partition supervisor."""
 
     def __init__(
@@ -43,7 +57,7 @@ class Partitions(Children):
         if self.partitions == 0:
             raise ProcError(f"{self.label} has no partitions now: resize it first")
         number = partition_of(key, self.partitions)
-        process = self.children[number].process
+        process = self.by_id[number].process
         if process is None or process.pid.target is None:
             raise NoProcess(None, f"use partition {number} of {self.label}, it is not running")
         return process.pid
@@ -63,19 +77,19 @@ class Partitions(Children):
         before = self.partitions
         for number in reversed(range(wanted, before)):
             self.partitions = number  # first no key leads there, then it is stopped
-            await self.stop([self.children[number]])
-            del self.children[number]
+            await self.stop([self.by_id[number]])
+            del self.by_id[number]
         for number in range(before, wanted):
-            ward = self.children[number] = Ward(self.specs[number])
-            await self._start_or_forget(ward)
+            child = self.by_id[number] = Child(self.specs[number], self)
+            await self._start_or_forget(child)
             self.partitions = number + 1
         return before
 
-    async def _start_or_forget(self, ward: Ward) -> None:
+    async def _start_or_forget(self, child: Child) -> None:
         try:
-            await self.start(ward)
+            await self.start(child)
         except ProcError:
-            del self.children[ward.spec.id]
+            del self.by_id[child.spec.id]
             raise
 
 
@@ -84,7 +98,7 @@ def partition_of(key: Hashable, partitions: int) -> int:
     return (abs(key) if isinstance(key, int) else hash(key)) % partitions
 
 
-class PartitionSupervisor(Supervised):
+class PartitionSupervisor(SupervisorHandle):
     """A supervisor of several like children, and the handle to it.
 
     Every method may also be called on the class, with a pid or a name in place of the instance:
@@ -93,7 +107,7 @@ class PartitionSupervisor(Supervised):
 
     def __init__(  # noqa: PLR0913 - all but two are the options of every supervisor
         self,
-        spec: Child,
+        spec: ChildLike,
         *,
         name: str | Via,
         partitions: int | None = None,
@@ -126,23 +140,35 @@ class PartitionSupervisor(Supervised):
         self._strategy = Strategy(strategy)
         self._intensity = Intensity(max_restarts, max_seconds)
 
-    def _oversight(self) -> Oversight:
-        return Partitions(self._label(), self._specs, self._strategy, self._intensity)
+    def _loop(self) -> RestartLoop:
+        return PartitionLoop(self._label(), self._specs, self._strategy, self._intensity)
 
     @classmethod
-    async def start_link(cls, spec: Child, *, name: str | Via, **options: Any) -> Self:
+    async def start(cls, spec: ChildLike, *, name: str | Via, **options: Any) -> Self:
+        """Start all partitions, linked to nobody; the options are those of the class.
+
+        Raises:
+            StartError: A partition did not start; those before it are stopped again.
+            NameTaken: Another process has the name.
+        """
+        described = cls(spec, name=name, **options)
+        return await described._start(link=False)
+
+    @classmethod
+    async def start_link(cls, spec: ChildLike, *, name: str | Via, **options: Any) -> Self:
         """Start all partitions, linked to this process; the options are those of the class.
 
         Raises:
             StartError: A partition did not start; those before it are stopped again.
             NameTaken: Another process has the name.
         """
-        return await cls(spec, name=name, **options).start()
+        described = cls(spec, name=name, **options)
+        return await described._start(link=True)
 
     @classmethod
     def child(
         cls,
-        spec: Child,
+        spec: ChildLike,
         *,
         name: str | Via,
         id: Hashable = None,
@@ -162,11 +188,11 @@ class PartitionSupervisor(Supervised):
             NoProcess: It is being restarted, or the supervisor is dead.
             ProcError: There are no partitions now.
         """
-        return inside(self, Partitions).lookup(key)
+        return loop_inside(self, PartitionLoop).lookup(key)
 
     def partitions(self: ServerRef) -> int:
         """Give the number of partitions."""
-        return inside(self, Partitions).partitions
+        return loop_inside(self, PartitionLoop).partitions
 
     async def resize(self: ServerRef, partitions: int) -> int:
         """Stop or start partitions until there are so many; give the old number.
@@ -186,7 +212,7 @@ def check_partitions(partitions: object, least: int) -> int:
     return partitions
 
 
-def _spec_of(given: Child, number: int, with_arguments: WithArguments | None) -> ChildSpec:
+def _spec_of(given: ChildLike, number: int, with_arguments: WithArguments | None) -> ChildSpec:
     """Give the spec of one partition."""
     if with_arguments is None:
         spec = as_spec(given)
@@ -204,8 +230,8 @@ def _spec_of(given: Child, number: int, with_arguments: WithArguments | None) ->
 
 def _start_of(spec: ChildSpec, number: int, with_arguments: WithArguments) -> Any:
     start: Any = spec.start
-    if isinstance(start, Spawn):
-        return replace(start, args=tuple(with_arguments(start.args, number)))
+    if isinstance(start, DirectStart):
+        return replace(cast("Any", start), args=tuple(with_arguments(start.args, number)))
     if isinstance(start, partial):
         known = cast("partial[Any]", start)
         return partial(known.func, *with_arguments(known.args, number), **known.keywords)

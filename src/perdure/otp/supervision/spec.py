@@ -1,4 +1,4 @@
-"""How a child is started, restarted and stopped: the words that supervisors share."""
+"""How a child is started, restarted and stopped: what every kind of supervisor is told of it."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Hashable, Iterable
@@ -8,9 +8,11 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast
 
 from perdure.base.duration import Duration, named_seconds
 from perdure.base.pid import Pid
-from perdure.otp.supervision.strategy import Restart
+from perdure.base.restart import Restart
+from perdure.otp.start import Ack
 from perdure.process.process import Process
-from perdure.process.spawn import Function, Options, check_function, give_birth
+from perdure.process.signal import link
+from perdure.process.spawn import PLAIN, Function, Options, check_function, give_birth
 from perdure.process.waiter import current
 
 
@@ -121,22 +123,64 @@ class ChildSpec:
         object.__setattr__(self, "significant", significant)
 
 
+class DirectStart:
+    """A start function that a supervisor can also begin by itself, without calling it.
+
+    What an arbitrary start function does is unknown, so the supervisor runs it in a task and
+    listens meanwhile. Of the starts below it knows all: it spawns the process, watches it from its
+    birth, and waits for the acknowledgement in its own inbox. So a restart needs no task and takes
+    one turn of the scheduler.
+    """
+
+    __slots__ = ()
+
+    args: tuple[Any, ...]
+
+    def is_direct(self) -> bool:
+        """Whether the process runs on the supervisor's own loop."""
+        raise NotImplementedError
+
+    def begin(self, supervisor: Process, wake: Callable[[], object]) -> tuple[Process, Ack | None]:
+        """Spawn the process; without an `Ack`, it is started as soon as it is born."""
+        raise NotImplementedError
+
+    def handle(self, process: Process, value: Any) -> Any:
+        """Return what the start function would return, or raise it."""
+        raise NotImplementedError
+
+    async def __call__(self) -> Any:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
-class Spawn:
-    """The start function of a plain process: born is started, there is nothing to wait for."""
+class SpawnStart(DirectStart):
+    """The start function of a plain process, which is started as soon as it is born."""
 
     function: Function | str
     args: tuple[Any, ...]
     name: str | None = None
     host: str | None = None
 
-    def birth(self, supervisor: Process) -> Process:
-        """Start it, linked to its supervisor."""
-        options = Options(self.host, self.name, link=True)
-        return give_birth(supervisor.runtime, supervisor, self.function, self.args, options)
+    def is_direct(self) -> bool:
+        return True
+
+    def spawn(self, parent: Process) -> Process:
+        """Spawn the process; whoever supervises it links to it."""
+        plain = self.host is None and self.name is None
+        options = PLAIN if plain else Options(self.host, self.name)
+        return give_birth(parent.runtime, parent, self.function, self.args, options)
+
+    def begin(self, supervisor: Process, wake: Callable[[], object]) -> tuple[Process, None]:  # noqa: ARG002
+        return self.spawn(supervisor), None
+
+    def handle(self, process: Process, value: Any) -> Pid:  # noqa: ARG002
+        return process.pid
 
     async def __call__(self) -> Pid:
-        return self.birth(current("child")).pid
+        parent = current("child")
+        process = self.spawn(parent)
+        link(parent, process)
+        return process.pid
 
 
 class HasChildSpec(Protocol):
@@ -148,12 +192,12 @@ class HasChildSpec(Protocol):
         ...
 
 
-Child: TypeAlias = ChildSpec | type[HasChildSpec] | tuple[type[HasChildSpec], Any]
+ChildLike: TypeAlias = ChildSpec | type[HasChildSpec] | tuple[type[HasChildSpec], Any]
 """What a list of children may hold: a spec, a class, or a class with an argument."""
 
 
 def child(  # noqa: PLR0913  what is said of a child is said at once
-    what: Function | str | Child | type[Any],
+    what: Function | str | ChildLike | type[Any],
     *args: Any,
     id: Hashable = None,
     name: str | None = None,
@@ -195,7 +239,7 @@ def child(  # noqa: PLR0913  what is said of a child is said at once
         return replace(spec, **changes)
     check_function_or_entry(what)
     changes.setdefault("id", name or _name_of(what))
-    return ChildSpec(start=Spawn(what, args, name, host), **cast("dict[str, Any]", changes))
+    return ChildSpec(start=SpawnStart(what, args, name, host), **cast("dict[str, Any]", changes))
 
 
 def check_function_or_entry(what: Function | str) -> None:

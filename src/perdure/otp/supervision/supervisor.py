@@ -3,7 +3,9 @@
     async with Supervisor([child(worker, 1), child(worker, 2, id="second")]):
         ...
 
-What is decided is in `strategy`, what every supervisor does is in `oversight`.
+`SupervisorHandle` is what the handles of all kinds of supervisors share; `OrderedLoop` is the
+inside of this kind. The restart core is in `loop`, the pure decisions are in `strategy` and in
+`perdure.base.restart`.
 """
 
 from collections.abc import Hashable, Iterable
@@ -13,24 +15,25 @@ from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
 from perdure.base.duration import Duration
 from perdure.base.errors import CallExit, ChildError, ProcError, Shutdown, StartError
 from perdure.base.pid import Pid
+from perdure.base.restart import Intensity, Restart
 from perdure.base.result import Err
 from perdure.otp.address import ServerRef, Via, pid_of
 from perdure.otp.start import Stoppable, start
 from perdure.otp.supervision.loop import (
+    Child,
     ChildInfo,
     CountChildren,
     Counts,
-    Oversight,
-    Stop,
+    RestartLoop,
+    StopLoop,
     StopWanted,
-    Ward,
     WhichChildren,
-    oversee,
-    oversight_of,
+    loop_of,
+    run_loop,
 )
 from perdure.otp.supervision.spec import (
     IGNORE,
-    Child,
+    ChildLike,
     ChildSpec,
     RestartWord,
     Shutdowns,
@@ -39,21 +42,20 @@ from perdure.otp.supervision.spec import (
 )
 from perdure.otp.supervision.strategy import (
     AutoShutdown,
-    Fate,
-    Intensity,
-    Restart,
     Strategy,
     affected,
     affected_again,
     ends_supervisor,
-    fate,
 )
 from perdure.process.api import alive_or_raise, call
 from perdure.process.relations import same_reason
 
-# What the handles of all supervisors share: to be started, asked, and stopped.
+StrategyWord: TypeAlias = Strategy | Literal["one_for_one", "one_for_all", "rest_for_one"]
+AutoShutdownWord: TypeAlias = AutoShutdown | Literal["never", "any_significant", "all_significant"]
 
-Kind = TypeVar("Kind", bound=Oversight)
+# What the handles of all supervisors share
+
+L = TypeVar("L", bound=RestartLoop)
 
 
 async def request(ref: ServerRef, body: object, timeout: Duration = None) -> Any:
@@ -64,23 +66,23 @@ async def request(ref: ServerRef, body: object, timeout: Duration = None) -> Any
     return answer.value
 
 
-def inside(ref: ServerRef, kind: type[Kind]) -> Kind:
-    """Look into a living supervisor of this kind, without a request.
+def loop_inside(ref: ServerRef, kind: type[L]) -> L:
+    """Return the loop of a living supervisor of this kind, without a request.
 
     Raises:
         NoProcess: It is dead.
         TypeError: It is something else.
     """
     process = alive_or_raise(pid_of(ref, "look into"), "look into it")
-    oversight = oversight_of(process)
-    if not isinstance(oversight, kind):
-        raise TypeError(f"{ref!r} is no supervisor of the kind that is needed here")
-    oversight.open(process)
-    return oversight
+    loop = loop_of(process)
+    if not isinstance(loop, kind):
+        raise TypeError(f"{ref!r} is not a supervisor of the kind that is needed here")
+    loop.open(process)
+    return loop
 
 
-class Supervised(Stoppable):
-    """A supervisor that is described here, and runs between `start` and `stop`."""
+class SupervisorHandle(Stoppable):
+    """A supervisor that is described here, and runs between its start and its stop."""
 
     def __init__(self, name: str | Via | None) -> None:
         self.name = name
@@ -106,16 +108,16 @@ class Supervised(Stoppable):
     def _label(self) -> str:
         return type(self).__name__ if self.name is None else f"{type(self).__name__} {self.name}"
 
-    def _oversight(self) -> Oversight:
+    def _loop(self) -> RestartLoop:
         raise NotImplementedError
 
-    async def start(self) -> Self:
-        """Start it, linked to this process, and wait until its children have started."""
+    async def _start(self, *, link: bool) -> Self:
+        """Start it and wait until its children have started."""
         if self._pid is not None and self._pid.target is not None:
             raise ProcError(f"{self!r} runs already")
         label = self.name or type(self)
         try:
-            process, ready = await start(label, oversee, self._oversight(), name=self.name)
+            process, ready = await start(label, run_loop, self._loop(), name=self.name, link=link)
         except StartError as error:
             raise _first_child_error(error) from error.reason
         if not ready:
@@ -141,30 +143,26 @@ class Supervised(Stoppable):
             CallTimeout: It did not end in time, and goes on stopping.
         """
         try:
-            await request(self, Stop(reason), timeout)
+            await request(self, StopLoop(reason), timeout)
         except CallExit as error:
             if not same_reason(error.reason, reason):
                 raise
 
     async def __aenter__(self) -> Self:
-        return await self.start()
+        return await self._start(link=True)
 
 
 def _first_child_error(error: StartError) -> StartError:
-    """Give the error of the child that failed, out of the end of the supervisor by it."""
+    """Return the error of the child that failed, out of the end of the supervisor by it."""
     if isinstance(error.reason, Shutdown) and isinstance(error.reason.detail, StartError):
         return error.reason.detail
     return error
 
 
-StrategyWord: TypeAlias = Strategy | Literal["one_for_one", "one_for_all", "rest_for_one"]
-AutoShutdownWord: TypeAlias = AutoShutdown | Literal["never", "any_significant", "all_significant"]
-
-
 # The requests
 
 
-class StartChild(NamedTuple):
+class AddChild(NamedTuple):
     """Add a child and start it."""
 
     spec: ChildSpec
@@ -188,7 +186,7 @@ class DeleteChild(NamedTuple):
     id: Hashable
 
 
-class Children(Oversight):
+class OrderedLoop(RestartLoop):
     """The inside of a supervisor with an ordered list of children."""
 
     def __init__(
@@ -202,110 +200,110 @@ class Children(Oversight):
         super().__init__(label, intensity)
         self.strategy = strategy
         self.auto_shutdown = auto_shutdown
-        self.children = {spec.id: Ward(spec) for spec in specs}
+        self.by_id = {spec.id: Child(spec, self) for spec in specs}
 
-    def wards(self) -> Iterable[Ward]:
-        return self.children.values()
+    def children(self) -> Iterable[Child]:
+        return self.by_id.values()
 
     async def begin(self) -> None:
-        for ward in tuple(self.children.values()):
-            await self._start_first(ward)
+        for child in tuple(self.by_id.values()):
+            await self._start_first(child)
 
-    async def _start_first(self, ward: Ward) -> Any:
-        given = await self.start(ward)
-        if given is IGNORE and ward.spec.restart is Restart.TEMPORARY:
-            self.children.pop(ward.spec.id, None)
+    async def _start_first(self, child: Child) -> Any:
+        given = await self.start(child)
+        if given is IGNORE and child.spec.restart is Restart.TEMPORARY:
+            self.by_id.pop(child.spec.id, None)
         return given
 
-    async def ended(self, ward: Ward, reason: BaseException | None) -> None:
-        match fate(ward.spec.restart, reason):
-            case Fate.RESTART:
-                self.count_restart(ward, reason)
-                await self._restart(affected(self.strategy, list(self.children), ward.spec.id))
-                return
-            case Fate.KEEP:
-                pass
-            case Fate.FORGET:
-                del self.children[ward.spec.id]
-        if ward.spec.significant:
-            self._significant_ended(ward)
+    # Restarts
 
-    def _significant_ended(self, ward: Ward) -> None:
-        others = [each for each in self.children.values() if each.spec.significant]
-        active = any(each is not ward and each.pid is not None for each in others)
-        if ends_supervisor(self.auto_shutdown, others_active=active):
-            raise StopWanted(Shutdown(f"significant child {ward.spec.id!r} ended"))
+    async def restart(self, child: Child) -> None:
+        if self.strategy is Strategy.ONE_FOR_ONE:
+            await self.start_again(child)
+        else:
+            await self._restart_group(affected(self.strategy, list(self.by_id), child.spec.id))
 
-    async def try_again(self, ward: Ward) -> None:
-        self.count_restart(ward, ward.failure)
-        await self._restart(affected_again(self.strategy, list(self.children), ward.spec.id))
+    async def retry(self, child: Child) -> None:
+        await self._restart_group(affected_again(self.strategy, list(self.by_id), child.spec.id))
 
-    async def _restart(self, ids: list[Hashable]) -> None:
+    async def _restart_group(self, ids: list[Hashable]) -> None:
         """Stop these children, the last first, and start them, the first first."""
-        group = [self.children[id] for id in ids]
+        group = [self.by_id[id] for id in ids]
         await self._stop_in_order(group)
-        for ward in group:
-            if ward.spec.restart is Restart.TEMPORARY:
-                del self.children[ward.spec.id]
-            elif not await self.restart(ward):
+        for child in group:
+            if child.spec.restart is Restart.TEMPORARY:
+                del self.by_id[child.spec.id]
+            elif not await self.start_again(child):
                 return  # the rest is started when this one is
 
-    async def _stop_in_order(self, wards: Iterable[Ward]) -> None:
-        for ward in reversed(tuple(wards)):
-            await self.stop([ward])
+    async def forget(self, child: Child, reason: BaseException | None) -> None:  # noqa: ARG002
+        if child.spec.restart is Restart.TEMPORARY:
+            del self.by_id[child.spec.id]
+        if child.spec.significant:
+            self._significant_ended(child)
+
+    def _significant_ended(self, child: Child) -> None:
+        others = [each for each in self.by_id.values() if each.spec.significant]
+        active = any(each is not child and each.pid is not None for each in others)
+        if ends_supervisor(self.auto_shutdown, others_active=active):
+            raise StopWanted(Shutdown(f"significant child {child.spec.id!r} ended"))
+
+    async def _stop_in_order(self, children: Iterable[Child]) -> None:
+        for child in reversed(tuple(children)):
+            await self.stop([child])
 
     async def end_children(self) -> None:
-        await self._stop_in_order(self.children.values())
+        await self._stop_in_order(self.by_id.values())
 
     # Requests
 
     async def answer(self, body: object) -> Any:
         match body:
-            case StartChild(spec=spec):
+            case AddChild(spec=spec):
                 return await self._add(spec)
             case RestartChild(id=id):
                 return await self.start(self._idle(id))
             case TerminateChild(id=id):
                 return await self._terminate(self._known(id))
             case DeleteChild(id=id):
-                del self.children[self._idle(id).spec.id]
+                del self.by_id[self._idle(id).spec.id]
                 return None
             case _:
                 return await super().answer(body)
 
     async def _add(self, spec: ChildSpec) -> Any:
         check_significant([spec], self.auto_shutdown)
-        known = self.children.get(spec.id)
+        known = self.by_id.get(spec.id)
         if known is not None and known.pid is None:
             raise ChildError("already_present", spec.id)
         if known is not None:
             pid = None if known.process is None else known.process.pid
             raise ChildError("already_started", spec.id, pid)
-        ward = self.children[spec.id] = Ward(spec)
+        child = self.by_id[spec.id] = Child(spec, self)
         try:
-            return await self._start_first(ward)
+            return await self._start_first(child)
         except StartError:
-            del self.children[spec.id]
+            del self.by_id[spec.id]
             raise
 
-    async def _terminate(self, ward: Ward) -> None:
-        await self.stop([ward])
-        if ward.spec.restart is Restart.TEMPORARY:
-            del self.children[ward.spec.id]
+    async def _terminate(self, child: Child) -> None:
+        await self.stop([child])
+        if child.spec.restart is Restart.TEMPORARY:
+            del self.by_id[child.spec.id]
 
-    def _known(self, id: Hashable) -> Ward:
-        ward = self.children.get(id)
-        if ward is None:
+    def _known(self, id: Hashable) -> Child:
+        child = self.by_id.get(id)
+        if child is None:
             raise ChildError("not_found", id)
-        return ward
+        return child
 
-    def _idle(self, id: Hashable) -> Ward:
-        ward = self._known(id)
-        if ward.process is not None:
-            raise ChildError("running", id, ward.process.pid)
-        if ward.restarting:
+    def _idle(self, id: Hashable) -> Child:
+        child = self._known(id)
+        if child.process is not None:
+            raise ChildError("running", id, child.process.pid)
+        if child.restarting:
             raise ChildError("restarting", id)
-        return ward
+        return child
 
 
 def check_significant(specs: Iterable[ChildSpec], auto_shutdown: AutoShutdown) -> None:
@@ -318,7 +316,7 @@ def check_significant(specs: Iterable[ChildSpec], auto_shutdown: AutoShutdown) -
             )
 
 
-class Supervisor(Supervised):
+class Supervisor(SupervisorHandle):
     """A supervisor, and the handle to it.
 
     `async with Supervisor([...])` runs it for the block, `Supervisor.start_link([...])` until
@@ -329,7 +327,7 @@ class Supervisor(Supervised):
 
     def __init__(
         self,
-        children: Iterable[Child],
+        children: Iterable[ChildLike],
         *,
         strategy: StrategyWord = "one_for_one",
         max_restarts: int = 3,
@@ -358,15 +356,15 @@ class Supervisor(Supervised):
         self._auto_shutdown = AutoShutdown(auto_shutdown)
         check_significant(self._specs, self._auto_shutdown)
 
-    def _oversight(self) -> Oversight:
-        return Children(
+    def _loop(self) -> RestartLoop:
+        return OrderedLoop(
             self._label(), self._specs, self._strategy, self._intensity, self._auto_shutdown
         )
 
     @classmethod
-    async def start_link(
+    async def start(
         cls,
-        children: Iterable[Child],
+        children: Iterable[ChildLike],
         *,
         strategy: StrategyWord = "one_for_one",
         max_restarts: int = 3,
@@ -374,7 +372,7 @@ class Supervisor(Supervised):
         auto_shutdown: AutoShutdownWord = "never",
         name: str | Via | None = None,
     ) -> Self:
-        """Start a supervisor and its children, linked to this process.
+        """Start a supervisor that is linked to nobody, and wait until its children have started.
 
         Raises:
             StartError: A child did not start; those before it are stopped again.
@@ -388,12 +386,39 @@ class Supervisor(Supervised):
             auto_shutdown=auto_shutdown,
             name=name,
         )
-        return await described.start()
+        return await described._start(link=False)
+
+    @classmethod
+    async def start_link(
+        cls,
+        children: Iterable[ChildLike],
+        *,
+        strategy: StrategyWord = "one_for_one",
+        max_restarts: int = 3,
+        max_seconds: Duration = 5,
+        auto_shutdown: AutoShutdownWord = "never",
+        name: str | Via | None = None,
+    ) -> Self:
+        """Start a supervisor that is linked to this process; otherwise as `start`.
+
+        Raises:
+            StartError: A child did not start; those before it are stopped again.
+            NameTaken: Another process has the name.
+        """
+        described = cls(
+            children,
+            strategy=strategy,
+            max_restarts=max_restarts,
+            max_seconds=max_seconds,
+            auto_shutdown=auto_shutdown,
+            name=name,
+        )
+        return await described._start(link=True)
 
     @classmethod
     def child(
         cls,
-        children: Iterable[Child],
+        children: Iterable[ChildLike],
         *,
         id: Hashable = None,
         name: str | Via | None = None,
@@ -413,14 +438,14 @@ class Supervisor(Supervised):
             id if id is not None else name, start, restart, shutdown, "supervisor", significant
         )
 
-    async def start_child(self: ServerRef, spec: Child) -> Any:
+    async def start_child(self: ServerRef, spec: ChildLike) -> Any:
         """Add a child and start it; give its pid or handle.
 
         Raises:
             ChildError: There is a child with this id.
             StartError: It did not start, and was not added.
         """
-        return await request(self, StartChild(as_spec(spec)))
+        return await request(self, AddChild(as_spec(spec)))
 
     async def restart_child(self: ServerRef, id: Hashable) -> Any:
         """Start a child that does not run; give its pid or handle.
