@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from perdure.base import telemetry
 from perdure.base.errors import HostDown, Killed, Shutdown, SpawnError
+from perdure.base.restart import Intensity, RestartHistory
 from perdure.process.channel import Channel
 from perdure.process.event import ExitResult
 from perdure.process.hosts import signals
@@ -540,7 +540,7 @@ class Staff:
         self._host = host
         self._limits = limits
         self._hire = hire
-        self._restarts: deque[float] = deque()
+        self._history = RestartHistory(Intensity(limits.max_restarts, limits.max_seconds))
         self._stopping = False
         self._given_up: HostDown | None = None
         self._waiting: list[asyncio.Future[None]] = []  # for a change
@@ -616,12 +616,7 @@ class Staff:
     def _replace(self, label: str, cause: str, *, counts: bool = True) -> None:
         if self._stopping:
             return
-        if counts:
-            now = self._runtime.loop.time()
-            self._restarts.append(now)
-            while self._restarts[0] < now - self._limits.max_seconds:
-                self._restarts.popleft()
-        if len(self._restarts) > self._limits.max_restarts:
+        if counts and self._history.record(self._runtime.loop.time()):
             self._give_up(label, cause)
         elif len(self.workers) < self._limits.workers:  # it may have been replaced already
             try:
