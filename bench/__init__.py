@@ -1,4 +1,4 @@
-"""Benchmarks: Perdure against its peers, side by side in one run.
+"""Benchmarks: Perdure beside its peers in one run, and the length of its own walks.
 
 ``python -m bench NAME`` from the root of the repository.
 """

@@ -51,7 +51,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="three small rounds, under a minute")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument(
-        "--only", nargs="+", default=(), metavar="CONTENDER", help="measure these contenders alone"
+        "--only",
+        nargs="+",
+        default=(),
+        metavar="CONTENDER",
+        help="measure these contenders, or walks, alone",
     )
     return parser
 

@@ -18,6 +18,8 @@ counts how often a call is in another file than the call before it.
 A walk is repeated, and the shortest is its figure: a heartbeat or a timer that falls into it makes
 it longer, and nothing makes it shorter. So two runs agree, but for the one or two calls by which
 a thread that has already gone to sleep is woken.
+
+``python -m bench.walk step`` prints the calls of a walk one by one.
 """
 
 import asyncio
@@ -61,6 +63,16 @@ class Walk(NamedTuple):
     switches: int
 
 
+class Call(NamedTuple):
+    """One call of a function: its file, as from the folder of the package, and its name."""
+
+    file: str
+    function: str
+
+
+Trace = list[list[Call]]  # the calls of a walk in order, thread by thread
+
+
 class Wanted(NamedTuple):
     """The bounds of a walk; None where there is none."""
 
@@ -84,23 +96,34 @@ def run(options: Options) -> Outcome:
     """Measure the walks; ``--only`` names some of them, and ``--quick`` changes nothing.
 
     Raises:
-        ValueError: A name in ``options.only`` is none of a walk.
+        ValueError: A name in ``options.only`` is no walk.
     """
     unknown = [name for name in options.only if name not in WALKS]
     if unknown:
         raise ValueError(f"no such walk: {', '.join(unknown)}; there are {', '.join(WALKS)}")
-    found = {name: measure(name) for name in WALKS if not options.only or name in options.only}
+    names = [name for name in WALKS if not options.only or name in options.only]
+    found = {name: count(shortest(name)) for name in names}
     return Outcome(
         _text(found), {name: walk._asdict() for name, walk in found.items()}, only_figures=True
     )
 
 
-def measure(name: str) -> Walk:
-    """Take one walk often enough to know it."""
+def shortest(name: str) -> Trace:
+    """Take a walk again and again; return the shortest."""
     recorder = Recorder()
     with recorder.in_new_threads(), _unprinted_log(), TemporaryDirectory() as folder:
         perdure.run(WALKS[name], recorder, Path(folder))
-    return min(recorder.walks[WARM_UP:])
+    return min(recorder.traces[WARM_UP:], key=count)
+
+
+def count(trace: Trace) -> Walk:
+    """Count a trace."""
+    pairs = itertools.chain(*map(itertools.pairwise, trace))
+    return Walk(
+        calls=sum(map(len, trace)),
+        files=len({call.file for call in itertools.chain(*trace)}),
+        switches=sum(one.file != other.file for one, other in pairs),
+    )
 
 
 @contextmanager
@@ -145,8 +168,8 @@ def _verdict(walk: Walk, wanted: Wanted) -> str:
 # Each thread is a sequence of calls of its own. Which thread runs first is no matter of the code,
 # so a change from one to the other is no switch.
 
-_ASLEEP = "asleep"
-_HANDED_OVER = "handed over"
+_ASLEEP = Call("", "asleep")
+_HANDED_OVER = Call("", "handed over")
 _SLEEPS = frozenset({"poll", "select", "get", "acquire"})
 _SLEEPERS = (type(select.poll()), type(threading.Lock()), SimpleQueue)
 # A part of the function around it, which has a frame of its own only in some versions of Python.
@@ -158,11 +181,11 @@ class Recorder:
 
     def __init__(self, package: str = PACKAGE) -> None:
         """Count the functions in files of this folder alone."""
-        self.walks: list[Walk] = []
+        self.traces: list[Trace] = []
         self._package = package + "/"
         self._recording = False
-        self._loop: list[str] = []
-        self._others: dict[int, list[str]] = {}
+        self._loop: list[Call] = []
+        self._others: dict[int, list[Call]] = {}
 
     def begin(self) -> None:
         """Count from here on."""
@@ -174,14 +197,8 @@ class Recorder:
         """Keep what was counted since ``begin``."""
         sys.setprofile(None)
         self._recording = False
-        threads = [self._loop, *map(_handed_over, self._others.values())]
-        self.walks.append(
-            Walk(
-                calls=sum(map(len, threads)),
-                files=len(set(itertools.chain(*threads))),
-                switches=sum(map(_switches, threads)),
-            )
-        )
+        others = map(_handed_over, self._others.values())
+        self.traces.append([self._loop, *filter(None, others)])
 
     @contextmanager
     def in_new_threads(self) -> Generator[None]:
@@ -194,7 +211,7 @@ class Recorder:
 
     def _in_loop(self, frame: FrameType, event: str, _: object) -> None:
         if event == "call" and self._counts(frame.f_code):
-            self._loop.append(frame.f_code.co_filename)
+            self._loop.append(self._call(frame.f_code))
 
     def _in_other(self, frame: FrameType, event: str, argument: object) -> None:
         if not self._recording:
@@ -205,20 +222,23 @@ class Recorder:
         elif event == "call" and frame.f_code.co_name == "call_soon_threadsafe":
             seen.append(_HANDED_OVER)
         elif event == "call" and self._counts(frame.f_code):
-            seen.append(frame.f_code.co_filename)
+            seen.append(self._call(frame.f_code))
 
     def _counts(self, code: CodeType) -> bool:
         return code.co_filename.startswith(self._package) and code.co_name not in _COMPREHENSIONS
+
+    def _call(self, code: CodeType) -> Call:
+        return Call(code.co_filename.removeprefix(self._package), code.co_qualname)
 
 
 def _is_sleep(function: Any) -> bool:
     return function.__name__ in _SLEEPS and isinstance(function.__self__, _SLEEPERS)
 
 
-def _handed_over(seen: Sequence[str]) -> list[str]:
+def _handed_over(seen: Sequence[Call]) -> list[Call]:
     """Return the calls of a thread between its waking and its handing over."""
-    calls: list[str] = []
-    since_waking: list[str] = []
+    calls: list[Call] = []
+    since_waking: list[Call] = []
     for each in seen:
         if each == _HANDED_OVER:
             calls += since_waking
@@ -227,10 +247,6 @@ def _handed_over(seen: Sequence[str]) -> list[str]:
         else:
             since_waking.append(each)
     return calls
-
-
-def _switches(files: Sequence[str]) -> int:
-    return sum(one != other for one, other in itertools.pairwise(files))
 
 
 # Processes
@@ -449,3 +465,10 @@ WALKS: dict[str, Callable[[Recorder, Path], Coroutine[Any, Any, None]]] = {
     "effect": _effect,
     "approval_link": _approval_link,
 }
+
+
+if __name__ == "__main__":
+    for number, thread in enumerate(shortest(sys.argv[1])):
+        print("in the loop's thread" if number == 0 else "\nin another thread")
+        for call in thread:
+            print(f"  {call.file:40} {call.function}")

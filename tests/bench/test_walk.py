@@ -10,7 +10,7 @@ import pytest
 from bench import walk
 from bench.__main__ import BENCHES, main
 from bench.outcome import Options
-from bench.walk import PACKAGE, Recorder, Walk
+from bench.walk import PACKAGE, Call, Recorder, Walk, count, shortest
 from perdure import process
 
 pytestmark = pytest.mark.once
@@ -55,13 +55,14 @@ def test_an_unknown_walk_is_refused_with_the_names_of_the_known() -> None:
 def test_a_planted_call_is_counted_with_its_file_and_the_switch_to_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before = walk.measure("send")
+    before = count(shortest("send"))
     source = "def planted(*given):\n    return send(*given)"
     monkeypatch.setattr(process, "send", planted("planted.py", source, send=process.send))
 
-    after = walk.measure("send")
+    trace = shortest("send")
 
-    assert after == Walk(before.calls + 1, before.files + 1, before.switches + 1)
+    assert count(trace) == Walk(before.calls + 1, before.files + 1, before.switches + 1)
+    assert trace[0][0] == Call("planted.py", "planted")
 
 
 def test_what_is_no_part_of_perdure_is_not_counted() -> None:
@@ -75,7 +76,7 @@ def test_what_is_no_part_of_perdure_is_not_counted() -> None:
     inside(outside)
     recorder.end()
 
-    assert recorder.walks == [Walk(calls=1, files=1, switches=0)]
+    assert recorder.traces == [[[Call("planted.py", "planted")]]]
 
 
 def test_comprehensions_are_part_of_their_function_in_every_python() -> None:
@@ -87,7 +88,7 @@ def test_comprehensions_are_part_of_their_function_in_every_python() -> None:
     inside()
     recorder.end()
 
-    assert recorder.walks == [Walk(calls=1, files=1, switches=0)]
+    assert recorder.traces == [[[Call("planted.py", "planted")]]]
 
 
 @pytest.mark.parametrize(("hands_over", "calls"), [(True, 1), (False, 0)])
@@ -117,4 +118,4 @@ def test_another_thread_counts_from_its_waking_until_it_hands_a_result_over(
         thread.join()
         recorder.end()
 
-    assert [one.calls for one in recorder.walks] == [calls]
+    assert count(recorder.traces[0]).calls == calls
