@@ -27,11 +27,11 @@ from perdure.engine.people.decide import ApprovalAnswer, LazyStore, decide, dele
 from perdure.engine.policy import Policy
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.worker.node import WorkerNode
-from perdure.engine.worker.periodic import Schedules
 from perdure.engine.worker.redis_hint import RedisHint
+from perdure.engine.worker.scheduler import Schedules
 from perdure.engine.worker.worker import (
     runtime_settings,
-    spare_collections,
+    tune_garbage_collection,
     until_told_to_stop,
     working,
 )
@@ -383,7 +383,7 @@ class App(JobRegistry):
             finally:
                 await self.close()
 
-        spare_collections()
+        tune_garbage_collection()
         run(main, settings=runtime_settings(settings or self.worker_settings))
 
     def poke(self) -> None:

@@ -155,7 +155,7 @@ def test_fifty_secrets_go_in_and_none_comes_out(
             await until(app, fails.id, JobState.FAILED)
             await until(app, asks.id, JobState.WAITING)
             asked = await app.approvals()
-            while "could not be told" not in logs.getvalue():
+            while "could not send" not in logs.getvalue():
                 await perdure.process.sleep("5ms")
             return asks.id, fails.id, asked[0].id
 

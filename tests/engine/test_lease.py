@@ -195,7 +195,7 @@ async def begun_again(app: App, handle: Handle[Any]) -> None:
 
 
 @durable
-async def test_a_step_that_says_that_it_gets_on_keeps_its_job(app: App) -> None:
+async def test_a_step_that_reports_progress_keeps_its_job(app: App) -> None:
     settings = replace(QUICK, lease="2s", stuck_after="2s")
 
     @app.step
@@ -235,7 +235,7 @@ async def test_a_step_whose_time_out_is_long_is_not_stuck_before_it(app: App) ->
 
 
 @durable
-async def test_a_blocked_loop_keeps_its_leases_while_its_heart_beats(app: App) -> None:
+async def test_a_blocked_loop_keeps_its_leases_while_its_thread_renews_them(app: App) -> None:
     settings = replace(QUICK, lease="2s", stuck_after="10s")
     blocked = threading.Event()
 

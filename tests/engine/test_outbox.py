@@ -1,4 +1,4 @@
-"""The courier: each recipient is told once, and those who do not answer delay nobody."""
+"""The outbox sender: each recipient is told once, and those who do not answer delay nobody."""
 
 import asyncio
 from collections import Counter
@@ -106,7 +106,7 @@ async def test_a_channel_that_never_answers_delays_no_other(app: App) -> None:
 async def test_a_recipient_who_never_answers_delays_no_other_of_the_channel(app: App) -> None:
     crowd = Crowd("crowd", "bad", "good")
     crowd.silent.add("bad")
-    job, number = alarming(app, crowd), periodic.AT_ONCE + 5
+    job, number = alarming(app, crowd), periodic.SENDS_PER_CHANNEL + 5
     async with app.running():
         for _ in range(number):
             await app.submit(job)
@@ -120,7 +120,7 @@ async def test_a_delivery_ends_at_its_deadline_and_is_tried_again(app: App) -> N
     crowd.silent.add("slow")
     job = alarming(app, crowd)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(periodic, "DELIVERY_TIMEOUT", 0.05)
+        patch.setattr(periodic, "SEND_TIMEOUT", 0.05)
         async with app.running():
             handle = await app.submit(job)
             row = await settled(app, handle.id, "slow", 1)
@@ -198,7 +198,7 @@ async def test_a_recipient_who_is_given_up_is_told_of_by_the_other_channels(app:
         await other.has_told("ops", 2)
     found = await (await app.store()).notices(handle.id)
     (told,) = [each for each in found if each.kind is NoticeKind.UNDELIVERED and each.recipient]
-    assert b"crowd did not take alert.in_doubt for bob" in told.data
+    assert b"crowd could not deliver alert.in_doubt to bob" in told.data
 
 
 @durable
@@ -208,7 +208,7 @@ async def test_a_channel_that_knows_nobody_is_asked_again(app: App) -> None:
     async with app.running():
         handle = await app.submit(job)
         row = await settled(app, handle.id, "", 1)
-        assert (row.state, row.error) == ("WAITING", "LookupError: there is nobody to tell")
+        assert (row.state, row.error) == ("WAITING", "LookupError: there is no recipient")
         crowd.whom.append("ann")
         await hurry(app, row)
         await crowd.has_told("ann")

@@ -79,7 +79,7 @@ async def test_two_workers_submit_a_schedule_once(app: App) -> None:
     async with app.running(), app.running():
         while (await next_times(app))["s"] == first:
             await perdure.process.sleep("5ms")
-        await perdure.process.sleep("1200ms")  # another look of both calendars
+        await perdure.process.sleep("1200ms")  # another look of both schedulers
     assert len(await app.find_jobs()) == 3
 
 

@@ -190,6 +190,6 @@ def test_the_end_of_a_failure_that_nobody_was_told_of_is_not_told_either(
     outage.failed(StoreError("no"))
     outage.over()
     assert [line.getMessage().partition(": ")[2] for line in caplog.records] == [
-        "no; trying again, ever more seldom",
+        "no; retrying with growing pauses",
         "the store works again",
     ]

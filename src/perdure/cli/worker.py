@@ -15,7 +15,11 @@ from perdure.cli.output import Code, code_of, refuse
 from perdure.cli.target import AppArgument, UrlOption, load_app, spelled
 from perdure.engine.events import JOB_END, JOB_PARK
 from perdure.engine.settings import WorkerSettings
-from perdure.engine.worker.worker import runtime_settings, spare_collections, until_told_to_stop
+from perdure.engine.worker.worker import (
+    runtime_settings,
+    tune_garbage_collection,
+    until_told_to_stop,
+)
 from perdure.jobs.model import QueueLimit
 from perdure.process.runtime import run
 
@@ -58,7 +62,7 @@ def worker(
     settings = loaded.worker_settings
     if concurrency is not None:
         settings = dataclasses.replace(settings, concurrency=concurrency)
-    spare_collections()
+    tune_garbage_collection()
     telemetry.attach_many(_HANDLER, (JOB_END, JOB_PARK), _say_how_it_ended)
     try:
         error = run(_work, loaded, settings, settings=runtime_settings(settings))

@@ -55,7 +55,7 @@ class WorkerPort(Protocol):
     step_host: StepHost
     looking: bool  # somebody looks for work: what is asked of a job may be known in a moment
     wanted: asyncio.Event  # somebody should look for work
-    told: asyncio.Event  # there is something to tell people
+    notices_due: asyncio.Event  # there may be something to send to people
 
     @property
     def runs(self) -> Sized: ...

@@ -237,7 +237,7 @@ async def ask(run: "Run", approval: Approval, *entries: JournalEntry) -> bool:
     await run.write(*entries, events=(event,), approvals=(approval,), notices=asked)
     if events.listens(events.APPROVAL_ASK):
         events.approval_asked(approval)
-    run.node.told.set()
+    run.node.notices_due.set()
     return True
 
 

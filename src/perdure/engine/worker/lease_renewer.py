@@ -1,82 +1,57 @@
-"""Whether a worker on this machine lives: it holds a lock on a file as long as it does.
+"""Keeps the leases of a worker's jobs, and stops the jobs whose lease may have run out.
 
-The system frees the lock when the process dies, however it dies, and not before:
-a stopped process still holds it. So the neighbours know of a death at once, and are never wrong.
+A job belongs to a worker as long as its lease. Two things must hold:
+
+* As long as the worker lives, its leases are renewed, all in one write each heartbeat. A thread
+  does that, not the event loop: a step that blocks the loop for a minute must not lose the job to
+  another worker, which would run the same code beside it.
+* A worker that does not live must not renew. The thread would go on even if the loop were blocked
+  for ever, so it renews only while the loop shows a pulse. A loop without a pulse for `stuck_after`
+  counts as dead, and its jobs go to others when their leases run out.
+
+If renewals fail, because the store is away, a worker cannot know whether another one has its jobs
+by now. So it stops them a while before their leases run out (`stop_before_expiry`): it stops first,
+then others may begin. What it still writes afterwards is refused by the store: every write is
+fenced by the epoch of the claim.
 """
 
-import fcntl
 import logging
-import os
 import threading
 from functools import partial
-from pathlib import Path
 
 from perdure.base.errors import StoreError
-from perdure.base.machine import made_private, temporary_folder
-from perdure.base.retry import pause
 from perdure.engine import events
 from perdure.engine.worker.node import WorkerNode
-from perdure.engine.worker.periodic import Outage, repeat
-
-
-def _lock_of(owner: str) -> Path:
-    # Where another user could put files, he could make a living worker look dead.
-    return made_private(temporary_folder()) / f"{owner}.lock"
-
-
-class WorkerLock:
-    """The proof that this worker lives."""
-
-    def __init__(self, owner: str) -> None:
-        self._path = _lock_of(owner)
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def end(self, *, in_order: bool = True) -> None:
-        """Say that it is over; not in order: jobs are left behind, for whom only a death counts."""
-        if in_order:
-            self._path.unlink(missing_ok=True)
-            os.close(self._file)
-
-
-def is_dead(owner: str) -> bool:
-    """Tell whether a worker of this machine and boot has died. Unknown counts as alive."""
-    path = _lock_of(owner)
-    try:
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    else:
-        return True
-    finally:
-        os.close(file)
-
-
-def forget(owner: str) -> None:
-    """Remove what a dead worker left."""
-    _lock_of(owner).unlink(missing_ok=True)
-
-
-# The keeper of the leases: a thread renews them all at once, as long as the loop gets on.
-#
-# A thread, because a loop that is held up for a minute must not lose its jobs;
-# gated by a pulse of the loop, because one that is held up for ever must.
+from perdure.engine.worker.periodic import Outage, every
 
 _log = logging.getLogger("perdure.worker")
 
-# So often in the time of one beat the loop shows that it gets on.
-_PULSES_PER_BEAT = 10
+_PULSES_PER_HEARTBEAT = 10
+
+
+async def renew_leases(node: WorkerNode) -> None:
+    """Show the pulse of the loop, and stop what outlives its lease; for ever."""
+    renewer = LeaseRenewer(node)
+    renewer.start()
+    pulse = partial(_pulse, node, renewer)
+    try:
+        await every(node.settings.heartbeat / _PULSES_PER_HEARTBEAT, pulse, what="renewing leases")
+    finally:
+        renewer.stop()
+
+
+async def _pulse(node: WorkerNode, renewer: "LeaseRenewer") -> None:
+    if not renewer.is_alive():  # the supervisor starts both of us again
+        raise RuntimeError("the thread that renews the leases has ended")
+    renewer.pulse = node.loop.time()
+    node.stop_expired()
 
 
 class LeaseRenewer(threading.Thread):
-    """Renews the leases of a node until it is stopped."""
+    """The thread that renews the leases of a worker until it is stopped."""
 
     def __init__(self, node: WorkerNode) -> None:
-        super().__init__(name="perdure-heart", daemon=True)
+        super().__init__(name="perdure-lease-renewer", daemon=True)
         self._node = node
         self._end = threading.Event()
         self.pulse = node.loop.time()  # set by the loop
@@ -85,11 +60,11 @@ class LeaseRenewer(threading.Thread):
     def run(self) -> None:
         while not self._end.wait(self._node.settings.heartbeat):
             if self._node.loop.time() - self.pulse > self._node.settings.stuck_after:
-                _log.error("the event loop stands still: its leases are not renewed any more")
+                _log.error("the event loop is blocked: its leases are not renewed any more")
             else:
-                self._beat()
+                self._renew()
 
-    def _beat(self) -> None:
+    def _renew(self) -> None:
         node, since = self._node, self._node.loop.time()
         try:
             held = node.held()
@@ -103,33 +78,18 @@ class LeaseRenewer(threading.Thread):
                 node.loop.call_soon_threadsafe(node.renewed, held, kept, since)
         except StoreError as error:
             self._outage.failed(error)
-        except Exception:  # noqa: BLE001 - without a heart every job of this worker would be lost: beat on
+        except Exception:  # noqa: BLE001 - without renewals every job of this worker would be lost
             _log.exception("renewing leases")
 
     def stop(self) -> None:
-        """End soon, without another beat."""
+        """End soon, without another renewal."""
         self._end.set()
 
 
-async def keep(node: WorkerNode) -> None:
-    """Show the pulse of the loop, and stop what outlives its lease; for ever."""
-    heart = LeaseRenewer(node)
-    heart.start()
-    try:
-        while heart.is_alive():  # else somebody starts both of us anew
-            heart.pulse = node.loop.time()
-            node.distrust()
-            await pause(node.settings.heartbeat / _PULSES_PER_BEAT)
-        raise RuntimeError("the thread that renews the leases has ended")
-    finally:
-        heart.stop()
+async def send_heartbeats(node: WorkerNode) -> None:
+    """Tell the store again and again that this worker lives; for ever."""
+    await every(node.settings.heartbeat, partial(_send_heartbeat, node), what="sending heartbeats")
 
 
-async def sign_on(node: WorkerNode) -> None:
-    """Say again and again that this worker lives; for ever."""
-    work = partial(_beat, node)
-    await repeat("signing on", work, node.settings.heartbeat, node.loop.time)
-
-
-async def _beat(node: WorkerNode) -> None:
+async def _send_heartbeat(node: WorkerNode) -> None:
     await node.store.beat(node.owner, node.info())

@@ -1,4 +1,4 @@
-"""What all parts of one worker share."""
+"""The state that all parts of one worker share: its store, its settings, its running jobs."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ from perdure.store.store import Store
 
 
 class WorkerInfo(Struct, frozen=True, kw_only=True):
-    """Who a worker is, for people and for its neighbours on the same machine."""
+    """Describes a worker to people, and to the other workers on the same machine."""
 
     host: str
     boot: str
@@ -39,7 +39,7 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
 
 
 class WorkerNode:
-    """The state of one worker: its store, its definitions, its running jobs."""
+    """One worker. It lives on one event loop; only `held` is called from another thread."""
 
     def __init__(
         self,
@@ -58,26 +58,26 @@ class WorkerNode:
         self.limits = limits
         self.policy = policy or Policy()
         self.gatekeeper = Gatekeeper(self.policy)
-        self.fingerprint_key = b""  # that of the store, once this worker is up
-        self.told = asyncio.Event()  # there is something to tell people
-        self.owner = uuid.uuid4().hex  # of this incarnation: never used again
+        self.fingerprint_key = b""  # the store's, once this worker is up
+        self.notices_due = asyncio.Event()  # there may be something to send to people
+        self.owner = uuid.uuid4().hex  # never used again, not even by a worker of the same process
         self.runtime = me.runtime
         self.loop = me.runtime.loop
         self.runs: dict[str, Run] = {}
         self.claimed: set[str] = set()  # jobs that run here, or are about to
-        self.looking = False  # somebody does: what is asked of a job may be known in a moment
-        self.claiming = False  # jobs may be ours that are not yet in that set
+        self.looking = False  # the producer looks: a command to a job may be known in a moment
+        self.claiming = False  # jobs may be ours that are not in `claimed` yet
         self.draining = False
-        self.wanted = asyncio.Event()  # somebody should look for work
-        self.changed = asyncio.Event()  # a run ended, or a step did: for those who wait for that
-        self.hurried = asyncio.Event()  # nobody wants to wait for safe points any more
-        self.hint: RedisHint | None = None  # when to claim
+        self.wanted = asyncio.Event()  # the producer should look for work
+        self.changed = asyncio.Event()  # a run ended: for those who wait for that
+        self.hurried = asyncio.Event()  # nobody waits for safe points any more
+        self.hint: RedisHint | None = None  # when to claim; set before the worker starts
         self.step_host = StepHost(self.owner, settings.processes)
         self._begun: deque[StartedStep] = deque()
         self._flush: asyncio.TimerHandle | None = None
 
     def info(self) -> bytes:
-        """Describe this worker."""
+        """Return the description of this worker, as JSON."""
         return msgspec.json.encode(
             WorkerInfo(
                 host=socket.gethostname(),
@@ -92,17 +92,17 @@ class WorkerNode:
     # Runs
 
     def admit(self, run: Run, since: float) -> None:
-        """Take up a run, claimed at that time or later."""
+        """Add a run, claimed at that time of the loop or later."""
         run.trusted_until = since + self.settings.lease - self.settings.stop_before_expiry
         self.claimed.add(run.job.id)
-        if old := self.runs.get(run.job.id):  # its lease ran out, and the job came back to us
+        if old := self.runs.get(run.job.id):  # its lease ran out, and we claimed the job again
             old.lose()
         self.runs[run.job.id] = run
         if self.draining:
             run.end(Drained())
 
     def dismiss(self, run: Run) -> None:
-        """Let a run go."""
+        """Remove a run that has ended."""
         if self.runs.get(run.job.id) is run:
             del self.runs[run.job.id]
             self.claimed.discard(run.job.id)
@@ -111,28 +111,33 @@ class WorkerNode:
 
     @property
     def free(self) -> int:
-        """How many more jobs may run here."""
+        """The number of jobs that may still be claimed."""
         return 0 if self.draining else self.settings.concurrency - len(self.claimed)
 
     def poke(self) -> None:
-        """Let the producer look for work soon."""
+        """Make the producer look for work soon."""
         self.wanted.set()
 
     def drain(self) -> None:
-        """Claim no more, and let every job go at its next safe point."""
+        """Claim nothing more, and let every job go at its next safe point."""
         self.draining = True
         for run in tuple(self.runs.values()):
             run.end(Drained())
 
     def hurry(self) -> None:
-        """Wait for no safe point any more: steps are cancelled, and their jobs let go."""
+        """Stop waiting for safe points: steps are cancelled, and their jobs let go."""
         self.hurried.set()
         self.changed.set()
 
-    # News from outside
+    # News: what others asked of jobs that run here
 
-    def hear(self, news: Sequence[JobNews], asked_for: Collection[Run]) -> None:
-        """Obey what is asked of the jobs that are ours, and stop those that are not any more."""
+    def apply_news(self, news: Sequence[JobNews], asked_for: Collection[Run]) -> None:
+        """Obey what is asked of our jobs, and stop those that are not ours any more.
+
+        Args:
+            news: Of all jobs that this worker owns, by the store.
+            asked_for: The runs that were here when the store was asked.
+        """
         ours = {each.job_id for each in news}
         for run in asked_for:
             if run.job.id not in ours and run.verdict is None and not run.over:
@@ -140,9 +145,9 @@ class WorkerNode:
         for each in news:
             run = self.runs.get(each.job_id)
             if run is not None and each.news != run.news:
-                self._hear(run, each)
+                self._obey(run, each)
 
-    def _hear(self, run: Run, news: JobNews) -> None:
+    def _obey(self, run: Run, news: JobNews) -> None:
         match news.request:
             case "cancel":
                 if run.job.state is not JobState.COMPENSATING and not self._finishes(run):
@@ -154,34 +159,42 @@ class WorkerNode:
                 give_birth(self.runtime, run.process, _read_news, (run, news.news), PLAIN)
 
     def _finishes(self, run: Run) -> bool:
-        """Tell whether a job comes to its own end although somebody has cancelled it."""
+        """Whether a job runs to its own end although somebody has cancelled it."""
         definition = self.registry.jobs.get(run.job.name)
         return definition is not None and definition.on_cancel == "finish"
 
     # Leases
 
     def held(self) -> list[tuple[str, int]]:
-        """Give the leases to be renewed: of jobs whose code lives here, however quiet it is.
+        """Return the leases to be renewed, as pairs of job and epoch.
 
-        To start a step again beside a living one would do its work twice; people are told of it.
+        Those of all jobs whose code lives here, even if it makes no progress: another worker that
+        took such a job would do its work a second time, beside the first. People are alerted
+        instead.
         """
         return [
             (run.job.id, run.epoch)
             for run in tuple(self.runs.values())
-            if (run.is_ours() and not run.over) or self.gets_on(run)
+            if (run.is_ours() and not run.over) or self.makes_progress(run)
         ]
 
-    def gets_on(self, run: Run) -> bool:
-        """Tell whether a run has shown progress lately; people are told of one that has not."""
+    def makes_progress(self, run: Run) -> bool:
+        """Whether a run has shown progress lately."""
         return self.loop.time() - run.progress_at <= self._patience(run)
 
     def _patience(self, run: Run) -> float:
-        """Give how long a run may show no progress: a step's own time-out may allow more."""
+        """Return how long a run may show no progress: a step's own timeout may allow more."""
         limits = [op.longest for op in tuple(run.working)]
         return max(self.settings.stuck_after, *limits, 0.0)
 
     def renewed(self, asked: list[tuple[str, int]], kept: set[str], since: float) -> None:
-        """Take note of a renewal that was sent at `since`."""
+        """Extend the trust in the leases that were kept, and stop the runs of those that were not.
+
+        Args:
+            asked: The leases that were to be renewed.
+            kept: The jobs whose lease was.
+            since: When the renewal was sent, by the loop's clock: the lease counts from then.
+        """
         for job_id, epoch in asked:
             run = self.runs.get(job_id)
             if run is None or run.epoch != epoch:
@@ -191,14 +204,14 @@ class WorkerNode:
             else:
                 run.lose()
 
-    def distrust(self) -> None:
-        """Stop the runs whose lease may have run out: no renewal came through."""
+    def stop_expired(self) -> None:
+        """Stop the runs whose lease may run out soon, because no renewal came through."""
         now = self.loop.time()
         for run in tuple(self.runs.values()):
             if run.verdict is None and now > run.trusted_until:
                 run.lose()
 
-    # Records that nobody waits for
+    # Writes that nobody waits for
 
     def step_started(self, step: StartedStep) -> None:
         """Record the start of a step, if it does not end soon."""
@@ -223,7 +236,7 @@ class WorkerNode:
             self.flush_soon()
 
     def close(self) -> None:
-        """Leave nothing armed."""
+        """Cancel the timer, and stop what still runs."""
         if self._flush is not None:
             self._flush.cancel()
         for run in tuple(self.runs.values()):

@@ -1,57 +1,64 @@
-"""The producer: claims jobs while there is room, and otherwise waits for a reason to look again."""
+"""The producer claims jobs while this worker has room, and otherwise waits for a reason to look.
 
-import asyncio
+Reasons to look again, from the quickest to the surest:
+
+* `node.wanted` is set: something was submitted in this process, a run ended, or the store saw a
+  write of another process. These are hints. One may be lost, and one may come for nothing.
+* The next job falls due: its time is read from the store, so no hint is needed for it.
+* The poll interval is over. This is what makes the rest safe: whatever hint is lost, the producer
+  looks in the end. A correct worker could live by the poll alone, only slower.
+
+A round first asks for news of the jobs that run here (cancel, pause, a message): a hint does not
+say whether a job has become due, or a command has been given to a job that runs here. Then it
+claims, several jobs at a time: a claim is a transaction, and one for each job would be slow. So it
+does not claim for every single place that becomes free, only when a quarter of them are, or when
+nothing runs.
+"""
+
+import contextlib
+from functools import partial
 
 from perdure.base.errors import StoreError
-from perdure.base.retry import pause
 from perdure.engine import events
 from perdure.engine.run.executor import execute
 from perdure.engine.worker.node import WorkerNode
-from perdure.engine.worker.periodic import Outage
+from perdure.engine.worker.periodic import every
 from perdure.otp.task_supervisor import TaskSupervisor
 
-# Claims are made for several jobs at once: when this part of the room is free.
-_BATCH = 4
+# Jobs are claimed when one of so many parts of the room is free.
+_BATCHES = 4
 
 
 async def produce(node: WorkerNode, jobs: str) -> None:
     """Claim and start jobs, for ever. `jobs` is the supervisor of their processes."""
     unwatch = node.store.watch(node.wanted.set)
-    outage = Outage("looking for work", node.loop.time)
     try:
-        while True:
-            node.wanted.clear()
-            node.looking = True
-            try:
-                await _round(node, jobs)
-                outage.over()
-            except StoreError as error:
-                outage.failed(error)
-            node.looking = False
-            if outage.delay:  # what is due is known, and cannot be had: a hint would change nothing
-                await pause(outage.delay)
-            else:
-                await _reason_to_look(node)
+        # Without an interval: each round says itself how long to wait for a hint.
+        await every(0.0, partial(_look, node, jobs), what="looking for work", wake=node.wanted)
     finally:
         unwatch()
 
 
-async def _round(node: WorkerNode, jobs: str) -> None:
-    """Hear the news and claim what there is room for."""
-    if node.runs:
-        asked_for = tuple(node.runs.values())
-        node.hear(await node.store.news(node.owner), asked_for)
-    if _has_room(node):
-        await _claim_all(node, jobs)
+async def _look(node: WorkerNode, jobs: str) -> float:
+    node.looking = True
+    try:
+        if node.runs:
+            asked_for = tuple(node.runs.values())
+            node.apply_news(await node.store.news(node.owner), asked_for)
+        if _has_room(node):
+            await _claim_all(node, jobs)
+    finally:
+        node.looking = False
+    return await _patience(node)
 
 
 def _has_room(node: WorkerNode) -> bool:
-    enough = max(1, node.settings.concurrency // _BATCH)
+    enough = max(1, node.settings.concurrency // _BATCHES)
     return node.free >= enough or (node.free > 0 and not node.runs)
 
 
 async def _claim_all(node: WorkerNode, jobs: str) -> None:
-    """Claim as long as there is something, and room; in one's turn, if there are turns."""
+    """Claim as long as there is work and room; in turn with other workers, if there is a hint."""
     if node.hint is None:
         while _has_room(node) and await _claim(node, jobs):
             pass
@@ -62,7 +69,8 @@ async def _claim_all(node: WorkerNode, jobs: str) -> None:
 
 
 async def _claim(node: WorkerNode, jobs: str) -> bool:
-    """Claim what there is room for; tell whether there was anything."""
+    """Claim as many jobs as there is room for, and start them; False if there were none."""
+    # The lease is counted from before the claim: the answer may take a while to arrive.
     settings, since = node.settings, node.loop.time()
     node.claiming = True  # a worker that stops waits for what is claimed at this moment
     try:
@@ -77,18 +85,12 @@ async def _claim(node: WorkerNode, jobs: str) -> bool:
     return bool(claims)
 
 
-async def _reason_to_look(node: WorkerNode) -> None:
-    """Wait for a hint, the time of the next job, or the poll that is the truth."""
+async def _patience(node: WorkerNode) -> float:
+    """Return for how many seconds a hint is waited for: until the next job is due, or the poll."""
     patience = node.settings.poll
     if node.free:
-        try:
+        with contextlib.suppress(StoreError):  # the next round will tell
             due = await node.store.next_due(list(node.queues))
             if due is not None:
                 patience = min(patience, max(0.0, due - await node.store.now()))
-        except StoreError:
-            pass
-    try:
-        async with asyncio.timeout(patience):
-            await node.wanted.wait()
-    except TimeoutError:
-        return
+    return patience

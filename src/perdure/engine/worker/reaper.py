@@ -1,4 +1,10 @@
-"""The reaper: frees the jobs of workers that are dead or do not renew their leases."""
+"""The reaper frees the jobs of workers that are dead, or that do not renew their leases.
+
+A lease that has run out proves that its worker may not go on; a free lock (`worker_lock`) proves
+that it is dead. One thing proves nothing: after an outage of the store, nobody could renew, and all
+leases look old. So for a while after each failure no lease counts as run out, and the living
+workers renew theirs first.
+"""
 
 import logging
 import socket
@@ -7,15 +13,26 @@ from typing import Final
 from perdure.base.codec import decode
 from perdure.base.errors import JobError
 from perdure.base.machine import boot_id
-from perdure.engine.worker.lease_renewer import forget, is_dead
 from perdure.engine.worker.node import WorkerInfo, WorkerNode
-from perdure.engine.worker.periodic import repeat
+from perdure.engine.worker.periodic import every
+from perdure.engine.worker.worker_lock import is_dead, remove_lock
 
 _log = logging.getLogger("perdure.worker")
 
-# A worker without a beat for so many leases is gone, wherever it ran.
-# If it lives after all, its next beat registers it again.
+# A worker without a heartbeat for so many leases is gone, wherever it ran.
+# If it lives after all, its next heartbeat registers it again.
 _SILENT_LEASES: Final = 3
+
+
+async def reap(node: WorkerNode) -> None:
+    """Look for jobs without a living owner; for ever."""
+    reaper = Reaper(node)
+    await every(
+        node.settings.reap_every,
+        reaper.look,
+        what="looking for dead workers",
+        on_failure=reaper.failed,
+    )
 
 
 class Reaper:
@@ -23,8 +40,7 @@ class Reaper:
 
     def __init__(self, node: WorkerNode) -> None:
         self._node = node
-        # After an outage of the store nobody could renew: so long an old lease proves nothing.
-        self._grace_until = 0.0
+        self._grace_until = 0.0  # an old lease proves nothing until then
 
     async def look(self) -> None:
         """Free what can be freed now."""
@@ -35,7 +51,7 @@ class Reaper:
         freed = await node.store.reap(0 if in_grace else node.settings.reap_limit, dead)
         for owner in dead:
             await node.store.beat(owner, None)
-            forget(owner)
+            remove_lock(owner)
         silence = _SILENT_LEASES * node.settings.lease
         if not in_grace and any(age > silence for _, age, _ in workers):
             await node.store.forget_workers(silence)
@@ -45,25 +61,18 @@ class Reaper:
             node.poke()
 
     def _neighbours(self, workers: list[tuple[str, float, bytes]]) -> list[str]:
-        """List the other workers of this machine and boot."""
+        """Return the other workers of this machine and boot."""
         here, boot = socket.gethostname(), boot_id()
         found: list[str] = []
         for owner, _, data in workers:
             try:
                 info = decode(data, WorkerInfo)
             except JobError:
-                continue  # of another version: its leases tell
+                continue  # of another version of perdure: its leases must tell
             if owner != self._node.owner and (info.host, info.boot) == (here, boot):
                 found.append(owner)
         return found
 
     def failed(self) -> None:
-        """Take note that the store did not answer."""
+        """Note that the store did not answer."""
         self._grace_until = self._node.loop.time() + 2 * self._node.settings.heartbeat
-
-
-async def reap(node: WorkerNode) -> None:
-    """Look again and again, for ever."""
-    reaper = Reaper(node)
-    every = node.settings.reap_every
-    await repeat("looking for dead workers", reaper.look, every, node.loop.time, reaper.failed)

@@ -1,7 +1,9 @@
-"""A hint when to claim: workers take turns by a lock in Redis, so that they do not crowd the store.
+"""An optional hint when to claim: workers take turns by a lock in Redis.
 
-It decides nothing. Who gets no turn in time claims all the same, and so does everybody
-while Redis is slow, empty, wrong or away: the leases in the store say who owns what.
+A large fleet that polls one database crowds it at every submission. With the hint, workers claim
+one after the other. The lock decides nothing: a worker that gets no turn in time claims all the
+same, and so does everybody while Redis is slow, empty, wrong or down. Who owns which job is decided
+by the leases in the store alone, so no fault of Redis can do harm.
 """
 
 import asyncio
@@ -18,19 +20,19 @@ from perdure.base.secret import without_secrets
 
 _log = logging.getLogger("perdure.worker")
 
-# How long a turn lasts at most, in milliseconds: who dies in it holds nobody up for longer.
+# The longest turn, in milliseconds: a worker that dies in its turn delays the others no longer.
 _TURN_MS = 500
 
-# So long a worker waits for its turn, or for any answer, before it goes on without.
+# How long a worker waits for its turn, or for any answer, before it continues without.
 _PATIENCE = 0.05
 
-# How long to wait before the lock is tried again.
+# The pause between two attempts to get the lock.
 _PAUSE = 0.005
 
-# A Redis that did not answer is not asked again for so long.
+# A Redis that did not answer is left alone for so long.
 _SILENCE = 5.0
 
-# Only who holds the turn may prolong it or end it.
+# Only the holder may extend a turn or end it.
 _RENEW = """
 if redis.call("get", KEYS[1]) == ARGV[1] then
   return redis.call("pexpire", KEYS[1], ARGV[2])
@@ -45,45 +47,27 @@ return 0
 """
 
 
-class ClaimTurn:
-    """A turn that a worker has, or believes to have; without a token it has none."""
-
-    def __init__(self, hint: "RedisHint", token: str | None) -> None:
-        self._hint = hint
-        self.token = token
-
-    async def renew(self) -> None:
-        """Prolong it; if it is another's by now, that does not matter either."""
-        if self.token is not None and not await self._hint.ask(_RENEW, self.token, _TURN_MS):
-            self.token = None
-
-    async def end(self) -> None:
-        """Let the next one have its turn."""
-        if self.token is not None:
-            await self._hint.ask(_RELEASE, self.token)
-
-
 class RedisHint:
-    """The lock of the claims of one store."""
+    """The lock that workers on one store take turns by."""
 
     def __init__(self, url: str, name: str) -> None:
-        """Describe it; nothing is connected yet.
+        """Describe the lock; nothing is connected yet.
 
         Args:
             url: `redis://…`, `rediss://…` or `unix://…`.
             name: The key of the lock: one for all workers on the same store.
 
         Raises:
-            DefinitionError: The client of Redis is not installed, or the URL is none.
+            DefinitionError: The Redis client is not installed, or the URL is invalid.
         """
         try:
             redis = importlib.import_module("redis.asyncio")
         except ImportError:
             raise DefinitionError(
-                "a hint needs the client of Redis: pip install 'perdure[redis]'"
+                "a hint needs the Redis client: pip install 'perdure[redis]'"
             ) from None
         try:
-            # It is asked again and again anyway: the client itself need not.
+            # The client need not retry: the lock is asked for again and again anyway.
             self._redis: Any = redis.from_url(
                 url, socket_timeout=_PATIENCE, socket_connect_timeout=_PATIENCE, retry=None
             )
@@ -95,8 +79,8 @@ class RedisHint:
         self._silent_until = 0.0
 
     @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncGenerator[ClaimTurn, None]:
-        """Wait for a turn, but not for long; inside the block there may be one or not."""
+    async def turn(self) -> AsyncGenerator["ClaimTurn", None]:
+        """Wait for a turn, but not for long; inside the block the worker has one, or has none."""
         turn = ClaimTurn(self, await self._take())
         try:
             yield turn
@@ -113,21 +97,39 @@ class RedisHint:
         return None
 
     async def ask(self, script: str, token: str, *more: object) -> bool:
-        """Run one of the scripts for a token; False also if there is no answer."""
+        """Run a script for a token; False also if there is no answer."""
         return bool(await self._do(self._redis.eval(script, 1, self._name, token, *more)))
 
     async def _do(self, command: Any) -> object:
-        """Wait for an answer, and be content without one."""
+        """Return the answer to a command, or None if there is none in time."""
         try:
             async with asyncio.timeout(_PATIENCE):
                 return await command
-        except Exception as error:  # noqa: BLE001 - whatever is wrong there must do no harm here
+        except Exception as error:  # noqa: BLE001 - no fault of Redis may do harm here
             self._silent_until = asyncio.get_running_loop().time() + _SILENCE
-            _log.warning("the hint in Redis is not to be had: %s; claiming without", error)
+            _log.warning("Redis is unavailable: %s; claiming without the hint", error)
             return None
 
     async def close(self) -> None:
-        """Let the connections go."""
+        """Close the connections."""
         with contextlib.suppress(Exception):
             async with asyncio.timeout(_PATIENCE):
                 await self._redis.aclose()
+
+
+class ClaimTurn:
+    """A turn that a worker has, or believes to have; without a token it has none."""
+
+    def __init__(self, hint: RedisHint, token: str | None) -> None:
+        self._hint = hint
+        self.token = token
+
+    async def renew(self) -> None:
+        """Extend the turn; if it has passed to another worker, continue without."""
+        if self.token is not None and not await self._hint.ask(_RENEW, self.token, _TURN_MS):
+            self.token = None
+
+    async def end(self) -> None:
+        """Let the next worker have its turn."""
+        if self.token is not None:
+            await self._hint.ask(_RELEASE, self.token)
