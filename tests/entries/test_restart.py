@@ -11,7 +11,7 @@ import pytest
 from perdure import process
 from perdure.entries import Loaded, load_entries, ready
 from perdure.entries.model import Lifecycle, RestartPlan, Seconds
-from perdure.entries.service import State, judge
+from perdure.entries.service import ServiceState, after_end
 from perdure.errors import EntriesError, Killed, Shutdown
 from perdure.process import sleep
 from perdure.testing import simulated
@@ -29,18 +29,18 @@ def no_crash_reports(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("error", [None, Shutdown()])
 def test_a_planned_end_is_no_reason_to_start_again(error: BaseException | None) -> None:
-    assert judge(Lifecycle(), 1, 0.0, error).state is State.EXITED
+    assert after_end(Lifecycle(), 1, 0.0, error).state is ServiceState.EXITED
 
 
 @pytest.mark.parametrize("error", [ValueError(), Killed()])
 def test_a_failure_is(error: BaseException) -> None:
-    assert judge(Lifecycle(), 1, 0.0, error).state is State.RESTARTING
+    assert after_end(Lifecycle(), 1, 0.0, error).state is ServiceState.RESTARTING
 
 
 def test_the_delay_grows_by_the_factor_up_to_the_most() -> None:
     lifecycle = Lifecycle(restart=CALM)
 
-    delays = [judge(lifecycle, starts, 0.0, ValueError()).delay for starts in range(1, 10)]
+    delays = [after_end(lifecycle, starts, 0.0, ValueError()).delay for starts in range(1, 10)]
 
     assert delays == [1, 2, 4, 8, 16, 32, 64, 90, 90]
 
@@ -48,17 +48,19 @@ def test_the_delay_grows_by_the_factor_up_to_the_most() -> None:
 def test_jitter_spreads_the_delay_by_its_fraction() -> None:
     lifecycle = Lifecycle(restart=RestartPlan(jitter=0.1))
 
-    delays = [judge(lifecycle, 1, 0.0, ValueError(), Random(seed)).delay for seed in range(100)]
+    delays = [after_end(lifecycle, 1, 0.0, ValueError(), Random(seed)).delay for seed in range(100)]
 
     assert 0.9 <= min(delays) < 0.95
     assert 1.05 < max(delays) <= 1.1
 
 
-@pytest.mark.parametrize(("starts", "state"), [(2, State.RESTARTING), (3, State.FAILED)])
-def test_the_attempts_count_the_starts(starts: int, state: State) -> None:
+@pytest.mark.parametrize(
+    ("starts", "state"), [(2, ServiceState.RESTARTING), (3, ServiceState.FAILED)]
+)
+def test_the_attempts_count_the_starts(starts: int, state: ServiceState) -> None:
     lifecycle = Lifecycle(restart=RestartPlan(max_attempts=3))
 
-    assert judge(lifecycle, starts, 0.0, ValueError()).state is state
+    assert after_end(lifecycle, starts, 0.0, ValueError()).state is state
 
 
 def test_having_been_stable_it_begins_anew() -> None:
@@ -66,8 +68,8 @@ def test_having_been_stable_it_begins_anew() -> None:
         stable_threshold=Seconds(5), restart=RestartPlan(max_attempts=3, jitter=0)
     )
 
-    assert judge(lifecycle, 3, 4.9, ValueError()).state is State.FAILED
-    assert judge(lifecycle, 3, 5.0, ValueError()) == (State.RESTARTING, 0, 1.0)
+    assert after_end(lifecycle, 3, 4.9, ValueError()).state is ServiceState.FAILED
+    assert after_end(lifecycle, 3, 5.0, ValueError()) == (ServiceState.RESTARTING, 0, 1.0)
 
 
 # The real thing
@@ -153,9 +155,9 @@ async def test_a_service_that_returns_is_done() -> None:
         await sleep("3s")
 
     async with service(work) as loaded:
-        assert loaded.services["app:s"].state is State.RUNNING
+        assert loaded.services["app:s"].state is ServiceState.RUNNING
         await loaded.wait()
-        assert loaded.services["app:s"].state is State.EXITED
+        assert loaded.services["app:s"].state is ServiceState.EXITED
         assert now() == 3
 
     assert loaded.failed() == []
@@ -171,13 +173,13 @@ async def test_a_killed_service_comes_back_as_another_process() -> None:
         assert first is not None
         process.kill(first)
         await sleep("500ms")
-        assert loaded.services["app:s"].state is State.RESTARTING
+        assert loaded.services["app:s"].state is ServiceState.RESTARTING
         assert loaded.services["app:s"].pid is None
         await sleep("1s")
-        assert loaded.services["app:s"].state is State.RUNNING
+        assert loaded.services["app:s"].state is ServiceState.RUNNING
         assert loaded.services["app:s"].pid not in (None, first)
 
-    assert loaded.services["app:s"].state is State.STOPPED
+    assert loaded.services["app:s"].state is ServiceState.STOPPED
 
 
 @simulated
@@ -255,7 +257,7 @@ async def test_the_start_waits_until_the_service_says_that_it_is_ready() -> None
 
     async with service(work, ready=True) as loaded:
         assert now() == 2
-        assert loaded.services["app:s"].state is State.RUNNING
+        assert loaded.services["app:s"].state is ServiceState.RUNNING
 
 
 @simulated
@@ -293,9 +295,9 @@ async def test_an_optional_one_is_not_waited_for() -> None:
         await sleep("1h")
 
     async with service(work, ready=True, startup="optional") as loaded:
-        assert loaded.services["app:s"].state is State.STARTING
+        assert loaded.services["app:s"].state is ServiceState.STARTING
         await sleep("3s")
-        assert loaded.services["app:s"].state is State.RUNNING
+        assert loaded.services["app:s"].state is ServiceState.RUNNING
 
 
 @simulated

@@ -1,4 +1,9 @@
-"""`load_yaml` and `load_entries`: from files or a mapping to entries that can be run."""
+"""`load_yaml` and `load_entries`: from files or mappings to entries that can be run.
+
+Loading only reads: nothing is started, and no code of the entries is run. `async with` on what was
+loaded imports the sources, starts hosts and services in the order of their needs under one
+supervisor, and stops all of it in the reverse order.
+"""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -12,8 +17,15 @@ from msgspec.structs import asdict
 
 from perdure.base.errors import EntriesError, Mistake, ProcError, Shutdown, StartError, describe
 from perdure.entries.model import INDEX
-from perdure.entries.resolve import Function, HostPlan, Plan, load_functions, make_plan, start_order
-from perdure.entries.service import ENDED, Service, State, keep
+from perdure.entries.resolve import (
+    EntriesPlan,
+    Function,
+    HostPlan,
+    load_functions,
+    make_plan,
+    start_order,
+)
+from perdure.entries.service import ENDED, Service, ServiceState, run_host, run_service
 from perdure.entries.yaml import Document, read_file
 from perdure.otp.start import start
 from perdure.otp.supervision.spec import ChildSpec
@@ -24,14 +36,64 @@ from perdure.process.relations import Entry
 from perdure.process.runtime import Runtime
 from perdure.process.waiter import current
 
-# Loaded entries: a context that runs them.
+MAX_FILES = 1_000  # in one folder: more is a wrong folder, such as the root of a disk
+MAX_FOLDERS = 50_000
+
+
+def load_yaml(path: str | os.PathLike[str]) -> "Loaded":
+    """Load a file, or every `_index.yaml` in a folder and below it.
+
+    Nothing is started, and no code of the entries is run yet.
+
+    Raises:
+        EntriesError: There are mistakes: all of them, each with its file and line.
+    """
+    given = Path(path)
+    files = list(_index_files(given)) if given.is_dir() else [given]
+    if not files:
+        text = f"there is no {INDEX} in this folder or below it: write one"
+        raise EntriesError([Mistake(str(given), 0, "", text)])
+    read = [read_file(file) for file in files]
+    documents = [each for each in read if isinstance(each, Document)]
+    mistakes = [each for each in read if isinstance(each, Mistake)]
+    return Loaded(make_plan(documents, mistakes))
+
+
+def load_entries(
+    *mappings: Mapping[str, Any], folder: str | os.PathLike[str] = ".", name: str = "<mapping>"
+) -> "Loaded":
+    """Load entries from mappings, each with the content of a file.
+
+    Args:
+        *mappings: With version, namespace and entries.
+            A `source` may also be an `async def` function itself.
+        folder: Where `file://` begins.
+        name: Names the mapping in messages.
+
+    Raises:
+        EntriesError: There are mistakes: all of them.
+    """
+    return Loaded(make_plan(Document(name, Path(folder), dict(each), {}) for each in mappings))
+
+
+def _index_files(folder: Path) -> Iterator[Path]:
+    """Find the files, the upper ones first; hidden folders are left out."""
+    files = 0
+    for seen, (here, below, names) in enumerate(os.walk(folder)):
+        below[:] = sorted(name for name in below if not name.startswith((".", "__")))
+        if INDEX in names:
+            files += 1
+            yield Path(here) / INDEX
+        if seen > MAX_FOLDERS or files > MAX_FILES:
+            text = f"more than {MAX_FILES:,} files or {MAX_FOLDERS:,} folders: name a smaller one"
+            raise EntriesError([Mistake(str(folder), 0, "", text)])
 
 
 class Loaded:
     """Entries without mistakes; `async with` runs them.
 
-    Entered, hosts and services start in the order of their needs, and every process entry
-    can be spawned by its id. Left, all of it stops in the reverse order.
+    On entry, hosts and services start in the order of their needs, and from then on every process
+    entry can be spawned by its id. On exit, all of it stops in the reverse order.
 
     Attributes:
         plan: What the entries say.
@@ -39,7 +101,7 @@ class Loaded:
         services: All services, by their ids.
     """
 
-    def __init__(self, plan: Plan, random: Random | None = None) -> None:
+    def __init__(self, plan: EntriesPlan, random: Random | None = None) -> None:
         """Use `load_yaml` or `load_entries` instead.
 
         Args:
@@ -63,7 +125,7 @@ class Loaded:
         return f"<loaded {len(self.hosts)} hosts, {len(self.services)} services>"
 
     async def __aenter__(self) -> Self:
-        """Start what is marked.
+        """Start the hosts and services that are started automatically.
 
         Raises:
             EntriesError: A source cannot be loaded, or something did not start.
@@ -79,7 +141,7 @@ class Loaded:
         except BaseException as error:
             self._withdraw()
             if isinstance(error, StartError):
-                raise self._told(error)  # noqa: B904 - with its first cause
+                raise self._explained(error)  # noqa: B904 - with its first cause
             raise
         self._over = Channel()
         self._changed()  # some may have ended while others started
@@ -99,10 +161,10 @@ class Loaded:
         finally:
             self._withdraw()
 
-    # More than what is marked
+    # By hand
 
     async def start(self, id: str) -> None:
-        """Start a host or a service that is not marked, and before it what it needs.
+        """Start a host or a service that is not started automatically, after what it needs.
 
         Raises:
             LookupError: There is no such entry.
@@ -137,16 +199,16 @@ class Loaded:
 
     @property
     def over(self) -> Channel[None]:
-        """A channel that is closed when every service that is marked has ended for good."""
+        """A channel that is closed when every automatic service has ended for good."""
         return self._over
 
     async def wait(self) -> None:
-        """Wait until every service that is marked has ended for good."""
+        """Wait until every service that is started automatically has ended for good."""
         await select(self._over)
 
     def failed(self) -> list[Service]:
-        """Give the services that failed too often."""
-        return [each for each in self.services.values() if each.state is State.FAILED]
+        """Return the services that failed too often."""
+        return [each for each in self.services.values() if each.state is ServiceState.FAILED]
 
     def _running(self) -> Supervisor:
         if self._supervisor is None:
@@ -154,8 +216,8 @@ class Loaded:
         return self._supervisor
 
     def _changed(self) -> None:
-        marked = (self.services[id] for id in self.plan.order if id in self.services)
-        if self._supervisor is not None and all(each.state in ENDED for each in marked):
+        automatic = (self.services[id] for id in self.plan.order if id in self.services)
+        if self._supervisor is not None and all(each.state in ENDED for each in automatic):
             self._over.close()
 
     # Pieces
@@ -163,15 +225,15 @@ class Loaded:
     def _spec(self, id: str) -> ChildSpec:
         """Describe a host or a service as a child.
 
-        Its stop has no limit here: keeper and guardian keep that of the entry themselves.
+        Its stop has no limit here: its own process holds the limit of the entry.
         """
         if id in self.services:
-            body = partial(start, id, self.services[id].guard)
+            begin = partial(start, id, run_service, self.services[id])
         else:
             plan = self.plan.hosts[id]
             timeout = plan.lifecycle.start_timeout
-            body = partial(start, id, keep, plan, self.hosts[id], timeout=timeout)
-        return ChildSpec(id, partial(_pid_of, body), "transient", type="supervisor")
+            begin = partial(start, id, run_host, plan, self.hosts[id], timeout=timeout)
+        return ChildSpec(id, partial(_pid_of, begin), "transient", type="supervisor")
 
     def _publish(self, functions: Mapping[str, Function]) -> None:
         """Let processes be spawned by the ids of these entries."""
@@ -186,16 +248,16 @@ class Loaded:
         for id in self.plan.definitions:
             self._runtime.entries.pop(id, None)
 
-    def _told(self, error: StartError) -> EntriesError:
+    def _explained(self, error: StartError) -> EntriesError:
         plan = self.plan.hosts.get(str(error.child)) or self.plan.services[str(error.child)]
-        text = f"it did not start: {describe(_cause_of(error))}"
-        told = EntriesError([plan.at.mistake(text)])
-        told.__cause__ = _cause_of(error)
-        return told
+        cause = _cause_of(error)
+        explained = EntriesError([plan.at.mistake(f"it did not start: {describe(cause)}")])
+        explained.__cause__ = cause
+        return explained
 
 
 def _cause_of(error: StartError) -> BaseException:
-    """Give the first cause, from under the planned end of a guardian."""
+    """Return the first cause, from under the planned end of a service's supervisor."""
     reason = error.reason
     if isinstance(reason, Shutdown) and isinstance(reason.detail, BaseException):
         return reason.detail
@@ -211,56 +273,3 @@ def _make_host(plan: HostPlan) -> ProcessHost:
     given = {name: value for name, value in asdict(plan.size).items() if value is not None}
     given.pop("local_queue_size", None)
     return ProcessHost(plan.id, **given)
-
-
-MOST_FILES = 1_000  # in one folder: more is a wrong folder, such as the root of a disk
-MOST_FOLDERS = 50_000
-
-
-def load_yaml(path: str | os.PathLike[str]) -> Loaded:
-    """Load a file, or every `_index.yaml` in a folder and below it.
-
-    Nothing is started, and no code of the entries is run yet.
-
-    Raises:
-        EntriesError: There are mistakes: all of them, each with its file and line.
-    """
-    given = Path(path)
-    files = list(_index_files(given)) if given.is_dir() else [given]
-    if not files:
-        text = f"there is no {INDEX} in this folder or below it: write one"
-        raise EntriesError([Mistake(str(given), 0, "", text)])
-    read = [read_file(file) for file in files]
-    documents = [each for each in read if isinstance(each, Document)]
-    mistakes = [each for each in read if isinstance(each, Mistake)]
-    return Loaded(make_plan(documents, mistakes))
-
-
-def load_entries(
-    *mappings: Mapping[str, Any], folder: str | os.PathLike[str] = ".", name: str = "<mapping>"
-) -> Loaded:
-    """Load entries from mappings, each with what would stand in a file.
-
-    Args:
-        *mappings: With version, namespace and entries.
-            A `source` may also be an `async def` function itself.
-        folder: Where `file://` begins.
-        name: Names the mapping in messages.
-
-    Raises:
-        EntriesError: There are mistakes: all of them.
-    """
-    return Loaded(make_plan(Document(name, Path(folder), dict(each), {}) for each in mappings))
-
-
-def _index_files(folder: Path) -> Iterator[Path]:
-    """Find the files, the upper ones first; hidden folders hold none of ours."""
-    files = 0
-    for seen, (here, below, names) in enumerate(os.walk(folder)):
-        below[:] = sorted(name for name in below if not name.startswith((".", "__")))
-        if INDEX in names:
-            files += 1
-            yield Path(here) / INDEX
-        if seen > MOST_FOLDERS or files > MOST_FILES:
-            text = f"more than {MOST_FILES:,} files or {MOST_FOLDERS:,} folders: name a smaller one"
-            raise EntriesError([Mistake(str(folder), 0, "", text)])

@@ -11,7 +11,7 @@ from msgspec.structs import FieldInfo, fields
 
 from perdure.base.duration import required_seconds
 from perdure.base.errors import Mistake, safe_text
-from perdure.entries.yaml import Place
+from perdure.entries.yaml import Location
 
 INDEX = "_index.yaml"
 VERSION = "1.0"
@@ -168,7 +168,7 @@ S = TypeVar("S", bound=Struct)
 LONGEST_SHOWN = 60  # characters of a wrong value in a message
 
 
-def read_struct(kind: type[S], value: object, at: Place, mistakes: list[Mistake]) -> S | None:
+def read_struct(kind: type[S], value: object, at: Location, mistakes: list[Mistake]) -> S | None:
     """Read a mapping as a struct, and add its mistakes.
 
     A bad value is read as if it were not there, so that the rest can be checked further;
@@ -196,7 +196,7 @@ def read_struct(kind: type[S], value: object, at: Place, mistakes: list[Mistake]
     return kind(**good) if all(name in good for name in needed) else None
 
 
-def _field(field: FieldInfo, value: object, at: Place, mistakes: list[Mistake]) -> Any:
+def _field(field: FieldInfo, value: object, at: Location, mistakes: list[Mistake]) -> Any:
     kind: Any = field.type
     if isinstance(kind, type) and issubclass(kind, Struct):
         return read_struct(kind, value, at, mistakes)
@@ -222,11 +222,11 @@ def _wanted(field: FieldInfo) -> str:
     return "a value"
 
 
-def _path(at: Place) -> str:
+def _path(at: Location) -> str:
     return at.field(2)  # behind `entries` and the index
 
 
-def _what(at: Place) -> str:
+def _what(at: Location) -> str:
     return f"{_path(at)} is" if _path(at) else "it is"
 
 

@@ -25,7 +25,7 @@ from perdure.entries.model import (
     read_struct,
     shown,
 )
-from perdure.entries.yaml import Document, Place
+from perdure.entries.yaml import Document, Location
 from perdure.process.spawn import check_function
 
 Function: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
@@ -60,7 +60,7 @@ class HostPlan(NamedTuple):
     id: str
     size: HostSize
     lifecycle: Lifecycle
-    at: Place
+    at: Location
 
 
 class Definition(NamedTuple):
@@ -70,7 +70,7 @@ class Definition(NamedTuple):
     source: Source
     host: str | None
     input: tuple[Any, ...] | None
-    at: Place
+    at: Location
 
 
 class ServicePlan(NamedTuple):
@@ -81,10 +81,10 @@ class ServicePlan(NamedTuple):
     host: str | None
     input: tuple[Any, ...]
     lifecycle: Lifecycle
-    at: Place
+    at: Location
 
 
-class Plan(NamedTuple):
+class EntriesPlan(NamedTuple):
     """All entries, by their ids, and which of them are started, in this order."""
 
     hosts: dict[str, HostPlan]
@@ -164,7 +164,7 @@ def _visit(start: str, needs: Needs, done: dict[str, None]) -> None:
 # From a source to its function: the only place that runs code which entries name.
 
 
-def load_functions(plan: Plan) -> dict[str, Function]:
+def load_functions(plan: EntriesPlan) -> dict[str, Function]:
     """Load the functions of all definitions, by their ids.
 
     Raises:
@@ -271,7 +271,7 @@ NAME = re.compile(r"[^\W\d][\w.-]*")
 _TOP = ("version", "namespace", "entries")
 
 
-def make_plan(documents: Iterable[Document], mistakes: Iterable[Mistake] = ()) -> Plan:
+def make_plan(documents: Iterable[Document], mistakes: Iterable[Mistake] = ()) -> EntriesPlan:
     """Make a plan of all documents.
 
     Args:
@@ -281,23 +281,23 @@ def make_plan(documents: Iterable[Document], mistakes: Iterable[Mistake] = ()) -
     Raises:
         EntriesError: There are mistakes; it has all of them.
     """
-    catalogue = Catalogue(mistakes)
+    resolver = Resolver(mistakes)
     for document in documents:
-        catalogue.add(document)
-    plan = catalogue.plan()
-    if catalogue.mistakes:
-        raise EntriesError(sorted(catalogue.mistakes))
+        resolver.add(document)
+    plan = resolver.plan()
+    if resolver.mistakes:
+        raise EntriesError(sorted(resolver.mistakes))
     return plan
 
 
-class Catalogue:
+class Resolver:
     """The entries of all documents, while they are read."""
 
     def __init__(self, mistakes: Iterable[Mistake] = ()) -> None:
         """Begin without entries."""
         self.mistakes = list(mistakes)
-        self._entries: dict[str, tuple[Entry, Place]] = {}
-        self._places: dict[str, Place] = {}  # of all ids, also where the entry has mistakes
+        self._entries: dict[str, tuple[Entry, Location]] = {}
+        self._places: dict[str, Location] = {}  # of all ids, also where the entry has mistakes
         self._hosts: dict[str, HostPlan] = {}
         self._definitions: dict[str, Definition] = {}
         self._services: dict[str, ServicePlan] = {}
@@ -305,7 +305,7 @@ class Catalogue:
     def add(self, document: Document) -> None:
         """Read the entries of a document."""
         self.mistakes += document.mistakes
-        top = Place(document)
+        top = Location(document)
         if not isinstance(document.value, dict):
             self._tell(top, "no mapping: write version, namespace and entries")
             return
@@ -326,14 +326,14 @@ class Catalogue:
         for index, entry in enumerate(cast("list[Any]", entries)):
             self._add_entry(namespace, entry, top.inside("entries").inside(index))
 
-    def _namespace(self, value: object, at: Place) -> str:
+    def _namespace(self, value: object, at: Location) -> str:
         if isinstance(value, str) and NAMESPACE.fullmatch(value):
             return value
         wanted = "write words with dots, such as app.workers"
         self._tell(at, f"the namespace is {shown(value)}: {wanted}")
         return "?"
 
-    def _add_entry(self, namespace: str, value: object, at: Place) -> None:
+    def _add_entry(self, namespace: str, value: object, at: Location) -> None:
         given = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
         name, kind = given.get("name"), given.get("kind")
         id = f"{namespace}:{name}" if isinstance(name, str) and name else ""
@@ -354,7 +354,7 @@ class Catalogue:
         if entry is not None:
             self._entries[id] = entry, at
 
-    def _read(self, kind: object, value: object, at: Place) -> Entry | None:
+    def _read(self, kind: object, value: object, at: Location) -> Entry | None:
         if isinstance(value, dict) and kind is not None and kind not in KINDS:
             known = instead(str(kind), KINDS)
             self._tell(at.inside("kind"), f"unknown kind {shown(kind)}{known}")
@@ -366,7 +366,7 @@ class Catalogue:
 
     # The plan
 
-    def plan(self) -> Plan:
+    def plan(self) -> EntriesPlan:
         """Resolve what the entries say of each other."""
         for id, (entry, at) in self._entries.items():
             match entry:
@@ -387,14 +387,14 @@ class Catalogue:
         needs = self._needs()
         self._find_cycles(needs)
         order = [] if self.mistakes else start_order(needs, self._wanted())
-        return Plan(self._hosts, self._definitions, self._services, needs, order)
+        return EntriesPlan(self._hosts, self._definitions, self._services, needs, order)
 
     def _wanted(self) -> list[str]:
         """Give what is to be started, hosts first."""
         hosts = [id for id, host in self._hosts.items() if host.lifecycle.auto_start is not False]
         return hosts + [id for id, each in self._services.items() if each.lifecycle.auto_start]
 
-    def _define(self, id: str, entry: ProcessEntry, at: Place) -> None:
+    def _define(self, id: str, entry: ProcessEntry, at: Location) -> None:
         source = self._source(entry, at)
         for key in ("host", "input"):
             if getattr(entry, key) is not None and getattr(entry.defaults, key) is not None:
@@ -406,7 +406,7 @@ class Catalogue:
         if source is not None:
             self._definitions[id] = Definition(id, source, host, given, at)
 
-    def _serve(self, id: str, entry: ServiceEntry, at: Place) -> None:
+    def _serve(self, id: str, entry: ServiceEntry, at: Location) -> None:
         self._check_restart(entry, at)
         process = self._reference(entry.process, at, "process", self._is_process, "a process.py")
         defaults = self._definitions.get(process or "")
@@ -421,14 +421,14 @@ class Catalogue:
         # Also without a process, which was told: what it depends on is looked at too.
         self._services[id] = ServicePlan(id, process or "", host, given or (), entry.lifecycle, at)
 
-    def _only_host(self, at: Place) -> str | None:
+    def _only_host(self, at: Location) -> str | None:
         """Give the host of who names none: the only one there is; none at all is fine too."""
         if len(self._hosts) > 1:
             hosts = " or ".join(self._hosts)
             self._tell(at, f"it does not say where it runs: write host: {hosts}")
         return next(iter(self._hosts), None)
 
-    def _check_restart(self, entry: ServiceEntry, at: Place) -> None:
+    def _check_restart(self, entry: ServiceEntry, at: Location) -> None:
         plan = entry.lifecycle.restart
         if plan.max_delay < plan.initial_delay:
             place = at.inside("lifecycle").inside("restart").inside("max_delay")
@@ -461,7 +461,9 @@ class Catalogue:
             at = self._places[cycle.members[0]]
             self._tell(at, f"these wait for each other: {cycle}: take one depends_on out")
 
-    def _reference(self, name: str, at: Place, key: str | int, fits: Any, what: str) -> str | None:
+    def _reference(
+        self, name: str, at: Location, key: str | int, fits: Any, what: str
+    ) -> str | None:
         """Give the id that is meant; None if there is none, which is told."""
         namespace = at.entry.partition(":")[0]
         id = name if ":" in name else f"{namespace}:{name}"
@@ -490,12 +492,12 @@ class Catalogue:
     def _entry(self, id: str) -> Entry | None:
         return self._entries[id][0] if id in self._entries else None
 
-    def _tell(self, at: Place, text: str) -> None:
+    def _tell(self, at: Location, text: str) -> None:
         self.mistakes.append(at.mistake(text))
 
     # Sources
 
-    def _source(self, entry: ProcessEntry, at: Place) -> Source | None:
+    def _source(self, entry: ProcessEntry, at: Location) -> Source | None:
         given = entry.source
         if given is not None and entry.module is not None:
             self._tell(at.inside("module"), "source and module: leave one out")

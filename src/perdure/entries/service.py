@@ -1,30 +1,45 @@
-"""Whether and when a service that ended is started again; pure."""
+"""What runs for an entry: the supervisor of a service, and the process beside a host.
 
-from collections.abc import Callable
+A service is a process that is kept running. Its supervisor is a kind of the restart loop: one
+child, started again after a delay that grows with each failure. It differs from others in two
+points. A service may say itself when it is ready, so there is a state between its birth and its
+running, with a time limit; and it can end for good, which ends its supervisor too, normally, so
+that nobody starts that again.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from perdure.base import telemetry
-from perdure.base.errors import Shutdown, SpawnError, is_planned
+from perdure.base.errors import Shutdown, StartError
 from perdure.base.pid import Pid
+from perdure.base.restart import Backoff, Restart, needs_restart
 from perdure.base.retry import Retry
 from perdure.entries.model import Lifecycle
 from perdure.entries.resolve import HostPlan, ServicePlan
 from perdure.otp.start import Ack
-from perdure.process.api import context, kill, send, spawner
-from perdure.process.channel import Channel, select
+from perdure.otp.supervision.loop import Child, RestartLoop, StopWanted
+from perdure.otp.supervision.spec import ChildSpec, SpawnStart
+from perdure.process.api import context, send
+from perdure.process.death import kill
 from perdure.process.event import Cancel, Exit, LinkDown, Message
 from perdure.process.hosts import ProcessHost
 from perdure.process.process import Process
-from perdure.process.relations import find_entry, reach, spread
+from perdure.process.relations import find_entry, spread
 from perdure.process.signal import monitor, stop_politely
-from perdure.process.timer import after
 from perdure.process.waiter import current
 
+ENTRY_EVENT = ("perdure", "entry", "state")
 
-class State(StrEnum):
-    """How a service fares."""
+_SUPERVISOR = "perdure.service.supervisor"  # the key by which a service finds it in its context
+_READY = "perdure.ready"
+
+
+class ServiceState(StrEnum):
+    """The state of a service."""
 
     STOPPED = "stopped"  # not started yet, or stopped by us
     STARTING = "starting"  # spawned, and not ready yet
@@ -35,22 +50,75 @@ class State(StrEnum):
     FAILED = "failed"  # it failed too often
 
 
-class Verdict(NamedTuple):
+ENDED = (ServiceState.EXITED, ServiceState.FAILED, ServiceState.STOPPED)
+
+
+def ready() -> None:
+    """Say that this service is ready, if its entry has `ready: true`.
+
+    Until then it is only starting, and what depends on it waits.
+    In a process that is not a service it does nothing.
+    """
+    supervisor = context().get(_SUPERVISOR)
+    if isinstance(supervisor, Pid):
+        send(supervisor, _READY)
+
+
+class Service:
+    """A service: what its entry says, and its state.
+
+    Attributes:
+        plan: What its entry says.
+        state: Its state.
+        pid: Its process; None if there is none now.
+        starts: How often it was started since it last ran for `stable_threshold`.
+        restarts: How often it was started again in all.
+        error: Why it last failed.
+        changed: Called after each change of the state.
+    """
+
+    def __init__(self, plan: ServicePlan, random: Random | None = None) -> None:
+        """Describe it; nothing is started yet."""
+        self.plan = plan
+        self.state = ServiceState.STOPPED
+        self.pid: Pid | None = None
+        self.starts = 0
+        self.restarts = 0
+        self.error: BaseException | None = None
+        self.changed: Callable[[], None] = lambda: None
+        self.random = random
+
+    def __repr__(self) -> str:
+        return f"<service {self.plan.id} {self.state}>"
+
+    def become(self, state: ServiceState, **facts: object) -> None:
+        """Change the state, and tell of it."""
+        self.state = state
+        emit(self.plan.id, state, **facts)
+        self.changed()
+
+
+def emit(id: str, state: ServiceState, **facts: object) -> None:
+    """Tell that a host or a service of an entry has another state."""
+    telemetry.execute(ENTRY_EVENT, {}, {"id": id, "state": state.value, **facts})
+
+
+class NextState(NamedTuple):
     """What happens to a service that ended: its state, the starts that count, the delay."""
 
-    state: State
+    state: ServiceState
     starts: int
     delay: float = 0.0
 
 
-def judge(
+def after_end(
     lifecycle: Lifecycle,
     starts: int,
     age: float,
     error: BaseException | None,
     random: Random | None = None,
-) -> Verdict:
-    """Decide about a service that ended.
+) -> NextState:
+    """Decide what happens to a service that ended; pure.
 
     Args:
         lifecycle: Its rules.
@@ -59,247 +127,204 @@ def judge(
         error: Why it ended; None: normally.
         random: The source of the jitter.
     """
-    if is_planned(error):
-        return Verdict(State.EXITED, starts)
+    if not needs_restart(Restart.TRANSIENT, error):
+        return NextState(ServiceState.EXITED, starts)
     plan = lifecycle.restart
-    if age >= lifecycle.stable_threshold:
-        starts = 0
-    if plan.max_attempts and starts >= plan.max_attempts:
-        return Verdict(State.FAILED, starts)
-    pauses = Retry(
+    delays = Retry(
         initial_delay=plan.initial_delay,
         factor=plan.backoff_factor,
         max_delay=plan.max_delay,
         jitter=plan.jitter,
     )
-    return Verdict(State.RESTARTING, starts, pauses.delay(max(1, starts), random))
+    backoff = Backoff(delays, plan.max_attempts, lifecycle.stable_threshold)
+    following = backoff.after_failure(starts, age, random)
+    if following is None:
+        return NextState(ServiceState.FAILED, starts)
+    return NextState(ServiceState.RESTARTING, following.starts, following.delay)
 
 
-# Who keeps a service running: a process that starts it, restarts it and stops it.
-
-GUARDIAN = "perdure.guardian"  # the key under which a service finds it in its context
-READY = "perdure.ready"
-
-ENDED = (State.EXITED, State.FAILED, State.STOPPED)
-
-Changed = Callable[[], None]
+async def run_service(ack: Ack, service: Service) -> None:
+    """Supervise a service until it has ended for good, or is stopped: the body of a process."""
+    reason = await ServiceLoop(service).run(ack)
+    if reason is not None:
+        raise reason
 
 
-class _StopWanted(Exception):
-    """Leads out of the loop, to the stop; `reason` is that of the guardian's own end."""
+class _Late(NamedTuple):
+    """In the queue of a loop: this process had its time to get ready."""
 
-    def __init__(self, reason: BaseException | None) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    process: Process
 
 
-def ready() -> None:
-    """Say that this service is ready, if its entry has `ready: true`.
+class ServiceLoop(RestartLoop):
+    """The supervisor of one service."""
 
-    Until then it is only starting, and what depends on it waits.
-    In a process that is no service it does nothing.
-    """
-    guardian = context().get(GUARDIAN)
-    if isinstance(guardian, Pid):
-        send(guardian, READY)
+    _child: Child
 
-
-class Service:
-    """A service: what it is to be, and how it fares.
-
-    Attributes:
-        plan: What its entry says.
-        state: How it fares.
-        pid: Its process; None if there is none now.
-        starts: How often it was started since it last ran for `stable_threshold`.
-        restarts: How often it was started again in all.
-        error: Why it last failed.
-    """
-
-    def __init__(self, plan: ServicePlan, random: Random | None = None) -> None:
-        """Describe it; nothing is started yet."""
-        self.plan = plan
-        self.state = State.STOPPED
-        self.pid: Pid | None = None
-        self.starts = 0
-        self.restarts = 0
-        self.error: BaseException | None = None
-        self.changed: Changed = lambda: None
-        self._random = random
+    def __init__(self, service: Service) -> None:
+        super().__init__(f"Service {service.plan.id}", None)
+        self._service = service
+        self._lifecycle = service.plan.lifecycle
         self._running_since: float | None = None
-        self._clock: Channel[Any] = Channel()
         self._late = False
-        self._me: Process
-        self._ack: Ack
+        self._ready_timer: asyncio.TimerHandle | None = None
+        self._delay = 0.0
+        service.starts = service.restarts = 0
 
-    def __repr__(self) -> str:
-        return f"<service {self.plan.id} {self.state}>"
-
-    # Its guardian's life
-
-    async def guard(self, ack: Ack) -> None:
-        """Be the guardian: until the service has ended for good, or is stopped."""
-        self._me, self._ack = current("service"), ack
-        self._me.trap_links = True  # its failure is an event to us, and not our own
-        self.starts = self.restarts = 0
-        try:
-            self._start_first()
-            while self.state not in ENDED:
-                await self._next()
-        except _StopWanted as stop:
-            await self._stop()
-            if stop.reason is not None:
-                raise stop.reason from None
-            return
-        if self.state is State.FAILED and not ack.done and self.error is not None:
-            raise Shutdown(self.error)  # planned: the error is told to who waits for the start
-        ack.ready(self._me)
-
-    async def _next(self) -> None:
-        events, inbox = self._me.events(), self._me.inbox()
-        told = await select(events, inbox, self._clock)
-        if told.channel is self._clock:
-            self._time_is_up()
-        else:
-            self._hear(told.value)
-
-    def _hear(self, told: object) -> None:
-        match told:
-            case Exit(sender=sender, result=result) if sender is self.pid:
-                self._ended(result.error)
-            case Message(topic="perdure.ready") if self.state is State.STARTING:
-                self._runs()
-            case Cancel():
-                raise _StopWanted(None)
-            case LinkDown(sender=sender, error=error) if sender is self._me.parent:
-                raise _StopWanted(spread(sender, error))
-            case _:
-                pass  # the LINK_DOWN of the service, whose EXIT says it all
-
-    def _time_is_up(self) -> None:
-        self._clock = Channel()
-        if self.state is State.RESTARTING:
-            self.restarts += 1
-            self._start_again()
-        elif self.state is State.STARTING and self.pid is not None:
-            self._late = True
-            kill(self.pid)  # its EXIT follows
+    def children(self) -> Iterable[Child]:
+        return (self._child,)
 
     # Starting
 
-    def _start_first(self) -> None:
-        if self.plan.lifecycle.startup == "optional":
-            self._start_again()
-            self._ack.ready(self._me)
-            return
+    async def begin(self) -> None:
+        plan = self._service.plan
+        # Not by its id: the defaults of the entry are in the plan already, or were overridden.
+        function = find_entry(self.me.runtime.entries, plan.process).function
+        values = {_SUPERVISOR: self.me.pid}
+        start = SpawnStart(function, plan.input, host=plan.host, values=values)
+        self._child = child = Child(ChildSpec(plan.id, start, "transient"), self)
+        self.me.tie().at_death(self._cancel_timer)
         try:
-            self._start()
-        except SpawnError as error:
-            raise Shutdown(error) from error
-
-    def _start_again(self) -> None:
-        try:
-            self._start()
-        except SpawnError as error:
-            self.starts += 1
-            self._ended(error)
-
-    def _start(self) -> None:
-        plan = self.plan
-        # Not by its id: the defaults of the entry are in the plan already, or were overruled.
-        function = find_entry(self._me.runtime.entries, plan.process).function
-        birth = spawner(host=plan.host, context={GUARDIAN: self._me.pid})
-        self.pid = birth.spawn_linked_monitored(function, *plan.input)
-        self.starts += 1
-        self._late = False
-        if plan.lifecycle.ready:
-            self._become(State.STARTING, pid=self.pid)
-            self._clock = after(plan.lifecycle.start_timeout)
+            await self.start(child)
+        except StartError as error:
+            if self._lifecycle.startup == "required":
+                raise StopWanted(Shutdown(error.reason)) from error
+            self.restart_failed(child, error)
         else:
+            self._spawned(child)
+
+    def begun(self) -> None:
+        """Let nobody wait for an optional service; for others, until they run."""
+        if self._lifecycle.startup == "optional":
+            super().begun()
+
+    async def start_again(self, child: Child) -> bool:
+        self._service.restarts += 1
+        started = await super().start_again(child)
+        if started:
+            self._spawned(child)
+        return started
+
+    def restart_failed(self, child: Child, error: StartError) -> None:
+        self._service.starts += 1
+        self._decide(error.reason)
+        self.restart_later(child, self._delay)
+
+    def _spawned(self, child: Child) -> None:
+        service = self._service
+        process = child.process
+        assert process is not None
+        service.pid = process.pid
+        service.starts += 1
+        self._late = False
+        if not self._lifecycle.ready:
             self._runs()
+            return
+        service.become(ServiceState.STARTING, pid=service.pid)
+        limit = self._lifecycle.start_timeout
+        self._ready_timer = self.me.loop.call_later(limit, self.inbox.put, _Late(process))
 
     def _runs(self) -> None:
-        self._clock = Channel()
-        self._running_since = self._me.loop.time()
-        self._become(State.RUNNING, pid=self.pid, host=self.plan.host)
-        self._ack.ready(self._me)
+        self._cancel_timer()
+        self._running_since = self.me.loop.time()
+        service = self._service
+        service.become(ServiceState.RUNNING, pid=service.pid, host=service.plan.host)
+        self.ack.ready(self.me)
+
+    def take(self, told: object) -> None:
+        if self._service.state is not ServiceState.STARTING:
+            return
+        if isinstance(told, Message) and told.topic == _READY:
+            self._runs()
+        elif isinstance(told, _Late) and told.process is self._child.process:
+            self._late = True
+            kill(told.process, "it was not ready in time")  # we are told of its end
+
+    def _cancel_timer(self) -> None:
+        if self._ready_timer is not None:
+            self._ready_timer.cancel()
+            self._ready_timer = None
 
     # Ending
 
-    def _ended(self, error: BaseException | None) -> None:
-        self.pid, self._clock = None, Channel()
-        lifecycle, age = self.plan.lifecycle, self._age()
+    async def child_ended(self, child: Child, reason: BaseException | None) -> None:
+        self._cancel_timer()
+        self._service.pid = None
         if self._late:
-            error = TimeoutError("it was not ready in time")
-        verdict = judge(lifecycle, self.starts, age, error, self._random)
-        self.starts, self.error = verdict.starts, error
-        if verdict.state is State.RESTARTING:
-            self._clock = after(verdict.delay)
-        self._become(verdict.state, reason=error, age=age, delay=verdict.delay, starts=self.starts)
+            reason = TimeoutError("it was not ready in time")
+        await super().child_ended(child, reason)
+
+    def count_restart(self, child: Child, reason: BaseException | None) -> None:  # noqa: ARG002
+        self._decide(reason)
+
+    async def restart(self, child: Child) -> None:
+        self.restart_later(child, self._delay)
+
+    async def forget(self, child: Child, reason: BaseException | None) -> None:  # noqa: ARG002
+        self._decide(reason)
+
+    def _decide(self, error: BaseException | None) -> None:
+        """Take the next state; if it is the last one, end with the service."""
+        service, age = self._service, self._age()
+        following = after_end(self._lifecycle, service.starts, age, error, service.random)
+        service.starts, service.error, self._delay = following.starts, error, following.delay
+        service.become(
+            following.state, reason=error, age=age, delay=following.delay, starts=service.starts
+        )
+        if following.state is ServiceState.FAILED and not self.ack.done and error is not None:
+            raise StopWanted(Shutdown(error))  # planned: the error is told to who waits
+        if following.state in ENDED:
+            self.ack.ready(self.me)
+            raise StopWanted(None)
 
     def _age(self) -> float:
-        """Give how long it ran; one that was never ready did not run at all."""
+        """Return how long it ran; one that was never ready did not run at all."""
         since, self._running_since = self._running_since, None
-        return 0.0 if since is None else self._me.loop.time() - since
+        return 0.0 if since is None else self.me.loop.time() - since
 
-    async def _stop(self) -> None:
-        """End the process: politely, by force when the time is up."""
-        if self.pid is not None:
-            self._become(State.STOPPING)
-            self._ask_to_end(self.pid)
-        while self.pid is not None:
-            match await self._me.events().receive():
-                case Exit(sender=sender, result=result) if sender is self.pid:
-                    self.pid, self.error = None, result.error
-                case _:
-                    pass
-        self._become(State.STOPPED, reason=self.error)
+    async def end_children(self) -> None:
+        service = self._service
+        if service.state in (ServiceState.EXITED, ServiceState.FAILED):
+            return
+        if service.pid is not None:
+            service.become(ServiceState.STOPPING)
+        await super().end_children()
+        service.become(ServiceState.STOPPED, reason=service.error)
 
-    def _ask_to_end(self, pid: Pid) -> None:
-        process = reach(pid, self._me.runtime)
-        if process is not None:  # else it has just died: its EXIT waits in the events
-            limit = self.plan.lifecycle.stop_timeout
-            stop_politely(process, limit, self._me.pid, "the service stops")
+    def ask_to_end(self, child: Child, process: Process) -> None:  # noqa: ARG002
+        stop_politely(process, self._lifecycle.stop_timeout, self.me.pid, "the service stops")
 
-    def _become(self, state: State, **facts: object) -> None:
-        self.state = state
-        tell(self.plan.id, state, **facts)
-        self.changed()
+    def stopped(self, child: Child, process: Process) -> None:  # noqa: ARG002
+        outcome = process.outcome
+        self._service.pid = None
+        self._service.error = None if outcome is None else outcome.error
 
 
-ENTRY_EVENT = ("perdure", "entry", "state")
+# The process beside a host: it starts the host, and stops it when its supervisor says so.
 
 
-def tell(id: str, state: State, **facts: object) -> None:
-    """Tell that something that an entry declares has another state."""
-    telemetry.execute(ENTRY_EVENT, {}, {"id": id, "state": state.value, **facts})
-
-
-# Who keeps a host running: a process that starts it, and stops it when its supervisor says so.
-
-
-async def keep(ack: Ack, plan: HostPlan, host: ProcessHost) -> None:
-    """Be the keeper of a host."""
+async def run_host(ack: Ack, plan: HostPlan, host: ProcessHost) -> None:
+    """Start a host and stop it at the end: the body of a process."""
     me = current("host")
     me.trap_links = True
-    tell(plan.id, State.STARTING)
+    emit(plan.id, ServiceState.STARTING)
     await host.start()
     monitor(me, host.pid)
     try:
-        tell(plan.id, State.RUNNING, kind=plan.size.kind, workers=host.workers)
+        emit(plan.id, ServiceState.RUNNING, kind=plan.size.kind, workers=host.workers)
         ack.ready(me)
         reason = await _end_wanted(me, plan.id, host.pid)
     finally:
         if host.running:  # else it has ended by itself, which was told
-            tell(plan.id, State.STOPPING)
+            emit(plan.id, ServiceState.STOPPING)
             await host.stop(plan.lifecycle.stop_timeout)
-            tell(plan.id, State.STOPPED)
+            emit(plan.id, ServiceState.STOPPED)
     if reason is not None:
         raise reason
 
 
 async def _end_wanted(me: Process, id: str, host: Pid) -> BaseException | None:
-    """Wait until the keeper is to end; give the reason."""
+    """Wait until the host is to end, or has; return the reason."""
     while True:
         match await me.events().receive():
             case Cancel():
@@ -307,8 +332,8 @@ async def _end_wanted(me: Process, id: str, host: Pid) -> BaseException | None:
             case LinkDown(sender=sender, error=error) if sender is me.parent:
                 return spread(sender, error)
             case Exit(sender=sender, result=result) if sender is host:
-                state = State.STOPPED if result.ok else State.FAILED
-                tell(id, state, reason=result.error)
+                state = ServiceState.STOPPED if result.ok else ServiceState.FAILED
+                emit(id, state, reason=result.error)
                 return result.error  # it gave up, and is to be started anew
             case _:
                 pass

@@ -32,18 +32,18 @@ class Document(NamedTuple):
     mistakes: Sequence[Mistake] = ()
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """A value in a document, of an entry if its name is known."""
 
     document: Document
     steps: Steps = ()
     entry: str = ""
 
-    def inside(self, key: Key) -> "Place":
+    def inside(self, key: Key) -> "Location":
         """Give the place of a value in this one."""
         return self._replace(steps=(*self.steps, key))
 
-    def first_of(self, *keys: Key) -> "Place":
+    def first_of(self, *keys: Key) -> "Location":
         """Give the place of the first of these that stands in the file."""
         places = [self.inside(key) for key in keys]
         return next((each for each in places if each.steps in self.document.lines), places[0])

@@ -298,6 +298,9 @@ class PoolLoop(RestartLoop):
     def ask_to_end(self, child: Child, process: Process) -> None:  # noqa: ARG002
         stop_politely(process, self._shutdown, self.me.pid, "the pool ends")
 
+    def stopped(self, child: Child, process: Process) -> None:
+        """Tell nothing: how workers end with their pool is their own matter."""
+
     # Telling
 
     def place_of(self, child: Child) -> str:

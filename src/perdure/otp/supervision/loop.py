@@ -376,7 +376,7 @@ class RestartLoop:
         if type(told) is ChildEnded:
             if told.child.watched is told.pid:  # else it was stopped meanwhile
                 told.child.process = told.child.watched = None
-                await self._child_ended(told.child, told.reason)
+                await self.child_ended(told.child, told.reason)
         elif type(told) is RestartDue:
             if told.child.timer is not None:  # else it was stopped meanwhile
                 told.child.timer = None
@@ -389,7 +389,8 @@ class RestartLoop:
 
     # Restarts: the one decision
 
-    async def _child_ended(self, child: Child, reason: BaseException | None) -> None:
+    async def child_ended(self, child: Child, reason: BaseException | None) -> None:
+        """Deal with the end of a child."""
         if self.needs_restart(child, reason):
             self.count_restart(child, reason)
             await self.restart(child)
@@ -535,8 +536,8 @@ class RestartLoop:
                 process = child.process
                 assert process is not None
                 await _gone(process)
-                report_stopped(self, child, process)
                 child.process = None
+                self.stopped(child, process)
         finally:
             for child in stopping:
                 child.disarm()
@@ -566,6 +567,10 @@ class RestartLoop:
         if isinstance(shutdown, float):
             late = "it did not stop in time"
             child.timer = self.me.loop.call_later(shutdown, kill, process, late)
+
+    def stopped(self, child: Child, process: Process) -> None:
+        """Take note that a child was stopped."""
+        report_stopped(self, child, process)
 
     async def _end_strays(self) -> None:
         """Stop what start functions began that failed or were given up, the youngest first."""

@@ -1,7 +1,7 @@
 """How a child is started, restarted and stopped: what every kind of supervisor is told of it."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast
@@ -160,14 +160,15 @@ class SpawnStart(DirectStart):
     args: tuple[Any, ...]
     name: str | None = None
     host: str | None = None
+    values: Mapping[str, Any] | None = None  # for its context
 
     def is_direct(self) -> bool:
         return True
 
     def spawn(self, parent: Process) -> Process:
         """Spawn the process; whoever supervises it links to it."""
-        plain = self.host is None and self.name is None
-        options = PLAIN if plain else Options(self.host, self.name)
+        plain = self.host is None and self.name is None and self.values is None
+        options = PLAIN if plain else Options(self.host, self.name, self.values)
         return give_birth(parent.runtime, parent, self.function, self.args, options)
 
     def begin(self, supervisor: Process, wake: Callable[[], object]) -> tuple[Process, None]:  # noqa: ARG002
