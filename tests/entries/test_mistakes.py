@@ -24,7 +24,7 @@ def told(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("- a\n", ["1: no mapping: write version, namespace and entries"]),
+        ("- a\n", ["1: not a mapping: write version, namespace and entries"]),
         (
             "entries: []\n",
             [
@@ -45,7 +45,7 @@ def told(folder: Path) -> list[str]:
             "version: 1\nnamespace: 앱.나라\nentries:\n  processes:\n    kind: process.host\n",
             [
                 '1: the version is 1: write version: "1.0"',
-                "3: the entries are no list: write a list of them, a dash before each",
+                "3: the entries are not a list: write a list of them, a dash before each",
             ],
         ),
     ],
@@ -133,7 +133,7 @@ def test_mistakes_around_the_entries(text: str, expected: list[str], tmp_path: P
         ),
         (
             HOST + HOST,
-            "5: entry app:h: there is one of this id already, at FOLDER/_index.yaml:4: rename one",
+            "5: entry app:h: the same id is used at FOLDER/_index.yaml:4: rename one of them",
         ),
     ],
 )
@@ -152,8 +152,14 @@ def test_mistakes_in_an_entry(entries: str, expected: str, tmp_path: Path) -> No
         ("source: w.py", "6: entry app:a: source is 'w.py': write source: file://x.py or source:"),
         ("source: [w.py]", "6: entry app:a: source is ['w.py']: write source: file://x.py"),
         ("source: file://gone.py", "6: entry app:a: there is no file FOLDER/gone.py"),
-        ("source: file://w.lua", "6: entry app:a: w.lua is no Python file: write one that ends in"),
-        ("source: module:a-b", "6: entry app:a: 'a-b' is no name of a module: write one such as"),
+        (
+            "source: file://w.lua",
+            "6: entry app:a: w.lua is not a Python file: write one that ends in",
+        ),
+        (
+            "source: module:a-b",
+            "6: entry app:a: 'a-b' is not the name of a module: write one such as",
+        ),
         ("source: file://w.py\n  module: w", "7: entry app:a: source and module: leave one out"),
         ("source: file://w.py\n  method: 3", "7: entry app:a: method is 3: write text"),
         (
@@ -202,7 +208,7 @@ def test_mistakes_in_a_process(fields: str, expected: str, tmp_path: Path) -> No
         ),
         (
             "{process: w, lifecycle: {depends_on: [s]}}",
-            "6: entry app:s: these wait for each other: app:s → app:s: take one depends_on out",
+            "6: entry app:s: these wait for each other: app:s → app:s: remove one depends_on",
         ),
         (
             "{process: w, lifecycle: {restart: {initial_delay: 2s, max_delay: 1s}}}",
@@ -243,9 +249,9 @@ def test_services_that_wait_for_each_other_are_told_as_a_ring(tmp_path: Path) ->
     assert told(tmp_path) == [
         (
             "5: entry app:a: these wait for each other: app:a → app:b → app:c → app:a: "
-            "take one depends_on out"
+            "remove one depends_on"
         ),
-        "9: entry app:e: these wait for each other: app:e → app:f → app:e: take one depends_on out",
+        "9: entry app:e: these wait for each other: app:e → app:f → app:e: remove one depends_on",
     ]
 
 
@@ -275,7 +281,7 @@ def test_all_mistakes_of_all_files_are_told_at_once(tmp_path: Path) -> None:
         ),
         f"  {tmp_path}/a/_index.yaml:4: entry app.a:w: there is no file {tmp_path}/a/w.py",
         (
-            f"  {tmp_path}/a/b/_index.yaml:1: no YAML: "
+            f"  {tmp_path}/a/b/_index.yaml:1: not valid YAML: "
             "a value is missing, or a bracket is not closed"
         ),
         (
@@ -340,7 +346,7 @@ def test_a_reference_to_an_entry_with_mistakes_is_no_mistake_itself(tmp_path: Pa
     assert mistake.startswith("4: entry app:w: source is missing")
 
 
-def test_nothing_behind_a_key_is_as_good_as_no_key(tmp_path: Path) -> None:
+def test_an_empty_value_is_the_same_as_no_key(tmp_path: Path) -> None:
     entries = "- name: h\n  kind: process.host\n  host:\n    workers:\n  lifecycle:\n"
     loaded = load_yaml(write(tmp_path, {"_index.yaml": index(entries)}))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from perdure.base.errors import Mistake
-from perdure.entries.yaml import LARGEST_FILE, Document, read_file, read_text
+from perdure.entries.yaml import MAX_FILE_BYTES, Document, read_file, read_text
 
 HERE = Path()
 
@@ -41,32 +41,68 @@ LAUGHS = "a0: &a0 [x, x]\n" + "".join(
     ("text", "line", "told"),
     [
         ("", 1, "empty: write version, namespace and entries"),
-        ("a: 1\nb: [", 2, "no YAML: a value is missing"),
-        ("a: 1\n\tb: 1\n", 2, "no YAML: a tab: indent with spaces"),
-        ("a: @b\n", 1, "no YAML: text cannot begin with @: put it into quotes"),
-        ("- a: 1\n   b: 1\n", 2, "no YAML: a colon where none can stand: indent this line as the"),
-        ("- a:\n    b: 1\n   c: 1\n", 3, "no YAML: the indentation does not fit what stands above"),
-        ("a:\n - b\n c: d\n", 3, "no YAML: the indentation does not fit what stands above"),
-        (" a: 1\nb: 1\n", 2, "no YAML: the indentation does not fit what stands above"),
-        ("a: 'it's'\n", 1, "no YAML: text behind a closed quote or bracket: take it out, or put"),
-        ("a: {b: 1} c\n", 1, "no YAML: text behind a closed quote or bracket: take it out, or put"),
-        ("a: |b\n", 1, "no YAML: text cannot begin with | or >: put it into quotes"),
-        ("a: >-b\n", 1, "no YAML: text cannot begin with | or >: put it into quotes"),
-        ("a: * b\n", 1, "no YAML: text cannot begin with * or &: put it into quotes"),
-        ("a: - b\n", 1, "no YAML: a dash where none can stand: begin the list on the next line"),
-        ("a: 1\nb:2\nc: 3\n", 2, "no YAML: no `key: value`: a space belongs behind the colon"),
-        ("a:\n  {b: 1\nc: 2\n", 3, "no YAML: the bracket of line 2 is not closed, or a comma is"),
-        ("a: [1,\n  2\n", 3, "no YAML: the bracket of line 1 is not closed, or a comma is"),
-        ("a: 1\nb: 'c\nd: e\n", 2, "no YAML: a quote is not closed"),
-        ('a: "C:\\dir"\n', 1, "no YAML: \\d means nothing in double quotes: use single ones"),
-        ("a: *b\n", 1, "no YAML: *b stands for nothing above: text that begins with * goes into"),
-        ("a: 1\n---\nb: 2\n", 2, "no YAML: a second document begins: write one in a file"),
-        ("%YAML 9\n---\na: 1\n", 1, "no YAML: expected a digit or '.', but found"),
+        ("a: 1\nb: [", 2, "not valid YAML: a value is missing"),
+        ("a: 1\n\tb: 1\n", 2, "not valid YAML: a tab: indent with spaces"),
+        ("a: @b\n", 1, "not valid YAML: text cannot begin with @: put it into quotes"),
+        (
+            "- a: 1\n   b: 1\n",
+            2,
+            "not valid YAML: a colon in the wrong place: indent this line as the",
+        ),
+        (
+            "- a:\n    b: 1\n   c: 1\n",
+            3,
+            "not valid YAML: the indentation does not match the lines above",
+        ),
+        ("a:\n - b\n c: d\n", 3, "not valid YAML: the indentation does not match the lines above"),
+        (" a: 1\nb: 1\n", 2, "not valid YAML: the indentation does not match the lines above"),
+        (
+            "a: 'it's'\n",
+            1,
+            "not valid YAML: text after a closed quote or bracket: remove it, or put",
+        ),
+        (
+            "a: {b: 1} c\n",
+            1,
+            "not valid YAML: text after a closed quote or bracket: remove it, or put",
+        ),
+        ("a: |b\n", 1, "not valid YAML: text cannot begin with | or >: put it into quotes"),
+        ("a: >-b\n", 1, "not valid YAML: text cannot begin with | or >: put it into quotes"),
+        ("a: * b\n", 1, "not valid YAML: text cannot begin with * or &: put it into quotes"),
+        (
+            "a: - b\n",
+            1,
+            "not valid YAML: a dash in the wrong place: begin the list on the next line",
+        ),
+        ("a: 1\nb:2\nc: 3\n", 2, "not valid YAML: not a `key: value`: put a space after the colon"),
+        (
+            "a:\n  {b: 1\nc: 2\n",
+            3,
+            "not valid YAML: the bracket of line 2 is not closed, or a comma is",
+        ),
+        ("a: [1,\n  2\n", 3, "not valid YAML: the bracket of line 1 is not closed, or a comma is"),
+        ("a: 1\nb: 'c\nd: e\n", 2, "not valid YAML: a quote is not closed"),
+        (
+            'a: "C:\\dir"\n',
+            1,
+            "not valid YAML: \\d means nothing in double quotes: use single quotes",
+        ),
+        (
+            "a: *b\n",
+            1,
+            "not valid YAML: *b refers to nothing above: put text that begins with * into",
+        ),
+        (
+            "a: 1\n---\nb: 2\n",
+            2,
+            "not valid YAML: a second document begins: write one document in each file",
+        ),
+        ("%YAML 9\n---\na: 1\n", 1, "not valid YAML: expected a digit or '.', but found"),
         ("a: &x [*x]\n", 1, "nested too deeply: write at most 40 levels"),
         ("[" * 5_000, 1, "nested too deeply: write at most 40 levels"),
-        (LAUGHS, None, "more than 20,000 values, aliases followed: write less"),
+        (LAUGHS, None, "more than 20,000 values with aliases expanded: write fewer"),
         (b"a: 1\nb: caf\xe9\n", 2, "not in UTF-8: save it as UTF-8"),
-        ("a: 1\nb: \x00\n", 2, "the character U+0000 is not allowed: take it out"),
+        ("a: 1\nb: \x00\n", 2, "the character U+0000 is not allowed: remove it"),
     ],
     ids=lambda value: repr(value)[:20],
 )
@@ -87,7 +123,7 @@ def test_what_cannot_be_read_is_a_mistake_at_its_line(
         (
             "a: 1\nb:\n  c: 1\n  c: 2\n",
             4,
-            "the key 'c' stands here twice: leave one out",
+            "the key 'c' is given twice: remove one",
             {"a": 1, "b": {"c": 1}},
         ),
         ("a: 1\n? [b]\n: c\n", 2, "a key is plain text, not a list or a mapping", {"a": 1}),
@@ -130,13 +166,13 @@ def test_what_cannot_be_read_is_a_mistake_at_its_line(
             "a: 2024-02-31\n",
             1,
             (
-                "'2024-02-31' looks like a number or a date, and is none "
+                "'2024-02-31' looks like a number or a date, but is not one "
                 "(day is out of range for month): put it into quotes"
             ),
             {"a": "2024-02-31"},
         ),
         *(
-            (f"a: !!{tag} x\n", 1, "'x' looks like a number or a date, and is none", {"a": "x"})
+            (f"a: !!{tag} x\n", 1, "'x' looks like a number or a date, but is not one", {"a": "x"})
             for tag in ("int", "float", "bool", "timestamp")
         ),
     ],
@@ -165,7 +201,7 @@ def test_a_file_may_begin_with_a_mark_of_its_encoding(encoding: str) -> None:
 
 def test_a_file_that_is_too_large_is_a_mistake(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
-    path.write_text("#" * (LARGEST_FILE + 1))
+    path.write_text("#" * (MAX_FILE_BYTES + 1))
 
     mistake = read_file(path)
 

@@ -1,4 +1,8 @@
-"""What may stand in an entry, as types; the description of a field says what to write there."""
+"""The fields of an entry, as types; the description of each says what to write there.
+
+`read_struct` turns plain values into them, every field by itself, so that all mistakes are found
+at once.
+"""
 
 from collections.abc import Iterable, Mapping
 from datetime import date
@@ -18,13 +22,13 @@ VERSION = "1.0"
 
 
 class Seconds(float):
-    """A duration, once it is read."""
+    """A duration that was read."""
 
 
 _SPAN = 'a duration such as "500ms" or "1m30s"'
 
 Span: TypeAlias = Annotated[Seconds, Meta(description=_SPAN)]
-_QUOTED = "in quotes if YAML takes it for something else"
+_QUOTED = "in quotes if YAML reads it as something else"
 
 Name: TypeAlias = Annotated[str, Meta(description=f"a name, {_QUOTED}", min_length=1)]
 Kind: TypeAlias = Annotated[
@@ -51,7 +55,7 @@ Startup: TypeAlias = Annotated[
 
 
 class RestartPlan(Struct, frozen=True, kw_only=True):
-    """How a service that failed comes back."""
+    """How a service that failed is restarted."""
 
     initial_delay: Span = Seconds(1)
     max_delay: Span = Seconds(90)
@@ -61,18 +65,18 @@ class RestartPlan(Struct, frozen=True, kw_only=True):
 
 
 class Lifecycle(Struct, frozen=True, kw_only=True):
-    """When something starts, stops, and is started again.
+    """When a host or a service starts, stops, and is started again.
 
     Attributes:
         auto_start: Start it when the entries are entered; by default hosts do, services do not.
         start_timeout: How long its start may take.
         stop_timeout: How long it may take to end before it is killed.
-        stable_threshold: Having run so long, its failed starts are forgotten.
+        stable_threshold: After it has run this long, its failed starts are forgotten.
         depends_on: What is started before it, and stopped after it.
         requires: Another word for `depends_on`.
-        startup: Whether others, and the start of the whole, wait until it runs.
-        ready: It runs when it calls `perdure.entries.ready()`, not as soon as it is spawned.
-        restart: How it comes back.
+        startup: Whether others, and the start as a whole, wait until it runs.
+        ready: It runs when it calls `perdure.entries.ready()`, and not as soon as it is spawned.
+        restart: How it is restarted.
     """
 
     auto_start: Flag | None = None
@@ -107,7 +111,7 @@ class HostSize(Struct, frozen=True, kw_only=True):
 
 
 class Defaults(Struct, frozen=True, kw_only=True):
-    """What a process gets when its spawn does not say it."""
+    """What a process gets when its spawn does not say otherwise."""
 
     host: Id | None = None
     input: Input | None = None
@@ -131,7 +135,7 @@ class ProcessEntry(Struct, frozen=True, kw_only=True):
     source: Any = None
     module: Text | None = None
     method: Text = "main"
-    modules: Any = None  # of other languages; Python's imports say it all
+    modules: Any = None  # for other languages; in Python the imports say it
     imports: Any = None
     host: Id | None = None
     input: Input | None = None
@@ -161,7 +165,7 @@ KINDS: dict[str, type[Entry]] = {
 }
 
 
-# Plain values to typed ones: every field by itself, so that all mistakes are found at once.
+# From plain values to these types
 
 S = TypeVar("S", bound=Struct)
 
@@ -169,10 +173,10 @@ LONGEST_SHOWN = 60  # characters of a wrong value in a message
 
 
 def read_struct(kind: type[S], value: object, at: Location, mistakes: list[Mistake]) -> S | None:
-    """Read a mapping as a struct, and add its mistakes.
+    """Read a mapping as a struct, and add its mistakes to the list.
 
-    A bad value is read as if it were not there, so that the rest can be checked further;
-    None if it cannot do without.
+    A bad value is read as if it were not there, so that the rest can be checked;
+    None if a required one is missing.
     """
     if not isinstance(value, Mapping):
         mistakes.append(at.mistake(f"{_what(at)} {shown(value)}: write a mapping"))
@@ -189,7 +193,7 @@ def read_struct(kind: type[S], value: object, at: Location, mistakes: list[Mista
     read = {
         key: _field(known[key], each, at.inside(key), mistakes)
         for key, each in given.items()
-        if key in known and each is not None  # nothing behind a key is as good as no key
+        if key in known and each is not None  # an empty value is the same as no key
     }
     good = {key: each for key, each in read.items() if each is not None}
     needed = (field.name for field in known.values() if field.required)
@@ -214,7 +218,7 @@ def _decode(kind: type, value: Any) -> Any:
 
 
 def _wanted(field: FieldInfo) -> str:
-    """Give the description of a field's type."""
+    """Return the description of a field's type."""
     for part in (field.type, *get_args(field.type)):
         for meta in getattr(part, "__metadata__", ()):
             if isinstance(meta, Meta) and meta.description:
@@ -231,7 +235,7 @@ def _what(at: Location) -> str:
 
 
 def shown(value: object) -> str:
-    """Spell a wrong value for a message, as it stands in a file."""
+    """Spell a wrong value for a message, as a file would have it."""
     match value:
         case None:
             return "missing"
@@ -245,7 +249,7 @@ def shown(value: object) -> str:
 
 
 def instead(wrong: str, known: Iterable[str]) -> str:
-    """Say what was perhaps meant by a wrong word, or else all that may stand there."""
+    """Suggest what was perhaps meant by a wrong word, or else list all that is allowed."""
     known = list(known)
     near = get_close_matches(wrong, known, n=3)
     if near:

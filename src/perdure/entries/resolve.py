@@ -1,4 +1,8 @@
-"""What is to be run, with every reference resolved: the result of reading entries."""
+"""From documents to a plan: read every entry, resolve every reference, find every mistake.
+
+The plan says what is to be run; `load_functions` then imports the code that it names, which is
+the only place where code of the entries is run.
+"""
 
 import importlib
 import importlib.util
@@ -64,7 +68,7 @@ class HostPlan(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """A function that can be spawned by its id, and what its spawn need not say."""
+    """A function that can be spawned by its id, and its defaults."""
 
     id: str
     source: Source
@@ -85,7 +89,7 @@ class ServicePlan(NamedTuple):
 
 
 class EntriesPlan(NamedTuple):
-    """All entries, by their ids, and which of them are started, in this order."""
+    """All entries by their ids, and which of them are started, in this order."""
 
     hosts: dict[str, HostPlan]
     definitions: dict[str, Definition]
@@ -94,22 +98,299 @@ class EntriesPlan(NamedTuple):
     order: list[str]
 
 
-# In which order things start, when some need others; pure.
+# From documents to a plan
+
+NAMESPACE = re.compile(r"[^\W\d][\w-]*(\.[^\W\d][\w-]*)*")
+NAME = re.compile(r"[^\W\d][\w.-]*")
+_TOP = ("version", "namespace", "entries")
+
+
+def make_plan(documents: Iterable[Document], mistakes: Iterable[Mistake] = ()) -> EntriesPlan:
+    """Make one plan of all documents.
+
+    Args:
+        documents: What was read.
+        mistakes: Those found while reading.
+
+    Raises:
+        EntriesError: There are mistakes: all of them.
+    """
+    resolver = Resolver(mistakes)
+    for document in documents:
+        resolver.add(document)
+    plan = resolver.plan()
+    if resolver.mistakes:
+        raise EntriesError(sorted(resolver.mistakes))
+    return plan
+
+
+class Resolver:
+    """Collects the entries of all documents, then resolves what they say of each other."""
+
+    def __init__(self, mistakes: Iterable[Mistake] = ()) -> None:
+        """Begin without entries."""
+        self.mistakes = list(mistakes)
+        self._entries: dict[str, tuple[Entry, Location]] = {}
+        self._places: dict[str, Location] = {}  # of all ids, also where the entry has mistakes
+        self._hosts: dict[str, HostPlan] = {}
+        self._definitions: dict[str, Definition] = {}
+        self._services: dict[str, ServicePlan] = {}
+
+    def add(self, document: Document) -> None:
+        """Add the entries of a document."""
+        self.mistakes += document.mistakes
+        top = Location(document)
+        if not isinstance(document.value, dict):
+            self._note(top, "not a mapping: write version, namespace and entries")
+            return
+        value = cast("dict[str, Any]", document.value)
+        for key in [key for key in value if key not in _TOP]:
+            self._note(top.inside(key), f"unknown key {key!r}{instead(str(key), _TOP)}")
+        version = value.get("version")
+        if str(version) != VERSION:
+            wanted = f'write version: "{VERSION}"'
+            self._note(top.inside("version"), f"the version is {shown(version)}: {wanted}")
+        namespace = self._namespace(value.get("namespace"), top.inside("namespace"))
+        entries = value.get("entries")
+        if not isinstance(entries, list | tuple):
+            wrong = "missing" if entries is None else "not a list"
+            wanted = "write a list of them, a dash before each"
+            self._note(top.inside("entries"), f"the entries are {wrong}: {wanted}")
+            return
+        for index, entry in enumerate(cast("list[Any]", entries)):
+            self._add_entry(namespace, entry, top.inside("entries").inside(index))
+
+    def _namespace(self, value: object, at: Location) -> str:
+        if isinstance(value, str) and NAMESPACE.fullmatch(value):
+            return value
+        wanted = "write words with dots, such as app.workers"
+        self._note(at, f"the namespace is {shown(value)}: {wanted}")
+        return "?"
+
+    def _add_entry(self, namespace: str, value: object, at: Location) -> None:
+        given = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        name, kind = given.get("name"), given.get("kind")
+        id = f"{namespace}:{name}" if isinstance(name, str) and name else ""
+        at = at._replace(entry=id)
+        if id and not NAME.fullmatch(str(name)):
+            wanted = "write letters, digits and _ . -, a letter first"
+            self._note(at.inside("name"), f"the name is {shown(name)}: {wanted}")
+        elif id in self._places:
+            first = self._places[id]
+            where = f"{first.document.name}:{first.line}"
+            self._note(at.inside("name"), f"the same id is used at {where}: rename one of them")
+            return
+        if id:
+            self._places[id] = at
+        entry = self._read(kind, cast("object", value), at)
+        if entry is not None:
+            self._entries[id] = entry, at
+
+    def _read(self, kind: object, value: object, at: Location) -> Entry | None:
+        if isinstance(value, dict) and kind is not None and kind not in KINDS:
+            known = instead(str(kind), KINDS)
+            self._note(at.inside("kind"), f"unknown kind {shown(kind)}{known}")
+            return None
+        # Without a kind the fields that all kinds have are checked.
+        kinds: dict[Any, type[Entry]] = {**KINDS}
+        wanted = kinds.get(kind, HostEntry)
+        return read_struct(wanted, cast("object", value), at, self.mistakes)
+
+    # The plan
+
+    def plan(self) -> EntriesPlan:
+        """Resolve what the entries say of each other."""
+        for id, (entry, at) in self._entries.items():
+            match entry:
+                case HostEntry():
+                    self._hosts[id] = HostPlan(id, entry.host, entry.lifecycle, at)
+                case ProcessEntry():
+                    self._define(id, entry, at)
+                case ServiceEntry():
+                    pass
+        for id, (entry, at) in self._entries.items():
+            match entry:
+                case ProcessEntry() if entry.lifecycle.auto_start:
+                    self._serve(id, ServiceEntry(**_as_service(entry)), at)
+                case ServiceEntry():
+                    self._serve(id, entry, at)
+                case _:
+                    pass
+        needs = self._needs()
+        self._find_cycles(needs)
+        order = [] if self.mistakes else start_order(needs, self._wanted())
+        return EntriesPlan(self._hosts, self._definitions, self._services, needs, order)
+
+    def _wanted(self) -> list[str]:
+        """Return what is started automatically, hosts first."""
+        hosts = [id for id, host in self._hosts.items() if host.lifecycle.auto_start is not False]
+        return hosts + [id for id, each in self._services.items() if each.lifecycle.auto_start]
+
+    def _define(self, id: str, entry: ProcessEntry, at: Location) -> None:
+        source = self._source(entry, at)
+        for key in ("host", "input"):
+            if getattr(entry, key) is not None and getattr(entry.defaults, key) is not None:
+                self._note(at.inside(key), f"{key} and defaults.{key} say the same: leave one out")
+        host = entry.host or entry.defaults.host
+        if host is not None:
+            host = self._reference(host, at, "host", self._is_host, "a process.host")
+        given = entry.input if entry.input is not None else entry.defaults.input
+        if source is not None:
+            self._definitions[id] = Definition(id, source, host, given, at)
+
+    def _serve(self, id: str, entry: ServiceEntry, at: Location) -> None:
+        self._check_restart(entry, at)
+        process = self._reference(entry.process, at, "process", self._is_process, "a process.py")
+        defaults = self._definitions.get(process or "")
+        host = entry.host
+        if host is not None:
+            host = self._reference(host, at, "host", self._is_host, "a process.host")
+        elif defaults is not None:
+            host = defaults.host or self._only_host(at)
+        given = entry.input
+        if given is None and defaults is not None:
+            given = defaults.input
+        # Also without a process, a mistake that was noted: what it depends on is checked too.
+        self._services[id] = ServicePlan(id, process or "", host, given or (), entry.lifecycle, at)
+
+    def _only_host(self, at: Location) -> str | None:
+        """Return the host of a service that names none: the only one, if there is any."""
+        if len(self._hosts) > 1:
+            hosts = " or ".join(self._hosts)
+            self._note(at, f"it does not say where it runs: write host: {hosts}")
+        return next(iter(self._hosts), None)
+
+    def _check_restart(self, entry: ServiceEntry, at: Location) -> None:
+        plan = entry.lifecycle.restart
+        if plan.max_delay < plan.initial_delay:
+            place = at.inside("lifecycle").inside("restart").inside("max_delay")
+            self._note(place, "max_delay is shorter than initial_delay: write a longer one")
+
+    # References
+
+    def _needs(self) -> dict[str, list[str]]:
+        """Return what must be started before each host and service."""
+        needs: dict[str, list[str]] = {}
+        for id, host in self._hosts.items():
+            needs[id] = self._depends_on(host)
+        for id, service in self._services.items():
+            own = [service.host] if service.host is not None else []
+            needs[id] = own + self._depends_on(service)
+        return needs
+
+    def _depends_on(self, plan: HostPlan | ServicePlan) -> list[str]:
+        found: list[str] = []
+        for field in ("depends_on", "requires"):
+            at = plan.at.inside("lifecycle").inside(field)
+            for index, name in enumerate(getattr(plan.lifecycle, field)):
+                what = "a host or a service, or a process.py with auto_start"
+                id = self._reference(name, at, index, self._can_start, what)
+                found += [id] if id is not None else []
+        return found
+
+    def _find_cycles(self, needs: dict[str, list[str]]) -> None:
+        for cycle in find_cycles(needs):
+            at = self._places[cycle.members[0]]
+            self._note(at, f"these wait for each other: {cycle}: remove one depends_on")
+
+    def _reference(
+        self, name: str, at: Location, key: str | int, fits: Any, what: str
+    ) -> str | None:
+        """Return the id that is meant; None if there is none, which is noted as a mistake."""
+        namespace = at.entry.partition(":")[0]
+        id = name if ":" in name else f"{namespace}:{name}"
+        if id in self._places:
+            if id in self._entries and not fits(id):
+                self._note(at.inside(key), f"{id} is not {what}: name one")
+                return None
+            return id  # its own mistakes are noted there
+        self._note(
+            at.inside(key), f"there is no entry {id}{instead(id, filter(fits, self._places))}"
+        )
+        return None
+
+    def _is_host(self, id: str) -> bool:
+        return isinstance(self._entry(id), HostEntry)
+
+    def _is_process(self, id: str) -> bool:
+        return isinstance(self._entry(id), ProcessEntry)
+
+    def _can_start(self, id: str) -> bool:
+        entry = self._entry(id)
+        if isinstance(entry, ProcessEntry):
+            return entry.lifecycle.auto_start is True
+        return entry is not None
+
+    def _entry(self, id: str) -> Entry | None:
+        return self._entries[id][0] if id in self._entries else None
+
+    def _note(self, at: Location, text: str) -> None:
+        self.mistakes.append(at.mistake(text))
+
+    # Sources
+
+    def _source(self, entry: ProcessEntry, at: Location) -> Source | None:
+        given = entry.source
+        if given is not None and entry.module is not None:
+            self._note(at.inside("module"), "source and module: leave one out")
+            return None
+        if entry.module is not None:
+            given = f"module:{entry.module}"
+        if callable(given):
+            return cast("Function", given)
+        source = _parsed(given, entry.method, at.document.folder)
+        if isinstance(source, str):
+            self._note(at.inside("source"), source)
+            return None
+        return source
+
+
+def _as_service(entry: ProcessEntry) -> dict[str, Any]:
+    """Return an `auto_start` process as the service of itself."""
+    return {
+        "name": entry.name,
+        "kind": entry.kind,
+        "process": entry.name,
+        "lifecycle": entry.lifecycle,
+    }
+
+
+_WANTED = "write source: file://x.py or source: module:package.module"
+
+
+def _parsed(given: object, method: str, folder: Path) -> Source | str:
+    """Return the source that a text means, or what is wrong with it."""
+    if given is None:
+        return f"source is missing: {_WANTED}"
+    scheme, _, rest = given.partition(":") if isinstance(given, str) else ("", "", "")
+    if scheme == "module":
+        is_name = all(part.isidentifier() for part in rest.split("."))
+        wrong = f"{rest!r} is not the name of a module: write one such as package.module"
+        return ModuleSource(rest, method) if is_name else wrong
+    if scheme != "file" or not rest.startswith("//"):
+        return f"source is {shown(given)}: {_WANTED}"
+    path = folder / rest.removeprefix("//")
+    if path.suffix != ".py":
+        return f"{path.name} is not a Python file: write one that ends in .py"
+    return FileSource(path, method) if path.is_file() else f"there is no file {path}"
+
+
+# The order in which things start when some need others; pure.
 
 Needs = Mapping[str, Sequence[str]]
 
 
 def start_order(needs: Needs, wanted: Iterable[str]) -> list[str]:
-    """Give what is wanted, and all that it needs, each behind what it needs itself.
+    """Return what is wanted and all that it needs, each after what it needs itself.
 
-    Apart from that the order is the given one, so that a file is started as it is written.
+    Apart from that the order is the given one, so that a file is started in its own order.
 
     Args:
-        needs: What each thing needs; of what is not in here nothing is known, and it is left out.
+        needs: What each thing needs; what is not in here is unknown, and left out.
         wanted: What is to be started.
 
     Raises:
-        Cycle: Some need each other.
+        Cycle: Some need each other in a circle.
     """
     done: dict[str, None] = {}
     for each in wanted:
@@ -118,7 +399,7 @@ def start_order(needs: Needs, wanted: Iterable[str]) -> list[str]:
 
 
 class Cycle(Exception):
-    """Some things need each other; `members` is one such ring, in the order of the needs."""
+    """Some things need each other in a circle; `members` is one such circle."""
 
     def __init__(self, members: Sequence[str]) -> None:
         super().__init__(" → ".join([*members, members[0]]))
@@ -126,7 +407,7 @@ class Cycle(Exception):
 
 
 def find_cycles(needs: Needs) -> list[Cycle]:
-    """Give rings of things that need each other, so that every one in a ring is in one of these."""
+    """Return circles of needs, so that every thing in any circle is in one of these."""
     left = dict(needs)
     found: list[Cycle] = []
     while left:
@@ -142,26 +423,26 @@ def find_cycles(needs: Needs) -> list[Cycle]:
 
 
 def _visit(start: str, needs: Needs, done: dict[str, None]) -> None:
-    """Go down the needs without recursion: a chain of them may be long."""
+    """Walk down the needs without recursion: a chain of them may be long."""
     if start in done or start not in needs:
         return
     path: dict[str, None] = {start: None}  # those on the way down
-    ways = [iter(needs[start])]
-    while ways:
-        for each in ways[-1]:
+    branches = [iter(needs[start])]
+    while branches:
+        for each in branches[-1]:
             if each in path:
                 ring = list(path)
                 raise Cycle(ring[ring.index(each) :])
             if each in needs and each not in done:
                 path[each] = None
-                ways.append(iter(needs[each]))
+                branches.append(iter(needs[each]))
                 break
         else:
-            ways.pop()
+            branches.pop()
             done[path.popitem()[0]] = None
 
 
-# From a source to its function: the only place that runs code which entries name.
+# From a plan to its functions: the only place that runs code which entries name.
 
 
 def load_functions(plan: EntriesPlan) -> dict[str, Function]:
@@ -197,10 +478,10 @@ def load_function(id: str, source: Source, names: dict[str, Path]) -> Function:
     Args:
         id: Of the entry.
         source: Where it is.
-        names: The files that were loaded already, by the names of their modules.
+        names: The files that were loaded before, by the names of their modules.
 
     Raises:
-        SpawnError: There is no `async def` function of that name in it.
+        SpawnError: It has no `async def` function of that name.
     """
     if not isinstance(source, FileSource | ModuleSource):
         check_function(source, "an entry")
@@ -215,10 +496,10 @@ def load_function(id: str, source: Source, names: dict[str, Path]) -> Function:
 
 
 def _module(id: str, source: FileSource | ModuleSource, names: dict[str, Path]) -> ModuleType:
-    """Give the module of a source.
+    """Return the module of a source.
 
-    A file gets a name with its namespace, so that reports and trees speak of what was declared;
-    but without dots, since whoever imports a dotted name looks for a package.
+    A file gets a name with its namespace, so that reports and trees show what was declared;
+    but without dots, since an import of a dotted name looks for a package.
     """
     if isinstance(source, ModuleSource):
         return importlib.import_module(source.module)
@@ -249,7 +530,7 @@ def load_file(name: str, path: Path) -> ModuleType:
 
 
 def _where(error: BaseException) -> str:
-    """Say at which line of a file, of those that were being imported, it failed."""
+    """Return the line at which the import of a file failed."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f" ({each.filename}:{each.lineno})" for each in frames if each.name == "<module>"]
     return lines[-1] if lines else ""
@@ -262,282 +543,3 @@ def _problem_of_input(function: Function, given: tuple[Any, ...]) -> str | None:
         signature = f"{function.__name__}{inspect.signature(function)}"
         return f"{signature} does not take this input: {error}"
     return None
-
-
-# Documents to a plan: reads every entry, resolves every reference, finds every mistake.
-
-NAMESPACE = re.compile(r"[^\W\d][\w-]*(\.[^\W\d][\w-]*)*")
-NAME = re.compile(r"[^\W\d][\w.-]*")
-_TOP = ("version", "namespace", "entries")
-
-
-def make_plan(documents: Iterable[Document], mistakes: Iterable[Mistake] = ()) -> EntriesPlan:
-    """Make a plan of all documents.
-
-    Args:
-        documents: What was read.
-        mistakes: Those found while reading.
-
-    Raises:
-        EntriesError: There are mistakes; it has all of them.
-    """
-    resolver = Resolver(mistakes)
-    for document in documents:
-        resolver.add(document)
-    plan = resolver.plan()
-    if resolver.mistakes:
-        raise EntriesError(sorted(resolver.mistakes))
-    return plan
-
-
-class Resolver:
-    """The entries of all documents, while they are read."""
-
-    def __init__(self, mistakes: Iterable[Mistake] = ()) -> None:
-        """Begin without entries."""
-        self.mistakes = list(mistakes)
-        self._entries: dict[str, tuple[Entry, Location]] = {}
-        self._places: dict[str, Location] = {}  # of all ids, also where the entry has mistakes
-        self._hosts: dict[str, HostPlan] = {}
-        self._definitions: dict[str, Definition] = {}
-        self._services: dict[str, ServicePlan] = {}
-
-    def add(self, document: Document) -> None:
-        """Read the entries of a document."""
-        self.mistakes += document.mistakes
-        top = Location(document)
-        if not isinstance(document.value, dict):
-            self._tell(top, "no mapping: write version, namespace and entries")
-            return
-        value = cast("dict[str, Any]", document.value)
-        for key in [key for key in value if key not in _TOP]:
-            self._tell(top.inside(key), f"unknown key {key!r}{instead(str(key), _TOP)}")
-        version = value.get("version")
-        if str(version) != VERSION:
-            wanted = f'write version: "{VERSION}"'
-            self._tell(top.inside("version"), f"the version is {shown(version)}: {wanted}")
-        namespace = self._namespace(value.get("namespace"), top.inside("namespace"))
-        entries = value.get("entries")
-        if not isinstance(entries, list | tuple):
-            wrong = "missing" if entries is None else "no list"
-            wanted = "write a list of them, a dash before each"
-            self._tell(top.inside("entries"), f"the entries are {wrong}: {wanted}")
-            return
-        for index, entry in enumerate(cast("list[Any]", entries)):
-            self._add_entry(namespace, entry, top.inside("entries").inside(index))
-
-    def _namespace(self, value: object, at: Location) -> str:
-        if isinstance(value, str) and NAMESPACE.fullmatch(value):
-            return value
-        wanted = "write words with dots, such as app.workers"
-        self._tell(at, f"the namespace is {shown(value)}: {wanted}")
-        return "?"
-
-    def _add_entry(self, namespace: str, value: object, at: Location) -> None:
-        given = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-        name, kind = given.get("name"), given.get("kind")
-        id = f"{namespace}:{name}" if isinstance(name, str) and name else ""
-        at = at._replace(entry=id)
-        if id and not NAME.fullmatch(str(name)):
-            wanted = "write letters, digits and _ . -, a letter first"
-            self._tell(at.inside("name"), f"the name is {shown(name)}: {wanted}")
-        elif id in self._places:
-            first = self._places[id]
-            where = f"{first.document.name}:{first.line}"
-            self._tell(
-                at.inside("name"), f"there is one of this id already, at {where}: rename one"
-            )
-            return
-        if id:
-            self._places[id] = at
-        entry = self._read(kind, cast("object", value), at)
-        if entry is not None:
-            self._entries[id] = entry, at
-
-    def _read(self, kind: object, value: object, at: Location) -> Entry | None:
-        if isinstance(value, dict) and kind is not None and kind not in KINDS:
-            known = instead(str(kind), KINDS)
-            self._tell(at.inside("kind"), f"unknown kind {shown(kind)}{known}")
-            return None
-        # Without a kind the fields that all kinds have are checked.
-        kinds: dict[Any, type[Entry]] = {**KINDS}
-        wanted = kinds.get(kind, HostEntry)
-        return read_struct(wanted, cast("object", value), at, self.mistakes)
-
-    # The plan
-
-    def plan(self) -> EntriesPlan:
-        """Resolve what the entries say of each other."""
-        for id, (entry, at) in self._entries.items():
-            match entry:
-                case HostEntry():
-                    self._hosts[id] = HostPlan(id, entry.host, entry.lifecycle, at)
-                case ProcessEntry():
-                    self._define(id, entry, at)
-                case ServiceEntry():
-                    pass
-        for id, (entry, at) in self._entries.items():
-            match entry:
-                case ProcessEntry() if entry.lifecycle.auto_start:
-                    self._serve(id, ServiceEntry(**_as_service(entry)), at)
-                case ServiceEntry():
-                    self._serve(id, entry, at)
-                case _:
-                    pass
-        needs = self._needs()
-        self._find_cycles(needs)
-        order = [] if self.mistakes else start_order(needs, self._wanted())
-        return EntriesPlan(self._hosts, self._definitions, self._services, needs, order)
-
-    def _wanted(self) -> list[str]:
-        """Give what is to be started, hosts first."""
-        hosts = [id for id, host in self._hosts.items() if host.lifecycle.auto_start is not False]
-        return hosts + [id for id, each in self._services.items() if each.lifecycle.auto_start]
-
-    def _define(self, id: str, entry: ProcessEntry, at: Location) -> None:
-        source = self._source(entry, at)
-        for key in ("host", "input"):
-            if getattr(entry, key) is not None and getattr(entry.defaults, key) is not None:
-                self._tell(at.inside(key), f"{key} and defaults.{key} say the same: leave one out")
-        host = entry.host or entry.defaults.host
-        if host is not None:
-            host = self._reference(host, at, "host", self._is_host, "a process.host")
-        given = entry.input if entry.input is not None else entry.defaults.input
-        if source is not None:
-            self._definitions[id] = Definition(id, source, host, given, at)
-
-    def _serve(self, id: str, entry: ServiceEntry, at: Location) -> None:
-        self._check_restart(entry, at)
-        process = self._reference(entry.process, at, "process", self._is_process, "a process.py")
-        defaults = self._definitions.get(process or "")
-        host = entry.host
-        if host is not None:
-            host = self._reference(host, at, "host", self._is_host, "a process.host")
-        elif defaults is not None:
-            host = defaults.host or self._only_host(at)
-        given = entry.input
-        if given is None and defaults is not None:
-            given = defaults.input
-        # Also without a process, which was told: what it depends on is looked at too.
-        self._services[id] = ServicePlan(id, process or "", host, given or (), entry.lifecycle, at)
-
-    def _only_host(self, at: Location) -> str | None:
-        """Give the host of who names none: the only one there is; none at all is fine too."""
-        if len(self._hosts) > 1:
-            hosts = " or ".join(self._hosts)
-            self._tell(at, f"it does not say where it runs: write host: {hosts}")
-        return next(iter(self._hosts), None)
-
-    def _check_restart(self, entry: ServiceEntry, at: Location) -> None:
-        plan = entry.lifecycle.restart
-        if plan.max_delay < plan.initial_delay:
-            place = at.inside("lifecycle").inside("restart").inside("max_delay")
-            self._tell(place, "max_delay is shorter than initial_delay: write a longer one")
-
-    # References
-
-    def _needs(self) -> dict[str, list[str]]:
-        """Give what each thing that can be started needs before it."""
-        needs: dict[str, list[str]] = {}
-        for id, host in self._hosts.items():
-            needs[id] = self._depends_on(host)
-        for id, service in self._services.items():
-            own = [service.host] if service.host is not None else []
-            needs[id] = own + self._depends_on(service)
-        return needs
-
-    def _depends_on(self, plan: HostPlan | ServicePlan) -> list[str]:
-        found: list[str] = []
-        for field in ("depends_on", "requires"):
-            at = plan.at.inside("lifecycle").inside(field)
-            for index, name in enumerate(getattr(plan.lifecycle, field)):
-                what = "a host or a service, or a process.py with auto_start"
-                id = self._reference(name, at, index, self._can_start, what)
-                found += [id] if id is not None else []
-        return found
-
-    def _find_cycles(self, needs: dict[str, list[str]]) -> None:
-        for cycle in find_cycles(needs):
-            at = self._places[cycle.members[0]]
-            self._tell(at, f"these wait for each other: {cycle}: take one depends_on out")
-
-    def _reference(
-        self, name: str, at: Location, key: str | int, fits: Any, what: str
-    ) -> str | None:
-        """Give the id that is meant; None if there is none, which is told."""
-        namespace = at.entry.partition(":")[0]
-        id = name if ":" in name else f"{namespace}:{name}"
-        if id in self._places:
-            if id in self._entries and not fits(id):
-                self._tell(at.inside(key), f"{id} is not {what}: name one")
-                return None
-            return id  # if it has mistakes itself, these are told there
-        self._tell(
-            at.inside(key), f"there is no entry {id}{instead(id, filter(fits, self._places))}"
-        )
-        return None
-
-    def _is_host(self, id: str) -> bool:
-        return isinstance(self._entry(id), HostEntry)
-
-    def _is_process(self, id: str) -> bool:
-        return isinstance(self._entry(id), ProcessEntry)
-
-    def _can_start(self, id: str) -> bool:
-        entry = self._entry(id)
-        if isinstance(entry, ProcessEntry):
-            return entry.lifecycle.auto_start is True
-        return entry is not None
-
-    def _entry(self, id: str) -> Entry | None:
-        return self._entries[id][0] if id in self._entries else None
-
-    def _tell(self, at: Location, text: str) -> None:
-        self.mistakes.append(at.mistake(text))
-
-    # Sources
-
-    def _source(self, entry: ProcessEntry, at: Location) -> Source | None:
-        given = entry.source
-        if given is not None and entry.module is not None:
-            self._tell(at.inside("module"), "source and module: leave one out")
-            return None
-        if entry.module is not None:
-            given = f"module:{entry.module}"
-        if callable(given):
-            return cast("Function", given)
-        source = _parsed(given, entry.method, at.document.folder)
-        if isinstance(source, str):
-            self._tell(at.inside("source"), source)
-            return None
-        return source
-
-
-def _as_service(entry: ProcessEntry) -> dict[str, Any]:
-    """Give an `auto_start` process as the service of itself."""
-    return {
-        "name": entry.name,
-        "kind": entry.kind,
-        "process": entry.name,
-        "lifecycle": entry.lifecycle,
-    }
-
-
-_WANTED = "write source: file://x.py or source: module:package.module"
-
-
-def _parsed(given: object, method: str, folder: Path) -> Source | str:
-    """Give the source that a text means, or what is wrong with it."""
-    if given is None:
-        return f"source is missing: {_WANTED}"
-    scheme, _, rest = given.partition(":") if isinstance(given, str) else ("", "", "")
-    if scheme == "module":
-        is_name = all(part.isidentifier() for part in rest.split("."))
-        wrong = f"{rest!r} is no name of a module: write one such as package.module"
-        return ModuleSource(rest, method) if is_name else wrong
-    if scheme != "file" or not rest.startswith("//"):
-        return f"source is {shown(given)}: {_WANTED}"
-    path = folder / rest.removeprefix("//")
-    if path.suffix != ".py":
-        return f"{path.name} is no Python file: write one that ends in .py"
-    return FileSource(path, method) if path.is_file() else f"there is no file {path}"
