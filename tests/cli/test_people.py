@@ -56,7 +56,7 @@ def test_a_question_is_left_to_somebody_else(desk: Desk) -> None:
         given = ("approvals", "delegate", question["id"], "--app", APP)
         told = desk.run(*given, "--to", "bob", "--by", "ann", "-r", "on holiday")
         assert told.stdout == "bob may decide about 'Ship it?' instead of ann.\n"
-        assert "Passed on: ann → bob" in desk.run("approvals", "show", question["id"]).stdout
+        assert "Delegated: ann → bob" in desk.run("approvals", "show", question["id"]).stdout
         assert desk.json("approvals", "list")[0]["delegates"] == [{"from": "ann", "to": "bob"}]
         again = desk.run(*given, "--to", "cas", "--by", "ann")
         assert (again.exit_code, "not among those" in again.stderr) == (5, True)

@@ -73,7 +73,7 @@ def text_of(mail: EmailMessage) -> str:
 def read(mail: EmailMessage) -> Invitation:
     text = text_of(mail)
     token = re.search(r"https://perdure\.example\.com/approvals/link#(\S+)", text)
-    code = re.search(r"The code to type there: (\d{4} \d{4})", text)
+    code = re.search(r"Type this code there: (\d{4} \d{4})", text)
     assert token is not None
     assert code is not None
     return Invitation(str(mail["To"]), token[1], code[1], mail)
@@ -441,17 +441,18 @@ def test_a_short_key_is_refused_and_an_old_one_still_believed() -> None:
         LinkTokens((Secret("short"),))
     old = LinkTokens((KEY,)).make(1000.0)
     both = LinkTokens((KEY, Secret("n" * 32)))
-    assert both.is_ours(old, 1001.0)
-    assert not LinkTokens((Secret("n" * 32),)).is_ours(old, 1001.0)
-    assert not LinkTokens((KEY,)).is_ours(both.make(1000.0), 1001.0)
+    assert both.made_at(old) == 1000.0
+    assert LinkTokens((Secret("n" * 32),)).made_at(old) is None
+    assert LinkTokens((KEY,)).made_at(both.make(1000.0)) is None
 
 
 def test_a_token_is_over_after_its_time_and_not_believed_before_it() -> None:
-    tokens = LinkTokens((KEY,), lives=60.0)
-    token = tokens.make(1000.0)
-    assert tokens.is_ours(token, 1060.0)
-    assert not tokens.is_ours(token, 1061.0)
-    assert not tokens.is_ours(token, 999.0)
+    tokens = LinkTokens((KEY,), ttl=60.0)
+    made_at = tokens.made_at(tokens.make(1000.5))
+    assert made_at is not None
+    assert tokens.is_current(made_at, 1060.5)
+    assert not tokens.is_current(made_at, 1061.0)
+    assert not tokens.is_current(made_at, 999.0)
 
 
 def _settings(port: int) -> MailSettings:

@@ -44,7 +44,7 @@ def test_the_words_of_a_program_are_marked_as_such() -> None:
 
 def test_who_has_passed_it_on_to_whom_is_shown() -> None:
     passed = replace(ASKED, delegates=(("ann", "bob"), ("bob", "cas")))
-    shown = [value for name, value in approval_message(passed).fields if name == "Passed on"]
+    shown = [value for name, value in approval_message(passed).fields if name == "Delegated"]
     assert shown == ["ann → bob", "bob → cas"]
 
 
@@ -73,7 +73,7 @@ def test_what_is_cut_is_there_in_full() -> None:
     assert arguments['"to"'].endswith('"p3999"]')
 
 
-@pytest.mark.parametrize("label", ["Risk", "Asked by", "Job", "Approved by", "Arguments", "…"])
+@pytest.mark.parametrize("label", ["Risk", "Requested by", "Job", "Approved by", "Arguments", "…"])
 def test_an_argument_cannot_pass_for_a_label_of_ours(label: str) -> None:
     asked = replace(ASKED, shown=msgspec.json.encode({label: "LOW", f'"{label}': 1}))
     message = approval_message(asked)

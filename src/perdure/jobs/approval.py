@@ -51,12 +51,9 @@ _ALIKE: Final = str.maketrans("01i|", "olll")  # among Latin letters and digits 
 
 def spelled(name: str) -> str:
     """Give a name in the one spelling by which it is looked up."""
-    seen = "".join(each for each in name if not _is_unseen(each))
+    category = unicodedata.category
+    seen = "".join(c for c in name if c not in _BLANKS and category(c) not in _UNSEEN)
     return " ".join(unicodedata.normalize("NFKC", seen).casefold().split())
-
-
-def _is_unseen(letter: str) -> bool:
-    return letter in _BLANKS or unicodedata.category(letter) in _UNSEEN
 
 
 def same_person(one: Iterable[str], other: Iterable[str]) -> bool:

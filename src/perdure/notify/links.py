@@ -1,9 +1,12 @@
-"""Tokens of links: random, signed, and over in time."""
+"""Tokens of links: random, signed, and valid for a limited time.
+
+The signature keeps guesses away from the store: a request without a token of ours costs no query.
+It decides nothing else. What a token stands for is a row in the store, found by the token's hash.
+"""
 
 import secrets
-from collections.abc import Callable
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
 
@@ -16,17 +19,17 @@ FEWEST_KEY_BYTES: Final = 32
 
 
 class LinkTokens:
-    """Makes and reads the tokens of links."""
+    """Makes and checks the tokens of links."""
 
-    def __init__(self, keys: tuple[Secret[str], ...], lives: float = 24 * 3600.0) -> None:
+    def __init__(self, keys: tuple[Secret[str], ...], ttl: float = 24 * 3600.0) -> None:
         """Take the keys.
 
         Args:
-            keys: The newest last signs; all of them are believed, so that keys can be changed.
-            lives: Seconds for which a token is believed.
+            keys: The last one signs; all of them are accepted, so that keys can be rotated.
+            ttl: Seconds for which a token is valid.
 
         Raises:
-            ValueError: A key is too short to be one.
+            ValueError: A key is too short.
         """
         if not keys or any(len(key.reveal().encode()) < FEWEST_KEY_BYTES for key in keys):
             raise ValueError(
@@ -34,47 +37,47 @@ class LinkTokens:
                 "make one with `python -c 'import secrets; print(secrets.token_urlsafe(32))'`"
             )
         self._keys = [key.reveal() for key in keys]
-        self.lives = lives
+        self._checker = self._serializer(0.0)
+        self.ttl = ttl
 
     def make(self, now: float) -> str:
-        """Make a token that nobody can guess."""
-        return str(self._signer(now).dumps(secrets.token_urlsafe(RANDOM_BYTES)))
+        """Return a token that nobody can guess."""
+        return str(self._serializer(now).dumps(secrets.token_urlsafe(RANDOM_BYTES)))
 
-    def is_signed(self, token: str) -> bool:
-        """Tell whether we made a token, whenever that was."""
-        return self._is_good(token, 0.0)
-
-    def is_ours(self, token: str, now: float) -> bool:
-        """Tell whether we made a token, and not too long ago."""
-        return self._is_good(token, now, int(self.lives))
-
-    def _is_good(self, token: str, now: float, max_age: int | None = None) -> bool:
+    def made_at(self, token: str) -> float | None:
+        """Return when we made a token; None if we did not make it."""
         if len(token) > LONGEST_TOKEN:
-            return False
+            return None
         try:
-            self._signer(now).loads(token, max_age=max_age)
+            _, made = self._checker.loads(token, return_timestamp=True)
         except BadData:
-            return False
-        return True
+            return None
+        return made.timestamp()
 
-    def _signer(self, now: float) -> URLSafeTimedSerializer:
+    def is_current(self, made_at: float, now: float) -> bool:
+        """Whether a token that was made then is still valid; one from the future never is."""
+        return 0 <= int(now) - made_at <= int(self.ttl)
+
+    def _serializer(self, now: float) -> URLSafeTimedSerializer:
+        options = {"now": int(now)}
         return URLSafeTimedSerializer(
-            self._keys, salt="perdure.link", signer=_signer_at(lambda: int(now))
+            self._keys, salt="perdure.link", signer=_Signer, signer_kwargs=options
         )
 
 
-def _signer_at(clock: Callable[[], int]) -> type[TimestampSigner]:
-    """Give a signer whose time is ours, not the machine's."""
+class _Signer(TimestampSigner):
+    """Signs by the store's clock instead of the machine's."""
 
-    class Signer(TimestampSigner):
-        default_digest_method = staticmethod(sha256)
+    default_digest_method = staticmethod(sha256)
 
-        def get_timestamp(self) -> int:
-            return clock()
+    def __init__(self, *args: Any, now: int, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._now = now
 
-    return Signer
+    def get_timestamp(self) -> int:
+        return self._now
 
 
 def new_code() -> str:
-    """Draw a code for a person to type."""
+    """Return a random code for a person to type."""
     return "".join(secrets.choice("0123456789") for _ in range(CODE_DIGITS))

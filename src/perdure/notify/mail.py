@@ -1,6 +1,7 @@
-"""E-mail: each of those who may decide gets a link of their own, and a code to type on its page.
+"""E-mail: each approver gets a link of their own, and a code to type on its page.
 
-The token stands in the fragment of the link, which no browser sends and no server logs.
+The token is in the fragment of the link, which no browser sends and no server logs. The code is in
+the text: a program that follows all links of a mail does not type what it read.
 """
 
 from email.message import EmailMessage
@@ -21,8 +22,8 @@ from perdure.notify.message import (
     ApprovalMessage,
     alert_text,
     approval_message,
-    in_html,
-    in_tables,
+    as_html,
+    as_tables,
     spell_time,
 )
 from perdure.notify.people import ApprovalStore, Contact, People
@@ -44,13 +45,13 @@ class MailSettings(Struct, frozen=True, kw_only=True):
     Attributes:
         host: The mail server.
         port: Its port.
-        sender: Whom the mail is from.
-        base_url: Where our page is, as people reach it: `https://perdure.example.com`.
-        alerts_to: Who gets alerts.
-        username: For the mail server, if it wants one …
-        password: … and its password.
-        tls: TLS from the first byte; else STARTTLS, unless `insecure`.
-        insecure: No TLS at all: for a server on this machine.
+        sender: The address of the sender.
+        base_url: The URL of `ApprovalWeb`, as people reach it: `https://perdure.example.com`.
+        alerts_to: The addresses that get alerts.
+        username: The user name for the mail server, if it needs one …
+        password: … and the password.
+        tls: Use TLS from the first byte; otherwise STARTTLS is used, unless `insecure`.
+        insecure: Use no TLS at all: for a server on this machine.
     """
 
     host: str
@@ -82,7 +83,7 @@ class MailChannel:
         self._tokens = tokens
 
     async def recipients(self, notice: Notice, approval: Approval | None) -> list[str]:
-        """List who may decide, as `person:…`, and who gets alerts, as `mailto:…`."""
+        """Return the approvers, as `person:…`, and the addresses for alerts, as `mailto:…`."""
         alerts = [f"mailto:{each}" for each in self._settings.alerts_to]
         if approval is None:
             return alerts
@@ -93,11 +94,11 @@ class MailChannel:
         """Send a mail.
 
         Raises:
-            OSError, aiosmtplib.SMTPException: The server did not take it.
+            OSError, aiosmtplib.SMTPException: The server did not accept it.
         """
         mail = await self._mail_to(recipient, notice, approval)
         if mail is None:
-            return "not sent: it does not concern them any more"
+            return "not sent: it is no longer about them"
         await self._send(mail, notice.id)
         return str(mail["Message-ID"])
 
@@ -118,31 +119,31 @@ class MailChannel:
         asked = self._asked(notice, approval)
         contact = next((each for each in asked if each.person.id == who), None)
         if contact is None:
-            return None  # they may not decide any more
+            return None  # they may no longer decide
         if notice.kind in _ASKS:
             if approval.state is not ApprovalState.PENDING:
                 return None  # the decision is a notice of its own
             return await self._question(approval, contact, _ASKS[notice.kind])
-        card = approval_message(approval)
-        subject = f"{card.outcome or 'News'}: {card.title}"
-        return self._mail(str(contact.email), subject, _as_text(card, []))
+        message = approval_message(approval)
+        subject = f"{message.outcome or 'Update'}: {message.title}"
+        return self._mail(str(contact.email), subject, _text_of(message, []))
 
     async def _question(self, approval: Approval, contact: Contact, what: str) -> EmailMessage:
         now = await self._store.now()
         token, code = self._tokens.make(now), new_code()
-        link = new_link(approval, contact.person.id, token, code, now + self._tokens.lives)
+        link = new_link(approval, contact.person.id, token, code, now + self._tokens.ttl)
         await self._store.keep_link(link)
-        card = approval_message(approval)
+        message = approval_message(approval)
         url = f"{self._settings.base_url.rstrip('/')}/approvals/link#{token}"
         spaced = f"{code[:4]} {code[4:]}"
         after = [
-            f"Look at it and decide: {url}",
-            f"The code to type there: {spaced}",
-            f"The link is yours alone and works once, until {spell_time(link.expires_at)}.",
-            "To open it decides nothing. An answer to this mail is not read.",
+            f"Review and decide: {url}",
+            f"Type this code there: {spaced}",
+            f"The link is only for you and works once, until {spell_time(link.expires_at)}.",
+            "Opening the link only shows the action. Replies to this mail are not read.",
         ]
-        mail = self._mail(str(contact.email), f"{what}: {card.title}", _as_text(card, after))
-        mail.add_alternative(_as_html(card, url, spaced, link.expires_at), subtype="html")
+        mail = self._mail(str(contact.email), f"{what}: {message.title}", _text_of(message, after))
+        mail.add_alternative(_html_of(message, url, spaced, link.expires_at), subtype="html")
         return mail
 
     def _mail(self, to: str, subject: str, text: str) -> EmailMessage:
@@ -173,29 +174,29 @@ class MailChannel:
         )
 
 
-def _as_text(card: ApprovalMessage, after: list[str]) -> str:
+def _text_of(message: ApprovalMessage, after: list[str]) -> str:
     parts = [
-        [card.title],
-        [card.note] if card.note else [],
-        [f"{name}: {value}" for name, value in card.fields],
-        ["Arguments:", *(f"  {name}: {value}" for name, value in card.arguments)],
-        [f"All of it: {card.in_full}"] if card.in_full else [],
-        [f"- {reason}" for reason in card.reasons],
-        [card.outcome] if card.outcome else [],
+        [message.title],
+        [message.note] if message.note else [],
+        [f"{name}: {value}" for name, value in message.fields],
+        ["Arguments:", *(f"  {name}: {value}" for name, value in message.arguments)],
+        [f"All of it: {message.in_full}"] if message.in_full else [],
+        [f"- {reason}" for reason in message.reasons],
+        [message.outcome] if message.outcome else [],
         after,
-        [card.footer],
+        [message.footer],
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _as_html(card: ApprovalMessage, url: str, code: str, expires_at: float) -> str:
-    reasons = "".join(f"<li>{in_html(reason)}</li>" for reason in card.reasons)
-    note = f"<p><b>{escape(card.note)}</b></p>" if card.note else ""
+def _html_of(message: ApprovalMessage, url: str, code: str, expires_at: float) -> str:
+    reasons = "".join(f"<li>{as_html(reason)}</li>" for reason in message.reasons)
+    note = f"<p><b>{escape(message.note)}</b></p>" if message.note else ""
     return (
-        f"<h2>{in_html(card.title)}</h2>{note}{in_tables(card)}<ul>{reasons}</ul>"
-        f'<p><a href="{escape(url)}">Look at it and decide</a></p>'
-        f"<p>The code to type there: <b>{escape(code)}</b></p>"
-        f"<p>The link is yours alone and works once, until {spell_time(expires_at)}. "
-        "To open it decides nothing. An answer to this mail is not read.</p>"
-        f"<p><small>{escape(card.footer)}</small></p>"
+        f"<h2>{as_html(message.title)}</h2>{note}{as_tables(message)}<ul>{reasons}</ul>"
+        f'<p><a href="{escape(url)}">Review and decide</a></p>'
+        f"<p>Type this code there: <b>{escape(code)}</b></p>"
+        f"<p>The link is only for you and works once, until {spell_time(expires_at)}. "
+        "Opening the link only shows the action. Replies to this mail are not read.</p>"
+        f"<p><small>{escape(message.footer)}</small></p>"
     )

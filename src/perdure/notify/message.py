@@ -1,9 +1,9 @@
 """What people are shown of an approval, the same in every channel; pure.
 
-The words may be those of a program that wants a yes. So each piece stands in a place of its own,
-arguments stand apart from our own labels with their names in quotes, invisible and
-direction-changing characters are spelled out, and long things are cut and said to be:
-`card_of(approval, full=True)` cuts nothing.
+The text may come from a program that wants a yes, so nothing in it may look like what we say about
+it. Each piece has a place of its own: arguments are set apart from our own labels, with their names
+in quotes; invisible and direction-changing characters are spelled out; and what is too long is cut,
+which the message says. `approval_message(approval, full=True)` cuts nothing.
 """
 
 import json
@@ -27,30 +27,30 @@ MOST_FIELDS: Final = 20
 MOST_ITEMS: Final = 10
 SHORT_HASH: Final = 16
 
-_MORE: Final = " … ("  # how everything that is cut ends
+_MORE: Final = " … ("  # the end of everything that is cut
 
 
 class ApprovalMessage(Struct, frozen=True, kw_only=True):
-    """The content of a message about an approval."""
+    """What people are shown of an approval."""
 
     title: str
-    note: str  # whose words these are
+    note: str  # whether a program wrote the text
     fields: tuple[tuple[str, str], ...]  # our own labels
-    arguments: tuple[tuple[str, str], ...]  # what would be done; the names are in quotes
+    arguments: tuple[tuple[str, str], ...]  # of the action; the names are in quotes
     reasons: tuple[str, ...]
     footer: str
-    outcome: str  # empty while it waits
-    in_full: str = ""  # if something is cut: how to see all of it
+    outcome: str  # empty while it is pending
+    in_full: str = ""  # how to see all of it, if something is cut
 
 
 def approval_message(approval: Approval, *, full: bool = False) -> ApprovalMessage:
-    """Make what is shown of an approval; all of it, or so much as a message takes."""
+    """Return what is shown of an approval: all of it, or as much as fits into a message."""
     fields = [
         ("Job", visible(approval.job_id)),
         ("Step", visible(approval.step)),
         ("Risk", str(approval.risk)),
-        ("Asked by", visible(approval.requester) or "nobody"),
-        *[("Passed on", f"{visible(whose)} → {visible(to)}") for whose, to in approval.delegates],
+        ("Requested by", visible(approval.requester) or "nobody"),
+        *[("Delegated", f"{visible(whose)} → {visible(to)}") for whose, to in approval.delegates],
         *[("Edited by", visible(each.person)) for each in approval.edits],
     ]
     arguments = _arguments(approval, full=full)
@@ -70,7 +70,7 @@ def approval_message(approval: Approval, *, full: bool = False) -> ApprovalMessa
 
 
 def outcome_of(approval: Approval) -> str:
-    """Say what became of an approval; empty while it waits."""
+    """Return what became of an approval; empty while it is pending."""
     if approval.state is ApprovalState.PENDING:
         return ""
     who = ", ".join(f"{visible(each.person)} ({each.verdict})" for each in approval.decisions)
@@ -79,7 +79,7 @@ def outcome_of(approval: Approval) -> str:
 
 
 def alert_text(notice: Notice, approval: Approval | None = None) -> str:
-    """Say an alert in one line."""
+    """Return an alert in one line."""
     data = msgspec.json.decode(notice.data, type=dict[str, Any])
     told = visible(str(data.get("text", "")), LONGEST_VALUE)
     if approval is not None:
@@ -88,18 +88,18 @@ def alert_text(notice: Notice, approval: Approval | None = None) -> str:
 
 
 def edited_text(approval: Approval) -> str:
-    """Say in one line that an action is not the one that people were asked about."""
+    """Return in one line that the action is not the one that people were asked about any more."""
     title = visible(approval.title, LONGEST_TITLE)
     if not approval.edits:
         return title
     by, risk = visible(approval.edits[-1].person), approval.risk
-    return f"{by} has edited “{title}” ({risk}): earlier answers do not count, look at it again"
+    return f"{by} has edited “{title}” ({risk}): earlier answers do not count; review it again"
 
 
 _ALERTS: Final[Mapping[str, str]] = {
     NoticeKind.IN_DOUBT: "Nobody knows whether an effect happened",
     NoticeKind.UNDO_FAILED: "Something could not be undone",
-    NoticeKind.NOT_UNDONE: "A job has failed, and nothing undoes what it did",
+    NoticeKind.NOT_UNDONE: "A job has failed, and what it did is not undone",
     NoticeKind.STUCK: "A job is stuck",
     NoticeKind.EXPIRES_SOON: "An approval expires soon",
     NoticeKind.UNDELIVERED: "A message could not be delivered",
@@ -107,7 +107,7 @@ _ALERTS: Final[Mapping[str, str]] = {
 
 
 def before_edits(approval: Approval) -> Any:
-    """Give the arguments that the job asked about, if somebody has edited them since."""
+    """Return the arguments that the job asked about, if somebody has edited them since."""
     return for_people(approval.edits[0].before) if approval.edits else None
 
 
@@ -115,7 +115,7 @@ def _arguments(approval: Approval, *, full: bool) -> tuple[tuple[str, str], ...]
     fields = _fields(msgspec.json.decode(approval.shown))
     edits = approval.edits
     old = _fields(msgspec.json.decode(edits[0].before)) if edits else fields
-    # What was edited comes first, so that it is not what is cut.
+    # Edited arguments come first, so that they are not the ones that are cut.
     names = sorted({**fields, **old}, key=lambda name: _same(name, fields, old))
     shorter = names[: None if full else MOST_FIELDS]
     longest = None if full else LONGEST_ARGUMENT_NAME
@@ -134,7 +134,7 @@ def _same(name: str, fields: dict[str, Any], old: dict[str, Any]) -> bool:
 
 
 def _edited(name: str, fields: dict[str, Any], old: dict[str, Any], *, full: bool) -> str:
-    """Spell an argument, and what it was before somebody edited it."""
+    """Return an argument, and what it was before somebody edited it."""
     new = _argument(name, fields, full=full)
     return new if _same(name, fields, old) else f"{new} (was: {_argument(name, old, full=full)})"
 
@@ -159,7 +159,7 @@ def _value(value: Any, *, full: bool) -> str:
 
 
 def _quoted(text: str, longest: int | None) -> str:
-    """Put a text into quotes, so that nothing in it looks like what we say about it."""
+    """Return a text in quotes, so that nothing in it looks like ours."""
     quoted = visible(json.dumps(text[:longest], ensure_ascii=False), None)
     left = len(text) - len(text[:longest])
     return f"{quoted}{_MORE}{left} characters more)" if left else quoted
@@ -167,32 +167,32 @@ def _quoted(text: str, longest: int | None) -> str:
 
 def _until(approval: Approval) -> str:
     at = approval.expires_at
-    return "waits until it is answered" if at is None else f"expires {spell_time(at)}"
+    return "does not expire" if at is None else f"expires {spell_time(at)}"
 
 
 def spell_time(at: float) -> str:
-    """Spell a moment for people anywhere."""
+    """Return a time as people anywhere understand it."""
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-# The words of a card as HTML, for mails and pages; what hides is visible already.
+# As HTML, for mails and pages. What hides in a text has been made visible before.
 
 
-def in_html(text: str) -> str:
-    """Escape a text, and let no letter of it that is read from the right move its neighbours."""
+def as_html(text: str) -> str:
+    """Return a text escaped, and isolated: letters read from the right must not move others."""
     return f"<bdi>{escape(text)}</bdi>"
 
 
-def in_tables(card: ApprovalMessage) -> str:
-    """Lay out our own words, and the arguments apart from them."""
+def as_tables(message: ApprovalMessage) -> str:
+    """Return a table of our own fields, and apart from it one of the arguments."""
     return (
-        f"<table cellpadding=4>{_rows(card.fields)}</table>"
-        f"<h3>Arguments</h3><table cellpadding=4 class=arguments>{_rows(card.arguments)}</table>"
+        f"<table cellpadding=4>{_rows(message.fields)}</table>"
+        f"<h3>Arguments</h3><table cellpadding=4 class=arguments>{_rows(message.arguments)}</table>"
     )
 
 
 def _rows(pairs: Iterable[tuple[str, str]]) -> str:
     return "".join(
-        f"<tr><th align=left valign=top>{in_html(name)}</th><td>{in_html(value)}</td></tr>"
+        f"<tr><th align=left valign=top>{as_html(name)}</th><td>{as_html(value)}</td></tr>"
         for name, value in pairs
     )

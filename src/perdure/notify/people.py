@@ -1,4 +1,8 @@
-"""Who can be told, and who is who: the persons behind accounts of channels."""
+"""Who is who: the persons behind accounts, and what a channel and the approvals' keeper must offer.
+
+A person may act by mail today and in Slack tomorrow. Four eyes hold only if both are known to be
+the same person, so every account is listed with its person, once.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -21,15 +25,15 @@ from perdure.jobs.outbox import Notice
 
 
 class Contact(Struct, frozen=True, kw_only=True):
-    """A person, and where they can be reached."""
+    """A person, and how to reach them."""
 
     person: Person
     email: str | None = None
     slack: tuple[str, str] | None = None  # the team and the member: ("T012", "U034")
 
     @property
-    def whole(self) -> Person:
-        """The person, with all the names that are known here."""
+    def with_accounts(self) -> Person:
+        """The person, with the accounts among their names."""
         names = set(self.person.names)
         if self.email is not None:
             names.add(self.email)
@@ -39,7 +43,7 @@ class Contact(Struct, frozen=True, kw_only=True):
 
 
 class People:
-    """The people who are known. It is asked anew for every vote, so what is revoked is gone."""
+    """The people of an app; looked up for every vote, so that a revoked role is gone at once."""
 
     def __init__(self, contacts: Iterable[Contact] = ()) -> None:
         """Take the people.
@@ -50,43 +54,44 @@ class People:
         self.contacts = list(contacts)
         known: dict[tuple[str, str], Contact] = {}
         for each in self.contacts:
-            for name in _spellings(each.whole):
+            for name in _spellings(each.with_accounts):
                 other = known.setdefault((each.person.tenant, name), each)
                 if other is not each:
                     text = f"{other.person.id!r} and {each.person.id!r} are both called {name!r}"
                     raise DefinitionError(f"{text}: list a person once, with all their accounts")
 
     def by_slack(self, team: str, member: str) -> Person | None:
-        """Find the person behind an account of Slack."""
-        return next((each.whole for each in self.contacts if each.slack == (team, member)), None)
+        """Return the person behind a Slack account; None if it is nobody's."""
+        found = (each for each in self.contacts if each.slack == (team, member))
+        return next((each.with_accounts for each in found), None)
 
     def by_id(self, tenant: str, name: str) -> Person | None:
-        """Find a person of a tenant by any of their names, in any spelling of it."""
-        of_tenant = (each.whole for each in self.contacts if each.person.tenant == tenant)
-        found = [each for each in of_tenant if spelled(name) in _spellings(each)]
+        """Return the person of a tenant who has this name, in any spelling; None if it is nobody's.
+
+        None also if it is the name of several, as after contacts were added by hand.
+        """
+        wanted = spelled(name)
+        found = [each for each in self.of(tenant) if wanted in _spellings(each)]
         return found[0] if len(found) == 1 else None
 
     def of(self, tenant: str) -> list[Person]:
-        """List the people of a tenant."""
-        return [each.whole for each in self.contacts if each.person.tenant == tenant]
+        """Return the people of a tenant."""
+        return [each.with_accounts for each in self.contacts if each.person.tenant == tenant]
 
     def asked(self, approval: Approval) -> list[Contact]:
-        """List those who may decide about an approval."""
-        return [each for each in self.contacts if may_vote(approval, each.whole)]
+        """Return those who may decide about an approval."""
+        return [each for each in self.contacts if may_vote(approval, each.with_accounts)]
 
 
 def _spellings(person: Person) -> set[str]:
     return {spelled(name) for name in (person.id, *person.names)}
 
 
-# What channels ask of whoever keeps the approvals.
-
-
 class ApprovalStore(Protocol):
-    """Where questions lie and answers are handed in."""
+    """Where channels find approvals and hand in votes."""
 
     async def now(self) -> float:
-        """Tell the time by which everything expires."""
+        """Return the time by which everything expires."""
         ...
 
     async def approval(self, approval_id: str) -> Approval | None: ...
@@ -94,11 +99,11 @@ class ApprovalStore(Protocol):
     async def vote(
         self, approval_id: str, vote: Vote, use: LinkUse | None = None
     ) -> Approval | Refusal:
-        """Judge a vote, and write it if it counts; both are audited.
+        """Judge a vote, and write it if it counts; it is audited in either case.
 
-        The first decision wins: it is written only over the version that it was judged by.
-        By a link, the code is judged first, and counted if it is wrong, under a lock;
-        a link that has decided is used up in the same transaction.
+        The first decision wins: it is written only over the version that it was judged by. A vote
+        by a link is judged by its code first, and a wrong code is counted under a lock; a link that
+        has decided is used up in the same transaction.
         """
         ...
 
@@ -107,24 +112,24 @@ class ApprovalStore(Protocol):
     async def link(self, link_id: str) -> ApprovalLink | None: ...
 
     async def turned_away(self, approval_id: str | None, channel: str, why: str) -> None:
-        """Audit an attempt that came to no vote: forged, replayed, by nobody we know."""
+        """Audit an attempt that came to no vote: forged, replayed, or by somebody unknown."""
         ...
 
 
 class ApprovalChannel(Protocol):
-    """A way to tell people something."""
+    """A way to send people something."""
 
     @property
     def name(self) -> str: ...
 
     async def recipients(self, notice: Notice, approval: Approval | None) -> Sequence[str]:
-        """List whom to tell, in words of the channel's own.
+        """Return the recipients of a notice, in words of the channel's own.
 
-        It is asked once for a notice. Each of them is then delivered to, one at a time,
-        and tried again without regard to the others.
+        This is called once for a notice. Each recipient then has a delivery of its own, which is
+        retried independently of the others.
 
         Raises:
-            Exception: Whatever happened; it is asked again later. None at all is an error, too.
+            Exception: Anything; it is called again later. No recipients at all count as an error.
         """
         ...
 
@@ -132,10 +137,10 @@ class ApprovalChannel(Protocol):
         """Deliver to one recipient, at least once.
 
         Returns:
-            A receipt, such as the place of a message that is to be changed later:
-            `notice.asked` is that of the question, when its decision is told.
+            A receipt, such as the place of a message that is to be changed later: `notice.asked` is
+            the receipt of the question when its decision is delivered.
 
         Raises:
-            Exception: Whatever happened; it is tried again.
+            Exception: Anything; the delivery is retried.
         """
         ...

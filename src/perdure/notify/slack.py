@@ -1,7 +1,7 @@
-"""Slack: a message with two buttons, and the proof that a press of one is what it seems.
+"""Slack: a message with two buttons, and the check that a press of one is what it seems.
 
-The message goes out by the Web API. The press comes back as a request that Slack has signed;
-whose press it is says our own table of people, not the text of the request.
+The message goes out by the Web API. The press comes back as a request that Slack has signed. Who
+pressed is looked up in our own table of people; the names in the request decide nothing.
 """
 
 import json
@@ -23,9 +23,9 @@ from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import RiskLevel
 from perdure.notify.message import ApprovalMessage, alert_text, approval_message, edited_text
 
-WINDOW: Final = 300  # seconds that a request may be old, or ahead of us
+WINDOW: Final = 300  # seconds that a request may be old, or from the future
 MOST_REMEMBERED: Final = 100_000  # requests within that window
-TIMEOUT: Final = 20.0  # for all of a request
+TIMEOUT: Final = 20.0  # for one whole request
 LONGEST_ANSWER: Final = 1024 * 1024
 
 _ACTIONS: Final[Mapping[str, VoteVerdict]] = {
@@ -37,16 +37,16 @@ _MOST_FIELDS: Final = 10  # that Slack takes in one section
 
 
 class SlackSettings(Struct, frozen=True, kw_only=True):
-    """How to reach Slack, and whom to believe.
+    """How to reach Slack, and what to trust.
 
     Attributes:
         token: The bot's token.
-        signing_secrets: The app's signing secret; two while it is being changed.
-        channel: Where to ask.
+        signing_secrets: The app's signing secret; two while it is being rotated.
+        channel: The channel to post to.
         teams: The workspaces whose presses count.
-        apps: The ids of our app there.
-        base_url: Where Slack's Web API is.
-        response_hosts: The hosts to which an answer may be posted.
+        apps: The ids of our Slack app.
+        base_url: The URL of Slack's Web API.
+        response_hosts: The hosts to which a reply may be posted.
     """
 
     token: Secret[str]
@@ -58,13 +58,13 @@ class SlackSettings(Struct, frozen=True, kw_only=True):
     response_hosts: frozenset[str] = frozenset({"hooks.slack.com"})
 
     def __post_init__(self) -> None:
-        # With an empty one, everybody could sign.
+        # With an empty secret, everybody could sign.
         if not self.signing_secrets or not all(
             each.reveal().strip() for each in self.signing_secrets
         ):
             raise ValueError(
                 "the signing secret of the Slack app is empty: "
-                "it stands under Basic Information, App Credentials"
+                "find it under Basic Information, App Credentials"
             )
 
 
@@ -72,7 +72,7 @@ class SlackSettings(Struct, frozen=True, kw_only=True):
 
 
 class SlackChannel:
-    """Asks in a channel of Slack; a message that is decided about loses its buttons."""
+    """Asks in a Slack channel; a message about a decided approval loses its buttons."""
 
     def __init__(self, settings: SlackSettings, name: str = "slack") -> None:
         self.name = name
@@ -80,14 +80,14 @@ class SlackChannel:
 
     async def recipients(
         self,
-        notice: Notice,  # noqa: ARG002  a channel may go by it
-        approval: Approval | None,  # noqa: ARG002  likewise
+        notice: Notice,  # noqa: ARG002  part of the protocol
+        approval: Approval | None,  # noqa: ARG002  part of the protocol
     ) -> list[str]:
-        """Give the channel of the settings."""
+        """Return the channel of the settings."""
         return [self._settings.channel]
 
     async def deliver(self, notice: Notice, approval: Approval | None, recipient: str) -> str:
-        """Post the message; after the decision, change it."""
+        """Post the message; after the decision, update it."""
         if approval is None:
             text = alert_text(notice)
             return await self._post(recipient, text, [_plain(text)])
@@ -101,7 +101,7 @@ class SlackChannel:
                 blocks=blocks,
                 **_message(approval_message(approval).title),
             )
-            if notice.kind is NoticeKind.EDITED:  # nobody is told of a message that was changed
+            if notice.kind is NoticeKind.EDITED:  # Slack notifies nobody of an update
                 text = edited_text(approval)
                 await self._post(recipient, _headline(notice, approval), [_plain(text)])
             return notice.asked
@@ -123,7 +123,7 @@ class SlackChannel:
 
         Raises:
             SlackRefused: Slack did not do it.
-            httpx.TransportError: There was no answer.
+            httpx.TransportError: There was no response.
         """
         bearer = {"authorization": f"Bearer {self._settings.token.reveal()}"}
         text = await _post(method, f"{self._settings.base_url}{method}", fields, bearer)
@@ -137,21 +137,21 @@ class SlackChannel:
 
 
 class SlackRefused(Exception):
-    """Slack did not do what it was asked for; `error` is its word for why: `ratelimited`."""
+    """Slack refused a request; `error` is its code for why: `ratelimited`."""
 
     def __init__(self, method: str, error: str) -> None:
-        super().__init__(f"Slack answered {method} with {error[:100]}")
+        super().__init__(f"Slack refused {method}: {error[:100]}")
         self.error = error
 
 
 async def _post(
     what: str, url: str, fields: dict[str, Any], headers: dict[str, str] | None = None
 ) -> bytes:
-    """Post JSON to Slack; give what it answers. Errors say `what`: the URL may be a secret.
+    """Post JSON to Slack; return the response. Errors name `what`, since the URL may be a secret.
 
     Raises:
-        SlackRefused: The answer is not 200, or cannot be read.
-        httpx.TransportError: There was none.
+        SlackRefused: The status is not 2xx, or the response cannot be read.
+        httpx.TransportError: There was no response.
     """
     async with httpx.AsyncClient(timeout=TIMEOUT) as client:
         request = client.build_request("POST", url, json=fields, headers=headers)
@@ -168,23 +168,23 @@ def _headline(notice: Notice, approval: Approval) -> str:
 
 
 def blocks_of(approval: Approval) -> list[dict[str, Any]]:
-    """Lay an approval out; every word of others is plain text, so no markup of theirs works."""
-    card = approval_message(approval)
+    """Return the blocks of a message; all words of others are plain text, without markup."""
+    message = approval_message(approval)
     blocks: list[dict[str, Any]] = [
-        {"type": "header", "text": _text(card.title or "An approval", 150)},
-        *([_plain(f"⚠ {card.note}")] if card.note else []),
-        *_sections(card),
-        *[_plain(f"• {reason}") for reason in card.reasons],
-        {"type": "context", "elements": [_text(card.footer, 300)]},
+        {"type": "header", "text": _text(message.title or "An approval", 150)},
+        *([_plain(f"⚠ {message.note}")] if message.note else []),
+        *_sections(message),
+        *[_plain(f"• {reason}") for reason in message.reasons],
+        {"type": "context", "elements": [_text(message.footer, 300)]},
     ]
-    if card.outcome:
-        return [*blocks, _plain(card.outcome)]
+    if message.outcome:
+        return [*blocks, _plain(message.outcome)]
     return [*blocks, _buttons(approval)]
 
 
-def _sections(card: ApprovalMessage) -> list[dict[str, Any]]:
-    all_of_it = [_plain(f"All of it: {card.in_full}")] if card.in_full else []
-    return [*_pages(card.fields), _plain("Arguments"), *_pages(card.arguments), *all_of_it]
+def _sections(message: ApprovalMessage) -> list[dict[str, Any]]:
+    all_of_it = [_plain(f"All of it: {message.in_full}")] if message.in_full else []
+    return [*_pages(message.fields), _plain("Arguments"), *_pages(message.arguments), *all_of_it]
 
 
 def _pages(pairs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
@@ -220,12 +220,12 @@ def _buttons(approval: Approval) -> dict[str, Any]:
 
 
 def _message(text: str) -> dict[str, Any]:
-    """Give the text of a message, in which Slack finds neither mentions nor links."""
+    """Return the text of a message, in which Slack finds neither mentions nor links."""
     return {"text": plain(text), "parse": "none", "link_names": False}
 
 
 def plain(text: str) -> str:
-    """Escape what Slack reads as markup: `<!channel>`, `<@U1>`, `<https://…|a name>`."""
+    """Return a text without what Slack reads as markup: `<!channel>`, `<@U1>`, `<https://…|a>`."""
     return visible(text, None).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -238,17 +238,17 @@ def _plain(text: str) -> dict[str, Any]:
 
 
 async def reply_to_press(press: "ButtonPress", text: str) -> None:
-    """Tell the one who pressed, and nobody else, what came of it."""
+    """Tell the person who pressed, and nobody else, what came of it."""
     if press.response_url:
         said = {"text": plain(text), "response_type": "ephemeral", "replace_original": False}
-        await _post("an answer to a press", press.response_url, said)
+        await _post("a reply to a press", press.response_url, said)
 
 
 # Receiving
 
 
 class ButtonPress(Struct, frozen=True, kw_only=True):
-    """A button that somebody pressed."""
+    """A press of a button."""
 
     team: str
     member: str
@@ -259,25 +259,25 @@ class ButtonPress(Struct, frozen=True, kw_only=True):
 
 
 class BadPress(Struct, frozen=True):
-    """A request that is not what it seems: the status to answer with, and why."""
+    """A request that is not what it seems: the status of the response, and why."""
 
     status: Literal[400, 401, 403, 409]
     why: str
 
 
 class Replays:
-    """Remembers requests for as long as their signature holds."""
+    """Remembers requests for as long as their signatures are valid."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[str, float] = OrderedDict()
 
     def is_new(self, signature: str, now: float) -> bool:
-        """Tell whether a signature comes for the first time; from now on it is known."""
+        """Whether a signature is seen for the first time; from now on it is known."""
         while self._seen and next(iter(self._seen.values())) < now:
             self._seen.popitem(last=False)
         if signature in self._seen or len(self._seen) >= MOST_REMEMBERED:
             return False
-        # One from the future stays valid for twice the window.
+        # A request from the future stays valid for twice the window.
         self._seen[signature] = now + 2 * WINDOW
         return True
 
@@ -297,21 +297,21 @@ def read_press(
     now: float,
     replays: Replays,
 ) -> ButtonPress | BadPress:
-    """Read a request of Slack, whose body must be as it came, byte for byte."""
+    """Return the press in a request; the body must be exactly the bytes that were received."""
     if not _is_signed(settings, headers, body, now):
-        return BadPress(401, "the signature is not Slack's, or not of this time")
+        return BadPress(401, "invalid or expired Slack signature")
     if not replays.is_new(headers["x-slack-signature"], now):
-        return BadPress(409, "this request was made before")
+        return BadPress(409, "this request was received before")
     try:
         payload = json.loads(parse_qs(body.decode())["payload"][0])
         press, app = _press_in(payload)
     except (KeyError, IndexError, ValueError, TypeError, AttributeError, RecursionError):
-        return BadPress(400, "this is not the press of a button of ours")
+        return BadPress(400, "this is not a press of one of our buttons")
     if press.team not in settings.teams or app not in settings.apps:
-        return BadPress(403, "this workspace or app is not ours")
+        return BadPress(403, "unknown workspace or app")
     host = urlsplit(press.response_url)
     if press.response_url and not _is_slacks(settings, host.scheme, host.netloc):
-        return BadPress(403, "the answer would not go to Slack")
+        return BadPress(403, "the reply would not go to Slack")
     return press
 
 
@@ -324,7 +324,7 @@ def _is_signed(
         try:
             if verifier.is_valid_request(body, dict(headers)):
                 return True
-        except (ValueError, TypeError):  # no number, no UTF-8, no ASCII
+        except (ValueError, TypeError):  # not a number, not UTF-8, not ASCII
             return False
     return False
 
@@ -346,6 +346,6 @@ def _press_in(payload: Any) -> tuple[ButtonPress, str]:
 
 
 def _is_slacks(settings: SlackSettings, scheme: str, host: str) -> bool:
-    # A test server on this machine speaks plain HTTP; its host must be named.
+    # Plain HTTP is for a test server on this machine, whose host must be listed.
     plain = host.startswith(("127.0.0.1:", "[::1]:"))
     return host in settings.response_hosts and (scheme == "https" or plain)

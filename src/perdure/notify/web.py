@@ -1,11 +1,28 @@
-"""A small ASGI app with the pages of links and the door for Slack; mount it where you like."""
+"""An ASGI app with the pages of mail links and the endpoint for Slack; mount it where you like.
+
+    GET  /approvals/link      an empty page; its script takes the token out of the URL's fragment
+    GET  /approvals/page.css  how the pages look
+    POST /approvals/view      shows the action to whoever has the token
+    POST /approvals/decide    decides, if the token, the code and (for HIGH) the session are right
+    POST /slack/interactive   a press of a button in Slack
+
+Opening a link only shows the action, and GET never decides anything: mail scanners and chat
+previews follow links. Even a program that runs the script and presses the button changes nothing,
+since it has no code to type; if it types one, that counts as a wrong one.
+
+Whoever may send a request here is nobody we know. So each is checked in this order: its size and
+its time (an endless body must not hold memory), where it comes from (a form on another site must
+not use the session of its visitor), the signature of its token (a guess must not cost a query), and
+only then what it says. Refusals do not depend on whether the code was right, up to the vote itself,
+where a wrong code is counted under a lock.
+"""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from html import escape
 from importlib.resources import files
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
 from msgspec import Struct
@@ -19,7 +36,6 @@ from perdure.jobs.approval import (
     Person,
     Refusal,
     Vote,
-    VoteVerdict,
     dead_link,
     link_id,
     use_of,
@@ -30,8 +46,8 @@ from perdure.notify.message import (
     LONGEST_VALUE,
     ApprovalMessage,
     approval_message,
-    in_html,
-    in_tables,
+    as_html,
+    as_tables,
     outcome_of,
 )
 from perdure.notify.people import ApprovalStore, People
@@ -44,230 +60,19 @@ from perdure.notify.slack import (
     reply_to_press,
 )
 
-# The page behind a link: what is shown, and what a press of its buttons comes to.
-#
-#     GET  /approvals/link     an empty page; its script takes the token out of the URL's fragment
-#     GET  /approvals/page.css how the pages look
-#     POST /approvals/view     shows the action to who has the token
-#     POST /approvals/decide   decides, if the token, the code and (for HIGH) the session are right
-#
-# GET shows, and decides nothing. A program that follows the link, runs the script and presses
-# the button has no code to type, and changes nothing; if it types one, that is counted as wrong.
-
-_HEAD: Final = (
-    "<!doctype html><html lang=en><meta charset=utf-8><title>Approval</title>"
-    '<meta name=viewport content="width=device-width, initial-scale=1">'
-    "<link rel=stylesheet href=page.css>"
-)
-SHELL: Final = f"""{_HEAD}<main><h1>An approval</h1>
-<form method=post action=view><label>The part of your link after #
-<input name=token autocomplete=off required></label> <button>Show</button></form>
-</main><script src=link.js></script></html>"""
-STYLE: Final = files("perdure.notify").joinpath("page.css").read_text("utf-8")
-
-# Shows what the link is about. It never decides: the page that it leads to needs a person.
-SCRIPT: Final = """const token = location.hash.slice(1);
-if (token) {
-  history.replaceState(null, "", location.pathname);
-  document.forms[0].elements.token.value = token;
-  document.forms[0].submit();
-}
-"""
-
-_INCOMPLETE: Final = "Type the code of the mail, then press one of the two buttons."
-_WRONG: Final = "This is not the code of the mail."
-
-Status: TypeAlias = Literal[200, 400, 401, 403, 404, 409, 410]
-
-_STATUS: Final[dict[str, Status]] = {
-    "not found": 404,
-    "decided": 409,
-    "repeated": 409,
-    "expired": 410,
-    "changed": 409,
-    "not allowed": 403,
-    "four eyes": 403,
-    "wrong code": 403,
-}
-
-
-class Shown(Struct, frozen=True):
-    """A page, and the status it comes with."""
-
-    status: Status
-    html: str
-
-
-class Form(Struct, frozen=True, kw_only=True):
-    """What a person has filled in."""
-
-    token: str = ""
-    code: str = ""
-    verdict: str = ""
-    reason: str = ""
-
-
-class LinkPages:
-    """The pages of links."""
-
-    def __init__(
-        self,
-        store: ApprovalStore,
-        people: People,
-        tokens: LinkTokens,
-        code_suffices: RiskLevel = RiskLevel.MEDIUM,
-    ) -> None:
-        """Take what the pages need.
-
-        Args:
-            store: Where the approvals are.
-            people: Who is who.
-            tokens: By which links are read.
-            code_suffices: Up to this risk, link and code are enough;
-                above it, the person must have signed in, too.
-        """
-        self._store = store
-        self._people = people
-        self._tokens = tokens
-        self._code_suffices = code_suffices
-
-    async def view(self, form: Form) -> Shown:
-        """Show the action; nothing changes."""
-        found = await self._find(form)
-        if isinstance(found, Shown):
-            return found
-        link, approval = found
-        return Shown(200, self._action_page(approval, link, form.token))
-
-    async def decide(self, form: Form, session: Person | None) -> Shown:
-        """Decide, if everything is as it must be."""
-        found = await self._find(form)
-        if isinstance(found, Shown):
-            return found
-        link, approval = found
-        if form.verdict not in ("approve", "reject") or not form.code.strip():
-            return Shown(400, self._action_page(approval, link, form.token, _INCOMPLETE))
-        # All that does not depend on the code comes before it: so no answer betrays a right one.
-        person = self._people.by_id(link.tenant, link.person)
-        if person is None:
-            unknown = Refusal("not allowed", "you are not among those who may decide any more")
-            return await self._turned_away(approval, unknown)
-        if refusal := self._session_refusal(approval, person, session):
-            return await self._turned_away(approval, refusal)
-        return await self._vote(approval, link, person, form)
-
-    async def _vote(
-        self, approval: Approval, link: ApprovalLink, person: Person, form: Form
-    ) -> Shown:
-        vote = Vote(
-            person=person,
-            verdict=cast("VoteVerdict", form.verdict),
-            action_hash=link.action_hash,
-            channel="mail",
-            reason=form.reason,
-        )
-        result = await self._store.vote(approval.id, vote, use_of(form.token, form.code))
-        if isinstance(result, Refusal) and result.code == "wrong code":
-            return Shown(403, self._action_page(approval, link, form.token, _WRONG))
-        if isinstance(result, Refusal):
-            return Shown(_STATUS[result.code], _message(result.text))
-        said = approval_message(result).outcome or "Your answer counts; others must answer, too."
-        return Shown(200, _message(said))
-
-    async def _find(self, form: Form) -> tuple[ApprovalLink, Approval] | Shown:
-        # The store is asked for the time only by those who have a token.
-        now = await self._store.now() if self._tokens.is_signed(form.token) else None
-        if now is None or not self._tokens.is_ours(form.token, now):
-            await self._store.turned_away(None, "mail", "a token that is not ours, or too old")
-            return Shown(403, _message("This link is not valid, or its time is over."))
-        link = await self._store.link(link_id(form.token))
-        approval = None if link is None else await self._store.approval(link.approval_id)
-        if link is None or approval is None:
-            return Shown(404, _message("There is no such approval any more."))
-        if (refusal := dead_link(link, now)) is not None:
-            return await self._turned_away(approval, refusal)
-        return link, approval
-
-    def _session_refusal(
-        self, approval: Approval, person: Person, session: Person | None
-    ) -> Refusal | None:
-        if approval.risk <= self._code_suffices:
-            return None
-        if session is None:
-            return Refusal("not allowed", f"sign in first: this is of {approval.risk} risk")
-        if (session.tenant, session.id) != (person.tenant, person.id):
-            return Refusal("not allowed", "this link is for somebody else")
-        return None
-
-    async def _turned_away(self, approval: Approval, refusal: Refusal) -> Shown:
-        await self._store.turned_away(approval.id, "mail", refusal.text)
-        return Shown(_STATUS[refusal.code], _message(refusal.text))
-
-    def _action_page(
-        self, approval: Approval, link: ApprovalLink, token: str, error: str = ""
-    ) -> str:
-        card = approval_message(approval, full=True)
-        changed = approval.action.hash != link.action_hash
-        if approval.state is not ApprovalState.PENDING or changed:
-            why = card.outcome or "The action has changed since you were asked about it."
-            return _page(card, f"<p><b>{escape(why)}</b></p>")
-        return _page(card, _form(token, error))
-
-
-def _form(token: str, error: str) -> str:
-    return (
-        "<form method=post action=decide>"
-        + (f"<p class=error role=alert>{escape(error)}</p>" if error else "")
-        + f'<input type=hidden name=token value="{escape(token)}">'
-        "<label>The code of the mail <input name=code inputmode=numeric autocomplete=off "
-        "required></label>"
-        f"<label>Why, for the log <input name=reason maxlength={LONGEST_VALUE}></label>"
-        "<button name=verdict value=approve>Approve</button> "
-        "<button name=verdict value=reject class=no>Reject</button></form>"
-    )
-
-
-def _page(card: ApprovalMessage, end: str) -> str:
-    reasons = "".join(f"<li>{in_html(reason)}</li>" for reason in card.reasons)
-    note = f"<p class=note>{escape(card.note)}</p>" if card.note else ""
-    return _document(
-        f"<h1>{in_html(card.title)}</h1>{note}{in_tables(card)}<ul>{reasons}</ul>{end}"
-        f"<footer><small>{escape(card.footer)}</small></footer>"
-    )
-
-
-def _message(text: str) -> str:
-    return _document(f"<h1>{escape(visible(text))}</h1>")
-
-
-def _document(body: str) -> str:
-    return f"{_HEAD}<main>{body}</main></html>"
-
-
 LONGEST_BODY: Final = 64 * 1024
-MOST_MESSAGES: Final = 1024  # of a server, for one body: a piece costs time even if it is empty
-BODY_TIMEOUT: Final = 15.0  # seconds until a body must be there as a whole
-_PORTS: Final = {"http": 80, "https": 443}
+MOST_MESSAGES: Final = 1024  # of the server, for one body: an empty piece costs time, too
+BODY_TIMEOUT: Final = 15.0  # seconds until the whole body must be there
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-# Who has signed in, as whatever stands in front of this app knows.
+# Returns who has signed in, as whatever stands in front of this app knows; None if nobody has.
 Authenticate: TypeAlias = Callable[[Scope], Awaitable[Person | None]]
 
 _log = logging.getLogger("perdure.notify")
 
-_POLICY: Final = (
-    b"default-src 'none'; script-src 'self'; style-src 'self'; form-action 'self'; "
-    b"frame-ancestors 'none'; base-uri 'none'"
-)
-_HEADERS: Final = (
-    (b"cache-control", b"no-store"),
-    (b"content-security-policy", _POLICY),
-    # Not `no-referrer`: with that a browser calls the origin of our own forms `null`.
-    (b"referrer-policy", b"same-origin"),
-    (b"x-content-type-options", b"nosniff"),
-)
+_COUNTED: Final = "Your answer counts; others must answer, too."
 _FOREIGN: Final = (
     "This form comes from another site. "
     "If it is your own, behind a proxy, give its URL as `origin` of ApprovalWeb."
@@ -275,30 +80,11 @@ _FOREIGN: Final = (
 
 
 class Response(Struct, frozen=True):
-    """What is sent back."""
+    """A response to a request."""
 
     status: int
     body: str = ""
     kind: str = "text/html; charset=utf-8"
-
-
-_FILES: Final = {
-    "/approvals/link": Response(200, SHELL),
-    "/approvals/link.js": Response(200, SCRIPT, "text/javascript; charset=utf-8"),
-    "/approvals/page.css": Response(200, STYLE, "text/css; charset=utf-8"),
-}
-
-
-class BadBody(Exception):
-    """The body of a request cannot be taken; the status says why."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
-
-
-class Disconnected(Exception):
-    """Whoever sent the request has gone, perhaps in the middle of it."""
 
 
 class ApprovalWeb:
@@ -308,27 +94,27 @@ class ApprovalWeb:
         self,
         store: ApprovalStore,
         people: People,
-        pages: LinkPages | None = None,
+        pages: "LinkPages | None" = None,
         slack: SlackSettings | None = None,
         authenticate: Authenticate | None = None,
         origin: str | None = None,
     ) -> None:
-        """Take the parts; what is not given is not there.
+        """Take the parts; the endpoints of a part that is not given do not exist.
 
         Args:
-            store: Where the approvals are.
+            store: Where the approvals are: `app.approval_store`.
             people: Who is who.
-            pages: The pages of links.
-            slack: Whom to believe in Slack.
-            authenticate: Tells who has signed in.
-            origin: Where browsers reach this app: `https://perdure.example.com`.
-                If not given, it is what the server says of each request,
-                which is wrong behind a proxy that does not pass scheme and host on.
+            pages: The pages of mail links.
+            slack: Which Slack apps and workspaces to trust.
+            authenticate: Returns who has signed in.
+            origin: The URL of this app as browsers see it: `https://perdure.example.com`. Without
+                it, the server's view of each request is used, which is wrong behind a proxy that
+                does not pass scheme and host on.
 
         Raises:
             ValueError: `origin` is not a scheme, a host and perhaps a port.
         """
-        self._origin = None if origin is None else own_origin(origin)
+        self._origin = None if origin is None else _origin(origin)
         self.body_timeout = BODY_TIMEOUT
         self._store = store
         self._people = people
@@ -345,78 +131,75 @@ class ApprovalWeb:
         path = str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
         try:
             if path == "/slack/interactive" and self._slack is not None:
-                await self._pressed(scope, receive, send, self._slack)
+                await self._press(scope, receive, send, self._slack)
             else:
                 await _send(send, await self._page(scope, path, receive))
-        except BadBody as error:
-            await _send(send, Response(error.status))
-        except Disconnected:
-            pass  # nobody waits for an answer
+        except _BadRequest as error:
+            await _send(send, error.response)
+        except _Disconnected:
+            pass  # nobody waits for a response
         except StoreError as error:
             _log.warning("a request to %s could not be served: %s", path, error)
             await _send(send, Response(503, "The store does not answer. Try again later."))
 
     async def _page(self, scope: Scope, path: str, receive: Receive) -> Response:
-        method = scope["method"]
-        match path:
-            case "/approvals/link" | "/approvals/link.js" | "/approvals/page.css" if self._pages:
-                return _FILES[path] if method in ("GET", "HEAD") else Response(405)
-            case "/approvals/view" | "/approvals/decide" if self._pages is not None:
-                body = await self._posted(scope, receive)
-                if isinstance(body, Response):
-                    return body
-                return await self._act(scope, path, _form_of(body), self._pages)
-            case _:
-                return Response(404)
+        pages = self._pages
+        if pages is None:
+            return Response(404)
+        if path in _FILES:
+            return _FILES[path] if scope["method"] in ("GET", "HEAD") else Response(405)
+        if path not in ("/approvals/view", "/approvals/decide"):
+            return Response(404)
+        form = _form_in(await self._posted(scope, receive))
+        if path == "/approvals/view":
+            return await pages.view(form)
+        session = None if self._authenticate is None else await self._authenticate(scope)
+        return await pages.decide(form, session)
 
-    async def _posted(self, scope: Scope, receive: Receive) -> bytes | Response:
-        """Read what is posted, before anything else is done with the request.
+    async def _posted(self, scope: Scope, receive: Receive) -> bytes:
+        """Return what is posted, read before anything else is done with the request.
 
         Raises:
-            BadBody: It is too long, in too many pieces, or too slow.
-            Disconnected: It has no end.
+            _BadRequest: It is no POST, from another site, too long, in too many pieces or too slow.
+            _Disconnected: The client has gone before the end.
         """
         if scope["method"] != "POST":
-            return Response(405)
+            raise _BadRequest(405)
         if not _is_same_site(scope, self._origin):
-            return Response(403, _FOREIGN)
-        _check_length(scope)
+            raise _BadRequest(403, _FOREIGN)
+        for length in _values(scope, b"content-length"):
+            if not length.isdigit():
+                raise _BadRequest(400)
+            # Long rows of digits are never converted to a number: that takes time, too.
+            if len(length) > len(str(LONGEST_BODY)) or int(length) > LONGEST_BODY:
+                raise _BadRequest(413)
         try:
             async with asyncio.timeout(self.body_timeout):
                 return await _body(receive)
         except TimeoutError:
-            raise BadBody(408) from None
+            raise _BadRequest(408) from None
 
-    async def _act(self, scope: Scope, path: str, form: Form, pages: LinkPages) -> Response:
-        if path == "/approvals/view":
-            shown = await pages.view(form)
-        else:
-            session = None if self._authenticate is None else await self._authenticate(scope)
-            shown = await pages.decide(form, session)
-        return Response(shown.status, shown.html)
-
-    async def _pressed(
+    async def _press(
         self, scope: Scope, receive: Receive, send: Send, settings: SlackSettings
     ) -> None:
         body = await self._posted(scope, receive)
-        if isinstance(body, Response):
-            return await _send(send, body)
-        now = await self._store.now()
-        press = read_press(settings, _headers(scope), body, now, self._replays)
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        press = read_press(settings, headers, body, await self._store.now(), self._replays)
         if isinstance(press, BadPress):
             await self._store.turned_away(None, "slack", press.why)
-            return await _send(send, Response(press.status, press.why))
-        # Slack wants an answer within three seconds, whatever becomes of it.
+            raise _BadRequest(press.status, press.why)
+        # Slack wants a response within three seconds, whatever becomes of the press.
         await _send(send, Response(200))
         try:
-            await reply_to_press(press, await self._voted(press))
-        except Exception as error:  # noqa: BLE001  who pressed can press again
-            # Its text may hold the URL of the answer, which is a secret.
+            await reply_to_press(press, await self._vote(press))
+        except Exception as error:  # noqa: BLE001  the person can press again
+            # The error's text may hold the URL of the reply, which is a secret.
             _log.warning("a press in Slack could not be answered: %s", type(error).__name__)
-        return None
 
-    async def _voted(self, press: ButtonPress) -> str:
-        """Cast the vote of a press; give what to tell who pressed."""
+    async def _vote(self, press: ButtonPress) -> str:
+        """Cast the vote of a press; return what to tell the person."""
         person = self._people.by_slack(press.team, press.member)
         if person is None:
             why = f"unknown Slack account {press.team}/{press.member}"
@@ -428,17 +211,220 @@ class ApprovalWeb:
         result = await self._store.vote(press.approval_id, vote)
         if isinstance(result, Refusal):
             return f"Your answer does not count: {result.text}."
-        return outcome_of(result) or "Your answer counts; others must answer, too."
+        return outcome_of(result) or _COUNTED
 
 
-def _check_length(scope: Scope) -> None:
-    """Turn a body away that says of itself that it is too long."""
-    for length in _values(scope, b"content-length"):
-        if not length.isdigit():
-            raise BadBody(400)
-        # An endless row of digits is never read as a number: that takes time, too.
-        if len(length) > len(str(LONGEST_BODY)) or int(length) > LONGEST_BODY:
-            raise BadBody(413)
+# The pages of links
+
+_STATUS: Final[dict[str, int]] = {
+    "not found": 404,
+    "decided": 409,
+    "repeated": 409,
+    "expired": 410,
+    "changed": 409,
+    "not allowed": 403,
+    "four eyes": 403,
+    "wrong code": 403,
+}
+_INCOMPLETE: Final = "Type the code of the mail, then press one of the two buttons."
+_WRONG: Final = "This is not the code of the mail."
+
+
+class LinkForm(Struct, frozen=True, kw_only=True):
+    """What a person has filled in."""
+
+    token: str = ""
+    code: str = ""
+    verdict: str = ""
+    reason: str = ""
+
+
+class LinkPages:
+    """The pages of mail links."""
+
+    def __init__(
+        self,
+        store: ApprovalStore,
+        people: People,
+        tokens: LinkTokens,
+        code_suffices: RiskLevel = RiskLevel.MEDIUM,
+    ) -> None:
+        """Take what the pages need.
+
+        Args:
+            store: Where the approvals are: `app.approval_store`.
+            people: Who is who.
+            tokens: Checks the tokens of links.
+            code_suffices: Up to this risk, link and code are enough; above it, the person must also
+                have signed in.
+        """
+        self._store = store
+        self._people = people
+        self._tokens = tokens
+        self._code_suffices = code_suffices
+
+    async def view(self, form: LinkForm) -> Response:
+        """Show the action; nothing changes."""
+        found = await self._find(form)
+        if isinstance(found, Response):
+            return found
+        link, approval = found
+        return Response(200, _action_page(approval, link, form.token))
+
+    async def decide(self, form: LinkForm, session: Person | None) -> Response:
+        """Decide, if everything is in order."""
+        found = await self._find(form)
+        if isinstance(found, Response):
+            return found
+        link, approval = found
+        if form.verdict not in ("approve", "reject") or not form.code.strip():
+            return Response(400, _action_page(approval, link, form.token, _INCOMPLETE))
+        # What does not depend on the code is checked before it, so no response betrays a right one.
+        voter = self._voter(approval, link, session)
+        if isinstance(voter, Refusal):
+            return await self._turn_away(approval, voter)
+        vote = Vote(
+            person=voter,
+            verdict=form.verdict,
+            action_hash=link.action_hash,
+            channel="mail",
+            reason=form.reason,
+        )
+        result = await self._store.vote(approval.id, vote, use_of(form.token, form.code))
+        if not isinstance(result, Refusal):
+            return Response(200, _text_page(outcome_of(result) or _COUNTED))
+        if result.code == "wrong code":
+            return Response(403, _action_page(approval, link, form.token, _WRONG))
+        return Response(_STATUS[result.code], _text_page(result.text))
+
+    async def _find(self, form: LinkForm) -> tuple[ApprovalLink, Approval] | Response:
+        """Return the link of a token, and its approval; or the page that says why there is none."""
+        # The signature is checked first: a request without a token of ours costs no query.
+        made_at = self._tokens.made_at(form.token)
+        now = 0.0 if made_at is None else await self._store.now()
+        if made_at is None or not self._tokens.is_current(made_at, now):
+            await self._store.turned_away(None, "mail", "the token is forged or too old")
+            return Response(403, _text_page("This link is not valid, or it has expired."))
+        link = await self._store.link(link_id(form.token))
+        approval = None if link is None else await self._store.approval(link.approval_id)
+        if link is None or approval is None:
+            return Response(404, _text_page("There is no such approval any more."))
+        if (refusal := dead_link(link, now)) is not None:
+            return await self._turn_away(approval, refusal)
+        return link, approval
+
+    def _voter(
+        self, approval: Approval, link: ApprovalLink, session: Person | None
+    ) -> Person | Refusal:
+        person = self._people.by_id(link.tenant, link.person)
+        if person is None:
+            return Refusal("not allowed", "you are not among those who may decide any more")
+        if approval.risk <= self._code_suffices:
+            return person
+        if session is None:
+            return Refusal("not allowed", f"sign in first: the risk of this is {approval.risk}")
+        if (session.tenant, session.id) != (person.tenant, person.id):
+            return Refusal("not allowed", "this link is for somebody else")
+        return person
+
+    async def _turn_away(self, approval: Approval, refusal: Refusal) -> Response:
+        await self._store.turned_away(approval.id, "mail", refusal.text)
+        return Response(_STATUS[refusal.code], _text_page(refusal.text))
+
+
+# HTML. Every word of others is escaped, and set apart from ours.
+
+_HEAD: Final = (
+    "<!doctype html><html lang=en><meta charset=utf-8><title>Approval</title>"
+    '<meta name=viewport content="width=device-width, initial-scale=1">'
+    "<link rel=stylesheet href=page.css>"
+)
+_EMPTY: Final = f"""{_HEAD}<main><h1>An approval</h1>
+<form method=post action=view><label>The part of your link after #
+<input name=token autocomplete=off required></label> <button>Show</button></form>
+</main><script src=link.js></script></html>"""
+
+# Shows what the link is about. It never decides: the page that it leads to needs a person.
+_SCRIPT: Final = """const token = location.hash.slice(1);
+if (token) {
+  history.replaceState(null, "", location.pathname);
+  document.forms[0].elements.token.value = token;
+  document.forms[0].submit();
+}
+"""
+_STYLE: Final = files("perdure.notify").joinpath("page.css").read_text("utf-8")
+_FILES: Final = {
+    "/approvals/link": Response(200, _EMPTY),
+    "/approvals/link.js": Response(200, _SCRIPT, "text/javascript; charset=utf-8"),
+    "/approvals/page.css": Response(200, _STYLE, "text/css; charset=utf-8"),
+}
+
+
+def _action_page(approval: Approval, link: ApprovalLink, token: str, error: str = "") -> str:
+    message = approval_message(approval, full=True)
+    changed = approval.action.hash != link.action_hash
+    if approval.state is not ApprovalState.PENDING or changed:
+        why = message.outcome or "The action has changed since you were asked about it."
+        return _message_page(message, f"<p><b>{escape(why)}</b></p>")
+    return _message_page(message, _form_html(token, error))
+
+
+def _message_page(message: ApprovalMessage, end: str) -> str:
+    reasons = "".join(f"<li>{as_html(reason)}</li>" for reason in message.reasons)
+    note = f"<p class=note>{escape(message.note)}</p>" if message.note else ""
+    return _document(
+        f"<h1>{as_html(message.title)}</h1>{note}{as_tables(message)}<ul>{reasons}</ul>{end}"
+        f"<footer><small>{escape(message.footer)}</small></footer>"
+    )
+
+
+def _form_html(token: str, error: str) -> str:
+    return (
+        "<form method=post action=decide>"
+        + (f"<p class=error role=alert>{escape(error)}</p>" if error else "")
+        + f'<input type=hidden name=token value="{escape(token)}">'
+        "<label>The code of the mail <input name=code inputmode=numeric autocomplete=off "
+        "required></label>"
+        f"<label>Why, for the log <input name=reason maxlength={LONGEST_VALUE}></label>"
+        "<button name=verdict value=approve>Approve</button> "
+        "<button name=verdict value=reject class=no>Reject</button></form>"
+    )
+
+
+def _text_page(text: str) -> str:
+    return _document(f"<h1>{escape(visible(text))}</h1>")
+
+
+def _document(body: str) -> str:
+    return f"{_HEAD}<main>{body}</main></html>"
+
+
+# Requests and responses
+
+_PORTS: Final = {"http": 80, "https": 443}
+_CSP: Final = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; form-action 'self'; "
+    b"frame-ancestors 'none'; base-uri 'none'"
+)
+_HEADERS: Final = (
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", _CSP),
+    # Not `no-referrer`: with that, a browser sends the origin of our own forms as `null`.
+    (b"referrer-policy", b"same-origin"),
+    (b"x-content-type-options", b"nosniff"),
+)
+
+
+class _BadRequest(Exception):
+    """A request that is refused before anything is done with it."""
+
+    def __init__(self, status: int, text: str = "") -> None:
+        super().__init__(status)
+        self.response = Response(status, text)
+
+
+class _Disconnected(Exception):
+    """The client has gone, perhaps in the middle of its request."""
 
 
 async def _body(receive: Receive) -> bytes:
@@ -446,37 +432,47 @@ async def _body(receive: Receive) -> bytes:
     for _ in range(MOST_MESSAGES):
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Disconnected
+            raise _Disconnected
         body += message.get("body", b"")
         if len(body) > LONGEST_BODY:
-            raise BadBody(413)
+            raise _BadRequest(413)
         if not message.get("more_body", False):
             return bytes(body)
-    raise BadBody(413)
+    raise _BadRequest(413)
 
 
-def _form_of(body: bytes) -> Form:
+def _form_in(body: bytes) -> LinkForm:
     try:
         fields = parse_qs(body.decode(), max_num_fields=10)
     except ValueError:
-        return Form()
-    known = {name: values[0] for name, values in fields.items() if name in Form.__struct_fields__}
-    return Form(**known)
+        return LinkForm()
+    known = {name: fields[name][0] for name in LinkForm.__struct_fields__ if name in fields}
+    return LinkForm(**known)
 
 
-def _headers(scope: Scope) -> dict[str, str]:
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+def _is_same_site(scope: Scope, own: str | None) -> bool:
+    """Whether a form is our own, or comes from no browser: such a client needs the token anyway."""
+    sites = _values(scope, b"sec-fetch-site")
+    if any(site not in (b"same-origin", b"none") for site in sites):
+        return False
+    origins = _values(scope, b"origin")
+    if not origins:
+        return True
+    own = own or _origin_of_request(scope)
+    return own is not None and all(each == own.encode() for each in origins)
 
 
-def _values(scope: Scope, name: bytes) -> list[bytes]:
-    return [value for each, value in scope["headers"] if each == name]
+def _origin_of_request(scope: Scope) -> str | None:
+    """Return the origin that a request was sent to; None if it does not say."""
+    hosts = _values(scope, b"host")
+    try:
+        return _origin(f"{scope.get('scheme', 'http')}://{hosts[0].decode()}")
+    except (ValueError, IndexError):
+        return None
 
 
-# Where a form comes from
-
-
-def own_origin(url: str) -> str:
-    """Spell the origin of a URL as a browser does.
+def _origin(url: str) -> str:
+    """Return the origin of a URL, spelled as a browser does.
 
     Raises:
         ValueError: It is not a scheme, a host and perhaps a port.
@@ -490,25 +486,8 @@ def own_origin(url: str) -> str:
     return f"{parts.scheme}://{host}" + ("" if port == _PORTS[parts.scheme] else f":{port}")
 
 
-def _is_same_site(scope: Scope, own: str | None) -> bool:
-    """Tell whether a form is our own, or of no browser, which needs the token anyway."""
-    sites = _values(scope, b"sec-fetch-site")
-    if any(site not in (b"same-origin", b"none") for site in sites):
-        return False
-    origins = _values(scope, b"origin")
-    if not origins:
-        return True
-    own = own or _origin_of_request(scope)
-    return own is not None and all(each == own.encode() for each in origins)
-
-
-def _origin_of_request(scope: Scope) -> str | None:
-    """Give the origin under which a request has come; None: it does not say."""
-    hosts = _values(scope, b"host")
-    try:
-        return own_origin(f"{scope.get('scheme', 'http')}://{hosts[0].decode()}")
-    except (ValueError, IndexError):
-        return None
+def _values(scope: Scope, name: bytes) -> list[bytes]:
+    return [value for each, value in scope["headers"] if each == name]
 
 
 async def _send(send: Send, response: Response) -> None:

@@ -1,7 +1,11 @@
-"""Web hooks: a signed POST to an address that somebody has given.
+"""Webhooks: a signed POST to a URL that somebody has configured.
 
-Signed as the Standard Webhooks specification says, so that its libraries can check it:
-an HMAC over id, time and body, with the id the same at every try.
+It is signed as the Standard Webhooks specification says, so that its libraries can verify it: an
+HMAC over id, time and body, with the same id at every retry.
+
+The URL may come from somebody who should not reach our own network. So a host name is resolved
+once, all its addresses are checked, and the connection goes to one of the checked addresses: a name
+that is resolved twice can lead to two places. Redirects are not followed.
 """
 
 import asyncio
@@ -25,26 +29,22 @@ from perdure.jobs.redaction import for_people
 from perdure.notify.message import before_edits, outcome_of
 from perdure.notify.people import ApprovalStore
 
-# To which addresses of the network we speak when somebody else gave us the URL.
-#
-# A name is checked when it is connected to, and it is the checked address that is connected to:
-# a name that is looked up twice can lead to two places.
+# Addresses
 
 Address: TypeAlias = IPv4Address | IPv6Address
 
-# Our own list: what `is_global` says differs from one Python to the next.
-# IANA's registries of special-purpose addresses, the few of them that are public included:
-# none of them is a web server.
+# Our own list, since `is_global` differs from one Python to the next: IANA's registries of
+# special-purpose addresses, including the few that are public. None of them is a web server.
 _SPECIAL_4: Final = tuple(
     map(
         IPv4Network,
         (
             "0.0.0.0/8",  # this network
             "10.0.0.0/8",  # private
-            "100.64.0.0/10",  # shared, of providers
+            "100.64.0.0/10",  # shared by carriers (CGNAT)
             "127.0.0.0/8",  # loopback
-            "168.63.129.16/32",  # not IANA's: the host of a virtual machine in Azure
-            "169.254.0.0/16",  # link-local, with the metadata of clouds
+            "168.63.129.16/32",  # not IANA's: the host of virtual machines in Azure
+            "169.254.0.0/16",  # link-local: cloud metadata
             "172.16.0.0/12",  # private
             "192.0.0.0/24",  # protocol assignments
             "192.0.2.0/24",  # documentation
@@ -68,7 +68,7 @@ _SPECIAL_6: Final = tuple(
         (
             "2001::/23",  # protocol assignments: Teredo, ORCHID, benchmarks, AMT, AS112 …
             "2001:db8::/32",  # documentation
-            "2002::/16",  # 6to4, which holds IPv4 addresses
+            "2002::/16",  # 6to4, which embeds IPv4 addresses
             "2620:4f:8000::/48",  # AS112
             "3fff::/20",  # documentation
         ),
@@ -78,33 +78,35 @@ _NAT64: Final = IPv6Network("64:ff9b::/96")  # the last 32 bits are an IPv4 addr
 
 
 class Forbidden(OSError):
-    """The name leads to an address that we do not speak to."""
+    """The host resolves to an address that we do not connect to."""
 
 
 class Allowed:
-    """Public addresses, and those networks that are named."""
+    """The addresses that may be connected to: public ones, and those of listed networks."""
 
     def __init__(self, networks: Iterable[str] = ()) -> None:
         self._networks = [ip_network(network) for network in networks]
 
     def allows(self, address: Address) -> bool:
-        """Tell whether an address may be spoken to, also if it hides in another one."""
-        inner = _hidden(address)
+        """Whether an address may be connected to, also if it is embedded in another one."""
+        inner = _embedded(address)
         named = self._networks
         if any(_is_in(each, network) for each in (address, inner) for network in named):
             return True
         return _is_public(inner)
 
     def check(self, host: str, addresses: Iterable[str]) -> list[str]:
-        """Give the addresses of a host.
+        """Return the addresses of a host.
 
         Raises:
-            Forbidden: One of them must not be spoken to: the name is not trusted at all then.
+            Forbidden: One of them is not allowed, so the name is not trusted at all.
         """
         found = [address.split("%")[0] for address in addresses]
         bad = [address for address in found if not self.allows(ip_address(address))]
         if bad or not found:
-            raise Forbidden(f"{host} leads to {', '.join(bad) or 'nowhere'}, which is not public")
+            raise Forbidden(
+                f"{host} resolves to {', '.join(bad) or 'nothing'}, which is not public"
+            )
         return found
 
 
@@ -118,8 +120,8 @@ def _is_public(address: Address) -> bool:
     return address in _UNICAST_6 and not any(address in network for network in _SPECIAL_6)
 
 
-def _hidden(address: Address) -> Address:
-    """Give the IPv4 address that is reached by an IPv6 address, or the address itself."""
+def _embedded(address: Address) -> Address:
+    """Return the IPv4 address that an IPv6 address leads to, or the address itself."""
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:
@@ -128,11 +130,11 @@ def _hidden(address: Address) -> Address:
 
 
 class CheckedBackend(httpcore.AsyncNetworkBackend):
-    """Connects to checked addresses only; TLS still asks for the name."""
+    """Connects to checked addresses only; TLS still verifies the name."""
 
     def __init__(self, allowed: Allowed) -> None:
         self._allowed = allowed
-        # To a type checker it is absent where anyio may be.
+        # For a type checker it is missing where anyio may be missing.
         self._backend: Any = httpcore.AnyIOBackend()
 
     async def connect_tcp(
@@ -143,18 +145,18 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Any = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Look the name up, check all its addresses, and connect to one of them.
+        """Resolve the name, check all its addresses, and connect to one of them.
 
         Raises:
-            Forbidden: An address must not be spoken to.
+            Forbidden: An address is not allowed.
         """
-        addresses = self._allowed.check(host, await _look_up(host, port, timeout))
+        addresses = self._allowed.check(host, await _resolve(host, port, timeout))
         return await self.connect_any(addresses, port, timeout, local_address, socket_options)
 
     async def connect_any(
         self, addresses: list[str], port: int, timeout: float | None, *more: Any
     ) -> httpcore.AsyncNetworkStream:
-        """Connect to the first of these addresses that answers; no name is looked up any more."""
+        """Connect to the first of these addresses that answers; no name is resolved."""
         *first, last = addresses
         for address in first:
             try:
@@ -167,7 +169,7 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
         await self._backend.sleep(seconds)
 
 
-async def _look_up(host: str, port: int, timeout: float | None) -> list[str]:
+async def _resolve(host: str, port: int, timeout: float | None) -> list[str]:
     try:
         async with asyncio.timeout(timeout):
             found = await asyncio.get_running_loop().getaddrinfo(
@@ -176,12 +178,14 @@ async def _look_up(host: str, port: int, timeout: float | None) -> list[str]:
     except socket.gaierror as error:
         raise httpcore.ConnectError(str(error)) from error
     except TimeoutError as error:
-        raise httpcore.ConnectTimeout(f"the name {host} is not found in time") from error
+        raise httpcore.ConnectTimeout(f"resolving {host} timed out") from error
     return [str(each[4][0]) for each in found]
 
 
-TIMEOUT: Final = 15.0  # for all of it
-FEWEST_KEY_BYTES: Final = 24  # as the specification says
+# The channel
+
+TIMEOUT: Final = 15.0  # for one whole delivery
+FEWEST_KEY_BYTES: Final = 24  # by the specification
 _PREFIX: Final = "whsec_"
 _GOOD: Final = range(200, 300)
 
@@ -190,10 +194,10 @@ class WebhookSettings(Struct, frozen=True, kw_only=True):
     """Where to post, and how to sign.
 
     Attributes:
-        url: The receiver; HTTPS, unless `plain_http`.
+        url: The endpoint; HTTPS, unless `plain_http`.
         secret: The key: base64 of at least 24 bytes, after `whsec_`.
-        networks: Networks that may be spoken to although they are not public: `("10.0.0.0/8",)`.
-        plain_http: Everybody on the way may read it: for receivers on this machine.
+        networks: Networks that are allowed although they are not public: `("10.0.0.0/8",)`.
+        plain_http: Allow `http://`, which everybody on the way can read: for this machine only.
     """
 
     url: str
@@ -206,15 +210,15 @@ class WebhookSettings(Struct, frozen=True, kw_only=True):
 
 
 class WebhookRefused(Exception):
-    """The receiver did not take it; `status` is its answer."""
+    """The endpoint refused a delivery with this `status`."""
 
     def __init__(self, status: int) -> None:
-        super().__init__(f"the web hook answered {status}")
+        super().__init__(f"the webhook endpoint answered {status}")
         self.status = status
 
 
 class WebhookChannel:
-    """Tells another program."""
+    """Sends notices to another program."""
 
     def __init__(
         self, settings: WebhookSettings, store: ApprovalStore, name: str = "webhook"
@@ -222,11 +226,11 @@ class WebhookChannel:
         """Take the settings.
 
         Raises:
-            ValueError: The URL is not one that we post to.
+            ValueError: The URL is not HTTPS.
         """
         scheme = urlsplit(settings.url).scheme
         if scheme != "https" and not (scheme == "http" and settings.plain_http):
-            raise ValueError(f"a web hook is posted to https://…, not to {scheme}://…")
+            raise ValueError(f"a webhook URL begins with https://, not {scheme}://")
         self.name = name
         self.timeout = TIMEOUT
         self._settings = settings
@@ -234,24 +238,24 @@ class WebhookChannel:
 
     async def recipients(
         self,
-        notice: Notice,  # noqa: ARG002  a channel may go by it
-        approval: Approval | None,  # noqa: ARG002  likewise
+        notice: Notice,  # noqa: ARG002  part of the protocol
+        approval: Approval | None,  # noqa: ARG002  part of the protocol
     ) -> list[str]:
-        """Name the receiver; its whole URL may be a secret."""
-        return [urlsplit(self._settings.url).hostname or "the receiver"]
+        """Return the host of the endpoint; the rest of its URL may be a secret."""
+        return [urlsplit(self._settings.url).hostname or "the endpoint"]
 
     async def deliver(
         self,
         notice: Notice,
         approval: Approval | None,
-        recipient: str,  # noqa: ARG002  there is but one
+        recipient: str,  # noqa: ARG002  there is only one
     ) -> str:
-        """Post it.
+        """Post the notice.
 
         Raises:
-            WebhookRefused: The answer is not 2xx; a redirect is not followed.
-            Forbidden: The address is not one that we speak to.
-            httpcore.NetworkError, TimeoutError: It could not be reached, or not in time.
+            WebhookRefused: The status is not 2xx; a redirect is not followed.
+            Forbidden: The address is not allowed.
+            httpcore.NetworkError, TimeoutError: The endpoint was not reached in time.
         """
         body = msgspec.json.encode(_event(notice, approval))
         time = str(int(await self._store.now()))
@@ -277,7 +281,7 @@ class WebhookChannel:
                 content=body,
             ) as answer,
         ):
-            # What it says besides is not read: it may have no end.
+            # The body of the response is not read: it may be endless.
             if answer.status not in _GOOD:
                 raise WebhookRefused(answer.status)
 
@@ -308,10 +312,10 @@ def _event(notice: Notice, approval: Approval | None) -> dict[str, Any]:
 
 
 def _key(secret: Secret[str]) -> bytes:
-    """Give the key of a secret: with an empty one, everybody could sign.
+    """Return the key of a secret; with an empty one, everybody could sign.
 
     Raises:
-        ValueError: It is no base64, or too short.
+        ValueError: It is not base64, or too short.
     """
     try:
         key = base64.b64decode(secret.reveal().removeprefix(_PREFIX), validate=True)
@@ -319,17 +323,17 @@ def _key(secret: Secret[str]) -> bytes:
         key = b""
     if len(key) < FEWEST_KEY_BYTES:
         raise ValueError(
-            f"the secret of a web hook is the base64 of at least {FEWEST_KEY_BYTES} bytes: "
+            f"a webhook secret is the base64 of at least {FEWEST_KEY_BYTES} bytes: "
             "make one with `openssl rand -base64 32`"
         )
     return key
 
 
 def sign(secret: Secret[str], id: str, time: str, body: bytes) -> str:
-    """Sign a message.
+    """Return the signature of a message.
 
     Raises:
-        ValueError: The secret is none.
+        ValueError: The secret is invalid.
     """
     signed = hmac.new(_key(secret), b".".join((id.encode(), time.encode(), body)), hashlib.sha256)
     return "v1," + base64.b64encode(signed.digest()).decode()
@@ -338,7 +342,7 @@ def sign(secret: Secret[str], id: str, time: str, body: bytes) -> str:
 def is_signed(
     secrets: Iterable[Secret[str]], id: str, time: str, body: bytes, signatures: str
 ) -> bool:
-    """Tell whether one of some signatures was made with one of some keys; for receivers."""
+    """Whether one of the signatures was made with one of the keys; for receivers."""
     made = [sign(secret, id, time, body) for secret in secrets]
     given = [each.encode() for each in signatures.split()]
     return any(hmac.compare_digest(one.encode(), other) for one in made for other in given)
