@@ -165,7 +165,7 @@ async def renewed_again(app: App, handle: Handle[Any]) -> None:
     for _ in range(2):
         run = node.runs[handle.id]
         trusted = run.trusted_until
-        while run.trusted_until == trusted and run.is_ours():
+        while run.trusted_until == trusted and run.verdict is None:
             await perdure.process.sleep("20ms")
 
 

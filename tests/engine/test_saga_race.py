@@ -82,7 +82,7 @@ class Shop:
         run = node.runs[job_id]
         # As if a cancel had been read: to write one would have to wait, too.
         node.apply_news([JobNews(job_id, run.news + 1, "cancel")], [])
-        while not run.over or run.working:
+        while not run.code_ended or run.working:
             await perdure.process.sleep("2ms")
         for _ in range(20):  # turns of the loop, for whoever reads now what is not there yet
             await perdure.process.sleep("5ms")

@@ -165,7 +165,7 @@ async def test_a_fork_does_not_lend_what_it_was_given(app: App) -> None:
 async def test_a_key_that_is_no_text_fails_the_step_before_it_begins(app: App) -> None:
     convert = Convert(app)
     async with app.running():
-        with pytest.raises(JobFailed, match="idempotency_key of convert gave ''"):
+        with pytest.raises(JobFailed, match="idempotency_key of convert returned ''"):
             await (await convert.submit("no key")).result()
     assert convert.ran == []
 

@@ -204,3 +204,10 @@ def release(budget: Budget, id: str) -> Budget:
 def grant(budget: Budget, limits: BudgetLimits) -> Budget:
     """Raise the limits."""
     return replace(budget, limits=budget.limits.raised(limits), no=budget.no + 1)
+
+
+class BudgetRef(Struct, frozen=True):
+    """Which budget a job spends from: that of the first job of its tree."""
+
+    root: str
+    new: Budget  # as it is before anything was spent

@@ -1,8 +1,13 @@
 """The journal of one run: replay is a look-up in it.
 
-The identity of an operation is its name and how often that name came before: `send_mail#2`.
-It is given when the code asks, in the order of the code, so parallel branches that ask for
-operations of different names, or all at once, are the same at every replay.
+The code of a job runs again from its start after every interruption. What it asks for is looked up
+here by identity: the name of the operation and its ordinal among those of the same name, such as
+`send_mail#2`. The ordinal is allotted when the code asks, in the order of the code. So parallel
+branches that ask for operations of different names, or for all of them at once, get the same
+identities in every replay.
+
+The journal also notices *drift*: code that asks for something else than it did before. While there
+are entries that the code has not asked for again, it may not start anything new (see `Run.hold`).
 """
 
 from collections.abc import Iterable
@@ -10,27 +15,27 @@ from collections.abc import Iterable
 from perdure.base.errors import Drift
 from perdure.jobs.model import EntryKind, JournalEntry
 
-# A code that no longer fits is shown so much of the journal.
+# How many entries of the journal a message about drift names.
 _SHOWN = 10
 
 
 class Journal:
-    """The entries of one job by identity, and which of them the code has come by."""
+    """The entries of one job by identity, and which of them the code has asked for again."""
 
-    __slots__ = ("_by_id", "_keyed", "_ordinals", "_seq", "unvisited")
+    __slots__ = ("_keyed", "_ordinals", "_seq", "entries", "unvisited")
 
     def __init__(self, entries: Iterable[JournalEntry]) -> None:
-        self._by_id = {entry.id: entry for entry in entries}
-        self._seq = max((entry.seq for entry in self._by_id.values()), default=0)
+        self.entries = {entry.id: entry for entry in entries}
+        self._seq = max((entry.seq for entry in self.entries.values()), default=0)
         self._ordinals: dict[str, int] = {}
         self._keyed: set[str] = set()  # identities that the code itself chose
-        # What the code must ask for again before it may ask for anything new.
+        # What the code must ask for again before it may start anything new.
         self.unvisited = {
-            entry.id for entry in self._by_id.values() if entry.kind is not EntryKind.UNDO
+            entry.id for entry in self.entries.values() if entry.kind is not EntryKind.UNDO
         }
 
     def identity(self, name: str, key: str | None = None) -> str:
-        """Allot the identity of the next operation of this name.
+        """Return the identity of the next operation of this name, or that with this key.
 
         Raises:
             ValueError: Another operation has it.
@@ -49,12 +54,12 @@ class Journal:
         return id
 
     def visit(self, id: str, kind: EntryKind, packed: bytes | None) -> JournalEntry | None:
-        """Look an operation up; None if it is new.
+        """Return the entry of an operation that the code asks for; None if it is new.
 
         Raises:
             Drift: The journal has something else under this identity.
         """
-        entry = self._by_id.get(id)
+        entry = self.entries.get(id)
         if entry is None:
             return None
         self.unvisited.discard(id)
@@ -68,15 +73,15 @@ class Journal:
         return entry
 
     def next_seq(self) -> int:
-        """Give the place of a new entry."""
+        """Return the position of a new entry."""
         self._seq += 1
         return self._seq
 
     def missed(self, wanted: str) -> Drift:
-        """Say that the code asks for something new while it has not come by what is recorded."""
-        left = sorted(self.unvisited, key=lambda id: self._by_id[id].seq)
+        """Return the drift of code that does something new before it came to what is recorded."""
+        left = sorted(self.unvisited, key=lambda id: self.entries[id].seq)
         shown = ", ".join(left[:_SHOWN]) + (" …" if len(left) > _SHOWN else "")
-        return Drift(f"the code {wanted}, but the journal has already: {shown}")
+        return Drift(f"the code {wanted}, but the journal expects {shown} next")
 
 
 def _same(id: str) -> str:

@@ -1,38 +1,78 @@
-"""One run of a job: from its claim until it ends, waits, or is lost.
+"""One run of a job, from its claim until it ends, waits or is lost; and the operations it awaits.
 
-The job's own code runs in the process of the run; each step runs in a process of its own.
-Everything that happens is first written, fenced by the claim, and then told to the code.
+`Run` is the meeting point of three kinds of code, all on one event loop:
+
+* the code of the job, in the process of the run (`run_code`);
+* the processes of its operations: an attempt of a step, a look at a child, … (`start_process`);
+* callbacks: timers, answers of the store, news that the worker has read.
+
+Nothing here needs a lock, since only an `await` lets others in. But every `await` is a place where
+the run may end meanwhile, so whoever goes on after one must look at `verdict` again.
+
+**Two ways to end.** `end(verdict)` sets `ending`: nothing new begins, and the run ends when no
+operation works any more. `stop(verdict)` sets `verdict`: the run has ended, and every `await` of an
+operation raises `Unwound` in the code. Who calls what:
+
+=============  ==================================================================================
+cancel,        `end`; working steps are interrupted: CANCEL first, killed after the grace. They
+deadline       replace each other and every softer end.
+pause,         `end`; working steps are left to finish.
+
+Attention:
+drain          `end`; working steps leave at their next checkpoint.
+lost lease     `lose_lease`: `stop`, and the processes are killed. Another worker may already run
+               the job, so not one byte is written any more.
+nothing to do  `stop(Suspended)`: the code waits for operations only, and these wait for something.
+=============  ==================================================================================
+
+A step that has its result and waits for the disk (`committing`) is not interrupted: it is done, and
+its result must not be lost. Where the code and the outside decide at the same time, the outside
+wins: code that returned after a cancel was asked for has still been cancelled.
+
+**Writes.** Everything is written first, fenced by owner and epoch of the claim, and then told to
+the code. A write that was handed to the store cannot be called back: if its writer is cancelled, it
+may be committed all the same. So writes are counted (`_in_flight`), and entries and effects that
+went along with a write return to the buffers only when the store has said that it failed. The end
+of a run keeps this order (see the executor):
+
+1. the verdict is decided, and the code unwinds;
+2. `stop_operations`: nothing works for the job any more;
+3. `finish_writes`: the store has answered everything, the buffers are written, the run is sealed;
+4. journal and ledger are read again, and what the job leaves behind is decided from them;
+5. one write ends or releases the job.
+
+Between 3 and 5 nothing can be added to the journal that 4 has not seen.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import Any, Generic, TypeVar, Unpack
 
 from msgspec.structs import replace
 
 from perdure.base.codec import encode
-from perdure.base.errors import Drift, LeaseLost, StepTimeout, StoreError, UnknownName
+from perdure.base.errors import Drift, JobError, LeaseLost, StepTimeout, StoreError, UnknownName
 from perdure.base.retry import Retry, pause
 from perdure.engine import events
 from perdure.engine.journal.journal import Journal
 from perdure.engine.journal.ledger import Ledger
-from perdure.engine.journal.operation import Operation, stands_still
 from perdure.engine.journal.verdict import (
     Cancelled,
     Completed,
     Drained,
-    Failed,
-    Lost,
-    Parked,
+    NeedsAttention,
     Paused,
+    RunFailed,
+    RunLost,
+    RunVerdict,
     Suspended,
     Unwound,
-    Verdict,
 )
 from perdure.engine.worker_port import WorkerPort
+from perdure.jobs.budget import BudgetRef
 from perdure.jobs.effect import Effect
 from perdure.jobs.failure import failure_of
 from perdure.jobs.gate import GatePasses
@@ -47,210 +87,489 @@ from perdure.jobs.model import (
 from perdure.process.death import kill
 from perdure.process.process import Process
 from perdure.process.spawn import PLAIN, give_birth
-from perdure.process.waiter import current
+from perdure.process.waiter import Waiter, current, current_waiter
 from perdure.store.store import Store
 
-if TYPE_CHECKING:
-    from perdure.engine.people.spending import BudgetRef
-
-
-# A job that this worker owns for a while: how it is read and written meanwhile.
-#
-# Every write is fenced by the claim. A store that does not answer is asked again
-# for as long as the lease is surely ours, and not any longer.
-
+R = TypeVar("R")
 T = TypeVar("T")
 Done = Callable[[BaseException | None], None]
+Code = Callable[["Run"], Awaitable[bytes]]
+
+_log = logging.getLogger("perdure.worker")
 
 # How long to wait before the store is asked again while it does not answer.
 _STORE_PAUSES = Retry(initial_delay="250ms", max_delay="2s", jitter=0.5)
 
+# During a replay, code may wait so long for things that are not operations before it is judged to
+# have drifted from its journal.
+_REPLAY_PATIENCE = 5.0
 
-class Ownership:
-    """What a claim gave, and the right to write that comes with it."""
+# Code may wait so long for things that are not operations, while all of its operations wait too,
+# before the job is suspended until these are due.
+_IDLE_PATIENCE = 1.0
 
-    def __init__(self, node: WorkerPort, claim: Claim) -> None:
+# How often code that does not unwind when its run has ended is interrupted before it is abandoned.
+_INTERRUPTIONS = 3
+
+# How often code that catches the end of its run gets `Unwound` before it only waits to be killed.
+_REFUSALS = 10
+
+
+class Operation(Generic[R]):
+    """What the code of a job awaits: a step, a timer, a message, a child, a person.
+
+    It gets its identity when the code asks for it and begins when the code awaits it. The journal
+    finishes it at once in a replay; else the run does, when what it stands for is durable.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_error",
+        "_value",
+        "_waiters",
+        "entry",
+        "finished",
+        "recorded",
+        "run",
+        "start_again",
+    )
+
+    # What a person reads when the job waits for it: "timer", "message", "child", …
+    waits_for = ""
+
+    # How long it may work without a sign of progress, by its own policy.
+    max_duration = 0.0
+
+    def __init__(self, run: "Run", entry: JournalEntry, *, recorded: bool) -> None:
+        self.run = run
+        self.entry = entry
+        self.recorded = recorded  # whether an earlier run has already asked for it
+        self.finished = False
+        self.start_again = False  # when the process that works for it has ended
+        self._begun = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._waiters: list[Waiter] = []
+        run.not_begun.add(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.entry.id} of job {self.run.job.id}>"
+
+    def __await__(self) -> Generator[Any, None, R]:
+        run = self.run
+        if not self.finished and run.verdict is None:
+            if not self._begun:
+                self.begin()
+            waiter = current_waiter()
+            self._waiters.append(waiter)
+            run.awaited.add(self)
+            try:
+                while not self.finished and run.verdict is None:
+                    yield waiter.pause()
+            finally:
+                self._waiters.remove(waiter)
+                run.awaited.discard(self)
+                if self.finished:
+                    run.resuming -= 1
+                    run.check_if_needed()
+        if run.verdict is not None:
+            yield from _refuse(run)
+            raise Unwound
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def begin(self) -> None:
+        """Start it, unless somebody has, or it is too early or too late for that."""
+        if self._begun or self.finished:
+            return
+        self._begun = True
+        run = self.run
+        run.not_begun.discard(self)
+        if run.ending is not None:
+            run.check_soon()
+        elif run.journal.unvisited and not self.recorded:
+            run.hold(self)
+        else:
+            self.start()
+
+    def spawn(self, body: Callable[[], Awaitable[None]]) -> None:
+        """Start a process that works for it."""
+        self.run.start_process(self, body)
+
+    def wait(self, until: float | None = None) -> None:
+        """Wait for news, or for a time by the store's clock."""
+        self.run.wait(self, until)
+
+    # What the kinds of operations do
+
+    def start(self) -> None:
+        """Do what it stands for, or begin to wait for it."""
+        raise NotImplementedError
+
+    def on_due(self) -> None:
+        """Continue: the time that it waited for has come."""
+        self.start()
+
+    def on_news(self) -> None:
+        """Look at the news of the job, now or when its process has ended."""
+
+    def on_lease_lost(self) -> None:
+        """Let go of everything: the job is not ours any more."""
+
+    def interrupt(self, *, hard: bool) -> None:
+        """Stop working: `hard` by force if need be, else only at the next checkpoint."""
+
+    def finish(self, value: R | None, error: BaseException | None = None) -> None:
+        """Give the code the result, or the error."""
+        if self.finished:
+            return
+        self.finished = True
+        run, waiters = self.run, self._waiters
+        run.not_begun.discard(self)
+        self._value, self._error = value, error
+        if isinstance(error, JobError):
+            error.step = self.entry.id
+        run.resuming += len(waiters)
+        for waiter in waiters:
+            waiter.wake()
+
+    def wake(self) -> None:
+        """Let the code that awaits it look again."""
+        for waiter in self._waiters:
+            waiter.wake()
+
+    @property
+    def waiters(self) -> Collection[Waiter]:
+        """Who awaits it."""
+        return self._waiters
+
+    def describe_all(self) -> list[dict[str, Any]]:
+        """Describe for people what it waits for, if that may be several things."""
+        return [self.describe()]
+
+    def describe(self) -> dict[str, Any]:
+        """Describe for people what it waits for."""
+        described: dict[str, Any] = {"kind": self.waits_for, "id": self.entry.id}
+        if self.entry.wake_at is not None:
+            described["until"] = self.entry.wake_at
+        return described
+
+
+def _refuse(run: "Run") -> Generator[Any, None, None]:
+    """Wait for ever if the code has caught `Unwound` too often: it must not spin in a loop."""
+    run.refusals += 1
+    if run.refusals > _REFUSALS:
+        waiter = current_waiter()
+        while True:
+            yield waiter.pause()
+
+
+class Run:
+    """What the code of a claimed job, its operations and its worker share."""
+
+    def __init__(self, node: WorkerPort, claim: Claim) -> None:  # noqa: PLR0915 - one state
         self.node = node
         self.job = claim.job
         self.epoch = claim.epoch
-        self.news = claim.news  # as far as it was read
-        self.begun_at = self.progress_at = node.loop.time()
+        self.process: Process = current("a run of a job")
+
+        # The lease
         self.trusted_until = 0.0  # by the loop's time: until then the lease is surely ours
-        self.buffer: dict[int, JournalEntry] = {}  # by place: goes along with the next write
-        self.lines: dict[str, Effect] = {}  # by key: of the ledger, likewise
+        self.begun_at = self.progress_at = node.loop.time()
+        self.clock_offset = claim.now - node.loop.time()  # from the loop's time to the store's
+
+        # What is known of the job
+        self.journal = Journal(claim.journal)
+        self.news = claim.news  # how far the news of the job has been read
+        self.messages = list(claim.messages)
+        self.received: set[int] = set()  # messages that operations have taken out of that list
+        self.ledger: Ledger | None = None  # see `open_ledger`
+        self.budget: BudgetRef | None = None  # looked up by the first spending
+        self.gate_passes: GatePasses = ()  # approvals that no step has used yet
+
+        # Operations
+        self.not_begun: set[Operation[Any]] = set()  # the code has made them, and not awaited them
+        self.awaited: set[Operation[Any]] = set()  # by the code, at this moment
+        self.working: dict[Operation[Any], Process] = {}  # those that have a process
+        self.waiting: dict[Operation[Any], asyncio.Handle | None] = {}  # for a time, or for news
+        self.resuming = 0  # awaits that are over, of which the code does not know yet
+        self._held: list[Operation[Any]] = []  # new ones, while the replay is not over
+
+        # The end
+        self.verdict: RunVerdict | None = None  # how the run has ended
+        self.ending: RunVerdict | None = None  # how it ends when nothing works any more
+        self.code_ended = False
+        self.refusals = 0  # awaits of the code since its run has ended
+        self.interrupted_step = False  # a step was interrupted: it may have left a call open
+        self.abandoned = False  # the code did not unwind: its run is ended without it
+        self.abandon: Callable[[], None] | None = None  # ends it so; set by the executor
+        self._running_code = False
+        self._interruptions = 0
+        self._check_scheduled = False
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._no_work: asyncio.Future[None] | None = None  # done when nothing works any more
+
+        # Writes
+        self.buffered_entries: dict[int, JournalEntry] = {}  # by seq: go along with the next write
+        self.buffered_effects: dict[str, Effect] = {}  # by key, likewise
         self.sealed = False  # nothing works for the job any more: only its end is written
-        self._unanswered = 0  # writes that the store has, and of which nobody knows what came
-        self._answered: asyncio.Future[None] | None = None  # for who waits until there are none
-        self._clock = claim.now - node.loop.time()
+        self._in_flight = 0  # writes that the store has not answered
+        self._all_answered: asyncio.Future[None] | None = None
 
     def now(self) -> float:
-        """Tell the time by the store's clock, as far as it is known here."""
-        return self._clock + self.node.loop.time()
+        """Return the time by the store's clock, as far as it is known here."""
+        return self.clock_offset + self.node.loop.time()
 
-    def at(self, loop_time: float) -> float:
-        """Give a time of the loop by the store's clock."""
-        return self._clock + loop_time
+    def open_ledger(self) -> Ledger:
+        """Return the ledger of the run, made on first use."""
+        if self.ledger is None:
+            self.ledger = Ledger(self.job, self.ask)
+        return self.ledger
 
-    def note(self, entry: JournalEntry) -> None:
-        """Let an entry go along with the next write; one comes soon."""
-        self.buffer[entry.seq] = entry
-        self.node.flush_soon()
+    # The code
 
-    async def write(self, *entries: JournalEntry, **fields: Unpack[WriteFields]) -> None:
-        """Write, fenced; returns when it is durable.
-
-        Raises:
-            Unwound: The job is not ours any more.
-        """
-        if self.sealed and fields.get("job") is None:
-            raise Unwound
-        sent = _Sent(self, dict(self.buffer), dict(self.lines))
-        if self.lines:
-            lines = self._take_lines() | {each.key: each for each in fields.get("effects", ())}
-            fields["effects"] = tuple(lines.values())
-        write = Write(
-            job_id=self.job.id,
-            owner=self.node.owner,
-            epoch=self.epoch,
-            entries=self._with_buffer(entries),
-            news_seen=self.news,
-            **fields,
-        )
+    async def run_code(self, code: Code) -> RunVerdict:
+        """Run the code to its end, or until there is nothing to do for it."""
+        self._arm_deadline()
+        self._running_code = True
         try:
-            await self.ask(lambda store: sent.send(store, write))
-        except Unwound:
-            raise
-        except BaseException:  # refused, or nobody waits for it any more
-            sent.put_back()
-            raise
-        self.progress_at = self.node.loop.time()
-
-    def write_soon(self, entry: JournalEntry, done: Done) -> None:
-        """Write one entry, fenced; `done` is called when it is durable, or with what went wrong."""
-        if self.sealed:
-            return
-        entries: tuple[JournalEntry, ...] = (entry,)
-        if self.buffer:
-            entries = self._with_buffer(entries)
-            done = partial(self._told, entries, done)
-        write = Write(job_id=self.job.id, owner=self.node.owner, epoch=self.epoch, entries=entries)
-        if self.lines:
-            write = replace(write, effects=tuple(self.lines.values()))
-            done = partial(self._told_lines, self._take_lines(), done)
-        done = partial(self.answered, done)
-        self._unanswered += 1
-        try:
-            written = self.node.store.write_soon(write, done, alone=self.is_alone())
-        except StoreError as error:  # not in this turn: who writes is in the midst of something
-            self.node.loop.call_soon(done, error)
-            return
-        if written:
-            done(None)
-
-    def asked(self) -> None:
-        """Take note that the store has one more write to answer."""
-        self._unanswered += 1
-
-    def answered(self, done: Done | None, error: BaseException | None) -> None:
-        """Take note that the store has answered a write, whoever waits for that."""
-        self._unanswered -= 1
-        if done is not None:
-            done(error)
-        if not self._unanswered and self._answered is not None and not self._answered.done():
-            self._answered.set_result(None)
-
-    async def settle(self) -> None:
-        """Wait until the store has answered all writes, and write what is left to write.
-
-        The steps that made them may be dead: what the store has, it may still keep.
-
-        Raises:
-            Unwound: It does not answer while the job is surely ours.
-        """
-        while self._unanswered or self.buffer or self.lines:
-            if self._unanswered:
-                await self._until_answered()
-            else:
-                await self.write()
-        self.sealed = True
-
-    async def _until_answered(self) -> None:
-        loop = self.node.loop
-        if loop.time() > self.trusted_until:
-            self.lost()
-            raise Unwound
-        self._answered = answered = loop.create_future()
-        timer = loop.call_at(self.trusted_until, _wake, answered)
-        try:
-            await answered
+            verdict: RunVerdict = Completed(await code(self))
+            if self.not_begun:
+                self._warn_of_not_begun()
+            if self.journal.unvisited:
+                verdict = NeedsAttention(failure_of(self.journal.missed("has ended")))
+        except (Drift, UnknownName) as misfit:  # the code does not fit: a person must look
+            verdict = NeedsAttention(failure_of(misfit))
+        except BaseException as error:
+            # Code that unwinds may raise anything on its way.
+            if self.verdict is None and self._ends_process(error):
+                raise
+            verdict = RunFailed(failure_of(error, outage=getattr(error, "outage", False)))
         finally:
+            self._code_has_ended()
+        # What was decided from outside stands, whatever the code made of it.
+        if self.verdict is None and isinstance(self.ending, Cancelled | RunFailed):
+            return self.ending
+        return self.verdict or verdict
+
+    def _warn_of_not_begun(self) -> None:
+        """Warn as Python does of a coroutine that was never awaited."""
+        ids = ", ".join(sorted(operation.entry.id for operation in self.not_begun))
+        _log.warning(
+            "job %s (%s) has ended without awaiting %s: nothing of that was done",
+            *(self.job.id, self.job.name, ids),
+        )
+
+    def _ends_process(self, error: BaseException) -> bool:
+        """Whether an error ends the process of the run, and not only the code of the user."""
+        return self.process.outcome is not None or isinstance(error, KeyboardInterrupt)
+
+    def _code_has_ended(self) -> None:
+        self._running_code = False
+        self.code_ended = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        for _ in range(self._interruptions):  # they were meant for the code
+            self.process.uncancel()
+
+    def _arm(self, name: str, delay: float, then: Callable[[], None]) -> None:
+        """Call something later, unless the code has ended by then; one timer of each name."""
+        if name in self._timers:
+            self._timers[name].cancel()
+        self._timers[name] = self.node.loop.call_later(delay, then)
+
+    def _arm_deadline(self) -> None:
+        if self.job.deadline_at is not None:
+            late = StepTimeout(f"job {self.job.id} did not end before its deadline")
+            left = max(0.0, self.job.deadline_at - self.now())
+            self._arm("deadline", left, lambda: self.end(RunFailed(failure_of(late))))
+
+    # Operations
+
+    def visit(self, id: str, kind: EntryKind, packed: bytes | None) -> JournalEntry | None:
+        """Look an operation up in the journal; None if it is new."""
+        if self.verdict is not None or id not in self.journal.entries:
+            return None  # after a verdict it will never begin: whoever awaits it is unwound
+        entry = self.journal.visit(id, kind, packed)
+        if self._held and not self.journal.unvisited:  # the replay is over
+            held, self._held = self._held, []
+            for operation in held:
+                if self.ending is None:
+                    operation.start()
+                else:
+                    self.check_soon()
+        return entry
+
+    def hold(self, operation: Operation[Any]) -> None:
+        """Keep a new operation from starting while the replay is not over.
+
+        Code that fits its journal asks for everything recorded before it needs the result of
+        anything new. If it does not, it has drifted, and nothing new may have happened by then.
+        """
+        if not self._held:
+            self._arm("replay", _REPLAY_PATIENCE, self._judge_replay)
+        self._held.append(operation)
+        self.check_soon()
+
+    def _judge_replay(self) -> None:
+        if self._held and self.verdict is None:
+            wanted = ", ".join(operation.entry.id for operation in self._held)
+            self.stop(NeedsAttention(failure_of(self.journal.missed(f"asks for {wanted}"))))
+
+    def start_process(self, operation: Operation[Any], body: Callable[[], Awaitable[None]]) -> None:
+        """Start a process that works for an operation."""
+        self._stop_waiting(operation)
+        self.working[operation] = give_birth(
+            self.node.runtime, self.process, _work, (self, operation, body), PLAIN
+        )
+
+    def process_ended(self, operation: Operation[Any]) -> None:
+        """Take note that the process of an operation has done what it could."""
+        self.working.pop(operation, None)
+        goes_on = self.ending is None and self.verdict is None and not operation.finished
+        if operation.start_again and goes_on:
+            operation.start_again = False
+            operation.start()
+        if self.working:
+            return
+        if self._no_work is not None and not self._no_work.done():
+            self._no_work.set_result(None)
+        self.check_if_needed()
+
+    def wait(self, operation: Operation[Any], until: float | None = None) -> None:
+        """Let an operation wait for news, or for a time by the store's clock."""
+        timer = None
+        if until is not None:
+            timer = self.node.loop.call_later(max(0.0, until - self.now()), self._due, operation)
+        self.waiting[operation] = timer
+        self.check_soon()
+
+    def _due(self, operation: Operation[Any]) -> None:
+        self._stop_waiting(operation)
+        if self.ending is None and self.verdict is None:
+            operation.on_due()
+
+    def _stop_waiting(self, operation: Operation[Any]) -> None:
+        timer = self.waiting.pop(operation, None)
+        if timer is not None:
             timer.cancel()
 
-    def is_alone(self) -> bool:
-        """Tell whether nobody else in this worker waits for the loop."""
-        return False
+    def on_news(self, news: int, messages: Iterable[JobMessage]) -> None:
+        """Let operations look at the news; `messages` were read when the news had this number."""
+        if news < self.news or self.verdict is not None:
+            return  # later news is here already, or nobody here reads any more
+        # Not before the messages are here: whoever releases the job says how far it has read.
+        self.news = news
+        self.messages = [one for one in messages if one.no not in self.received]
+        for operation in (*self.waiting, *self.working):
+            operation.on_news()
 
-    def _told(
-        self, entries: tuple[JournalEntry, ...], done: Done, error: BaseException | None
-    ) -> None:
-        """Keep what went along with a write that failed: nobody else would write it."""
-        if error is not None:
-            self.buffer = {each.seq: each for each in entries} | self.buffer
-        done(error)
+    # The end
 
-    def _with_buffer(self, entries: tuple[JournalEntry, ...]) -> tuple[JournalEntry, ...]:
-        if not self.buffer:
-            return entries
-        merged = {**self.buffer, **{entry.seq: entry for entry in entries}}
-        self.buffer.clear()
-        return tuple(merged.values())
+    def end(self, verdict: RunVerdict) -> None:
+        """End the run when nothing works any more; ask what works to stop."""
+        if self.ending is None or isinstance(verdict, Cancelled | RunFailed):
+            self.ending = verdict
+        if not isinstance(verdict, Paused | NeedsAttention):  # then steps come to their own ends
+            for operation in tuple(self.working):
+                operation.interrupt(hard=not isinstance(verdict, Drained))
+        self.check_soon()
 
-    def line(self, effect: Effect) -> None:
-        """Let a line of the ledger go along with the next write; if none is made now, write it."""
-        if not self.lines:
-            self.node.loop.call_soon(self._write_lines)
-        self.lines[effect.key] = effect
+    def unpause(self) -> None:
+        """Continue after all: the job was resumed before it had come to rest."""
+        if isinstance(self.ending, Paused):
+            # What did not begin meanwhile cannot begin now: the job is claimed anew instead.
+            self.ending = Drained()
 
-    def _write_lines(self) -> None:
-        if not self.lines or not self.is_ours():
+    def stop(self, verdict: RunVerdict) -> None:
+        """End the run now: the code unwinds."""
+        if self.verdict is None:
+            self.verdict = verdict
+            for operation in tuple(self.awaited):
+                operation.wake()
+            if self._running_code:
+                self._arm("unwind", self.node.settings.cancel_grace, self._insist)
+
+    def _insist(self) -> None:
+        """Interrupt code that awaits other things than operations, or caught `Unwound`."""
+        if self._interruptions < _INTERRUPTIONS:
+            self._interruptions += 1
+            self.process.cancel("the run of the job has ended")
+            self._arm("unwind", self.node.settings.cancel_grace, self._insist)
+        elif self.abandon is not None and not self.abandoned:
+            self.abandoned = True
+            self.abandon()
+
+    def lose_lease(self) -> None:
+        """Stop at once, and kill what works: another worker may own the job by now."""
+        self._lease_lost()
+        for operation, process in tuple(self.working.items()):
+            operation.on_lease_lost()
+            if not process.done():
+                process.tie().at_death(partial(self.process_ended, operation))
+                kill(process, "the lease of the job is lost")
+
+    def _lease_lost(self) -> None:
+        if self.verdict is None and events.listens(events.LEASE_LOSE):
+            events.lease_lost(self)
+        self.stop(RunLost())
+
+    async def stop_operations(self) -> None:
+        """Return when nothing works for this run any more."""
+        for operation in tuple(self.waiting):
+            self._stop_waiting(operation)
+        for operation in tuple(self.working):
+            operation.interrupt(hard=True)
+        while self.working:
+            self._no_work = self.node.loop.create_future()
+            await self._no_work
+
+    # Whether there is anything left to do
+
+    def check_if_needed(self) -> None:
+        """Check soon whether the run can end or be suspended, if anything speaks for that."""
+        if self.waiting or self._held or self.ending is not None:
+            self.check_soon()
+
+    def check_soon(self) -> None:
+        """Check, when the code had its turn, whether the run can end or be suspended."""
+        if not self._check_scheduled:
+            self._check_scheduled = True
+            self.node.loop.call_soon(self._check)
+
+    def _check(self) -> None:
+        self._check_scheduled = False
+        if self.verdict is not None or self.working or self.resuming:
             return
-        lines = tuple(self.lines.values())
-        write = Write(job_id=self.job.id, owner=self.node.owner, epoch=self.epoch, effects=lines)
-        done = partial(self._told_lines, self._take_lines(), self._lines_written)
-        done = partial(self.answered, done)
-        self._unanswered += 1
-        try:
-            self.node.store.write_soon(write, done)
-        except StoreError as error:
-            done(error)
+        if self.ending is not None:
+            self.stop(self.ending)
+        elif not _awaits_only(self.process, self.awaited):
+            if self.waiting and not self._held:
+                self._arm("idle", _IDLE_PATIENCE, self._check_idle)
+        elif self._held:
+            self._judge_replay()
+        elif self.waiting:
+            self._suspend()
 
-    def _lines_written(self, error: BaseException | None) -> None:
-        if error is not None and self.is_ours():
-            self.node.flush_soon()
+    def _check_idle(self) -> None:
+        """Suspend the job, though its code may wait for things that are not operations."""
+        quiet = not (self.working or self.resuming or self._held)
+        if self.verdict is None and self.ending is None and quiet and self.waiting:
+            self._suspend()
 
-    def _take_lines(self) -> dict[str, Effect]:
-        taken, self.lines = self.lines, {}
-        return taken
+    def _suspend(self) -> None:
+        ends = (self.job.deadline_at, *(operation.entry.wake_at for operation in self.waiting))
+        due = min((end for end in ends if end is not None), default=None)
+        if due is None or due - self.now() > self.node.settings.keep_in_memory:
+            described = [each for operation in self.waiting for each in operation.describe_all()]
+            self.stop(Suspended(due, encode(described)))
 
-    def _told_lines(
-        self, lines: dict[str, Effect], done: Done, error: BaseException | None
-    ) -> None:
-        if error is not None:
-            self.lines = lines | self.lines
-        done(error)
-
-    def is_ours(self) -> bool:
-        """Tell whether the run goes on."""
-        return True
-
-    async def flush(self) -> None:
-        """Write what waits to go along with another write."""
-        with contextlib.suppress(Unwound):
-            if self.buffer or self.lines:
-                await self.write()
+    # Reading and writing
 
     async def ask(self, question: Callable[[Store], Awaitable[T]]) -> T:
-        """Ask the store something, again and again if it does not answer.
+        """Ask the store something, again and again while it does not answer.
 
         Raises:
             Unwound: The job is not ours any more, or may not be.
@@ -260,361 +579,156 @@ class Ownership:
             try:
                 return await question(self.node.store)
             except LeaseLost:
-                self.lost()
+                self._lease_lost()
                 raise Unwound from None
             except StoreError:
                 # The store may come back while the lease is still ours; then nothing is lost.
                 if self.node.loop.time() > self.trusted_until:
-                    self.lost()
+                    self._lease_lost()
                     raise Unwound from None
                 failures += 1
                 await pause(_STORE_PAUSES.delay(failures))
 
-    def lost(self) -> None:
-        """Stop: another worker may own the job."""
-        raise NotImplementedError
+    async def write(self, *entries: JournalEntry, **fields: Unpack[WriteFields]) -> None:
+        """Write, with what is buffered; returns when it is durable.
 
-
-class _Sent:
-    """A write, from its making until the store has answered it for the last time."""
-
-    def __init__(
-        self, ownership: Ownership, buffer: dict[int, JournalEntry], lines: dict[str, Effect]
-    ) -> None:
-        self._ownership = ownership
-        self._buffer, self._lines = buffer, lines  # what goes along, and is not its own
-        self._waits = False
-        self._given_up = False
-        self._failed = False
-
-    async def send(self, store: Store, write: Write) -> None:
-        self._waits, self._failed = True, False
-        self._ownership.asked()
+        Raises:
+            Unwound: The job is not ours any more, or its run is sealed.
+        """
+        if self.sealed and fields.get("job") is None:
+            raise Unwound
+        carried = _Carried(self)
+        if carried.effects:
+            fields["effects"] = carried.with_effects(fields.get("effects", ()))
+        write = Write(
+            job_id=self.job.id,
+            owner=self.node.owner,
+            epoch=self.epoch,
+            entries=carried.with_entries(entries) if carried.entries else entries,
+            news_seen=self.news,
+            **fields,
+        )
         try:
-            await store.write(write, alone=self._ownership.is_alone(), done=self._answered)
+            await self.ask(partial(self._send, write, carried))
+        except Unwound:
+            raise
+        except BaseException:  # refused, or nobody waits for it any more
+            carried.give_up()
+            raise
+        self.progress_at = self.node.loop.time()
+
+    async def _send(self, write: Write, carried: "_Carried", store: Store) -> None:
+        self._in_flight += 1
+        carried.sent()
+        try:
+            await store.write(write, alone=self._is_only_work(), done=carried.answered)
         except Exception as error:
-            self._answered(error)  # a store that did not take it has not
+            carried.answered(error)  # a store that raises has not taken it
             raise
 
-    def _answered(self, error: BaseException | None) -> None:
-        if not self._waits:
+    def write_soon(self, entry: JournalEntry, done: Done) -> None:
+        """Write an entry, with what is buffered; `done` is called with None when it is durable."""
+        if self.sealed:
             return
-        self._waits, self._failed = False, error is not None
-        if self._given_up:
-            self.put_back()
-        self._ownership.answered(None, error)
+        write = Write(job_id=self.job.id, owner=self.node.owner, epoch=self.epoch, entries=(entry,))
+        if self.buffered_entries or self.buffered_effects:
+            carried = _Carried(self)
+            effects = tuple(carried.effects.values())
+            write = replace(write, entries=carried.with_entries((entry,)), effects=effects)
+            done = partial(self._carried_on, carried, done)
+        self._hand_over(write, done, alone=self._is_only_work())
 
-    def put_back(self) -> None:
-        """Keep what went along for the next write, unless this one is done after all."""
-        self._given_up = True
-        if self._failed and not self._waits:
-            run = self._ownership
-            run.buffer, run.lines = self._buffer | run.buffer, self._lines | run.lines
-
-
-def _wake(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-_log = logging.getLogger("perdure.worker")
-
-# The code of a job may stand still so long during a replay, waiting for things that are not ours,
-# before it is judged to have drifted from its journal.
-_REPLAY_PATIENCE = 5.0
-
-# Code that waits for things that are not ours besides its operations may go on so long without
-# one of them, before its job is put aside until they are due.
-_IDLE_PATIENCE = 1.0
-
-# Code that does not leave when its run has ended is interrupted so often; then it is given up.
-_INTERRUPTIONS = 3
-
-Code = Callable[["Run"], Awaitable[bytes]]
-
-
-class Run(Ownership):
-    """What the code, the operations and the worker share about one claimed job."""
-
-    def __init__(self, node: WorkerPort, claim: Claim) -> None:
-        super().__init__(node, claim)
-        self.messages = list(claim.messages)
-        self.received: set[int] = set()  # messages that operations have taken out of that list
-        self.journal = Journal(claim.journal)
-        self.process: Process = current("a run of a job")
-        self.verdict: Verdict | None = None  # how the run ends, once that is certain
-        self.ending: Verdict | None = None  # how it ends as soon as no step works any more
-        self.unbegun: set[Operation[Any]] = set()  # which the code has made, and not yet awaited
-        self.awaited: set[Operation[Any]] = set()  # by the code, at this moment
-        # Operations that have begun: working ones have a process, waiting ones a reason.
-        self.working: dict[Operation[Any], Process] = {}
-        self.waiting: dict[Operation[Any], asyncio.Handle | None] = {}
-        self.ledger: Ledger | None = None  # see `ledger_of`
-        self.purse: BudgetRef | None = None  # looked up by the first spending
-        self.openings: GatePasses = ()  # what people have said yes to, and was not yet used
-        self.resuming = 0  # awaits of the code that are over, which it does not know yet
-        self.cut_short = False  # a step was ended from outside: it may have left a call open
-        self.refusals = 0  # awaits of the code since its run has ended
-        self.forsaken = False  # the code did not leave: its run is ended without it
-        self.forsake: Callable[[], None] | None = None  # ends it so
-        self._held: list[Operation[Any]] = []  # new ones, while the replay is not over
-        self._looks = False
-        self._playing = False
-        self.over = False  # the code has ended: what is left is to write how
-        self._interruptions = 0
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._emptied: asyncio.Future[None] | None = None  # for who waits until nothing works
-
-    async def play(self, code: Code) -> Verdict:
-        """Run the code to its end, or until there is nothing to do for it."""
-        self._arm_deadline()
-        self._playing = True
+    def _hand_over(self, write: Write, done: Done, *, alone: bool) -> None:
+        answered = partial(self.answered, done)
+        self._in_flight += 1
         try:
-            verdict: Verdict = Completed(await code(self))
-            if self.unbegun:
-                self._warn_of_unbegun()
-            if self.journal.unvisited:
-                verdict = Parked(failure_of(self.journal.missed("has ended")))
-        except (Drift, UnknownName) as misfit:  # the code does not fit: a person must look
-            verdict = Parked(failure_of(misfit))
-        except BaseException as error:
-            # Code that was told to unwind may raise anything on its way.
-            if self.verdict is None and self._is_our_end(error):
-                raise
-            verdict = Failed(failure_of(error, outage=getattr(error, "outage", False)))
-        finally:
-            self._played()
-        # What was decided from outside stands, whatever the code made of it.
-        if self.verdict is None and isinstance(self.ending, Cancelled | Failed):
-            return self.ending
-        return self.verdict or verdict
-
-    def _warn_of_unbegun(self) -> None:
-        """Say what Python says of a coroutine that was never awaited."""
-        ids = ", ".join(sorted(operation.entry.id for operation in self.unbegun))
-        job = self.job
-        _log.warning(
-            "job %s (%s) has ended without awaiting %s: nothing of that was done",
-            *(job.id, job.name, ids),
-        )
-
-    def _is_our_end(self, error: BaseException) -> bool:
-        """Tell whether an error ends this process, and not only the code of the user."""
-        return self.process.outcome is not None or isinstance(error, KeyboardInterrupt)
-
-    def _played(self) -> None:
-        self._playing = False
-        self.over = True
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
-        for _ in range(self._interruptions):  # they were meant for the code
-            self.process.uncancel()
-
-    def _arm(self, what: str, delay: float, then: Callable[[], None]) -> None:
-        """Do something later, unless the code has ended by then; of its kind only the last."""
-        if what in self._timers:
-            self._timers[what].cancel()
-        self._timers[what] = self.node.loop.call_later(delay, then)
-
-    def _arm_deadline(self) -> None:
-        if self.job.deadline_at is not None:
-            late = StepTimeout(f"job {self.job.id} did not end before its deadline")
-            left = max(0.0, self.job.deadline_at - self.now())
-            self._arm("deadline", left, lambda: self.end(Failed(failure_of(late))))
-
-    # Operations
-
-    def visit(self, id: str, kind: EntryKind, packed: bytes | None) -> JournalEntry | None:
-        """Look an operation up in the journal; None if it is new."""
-        if self.verdict is not None:
-            return None  # it will never begin: who awaits it is told
-        entry = self.journal.visit(id, kind, packed)
-        if self._held and not self.journal.unvisited:  # the replay is over
-            held, self._held = self._held, []
-            for operation in held:
-                self.begin(operation)
-        return entry
-
-    def begin(self, operation: Operation[Any]) -> None:
-        """Start an operation that the code awaits, unless it is too early or too late for that."""
-        if self.ending is not None:
-            self.look()
-        elif self.journal.unvisited and not operation.recorded:
-            self._hold(operation)
-        else:
-            operation.start()
-
-    def _hold(self, operation: Operation[Any]) -> None:
-        # Code that fits comes by all that is recorded before it needs the answer to anything new.
-        if not self._held:
-            self._arm("replay", _REPLAY_PATIENCE, self._judge_replay)
-        self._held.append(operation)
-        self.look()
-
-    def _judge_replay(self) -> None:
-        if self._held and self.verdict is None:
-            wanted = ", ".join(operation.entry.id for operation in self._held)
-            self.stop(Parked(failure_of(self.journal.missed(f"asks for {wanted}"))))
-
-    def work(self, operation: Operation[Any], body: Callable[[], Awaitable[None]]) -> None:
-        """Give an operation a process that works for it."""
-        self._unwait(operation)
-        self.working[operation] = give_birth(
-            self.node.runtime, self.process, _work, (self, operation, body), PLAIN
-        )
-
-    def worked(self, operation: Operation[Any]) -> None:
-        """Take note that an operation's process has done what it could."""
-        self.working.pop(operation, None)
-        goes_on = self.ending is None and self.verdict is None and not operation.settled
-        if operation.again and goes_on:
-            operation.again = False
-            operation.start()
-        if self.working:
+            written = self.node.store.write_soon(write, answered, alone=alone)
+        except StoreError as error:  # not in this turn: the writer is in the midst of something
+            self.node.loop.call_soon(answered, error)
             return
-        if self._emptied is not None and not self._emptied.done():
-            self._emptied.set_result(None)
-        self._look_if_needed()
+        if written:
+            answered(None)
 
-    def resumed(self) -> None:
-        """Take note that the code knows of an answer: there may be nothing to do for it now."""
-        self.resuming -= 1
-        self._look_if_needed()
+    def _carried_on(self, carried: "_Carried", done: Done, error: BaseException | None) -> None:
+        if error is not None:
+            carried.put_back()
+        done(error)
 
-    def _look_if_needed(self) -> None:
-        if self.waiting or self._held or self.ending is not None:
-            self.look()
+    def answered(self, done: Done | None, error: BaseException | None) -> None:
+        """Take note that the store has answered a write, and tell its writer."""
+        self._in_flight -= 1
+        if done is not None:
+            done(error)
+        if not self._in_flight and self._all_answered is not None:
+            _wake(self._all_answered)
 
-    def wait(self, operation: Operation[Any], until: float | None = None) -> None:
-        """Let an operation wait for news, or for a time by the store's clock."""
-        timer = None
-        if until is not None:
-            timer = self.node.loop.call_later(max(0.0, until - self.now()), self._due, operation)
-        self.waiting[operation] = timer
-        self.look()
+    async def flush(self) -> None:
+        """Write what is buffered."""
+        with contextlib.suppress(Unwound):
+            if self.buffered_entries or self.buffered_effects:
+                await self.write()
 
-    def _due(self, operation: Operation[Any]) -> None:
-        self._unwait(operation)
-        if self.ending is None and self.verdict is None:
-            operation.due()
+    def buffer_entry(self, entry: JournalEntry) -> None:
+        """Let an entry go along with the next write, which is made soon."""
+        self.buffered_entries[entry.seq] = entry
+        self.node.flush_soon()
 
-    def _unwait(self, operation: Operation[Any]) -> None:
-        timer = self.waiting.pop(operation, None)
-        if timer is not None:
+    def buffer_effect(self, effect: Effect) -> None:
+        """Let a line of the ledger go along with the next write.
+
+        If nobody writes in this turn of the loop, it is written alone.
+        """
+        if not self.buffered_effects:
+            self.node.loop.call_soon(self._write_effects)
+        self.buffered_effects[effect.key] = effect
+
+    def _write_effects(self) -> None:
+        if not self.buffered_effects or self.verdict is not None:
+            return
+        effects, self.buffered_effects = self.buffered_effects, {}
+        lines = tuple(effects.values())
+        write = Write(job_id=self.job.id, owner=self.node.owner, epoch=self.epoch, effects=lines)
+        self._hand_over(write, partial(self._effects_written, effects), alone=False)
+
+    def _effects_written(self, effects: dict[str, Effect], error: BaseException | None) -> None:
+        if error is not None:
+            self.buffered_effects = effects | self.buffered_effects
+            if self.verdict is None:
+                self.node.flush_soon()
+
+    async def finish_writes(self) -> None:
+        """Wait until the store has answered all writes, write what is left, and seal the run.
+
+        The steps that made the writes may be dead: what the store has, it may still commit.
+
+        Raises:
+            Unwound: The store does not answer while the job is surely ours.
+        """
+        while self._in_flight or self.buffered_entries or self.buffered_effects:
+            if self._in_flight:
+                await self._until_answered()
+            else:
+                await self.write()
+        self.sealed = True
+
+    async def _until_answered(self) -> None:
+        loop = self.node.loop
+        if loop.time() > self.trusted_until:
+            self._lease_lost()
+            raise Unwound
+        self._all_answered = answered = loop.create_future()
+        timer = loop.call_at(self.trusted_until, _wake, answered)
+        try:
+            await answered
+        finally:
             timer.cancel()
 
-    def heard(self, news: int, messages: Iterable[JobMessage]) -> None:
-        """Let what waits look at the news; `messages` were read when they had this number."""
-        if news < self.news or self.verdict is not None:
-            return  # what was read later is here already, or nobody here reads it any more
-        # Not before the messages are here: whoever releases the job says how far it has read.
-        self.news = news
-        self.messages = [one for one in messages if one.no not in self.received]
-        for operation in (*self.waiting, *self.working):
-            operation.heard()
-
-    # The end
-
-    def end(self, verdict: Verdict) -> None:
-        """End the run when no step works any more; ask those that do to stop."""
-        if self.ending is None or isinstance(verdict, Cancelled | Failed):
-            self.ending = verdict
-        if not isinstance(verdict, Paused | Parked):  # other steps come to their own ends
-            for operation in tuple(self.working):
-                operation.interrupt(hard=not isinstance(verdict, Drained))
-        self.look()
-
-    def unpause(self) -> None:
-        """Go on after all: the job was resumed before it had come to rest."""
-        if isinstance(self.ending, Paused):
-            # What did not begin meanwhile cannot begin now: the job is claimed anew instead.
-            self.ending = Drained()
-
-    def stop(self, verdict: Verdict) -> None:
-        """End the run now: the code unwinds."""
-        if self.verdict is None:
-            self.verdict = verdict
-            for operation in tuple(self.awaited):
-                operation.wake()
-            if self._playing:
-                self._arm("leave", self.node.settings.cancel_grace, self._insist)
-
-    def _insist(self) -> None:
-        """Interrupt code that waits for other things than operations, or does not listen."""
-        if self._interruptions < _INTERRUPTIONS:
-            self._interruptions += 1
-            self.process.cancel("the run of the job has ended")
-            self._arm("leave", self.node.settings.cancel_grace, self._insist)
-        elif self.forsake is not None and not self.forsaken:
-            self.forsaken = True
-            self.forsake()
-
-    def lost(self) -> None:
-        if self.verdict is None and events.listens(events.LEASE_LOSE):
-            events.lease_lost(self)
-        self.stop(Lost())
-
-    def lose(self) -> None:
-        """Stop at once: another may own the job by now."""
-        self.lost()
-        for operation, process in tuple(self.working.items()):
-            operation.lost()
-            if not process.done():
-                process.tie().at_death(partial(self.worked, operation))
-                kill(process, "the lease of the job is lost")
-
-    def is_ours(self) -> bool:
-        return self.verdict is None
-
-    def is_alone(self) -> bool:
+    def _is_only_work(self) -> bool:
+        """Whether nobody else in this worker waits for the loop: the store may use it to write."""
         node = self.node
         if node.looking or node.wanted.is_set():  # a pause that was asked for comes first
             return False
         return len(node.runs) == 1 and len(self.working) == 1
-
-    def look(self) -> None:
-        """Look, when the code had its turn, whether there is anything left to do."""
-        if not self._looks:
-            self._looks = True
-            self.node.loop.call_soon(self._look)
-
-    def _look(self) -> None:
-        self._looks = False
-        if self.verdict is not None or self.working or self.resuming:
-            return
-        if self.ending is not None:
-            self.stop(self.ending)
-        elif not stands_still(self.process, self.awaited):
-            if self.waiting and not self._held:
-                self._arm("idle", _IDLE_PATIENCE, self._look_once_more)
-        elif self._held:
-            self._judge_replay()
-        elif self.waiting:
-            self._suspend()
-
-    def _look_once_more(self) -> None:
-        """Put the job aside, though its code may wait for things that are not ours."""
-        quiet = not (self.working or self.resuming or self._held)
-        if self.verdict is None and self.ending is None and quiet and self.waiting:
-            self._suspend()
-
-    def _suspend(self) -> None:
-        ends = (self.job.deadline_at, *(operation.entry.wake_at for operation in self.waiting))
-        due = min((end for end in ends if end is not None), default=None)
-        if due is None or due - self.now() > self.node.settings.keep_in_memory:
-            told = [each for operation in self.waiting for each in operation.describe_all()]
-            self.stop(Suspended(due, encode(told)))
-
-    async def silence(self) -> None:
-        """See to it that nothing works for this run any more."""
-        for operation in tuple(self.waiting):
-            self._unwait(operation)
-        for operation in tuple(self.working):
-            operation.interrupt(hard=True)
-        while self.working:
-            self._emptied = self.node.loop.create_future()
-            await self._emptied
 
 
 async def _work(run: Run, operation: Operation[Any], body: Callable[[], Awaitable[None]]) -> None:
@@ -624,6 +738,82 @@ async def _work(run: Run, operation: Operation[Any], body: Callable[[], Awaitabl
     except Unwound:
         pass
     except Exception as error:  # noqa: BLE001 - a fault of the engine itself must not be silent
-        run.stop(Parked(failure_of(error)))
+        run.stop(NeedsAttention(failure_of(error)))
     finally:
-        run.worked(operation)
+        run.process_ended(operation)
+
+
+class _Carried:
+    """What was buffered and goes along with a write, until the store has answered it finally.
+
+    The writer may give up waiting, because it was cancelled, while the store still has the write.
+    So two things decide: whether the writer has given up, and whether the last answer was an error.
+    """
+
+    __slots__ = ("_failed", "_given_up", "_run", "_waits", "effects", "entries")
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.entries, run.buffered_entries = run.buffered_entries, {}
+        self.effects, run.buffered_effects = run.buffered_effects, {}
+        self._waits = False  # for an answer of the store
+        self._given_up = False
+        self._failed = False
+
+    def with_entries(self, entries: tuple[JournalEntry, ...]) -> tuple[JournalEntry, ...]:
+        """Return the entries of the write; its own replace those that are carried."""
+        return tuple((self.entries | {entry.seq: entry for entry in entries}).values())
+
+    def with_effects(self, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
+        """Return the effects of the write; its own replace those that are carried."""
+        return tuple((self.effects | {effect.key: effect for effect in effects}).values())
+
+    def sent(self) -> None:
+        """Take note that the store has the write."""
+        self._waits, self._failed = True, False
+
+    def answered(self, error: BaseException | None) -> None:
+        """Take note of the answer of the store; it may be told twice."""
+        if not self._waits:
+            return
+        self._waits, self._failed = False, error is not None
+        if self._given_up and self._failed:
+            self.put_back()
+        self._run.answered(None, error)
+
+    def give_up(self) -> None:
+        """Take note that the writer does not wait any more."""
+        self._given_up = True
+        if self._failed and not self._waits:
+            self.put_back()
+
+    def put_back(self) -> None:
+        """Let it go along with the next write; what was buffered since is newer."""
+        run = self._run
+        run.buffered_entries = self.entries | run.buffered_entries
+        run.buffered_effects = self.effects | run.buffered_effects
+
+
+def _wake(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _awaits_only(process: Process, awaited: Collection[Operation[Any]]) -> bool:
+    """Whether the code, with all asyncio tasks that it started, waits in operations only.
+
+    Only then is it certain that nothing more comes from it before one of them is finished. Code
+    that waits in an `asyncio.gather` of such tasks does; what else it may wait for cannot be seen
+    from here, and so does not count.
+    """
+    by_process = any(process in operation.waiters for operation in awaited)
+    tasks = None if process.bonds is None else process.bonds.tasks
+    if not tasks:
+        return by_process
+    by_tasks = sum(len(operation.waiters) for operation in awaited) - by_process
+    return (by_process or _is_of_tasks(process.future)) and by_tasks >= len(tasks)
+
+
+def _is_of_tasks(future: "asyncio.Future[Any] | None") -> bool:
+    """Whether a future is a task, or what `asyncio.gather` returns."""
+    return isinstance(future, asyncio.Task) or hasattr(future, "_children")

@@ -1,15 +1,16 @@
-"""How a run of a job ends: what is decided here, somebody else writes."""
+"""How a run of a job ends. A verdict is decided in one place and written in another.
 
-from typing import TYPE_CHECKING, Any
+`Run` decides (the code returned, somebody cancelled the job, the lease is lost, …), and the
+executor turns the verdict into one write, which releases or ends the job.
+"""
+
+from typing import TypeAlias
 
 from msgspec import Struct
 
 from perdure.jobs.failure import Failure
 from perdure.jobs.model import JournalEntry
 from perdure.jobs.state import JobState
-
-if TYPE_CHECKING:
-    from perdure.engine.steps.step import StepOperation
 
 
 class Completed(Struct, frozen=True):
@@ -18,17 +19,17 @@ class Completed(Struct, frozen=True):
     result: bytes
 
 
-class Failed(Struct, frozen=True):
-    """The code raised, or the job may not go on."""
+class RunFailed(Struct, frozen=True):
+    """The code raised, or the deadline of the job has passed."""
 
     failure: Failure
 
 
 class Suspended(Struct, frozen=True):
-    """Nothing can be done before a time or a piece of news; the worker is free."""
+    """Nothing can be done before a time or a piece of news; the job needs no worker until then."""
 
     due_at: float | None
-    wait: bytes
+    wait: bytes  # what it waits for, for people
 
 
 class Paused(Struct, frozen=True):
@@ -36,59 +37,54 @@ class Paused(Struct, frozen=True):
 
 
 class Cancelled(Struct, frozen=True):
-    """A person asked for the end."""
+    """A person, or the parent of the job, cancelled it."""
 
 
 class Drained(Struct, frozen=True):
-    """The worker stops; another one may go on at once."""
+    """The worker stops; another worker may continue the job at once."""
 
 
-class Parked(Struct, frozen=True):
-    """A person must look at it; `wait` says what they can do, `told` that they know it already."""
+class NeedsAttention(Struct, frozen=True):
+    """The job cannot continue before a person has looked at it."""
 
     failure: Failure
-    wait: bytes | None = None
-    told: bool = False
+    wait: bytes | None = None  # what people can do about it
+    alerted: bool = False  # people have been told already
     entries: tuple[JournalEntry, ...] = ()
 
 
-class Undoing(Struct, frozen=True):
-    """It failed, or was cancelled, and what it did is undone first: the list begins with these."""
+class UndoNeeded(Struct, frozen=True):
+    """The job failed or was cancelled; what it did is undone first. The undo list starts so."""
 
     entries: tuple[JournalEntry, ...]
     error: bytes | None
 
 
-class Undone(Struct, frozen=True):
-    """What could be undone is undone."""
+class UndoEnded(Struct, frozen=True):
+    """Everything on the undo list has been undone, or left undone by decision of a person."""
 
     state: JobState
     error: bytes | None
     entries: tuple[JournalEntry, ...] = ()
 
 
-class Lost(Struct, frozen=True):
-    """Another worker owns the job now: nothing more may be written."""
+class RunLost(Struct, frozen=True):
+    """Another worker owns the job, or may own it: nothing more may be written."""
 
 
-Verdict = (
-    Completed | Failed | Suspended | Paused | Cancelled | Drained | Parked | Undoing | Undone | Lost
+RunVerdict: TypeAlias = (
+    Completed
+    | RunFailed
+    | Suspended
+    | Paused
+    | Cancelled
+    | Drained
+    | NeedsAttention
+    | UndoNeeded
+    | UndoEnded
+    | RunLost
 )
 
 
 class Unwound(BaseException):
-    """Leaves the code of a job whose run has ended; not an error, and not to be caught."""
-
-
-# Ways to leave a step that will be begun again; none is an error, and none is to be caught.
-
-
-class Leaving(BaseException):
-    """Leaves the function of a step."""
-
-    async def settle(self, operation: "StepOperation[Any]") -> None:
-        """Do what is to be done before the step can be begun again."""
-
-
-class AtSafePoint(Leaving):
-    """Leaves a step whose progress is saved, because its worker stops."""
+    """Unwinds the code of a job or a step whose run has ended. Not an error; never catch it."""

@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 from msgspec import Struct
@@ -15,13 +15,12 @@ from perdure.base.errors import (
     ApprovalExpired,
     ApprovalRejected,
     DefinitionError,
-    EffectInDoubt,
     JobError,
 )
 from perdure.engine import events
-from perdure.engine.journal.operation import Operation
-from perdure.engine.journal.run import Run
-from perdure.engine.journal.verdict import Leaving, Parked
+from perdure.engine.journal.run import Operation, Run
+from perdure.engine.journal.step_exit import StepCall, StepExit
+from perdure.engine.journal.verdict import NeedsAttention
 from perdure.jobs.approval import (
     APPROVER,
     Action,
@@ -34,7 +33,6 @@ from perdure.jobs.approval import (
     unusable,
 )
 from perdure.jobs.definition import Step
-from perdure.jobs.effect import Effect
 from perdure.jobs.failure import failure_of
 from perdure.jobs.gate import Gate, GateDecision, GatePass
 from perdure.jobs.model import JobEvent, JournalEntry
@@ -42,100 +40,16 @@ from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import Judgement, RiskLevel
 from perdure.jobs.state import StepState
 
-if TYPE_CHECKING:
-    from perdure.engine.steps.step import StepOperation
 
-
-# How soon, and how late at most, to look again for what became of another job's effect.
-_SOON, _LATE = 0.1, 30.0
-
-
-class Held(Leaving):
-    """Leaves a step that cannot go on before a person has said what became of an effect."""
-
-    def __init__(self, effect: Effect, why: str) -> None:
-        super().__init__(f"the {effect.kind} to {effect.target}: {why}")
-        self.effect = effect
-        self.why = why
-
-    async def settle(self, operation: "StepOperation[Any]") -> None:
-        """Write that the effect is in doubt, alert people, and let the run end."""
-        run, effect, why = operation.run, self.effect, self.why
-        told = {"step": operation.entry.id, "kind": effect.kind, "target": effect.target}
-        event = JobEvent(type="effect.in_doubt", data={**told, "why": why}, actor=run.node.owner)
-        notices = alerts(run, NoticeKind.IN_DOUBT, effect.key, str(self))
-        await run.write(operation.put_back(), events=(event,), notices=notices)
-        failure = failure_of(EffectInDoubt(_sentence(effect, why)))
-        run.end(Parked(failure, _choices(effect), told=True))
-
-
-class Later(Leaving):
-    """Leaves a step until another job has settled or undone what has the same key."""
-
-    def __init__(self, job_id: str, what: str, since: float) -> None:
-        super().__init__(f"job {job_id} must first settle {what}, which has the same key")
-        self._since = since
-
-    @classmethod
-    def for_effect(cls, effect: Effect) -> "Later":
-        """Wait for an effect under the same business key."""
-        return cls(effect.job_id, f"the {effect.kind} to {effect.target}", effect.called_at)
-
-    async def settle(self, operation: "StepOperation[Any]") -> None:
-        """Begin the step again in a while: the longer it takes already, the later."""
-        now = operation.run.now()
-        pause = min(max((now - self._since) / 2, _SOON), _LATE)
-        await _begin_again(operation, now + pause, str(self))
-
-
-class Settling(Leaving):
-    """Leaves a step until no call can be under way to the receiver, which is asked then."""
-
-    def __init__(self, effect: Effect, at: float) -> None:
-        what = f"the {effect.kind} to {effect.target}"
-        super().__init__(f"the last call of {what} may still be under way; the receiver is asked")
-        self.at = at
-
-    async def settle(self, operation: "StepOperation[Any]") -> None:
-        """Begin the step again then."""
-        await _begin_again(operation, self.at, str(self))
-
-
-async def _begin_again(operation: "StepOperation[Any]", at: float, why: str) -> None:
-    error = failure_of(EffectInDoubt(why)).pack()
-    operation.entry = replace(operation.put_back(), wake_at=at, error=error)
-    await operation.run.write(operation.entry)
-    operation.again = True
-
-
-def _sentence(effect: Effect, why: str) -> str:
-    return (
-        f"nobody knows whether the {effect.kind} to {effect.target} happened: {why}. "
-        "Find out, then say that it happened, that it did not, or that all is to be undone: "
-        "`perdure effects resolve`, or `handle.resolve`"
-    )
-
-
-def _choices(effect: Effect) -> bytes:
-    asked = {
-        "kind": "effect",
-        "key": effect.key,
-        "effect": effect.kind,
-        "target": effect.target,
-        "choices": ["happened", "did not happen", "compensate"],
-    }
-    return encode([asked])
-
-
-def parking_notices(run: "Run", verdict: Parked) -> tuple[Notice, ...]:
+def parking_notices(run: Run, verdict: NeedsAttention) -> tuple[Notice, ...]:
     """Return the alerts that a job is parked; none if people have been told why already."""
-    if verdict.told:
+    if verdict.alerted:
         return ()
     # A job that is resumed and parked again is told of again.
     return tuple(alerts(run, NoticeKind.STUCK, str(run.epoch), verdict.failure.summary()))
 
 
-def alerts(run: "Run", kind: NoticeKind, about: str, text: str) -> tuple[Notice, ...]:
+def alerts(run: Run, kind: NoticeKind, about: str, text: str) -> tuple[Notice, ...]:
     """Make an alert for every channel."""
     return tuple(
         Notice(
@@ -174,7 +88,7 @@ class Question(Struct, frozen=True, kw_only=True):
     judge: Callable[[bytes], Judgement] | None = None
     edits: tuple[Edit, ...] = ()  # that made the input what it is
 
-    def action(self, run: "Run") -> Action:
+    def action(self, run: Run) -> Action:
         """Give all that an answer is bound to."""
         return Action(
             tenant=run.job.tenant,
@@ -194,7 +108,7 @@ class Question(Struct, frozen=True, kw_only=True):
         return replace(self, input=packed, judgement=self.judge(packed), edits=found.edits)
 
 
-def new_approval(run: "Run", question: Question, found: Approval | None = None) -> Approval:
+def new_approval(run: Run, question: Question, found: Approval | None = None) -> Approval:
     """Make the row of a question, behind the one that was asked before, whatever our clock says."""
     before = 0.0 if found is None else found.decided_at or found.created_at
     level = question.judgement.level
@@ -217,7 +131,7 @@ def new_approval(run: "Run", question: Question, found: Approval | None = None) 
     )
 
 
-async def ask(run: "Run", approval: Approval, *entries: JournalEntry) -> bool:
+async def ask(run: Run, approval: Approval, *entries: JournalEntry) -> bool:
     """Write a question, with what waits for its answer and with the notices to people.
 
     Returns:
@@ -225,7 +139,7 @@ async def ask(run: "Run", approval: Approval, *entries: JournalEntry) -> bool:
     """
     if (why := no_four_eyes(approval)) is not None:
         await run.write(*entries)
-        run.end(Parked(failure_of(DefinitionError(why))))
+        run.end(NeedsAttention(failure_of(DefinitionError(why))))
         return False
     told = {"approval": approval.id, "step": approval.step, "title": approval.title}
     event = JobEvent(
@@ -241,7 +155,7 @@ async def ask(run: "Run", approval: Approval, *entries: JournalEntry) -> bool:
     return True
 
 
-def notices(run: "Run", approval: Approval) -> tuple[Notice, ...]:
+def notices(run: Run, approval: Approval) -> tuple[Notice, ...]:
     """Make what every channel is to tell."""
     return tuple(
         Notice(
@@ -257,20 +171,18 @@ def notices(run: "Run", approval: Approval) -> tuple[Notice, ...]:
     )
 
 
-async def last_asked(run: "Run", step: str) -> Approval | None:
+async def last_asked(run: Run, step: str) -> Approval | None:
     """Read what was last asked for a step."""
     job_id = run.job.id
     return await run.ask(lambda store: store.approval_of_step(job_id, step))
 
 
-def is_about(found: Approval, question: Question, run: "Run") -> bool:
+def is_about(found: Approval, question: Question, run: Run) -> bool:
     """Tell whether an approval is about this action, but perhaps with edited arguments."""
     return found.asked == question.action(run)
 
 
-def usable_now(
-    run: "Run", found: Approval, asked: Action, question: Question | None = None
-) -> bool:
+def usable_now(run: Run, found: Approval, asked: Action, question: Question | None = None) -> bool:
     """Tell, right before the action, whether it is allowed by an approval.
 
     Every path to an action comes by here: the gate of a step, a step that `ctx.approve` has opened,
@@ -306,13 +218,13 @@ def usable_now(
     return level <= found.risk and unusable(on_our_terms, asked.hash, run.now(), lookup) is None
 
 
-async def is_looked_at(run: "Run", found: Approval, commands: tuple[str, ...] = _LOOKED) -> bool:
+async def is_looked_at(run: Run, found: Approval, commands: tuple[str, ...] = _LOOKED) -> bool:
     """Tell whether a person has told the job to go on since a question was decided."""
     job_id, since = run.job.id, found.decided_at or 0.0
     return await run.ask(lambda store: store.has_event(job_id, commands, since))
 
 
-class AskFirst(Leaving):
+class ExitForAnswer(StepExit):
     """Leaves a step until a person has answered; no worker is held meanwhile."""
 
     def __init__(self, approval: Approval, *, is_new: bool) -> None:
@@ -320,26 +232,26 @@ class AskFirst(Leaving):
         self.approval = approval
         self.is_new = is_new
 
-    async def settle(self, operation: "StepOperation[Any]") -> None:
+    async def apply(self, step: StepCall) -> None:
         """Ask, unless that is done, and let the step wait."""
-        await wait_for(operation, self.approval, operation.put_back(), is_new=self.is_new)
+        await wait_for(step, self.approval, step.uncount(), is_new=self.is_new)
 
 
-class NobodyAnswered(Leaving):
+class ExitExpired(StepExit):
     """Leaves a step whose question has expired: a person must look at its job."""
 
     def __init__(self, approval: Approval) -> None:
         super().__init__(approval.title)
         self.approval = approval
 
-    async def settle(self, operation: "StepOperation[Any]") -> None:
+    async def apply(self, step: StepCall) -> None:
         """Park the job; when it is resumed, people are asked again."""
-        await operation.run.write(operation.put_back())
-        park_expired(operation.run, self.approval)
+        await step.run.write(step.uncount())
+        park_expired(step.run, self.approval)
 
 
 async def wait_for(
-    operation: "StepOperation[Any]", approval: Approval, entry: JournalEntry, *, is_new: bool
+    operation: StepCall, approval: Approval, entry: JournalEntry, *, is_new: bool
 ) -> None:
     """Let a step wait for an answer."""
     # Known before it is written: an answer may come at once.
@@ -351,7 +263,7 @@ async def wait_for(
     await look_for_answer(operation)
 
 
-async def look_for_answer(operation: "StepOperation[Any]") -> None:
+async def look_for_answer(operation: StepCall) -> None:
     """Begin the step again if its question is answered; else let it wait on."""
     run, approval_id = operation.run, operation.asked
     assert approval_id is not None
@@ -359,40 +271,31 @@ async def look_for_answer(operation: "StepOperation[Any]") -> None:
     if approval is None:
         raise JobError(f"approval {approval_id} is gone")
     if approval.state is ApprovalState.PENDING:
-        run.wait(operation)
+        operation.wait()
     elif approval.state is ApprovalState.EXPIRED:
         park_expired(run, approval)
     else:
         operation.asked = None
-        operation.again = True
+        operation.start_again = True
 
 
-def park_expired(run: "Run", approval: Approval) -> None:
+def park_expired(run: Run, approval: Approval) -> None:
     """Park a job that nobody has answered; this is not a no, so nothing is undone."""
     text = f"nobody decided in time about {approval.title!r}: resume the job to ask again"
-    run.end(Parked(failure_of(ApprovalExpired(text)), told=True))
+    run.end(NeedsAttention(failure_of(ApprovalExpired(text)), alerted=True))
 
 
-async def answer_to(operation: "StepOperation[Any]", question: Question) -> Approval:
-    """Give the answer to a question of a step that is at work.
+async def answer_to(run: Run, question: Question) -> Approval:
+    """Return the answer to a question of a step that is at work.
 
     Raises:
-        AskFirst: There is none yet.
-        NobodyAnswered: Its time is over.
+        ExitForAnswer: There is none yet.
+        ExitExpired: Its time is over.
     """
-    try:
-        return await _answer(operation.run, question)
-    except Leaving as leaving:
-        if operation.context is not None:
-            operation.context.leave(leaving)
-        raise
-
-
-async def _answer(run: "Run", question: Question) -> Approval:
     found = await last_asked(run, question.step)
     if found is not None and is_about(found, question, run):
         if found.state is ApprovalState.PENDING:
-            raise AskFirst(found, is_new=False)
+            raise ExitForAnswer(found, is_new=False)
         # A no is an answer: a job that is resumed for another reason does not ask again.
         if found.state is ApprovalState.REJECTED and not await is_looked_at(run, found, RETRIED):
             return found
@@ -401,8 +304,8 @@ async def _answer(run: "Run", question: Question) -> Approval:
                 return found
             question = question.edited_as(found)
         if found.state is ApprovalState.EXPIRED and not await is_looked_at(run, found):
-            raise NobodyAnswered(found)
-    raise AskFirst(new_approval(run, question, found), is_new=True)
+            raise ExitExpired(found)
+    raise ExitForAnswer(new_approval(run, question, found), is_new=True)
 
 
 # `ctx.approve`: a question that the code of a job asks by itself.
@@ -477,22 +380,22 @@ class Approve(Operation[Approved]):
         if entry.state is StepState.SUCCEEDED and entry.output is not None:
             self._say_yes(decode(entry.output, Approved))
         elif entry.state is StepState.FAILED and entry.output is not None:
-            self.settle(None, decode(entry.output, _Said).error())
+            self.finish(None, decode(entry.output, _Said).error())
 
     def _say_yes(self, approved: Approved) -> None:
         asked = self._asked
         opening = GatePass(self.entry.id, asked.packed, asked.level, asked.opens)
-        self.run.openings = (*self.run.openings, opening)
-        self.settle(approved)
+        self.run.gate_passes = (*self.run.gate_passes, opening)
+        self.finish(approved)
 
     def start(self) -> None:
-        self.run.work(self, self._look)
+        self.spawn(self._look)
 
-    def heard(self) -> None:
+    def on_news(self) -> None:
         if self in self.run.working:  # whatever it has just read may be old
-            self.again = True
+            self.start_again = True
         else:
-            self.run.work(self, self._look)
+            self.spawn(self._look)
 
     async def _look(self) -> None:
         found = await last_asked(self.run, self.entry.id)
@@ -502,7 +405,7 @@ class Approve(Operation[Approved]):
                 return
         self._approval = found.id
         if found.state is ApprovalState.PENDING:
-            self.run.wait(self)
+            self.wait()
         else:
             await self._answered(found)
 
@@ -541,7 +444,7 @@ class Approve(Operation[Approved]):
         error = said.error()
         failed = self._ended(StepState.FAILED, encode(said, _Said))
         await self.run.write(replace(failed, error=failure_of(error).pack()))
-        self.settle(None, error)
+        self.finish(None, error)
 
     def _ended(self, state: StepState, output: bytes) -> JournalEntry:
         return replace(self.entry, state=state, output=output, ended_at=self.run.now())
@@ -553,16 +456,16 @@ class Approve(Operation[Approved]):
 # Gates before steps: by risk, and before what cannot be undone.
 
 
-def hold(operation: "StepOperation[Any]", way: GateDecision) -> bool:
-    """Keep a step from beginning before its gate is open; False: it may begin."""
-    if way.gate is Gate.RUN:
-        return False
-    work = _record if way.gate is Gate.RECORD else _ask
-    operation.run.work(operation, lambda: work(operation, way))
-    return True
+def pass_gate(operation: StepCall, decision: GateDecision) -> bool:
+    """Whether a step may begin now; if not, it begins again when its gate is open."""
+    if decision.gate is Gate.RUN:
+        return True
+    work = _record if decision.gate is Gate.RECORD else _ask
+    operation.spawn(lambda: work(operation, decision))
+    return False
 
 
-async def _record(operation: "StepOperation[Any]", way: GateDecision) -> None:
+async def _record(operation: StepCall, way: GateDecision) -> None:
     opening = way.opened_by
     if opening is not None and not await _still_opens(operation.run, opening):
         await _ask(operation, way)
@@ -575,18 +478,18 @@ async def _record(operation: "StepOperation[Any]", way: GateDecision) -> None:
     _open(operation)
 
 
-async def _still_opens(run: "Run", opening: GatePass) -> bool:
+async def _still_opens(run: Run, opening: GatePass) -> bool:
     """Tell whether the yes that the code has obtained can be used as of now."""
     found = await last_asked(run, opening.approval)
     asked = Question(step=opening.approval, title="", input=opening.packed).action(run)
     return found is not None and usable_now(run, found, asked)
 
 
-def _open(operation: "StepOperation[Any]") -> None:
-    operation.cleared = operation.again = True
+def _open(operation: StepCall) -> None:
+    operation.gate_open = operation.start_again = True
 
 
-async def _ask(operation: "StepOperation[Any]", way: GateDecision) -> None:
+async def _ask(operation: StepCall, way: GateDecision) -> None:
     """Look for the answer about exactly this call; ask if there is none that can be used."""
     run, entry, step = operation.run, operation.entry, operation.step
     question = Question(
@@ -609,7 +512,7 @@ async def _ask(operation: "StepOperation[Any]", way: GateDecision) -> None:
     await wait_for(operation, new_approval(run, question, found), entry, is_new=True)
 
 
-async def _is_settled(operation: "StepOperation[Any]", found: Approval, question: Question) -> bool:
+async def _is_settled(operation: StepCall, found: Approval, question: Question) -> bool:
     run = operation.run
     if found.state is not ApprovalState.APPROVED and await is_looked_at(run, found):
         return False  # others are to be asked again after all

@@ -15,11 +15,10 @@ from msgspec.structs import replace
 from perdure.base.codec import decode, digest, encode
 from perdure.base.duration import Duration, job_seconds
 from perdure.engine.handle import child_job
-from perdure.engine.journal.operation import Operation
-from perdure.engine.journal.run import Run
+from perdure.engine.journal.run import Operation, Run
 from perdure.engine.journal.verdict import Unwound
 from perdure.engine.people.ask import Approve, Approved, ApproveOptions, approve_request
-from perdure.engine.steps.step import StepOperation, skipped_or_done
+from perdure.engine.steps.step import StepOperation
 from perdure.engine.steps.waits import Child, Receive, Sleep, child_failed, no_message
 from perdure.jobs.definition import JobDefinition, Step
 from perdure.jobs.model import EntryKind, JournalEntry
@@ -79,7 +78,7 @@ class JobContext:
         run = self._run
         name = run.node.registry.step_name(step, "ctx.run")
         id = run.journal.identity(name, key)
-        packed = step.pack(args, kwargs, run.node.limits)
+        packed = step.parameters.pack(args, kwargs, run.node.limits)
         entry = run.visit(id, _STEP, packed)
         if entry is None:
             seq = run.journal.next_seq()
@@ -89,10 +88,10 @@ class JobContext:
             operation = StepOperation(run, fresh, step, (args, kwargs), recorded=False)
         else:
             operation = StepOperation(run, entry, step, (args, kwargs), recorded=True)
-            skipped_or_done(operation, entry)
+            operation.replay()
         if run.node.gatekeeper.watches(step):
-            operation.way, run.openings = run.node.gatekeeper.decide(
-                step, name, packed, run.job.tenant, run.openings
+            operation.gate, run.gate_passes = run.node.gatekeeper.decide(
+                step, name, packed, run.job.tenant, run.gate_passes
             )
         return operation
 
@@ -174,7 +173,7 @@ class JobContext:
         entry = entry or self._fresh(id, EntryKind.SLEEP, "sleep", packed, run.now() + length)
         operation = Sleep(run, entry, recorded=recorded)
         if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
-            operation.settle(None)
+            operation.finish(None)
         return operation
 
     def receive(self, topic: str, *, timeout: Duration = None, kind: Any = Any) -> "Operation[Any]":
@@ -195,12 +194,12 @@ class JobContext:
         entry = entry or self._fresh(id, EntryKind.RECEIVE, name, packed, until)
         if entry.state is _PENDING and entry.wake_at is None and until is not None:
             entry = replace(entry, wake_at=until)  # it is retried: its time begins anew
-            run.note(entry)
+            run.buffer_entry(entry)
         operation = Receive(run, entry, kind, recorded=recorded)
         if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
-            operation.settle(None if entry.output is None else decode(entry.output, kind))
+            operation.finish(None if entry.output is None else decode(entry.output, kind))
         elif entry.state is StepState.FAILED:
-            operation.settle(None, no_message(entry))
+            operation.finish(None, no_message(entry))
         return operation
 
     def child(
@@ -222,9 +221,9 @@ class JobContext:
         submission = child_job(run.job, entry, job, full, packed)
         operation = Child(run, entry, job, submission, recorded=recorded)
         if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
-            operation.settle(None if entry.output is None else job.unpack_result(entry.output))
+            operation.finish(None if entry.output is None else job.unpack_result(entry.output))
         elif entry.state is StepState.FAILED:
-            operation.settle(None, child_failed(submission.id, entry))
+            operation.finish(None, child_failed(submission.id, entry))
         return operation
 
     def _fresh(
@@ -253,7 +252,7 @@ class JobContext:
         if entry is None:
             moment = run.now()
             drawn = self._fresh(id, EntryKind.VALUE, "now", b"null", None)
-            run.note(_drawn(drawn, encode(moment)))
+            run.buffer_entry(_drawn(drawn, encode(moment)))
         else:
             moment = decode(cast("bytes", entry.output), float)
         return datetime.fromtimestamp(moment, UTC)

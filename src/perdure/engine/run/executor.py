@@ -14,15 +14,15 @@ from perdure.engine.journal.verdict import (
     Cancelled,
     Completed,
     Drained,
-    Failed,
-    Lost,
-    Parked,
+    NeedsAttention,
     Paused,
+    RunFailed,
+    RunLost,
+    RunVerdict,
     Suspended,
-    Undoing,
-    Undone,
+    UndoEnded,
+    UndoNeeded,
     Unwound,
-    Verdict,
 )
 from perdure.engine.people.ask import parking_notices
 from perdure.engine.run.context import JobContext
@@ -53,35 +53,35 @@ class RunOwner(WorkerPort, Protocol):
 async def execute(node: RunOwner, claim: Claim, since: float) -> None:
     """The process of a running job, claimed at a time (or later) by the loop's clock."""
     run = Run(node, claim)
-    run.forsake = partial(_forsake, node, run)
+    run.abandon = partial(_abandon, node, run)
     node.admit(run, since)
     try:
         verdict = await judge(run)
-        if not run.forsaken:
+        if not run.abandoned:
             await finish(run, verdict)
     finally:
-        if not run.forsaken:
+        if not run.abandoned:
             node.dismiss(run)
 
 
-async def finish(run: Run, verdict: Verdict) -> None:
+async def finish(run: Run, verdict: RunVerdict) -> None:
     """Wait until nothing works for the job any more, and write how its run ended."""
-    await run.silence()
-    if isinstance(verdict, Lost):
+    await run.stop_operations()
+    if isinstance(verdict, RunLost):
         return
     # If the lease is lost at the last moment, its new owner goes on.
     with contextlib.suppress(Unwound):
         try:
-            await run.settle()
+            await run.finish_writes()
             verdict, fields = await look_back(run, verdict)
             await conclude(run, verdict, **fields)
         except Exception as error:  # noqa: BLE001 - raised, it would only come again
             _log.exception("the end of job %s cannot be written", run.job.id)
-            run.buffer.clear()  # it may be the culprit, and holds no results
-            await conclude(run, Parked(failure_of(error)))
+            run.buffered_entries.clear()  # it may be the culprit, and holds no results
+            await conclude(run, NeedsAttention(failure_of(error)))
 
 
-def _forsake(node: RunOwner, run: Run) -> None:
+def _abandon(node: RunOwner, run: Run) -> None:
     """End a run without its code, which neither returns nor raises."""
     _log.error("the code of job %s does not leave: its process is given up", run.job.id)
     give_birth(node.runtime, None, _finish_without_code, (node, run), PLAIN)
@@ -90,12 +90,12 @@ def _forsake(node: RunOwner, run: Run) -> None:
 async def _finish_without_code(node: RunOwner, run: Run) -> None:
     kill(run.process, "the run of the job has ended")
     try:
-        await finish(run, run.verdict or Lost())
+        await finish(run, run.verdict or RunLost())
     finally:
         node.dismiss(run)
 
 
-async def judge(run: Run) -> Verdict:
+async def judge(run: Run) -> RunVerdict:
     """Run the job, unless it must not be run."""
     if run.job.request == "pause":
         return Paused()
@@ -105,9 +105,9 @@ async def judge(run: Run) -> Verdict:
         return Cancelled()
     if run.job.claims > _most_claims(run):
         return _crashed(run)
-    verdict = await run.play(_code)
-    if isinstance(verdict, Failed) and _needs_a_person(run, verdict.failure):
-        return Parked(verdict.failure, told=_nobody_answered(verdict.failure))
+    verdict = await run.run_code(_code)
+    if isinstance(verdict, RunFailed) and _needs_a_person(run, verdict.failure):
+        return NeedsAttention(verdict.failure, alerted=_nobody_answered(verdict.failure))
     return verdict
 
 
@@ -132,7 +132,7 @@ def _most_claims(run: Run) -> int:
     return most if definition is None else min(most, definition.max_claims)
 
 
-def _crashed(run: Run) -> Parked:
+def _crashed(run: Run) -> NeedsAttention:
     undoing = run.job.state is JobState.COMPENSATING
     what = "the undo of this job" if undoing else "this job"
     choices = "resume it, or skip what cannot be undone" if undoing else "resume or cancel it"
@@ -142,7 +142,7 @@ def _crashed(run: Run) -> Parked:
         f"that to them. Look at the workers' logs, then {choices}. "
         'What blocks the loop, or takes a worker down, belongs into a step with isolation="process"'
     )
-    return Parked(failure_of(JobError(text)))
+    return NeedsAttention(failure_of(JobError(text)))
 
 
 async def _code(run: Run) -> bytes:
@@ -168,57 +168,65 @@ async def _plan(context: JobContext, plan: Plan, run: Run) -> bytes:
     return result
 
 
-async def conclude(run: Run, verdict: Verdict, **fields: Unpack[WriteFields]) -> None:
+async def conclude(run: Run, verdict: RunVerdict, **fields: Unpack[WriteFields]) -> None:
     """Write how a run ended."""
     change = change_for(verdict, run.now())
-    if run.job.state is JobState.COMPENSATING and not isinstance(verdict, Undone | Parked):
+    if run.job.state is JobState.COMPENSATING and not isinstance(
+        verdict, UndoEnded | NeedsAttention
+    ):
         change = replace(change, error=run.job.error)
         if change.state is JobState.WAITING:  # it is undone, also while it waits
             change = replace(change, state=JobState.COMPENSATING)
-    if isinstance(verdict, Parked):
+    if isinstance(verdict, NeedsAttention):
         fields["notices"] = (*fields.get("notices", ()), *parking_notices(run, verdict))
     told = _told(verdict)
     event = JobEvent(type=f"job.{change.state.lower()}", data=told, actor=run.node.owner)
     quiet = isinstance(verdict, Suspended | Drained)
-    entries = verdict.entries if isinstance(verdict, Undoing | Undone | Parked) else ()
+    entries = (
+        verdict.entries if isinstance(verdict, UndoNeeded | UndoEnded | NeedsAttention) else ()
+    )
     fields["job"], fields["events"] = change, () if quiet else (event,)
     await run.write(*entries, **fields)
     events.concluded(run, change, told.get("error"))
 
 
-def change_for(verdict: Verdict, now: float) -> JobChange:
+def change_for(verdict: RunVerdict, now: float) -> JobChange:
     """Decide what becomes of the job."""
     match verdict:
         case Completed(result):
             return JobChange(state=JobState.COMPLETED, result=result)
-        case Failed(failure):
+        case RunFailed(failure):
             return JobChange(state=JobState.FAILED, error=failure.pack())
-        case Parked(failure, wait):
+        case NeedsAttention(failure, wait):
             error = failure.pack()
             return JobChange(state=JobState.NEEDS_ATTENTION, error=error, wait=wait, release=True)
         case Cancelled():
             return JobChange(state=JobState.CANCELLED, clear_request=True)
-        case Undone(state, error):
+        case UndoEnded(state, error):
             return JobChange(state=state, error=error)
         case _:
             return _released(verdict, now)
 
 
-def _released(verdict: Verdict, now: float) -> JobChange:
+def _released(verdict: RunVerdict, now: float) -> JobChange:
     """Decide when a job that goes on later is due."""
     match verdict:
         case Suspended(due_at, wait):
             return JobChange(state=JobState.WAITING, due_at=due_at, wait=wait, release=True)
         case Paused():
             return JobChange(state=JobState.PAUSED, release=True, clear_request=True)
-        case Undoing(_, error):
+        case UndoNeeded(_, error):
             return JobChange(state=JobState.COMPENSATING, error=error, due_at=now, release=True)
         case _:  # drained: at once, elsewhere
             return JobChange(state=JobState.WAITING, due_at=now, release=True)
 
 
-def _told(verdict: Verdict) -> dict[str, str]:
+def _told(verdict: RunVerdict) -> dict[str, str]:
     """Give what the log says of an end besides its state."""
-    if isinstance(verdict, Undone) and verdict.state is JobState.FAILED and verdict.error:
+    if isinstance(verdict, UndoEnded) and verdict.state is JobState.FAILED and verdict.error:
         return {"error": Failure.unpack(verdict.error).summary()}
-    return {"error": verdict.failure.summary()} if isinstance(verdict, Failed | Parked) else {}
+    return (
+        {"error": verdict.failure.summary()}
+        if isinstance(verdict, RunFailed | NeedsAttention)
+        else {}
+    )

@@ -1,7 +1,24 @@
-"""A step of a job: attempts until one succeeds or the policy gives up."""
+"""A step of a job: attempts until one succeeds or the retry policy gives up.
+
+Each attempt is a process of its own, so that it can be killed without harm to the job's code. It
+calls the function where the step's isolation says (`_call_function`), and then either
+
+* succeeds: the result is handed to the store, and the process ends without waiting for the disk.
+  From then on the step is `committing`: nobody may interrupt it, and its end is told by the store;
+* fails: the policy decides whether another attempt follows, and when;
+* is left by a `StepExit`: the attempt does not count, and the exit decides how it continues;
+* is ended from outside.
+
+Three things end an attempt from outside. Its *time* is up: the process is killed, and since it
+cannot record that itself, another one does when it is dead (`_expire`, `_record_timeout`). Its
+*job* ends: it gets CANCEL, and is killed after the grace; how it ends then says nothing about the
+step (`interrupt`). The *lease* is lost: nothing is recorded. When the process is dead, the attempt
+is over, though its thread may go on.
+"""
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -9,15 +26,17 @@ from perdure.base.codec import digest
 from perdure.base.errors import DefinitionError, Permanent, StepTimeout
 from perdure.engine import events
 from perdure.engine.crashpoint import crashpoint
-from perdure.engine.journal.ledger import ledger_of
-from perdure.engine.journal.operation import Operation
-from perdure.engine.journal.run import Run
-from perdure.engine.journal.verdict import Leaving, Parked, Unwound
-from perdure.engine.people.ask import Later, hold, look_for_answer
-from perdure.engine.steps.process_step import call_far
-from perdure.engine.steps.step_context import StepContext
-from perdure.engine.steps.thread_step import Whose, call_away, older_calls
+from perdure.engine.journal.run import Operation, Run
+from perdure.engine.journal.step_exit import StepExit
+from perdure.engine.journal.verdict import NeedsAttention, Unwound
+from perdure.engine.people.ask import look_for_answer, pass_gate
+from perdure.engine.steps.attempt import Attempt
+from perdure.engine.steps.effects import ExitForOtherJob
+from perdure.engine.steps.process_step import call_in_os_process
+from perdure.engine.steps.step_context import StepContext, StepProgress
+from perdure.engine.steps.thread_step import ThreadUse, call_in_step_thread, older_calls
 from perdure.jobs.definition import Step
+from perdure.jobs.effect import Effect
 from perdure.jobs.failure import Failure, failure_of
 from perdure.jobs.gate import GateDecision
 from perdure.jobs.items import ItemVerdict
@@ -31,218 +50,39 @@ from perdure.process.signal import stop_politely
 from perdure.process.spawn import PLAIN, give_birth
 from perdure.process.waiter import current
 
-# What came of a step: an exception as its failure, an entry of the journal as its answer.
-
-
-def as_failure(error: BaseException) -> Exception:
-    """Give what the user's code raised as a failure of the step, whatever it was."""
-    if isinstance(error, Exception):
-        return error
-    if isinstance(error, asyncio.CancelledError):
-        failure: Exception = RuntimeError("the step was cancelled by its own code")
-    else:
-        failure = Permanent(f"the step raised {error!r}")
-    failure.__cause__ = error
-    return failure
-
-
-def skipped_or_done(operation: "StepOperation[Any]", entry: JournalEntry) -> None:
-    """Settle an operation by what the journal says."""
-    if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
-        output = entry.output
-        operation.settle(None if output is None else operation.step.unpack_result(output))
-    elif entry.state is StepState.FAILED and entry.error is not None:
-        operation.settle(None, Failure.unpack(entry.error).as_error(entry.id))
-
-
-# Where the function of a step runs: on the loop, in a thread, or in another OS process.
+R = TypeVar("R")
 
 _log = logging.getLogger("perdure.worker")
 
-
-async def call_step(
-    operation: "StepOperation[Any]",
-    context: "StepContext",
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    """Call the function of a step where its isolation says."""
-    step = operation.step
-    if step.isolation == "process":
-        return await call_far(operation, context)
-    if step.isolation == "thread":
-        whose = Whose(operation.run.job.id, operation.entry.id, operation.run.epoch)
-        await _until_alone(operation, whose)
-        return await call_away(step.fn, context, args, kwargs, whose)
-    value = step.fn(context, *args, **kwargs)
-    return await value if step.is_async else value
-
-
-async def _until_alone(operation: "StepOperation[Any]", whose: Whose) -> None:
-    """Wait for the threads of a run that has lost its lease: a step never runs beside itself here.
-
-    Its time begins after that.
-    """
-    for ended in older_calls(whose):
-        _log.warning(
-            "job %s: %s is not started again while a thread of an earlier attempt works on it here",
-            *whose[:2],
-        )
-        operation.disarm()
-        await asyncio.shield(asyncio.wrap_future(ended))
-        operation.arm()
-
-
-# Steps with a key of their own: what one gave is used again by the other jobs of the tenant.
-
-
-def shared_key(operation: "StepOperation[Any]", key: object) -> str:
-    """Make the key by which the result is found: never in another tenant, step or version.
-
-    Raises:
-        DefinitionError: The step's own key is no text.
-    """
-    step = operation.step
-    if not isinstance(key, str) or not key:
-        raise DefinitionError(f"idempotency_key of {step.name} gave {key!r}: it must give a text")
-    return digest(operation.run.job.tenant, operation.entry.name, step.version, key)
-
-
-async def result_under(operation: "StepOperation[Any]", key: str) -> bytes | None:
-    """Give what a step has given under this key; None if none has, or if it was undone.
-
-    Raises:
-        Later: The job that has done it is being undone.
-        Permanent: It was called with other arguments.
-        Drift: Its result was of another type.
-    """
-    lent = await operation.run.ask(lambda store: store.entry_by_key(key))
-    if lent is None or lent.entry.output is None:
-        return None
-    found, output = lent.entry, lent.entry.output
-    if lent.being_undone and lent.job_id != operation.run.job.id:
-        raise Later(lent.job_id, found.id, found.ended_at or 0.0)
-    if found.input != operation.entry.input:
-        raise Permanent(
-            f"{operation.entry.id} has the idempotency_key of work that was done with other "
-            "arguments: all that makes a difference must be in the key"
-        )
-    operation.step.unpack_result(output)
-    return output
-
-
-# How an attempt of a step is ended from outside: by its time, by its job, by a lost lease.
-
-R = TypeVar("R")
-
-
-class Endable(Operation[R]):
-    """An operation that works in attempts, which may be ended."""
-
-    __slots__ = (
-        "_expired",
-        "_expiry",
-        "_interrupted",
-        "committing",
-        "context",
-        "step",
-        "unrecorded",
-    )
-
-    def __init__(
-        self, run: "Run", entry: JournalEntry, step: Step[Any, R], *, recorded: bool
-    ) -> None:
-        super().__init__(run, entry, recorded=recorded)
-        self.step = step
-        self.context: StepContext | None = None
-        self.committing = False  # it is done, and waits for the disk
-        self.unrecorded = False  # it works, and the journal does not say so yet
-        self._expiry: asyncio.TimerHandle | None = None
-        self._expired = False  # whatever the attempt gives now comes too late
-        self._interrupted = False  # how it ends now says nothing about the step
-
-    def running_entry(self) -> JournalEntry:
-        """Give the record of a step that has begun."""
-        raise NotImplementedError
-
-    async def record_timeout(self) -> None:
-        """Write that the time of the attempt was up."""
-        raise NotImplementedError
-
-    def interrupt(self, *, hard: bool) -> None:
-        """Ask the step to stop: CANCEL, then by force; or only at its next checkpoint."""
-        if self.context is not None:
-            self.context.stopping = True
-        process = self.run.working.get(self)
-        if process is None or self.committing or not hard or process.done():
-            return
-        if not self._interrupted:
-            self._interrupted = self.run.cut_short = True
-            if self.unrecorded:  # what it may have done must be known
-                self.run.buffer.setdefault(self.entry.seq, self.running_entry())
-            process.tie().at_death(partial(self._gone, process))
-        if self.context is not None:
-            self.context.cancelled.set()
-        stop_politely(process, self.run.node.settings.cancel_grace, why="the job ends")
-
-    def _gone(self, process: Process) -> None:
-        """Take note of a process that may have been abandoned, and so never said it was done."""
-        self.lost()
-        if self.run.working.get(self) is process and not self.committing:
-            self.run.worked(self)
-
-    def lost(self) -> None:
-        self.disarm()
-        if self.context is not None:
-            self.context.end()
-            self.context.cancelled.set()
-
-    def _expire(self) -> None:
-        """End an attempt that takes too long; the process cannot record that itself."""
-        process = self.run.working.get(self)
-        if process is not None and not process.done() and self.run.verdict is None:
-            self._expired = self.run.cut_short = True
-            self.lost()
-            process.tie().at_death(self._died_late)
-            kill(process, "the step's time is up")
-
-    def _died_late(self) -> None:
-        self._expired = False
-        if self.run.verdict is None and not self.settled:
-            self.run.work(self, self.record_timeout)
-        else:
-            self.run.worked(self)
-
-    def arm(self) -> None:
-        """Let the time of the attempt begin."""
-        if self.step.timeout is not None:
-            self._expiry = self.run.node.loop.call_later(self.step.timeout, self._expire)
-
-    def disarm(self) -> None:
-        """Let the attempt take as long as it may."""
-        if self._expiry is not None:
-            self._expiry.cancel()
-            self._expiry = None
-
-
-# Looked up once: a member of an enum is dear where steps are many.
+# Enum member lookup is slow on this hot path.
 _SUCCEEDED, _FAILED = StepState.SUCCEEDED, StepState.FAILED
 
 
-class StepOperation(Endable[R]):
+class StepOperation(Operation[R]):
     """One call of a step."""
 
     __slots__ = (
         "_args",
+        "_expired",
+        "_expiry",
+        "_interrupted",
         "_kwargs",
-        "_told",
+        "_stop_told",
         "asked",
         "attempt",
         "begun_at",
-        "cleared",
+        "committing",
+        "gate",
+        "gate_open",
         "key",
+        "live",
+        "on_end",
+        "progress",
+        "start_unrecorded",
         "started_at",
-        "way",
+        "step",
+        "undone",
+        "undone_checkpoint",
     )
 
     waits_for = "retry"
@@ -256,182 +96,375 @@ class StepOperation(Endable[R]):
         *,
         recorded: bool,
     ) -> None:
-        super().__init__(run, entry, step, recorded=recorded)
+        super().__init__(run, entry, recorded=recorded)
+        self.step = step
         self._args, self._kwargs = call
         self.attempt = entry.attempt
         self.started_at: float | None = None
         self.begun_at = 0.0
-        self._told = False  # that the attempt has ended
-        self.way: GateDecision | None = None  # what happens before it begins, if anything does
-        self.cleared = False  # its gate is open, for the next attempt
-        self.asked: str | None = None  # the approval that it waits for
         self.key: str | None = None  # by which other jobs find the result
+        self.gate: GateDecision | None = None  # what happens before it begins, if anything does
+        self.gate_open = False  # for the next attempt
+        self.asked: str | None = None  # the approval that it waits for
+        # If it undoes something: lets that be written together with its end.
+        self.on_end: Callable[[StepState], None] | None = None
+        self.undone: Effect | None = None  # the effect that it undoes
+        self.undone_checkpoint: bytes | None = None  # of the step that it compensates
+        # The attempt
+        self.live: Attempt | None = None
+        self.progress: StepProgress | None = None
+        self.committing = False  # it has a result, and waits for the disk
+        self.start_unrecorded = False  # it works, and the journal does not say so yet
+        self._expiry: asyncio.TimerHandle | None = None
+        self._expired = False  # its time was up: whatever it returns now comes too late
+        self._interrupted = False  # how it ends now says nothing about the step
+        self._stop_told = False  # telemetry knows that it has ended
 
     @property
-    def longest(self) -> float:
+    def max_duration(self) -> float:
         return self.step.timeout or 0.0
 
+    def replay(self) -> None:
+        """Finish it by what the journal says of its end."""
+        entry = self.entry
+        if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
+            output = entry.output
+            self.finish(None if output is None else self.step.result.decode(output))
+        elif entry.state is StepState.FAILED and entry.error is not None:
+            self.finish(None, Failure.unpack(entry.error).as_error(entry.id))
+
+    # Attempts
+
     def start(self) -> None:
-        until = self.entry.wake_at
-        if until is not None and until > self.run.now():
-            self.run.wait(self, until)
+        run, until = self.run, self.entry.wake_at
+        if until is not None and until > run.now():
+            self.wait(until)
             return
         if self.asked is not None:
-            self.run.work(self, partial(look_for_answer, self))
+            self.spawn(partial(look_for_answer, self))
             return
-        if self.way is not None:
-            if not self.cleared and hold(self, self.way):
+        if self.gate is not None:
+            if not self.gate_open and not pass_gate(self, self.gate):
                 return
-            self.cleared = False
+            self.gate_open = False
+        node = run.node
         self.attempt += 1
-        run = self.run
-        self.begun_at = run.node.loop.time()
-        self.started_at = run.at(self.begun_at)
-        self.unrecorded = True
-        self._told = False
-        run.working[self] = give_birth(run.node.runtime, run.process, _attempt, (self,), PLAIN)
-        run.node.step_started(self)
-        self.arm()
+        self.begun_at = node.loop.time()
+        self.started_at = run.clock_offset + self.begun_at
+        self.start_unrecorded = True
+        self._stop_told = False
+        self.live = self.progress = None
+        run.working[self] = give_birth(node.runtime, run.process, _attempt, (self,), PLAIN)
+        node.step_started(self)
+        if self.step.timeout is not None:
+            self.arm()
         if events.listens(events.STEP_START):
             events.step_started(self, self.attempt)
 
-    def record_start(self) -> None:
-        """Let the record of the start go along with the next write, if it still says something."""
-        if self.unrecorded and self.run.verdict is None:
-            entry = self.running_entry()
-            self.run.buffer.setdefault(entry.seq, entry)
+    def new_attempt(self) -> StepContext:
+        """Return the context of a new attempt, which is the one that counts from now on."""
+        job, entry = self.run.job, self.entry
+        self.live = attempt = Attempt(self)
+        self.progress = progress = StepProgress(
+            job_id=job.id,
+            tenant=job.tenant,
+            user=job.user,
+            step_id=entry.id,
+            attempt=self.attempt,
+            limits=self.run.node.limits,
+            checkpoint=entry.checkpoint,
+            checkpoint_no=entry.checkpoint_no,
+            undone=self.undone,
+            undone_checkpoint=self.undone_checkpoint,
+        )
+        return StepContext(attempt, progress)
 
-    async def reuse(self) -> bool:
-        """Take what another has done under the same key, unless this step has begun before."""
-        try:
-            self.key = shared_key(self, self.step.key(self._args, self._kwargs))
-            await self._lock_key(self.key)
-            found = await result_under(self, self.key) if self.attempt == 1 else None
-        except Leaving as leaving:
-            await self._leave(leaving)
-            return True
-        except BaseException as error:  # noqa: BLE001 - as below
-            await self._raised(error)
-            return True
-        if found is not None:
-            self.unlock_keys()
-            # Without attempt and key: what another did is neither undone nor lent by this job.
-            self.attempt, self.key = 0, None
-            self.disarm()
-            self._succeeded(found)
-        return found is not None
-
-    async def _lock_key(self, key: str) -> None:
-        """Wait for other steps of this job with the same key; that is no attempt yet."""
-        run, locks = self.run, ledger_of(self.run).key_locks
-        if not locks.is_locked(key):
-            await locks.lock(key, self)
-            return
-        self.disarm()
-        self.unrecorded = False
-        await locks.lock(key, self)
-        self.unrecorded = True
-        run.node.step_started(self)
-        self.arm()
-
-    def unlock_keys(self) -> None:
-        """Let other steps of this job use the key, now that the result is durable."""
-        if self.key is not None and not self.committing:
-            ledger_of(self.run).key_locks.unlock_all(self)
-
-    def lost(self) -> None:
-        super().lost()
-        self.unlock_keys()
-
-    async def attempt_once(self) -> None:
+    async def make_attempt(self) -> None:
         """Call the function, and see to it that what came of it is written and told."""
-        step, context = self.step, StepContext(self)
-        self.context = context
+        step, context = self.step, self.new_attempt()
+        attempt = cast("Attempt", self.live)
         try:
             if step.isolation == "inline" and step.is_async:
                 value = await step.fn(context, *self._args, **self._kwargs)
             else:
-                value = await call_step(self, context, self._args, self._kwargs)
+                value = await self._call_function(context)
             self.disarm()  # it was in time, however long the rest takes
             if self._expired:
                 return
-            context.leave_now()
             if type(value) is Partial:
-                await self._go_on_later(cast("Partial[Any]", value))
+                await self._continue_later(cast("Partial[Any]", value))
                 return
-            output = step.pack_result(value, self.run.node.limits)
-            if self.attempt > 1 or self.recorded:
-                await context.effects.leave_none_open()
-        except Leaving as leaving:
+            output = step.result.encode(value, self.run.node.limits)
+            if attempt.exit is not None or self.attempt > 1 or self.recorded:
+                await attempt.check_left_open()
+        except StepExit as leaving:
             await self._leave(leaving)
         except BaseException as error:  # noqa: BLE001 - some of it is raised again there
             await self._raised(error)
         else:
             self._succeeded(output)
 
-    async def _leave(self, leaving: Leaving) -> None:
-        self.disarm()
-        self.tell_stop("left")
-        await leaving.settle(self)
+    async def _call_function(self, context: StepContext) -> Any:
+        """Call the function of the step where its isolation says."""
+        step, run = self.step, self.run
+        live, progress = cast("Attempt", self.live), cast("StepProgress", self.progress)
+        if step.isolation == "process":
+            return await call_in_os_process(self, live, progress)
+        if step.isolation == "thread":
+            use = ThreadUse(run.job.id, self.entry.id, run.epoch)
+            await self._until_alone(use)
+            call = (live, progress)
+            return await call_in_step_thread(step.fn, call, self._args, self._kwargs, use)
+        return step.fn(context, *self._args, **self._kwargs)
+
+    async def _until_alone(self, use: ThreadUse) -> None:
+        """Wait for threads of a run that has lost its lease: a step never runs beside itself here.
+
+        Its time begins after that.
+        """
+        for ended in older_calls(use):
+            _log.warning(
+                "job %s: %s is not started again while a thread of an earlier attempt works on it "
+                "in this program",
+                *(use.job, use.step),
+            )
+            self.disarm()
+            await asyncio.shield(asyncio.wrap_future(ended))
+            self.arm()
+
+    def attempt_ended(self) -> None:
+        """Take note that the process of the attempt has come to its end."""
+        self.start_unrecorded = False
+        if self._expiry is not None:
+            self.disarm()
+        if self.key is not None:
+            self.unlock_key()
+        if self.live is not None:
+            self.live.end()
+        if self.committing:  # the store tells its end
+            return
+        if self._expired:  # its end is recorded by `_died_late`
+            self._tell_stop("timed out")
+        elif self in self.run.working:
+            self._tell_stop("interrupted")
+            self.run.process_ended(self)
+
+    # Success
+
+    def _succeeded(self, output: bytes) -> None:
+        """Hand the result to the store. Nobody waits for that: this process has done its work."""
+        self.start_unrecorded = False  # from here on the record of its start would be a step back
+        if self.live is not None and self.live.effects is not None:
+            crashpoint("before_step_commit")
+        if self.on_end is not None:
+            self.on_end(_SUCCEEDED)
+        self.entry = entry = self._entry(_SUCCEEDED, output=output)
+        self.committing = True
+        self.run.write_soon(entry, self._written)
+
+    def _written(self, error: BaseException | None) -> None:
+        """Tell the code: the result is durable."""
+        run = self.run
+        self.committing = False
+        if error is not None:
+            # Buffered, so that it is written even if the job ends before this process has done it.
+            run.buffered_entries[self.entry.seq] = self.entry
+            self.spawn(self._write_again)
+            return
+        if self.live is not None and self.live.effects is not None:
+            crashpoint("after_step_commit")
+        if self.key is not None:
+            self.unlock_key()
+        run.progress_at = run.node.loop.time()
+        if events.listens(events.STEP_STOP):
+            self._tell_stop("succeeded" if self.attempt else "reused")
+        # What a replay will return is what the code gets now: through the codec, once.
+        self.finish(self.step.result.decode(cast("bytes", self.entry.output)))
+        run.process_ended(self)
+
+    async def _write_again(self) -> None:
+        """Insist, as long as the lease lets us: the step is done, and must not be done again."""
+        await self.run.write(self.entry)
+        self.unlock_key()
+        self._tell_stop("succeeded")
+        self.finish(self.step.result.decode(cast("bytes", self.entry.output)))
+
+    # Failure
 
     async def _raised(self, error: BaseException) -> None:
         """Take what the user's code raised: the policy decides."""
         self.disarm()
         if isinstance(error, Unwound | KeyboardInterrupt):
             raise error
-        if self.context is not None and self.context.left is not None:
-            await self.context.left.settle(self)
+        if self.live is not None and self.live.exit is not None:
+            await self.live.exit.apply(self)
             return
         if current("a step").outcome is None and not self._interrupted:
-            await self._failed(as_failure(error))
+            await self._failed(_as_failure(error))
 
-    def _succeeded(self, output: bytes) -> None:
-        """Let the result be written. Nobody waits for that: this process has done its work."""
-        self.unrecorded = False  # from here on the record of its start would be a step back
-        if self.context is not None and self.context.has_effects:
-            crashpoint("before_step_commit")
-        self.ends(_SUCCEEDED)
-        self.entry = self._entry(_SUCCEEDED, output=output)
-        self.committing = True
-        self.run.write_soon(self.entry, self._written)
-
-    def _written(self, error: BaseException | None) -> None:
-        """Tell the code: the result is durable."""
-        self.committing = False
-        if error is not None:
-            self.run.work(self, self._write_again)
+    async def _failed(self, error: Exception) -> None:
+        self.start_unrecorded = False
+        verdict = decide_retry(self.step.retry, error, self.attempt)
+        failure = failure_of(
+            error,
+            self.attempt,
+            permanent=is_permanent(error),
+            outage=isinstance(verdict, GiveUp) and verdict.outage,
+        )
+        if await self._skipped_item(failure):
             return
-        if self.context is not None and self.context.has_effects:
-            crashpoint("after_step_commit")
-        self.unlock_keys()
-        run = self.run
-        run.progress_at = run.node.loop.time()
-        run.worked(self)
-        self.tell_stop("succeeded" if self.attempt else "reused")
-        # What a replay will give is what the code gets now: through the codec, once.
-        self.settle(self.step.unpack_result(cast("bytes", self.entry.output)))
+        if isinstance(verdict, Again):
+            wake_at = self.run.now() + verdict.delay
+            again = self._entry(StepState.PENDING, error=failure.pack(), wake_at=wake_at)
+            self._tell_stop("failed")
+            events.step_retried(self, self.attempt, verdict.delay, failure.summary())
+            await self._begin_again(again, self._event("step.retried", failure))
+            return
+        await self._fail(failure, error)
 
-    async def _write_again(self) -> None:
-        """Insist, as long as the lease lets us: the step is done, and must not be done again."""
-        await self.run.write(self.entry)
-        self.unlock_keys()
-        self.tell_stop("succeeded")
-        self.settle(self.step.unpack_result(cast("bytes", self.entry.output)))
+    async def _fail(self, failure: Failure, error: Exception) -> None:
+        """Write that the step has failed for good, and tell the code."""
+        self._tell_stop("failed")
+        if self.on_end is not None:
+            self.on_end(_FAILED)
+        failed = self.entry = self._entry(_FAILED, error=failure.pack())
+        await self.run.write(failed, events=(self._event("step.failed", failure),))
+        raised = failure.as_error(self.entry.id)
+        raised.__cause__ = error
+        self.finish(None, raised)
+        if self.on_end is not None:
+            events.undo_failed(self, self.attempt, failure.summary())
 
-    def heard(self) -> None:
+    async def _skipped_item(self, failure: Failure) -> bool:
+        """Continue without the item at which the step failed, if its policy says so."""
+        judged = None if self.progress is None else self.progress.judge_item(failure)
+        if judged is None and self.live is not None:
+            judged = self.live.item_verdict
+        if judged is None or judged[0] is ItemVerdict.FAIL:
+            return False
+        verdict, checkpoint = judged
+        self._tell_stop("failed")
+        self.attempt -= 1
+        onward = self._entry(
+            StepState.PENDING, checkpoint=checkpoint, checkpoint_no=self.entry.checkpoint_no + 1
+        )
+        kind = "item.skipped" if verdict is ItemVerdict.GO_ON else "item.retried"
+        await self._begin_again(onward, self._event(kind, failure))
+        return True
+
+    async def _begin_again(self, entry: JournalEntry, *events: JobEvent) -> None:
+        """Write where the step stands, and begin the next attempt when its time comes."""
+        self.entry = entry
+        await self.run.write(entry, events=events)
+        self.start_again = True
+
+    # Neither: the attempt does not count
+
+    async def _leave(self, leaving: StepExit) -> None:
+        self.disarm()
+        self._tell_stop("left")
+        await leaving.apply(self)
+
+    async def _continue_later(self, partial: "Partial[Any]") -> None:
+        """Keep what is done so far, and continue from there in a new attempt."""
+        assert self.progress is not None
+        assert self.live is not None
+        self.live.check_exit()
+        checkpoint = self.progress.encode_checkpoint(partial.checkpoint)
+        # For a compensation, if it never ends.
+        output = self.step.result.encode(partial.output, self.run.node.limits)
+        self._tell_stop("partial")
+        self.attempt -= 1
+        so_far = self._entry(
+            StepState.PENDING,
+            output=output,
+            checkpoint=checkpoint,
+            checkpoint_no=self.entry.checkpoint_no + 1,
+        )
+        await self._begin_again(so_far)
+
+    def uncount(self) -> JournalEntry:
+        self.start_unrecorded = False
+        self.attempt -= 1
+        self.entry = self._entry(StepState.PENDING)
+        return self.entry
+
+    # Ended from outside
+
+    def interrupt(self, *, hard: bool) -> None:
+        """Ask the step to stop: CANCEL, then by force; or only at its next checkpoint."""
+        if self.live is not None:
+            self.live.stopping = True
+        process = self.run.working.get(self)
+        if process is None or self.committing or not hard or process.done():
+            return
+        if not self._interrupted:
+            self._interrupted = self.run.interrupted_step = True
+            if self.start_unrecorded:  # what it may have done must be known
+                self.run.buffered_entries.setdefault(self.entry.seq, self.running_entry())
+            process.tie().at_death(partial(self._died, process))
+        if self.live is not None:
+            self.live.cancelled.set()
+        stop_politely(process, self.run.node.settings.cancel_grace, why="the job ends")
+
+    def _died(self, process: Process) -> None:
+        """Take note of a process that may have been abandoned, and so never said it was done."""
+        self.on_lease_lost()
+        if self.run.working.get(self) is process and not self.committing:
+            self.run.process_ended(self)
+
+    def on_lease_lost(self) -> None:
+        self.disarm()
+        if self.live is not None:
+            self.live.end()
+            self.live.cancelled.set()
+        self.unlock_key()
+
+    def arm(self) -> None:
+        """Let the time of the attempt begin."""
+        if self.step.timeout is not None:
+            self._expiry = self.run.node.loop.call_later(self.step.timeout, self._expire)
+
+    def disarm(self) -> None:
+        """Let the attempt take as long as it may."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+    def _expire(self) -> None:
+        """End an attempt that takes too long; the process cannot record that itself."""
+        process = self.run.working.get(self)
+        if process is not None and not process.done() and self.run.verdict is None:
+            self._expired = self.run.interrupted_step = True
+            self.on_lease_lost()
+            process.tie().at_death(self._died_late)
+            kill(process, "the step's time is up")
+
+    def _died_late(self) -> None:
+        self._expired = False
+        if self.run.verdict is None and not self.finished:
+            self.spawn(self._record_timeout)
+        else:
+            self.run.process_ended(self)
+
+    async def _record_timeout(self) -> None:
+        limit = self.step.timeout
+        await self._failed(StepTimeout(f"step {self.entry.id} took longer than {limit:g} s"))
+
+    # Questions to people
+
+    def on_news(self) -> None:
         if self.asked is None:
             return
-        if self in self.run.working:  # whatever it has just read may be old
-            self.again = True
+        if self in self.run.working:  # what it has just read may be old
+            self.start_again = True
         else:
-            self.run.work(self, partial(look_for_answer, self))
+            self.spawn(partial(look_for_answer, self))
 
     def take_arguments(self, packed: bytes) -> None:
-        """Run with other arguments than the code gave: a person has edited them."""
-        self._args, self._kwargs = self.step.unpack(packed)
+        self._args, self._kwargs = self.step.parameters.unpack(packed)
 
     async def refuse(self, error: Exception) -> None:
-        """End the step before it begins: a person said no."""
         failure = failure_of(error, self.attempt, permanent=True)
         await self._fail(failure, error)
 
@@ -440,99 +473,105 @@ class StepOperation(Endable[R]):
             return super().describe()
         return {"kind": "approval", "id": self.entry.id, "approval": self.asked}
 
-    def ends(self, state: StepState) -> None:
-        """Let something else be written together with the end of the step."""
+    # Idempotency keys: the result of one job is used by the other jobs of the tenant
 
-    def tell_stop(self, outcome: str) -> None:
-        """Tell those who listen how an attempt has ended; each one ends once."""
-        if not self._told and events.listens(events.STEP_STOP):
-            self._told = True
-            events.step_stopped(self, self.attempt, self.begun_at, outcome)
+    async def reuse(self) -> bool:
+        """Take the result of another step under the same key, unless this one has begun before."""
+        try:
+            self.key = self._shared_key()
+            await self._lock_key(self.key)
+            found = await self._result_under(self.key) if self.attempt == 1 else None
+        except StepExit as leaving:
+            await self._leave(leaving)
+            return True
+        except BaseException as error:  # noqa: BLE001 - some of it is raised again there
+            await self._raised(error)
+            return True
+        if found is not None:
+            self.unlock_key()
+            # Without attempt and key: what another did is neither undone nor lent by this job.
+            self.attempt, self.key = 0, None
+            self.disarm()
+            self._succeeded(found)
+        return found is not None
 
-    def attempted(self) -> None:
-        """Take note that the process of the attempt has come to its end."""
-        self.unrecorded = False
+    def _shared_key(self) -> str:
+        """Return the key by which the result is found: never in another tenant, step or version.
+
+        Raises:
+            DefinitionError: The step's own key is no text.
+        """
+        step, key = self.step, self.step.key(self._args, self._kwargs)
+        if not isinstance(key, str) or not key:
+            raise DefinitionError(
+                f"idempotency_key of {step.name} returned {key!r}: it must return a text"
+            )
+        return digest(self.run.job.tenant, self.entry.name, step.version, key)
+
+    async def _result_under(self, key: str) -> bytes | None:
+        """Return the result of a step under this key; None if there is none, or it was undone.
+
+        Raises:
+            ExitForOtherJob: The job that has done it is being undone.
+            Permanent: It was called with other arguments.
+            Drift: Its result was of another type.
+        """
+        lent = await self.run.ask(lambda store: store.entry_by_key(key))
+        if lent is None or lent.entry.output is None:
+            return None
+        found, output = lent.entry, lent.entry.output
+        if lent.being_undone and lent.job_id != self.run.job.id:
+            raise ExitForOtherJob(lent.job_id, found.id, found.ended_at or 0.0)
+        if found.input != self.entry.input:
+            raise Permanent(
+                f"{self.entry.id} has the idempotency_key of work that was done with other "
+                "arguments: all that makes a difference must be in the key"
+            )
+        self.step.result.decode(output)
+        return output
+
+    async def _lock_key(self, key: str) -> None:
+        """Wait for other steps of this job with the same key; that is no attempt yet."""
+        run, locks = self.run, self.run.open_ledger().key_locks
+        if not locks.is_locked(key):
+            await locks.lock(key, self)
+            return
         self.disarm()
-        self.unlock_keys()
-        if self.context is not None:
-            self.context.end()
-        if not self.committing:
-            self.tell_stop("timed out" if self._expired else "interrupted")
-        if not self.committing and not self._expired:  # whose end is awaited, to be recorded
-            self.run.worked(self)
+        self.start_unrecorded = False
+        await locks.lock(key, self)
+        self.start_unrecorded = True
+        run.node.step_started(self)
+        self.arm()
 
-    async def _failed(self, error: Exception) -> None:
-        self.unrecorded = False
-        verdict = decide_retry(self.step.retry, error, self.attempt)
-        failure = failure_of(
-            error,
-            self.attempt,
-            permanent=is_permanent(error),
-            outage=isinstance(verdict, GiveUp) and verdict.outage,
-        )
-        if await self._passed_over(failure):
-            return
-        if isinstance(verdict, Again):
-            wake_at = self.run.now() + verdict.delay
-            again = self._entry(StepState.PENDING, error=failure.pack(), wake_at=wake_at)
-            self.tell_stop("failed")
-            events.step_retried(self, self.attempt, verdict.delay, failure.summary())
-            await self._restart(again, self._event("step.retried", failure))
-            return
-        await self._fail(failure, error)
-
-    async def _fail(self, failure: Failure, error: Exception) -> None:
-        """Write that the step has failed for good, and tell the code."""
-        self.tell_stop("failed")
-        self.ends(StepState.FAILED)
-        failed = self.entry = self._entry(StepState.FAILED, error=failure.pack())
-        await self.run.write(failed, events=(self._event("step.failed", failure),))
-        told = failure.as_error(self.entry.id)
-        told.__cause__ = error
-        self.settle(None, told)
-
-    async def _passed_over(self, failure: Failure) -> bool:
-        """Go on without the item at which the step failed, if its policy says so."""
-        judged = self.context.judge_item(failure) if self.context is not None else None
-        if judged is None or judged[0] is ItemVerdict.FAIL:
-            return False
-        verdict, checkpoint = judged
-        self.tell_stop("failed")
-        self.attempt -= 1
-        onward = self._entry(
-            StepState.PENDING, checkpoint=checkpoint, checkpoint_no=self.entry.checkpoint_no + 1
-        )
-        kind = "item.skipped" if verdict is ItemVerdict.GO_ON else "item.retried"
-        await self._restart(onward, self._event(kind, failure))
-        return True
-
-    async def _go_on_later(self, partial: "Partial[Any]") -> None:
-        """Keep what is done so far, and go on from there: this is no failure, and no attempt."""
-        assert self.context is not None
-        checkpoint = self.context.encode_checkpoint(partial.checkpoint)
-        # For a compensation, if it never ends.
-        output = self.step.pack_result(partial.output, self.run.node.limits)
-        self.tell_stop("partial")
-        self.attempt -= 1
-        so_far = self._entry(
-            StepState.PENDING,
-            output=output,
-            checkpoint=checkpoint,
-            checkpoint_no=self.entry.checkpoint_no + 1,
-        )
-        await self._restart(so_far)
-
-    async def _restart(self, entry: JournalEntry, *events: JobEvent) -> None:
-        """Write where the step stands, and begin the next attempt when its time comes."""
-        self.entry = entry
-        await self.run.write(entry, events=events)
-        self.again = True
+    def unlock_key(self) -> None:
+        """Let other steps of this job use the key, unless the result is not durable yet."""
+        if self.key is not None and not self.committing:
+            self.run.open_ledger().key_locks.unlock_all(self)
 
     # Records
 
     def running_entry(self) -> JournalEntry:
-        """Give the record of a step that has begun."""
+        """Return the record of a step that has begun."""
         return self._entry(StepState.RUNNING)
+
+    def record_start(self) -> None:
+        """Let the record of the start go along with the next write, if it still says something."""
+        if self.start_unrecorded and self.run.verdict is None:
+            self.run.buffered_entries.setdefault(self.entry.seq, self.running_entry())
+
+    def take_start_record(self) -> tuple[JournalEntry, ...]:
+        if not self.start_unrecorded:
+            return ()
+        self.start_unrecorded = False
+        return (self._entry(StepState.RUNNING),)
+
+    async def write_checkpoint(self, data: bytes) -> None:
+        """Write how far the attempt has come."""
+        number = self.entry.checkpoint_no + 1
+        self.start_unrecorded = False
+        self.entry = self._entry(StepState.RUNNING, checkpoint=data, checkpoint_no=number)
+        await self.run.write(self.entry)
+        events.checkpoint_saved(self, number, len(data))
 
     def _entry(
         self,
@@ -565,46 +604,37 @@ class StepOperation(Endable[R]):
             key=self.key,
         )
 
-    def unwritten(self) -> tuple[JournalEntry, ...]:
-        """Give the record of the start, if it is still to be written."""
-        if not self.unrecorded:
-            return ()
-        self.unrecorded = False
-        return (self.running_entry(),)
-
-    def put_back(self) -> JournalEntry:
-        """Give the record of an attempt that does not count: it will be made again."""
-        self.unrecorded = False
-        self.attempt -= 1
-        self.entry = self._entry(StepState.PENDING)
-        return self.entry
-
-    async def save_checkpoint(self, data: bytes) -> bool:
-        """Write how far the attempt has come; tells whether it is to stop there."""
-        number = self.entry.checkpoint_no + 1
-        self.unrecorded = False
-        self.entry = self._entry(StepState.RUNNING, checkpoint=data, checkpoint_no=number)
-        await self.run.write(self.entry)
-        events.checkpoint_saved(self, number, len(data))
-        return self.context is not None and self.context.stopping
-
     def _event(self, kind: str, failure: Failure) -> JobEvent:
         data = {"step": self.entry.id, "attempt": self.attempt, "error": failure.summary()}
         return JobEvent(type=kind, data=data, actor=self.run.node.owner)
 
-    async def record_timeout(self) -> None:
-        limit = self.step.timeout
-        await self._failed(StepTimeout(f"step {self.entry.id} took longer than {limit:g} s"))
+    def _tell_stop(self, outcome: str) -> None:
+        """Tell telemetry how an attempt has ended; each one ends once."""
+        if not self._stop_told and events.listens(events.STEP_STOP):
+            self._stop_told = True
+            events.step_stopped(self, self.attempt, self.begun_at, outcome)
 
 
 async def _attempt(operation: StepOperation[Any]) -> None:
     """The process of one attempt."""
     try:
         if operation.step.idempotency_key is None or not await operation.reuse():
-            await operation.attempt_once()
+            await operation.make_attempt()
     except Unwound:
         pass
     except Exception as error:  # noqa: BLE001 - a fault of the engine itself must not be silent
-        operation.run.stop(Parked(failure_of(error)))
+        operation.run.stop(NeedsAttention(failure_of(error)))
     finally:
-        operation.attempted()
+        operation.attempt_ended()
+
+
+def _as_failure(error: BaseException) -> Exception:
+    """Return what the user's code raised as a failure of the step, whatever it was."""
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        failure: Exception = RuntimeError("the step was cancelled by its own code")
+    else:
+        failure = Permanent(f"the step raised {error!r}")
+    failure.__cause__ = error
+    return failure

@@ -1,23 +1,66 @@
-"""What a step is given: who it works for, and how it keeps its progress."""
+"""What the function of a step is given: who it works for, what it may ask for, its progress.
+
+There is one `StepContext` for steps on the loop, in a thread and in an OS process of their own. It
+talks to the engine through a `StepPort`, which is narrow enough to be spoken across a thread or a
+pipe:
+
+    `Attempt`      on the worker's loop: does what is asked for (`steps.attempt`)
+    `ThreadPort`   in a thread: hands it to the loop, and waits or awaits (`steps.thread_step`)
+    `ProcessPort`  in another OS process: sends it to the worker's process (`steps.process_step`)
+
+What the user's function calls is run where the function runs: the call of an effect, the question
+to its receiver, the items and their keys. What must be durable crosses the port.
+
+A synchronous function cannot await. Its thread blocks instead, and every method that returns an
+awaitable elsewhere returns the value itself. The methods are coroutines in either case: the port of
+such a thread (`blocking`) never suspends, so a coroutine is driven to its end on the spot.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+import threading
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from inspect import isawaitable
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, TypeVar, Unpack, cast
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from perdure.base.codec import decode, digest, encode
+from perdure.base.codec import PayloadLimits, decode, digest, encode
 from perdure.base.duration import Duration, job_seconds, required_seconds
-from perdure.base.errors import Permanent
+from perdure.base.errors import DefinitionError, Permanent
 from perdure.base.schema import fields_of
-from perdure.engine.journal.verdict import AtSafePoint, Leaving, Unwound
-from perdure.engine.people.ask import Question, answer_to
-from perdure.engine.people.spending import SPENDING, Spending
-from perdure.engine.steps.effects import Call, EffectOptions, Effects
-from perdure.jobs.approval import ApprovalState
+from perdure.engine.crashpoint import crashpoint
+from perdure.engine.journal.step_exit import ExitAtCheckpoint
+from perdure.engine.journal.verdict import Unwound
+from perdure.engine.steps.effects import (
+    RESULT,
+    BegunEffect,
+    CallFault,
+    EffectCall,
+    EffectOptions,
+    EffectRequest,
+    fault_of,
+)
 from perdure.jobs.budget import Amount
-from perdure.jobs.effect import Effect, Place, Places, own_checkpoint
+from perdure.jobs.effect import (
+    Effect,
+    PackedResult,
+    Place,
+    Places,
+    own_checkpoint,
+    pack_result,
+    unpack_result,
+)
 from perdure.jobs.failure import Failure
 from perdure.jobs.items import (
     Cursor,
@@ -29,13 +72,12 @@ from perdure.jobs.items import (
     key_of,
 )
 from perdure.jobs.redaction import plain
-from perdure.jobs.risk import Judgement, RiskLevel
-
-if TYPE_CHECKING:
-    from perdure.engine.steps.step import StepOperation
-
+from perdure.jobs.risk import RiskLevel
 
 T = TypeVar("T")
+
+LONGEST_KIND: Final = 100
+LONGEST_TARGET: Final = 500
 
 
 class UserQuestion(Struct, frozen=True):
@@ -48,233 +90,325 @@ class UserQuestion(Struct, frozen=True):
     expires: float | None  # seconds; None: as the terms say
 
 
+class StepPort(Protocol):
+    """What a step may ask of the engine; a coroutine returns when what it asks for is durable."""
+
+    @property
+    def blocking(self) -> bool:
+        """Whether the function is synchronous, so that its thread blocks and never suspends."""
+        ...
+
+    @property
+    def cancelled(self) -> asyncio.Event:
+        """Set when the attempt is to stop."""
+        ...
+
+    def time(self) -> float:
+        """Return the time in seconds, from any start."""
+        ...
+
+    def progress(self) -> None:
+        """Report progress."""
+        ...
+
+    async def save_checkpoint(self, data: bytes) -> bool:
+        """Save a checkpoint; returns whether the step must leave there."""
+        ...
+
+    def effect_asked(self, request: EffectRequest) -> None:
+        """Take note, in the order of the code, that it asks for an effect."""
+        ...
+
+    async def effect_begin(self, request: EffectRequest, options: EffectOptions) -> BegunEffect:
+        """Write the intent of an effect, or find that it must not be called again."""
+        ...
+
+    async def effect_done(self, begun: BegunEffect, packed: PackedResult) -> Effect:
+        """Keep the result of an effect."""
+        ...
+
+    async def effect_failed(
+        self, begun: BegunEffect, fault: CallFault | None, options: EffectOptions
+    ) -> None:
+        """Keep what an error says about an effect; None: the call was interrupted."""
+        ...
+
+    async def record_effect(
+        self, kind: str, key: str, target: str, details: Mapping[str, Any]
+    ) -> None:
+        """Record an effect that has happened without us."""
+        ...
+
+    async def was_effect_recorded(self, kind: str, key: str) -> bool:
+        """Whether such an effect was recorded."""
+        ...
+
+    async def ask_person(self, place: Place, question: UserQuestion) -> bool:
+        """Ask a person; returns whether they said yes."""
+        ...
+
+    async def reserve(self, place: Place, amount: Amount) -> str:
+        """Reserve an amount of the budget; returns the id of the reservation."""
+        ...
+
+    async def settle(self, reservation: str, actual: Amount) -> None:
+        """Replace a reservation by what was really spent."""
+        ...
+
+
+class StepProgress(Struct, kw_only=True):
+    """Whose attempt it is and how far its code has come; shared by the context and the engine."""
+
+    job_id: str
+    tenant: str
+    user: str
+    step_id: str
+    attempt: int
+    limits: PayloadLimits
+    checkpoint: bytes | None
+    checkpoint_no: int
+    undone: Effect | None = None  # in the undo of an effect
+    undone_checkpoint: bytes | None = None  # in a compensation
+    places: Places | None = None
+    items: "ItemWalk | None" = None
+
+    def allot(self, what: str) -> Place:
+        """Return the place of what the code asks for now."""
+        if self.places is None:
+            self.places = Places()
+        checkpoint = own_checkpoint(self.checkpoint, self.checkpoint_no)
+        item = "" if self.items is None else self.items.cursor.key_in_hand
+        return self.places.allot(self.step_id, checkpoint, item, what)
+
+    def encode_checkpoint(self, checkpoint: Any) -> bytes:
+        """Encode a checkpoint within its limit."""
+        what = f"the checkpoint of {self.step_id}"
+        kind = cast("Any", type(checkpoint))
+        declared = Any if fields_of(checkpoint) is None else kind
+        return encode(checkpoint, declared, what=what, kind="checkpoint", limits=self.limits)
+
+    def judge_item(self, failure: Failure) -> tuple[ItemVerdict, bytes] | None:
+        """Judge the item at which the step has failed; None if it failed at none."""
+        if self.items is None:
+            return None
+        with self.items.lock:
+            cursor = self.items.cursor
+            if cursor.in_hand is None:
+                return None
+            self.items.closed = True
+            verdict = cursor.failed(failure)
+            return verdict, self.encode_checkpoint(cursor.checkpoint())
+
+
+class ItemWalk:
+    """The items of a step, and a lock.
+
+    A thread cannot be stopped: when its time is up, it may still be at an item while the engine
+    judges that item. Without the lock both might settle it, and the next item would be left out.
+    """
+
+    __slots__ = ("closed", "cursor", "lock")
+
+    def __init__(self, cursor: Cursor) -> None:
+        self.cursor = cursor
+        self.lock = threading.Lock()
+        self.closed = False  # the engine has judged it: the code goes no further
+
+    def done(self, place: int) -> None:
+        """Take note that an item is done."""
+        with self.lock:
+            if self.closed:
+                raise Unwound
+            self.cursor.done(place)
+
+
 class StepContext:
     """The world as one attempt of a step sees it."""
 
-    def __init__(self, operation: "StepOperation[Any]") -> None:
-        self._operation = operation
-        self._cursor: Cursor | None = None
-        self.stopping = False  # the worker stops: leave at the next checkpoint
-        self.over = False  # the attempt has ended, though its thread may not know
-        self.item_judged: tuple[ItemVerdict, bytes] | None = (
-            None  # by the OS process that it ran in
-        )
-        self.left: Leaving | None = None  # why the function must be left, whatever it does
-        self._cancelled: asyncio.Event | None = None
-        self._effects: Effects | None = None
-        self._places = Places()
-        self.reserved = Amount()  # set aside by this run of the code; for the engine
+    __slots__ = ("_port", "_progress")
+
+    def __init__(self, port: StepPort, progress: StepProgress) -> None:
+        self._port = port
+        self._progress = progress
 
     def __repr__(self) -> str:
-        return f"<context of {self._operation!r}, attempt {self.attempt}>"
+        progress = self._progress
+        return f"<context of {progress.step_id} of job {progress.job_id}, attempt {self.attempt}>"
 
     @property
     def job_id(self) -> str:
         """The job that the step belongs to."""
-        return self._operation.run.job.id
+        return self._progress.job_id
 
     @property
     def tenant_id(self) -> str:
         """The tenant that the job was submitted for."""
-        return self._operation.run.job.tenant
+        return self._progress.tenant
 
     @property
     def user_id(self) -> str:
         """The user that the job was submitted by."""
-        return self._operation.run.job.user
+        return self._progress.user
 
     @property
     def step_id(self) -> str:
         """The step's identity in its job: "send_mail#2"."""
-        return self._operation.entry.id
+        return self._progress.step_id
 
     @property
     def attempt(self) -> int:
         """1 at the first attempt."""
-        return self._operation.attempt
+        return self._progress.attempt
 
     @property
     def idempotency_key(self) -> str:
         """A key that is the same at every attempt and after every crash, and nowhere else."""
-        job = self._operation.run.job
-        return digest(job.tenant, job.id, self._operation.entry.id)
+        progress = self._progress
+        return digest(progress.tenant, progress.job_id, progress.step_id)
 
     @property
     def cancelled(self) -> asyncio.Event:
-        """Set when the job ends: give up what you do."""
-        if self._cancelled is None:
-            self._cancelled = asyncio.Event()
-        return self._cancelled
-
-    def end(self) -> None:
-        """Take note that the attempt has ended, though its thread may go on; for the engine."""
-        self.over = True
-        if self._effects is not None:
-            self._effects.unlock_keys()
-
-    def leave(self, leaving: Leaving) -> Leaving:
-        """Take note that the function must be left, for who raises that; for the engine."""
-        self.left = self.left or leaving
-        return leaving
-
-    def leave_now(self) -> None:
-        """Leave the function, if it must be left and has caught what said so; for the engine."""
-        if self.left is not None:
-            raise self.left
-
-    # Money
-
-    def spend(self, *, usd: float = 0.0, tokens: int = 0, calls: int = 0) -> Spending:
-        """Set an amount aside before it is spent: `async with ctx.spend(usd=0.5) as spent:`.
-
-        Settled at the end of the block as a whole, or by `await spent.settle(usd=0.31)`.
-        At a limit of the job, a person is asked to raise it, and the step is begun again then.
-
-        Raises:
-            BudgetExceeded: When awaited: somebody said no.
-        """
-        amount = Amount.of(usd, tokens, calls)
-        return Spending(self._operation, self.allot(SPENDING), amount)
-
-    # People
-
-    async def request_user_approval(
-        self, title: str, timeout: Duration = None, *, details: Any = None, risk: str = "high"
-    ) -> bool:
-        """Ask a person in the middle of the step; True is a yes.
-
-        The step is left, and begun again when somebody has decided, without counting as an attempt:
-        what it did before must be effects, or be covered by a checkpoint.
-        If nobody decides in time, the job waits for a person; that is not a no.
-        """
-        level, shown = RiskLevel.of(risk), plain(details)
-        packed = encode([title, shown], what="a question")
-        place = self.allot(f"?{digest(packed, level.name)[:16]}")
-        question = UserQuestion(title, packed, shown, level, job_seconds(timeout))
-        return await self.ask_person(place, question)
-
-    async def ask_person(self, place: Place, question: "UserQuestion") -> bool:
-        """Ask what the code asks at a place; for the engine."""
-        operation, expires = self._operation, question.expires
-        terms = operation.run.node.policy.terms_for(question.level)
-        asked = Question(
-            step=place.spell("?"),
-            title=question.title,
-            input=question.packed,
-            shown={} if question.shown is None else question.shown,
-            judgement=Judgement(question.level),
-            terms=terms if expires is None else replace(terms, expires=expires),
-        )
-        found = await answer_to(operation, asked)
-        return found.state is ApprovalState.APPROVED
-
-    @property
-    def undone(self) -> Effect | None:
-        """In a step that undoes an effect: that effect; its result may be in doubt, its key not."""
-        return getattr(self._operation, "undone", None)
-
-    @property
-    def undone_checkpoint(self) -> Any:
-        """In a compensation: what the step saved last; None if it saved nothing, or was done."""
-        data = getattr(self._operation, "checkpoint", None)
-        return None if data is None else decode(data, Any)
+        """Set when the job ends: stop what you do."""
+        return self._port.cancelled
 
     # Effects
 
     def effect(
-        self, kind: str, call: Call, *, target: str, **options: Unpack[EffectOptions]
+        self, kind: str, call: EffectCall, *, target: str, **options: Unpack[EffectOptions]
     ) -> Awaitable[Any]:
-        """Do something to the world, once; or give what that gave before.
+        """Do something to the world once, or return what that returned before.
 
         The intent is durable before `call(key)` is called, and its result before anything else.
         What a crash or an error leaves in doubt is resolved as the options say.
 
         Args:
             kind: "email", "payment", …
-            call: Is called with the key, and does one call to the receiver.
+            call: Is called with the key, and makes one call to the receiver.
             target: Who or what is acted upon.
             **options: See `EffectOptions`.
 
         Raises:
             Unstorable: When awaited: it has happened, and its result cannot be stored.
-            DefinitionError: When awaited: it could not be told from one before a checkpoint.
+            DefinitionError: When awaited: it cannot be told from one before a checkpoint.
         """
-        effects = self.effects
-        return effects.make(effects.place(kind, target), call, options)
+        _check_effect(kind, target)
+        place = self._progress.allot(digest(kind, target)[:16])
+        request = EffectRequest(place, kind, target)
+        self._port.effect_asked(request)
+        made = self._effect(request, call, options)
+        return _finish(made) if self._port.blocking else made
 
-    async def record_side_effect(
+    async def _effect(
+        self, request: EffectRequest, call: EffectCall, options: EffectOptions
+    ) -> Any:
+        port = self._port
+        begun = await port.effect_begin(request, options)
+        if begun.settled:
+            return unpack_result(begun.effect, RESULT)
+        try:
+            value = call(begun.effect.key)
+            if isawaitable(value) and not port.blocking:
+                value = await value
+        except BaseException as error:
+            fault = fault_of(begun, error, options) if isinstance(error, Exception) else None
+            await port.effect_failed(begun, fault, options)
+            raise
+        crashpoint("after_call")
+        packed = pack_result(value, RESULT, self._progress.limits)
+        return unpack_result(await port.effect_done(begun, packed), RESULT)
+
+    def record_side_effect(
         self, kind: str, key: str, *, target: str = "", **details: Any
-    ) -> None:
-        """Write down that something has happened, which was not done by `effect`.
+    ) -> Awaitable[None]:
+        """Record that something has happened which was not done by `effect`.
 
-        Between the deed and this record a crash loses the record: `effect` has no such gap.
+        A crash between the action and this record loses the record: `effect` has no such gap.
         """
-        await self.effects.record(kind, key, target, details)
+        _check_effect(kind, target or key)
+        return self._now(self._port.record_effect(kind, key, target, details))
 
-    async def was_side_effect_recorded(self, kind: str, key: str) -> bool:
-        """Tell whether something was recorded as done, in any job of the tenant.
+    def was_side_effect_recorded(self, kind: str, key: str) -> Awaitable[bool]:
+        """Whether something was recorded as done, in any job of the tenant.
 
-        An intent is not a deed: what may have happened was not recorded.
+        An intent does not count: what may have happened was not recorded.
         """
-        return await self.effects.was_recorded(kind, key)
+        return self._now(self._port.was_effect_recorded(kind, key))
 
     @property
-    def effects(self) -> Effects:
-        """What the step does to the world; for the engine."""
-        if self._effects is None:
-            self._effects = Effects(self._operation, self.allot)
-        return self._effects
+    def undone(self) -> Effect | None:
+        """In a step that undoes an effect: that effect; its result may be in doubt, its key not."""
+        return self._progress.undone
 
     @property
-    def has_effects(self) -> bool:
-        """Whether this attempt did anything to the world; for the engine."""
-        return self._effects is not None
+    def undone_checkpoint(self) -> Any:
+        """In a compensation: what the step saved last; None if it saved nothing, or was done."""
+        data = self._progress.undone_checkpoint
+        return None if data is None else decode(data, Any)
 
-    def allot(self, what: str) -> Place:
-        """Allot the place of what the code asks for now; for the engine."""
-        entry = self._operation.entry
-        checkpoint = own_checkpoint(entry.checkpoint, entry.checkpoint_no)
-        item = "" if self._cursor is None else self._cursor.key_in_hand
-        return self._places.allot(entry.id, checkpoint, item, what)
+    # Money and people
+
+    def spend(self, *, usd: float = 0.0, tokens: int = 0, calls: int = 0) -> "Spending":
+        """Reserve an amount before it is spent: `async with ctx.spend(usd=0.5) as spent:`.
+
+        The whole amount is settled at the end of the block, or what
+        `await spent.settle(usd=0.31)` says. At a limit of the job, a person is asked to raise it,
+        and the step begins again when they have answered.
+
+        Raises:
+            BudgetExceeded: When awaited: somebody said no.
+        """
+        place = self._progress.allot(SPENDING)
+        spending = Spending(self._port, place, Amount.of(usd, tokens, calls))
+        return _finish(spending.reserve()) if self._port.blocking else spending
+
+    def request_user_approval(
+        self, title: str, timeout: Duration = None, *, details: Any = None, risk: str = "high"
+    ) -> Awaitable[bool]:
+        """Ask a person in the middle of the step; True is a yes.
+
+        The step is left, and begins again when somebody has decided. That does not count as an
+        attempt; what the step did before must be effects, or be covered by a checkpoint.
+        If nobody decides in time, the job waits for a person; that is not a no.
+        """
+        level, shown = RiskLevel.of(risk), plain(details)
+        packed = encode([title, shown], what="a question")
+        place = self._progress.allot(f"?{digest(packed, level.name)[:16]}")
+        question = UserQuestion(title, packed, shown, level, job_seconds(timeout))
+        return self._now(self._port.ask_person(place, question))
 
     # Progress
 
     @property
     def previous_checkpoint(self) -> Any:
         """What was saved last, as plain JSON values; None at the first attempt."""
-        data = self._operation.entry.checkpoint
+        data = self._progress.checkpoint
         return None if data is None else decode(data, Any)
 
     def checkpoint_as(self, kind: type[T]) -> T | None:
-        """Read what was saved last, as this type.
+        """Return what was saved last, as this type.
 
         Raises:
-            Drift: It does not fit: the code's idea of its checkpoint has changed.
+            Drift: It does not fit: the type of the checkpoint has changed.
         """
-        data = self._operation.entry.checkpoint
+        data = self._progress.checkpoint
         return None if data is None else decode(data, kind)
 
-    async def save_checkpoint(self, checkpoint: Any) -> None:
+    def save_checkpoint(self, checkpoint: Any) -> Awaitable[None]:
         """Save how far the step has come; durable when it returns."""
-        if self.over:  # its time was up, or its job is another's: the next attempt goes on
-            raise Unwound
-        data = self.encode_checkpoint(checkpoint)
-        if await self._operation.save_checkpoint(data) or self.stopping:
-            raise AtSafePoint
+        return self._now(self._save(checkpoint))
 
-    def encode_checkpoint(self, checkpoint: Any) -> bytes:
-        """Encode a checkpoint within its limit."""
-        what = f"the checkpoint of {self.step_id}"
-        limits = self._operation.run.node.limits
-        kind = cast("Any", type(checkpoint))
-        declared = Any if fields_of(checkpoint) is None else kind
-        return encode(checkpoint, declared, what=what, kind="checkpoint", limits=limits)
+    async def _save(self, checkpoint: Any) -> None:
+        progress = self._progress
+        data = progress.encode_checkpoint(checkpoint)
+        progress.checkpoint, progress.checkpoint_no = data, progress.checkpoint_no + 1
+        if await self._port.save_checkpoint(data):
+            raise ExitAtCheckpoint
 
     def progress(self) -> None:
-        """Say that the step is alive and gets on, without saving anything."""
-        self._operation.run.progress_at = self._operation.run.node.loop.time()
+        """Report progress without saving anything."""
+        self._port.progress()
 
-    async def items(
+    def items(
         self,
         items: Iterable[T],
         *,
@@ -291,7 +425,7 @@ class StepContext:
 
         Args:
             items: The same items in the same order at every attempt; more may come at the end.
-            key: What an item is known by.
+            key: What identifies an item.
             every: Save after so many items.
             or_after: Save after so long.
             on_error: What to do with an item on which the step fails: "fail", "skip" and report,
@@ -301,33 +435,136 @@ class StepContext:
             Drift: The items are not those of which some are done already.
             Permanent: At the end, if some are in quarantine.
         """
-        loop = self._operation.run.node.loop
         policy = on_error if isinstance(on_error, ItemPolicy) else ItemPolicy(on_error=on_error)
-        listed = list(items)
+        source = self._items(items, key, policy, (every, required_seconds(or_after)))
+        return cast("Any", _iterate(source)) if self._port.blocking else source
+
+    async def _items(
+        self,
+        items: Iterable[T],
+        key: Callable[[T], str | int],
+        policy: ItemPolicy,
+        interval: tuple[int, float],
+    ) -> AsyncGenerator[T, None]:
+        port, listed = self._port, list(items)
         cursor = Cursor.start([key(item) for item in listed], self.previous_checkpoint, policy)
-        self._cursor = cursor
-        cadence = SaveInterval(every, required_seconds(or_after), loop.time())
+        walk = self._progress.items = ItemWalk(cursor)
+        saving = SaveInterval(*interval, port.time())
         for place in cursor.remaining():
             cursor.begin(place)
             yield listed[place]
-            cursor.done(place)
-            self.progress()
-            if cadence.due(loop.time()):
-                await self.save_checkpoint(cursor.checkpoint())
+            walk.done(place)
+            port.progress()
+            if saving.due(port.time()):
+                await self._save(cursor.checkpoint())
         bad = cursor.finish().quarantined
-        await self.save_checkpoint(cursor.checkpoint())
+        await self._save(cursor.checkpoint())
         if bad:
-            named = "; ".join(f"{aside.key}: {aside.error}" for aside in bad)
+            named = "; ".join(f"{item.key}: {item.error}" for item in bad)
             raise Permanent(f"{len(bad)} items are in quarantine: {named}")
 
     @property
     def item_report(self) -> ItemReport | None:
-        """How far `items` has come, and which it left; None before."""
-        return None if self._cursor is None else self._cursor.report()
+        """How far `items` has come, and which items it skipped; None before."""
+        walk = self._progress.items
+        return None if walk is None else walk.cursor.report()
 
-    def judge_item(self, failure: Failure) -> tuple[ItemVerdict, bytes] | None:
-        """Judge the item at which the step has failed; None if it failed at none."""
-        if self._cursor is None or self._cursor.in_hand is None:
-            return self.item_judged
-        verdict = self._cursor.failed(failure)
-        return verdict, self.encode_checkpoint(self._cursor.checkpoint())
+    def _now(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        """Return what the function gets: something to await, or the value itself if it blocks."""
+        return cast("Awaitable[T]", _finish(work)) if self._port.blocking else work
+
+
+SPENDING: Final = "$"  # what is asked for at the place of a spending
+
+
+class Spending:
+    """An amount that is reserved; what is not settled counts as spent."""
+
+    def __init__(self, port: StepPort, place: Place, amount: Amount) -> None:
+        self._port = port
+        self._place = place
+        self._amount = amount
+        self._reservation = ""
+        self._settled = False
+
+    def settle(
+        self, *, usd: float | None = None, tokens: int | None = None, calls: int | None = None
+    ) -> Awaitable[None]:
+        """Say what was really spent; what is not named, as much as was reserved."""
+        reserved = self._amount
+        actual = Amount.of(
+            usd=reserved.usd if usd is None else usd,
+            tokens=reserved.tokens if tokens is None else tokens,
+            calls=reserved.calls if calls is None else calls,
+        )
+        work = self._settle(actual)
+        return cast("Awaitable[None]", _finish(work)) if self._port.blocking else work
+
+    async def _settle(self, actual: Amount) -> None:
+        self._settled = True
+        await self._port.settle(self._reservation, actual)
+
+    async def reserve(self) -> Self:
+        """Reserve it; `await` and `async with` do."""
+        self._reservation = await self._port.reserve(self._place, self._amount)
+        return self
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.reserve().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self.reserve()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._settled and error is None:
+            await self._settle(self._amount)
+
+    # In a synchronous function: `with ctx.spend(usd=1):`
+
+    def __enter__(self) -> Self:
+        if not self._port.blocking:
+            raise TypeError("use `async with ctx.spend(…)` in an async step")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _finish(self.__aexit__(kind, error, trace))
+
+
+def _check_effect(kind: str, target: str) -> None:
+    if not kind or len(kind) > LONGEST_KIND or not kind.isprintable():
+        raise DefinitionError(f"the kind of an effect is a short text, not {kind!r}")
+    if len(target) > LONGEST_TARGET or not target.isprintable():
+        raise DefinitionError(f"the target of an effect is a short text, not {target!r}")
+
+
+# Synchronous functions
+
+
+def _finish(work: Coroutine[Any, Any, T]) -> T:
+    """Drive a coroutine to its end; over a blocking port it never suspends."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        return stop.value
+    work.close()
+    raise RuntimeError("a synchronous step cannot await: make it `async def`")
+
+
+def _iterate(source: AsyncGenerator[T, None]) -> Iterator[T]:
+    """Go through by a plain `for` what is an `async for` elsewhere."""
+    while True:
+        try:
+            item = _finish(anext(source))
+        except StopAsyncIteration:
+            return
+        yield item

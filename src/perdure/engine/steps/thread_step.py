@@ -1,31 +1,39 @@
-"""Threads for functions of users that block; nothing else runs in them.
+"""A step whose function runs in a thread: its port to the loop, and the threads themselves.
 
-They are daemons: one that never returns is left behind and does not keep the program from ending.
-Its place is free then for another one. Whose function still runs in such a thread is known.
+A synchronous function blocks its thread; an async one gets a loop of its own there, by which it can
+be cancelled. What either asks of the engine is done on the worker's loop, in the context of the
+step's process.
+
+A thread cannot be stopped. When the attempt is ended from outside, its thread is left behind, its
+place is given to another, and its attempt is over: what it asks for then raises `Unwound`. The
+threads are daemons, so one that never returns does not keep the program from ending. It is known
+which step a thread works for, so that the next run of the job does not start that step beside it.
 """
 
 import asyncio
 import contextlib
-import contextvars
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
-from inspect import isasyncgen, isawaitable, iscoroutinefunction
 from queue import SimpleQueue
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
+from perdure.engine.steps.effects import BegunEffect, CallFault, EffectOptions, EffectRequest
+from perdure.engine.steps.step_context import StepContext, StepPort, StepProgress, UserQuestion
+from perdure.jobs.budget import Amount
 from perdure.jobs.definition import is_async
+from perdure.jobs.effect import Effect, PackedResult, Place
 from perdure.process.waiter import set_process
 
 T = TypeVar("T")
 
-# So many functions run at once in one program; more of them wait.
+# How many functions run at once in one program; more of them wait.
 _THREADS = 32
 
 
-class Whose(NamedTuple):
+class ThreadUse(NamedTuple):
     """For which run of which step a function is called."""
 
     job: str
@@ -33,300 +41,88 @@ class Whose(NamedTuple):
     epoch: int
 
 
-class _Call:
-    """A function to be called, and who waits for what it gives."""
-
-    __slots__ = ("ended", "function", "future", "left", "loop", "runs", "whose")
-
-    def __init__(self, function: Callable[[], Any], whose: Whose | None) -> None:
-        self.function = function
-        self.whose = whose
-        self.ended: Future[None] | None = None  # for who waits for its thread
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Any] = self.loop.create_future()
-        self.runs = False
-        self.left = False  # nobody waits for it any more
-
-    def end(self) -> "Future[None]":
-        """Give what is done when its thread has done with it."""
-        if self.ended is None:
-            self.ended = Future()
-        return self.ended
-
-    def do(self) -> None:
-        value: Any = None
-        error: BaseException | None = None
-        try:
-            value = self.function()
-        except StopIteration as stop:  # which no future takes
-            error = RuntimeError(f"the function raised {stop!r}")
-        except BaseException as raised:  # noqa: BLE001 - who waits gets it
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it who waited
-            self.loop.call_soon_threadsafe(self._settle, value, error)
-
-    def _settle(self, value: Any, error: BaseException | None) -> None:
-        if self.future.done():
-            return
-        if error is None:
-            self.future.set_result(value)
-        else:
-            self.future.set_exception(error)
+async def call_in_step_thread(
+    function: Callable[..., Any],
+    context: tuple[StepPort, StepProgress],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    use: ThreadUse | None = None,
+) -> Any:
+    """Call the function of a step in a thread, with a context that reaches back to this loop."""
+    port, progress = context
+    if not is_async(function):
+        seen = StepContext(ThreadPort(port, blocking=True), progress)
+        return await _call(partial(function, seen, *args, **kwargs), use)
+    seen = StepContext(ThreadPort(port, blocking=False), progress)
+    own = _OwnLoop()
+    try:
+        return await _call(partial(own.run, partial(function, seen, *args, **kwargs)), use)
+    except asyncio.CancelledError:
+        own.cancel()
+        raise
 
 
-class Threads:
-    """A number of threads, started when they are needed."""
+class ThreadPort:
+    """The port of a context in a thread: hands everything to the loop that the step belongs to."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._queue: SimpleQueue[_Call] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._queued = 0
-        self._idle = 0  # threads that take the next call, or are about to
-        self._places = 0  # threads that were not left behind
-        self._of_steps: set[_Call] = set()  # calls for steps that have not ended, left or not
-
-    async def call(self, function: Callable[[], T], whose: Whose | None = None) -> T:
-        """Call a function in a thread; if the caller is cancelled, it is left to itself there."""
-        call = _Call(function, whose)
-        with self._lock:
-            self._queued += 1
-            if whose is not None:
-                self._of_steps.add(call)
-            self._hire()
-        self._queue.put(call)
-        try:
-            return await call.future
-        except asyncio.CancelledError:
-            self._leave(call)
-            raise
-
-    def _hire(self) -> None:
-        if self._queued > self._idle and self._places < self._most:
-            self._places += 1
-            self._idle += 1
-            threading.Thread(target=self._serve, name="perdure-step", daemon=True).start()
-
-    def _leave(self, call: _Call) -> None:
-        with self._lock:
-            call.left = True
-            if call.runs:
-                self._places -= 1
-                self._hire()
-
-    def older(self, whose: Whose) -> list["Future[None]"]:
-        """List the ends of calls in which earlier runs of a job still work on the same step."""
-        with self._lock:
-            return [call.end() for call in self._of_steps if _is_older(call, whose)]
-
-    def _ended(self, call: _Call) -> None:
-        self._of_steps.discard(call)
-        if call.ended is not None:
-            call.ended.set_result(None)
-
-    def _serve(self) -> None:
-        while True:
-            call = self._queue.get()
-            with self._lock:
-                self._queued -= 1
-                self._idle -= 1
-                call.runs = not call.left
-            if call.runs:
-                call.do()
-            with self._lock:
-                self._ended(call)
-                if call.runs and call.left:  # its place was given to another
-                    return
-                call.runs = False
-                self._idle += 1
-            del call  # else what it gave would be kept until there is another
-
-
-def _is_older(call: _Call, whose: Whose) -> bool:
-    return call.whose is not None and call.whose[:2] == whose[:2] and call.whose != whose
-
-
-_THREADS_OF_STEPS = Threads(_THREADS)
-
-
-async def call_in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call a function in a thread, with the context variables of the caller.
-
-    What runs there is no part of the caller's process: its verbs belong to the loop.
-    """
-    return await call_for(None, function, *args, **kwargs)
-
-
-async def call_for(
-    whose: Whose | None, function: Callable[..., T], /, *args: Any, **kwargs: Any
-) -> T:
-    """Call a function likewise, for a step."""
-    variables = contextvars.copy_context()
-    variables.run(set_process, None)  # pyright: ignore[reportArgumentType]
-    return await _THREADS_OF_STEPS.call(lambda: variables.run(function, *args, **kwargs), whose)
-
-
-def older_calls(whose: Whose) -> list["Future[None]"]:
-    """List the ends of calls in which earlier runs of a job still work on the same step."""
-    return _THREADS_OF_STEPS.older(whose)
-
-
-# The context of a step whose function runs in a thread: its methods still run on the loop.
-
-
-class _Away:
-    """A context, seen from a thread."""
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
+    def __init__(self, port: StepPort, *, blocking: bool) -> None:
+        self._port = port
+        self.blocking = blocking
         self._loop = asyncio.get_running_loop()
         self._variables = copy_context()  # by which what runs on the loop belongs to its process
 
-    def _start(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> "Future[Any]":
-        async def call() -> Any:
-            result = function(*args, **kwargs)
-            return await result if isawaitable(result) else result
+    @property
+    def cancelled(self) -> asyncio.Event:
+        return self._port.cancelled
 
+    def time(self) -> float:
+        return self._port.time()
+
+    def progress(self) -> None:
+        self._loop.call_soon_threadsafe(self._port.progress, context=self._variables.copy())
+
+    async def save_checkpoint(self, data: bytes) -> bool:
+        return await self._on_loop(self._port.save_checkpoint(data))
+
+    def effect_asked(self, request: EffectRequest) -> None:
+        self._port.effect_asked(request)
+
+    async def effect_begin(self, request: EffectRequest, options: EffectOptions) -> BegunEffect:
+        query = options.get("query")
+        if query is not None and not is_async(query):  # it may block, and must not block the loop
+            in_thread = partial(call_in_thread, query)
+            options = cast("EffectOptions", {**options, "query": in_thread})
+        return await self._on_loop(self._port.effect_begin(request, options))
+
+    async def effect_done(self, begun: BegunEffect, packed: PackedResult) -> Effect:
+        return await self._on_loop(self._port.effect_done(begun, packed))
+
+    async def effect_failed(
+        self, begun: BegunEffect, fault: CallFault | None, options: EffectOptions
+    ) -> None:
+        await self._on_loop(self._port.effect_failed(begun, fault, options))
+
+    async def record_effect(
+        self, kind: str, key: str, target: str, details: Mapping[str, Any]
+    ) -> None:
+        await self._on_loop(self._port.record_effect(kind, key, target, details))
+
+    async def was_effect_recorded(self, kind: str, key: str) -> bool:
+        return await self._on_loop(self._port.was_effect_recorded(kind, key))
+
+    async def ask_person(self, place: Place, question: UserQuestion) -> bool:
+        return await self._on_loop(self._port.ask_person(place, question))
+
+    async def reserve(self, place: Place, amount: Amount) -> str:
+        return await self._on_loop(self._port.reserve(place, amount))
+
+    async def settle(self, reservation: str, actual: Amount) -> None:
+        await self._on_loop(self._port.settle(reservation, actual))
+
+    async def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         variables = self._variables.copy()
-        return variables.run(asyncio.run_coroutine_threadsafe, call(), self._loop)
-
-
-class BlockingContext(_Away):
-    """A context as a sync function sees it: what must be awaited elsewhere blocks here."""
-
-    def effect(self, kind: str, call: Any, *, target: str, **options: Any) -> Any:
-        """Make an effect whose call runs in this thread; see `StepContext.effect`."""
-        effects = self._context.effects
-        _in_thread(options)
-        place = effects.place(kind, target)
-        begun = self._start(effects.begin, place, options).result()
-        if begun.settled:
-            return effects.result(begun)
-        try:
-            value = call(begun.effect.key)
-        except BaseException as error:
-            self._start(effects.failed, begun, error, options).result()
-            raise
-        return self._start(effects.done, begun, value).result()
-
-    def spend(self, **amount: Any) -> "BlockingSpending":
-        """Set an amount aside now; see `StepContext.spend`."""
-        return BlockingSpending(self._start, self._start(self._context.spend, **amount).result())
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._context, name)
-        if not callable(found):
-            return found
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            result = self._start(found, *args, **kwargs).result()
-            return self._iterate(result) if isasyncgen(result) else result
-
-        return call
-
-    def _iterate(self, source: AsyncIterator[Any]) -> Iterator[Any]:
-        """Go through what is an `async for` elsewhere by a plain `for`."""
-        while True:
-            try:
-                item = self._start(anext, source).result()
-            except StopAsyncIteration:
-                return
-            yield item
-
-
-class BlockingSpending:
-    """An amount that was set aside, as a sync function sees it: `with ctx.spend(usd=1):`."""
-
-    def __init__(self, start: Callable[..., "Future[Any]"], spending: Any) -> None:
-        self._start = start
-        self._spending = spending
-
-    def settle(self, **actual: Any) -> None:
-        """Say what was really spent; see `Spending.settle`."""
-        self._start(self._spending.settle, **actual).result()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._start(self._spending.__aexit__, *error).result()
-
-
-class LoopSpending:
-    """An amount to be set aside, as an async function on another loop sees it."""
-
-    def __init__(self, wait: Callable[..., Awaitable[Any]], spending: Any) -> None:
-        self._wait = wait
-        self._spending = spending
-
-    async def settle(self, **actual: Any) -> None:
-        """Say what was really spent; see `Spending.settle`."""
-        await self._wait(self._spending.settle, **actual)
-
-    async def __aenter__(self) -> Self:
-        await self._wait(self._spending.__aenter__)
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._wait(self._spending.__aexit__, *error)
-
-    def __await__(self) -> Generator[Any, None, Self]:
-        return self.__aenter__().__await__()
-
-
-class LoopContext(_Away):
-    """A context as an async function on another loop sees it."""
-
-    async def effect(self, kind: str, call: Any, *, target: str, **options: Any) -> Any:
-        """Make an effect whose call runs on this loop; see `StepContext.effect`."""
-        effects = self._context.effects
-        _in_thread(options)
-        place = effects.place(kind, target)
-        begun = await self._await(effects.begin, place, options)
-        if begun.settled:
-            return effects.result(begun)
-        try:
-            value = call(begun.effect.key)
-            value = await value if isawaitable(value) else value
-        except BaseException as error:
-            await self._await(effects.failed, begun, error, options)
-            raise
-        return await self._await(effects.done, begun, value)
-
-    def spend(self, **amount: Any) -> LoopSpending:
-        """Set an amount aside; see `StepContext.spend`."""
-        return LoopSpending(self._await, self._context.spend(**amount))
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._context, name)
-        if iscoroutinefunction(found):
-            return partial(self._await, found)
-        if not callable(found):
-            return found
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            result = found(*args, **kwargs)
-            return self._iterate(result) if isasyncgen(result) else result
-
-        return call
-
-    def _await(self, found: Callable[..., Any], *args: Any, **kwargs: Any) -> Awaitable[Any]:
-        return asyncio.wrap_future(self._start(found, *args, **kwargs))
-
-    async def _iterate(self, source: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        while True:
-            try:
-                item = await self._await(anext, source)
-            except StopAsyncIteration:
-                return
-            yield item
-
-
-def _in_thread(options: dict[str, Any]) -> None:
-    """Let a question to the receiver not hold up the loop."""
-    query = options.get("query")
-    if query is not None and not is_async(query):
-        options["query"] = partial(call_in_thread, query)
+        future = variables.run(asyncio.run_coroutine_threadsafe, work, self._loop)
+        return future.result() if self.blocking else await asyncio.wrap_future(future)
 
 
 class _OwnLoop:
@@ -352,23 +148,140 @@ class _OwnLoop:
                 self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
 
-async def call_away(
-    function: Callable[..., Any],
-    context: object,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    whose: Whose | None = None,
-) -> Any:
-    """Call a function in a thread; an async one gets a loop of its own there.
+# The threads
 
-    A sync one cannot be stopped: it is left behind if the caller is cancelled.
+
+async def call_in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call a function in a thread, with the context variables of the caller.
+
+    What runs there is no part of the caller's process: its verbs belong to the loop.
     """
-    if not is_async(function):
-        return await call_for(whose, function, BlockingContext(context), *args, **kwargs)
-    own = _OwnLoop()
-    start = partial(function, LoopContext(context), *args, **kwargs)
-    try:
-        return await call_for(whose, own.run, start)
-    except asyncio.CancelledError:
-        own.cancel()
-        raise
+    return await _call(partial(function, *args, **kwargs), None)
+
+
+async def _call(function: Callable[[], T], use: ThreadUse | None) -> T:
+    variables = copy_context()
+    variables.run(set_process, None)  # pyright: ignore[reportArgumentType]
+    return await _STEP_THREADS.call(lambda: variables.run(function), use)
+
+
+def older_calls(use: ThreadUse) -> list["Future[None]"]:
+    """List the ends of calls in which earlier runs of a job still work on the same step."""
+    return _STEP_THREADS.older(use)
+
+
+class StepThreads:
+    """A number of threads, started when they are needed."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._queue: SimpleQueue[_Call] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._queued = 0
+        self._idle = 0  # threads that take the next call, or are about to
+        self._places = 0  # threads that were not left behind
+        self._of_steps: set[_Call] = set()  # calls for steps that have not ended, left or not
+
+    async def call(self, function: Callable[[], T], use: ThreadUse | None = None) -> T:
+        """Call a function in a thread; if the caller is cancelled, it is left to itself there."""
+        call = _Call(function, use)
+        with self._lock:
+            self._queued += 1
+            if use is not None:
+                self._of_steps.add(call)
+            self._start_thread_if_needed()
+        self._queue.put(call)
+        try:
+            return await call.future
+        except asyncio.CancelledError:
+            self._leave(call)
+            raise
+
+    def _start_thread_if_needed(self) -> None:
+        if self._queued > self._idle and self._places < self._most:
+            self._places += 1
+            self._idle += 1
+            threading.Thread(target=self._serve, name="perdure-step", daemon=True).start()
+
+    def _leave(self, call: "_Call") -> None:
+        with self._lock:
+            call.left = True
+            if call.runs:
+                self._places -= 1
+                self._start_thread_if_needed()
+
+    def older(self, use: ThreadUse) -> list["Future[None]"]:
+        """List the ends of calls in which earlier runs of a job still work on the same step."""
+        with self._lock:
+            return [call.end() for call in self._of_steps if call.is_older_than(use)]
+
+    def _ended(self, call: "_Call") -> None:
+        self._of_steps.discard(call)
+        if call.ended is not None:
+            call.ended.set_result(None)
+
+    def _serve(self) -> None:
+        while True:
+            call = self._queue.get()
+            with self._lock:
+                self._queued -= 1
+                self._idle -= 1
+                call.runs = not call.left
+            if call.runs:
+                call.do()
+            with self._lock:
+                self._ended(call)
+                if call.runs and call.left:  # its place was given to another
+                    return
+                call.runs = False
+                self._idle += 1
+            del call  # else its result would be kept until there is another
+
+
+class _Call:
+    """A function to be called, and who waits for its result."""
+
+    __slots__ = ("ended", "function", "future", "left", "loop", "runs", "use")
+
+    def __init__(self, function: Callable[[], Any], use: ThreadUse | None) -> None:
+        self.function = function
+        self.use = use
+        self.ended: Future[None] | None = None  # for who waits for its thread
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.runs = False
+        self.left = False  # nobody waits for it any more
+
+    def is_older_than(self, use: ThreadUse) -> bool:
+        """Whether it is of another run of the same step."""
+        mine = self.use
+        return mine is not None and mine[:2] == use[:2] and mine != use
+
+    def end(self) -> "Future[None]":
+        """Return a future that is done when its thread has done with it."""
+        if self.ended is None:
+            self.ended = Future()
+        return self.ended
+
+    def do(self) -> None:
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            value = self.function()
+        except StopIteration as stop:  # which no future takes
+            error = RuntimeError(f"the function raised {stop!r}")
+        except BaseException as raised:  # noqa: BLE001 - whoever waits gets it
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it who waited
+            self.loop.call_soon_threadsafe(self._set_result, value, error)
+
+    def _set_result(self, value: Any, error: BaseException | None) -> None:
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(value)
+        else:
+            self.future.set_exception(error)
+
+
+_STEP_THREADS = StepThreads(_THREADS)

@@ -12,19 +12,17 @@ from msgspec.structs import replace
 from perdure.base.codec import Codec, decode, encode
 from perdure.base.errors import Drift, IllegalTransition, JobError, JobNotFound, StepFailed
 from perdure.base.retry import Retry
-from perdure.engine import events
 from perdure.engine.crashpoint import crashpoint
 from perdure.engine.handle import child_id
-from perdure.engine.journal.operation import Operation
-from perdure.engine.journal.run import Run
+from perdure.engine.journal.run import Operation, Run
 from perdure.engine.journal.verdict import (
     Cancelled,
     Completed,
-    Failed,
-    Parked,
-    Undoing,
-    Undone,
-    Verdict,
+    NeedsAttention,
+    RunFailed,
+    RunVerdict,
+    UndoEnded,
+    UndoNeeded,
 )
 from perdure.engine.people.ask import alerts
 from perdure.engine.steps.step import StepOperation
@@ -112,20 +110,20 @@ class ChildrenEnd(Operation[None]):
         self._at_work: list[JobOutcome] = []
 
     def start(self) -> None:
-        self.run.work(self, self._look)
+        self.spawn(self._look)
 
-    def heard(self) -> None:
+    def on_news(self) -> None:
         if self in self.run.working:  # whatever it has just read may be old
-            self.again = True
+            self.start_again = True
         else:
-            self.run.work(self, self._look)
+            self.spawn(self._look)
 
     async def _look(self) -> None:
         self._at_work = await stop_children(self.run, self._journal)
         if self._at_work:
-            self.run.wait(self)
+            self.wait()
         else:
-            self.settle(None)
+            self.finish(None)
 
     def describe_all(self) -> list[dict[str, Any]]:
         entries = children_of(self.run.job.id, self._journal)
@@ -245,13 +243,13 @@ class UndoChild(Operation[None]):
         self.ended = ended  # called with the state of the undo, before that is written
 
     def start(self) -> None:
-        self.run.work(self, self._look)
+        self.spawn(self._look)
 
-    def heard(self) -> None:
+    def on_news(self) -> None:
         if self in self.run.working:  # whatever it has just read may be old
-            self.again = True
+            self.start_again = True
         else:
-            self.run.work(self, self._look)
+            self.spawn(self._look)
 
     async def _look(self) -> None:
         job_id = self._job_id
@@ -266,7 +264,7 @@ class UndoChild(Operation[None]):
         if state is JobState.COMPENSATED:
             await self._end(_S.SUCCEEDED, _NOTHING)
         elif state not in ENDED:
-            self.run.wait(self)
+            self.wait()
         else:
             await self._ended(state)
 
@@ -292,13 +290,13 @@ class UndoChild(Operation[None]):
         with contextlib.suppress(IllegalTransition):  # it has begun already
             await run.ask(lambda store: store.command(asked))
         run.node.poke()
-        run.wait(self)
+        self.wait()
 
     async def _end(self, state: StepState, output: bytes | None) -> None:
         self.ended(state)
         self.entry = replace(self.entry, state=state, output=output, ended_at=self.run.now())
         await self.run.write(self.entry)
-        self.settle(None)
+        self.finish(None)
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "job": self._job_id}
@@ -332,18 +330,20 @@ def on_cancel(run: Run) -> OnCancel:
 # Looking back
 
 
-async def look_back(run: Run, verdict: Verdict) -> tuple[Verdict, WriteFields]:
+async def look_back(run: Run, verdict: RunVerdict) -> tuple[RunVerdict, WriteFields]:
     """Decide whether a job that would end now must first be undone, and what is left to write."""
     if isinstance(verdict, Completed):
         return verdict, await _open_doubts(run)
-    if isinstance(verdict, Undone):
+    if isinstance(verdict, UndoEnded):
         return await _look_back_at_undo(run, verdict)
-    if isinstance(verdict, Failed | Cancelled):
+    if isinstance(verdict, RunFailed | Cancelled):
         return await _look_back_at_end(run, verdict)
     return verdict, {}
 
 
-async def _look_back_at_end(run: Run, verdict: Failed | Cancelled) -> tuple[Verdict, WriteFields]:
+async def _look_back_at_end(
+    run: Run, verdict: RunFailed | Cancelled
+) -> tuple[RunVerdict, WriteFields]:
     journal, ledger = await journal_and_ledger(run)
     fields = _doubts(run, ledger)
     # Before the job itself ends, so that a crash in between only makes this happen twice.
@@ -356,40 +356,40 @@ async def _look_back_at_end(run: Run, verdict: Failed | Cancelled) -> tuple[Verd
             return _forward(verdict, undos), fields
         if not undos:
             return await _name_standing(run, verdict, journal, ledger, fields)
-    error = verdict.failure.pack().decode() if isinstance(verdict, Failed) else None
+    error = verdict.failure.pack().decode() if isinstance(verdict, RunFailed) else None
     reason = Reason("CANCELLED" if error is None else "COMPENSATED", error)
-    return Undoing((_head(run, journal, reason),), _packed(error)), fields
+    return UndoNeeded((_head(run, journal, reason),), _packed(error)), fields
 
 
-async def _look_back_at_undo(run: Run, verdict: Undone) -> tuple[Verdict, WriteFields]:
+async def _look_back_at_undo(run: Run, verdict: UndoEnded) -> tuple[RunVerdict, WriteFields]:
     """See whether all that a job did is undone: only then it may be called so."""
     journal, ledger = await journal_and_ledger(run)
     fields = _doubts(run, ledger)
     failure = _failure(verdict.error)
-    why = Cancelled() if failure is None else Failed(failure)
+    why = Cancelled() if failure is None else RunFailed(failure)
     found, fields = await _name_standing(run, why, journal, ledger, fields)
-    if isinstance(found, Failed) and found is not why:
-        return Undone(JobState.FAILED, found.failure.pack(), verdict.entries), fields
+    if isinstance(found, RunFailed) and found is not why:
+        return UndoEnded(JobState.FAILED, found.failure.pack(), verdict.entries), fields
     return verdict, fields
 
 
 async def _name_standing(
     run: Run,
-    verdict: Failed | Cancelled,
+    verdict: RunFailed | Cancelled,
     journal: Sequence[JournalEntry],
     ledger: Sequence[Effect],
     fields: WriteFields,
-) -> tuple[Failed | Cancelled, WriteFields]:
+) -> tuple[RunFailed | Cancelled, WriteFields]:
     """Let the end of a job name the effects that nothing undoes, and tell people of them."""
     named = await left_standing(run, run.job, journal, ledger)
     if not named:
         return verdict, fields
     cancelled = failure_of(JobError("it was cancelled, and is to be undone"))
-    failure = verdict.failure if isinstance(verdict, Failed) else cancelled
+    failure = verdict.failure if isinstance(verdict, RunFailed) else cancelled
     failure = replace(failure, standing=tuple(named))
     told = alerts(run, NoticeKind.NOT_UNDONE, str(run.epoch), failure.summary())
     fields["notices"] = (*fields.get("notices", ()), *told)
-    return Failed(failure), fields
+    return RunFailed(failure), fields
 
 
 async def journal_and_ledger(run: Run) -> tuple[list[JournalEntry], list[Effect]]:
@@ -400,7 +400,7 @@ async def journal_and_ledger(run: Run) -> tuple[list[JournalEntry], list[Effect]
 
 async def _open_doubts(run: Run) -> WriteFields:
     """Tell of calls that a job leaves open though it comes to its own end."""
-    if run.ledger is None or not (run.cut_short or run.ledger.has_intents()):
+    if run.ledger is None or not (run.interrupted_step or run.ledger.has_intents()):
         return {}
     _, ledger = await journal_and_ledger(run)
     fields = _doubts(run, ledger)
@@ -423,11 +423,11 @@ def _doubts(run: Run, ledger: Sequence[Effect]) -> WriteFields:
     return {"effects": lines, "notices": notices, "withdraws": True}
 
 
-def _forward(verdict: Failed | Cancelled, forward: PastPivot) -> Parked:
-    failed = verdict.failure if isinstance(verdict, Failed) else None
+def _forward(verdict: RunFailed | Cancelled, forward: PastPivot) -> NeedsAttention:
+    failed = verdict.failure if isinstance(verdict, RunFailed) else None
     what = failed.summary() if failed else "it was cancelled"
     text = f"{forward.pivot} is passed, so nothing is undone and the job can only go on: {what}"
-    return Parked(replace(failure_of(JobError(text)), step=failed.step if failed else ""))
+    return NeedsAttention(replace(failure_of(JobError(text)), step=failed.step if failed else ""))
 
 
 def _head(run: Run, journal: Sequence[JournalEntry], reason: Reason) -> JournalEntry:
@@ -471,24 +471,24 @@ def _entries(
 # Going back
 
 
-async def undo(run: Run) -> Verdict:
+async def undo(run: Run) -> RunVerdict:
     """Go on with the undo of a job; whatever is in its way is for a person."""
     # Nothing of the code is replayed, and no deadline ends an undo.
     run.journal.unvisited.clear()
     run.job = replace(run.job, deadline_at=None)
     saga = Saga(run)
-    verdict = await run.play(saga.play)
+    verdict = await run.run_code(saga.play)
     if isinstance(verdict, Completed):
         return saga.outcome()
-    if not isinstance(verdict, Failed | Parked) or _says_what_to_do(verdict):
+    if not isinstance(verdict, RunFailed | NeedsAttention) or _says_what_to_do(verdict):
         return verdict
     why = verdict.failure.summary()
     text = f"the undo of this job cannot go on: {why}. Fix that, then resume the job"
-    return Parked(replace(verdict.failure, type=type_name(JobError), message=text))
+    return NeedsAttention(replace(verdict.failure, type=type_name(JobError), message=text))
 
 
-def _says_what_to_do(verdict: Failed | Parked) -> bool:
-    return isinstance(verdict, Parked) and (verdict.told or bool(verdict.entries))
+def _says_what_to_do(verdict: RunFailed | NeedsAttention) -> bool:
+    return isinstance(verdict, NeedsAttention) and (verdict.alerted or bool(verdict.entries))
 
 
 class Saga:
@@ -503,19 +503,19 @@ class Saga:
         self._entries: dict[str, JournalEntry] = {}
         self._undos: list[Undo] = []
 
-    def outcome(self) -> Undone:
+    def outcome(self) -> UndoEnded:
         """Tell what the job becomes when nothing is left to do."""
         error = _packed(self._reason.error)
         states = self.states().items()
         left = [id for id, state in states if state is _S.FAILED or self._is_left(id)]
         if left:
             text = f"{', '.join(left)} could not be undone"
-            return Undone(JobState.FAILED, error or failure_of(JobError(text)).pack())
+            return UndoEnded(JobState.FAILED, error or failure_of(JobError(text)).pack())
         if self._undos or self._reason.asked or self._head.state is _S.SUCCEEDED:
-            return Undone(JobState(self._reason.ends), error)
+            return UndoEnded(JobState(self._reason.ends), error)
         # The children that it waited for have left nothing behind: it has only failed.
         ends = JobState.FAILED if self._reason.ends == "COMPENSATED" else JobState.CANCELLED
-        return Undone(ends, error, (self._nothing_listed(),))
+        return UndoEnded(ends, error, (self._nothing_listed(),))
 
     def _nothing_listed(self) -> JournalEntry:
         return replace(self._head, state=_S.SKIPPED, ended_at=self._run.now())
@@ -555,7 +555,7 @@ class Saga:
         undos = await way_back(run, run.job, journal, ledger)
         if isinstance(undos, PastPivot):
             why = _failure(_packed(self._reason.error))
-            parked = _forward(Cancelled() if why is None else Failed(why), undos)
+            parked = _forward(Cancelled() if why is None else RunFailed(why), undos)
             run.stop(replace(parked, entries=(self._nothing_listed(),)))
             raise JobError(parked.failure.message)
         if undos or self._reason.asked:
@@ -586,13 +586,14 @@ class Saga:
         if wanted.child is not None:
             return UndoChild(run, entry, wanted.child, partial(self._ended, wanted))
         step, undone = await self._step(wanted)
-        operation = UndoOperation(run, entry, step, ((), {}), recorded=True)
-        operation.undone, operation.ended = undone, partial(self._ended, wanted)
-        operation.checkpoint = self._steps[wanted.step].checkpoint
+        operation = StepOperation(run, entry, step, ((), {}), recorded=True)
+        operation.on_end = partial(self._ended, wanted)
+        operation.undone = undone
+        operation.undone_checkpoint = self._steps[wanted.step].checkpoint
         if run.node.gatekeeper.watches(step):  # a refund moves money, too
             given = await self._input(self._steps[wanted.step], step)
-            operation.way, run.openings = run.node.gatekeeper.decide(
-                step, step.name, given, run.job.tenant, run.openings
+            operation.gate, run.gate_passes = run.node.gatekeeper.decide(
+                step, step.name, given, run.job.tenant, run.gate_passes
             )
         return operation
 
@@ -604,7 +605,7 @@ class Saga:
         await run.write(notices=notices)
         choices = ["retry", "skip", "abandon_undo"]
         wait = encode([{"kind": "undo", "id": failed.id, "choices": choices}])
-        run.stop(Parked(failure_of(JobError(text)), wait, told=True))
+        run.stop(NeedsAttention(failure_of(JobError(text)), wait, alerted=True))
         raise JobError(text)
 
     async def _step(self, wanted: Undo) -> tuple[Step[..., Any], Effect | None]:
@@ -670,7 +671,7 @@ class Saga:
         if entry.state is _S.SKIPPED:  # what a person said of it stands
             return
         self._steps[entry.id] = changed = replace(entry, state=state)
-        self._run.buffer[entry.seq] = changed
+        self._run.buffered_entries[entry.seq] = changed
 
     def _note_undone(self, undo: Undo) -> None:
         """Let the ledger say it together with the journal: nobody is given the result any more.
@@ -685,7 +686,7 @@ class Saga:
             if undoes(undo, line):
                 changed = line.to(EffectState.UNDONE, self._run.now(), proof=undo.id)
                 self._ledger[line.no] = changed
-                self._run.line(changed)
+                self._run.buffer_effect(changed)
 
     async def _mark(self, entry: JournalEntry, state: StepState) -> None:
         if entry.state is not state:
@@ -706,19 +707,6 @@ class Saga:
         job = self._run.job
         definition = None if job.plan else self._run.node.registry.jobs.get(job.name)
         return "stop" if definition is None else definition.on_undo_failure
-
-
-class UndoOperation(StepOperation[Any]):
-    """An undo: a step whose end is also that of the step that it undoes."""
-
-    __slots__ = ("checkpoint", "ended", "undone")
-
-    def ends(self, state: StepState) -> None:
-        self.ended(state)
-
-    async def _fail(self, failure: Failure, error: Exception) -> None:
-        await super()._fail(failure, error)
-        events.undo_failed(self, self.attempt, failure.summary())
 
 
 def _step_for(wanted: Undo, step: Step[..., Any], call: Any) -> Step[..., Any]:

@@ -14,8 +14,7 @@ from perdure.base.errors import (
     StepTimeout,
     WrongType,
 )
-from perdure.engine.journal.operation import Operation
-from perdure.engine.journal.run import Run
+from perdure.engine.journal.run import Operation, Run
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.failure import Failure, failure_of
 from perdure.jobs.model import Command, JobOutcome, JournalEntry, NewJob
@@ -37,18 +36,18 @@ class Sleep(Operation[None]):
 
     def start(self) -> None:
         if self.entry.state is StepState.PENDING and not self.recorded:
-            self.run.note(self.entry)
-        self.run.wait(self, self.entry.wake_at)
+            self.run.buffer_entry(self.entry)
+        self.wait(self.entry.wake_at)
 
-    def due(self) -> None:
-        self.run.work(self, self._over)
+    def on_due(self) -> None:
+        self.spawn(self._over)
 
     async def _over(self) -> None:
         done = replace(
             self.entry, state=StepState.SUCCEEDED, output=_NOTHING, ended_at=self.run.now()
         )
         await self.run.write(done)
-        self.settle(None)
+        self.finish(None)
 
 
 class Receive(Operation[Any]):
@@ -69,16 +68,16 @@ class Receive(Operation[Any]):
     def start(self) -> None:
         if not self._take():
             if not self.recorded:
-                self.run.note(self.entry)
-            self.run.wait(self, self.entry.wake_at)
+                self.run.buffer_entry(self.entry)
+            self.wait(self.entry.wake_at)
 
-    def heard(self) -> None:
+    def on_news(self) -> None:
         if self in self.run.waiting:
             self._take()
 
-    def due(self) -> None:
+    def on_due(self) -> None:
         if not self._take():
-            self.run.work(self, self._too_late)
+            self.spawn(self._too_late)
 
     def _take(self) -> bool:
         message = next((one for one in self.run.messages if one.topic == self.topic), None)
@@ -87,7 +86,7 @@ class Receive(Operation[Any]):
         # Nobody else gets it, whenever the write is done.
         self.run.messages.remove(message)
         self.run.received.add(message.no)
-        self.run.work(self, lambda: self._received(message.no, message.payload))
+        self.spawn(lambda: self._received(message.no, message.payload))
         return True
 
     async def _received(self, number: int, payload: bytes) -> None:
@@ -103,7 +102,7 @@ class Receive(Operation[Any]):
             self.entry, state=StepState.SUCCEEDED, output=payload, ended_at=self.run.now()
         )
         await self.run.write(done, taken=(number,))
-        self.settle(value)
+        self.finish(value)
 
     async def _too_late(self) -> None:
         await self._give_up(StepTimeout(f"no message {self.topic!r} came in time"))
@@ -116,7 +115,7 @@ class Receive(Operation[Any]):
             ended_at=self.run.now(),
         )
         await self.run.write(failed, taken=taken)
-        self.settle(None, error)
+        self.finish(None, error)
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "topic": self.topic}
@@ -142,20 +141,20 @@ class Child(Operation[R]):
         self._job = job
 
     def start(self) -> None:
-        self.run.work(self, self._look if self.recorded else self._submit)
+        self.spawn(self._look if self.recorded else self._submit)
 
-    def heard(self) -> None:
+    def on_news(self) -> None:
         if self in self.run.working:  # whatever it has just read may be old
-            self.again = True
+            self.start_again = True
         else:
-            self.run.work(self, self._look)
+            self.spawn(self._look)
 
     async def _submit(self) -> None:
         running = replace(self.entry, state=StepState.RUNNING, started_at=self.run.now())
         await self.run.write(running, children=(self._job,))
         self.entry, self.recorded = running, True
         self.run.node.poke()
-        self.run.wait(self)
+        self.wait()
 
     async def _look(self) -> None:
         outcomes = await self.run.ask(lambda store: store.outcomes([self._job.id]))
@@ -164,7 +163,7 @@ class Child(Operation[R]):
         if not outcomes:  # the journal is that of another job, of which this one is a fork
             await self._submit()
         elif outcomes[0].state not in ENDED:
-            self.run.wait(self)
+            self.wait()
         elif self.entry.state is StepState.PENDING and outcomes[0].state in _RETRIED:
             await self._revive()
         else:
@@ -182,13 +181,13 @@ class Child(Operation[R]):
             await self.run.ask(lambda store: store.command(again))
         self.entry = replace(self.entry, state=StepState.RUNNING, started_at=self.run.now())
         await self.run.write(self.entry)
-        self.again = True  # it may have ended meanwhile
+        self.start_again = True  # it may have ended meanwhile
 
     async def _ended(self, outcome: JobOutcome) -> None:
         if outcome.state is JobState.COMPLETED and outcome.result is not None:
             done = replace(self.entry, state=StepState.SUCCEEDED, output=outcome.result)
             await self.run.write(replace(done, ended_at=self.run.now()))
-            self.settle(self._definition.unpack_result(outcome.result))
+            self.finish(self._definition.unpack_result(outcome.result))
             return
         error = outcome.error or failure_of(RuntimeError("no reason is known")).pack()
         # The state is kept as the output, so that a replay raises the very same.
@@ -200,7 +199,7 @@ class Child(Operation[R]):
             ended_at=self.run.now(),
         )
         await self.run.write(failed)
-        self.settle(None, child_failed(self._job.id, failed))
+        self.finish(None, child_failed(self._job.id, failed))
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "job": self._job.id}

@@ -14,7 +14,7 @@ from msgspec import Struct
 from perdure.base.codec import PayloadLimits
 from perdure.base.machine import boot_id
 from perdure.engine.journal.run import Run
-from perdure.engine.journal.verdict import Cancelled, Drained, Lost, Paused, Unwound
+from perdure.engine.journal.verdict import Cancelled, Drained, Paused, RunLost, Unwound
 from perdure.engine.policy import Gatekeeper, Policy
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.worker.redis_hint import RedisHint
@@ -96,7 +96,7 @@ class WorkerNode:
         run.trusted_until = since + self.settings.lease - self.settings.stop_before_expiry
         self.claimed.add(run.job.id)
         if old := self.runs.get(run.job.id):  # its lease ran out, and we claimed the job again
-            old.lose()
+            old.lose_lease()
         self.runs[run.job.id] = run
         if self.draining:
             run.end(Drained())
@@ -140,8 +140,8 @@ class WorkerNode:
         """
         ours = {each.job_id for each in news}
         for run in asked_for:
-            if run.job.id not in ours and run.verdict is None and not run.over:
-                run.lose()
+            if run.job.id not in ours and run.verdict is None and not run.code_ended:
+                run.lose_lease()
         for each in news:
             run = self.runs.get(each.job_id)
             if run is not None and each.news != run.news:
@@ -175,7 +175,7 @@ class WorkerNode:
         return [
             (run.job.id, run.epoch)
             for run in tuple(self.runs.values())
-            if (run.is_ours() and not run.over) or self.makes_progress(run)
+            if (run.verdict is None and not run.code_ended) or self.makes_progress(run)
         ]
 
     def makes_progress(self, run: Run) -> bool:
@@ -184,7 +184,7 @@ class WorkerNode:
 
     def _patience(self, run: Run) -> float:
         """Return how long a run may show no progress: a step's own timeout may allow more."""
-        limits = [op.longest for op in tuple(run.working)]
+        limits = [op.max_duration for op in tuple(run.working)]
         return max(self.settings.stuck_after, *limits, 0.0)
 
     def renewed(self, asked: list[tuple[str, int]], kept: set[str], since: float) -> None:
@@ -202,14 +202,14 @@ class WorkerNode:
             if job_id in kept:
                 run.trusted_until = since + self.settings.lease - self.settings.stop_before_expiry
             else:
-                run.lose()
+                run.lose_lease()
 
     def stop_expired(self) -> None:
         """Stop the runs whose lease may run out soon, because no renewal came through."""
         now = self.loop.time()
         for run in tuple(self.runs.values()):
             if run.verdict is None and now > run.trusted_until:
-                run.lose()
+                run.lose_lease()
 
     # Writes that nobody waits for
 
@@ -230,7 +230,7 @@ class WorkerNode:
         while self._begun and self._begun[0].begun_at <= limit:
             self._begun.popleft().record_start()
         for run in tuple(self.runs.values()):
-            if (run.buffer or run.lines) and run.verdict is None:
+            if (run.buffered_entries or run.buffered_effects) and run.verdict is None:
                 give_birth(self.runtime, run.process, _flush_run, (run,), PLAIN)
         if self._begun:
             self.flush_soon()
@@ -240,7 +240,7 @@ class WorkerNode:
         if self._flush is not None:
             self._flush.cancel()
         for run in tuple(self.runs.values()):
-            run.stop(Lost())
+            run.stop(RunLost())
 
 
 async def _flush_run(run: Run) -> None:
@@ -249,4 +249,4 @@ async def _flush_run(run: Run) -> None:
 
 async def _read_news(run: Run, news: int) -> None:
     with contextlib.suppress(Unwound):
-        run.heard(news, await run.ask(lambda store: store.messages(run.job.id)))
+        run.on_news(news, await run.ask(lambda store: store.messages(run.job.id)))

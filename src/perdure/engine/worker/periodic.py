@@ -176,7 +176,7 @@ async def watch_for_stuck_jobs(node: WorkerNode) -> None:
 
 async def _alert_to_stuck_jobs(node: WorkerNode, alerted: WeakSet[Run]) -> None:
     for run in tuple(node.runs.values()):
-        if run.is_ours() and run not in alerted and not node.makes_progress(run):
+        if run.verdict is None and run not in alerted and not node.makes_progress(run):
             await _alert_to_stuck_job(node, run)
             alerted.add(run)
 

@@ -34,7 +34,7 @@ from functools import partial
 from perdure.base.errors import StoreError
 from perdure.base.settings import Settings
 from perdure.engine import events
-from perdure.engine.journal.verdict import Lost
+from perdure.engine.journal.verdict import RunLost
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.steps.process_step import keep_host
 from perdure.engine.worker.lease_renewer import renew_leases, send_heartbeats
@@ -130,7 +130,7 @@ async def _drain(node: WorkerNode) -> None:
                 operation.interrupt(hard=True)
         await _until_empty(node, 2 * node.settings.cancel_grace + 1)
     for run in tuple(node.runs.values()):
-        run.stop(Lost())
+        run.stop(RunLost())
 
 
 async def _until_empty(

@@ -1,0 +1,67 @@
+"""How an attempt of a step is left before it has a result, to be made again later.
+
+A step that needs an answer of a person, or of another job, does not wait for it in memory. It is
+left: an exit is raised through the function of the user, the attempt does not count, and the exit
+decides when the step begins again. An exit is no error. Code that catches it anyway changes
+nothing, since the attempt remembers it (see `perdure.engine.steps.attempt`).
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from perdure.engine.journal.run import Run
+from perdure.jobs.definition import Step
+from perdure.jobs.model import JournalEntry
+
+
+class StepCall(Protocol):
+    """One call of a step, as gates, exits and effects see it; `StepOperation` is what it is."""
+
+    entry: JournalEntry
+    asked: str | None  # the approval that it waits for
+    start_again: bool  # when its process has ended
+    gate_open: bool  # for the next attempt
+
+    @property
+    def run(self) -> Run: ...
+    @property
+    def step(self) -> Step[..., Any]: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def recorded(self) -> bool: ...
+
+    def spawn(self, body: Callable[[], Awaitable[None]]) -> None:
+        """Start a process that works for it."""
+        ...
+
+    def wait(self, until: float | None = None) -> None:
+        """Wait for news, or for a time by the store's clock."""
+        ...
+
+    def take_start_record(self) -> tuple[JournalEntry, ...]:
+        """Return the record of the start, if it is still to be written."""
+        ...
+
+    def uncount(self) -> JournalEntry:
+        """Return the record of an attempt that does not count: it is made again."""
+        ...
+
+    def take_arguments(self, packed: bytes) -> None:
+        """Use other arguments than the code gave: a person has edited them."""
+        ...
+
+    async def refuse(self, error: Exception) -> None:
+        """End the step before it begins: a person said no."""
+        ...
+
+
+class StepExit(BaseException):
+    """Leaves the function of a step. Not an error; never catch it."""
+
+    async def apply(self, step: StepCall) -> None:
+        """Do what is needed before the step can begin again."""
+
+
+class ExitAtCheckpoint(StepExit):
+    """Leaves a step whose progress is saved, because its worker stops or its job ends."""
