@@ -89,14 +89,14 @@ def test_subclasses_of_numbers_are_numbers() -> None:
         pytest.param(-(10**5000), "negative", id="more digits than Python prints"),
         (timedelta(seconds=-1), "negative"),
         ("-5s", "negative"),
-        ("", "not a row of numbers with units"),
-        ("+", "not a row of numbers with units"),
-        ("s", "not a row of numbers with units"),
-        ("soon", "not a row of numbers with units"),
-        (" 5s", "not a row of numbers with units"),
+        ("", "not a sequence of numbers with units"),
+        ("+", "not a sequence of numbers with units"),
+        ("s", "not a sequence of numbers with units"),
+        ("soon", "not a sequence of numbers with units"),
+        (" 5s", "not a sequence of numbers with units"),
         ("1..5s", "a unit is missing"),
-        (".s", "not a row of numbers with units"),
-        ("\u0665s", "not a row of numbers with units"),
+        (".s", "not a sequence of numbers with units"),
+        ("\u0665s", "not a sequence of numbers with units"),
         ("5", "a unit is missing"),
         ("0", "a unit is missing"),
         ("1m30", "a unit is missing"),
@@ -117,12 +117,12 @@ def test_a_bad_value_is_refused_with_the_reason_and_what_is_accepted(
         with pytest.raises(ValueError, match="bad duration") as caught:
             convert(duration)
         assert why in str(caught.value)
-        assert "give seconds as a number, a timedelta, or text with units" in str(caught.value)
+        assert "use a number of seconds, a timedelta, or a string with units" in str(caught.value)
 
 
 @pytest.mark.parametrize("duration", [True, False, b"5s", [5], 1j, object, ("5s",)])
 def test_other_types_are_refused(duration: Any) -> None:
-    with pytest.raises(TypeError, match="is no time; give seconds as a number"):
+    with pytest.raises(TypeError, match="is not a duration; use a number of seconds"):
         seconds(duration)
 
 
@@ -134,7 +134,7 @@ def test_a_bad_text_is_refused_every_time() -> None:
 
 def test_an_error_can_begin_with_the_name_of_the_parameter() -> None:
     assert named_seconds("timeout", "1s") == 1.0
-    with pytest.raises(ValueError, match=r"^timeout: bad duration '5': a unit is missing; give"):
+    with pytest.raises(ValueError, match=r"^timeout: bad duration '5': a unit is missing; use"):
         named_seconds("timeout", "5")
     with pytest.raises(TypeError, match=r"^timeout: bad duration None: a limit is needed here"):
         named_seconds("timeout", None)

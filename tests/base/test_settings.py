@@ -37,8 +37,8 @@ def test_a_bound_can_be_given_as_text_or_number() -> None:
         ("kill_every", 0, "kill_every must be longer than 0"),
         ("abandon_after", "5", "abandon_after: bad duration '5': a unit is missing"),
         ("turn_time", "0s", "turn_time must be longer than 0"),
-        ("turn_steps", 0, "turn_steps must be 1 or more: 0"),
-        ("mailbox_limit", 0, "mailbox_limit must be 1 or more: 0"),
+        ("turn_steps", 0, "turn_steps must be 1 or more, not 0"),
+        ("mailbox_limit", 0, "mailbox_limit must be 1 or more, not 0"),
         ("overflow", "wait", "overflow must be one of reject, drop_newest, drop_oldest, exit"),
         ("overflow", None, "overflow must be one of"),
     ],
@@ -128,10 +128,10 @@ def test_all_mistakes_of_the_environment_are_listed_at_once() -> None:
         "PERDURE_STOPTIMEOUT": "1s",
         "PERDURE_KILL_EVERY": "1s",
     }
-    with pytest.raises(ValueError, match="bad settings in the environment") as caught:
+    with pytest.raises(ValueError, match="invalid settings in the environment") as caught:
         Settings.from_env(environ)
     first, *lines = str(caught.value).splitlines()
-    assert first == "bad settings in the environment:"
+    assert first == "invalid settings in the environment:"
     assert [line.split(":")[0].strip() for line in lines] == sorted(
         {*environ} - {"PERDURE_KILL_EVERY"}
     )
@@ -139,4 +139,4 @@ def test_all_mistakes_of_the_environment_are_listed_at_once() -> None:
         caught.value
     )
     assert "PERDURE_TURN_STEPS: 'many' is not a whole number" in str(caught.value)
-    assert "PERDURE_REPORT_CRASHES: 'perhaps' is neither" in str(caught.value)
+    assert "PERDURE_REPORT_CRASHES: 'perhaps' is not a boolean" in str(caught.value)

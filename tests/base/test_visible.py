@@ -62,7 +62,7 @@ def test_lines_stay_where_they_are_wanted_and_nothing_else_does(text: str) -> No
 @given(st.text(), st.integers(0, 50))
 def test_what_is_cut_is_said_to_be_cut(text: str, most: int) -> None:
     shown = visible(text, most)
-    assert ("characters more)" in shown) == (len(text) > most)
+    assert ("more characters)" in shown) == (len(text) > most)
 
 
 def test_ordinary_text_of_any_language_stays_as_it_is() -> None:

@@ -41,7 +41,7 @@ def test_a_question_is_seen_shown_and_answered(desk: Desk) -> None:
         done = decide(desk, "approve", by_job[first], "--by", "ann", "-r", "fine")
         assert done.stdout == "Approved · ann (approve) · fine\n"
         late = decide(desk, "reject", by_job[first], "--by", "bob")
-        assert (late.exit_code, "approved already, by ann" in late.stderr) == (5, True)
+        assert (late.exit_code, "already approved, by ann" in late.stderr) == (5, True)
         assert decide(desk, "reject", by_job[second], "--by", "bob").exit_code == 0
         assert desk.wait_for(first)["result"] == "ann: fine"
         assert desk.wait_for(second)["state"] == "FAILED"
@@ -59,12 +59,12 @@ def test_a_question_is_left_to_somebody_else(desk: Desk) -> None:
         assert "Delegated: ann → bob" in desk.run("approvals", "show", question["id"]).stdout
         assert desk.json("approvals", "list")[0]["delegates"] == [{"from": "ann", "to": "bob"}]
         again = desk.run(*given, "--to", "cas", "--by", "ann")
-        assert (again.exit_code, "not among those" in again.stderr) == (5, True)
+        assert (again.exit_code, "not among the people" in again.stderr) == (5, True)
         assert decide(desk, "approve", question["id"], "--by", "ann").exit_code == 5
         assert decide(desk, "approve", question["id"], "--by", "bob").exit_code == 0
         assert desk.wait_for(job)["state"] == "COMPLETED"
         late = desk.run(*given, "--to", "cas", "--by", "bob")
-        assert (late.exit_code, "approved already" in late.stderr) == (5, True)
+        assert (late.exit_code, "already approved" in late.stderr) == (5, True)
 
 
 def test_only_what_was_seen_is_decided_about(desk: Desk) -> None:
@@ -77,7 +77,7 @@ def test_only_what_was_seen_is_decided_about(desk: Desk) -> None:
         short = desk.run(*given, "--action", question["action_hash"][:15])
         assert (short.exit_code, "needs 16 characters" in short.stderr) == (2, True)
         other = desk.run(*given, "--action", "0" * 16)
-        assert (other.exit_code, "not the one that you saw" in other.stderr) == (5, True)
+        assert (other.exit_code, "changed since you saw it" in other.stderr) == (5, True)
         no = desk.run(*given, input="n\n")
         assert (no.exit_code, '"order": 7' in no.stdout) == (5, True)
         assert pending(desk)[0]["decisions"] == []
@@ -96,7 +96,7 @@ def test_who_is_not_known_has_no_role_on_the_command_line(desk: Desk) -> None:
         without = desk.run("approvals", "approve", question["id"], *given)
         assert without.exit_code == 5
         assert "this app lists no people: name it with --app" in without.stderr
-        assert "not among those who may decide" in without.stderr
+        assert "not among the people who may decide" in without.stderr
         passed = desk.run("approvals", "delegate", question["id"], "--to", "bob", "--by", "eve")
         assert passed.exit_code == 5
         assert pending(desk)[0]["decisions"] == []

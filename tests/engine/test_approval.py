@@ -300,10 +300,10 @@ async def test_a_quorum_and_four_eyes_are_kept(app: App) -> None:
     async with app.running():
         handle = await app.submit(job, 5, user="ann")
         approval = await asked(app)
-        with pytest.raises(DecisionRefused, match="you asked for this job"):
+        with pytest.raises(DecisionRefused, match="you submitted this job"):
             await app.decide(approval, "approve", by=ANN)
         await app.decide(approval, "approve", by=BOB)
-        with pytest.raises(DecisionRefused, match="you have approved this already"):
+        with pytest.raises(DecisionRefused, match="you have already approved this"):
             await app.decide(approval, "approve", by=BOB)
         with pytest.raises(DecisionRefused, match="unknown person"):
             await app.decide(approval, "approve", by="eve")

@@ -43,7 +43,7 @@ async def test_a_tree_of_jobs_has_one_budget_and_pauses_at_its_limit(app: App) -
         approval = await asked(app)
         await until(app, handle.id, JobState.WAITING)
         assert calls == [2, 4]
-        assert "7 usd are needed in all, and 5 are granted" in approval.title
+        assert "7 usd are needed in total, but only 5 are granted" in approval.title
         with pytest.raises(ArgumentError, match="usd"):
             await app.decide(approval, "approve", by=ANN, arguments={"usd": "much"})
         await app.decide(approval, "approve", by=ANN, arguments={"usd": 6.5})
@@ -177,7 +177,7 @@ async def test_a_step_that_spends_on_its_way_to_the_limit_asks_once(app: App) ->
     async with app.running():
         handle = await app.submit(job, user="kim")
         approval = await asked(app)
-        assert "8 usd are needed in all, and 5 are granted" in approval.title
+        assert "8 usd are needed in total, but only 5 are granted" in approval.title
         await app.decide(approval, "approve", by=ANN)
         await handle.result("5s")
     assert paid == [2, 2, 4]
@@ -248,7 +248,7 @@ async def test_forks_spend_of_the_budget_of_the_tree_that_they_come_from(app: Ap
         second = await (await app.handle(one.id)).fork("think")
         await second.result("5s")
         third = await second.fork("think")
-        assert "8 usd are needed in all, and 7 are granted" in (await asked(app)).title
+        assert "8 usd are needed in total, but only 7 are granted" in (await asked(app)).title
         await third.cancel()
         await third.wait("5s")
     assert [await spent(each) for each in (handle, fork, second, third)] == [6] * 4

@@ -63,5 +63,5 @@ async def test_what_would_not_come_back_as_it_is_cannot_be_saved(app: App) -> No
 
     handle = await app.submit(job_of(app, save))
     async with app.running():
-        with pytest.raises(JobFailed, match="a Place would come back as a dict"):
+        with pytest.raises(JobFailed, match="a `Place` would come back as a `dict`"):
             await handle.result("10s")

@@ -385,18 +385,18 @@ async def test_what_is_no_step_or_no_job_is_refused_with_a_hint(app: App) -> Non
         return told
 
     for given in (plain, step):
-        with pytest.raises(TypeError, match=r"app.submit takes a job, made with @app.job, not"):
+        with pytest.raises(TypeError, match=r"app.submit takes a job made with @app.job, not"):
             await cast("Any", app.submit)(given)
     async with app.running():
         told = await (await app.submit(outer)).result("10s", if_parked="raise")
     a_step, a_job = (
-        "ctx.run takes a step, made with @app.step, not",
-        "ctx.child takes a job, made with",
+        "ctx.run takes a step made with @app.step, not",
+        "ctx.child takes a job made with",
     )
     function = "<function test_what_is_no_step_or_no_job_is_refused_with_a_hint.<locals>.plain"
     assert told == [
         f"{a_step} {function}",
-        f"{a_step} job inner",
+        f"{a_step} job 'inner'",
         f"{a_job} @app.job, not {function}",
-        f"{a_job} @app.job, not step step",
+        f"{a_job} @app.job, not step 'step'",
     ]

@@ -104,7 +104,7 @@ async def test_an_edit_voids_a_yes_that_was_given_before_it(app: App) -> None:
         # To edit it back does not bring the old yes back.
         back = await app.decide(await asked(app), "approve", by=CAS, arguments={"usd": 500})
         assert (back.state, ran) == (ApprovalState.PENDING, [])
-        with pytest.raises(DecisionRefused, match="not the one that you saw"):
+        with pytest.raises(DecisionRefused, match="changed since you saw it"):
             await app.decide(seen, "approve", by=BOB)
         await app.decide(await asked(app), "approve", by=BOB)
         assert await handle.result("5s") == 500
@@ -118,7 +118,7 @@ async def test_an_answer_by_id_says_which_action_was_seen(app: App) -> None:
         approval = await asked(app)
         with pytest.raises(ValueError, match="which action did they see"):
             await app.decide(approval.id, "approve", by=ANN)
-        with pytest.raises(DecisionRefused, match="not the one that you saw"):
+        with pytest.raises(DecisionRefused, match="changed since you saw it"):
             await app.decide(approval.id, "approve", by=ANN, action_hash="0" * 64)
         await app.decide(approval.id, "approve", by=ANN, action_hash=approval.action.hash)
         assert await handle.result("5s") == 5
@@ -197,7 +197,7 @@ async def test_an_edit_that_raises_the_risk_is_asked_anew_on_the_terms_of_that_r
         card = await board.card(NoticeKind.EDITED)
         assert ("Risk", "CRITICAL") in card.fields
         assert "it moves 1000000 USD" in card.reasons
-        with pytest.raises(DecisionRefused, match="not among those"):
+        with pytest.raises(DecisionRefused, match="not among the people"):
             await app.decide(edited, "approve", by=ANN)
         await app.decide(edited, "approve", by=BOB)
         await until(app, handle.id, JobState.WAITING)
@@ -217,7 +217,7 @@ async def test_an_edit_that_lowers_the_risk_is_decided_on_the_terms_of_that_risk
         handle = await app.submit(job, 5000, user="kim")
         seen = await asked(app)
         assert (seen.risk, seen.terms.quorum) == (RiskLevel.CRITICAL, 2)
-        with pytest.raises(DecisionRefused, match="not among those"):
+        with pytest.raises(DecisionRefused, match="not among the people"):
             await app.decide(seen, "approve", by=ANN, arguments={"usd": 50})
         edited = await app.decide(seen, "approve", by=BOB, arguments={"usd": 50})
         assert (edited.state, edited.risk) == (ApprovalState.APPROVED, RiskLevel.HIGH)

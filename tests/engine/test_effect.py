@@ -222,7 +222,7 @@ async def test_a_result_that_cannot_be_stored_never_repeats_the_effect(app: App)
 
     handle = await app.submit(job_of(app, pay))
     async with app.running():
-        with pytest.raises(JobFailed, match="has happened and is not repeated"):
+        with pytest.raises(JobFailed, match="happened and is not repeated"):
             await handle.result("5s")
     assert len(calls) == 1
     (line,) = await handle.effects()

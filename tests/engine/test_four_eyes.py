@@ -109,7 +109,7 @@ def test_one_person_in_two_spellings_is_not_two_people(url: str, spelling: str) 
             handle = await app.submit(job, 5, user="kim")
             approval = await asked(app)
             await app.decide(approval, "approve", by=ANN)
-            with pytest.raises(DecisionRefused, match="you have approved this already"):
+            with pytest.raises(DecisionRefused, match="you have already approved this"):
                 await app.decide(approval, "approve", by=replace(ANN, id=spelling))
             assert ran == []
             await app.decide(approval, "approve", by=BOB)
@@ -127,7 +127,7 @@ async def test_where_people_are_listed_nobody_brings_a_role_along(app: App) -> N
     async with app.running():
         handle = await app.submit(job, 5, user="lee")
         approval = await asked(app)
-        for stranger, why in ((ANN, "unknown person"), (eve, "not among those")):
+        for stranger, why in ((ANN, "unknown person"), (eve, "not among the people")):
             with pytest.raises(DecisionRefused, match=why):
                 await app.decide(approval, "approve", by=stranger)
         assert ran == []
@@ -163,7 +163,7 @@ async def test_who_forks_a_job_with_other_arguments_cannot_approve_them(app: App
         await handle.wait("5s")
         fork = await handle.fork("pay", 1000, by="bob")
         approval = await asked(app)
-        with pytest.raises(DecisionRefused, match="you asked for this job"):
+        with pytest.raises(DecisionRefused, match="you submitted this job"):
             await app.decide(approval, "approve", by=BOB)
         await app.decide(approval, "approve", by=ANN)
         await fork.result("5s")

@@ -26,7 +26,7 @@ async def test_a_step_whose_code_calls_it_dangerous_waits_for_a_yes(app: App) ->
     async with app.running():
         handle = await app.submit(job, user="kim")
         approval = await asked(app)
-        assert (approval.risk, approval.reasons) == (RiskLevel.HIGH, ("its code says so",))
+        assert (approval.risk, approval.reasons) == (RiskLevel.HIGH, ("its code declares it",))
         await app.decide(approval, "approve", by=ANN)
         assert await handle.result("5s") == "sda is empty"
 
@@ -58,7 +58,7 @@ async def test_a_medium_floor_is_written_into_the_log(app: App) -> None:
         handle = await app.submit(job, user="kim")
         await handle.result("5s")
     (event,) = [each for each in await handle.events() if each.type == "step.gated"]
-    assert (event.data["risk"], event.data["reasons"]) == ("MEDIUM", ["its code says so"])
+    assert (event.data["risk"], event.data["reasons"]) == ("MEDIUM", ["its code declares it"])
 
 
 @durable

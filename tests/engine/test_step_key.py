@@ -204,7 +204,7 @@ async def test_a_result_of_another_type_is_not_taken_for_ours(app: App) -> None:
     async with app.running():
         await (await convert.submit("a.txt", tenant="default")).result()
     async with new.running():
-        with pytest.raises(JobFailed, match="the result of step convert"):
+        with pytest.raises(JobFailed, match="the result of step 'convert'"):
             await (await new.submit(count)).result()
     await new.close()
 

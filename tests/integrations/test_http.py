@@ -136,7 +136,7 @@ async def test_an_answer_that_drips_ends_at_the_deadline_and_leaves_a_doubt(app:
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
         (line,) = await handle.effects()
         assert line.state == "IN_DOUBT"
-        assert "no whole answer" in str(line.error)
+        assert "no complete response" in str(line.error)
 
 
 @durable

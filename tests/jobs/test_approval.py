@@ -476,7 +476,7 @@ def test_an_approval_is_checked_right_before_the_action() -> None:
     other = "the action is not the one that was approved"
     assert unusable(approved, changed, 1002.0, person) == other
     late = unusable(approved, ACTION.hash, 1001.0 + 24 * 3600, person)
-    assert late == "the approval is too old"
+    assert late == "the approval is no longer valid"
 
 
 @pytest.mark.parametrize(
@@ -530,7 +530,7 @@ def test_only_a_yes_allows(state: ApprovalState) -> None:
 def test_terms_that_nobody_can_fulfil_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         ApprovalTerms(quorum=0)
-    with pytest.raises(ValueError, match="fewer are named"):
+    with pytest.raises(ValueError, match="needs at least as many approvers"):
         ApprovalTerms(quorum=2, approvers=frozenset({"ann"}))
 
 

@@ -67,7 +67,7 @@ def test_a_list_that_has_grown_at_its_end_goes_on() -> None:
 @pytest.mark.parametrize("changed", ["ba", "a", "xb", "axb", ""])
 def test_a_list_that_has_changed_where_it_is_done_is_refused(changed: str) -> None:
     cursor, *_ = attempts(list("ab"), ItemPolicy(), set())
-    with pytest.raises(Drift, match="the first 2 items are not those"):
+    with pytest.raises(Drift, match="the first 2 items are not the ones"):
         Cursor.start(list(changed), cursor.checkpoint())
 
 
@@ -170,7 +170,7 @@ def test_progress_is_saved_by_count_or_by_time() -> None:
     cadence = SaveInterval(every=3, after=30.0, now=0.0)
     assert [cadence.due(now) for now in (1, 2, 3)] == [False, False, True]
     assert [cadence.due(now) for now in (20, 33, 34)] == [False, True, False]
-    with pytest.raises(ValueError, match="every must be 1 or more"):
+    with pytest.raises(ValueError, match="`every` must be 1 or more"):
         SaveInterval(0, 1.0, 0.0)
 
 

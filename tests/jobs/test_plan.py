@@ -99,7 +99,7 @@ def test_a_step_may_be_called_twice_under_different_ids() -> None:
     plan.check(registry)
     assert Plan.from_json(plan.to_json()) == plan
     assert problems(*twice, Call("extract", source="c")) == [
-        "two calls have the id extract: give one of them another with `id`"
+        "two calls have the id 'extract': give one of them another `id`"
     ]
 
 
@@ -120,17 +120,17 @@ def test_every_problem_is_named_at_once() -> None:
         name="",
     )
     assert found == [
-        "the name of a plan or call must be text, not ''",
+        "the name of a plan or call must be a string, not ''",
         "call extrac: there is no step 'extrac'; did you mean extract?",
         "call extract: `source` is missing",
         "call extract: there is no parameter `sauce`",
-        "call load: the reference 'extract.lines' names what step extract does not give",
-        "call load: the reference 'later.name' names a call that comes later",
+        "call load: the reference 'extract.lines' names what step 'extract' does not return",
+        "call load: the reference 'later.name' names a later call",
         "call l2: the reference 'nobody' names no call of the plan",
         "call l2: `rows` has the wrong type: Expected `int`, got `str` - at `$[1]`",
-        "call l3: `rows` takes array, and 'extract.name' gives string",
+        "call l3: `rows` takes array, but 'extract.name' is string",
         "call l3: `label` has the wrong type: Expected `str`, got `int`",
-        "call later: the reference 'later.name' names a call that comes later",
+        "call later: the reference 'later.name' names a later call",
     ]
 
 
@@ -191,7 +191,7 @@ def test_json_of_another_form_is_refused(text: str) -> None:
 
 
 def test_arguments_that_cannot_be_stored_are_refused_when_written() -> None:
-    with pytest.raises(Unstorable, match="at x: JSON has no number nan"):
+    with pytest.raises(Unstorable, match="at x: JSON cannot represent nan"):
         Call("anything", x=float("nan"))
 
 

@@ -47,7 +47,7 @@ def test_each_rule_has_its_threshold(facts: dict[str, Any], expected: RiskLevel)
 
 def test_a_floor_is_given_as_a_reason() -> None:
     judged = Classifier().judge(RiskFacts(step="s", floor=HIGH))
-    assert judged.reasons == ("its code says so",)
+    assert judged.reasons == ("its code declares it",)
     assert Classifier().judge(RiskFacts(step="s")).reasons == ()
 
 
@@ -87,7 +87,7 @@ def test_a_tag_of_the_user_has_the_level_they_say_and_known_tags_cannot_be_lower
     mine = Classifier().extended(reports="low", payroll="critical")
     assert mine.judge(RiskFacts(step="s", tags=frozenset({"reports"}))).level is LOW
     assert mine.judge(RiskFacts(step="s", tags=frozenset({"payroll"}))).level is CRITICAL
-    with pytest.raises(DefinitionError, match="financial is HIGH"):
+    with pytest.raises(DefinitionError, match="'financial' is HIGH"):
         Classifier().extended(financial="low")
 
 

@@ -87,7 +87,7 @@ async def test_a_person_who_types_the_code_and_presses_the_button_decides(
         await page.get_by_role("button", name="Approve").click()
         await page.get_by_text("Approved · ann (approve) · it is due").wait_for()
         await page.goto(f"{site}/approvals/link#{ann.token}")
-        await page.get_by_text("this link was used already").wait_for()
+        await page.get_by_text("this link was already used").wait_for()
     assert store.only.state is ApprovalState.APPROVED
     assert [(each.person, each.channel) for each in store.only.decisions] == [("ann", "mail")]
 

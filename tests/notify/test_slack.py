@@ -311,7 +311,7 @@ async def test_a_press_of_a_button_from_before_an_edit_decides_nothing() -> None
     door = Door(MemoryStore(EDITED))
     assert await door.press_now() == 200
     assert door.store.only == EDITED
-    assert "not the one that you saw" in door.store.refused[0][2]
+    assert "changed since you saw it" in door.store.refused[0][2]
 
 
 async def test_an_alert_is_posted_without_buttons() -> None:

@@ -180,7 +180,7 @@ async def test_only_what_is_in_doubt_can_be_settled(store: Store) -> None:
     with pytest.raises(IllegalTransition, match="say one of"):
         await says(store, "perhaps")
     await says(store, "happened")
-    with pytest.raises(IllegalTransition, match="nothing is in doubt"):
+    with pytest.raises(IllegalTransition, match="not in doubt"):
         await says(store, "did not happen")
 
 

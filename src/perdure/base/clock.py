@@ -1,7 +1,6 @@
-"""The only door to the time of the machine.
+"""The only place that reads the clock of the machine.
 
-Everything that asks for the time takes a `Clock`,
-so that a test can put a virtual one in its place.
+Everything that needs the time takes a `Clock`, so that a test can pass a virtual one.
 """
 
 import time as machine  # the class below has a `time` of its own
@@ -9,27 +8,27 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time: monotonic for spans of time, wall time for people and records."""
+    """A source of time: monotonic for durations, wall time for people and records."""
 
     def monotonic(self) -> float:
-        """Seconds since some fixed point; never goes back."""
+        """Return seconds since some fixed point; never decreases."""
         ...
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds since the fixed point of `monotonic`."""
+        """Return nanoseconds since the fixed point of `monotonic`."""
         ...
 
     def time(self) -> float:
-        """Seconds since 1970 (UTC); may jump when the machine's clock is set."""
+        """Return seconds since 1970 (UTC); may jump when the machine's clock is set."""
         ...
 
     def time_ns(self) -> int:
-        """Nanoseconds since 1970 (UTC)."""
+        """Return nanoseconds since 1970 (UTC)."""
         ...
 
 
 class SystemClock:
-    """The clock of the machine; without a Python frame between caller and system."""
+    """The clock of the machine, with no Python frame between caller and system."""
 
     __slots__ = ()
 
@@ -40,15 +39,15 @@ class SystemClock:
 
 
 class BootClock:
-    """Counts from the start of the machine, sleep included: no set wall clock moves it.
+    """Counts from the boot of the machine, including sleep; not moved by setting the wall clock.
 
-    All processes of one machine read the same time, until it starts anew.
+    All processes of one machine read the same time, until it reboots.
     """
 
     __slots__ = ()
 
     @staticmethod
     def seconds() -> float:
-        """Seconds since the machine started."""
+        """Return seconds since the machine booted."""
         clock = getattr(machine, "CLOCK_BOOTTIME", machine.CLOCK_MONOTONIC)
         return machine.clock_gettime(clock)

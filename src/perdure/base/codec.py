@@ -1,14 +1,17 @@
 """How arguments, results and checkpoints become bytes, and come back as they were.
 
-JSON, the same for every store. A value is read back before it is stored: what would not come back
-equal is refused with `Unstorable`, before anything has happened. So stored are
+The format is JSON, the same for every store. A value is read back before it is stored, and refused
+with `Unstorable` if it would not come back equal, before anything has happened. Accepted are
 
-* what JSON knows, with ints of up to 4300 digits and `-0.0` exact;
-* tuples, sets, bytes, dates, keys that are no text, …: where the declared type says so;
-* dataclasses, msgspec Structs, attrs classes, pydantic models: likewise;
+* plain JSON values, with ints of up to 4300 digits and `-0.0` exact;
+* tuples, sets, bytes, dates, keys that are not strings, …, where the declared type says so;
+* dataclasses, msgspec Structs, attrs classes and pydantic models, where it says so.
 
-and refused are NUL characters and half surrogate pairs in text, NaN and infinities, secrets,
-other objects, what is nested too deep, and what is larger than its limit. Nothing is ever pickled.
+Refused are NUL characters and lone surrogates in text, NaN and infinities, secrets, other objects,
+what is nested too deep, and what is larger than its limit. Nothing is ever pickled.
+
+`Codec` comes first. The second half finds *which* part of a value cannot be stored and why; it is
+slow and thorough, and runs only after the codec has seen that something is wrong.
 """
 
 import hashlib
@@ -46,14 +49,288 @@ from perdure.base.schema import (
     write_unknown,
 )
 
-# Find the part of a value that cannot be stored exactly, and say why.
-#
-# Slow and thorough: the codec comes here only when it has seen that something is wrong.
+T = TypeVar("T")
 
+PayloadKind: TypeAlias = Literal["argument", "result", "checkpoint", "message"]
+
+VERSION = b"perdure/1"  # part of every digest: change it with the way digests are made
+CACHED_TYPES = 1024  # a program has far fewer types in its source
 LONGEST_INT = 4300  # digits that the interpreter agrees to print and to read
 
 _LARGEST_INT = 10**LONGEST_INT
 _ATOMS = (bool, bytes, bytearray, memoryview, date, time, timedelta, UUID, Enum, msgspec.Raw)
+_NUL = b"\\u0000"
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_CHUNK = 2048  # bytes whose brackets are counted at once
+_STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_write = msgspec.json.Encoder(enc_hook=write_unknown).encode
+_write_sorted = msgspec.json.Encoder(enc_hook=write_unknown, order="sorted").encode
+
+
+class PayloadLimits(Struct, frozen=True, kw_only=True):
+    """The largest payloads: bytes of JSON, and levels of nesting."""
+
+    argument: int = 2 * 1024 * 1024  # all arguments of a call together
+    result: int = 2 * 1024 * 1024
+    checkpoint: int = 64 * 1024  # written again and again: keep a cursor in it, not results
+    message: int = 256 * 1024
+    depth: int = 200
+
+
+LIMITS = PayloadLimits()
+
+
+class Codec(Generic[T]):
+    """Writes and reads values of one declared type.
+
+    Attributes:
+        what: What the values are, for messages: "the result of step 'convert'".
+        kind: Which limit applies.
+    """
+
+    __slots__ = ("_loose", "_read", "kind", "what")
+
+    def __init__(
+        self,
+        declared: Any,
+        what: str = "the value",
+        kind: PayloadKind = "result",
+        *,
+        loose: bool | None = None,
+    ) -> None:
+        """Prepare reading and writing.
+
+        Args:
+            declared: The type; Any means any plain JSON value.
+            what: What the values are, for messages.
+            kind: Which limit applies.
+            loose: Whether tuples may come back as lists; by default, if the type is abstract.
+
+        Raises:
+            DefinitionError: No value of this type can be stored.
+        """
+        self.what = what
+        self.kind: PayloadKind = kind
+        prepare = _prepare_once if isinstance(declared, Hashable) else _prepare
+        try:
+            self._read, abstract = prepare(declared)
+        except (TypeError, NameError) as error:
+            raise DefinitionError(f"{what} cannot have the type {declared!r}: {error}") from None
+        self._loose = abstract if loose is None else loose
+
+    def encode(self, value: T, limits: PayloadLimits = LIMITS) -> bytes:
+        """Return the value as JSON.
+
+        Raises:
+            WrongType: The value is not of the declared type.
+            PayloadTooLarge: It is larger than its limit.
+            Unstorable: It would not come back equal; the message says which part.
+        """
+        try:
+            data = _write(value)
+            if len(data) > getattr(limits, self.kind):
+                self._refuse_size(data, limits)
+            back = self._read(data)
+            # A level takes two brackets, so most values are too short to be too deep.
+            shallow = len(data) <= 2 * limits.depth or _is_shallow(data, limits.depth)
+            if back == value and shallow and _NUL not in data:
+                return data
+        except PayloadTooLarge:
+            raise
+        except Exception as error:  # noqa: BLE001  the next line finds out what is wrong and where
+            self._refuse(value, limits, error)
+        if depth(data) > limits.depth:
+            raise Unstorable(f"{self.what}: {_too_deep(limits)}")
+        self._look_closer(value, back)
+        return data
+
+    def decode(self, data: bytes) -> T:
+        """Read what was stored.
+
+        Raises:
+            Drift: It was stored by code that declared another type.
+        """
+        try:
+            return self._read(data)
+        except (ValueError, msgspec.MsgspecError, RecursionError) as error:  # ValueError: pydantic
+            were = "were" if _is_plural(self.what) else "was"
+            text = f"{self.what} {were} stored in a form that the code no longer accepts"
+            raise Drift(f"{text}: {on_one_line(error)}") from error
+
+    def _refuse_size(self, data: bytes, limits: PayloadLimits) -> NoReturn:
+        most = getattr(limits, self.kind)
+        are = "are" if _is_plural(self.what) else "is"
+        raise PayloadTooLarge(
+            f"{self.what} {are} {len(data):,} bytes, but `PayloadLimits.{self.kind}` allows "
+            f"{most:,}: store the data elsewhere and pass a reference, or raise the limit"
+        )
+
+    def _look_closer(self, value: T, back: T) -> None:
+        """Raise Unstorable if a value differs from what came back, unless only its `==` says so."""
+        if found := flaw(value) or difference(value, back, loose=self._loose):
+            raise Unstorable(f"{_place(self.what, found.path)}: {found.why}")
+
+    def _refuse(self, value: T, limits: PayloadLimits, error: Exception) -> NoReturn:
+        if isinstance(error, RecursionError):
+            raise Unstorable(f"{self.what}: {_too_deep(limits)}, or contains itself") from None
+        found = flaw(value)
+        if found is not None:
+            raise Unstorable(f"{_place(self.what, found.path)}: {found.why}") from None
+        if isinstance(error, Unstorable):  # hidden in a private attribute of a model
+            raise Unstorable(f"{self.what}: {error}") from None
+        are = "are" if _is_plural(self.what) else "is"
+        text = f"{self.what} {are} not of the declared type: {on_one_line(error)}"
+        raise WrongType(text) from None
+
+
+def _is_plural(what: str) -> bool:
+    return what.startswith("the arguments")
+
+
+def _prepare(declared: Any) -> tuple[Callable[[bytes], Any], bool]:
+    """Return a function that reads values of a type, and whether the type is abstract."""
+    stand_in = adapted(declared)
+    check(stand_in)
+    read = msgspec.json.Decoder(stand_in, dec_hook=read_unknown).decode
+    return read, is_abstract(declared)
+
+
+_prepare_once = lru_cache(maxsize=CACHED_TYPES)(_prepare)
+
+
+def encode(
+    value: Any,
+    declared: Any = Any,
+    *,
+    what: str = "the value",
+    kind: PayloadKind = "result",
+    limits: PayloadLimits = LIMITS,
+) -> bytes:
+    """Return a value as JSON; see `Codec.encode`."""
+    return Codec[Any](declared, what, kind).encode(value, limits)
+
+
+@overload
+def decode(data: bytes, declared: type[T], *, what: str = ...) -> T: ...
+@overload
+def decode(data: bytes, declared: Any = ..., *, what: str = ...) -> Any: ...
+def decode(data: bytes, declared: Any = Any, *, what: str = "the value") -> Any:
+    """Read what was stored; see `Codec.decode`."""
+    return Codec[Any](declared, what).decode(data)
+
+
+def parse(text: bytes | str, what: str = "the text") -> Any:
+    """Read JSON that a person or a program wrote, more strictly than most parsers.
+
+    Raises:
+        Unstorable: The text is not JSON, or an object has the same key twice.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise Unstorable(f"{what} must be JSON: {error}") from None
+
+
+def canonical(value: Any) -> bytes:
+    """Return a value as JSON with sorted keys: the same bytes for equal values.
+
+    Only for keys and fingerprints; stored values keep their order.
+
+    Raises:
+        Unstorable: Some part of the value cannot be stored.
+    """
+    if found := flaw(value):
+        raise Unstorable(f"{_place('the value', found.path)}: {found.why}")
+    return _write_sorted(value)
+
+
+def digest(*parts: bytes | str) -> str:
+    """Return the SHA-256 of some parts, each after its length: `"a", "b"` is not `"ab"`."""
+    told = [VERSION]
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        told += (b"%d:" % len(data), data)
+    return hashlib.sha256(b"".join(told)).hexdigest()
+
+
+def fingerprint(name: str, *payloads: bytes) -> str:
+    """Return a digest of stored JSON that does not depend on the order of keys."""
+    values = (msgspec.json.decode(payload) for payload in payloads)
+    return digest(name, *(_write_sorted(value) for value in values))
+
+
+class Digest:
+    """A digest to which parts are added one by one."""
+
+    __slots__ = ("_hash",)
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256(VERSION)
+
+    def add(self, part: bytes | str) -> None:
+        """Add a part after its length."""
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        self._hash.update(b"%d:" % len(data))
+        self._hash.update(data)
+
+    def hex(self) -> str:
+        """Return the digest of the parts so far."""
+        return self._hash.hexdigest()
+
+
+def depth(data: bytes) -> int:
+    """Return how deeply JSON is nested."""
+    brackets = _TEXT.sub(b"", data).translate(None, _NO_BRACKETS)
+    return max(accumulate(map(_STEP.__getitem__, brackets)), default=0)
+
+
+def _is_shallow(data: bytes, most: int) -> bool:
+    """Whether JSON is certainly not nested deeper; quick, and False if in doubt.
+
+    Brackets inside strings are counted too, which can only give a wrong True if somebody built the
+    string for it; then the recursion limit of the interpreter still holds.
+    """
+    level = 0
+    for start in range(0, len(data), _CHUNK):
+        end = start + _CHUNK
+        opened = data.count(b"[", start, end) + data.count(b"{", start, end)
+        if level + opened > most:
+            return False
+        level += opened - data.count(b"]", start, end) - data.count(b"}", start, end)
+        if level < 0:
+            return False
+    return True
+
+
+def _too_deep(limits: PayloadLimits) -> str:
+    return f"it is nested deeper than the {limits.depth} levels of `PayloadLimits.depth`"
+
+
+def _place(what: str, path: str) -> str:
+    return f"{what}, at {path.strip('. ')}" if path else what
+
+
+def on_one_line(error: BaseException | None) -> str:
+    """Return the message of an error on one line, without the links that pydantic adds."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return " ".join(line for line in lines if not line.startswith("For further information"))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        seen = Counter(key for key, _ in pairs)
+        twice = next(key for key, times in seen.items() if times > 1)
+        raise ValueError(f"an object has the key {twice!r} twice")
+    return made
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"JSON has no {name}")
+
+
+# Which part of a value cannot be stored, and why.
 
 
 class Flaw(NamedTuple):
@@ -64,7 +341,7 @@ class Flaw(NamedTuple):
 
 
 def flaw(value: Any, path: str = "") -> Flaw | None:
-    """Find what no JSON can hold."""
+    """Return the first part that JSON cannot hold; None if there is none."""
     why = _flaw_of_one(value)
     if why:
         return Flaw(path, why)
@@ -72,13 +349,13 @@ def flaw(value: Any, path: str = "") -> Flaw | None:
 
 
 def difference(value: Any, back: Any, *, loose: bool = False, path: str = "") -> Flaw | None:
-    """Find where a value and what was read back of it are not the same.
+    """Return the first difference between a value and what was read back; None if equal.
 
     Args:
-        value: What was to be stored.
-        back: What would be read.
-        loose: Tuples may come back as lists, since the declared type says only `Sequence`.
-        path: Where both are.
+        value: The value to store.
+        back: What would be read back.
+        loose: Tuples may come back as lists, since the declared type is only `Sequence`.
+        path: The path to both.
     """
     if not _same_kind(value, back, loose=loose):
         return Flaw(path, _turned_into(value, back))
@@ -99,25 +376,25 @@ def _same_kind(value: Any, back: Any, *, loose: bool) -> bool:
 
 
 def _flaw_of_one(value: Any) -> str:
-    """Say what is wrong with a value, apart from the parts inside of it."""
+    """Return what is wrong with a value itself, not with the parts inside it."""
     if is_secret(type(value)):
-        return "it is a secret, and secrets are never stored: read it inside of the step"
+        return "it is a secret, and secrets are never stored: read it inside the step"
     if isinstance(value, str):
         return _flaw_of_text(value)
     if isinstance(value, float):
-        return "" if math.isfinite(value) else f"JSON has no number {value}: use None"
+        return "" if math.isfinite(value) else f"JSON cannot represent {value}: use None"
     if isinstance(value, Decimal):
-        return f"{value} is not even equal to itself: use None" if value.is_nan() else ""
+        return f"{value} is not equal to itself: use None" if value.is_nan() else ""
     if isinstance(value, int) and not -_LARGEST_INT < value < _LARGEST_INT:
         return f"it is an int of more than {LONGEST_INT} digits"
-    return "" if _is_known(value) else f"{_kind(value)} is no data: {_advice(value)}"
+    return "" if _is_known(value) else f"{_kind(value)} cannot be stored: {_advice(value)}"
 
 
 def _flaw_of_text(text: str) -> str:
     if "\0" in text:
         return "the text has a NUL character, which databases refuse: remove it"
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-        return "the text has half of a surrogate pair: decode it with errors='replace'"
+        return "the text has a lone surrogate: decode it with errors='replace'"
     return ""
 
 
@@ -127,7 +404,7 @@ def _is_known(value: Any) -> bool:
 
 
 def _inside(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """List the parts of a value, each with its path."""
+    """Yield the parts of a value, each with its path."""
     if isinstance(value, dict):
         for key, part in cast("dict[Any, Any]", value).items():
             yield f"{path} (key {_shown(key)})", key
@@ -148,7 +425,7 @@ def _numbered(values: Iterable[Any], path: str) -> Iterator[tuple[str, Any]]:
 def _equal(value: Any, back: Any) -> bool:
     try:
         return bool(value == back)
-    except Exception:  # noqa: BLE001  somebody's broken __eq__ makes them different, no more
+    except Exception:  # noqa: BLE001  a broken __eq__ only means that they differ
         return False
 
 
@@ -157,10 +434,8 @@ def _other_parts(value: Any, back: Any) -> str:
         mine = cast("dict[Any, Any]", value)
         for key in mine:
             if key not in back and not isinstance(key, str):
-                return (
-                    f"its key {_shown(key)} would come back as text: declare the type of its keys"
-                )
-    return "it would come back with other parts"
+                return f"its key {_shown(key)} would come back as str: declare the type of its keys"
+    return "it would come back with different parts"
 
 
 def _turned_into(value: Any, back: Any) -> str:
@@ -174,11 +449,14 @@ def _advice(value: Any) -> str:
     base = next((each for each in (str, int, float) if isinstance(value, each)), None)
     if base:
         return f"make it a plain {base.__name__}"
-    return "use what JSON knows, a dataclass, a Struct or a model"
+    return "use plain JSON values, a dataclass, a Struct or a model"
 
 
 def _kind(value: Any) -> str:
-    return "None" if value is None else f"a {type(value).__qualname__}"
+    if value is None:
+        return "None"
+    name = type(value).__qualname__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} `{name}`"
 
 
 def _is_name(key: Any) -> bool:
@@ -188,277 +466,3 @@ def _is_name(key: Any) -> bool:
 def _shown(value: Any) -> str:
     text = safe_text(value, ascii)
     return text if len(text) <= 40 else f"{text[:37]}…"  # noqa: PLR2004  enough to recognise it
-
-
-T = TypeVar("T")
-
-Kind: TypeAlias = Literal["argument", "result", "checkpoint", "message"]
-
-VERSION = b"perdure/1"  # in every digest: another way to make them gets another tag
-CACHED_TYPES = 1024  # a program has far fewer types in its source
-
-_NUL = b"\\u0000"
-_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_CHUNK = 2048  # bytes of which brackets are counted at once
-_STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-_write = msgspec.json.Encoder(enc_hook=write_unknown).encode
-_write_sorted = msgspec.json.Encoder(enc_hook=write_unknown, order="sorted").encode
-
-
-class PayloadLimits(Struct, frozen=True, kw_only=True):
-    """The largest sizes that are stored: bytes of JSON, and how deep it may be nested."""
-
-    argument: int = 2 * 1024 * 1024  # all arguments of a call together
-    result: int = 2 * 1024 * 1024
-    checkpoint: int = 64 * 1024  # it is written again and again: keep a cursor in it, not results
-    message: int = 256 * 1024
-    depth: int = 200
-
-
-LIMITS = PayloadLimits()
-
-
-class Codec(Generic[T]):
-    """Writes and reads values of one declared type.
-
-    Attributes:
-        what: What the values are, for messages: "the result of step convert".
-        kind: Which of the limits holds.
-    """
-
-    __slots__ = ("_loose", "_read", "kind", "what")
-
-    def __init__(
-        self,
-        declared: Any,
-        what: str = "the value",
-        kind: Kind = "result",
-        *,
-        loose: bool | None = None,
-    ) -> None:
-        """Prepare everything that can be prepared.
-
-        Args:
-            declared: The type; Any is whatever JSON knows.
-            what: What the values are, for messages.
-            kind: Which of the limits holds.
-            loose: Whether tuples may come back as lists; by the type when it is not given.
-
-        Raises:
-            DefinitionError: No value of this type can be stored.
-        """
-        self.what = what
-        self.kind: Kind = kind
-        prepare = _prepare_once if isinstance(declared, Hashable) else _prepare
-        try:
-            self._read, abstract = prepare(declared)
-        except (TypeError, NameError) as error:
-            raise DefinitionError(f"{what} cannot be of the type {declared!r}: {error}") from None
-        self._loose = abstract if loose is None else loose
-
-    def encode(self, value: T, limits: PayloadLimits = LIMITS) -> bytes:
-        """Give the value as JSON.
-
-        Raises:
-            WrongType: The value is not of the declared type.
-            PayloadTooLarge: It is larger than its limit.
-            Unstorable: It would not come back as it is; the text says which part.
-        """
-        try:
-            data = _write(value)
-            if len(data) > getattr(limits, self.kind):
-                self._refuse_size(data, limits)
-            back = self._read(data)
-            # Two brackets a level: most values are too short to be deep.
-            shallow = len(data) <= 2 * limits.depth or _is_shallow(data, limits.depth)
-            if back == value and shallow and _NUL not in data:
-                return data
-        except PayloadTooLarge:
-            raise
-        except Exception as error:  # noqa: BLE001  whatever it was, the next line says where
-            self._refuse(value, limits, error)
-        if depth(data) > limits.depth:
-            raise Unstorable(f"{self.what}: {_too_deep(limits)}")
-        self._look_closer(value, back)
-        return data
-
-    def decode(self, data: bytes) -> T:
-        """Read what was stored.
-
-        Raises:
-            Drift: It was stored by code that had another type here.
-        """
-        try:
-            return self._read(data)
-        except (
-            ValueError,
-            msgspec.MsgspecError,
-            RecursionError,
-        ) as error:  # pydantic's is the first
-            text = f"{self.what} was stored as what the code does not take any more"
-            raise Drift(f"{text}: {on_one_line(error)}") from error
-
-    def _refuse_size(self, data: bytes, limits: PayloadLimits) -> NoReturn:
-        most = getattr(limits, self.kind)
-        raise PayloadTooLarge(
-            f"{self.what} has {len(data):,} bytes, and `Limits.{self.kind}` allows {most:,}: "
-            "store it elsewhere and pass a reference, or raise the limit"
-        )
-
-    def _look_closer(self, value: T, back: T) -> None:
-        """Refuse a value that is not equal to what came back, unless only `==` says so."""
-        if found := flaw(value) or difference(value, back, loose=self._loose):
-            raise Unstorable(f"{_place(self.what, found.path)}: {found.why}")
-
-    def _refuse(self, value: T, limits: PayloadLimits, error: Exception) -> NoReturn:
-        if isinstance(error, RecursionError):
-            raise Unstorable(f"{self.what}: {_too_deep(limits)}, or holds itself") from None
-        found = flaw(value)
-        if found is not None:
-            raise Unstorable(f"{_place(self.what, found.path)}: {found.why}") from None
-        if isinstance(error, Unstorable):  # out of sight, in a private attribute
-            raise Unstorable(f"{self.what}: {error}") from None
-        raise WrongType(f"{self.what} is not of its declared type: {on_one_line(error)}") from None
-
-
-def _prepare(declared: Any) -> tuple[Callable[[bytes], Any], bool]:
-    """Give what reads values of a type, and whether the type is abstract."""
-    stand_in = adapted(declared)
-    check(stand_in)
-    read = msgspec.json.Decoder(stand_in, dec_hook=read_unknown).decode
-    return read, is_abstract(declared)
-
-
-_prepare_once = lru_cache(maxsize=CACHED_TYPES)(_prepare)
-
-
-def encode(
-    value: Any,
-    declared: Any = Any,
-    *,
-    what: str = "the value",
-    kind: Kind = "result",
-    limits: PayloadLimits = LIMITS,
-) -> bytes:
-    """Give a value as JSON; see `Codec.encode`."""
-    return Codec[Any](declared, what, kind).encode(value, limits)
-
-
-@overload
-def decode(data: bytes, declared: type[T], *, what: str = ...) -> T: ...
-@overload
-def decode(data: bytes, declared: Any = ..., *, what: str = ...) -> Any: ...
-def decode(data: bytes, declared: Any = Any, *, what: str = "the value") -> Any:
-    """Read what was stored; see `Codec.decode`."""
-    return Codec[Any](declared, what).decode(data)
-
-
-def parse(text: bytes | str, what: str = "the text") -> Any:
-    """Read JSON that a person or a program wrote, more strictly than most parsers.
-
-    Raises:
-        Unstorable: It is no JSON, or the same key stands twice in one object.
-    """
-    try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise Unstorable(f"{what} must be JSON: {error}") from None
-
-
-def canonical(value: Any) -> bytes:
-    """Give a value as JSON that is the same for equal values: keys are sorted.
-
-    Only for keys and fingerprints; what is stored keeps its order.
-
-    Raises:
-        Unstorable: The value has parts that cannot be stored.
-    """
-    if found := flaw(value):
-        raise Unstorable(f"{_place('the value', found.path)}: {found.why}")
-    return _write_sorted(value)
-
-
-def digest(*parts: bytes | str) -> str:
-    """Give the SHA-256 of some parts, each after its length: `"a", "b"` is not `"ab"`."""
-    told = [VERSION]
-    for part in parts:
-        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
-        told += (b"%d:" % len(data), data)
-    return hashlib.sha256(b"".join(told)).hexdigest()
-
-
-def fingerprint(name: str, *payloads: bytes) -> str:
-    """Give a digest of stored JSON that does not depend on the order of keys."""
-    values = (msgspec.json.decode(payload) for payload in payloads)
-    return digest(name, *(_write_sorted(value) for value in values))
-
-
-class Digest:
-    """A digest that parts are added to one by one."""
-
-    __slots__ = ("_hash",)
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256(VERSION)
-
-    def add(self, part: bytes | str) -> None:
-        """Add a part after its length."""
-        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
-        self._hash.update(b"%d:" % len(data))
-        self._hash.update(data)
-
-    def hex(self) -> str:
-        """Give the digest of all parts up to now."""
-        return self._hash.hexdigest()
-
-
-def depth(data: bytes) -> int:
-    """Tell how deep JSON is nested."""
-    brackets = _TEXT.sub(b"", data).translate(None, _NO_BRACKETS)
-    return max(accumulate(map(_STEP.__getitem__, brackets)), default=0)
-
-
-def _is_shallow(data: bytes, most: int) -> bool:
-    """Tell quickly that JSON is not deeper; False if it may be.
-
-    Brackets are counted as if texts had none. Where that shows, the answer is False. Where it does
-    not, somebody built a text to hide a deep value, and the limit of the interpreter stands behind.
-    """
-    level = 0
-    for start in range(0, len(data), _CHUNK):
-        end = start + _CHUNK
-        opened = data.count(b"[", start, end) + data.count(b"{", start, end)
-        if level + opened > most:
-            return False
-        level += opened - data.count(b"]", start, end) - data.count(b"}", start, end)
-        if level < 0:
-            return False
-    return True
-
-
-def _too_deep(limits: PayloadLimits) -> str:
-    return f"it is nested deeper than the {limits.depth} levels of `Limits.depth`"
-
-
-def _place(what: str, path: str) -> str:
-    return f"{what}, at {path.strip('. ')}" if path else what
-
-
-def on_one_line(error: BaseException | None) -> str:
-    """Put a message on one line; pydantic's have many, some of them advertisement."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    return " ".join(line for line in lines if not line.startswith("For further information"))
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        seen = Counter(key for key, _ in pairs)
-        twice = next(key for key, times in seen.items() if times > 1)
-        raise ValueError(f"the key {twice!r} stands twice in one object")
-    return made
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"JSON has no number {name}")

@@ -1,4 +1,4 @@
-"""Spans of time as people write them, turned into seconds at the border."""
+"""Durations as people write them, converted to seconds where they enter the program."""
 
 import re
 import reprlib
@@ -11,11 +11,11 @@ from typing import TypeAlias
 Duration: TypeAlias = float | int | timedelta | str | None
 """A number of seconds, a `timedelta`, text such as `"1m30s"`, or None for no limit."""
 
-LONGEST_TEXT = 64  # a longer text is no duration that somebody wrote, and must not fill the cache
+LONGEST_TEXT = 64  # nobody writes a longer duration, and such text must not fill the cache
 CACHED_TEXTS = 512  # a program has far fewer durations in its source
 
 _ACCEPTED = (
-    "give seconds as a number, a timedelta, or text with units"
+    "use a number of seconds, a timedelta, or a string with units"
     ' such as "100ms" or "1m30s" (ns us \u00b5s ms s m h)'
 )
 _LARGEST = sys.float_info.max
@@ -36,20 +36,20 @@ _PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([^0-9.]*)")
 
 
 def seconds(duration: Duration) -> float | None:
-    """Give the duration in seconds; None, which means no limit, stays None.
+    """Return the duration in seconds; None, which means no limit, stays None.
 
     Raises:
-        ValueError: It is negative, not finite, or text that is no duration.
+        ValueError: It is negative, not finite, or text that is not a duration.
         TypeError: It is neither a number nor text nor a timedelta.
     """
     return None if duration is None else required_seconds(duration)
 
 
 def required_seconds(duration: Duration) -> float:
-    """Give the duration in seconds where "no limit" has no meaning.
+    """Return the duration in seconds where "no limit" has no meaning.
 
     Raises:
-        ValueError: It is negative, not finite, or text that is no duration.
+        ValueError: It is negative, not finite, or text that is not a duration.
         TypeError: It is None, or neither a number nor text nor a timedelta.
     """
     # Timers on hot paths pass plain numbers; a bool is an int only to isinstance.
@@ -64,14 +64,18 @@ def required_seconds(duration: Duration) -> float:
     if isinstance(duration, float | int) and not isinstance(duration, bool):
         plain = float if isinstance(duration, float) else int  # of a subclass, such as an IntEnum
         return required_seconds(plain(duration))
-    why = "a limit is needed here" if duration is None else f"{type(duration).__name__} is no time"
+    why = (
+        "a limit is needed here"
+        if duration is None
+        else f"{type(duration).__name__} is not a duration"
+    )
     raise TypeError(_sentence(duration, why))
 
 
 def job_seconds(duration: Duration) -> float | None:
-    """Give the duration of something in a job, where days are common: `"3d"`, `"1d12h"`.
+    """Return the seconds of a duration in a job, which may be in days: `"3d"`, `"1d12h"`.
 
-    A day has 24 hours. All else is as in `seconds`.
+    A day has 24 hours. Otherwise the same as `seconds`.
     """
     if isinstance(duration, str) and (found := _DAYS.match(duration)):
         days, rest = found.groups()
@@ -80,7 +84,7 @@ def job_seconds(duration: Duration) -> float | None:
 
 
 def named_seconds(name: str, duration: Duration) -> float:
-    """Do as `required_seconds`, with an error that begins with the name of the parameter."""
+    """Like `required_seconds`, with an error that begins with the name of the parameter."""
     try:
         return required_seconds(duration)
     except (ValueError, TypeError) as error:
@@ -88,7 +92,7 @@ def named_seconds(name: str, duration: Duration) -> float:
 
 
 def spell(duration: Duration) -> str:
-    """Print a duration for people, to the nanosecond: `1m30s`, `250ms`, `2h`."""
+    """Return a duration as text, exact to the nanosecond: `1m30s`, `250ms`, `2h`."""
     total = round(Fraction(required_seconds(duration)) * _NANOSECONDS)
     if 0 < total < _NANOSECONDS:
         unit, size = next(u for u in (("ms", 10**6), ("us", 10**3), ("ns", 1)) if total >= u[1])
@@ -103,14 +107,14 @@ def spell(duration: Duration) -> str:
 
 @lru_cache(maxsize=CACHED_TEXTS)
 def _parsed(text: str) -> float:
-    """Add the parts up as fractions, so that the float is rounded only once."""
+    """Return the seconds; the parts are added as fractions, so that only the sum is rounded."""
     if len(text) > LONGEST_TEXT:
         raise ValueError(_sentence(text, f"longer than {LONGEST_TEXT} characters"))
     if text.startswith("-"):
         raise ValueError(_sentence(text, "negative"))
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text.removeprefix("+"):
-        raise ValueError(_sentence(text, "not a row of numbers with units"))
+        raise ValueError(_sentence(text, "not a sequence of numbers with units"))
     return float(sum(Fraction(number) * _unit(text, unit) for number, unit in parts))
 
 
@@ -121,7 +125,7 @@ def _unit(text: str, unit: str) -> Fraction:
 
 
 def _decimal(amount: int, size: int) -> str:
-    """Print `amount / size`, where size is a power of ten, without needless digits."""
+    """Return `amount / size` as text, where size is a power of ten."""
     whole, rest = divmod(amount, size)
     digits = str(size + rest)[1:].rstrip("0")
     return f"{whole}.{digits}" if digits else str(whole)
@@ -134,7 +138,7 @@ def _flaw(number: float) -> str:
 
 
 def _sentence(duration: object, why: str) -> str:
-    # The digits of a huge int may be more than the interpreter agrees to print.
+    # The interpreter refuses to print an int with very many digits.
     huge = isinstance(duration, int) and abs(duration) > _LARGEST
     shown = "a huge int" if huge else reprlib.repr(duration)
     return f"bad duration {shown}: {why}; {_ACCEPTED}"

@@ -1,69 +1,69 @@
-"""Every exception of Perdure.
+"""Every exception of Perdure; users import them from `perdure.errors`.
 
-    ProcError(Exception)            something was asked that cannot be done
-     ├── NotInProcess               your code: a kernel verb outside of any process
-     ├── NotOwner                   your code: a thing that belongs to another process
+    ProcError(Exception)            the runtime cannot do what was asked
+     ├── NotInProcess               your code: a kernel verb outside any process
+     ├── NotOwner                   your code: an object that belongs to another process
      ├── NameTaken                  the name belongs to another living process
-     ├── NotRegistered              no process has that name (now)
+     ├── NotRegistered              no process has that name now
      ├── NoProcess                  the process is dead: an ordinary race
      ├── NoTable                    the table is gone: its owner ended, or it was deleted
      ├── SpawnError                 a process could not be started; nothing was created
      │    └── NameTakenAtBirth      … because its name is taken; also a NameTaken
      ├── ChannelClosed              the other side closed the channel
      ├── MailboxFull                the receiver is slower than its senders
-     ├── MaxChildren                a supervisor has as many children as it may have
+     ├── MaxChildren                a supervisor has reached its limit of children
      ├── StartError                 a child did not start; `reason` says why
-     ├── ChildError                 a supervisor's child is not in the state that was asked for
-     ├── BadReturn                  a callback returned what it may not return
+     ├── ChildError                 a child of a supervisor is not in the state that the call needs
+     ├── BadReturn                  a callback returned an invalid value
      ├── SnapshotError              a saved state cannot be read or written
-     ├── HostBusy                   a worker of a host is slower than those who send to it
-     ├── NotPortable                your code: a thing that cannot cross to another OS process
-     ├── EntriesError               your files: entries with mistakes, all of them told at once
+     ├── HostBusy                   a worker of a host is slower than its senders
+     ├── NotPortable                your code: a value that cannot cross to another OS process
+     ├── EntriesError               your files: entries with mistakes, all reported at once
      └── CallExit                   a request will get no answer; `reason` says why
           ├── NoServer              … nobody has the name; also a NotRegistered
           ├── TaskExit              … the task ended without a result
-          ├── CallTimeout           … in the given time; also a TimeoutError
-          └── TaskTimeout           … in the given time; also a TimeoutError
+          ├── CallTimeout           … within the timeout; also a TimeoutError
+          └── TaskTimeout           … within the timeout; also a TimeoutError
 
     ProcessExit(BaseException)      reasons why a process ended; `except Exception` lets them pass
-     ├── Shutdown                   planned: somebody asked for the end
-     ├── Killed                     forced: it was killed
+     ├── Shutdown                   planned: somebody asked it to stop
+     ├── Killed                     forced: somebody killed it
      ├── HostDown                   the OS process or thread that it ran in is gone
      └── LinkedProcessDown          a linked process died, and this one with it
 
-    RemoteError(Exception)          stands for an exception that could not cross as it was
+    RemoteError(Exception)          replaces an exception that could not be sent as it was
 
-    JobError(Exception)             durable jobs: something cannot be done, or has failed
+    JobError(Exception)             durable jobs: something cannot be done, or failed
      ├── JobNotFound                no job has that id
-     ├── KeyConflict                the key of a submission stands for another one
-     ├── IllegalTransition          the job is not in a state in which that can be done
+     ├── KeyConflict                the key of a submission was used for a different one
+     ├── IllegalTransition          the state of the job does not allow that
      ├── JobFailed                  the job ended without a result; `state` says how
-     ├── JobParked                  the job cannot go on before a person has looked at it
-     ├── StepFailed                 a step failed for good: its retries are used up, or no use
-     ├── Permanent                  your code: raised in a step, no retry can mend this
-     │    └── BadResponse           … an HTTP call is done, but its answer cannot be read
-     ├── StepTimeout                … in the given time; also a TimeoutError
+     ├── JobParked                  the job cannot continue until a person acts
+     ├── StepFailed                 a step failed for good: no retry is left, or none would help
+     ├── Permanent                  your code: raised in a step, no retry can help
+     │    └── BadResponse           … an HTTP call was made, but its response cannot be read
+     ├── StepTimeout                a step took longer than its timeout; also a TimeoutError
      ├── StepCrashed                the OS process of a step ended before the step did
      ├── Refused                    your code: raised in the call of an effect, nothing happened
-     ├── EffectInDoubt              nobody knows whether an effect happened: a person must say
-     ├── ApprovalRejected           a person said no
-     ├── ApprovalExpired            nobody answered in time, which is not a no
-     ├── DecisionRefused            your answer to an approval does not count; `code` says why
+     ├── EffectInDoubt              nobody knows whether an effect happened: a person must decide
+     ├── ApprovalRejected           a person rejected the action
+     ├── ApprovalExpired            nobody answered in time, which is not a rejection
+     ├── DecisionRefused            your vote on an approval does not count; `code` says why
      ├── BudgetExceeded             it would cost more than was granted
      ├── LeaseLost                  another worker may own the job: nothing more is written
-     ├── JournalConflict            two entries claim one place in a journal: nothing is written
-     ├── Drift                      what is stored does not fit the code any more
-     ├── DefinitionError            your code: a step, job or app that cannot work
+     ├── JournalConflict            two entries claim one position of a journal: nothing is written
+     ├── Drift                      what is stored no longer fits the code
+     ├── DefinitionError            your code: an invalid step, job or app
      │    └── UnknownName           … no step or job has that name; also a LookupError
      ├── ArgumentError              your call: arguments that do not fit; also a TypeError
-     ├── PlanError                  a plan with mistakes, all of them told at once
-     ├── Unstorable                 a value that would not come back as it is
-     │    ├── WrongType             … since it is not of the type that was declared
-     │    └── PayloadTooLarge       … within its named limit
-     └── StoreError                 the store cannot do its work
+     ├── PlanError                  a plan with mistakes, all reported at once
+     ├── Unstorable                 a value that would not come back equal
+     │    ├── WrongType             … since it is not of the declared type
+     │    └── PayloadTooLarge       … since it is larger than its limit
+     └── StoreError                 the store failed
           ├── StoreUnreachable      … the database does not answer; also a ConnectionError
           ├── StoreFull             … the disk is full
-          ├── StoreReadOnly         … it cannot be written
+          ├── StoreReadOnly         … it is read-only
           └── SchemaError           … its schema is newer than the code, or not ours
 
 An exit reason is any exception, or None for a normal end.
@@ -76,11 +76,11 @@ from perdure.base.pid import Pid
 
 
 class ProcError(Exception):
-    """Something was asked of the runtime that cannot be done."""
+    """The runtime cannot do what was asked."""
 
 
 class NotInProcess(ProcError):
-    """A kernel verb was used outside of any process."""
+    """A kernel verb was used outside any process."""
 
     def __init__(self, verb: str = "this") -> None:
         super().__init__(
@@ -120,7 +120,7 @@ class NoProcess(ProcError):
 
 
 class NoTable(ProcError, LookupError):
-    """The table is gone: its owner ended, or it was deleted, or there never was one."""
+    """There is no such table: its owner ended, or it was deleted, or it never existed."""
 
 
 class SpawnError(ProcError):
@@ -148,7 +148,7 @@ class MailboxFull(ProcError):
 
 
 class MaxChildren(ProcError):
-    """The supervisor already has as many children as it may have."""
+    """The supervisor has reached its limit of children."""
 
 
 class StartError(ProcError):
@@ -164,7 +164,7 @@ ChildProblem = Literal["not_found", "running", "restarting", "already_started", 
 
 
 class ChildError(ProcError):
-    """The child is not in the state that the request needs: `reason` says which it is in."""
+    """The child is not in the state that the request needs; `reason` says what it is."""
 
     def __init__(self, reason: ChildProblem, child: object, pid: Pid | None = None) -> None:
         super().__init__(f"child {child!r}: {reason.replace('_', ' ')}")
@@ -174,7 +174,7 @@ class ChildError(ProcError):
 
 
 class BadReturn(ProcError):
-    """A callback returned a value that means nothing there."""
+    """A callback returned an invalid value."""
 
 
 class SnapshotError(ProcError):
@@ -182,11 +182,11 @@ class SnapshotError(ProcError):
 
 
 class Mistake(NamedTuple):
-    """One thing that is wrong in entries, and what to write instead."""
+    """One mistake in entries, and what to write instead."""
 
     file: str
-    line: int  # 0: the entries are no file
-    entry: str  # "": it is no part of one entry
+    line: int  # 0: the entries do not come from a file
+    entry: str  # "": it does not belong to one entry
     text: str
 
     def __str__(self) -> str:
@@ -197,7 +197,7 @@ class Mistake(NamedTuple):
 
 
 class EntriesError(ProcError):
-    """Entries have mistakes; nothing of them was started. `mistakes` are all that were found."""
+    """Entries have mistakes, and nothing was started; `mistakes` lists all of them."""
 
     def __init__(self, mistakes: Iterable[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
@@ -207,12 +207,12 @@ class EntriesError(ProcError):
 
 
 class HostBusy(ProcError):
-    """So many signals wait for a worker of a host that it takes no more."""
+    """Too many signals wait for a worker of a host."""
 
     def __init__(self, host: str, waiting: int) -> None:
         super().__init__(
-            f"{waiting} signals wait for a worker of host {host!r}, and it takes no more: "
-            "let receivers answer before more is sent, or raise queue_size"
+            f"{waiting} signals wait for a worker of host {host!r}, which accepts no more: "
+            "wait for answers before sending more, or raise queue_size"
         )
         self.host = host
 
@@ -232,7 +232,7 @@ class CallExit(ProcError):
 
 
 class NoServer(CallExit, NotRegistered):
-    """A server was called by a name that nobody has, perhaps because it is being restarted."""
+    """No server has the name that was called; it may be restarting."""
 
     def __init__(self, name: str) -> None:
         super().__init__(NoProcess(), f"the call to {name!r}")
@@ -244,7 +244,7 @@ class TaskExit(CallExit):
 
 
 class CallTimeout(CallExit, TimeoutError):
-    """No answer came in time; the request may still be worked on."""
+    """No answer came in time; the server may still be working on the request."""
 
 
 class TaskTimeout(CallExit, TimeoutError):
@@ -252,7 +252,7 @@ class TaskTimeout(CallExit, TimeoutError):
 
 
 class ProcessExit(BaseException):
-    """Base of the reasons that the runtime itself gives for the end of a process."""
+    """Base of the exit reasons that the runtime itself gives."""
 
 
 class Shutdown(ProcessExit):
@@ -272,9 +272,9 @@ class Killed(ProcessExit):
 
 
 class HostDown(ProcessExit):
-    """The worker of a host that the process ran in is gone, and all its processes with it.
+    """The worker of a host in which the process ran is gone, and all its processes with it.
 
-    `cause` says why: killed by a signal, ended by itself, blocked for too long.
+    `cause` says why: a signal killed it, it exited, or it was blocked for too long.
     """
 
     def __init__(self, host: str, worker: str, cause: str) -> None:
@@ -285,9 +285,9 @@ class HostDown(ProcessExit):
 
 
 class RemoteError(Exception):
-    """Stands for an exception of another OS process that could not cross as it was.
+    """Replaces an exception of another OS process that could not be sent as it was.
 
-    `kind` is the name of its class, `text` what it said, `trace` where it was raised.
+    `kind` is the name of its class, `text` its message, `trace` where it was raised.
     """
 
     def __init__(self, kind: str, text: str, trace: str = "") -> None:
@@ -298,15 +298,15 @@ class RemoteError(Exception):
 
 
 class LinkedProcessDown(ProcessExit):
-    """The process ended because one that it was linked to did.
+    """The process ended because a linked process did.
 
-    `pid` is that neighbour, `reason` the first cause, however many links away:
-    a failure that walks a chain of ten thousand processes is told as one step.
+    `pid` is that neighbour, `reason` the first cause, however many links away: a failure that
+    travels through a chain of ten thousand processes is reported as one step.
     """
 
     def __init__(self, pid: Pid, reason: BaseException) -> None:
         if isinstance(reason, LinkedProcessDown):
-            reason = reason.args[1]  # `reason`, without the call: chains of processes die here
+            reason = reason.args[1]  # `reason`, without the property call: long chains die here
             self.args = (pid, reason)
         self.__cause__ = reason
 
@@ -327,17 +327,17 @@ class LinkedProcessDown(ProcessExit):
 
 
 def is_normal(reason: BaseException | None) -> bool:
-    """Tell whether this exit reason is a normal end."""
+    """Whether this exit reason is a normal end."""
     return reason is None
 
 
 def is_planned(reason: BaseException | None) -> bool:
-    """Tell whether this exit reason is a normal end or a shutdown."""
+    """Whether this exit reason is a normal end or a shutdown."""
     return reason is None or isinstance(reason, Shutdown)
 
 
 def safe_text(thing: object, spell: Callable[[object], str] = repr) -> str:
-    """Spell a thing for a message; somebody's broken `__repr__` must not break the message."""
+    """Return the text of an object for a message, even if its `__repr__` is broken."""
     try:
         return spell(thing)
     except Exception as error:  # noqa: BLE001
@@ -345,7 +345,7 @@ def safe_text(thing: object, spell: Callable[[object], str] = repr) -> str:
 
 
 def describe(reason: BaseException | None) -> str:
-    """Say an exit reason in a few words, for messages and reports."""
+    """Return an exit reason in a few words, for messages and reports."""
     if reason is None:
         return "it ended normally"
     text = safe_text(reason, str)
@@ -355,9 +355,9 @@ def describe(reason: BaseException | None) -> str:
 
 
 class JobError(Exception):
-    """Base of what durable jobs raise.
+    """Base of the exceptions of durable jobs.
 
-    `step` names the entry of the journal ("send_mail#2") that gave it to the job, if one did.
+    `step` names the journal entry ("send_mail#2") that raised it in the job, if one did.
     """
 
     step = ""
@@ -372,11 +372,11 @@ class JobNotFound(JobError, LookupError):
 
 
 class KeyConflict(JobError):
-    """The key was used before, for another job or with other arguments."""
+    """The key was already used, for another job or with other arguments."""
 
 
 class IllegalTransition(JobError):
-    """The job is not in a state in which that can be done."""
+    """The state of the job does not allow that."""
 
 
 class JobFailed(JobError):
@@ -390,11 +390,11 @@ class JobFailed(JobError):
 
 
 class JobParked(JobError):
-    """The job is in NEEDS_ATTENTION: it has not ended, but only a person can let it go on."""
+    """The job is in NEEDS_ATTENTION: it has not ended, but only a person can continue it."""
 
     def __init__(self, job_id: str, failure: str) -> None:
         super().__init__(
-            f"job {job_id} is parked, and waits for a person: {failure}. "
+            f"job {job_id} is parked and waits for a person: {failure}. "
             "Look at it, then resume, retry, compensate or cancel it"
         )
         self.job_id = job_id
@@ -402,10 +402,9 @@ class JobParked(JobError):
 
 
 class StepFailed(JobError):
-    """A step failed for good: its retries are used up, or its error is permanent.
+    """A step failed for good: no retry is left, or its error is permanent.
 
-    `error_type` and `error` say what it raised;
-    on the first run `__cause__` is the exception itself.
+    `error_type` and `error` say what it raised; on the first run `__cause__` is the exception.
     """
 
     def __init__(
@@ -421,31 +420,31 @@ class StepFailed(JobError):
 
 
 class Permanent(JobError):
-    """Raise it in a step whose error no retry can mend."""
+    """Raise it in a step if no retry can help."""
 
 
 class BadResponse(Permanent):
-    """An HTTP call was taken by its receiver, but the answer is too large or cannot be decoded."""
+    """The server accepted an HTTP call, but the response is too large or cannot be decoded."""
 
 
 class StepTimeout(JobError, TimeoutError):
-    """A step, or a wait of a job, took longer than it may."""
+    """A step, or a wait of a job, took longer than its timeout."""
 
 
 class StepCrashed(JobError):
-    """The OS process that a step ran in ended before it: killed, out of memory, a fault in C."""
+    """The OS process of a step ended before the step: killed, out of memory, a crash in C."""
 
 
 class Refused(JobError):
-    """Raise it in the call of an effect when it is certain that nothing happened."""
+    """Raise it in the call of an effect if it is certain that nothing happened."""
 
 
 class EffectInDoubt(JobError):
-    """It is not known whether an effect happened, and only a person can find out."""
+    """Nobody knows whether an effect happened, and only a person can find out."""
 
 
 class ApprovalRejected(JobError):
-    """What was to be done was shown to a person, who said no; `reason` is theirs."""
+    """A person rejected the action; `reason` is theirs."""
 
     def __init__(self, title: str, person: str, reason: str = "") -> None:
         why = f": {reason}" if reason else ""
@@ -460,7 +459,7 @@ class ApprovalExpired(JobError):
 
 
 class DecisionRefused(JobError):
-    """The answer to an approval does not count; `code` is for programs, the text for people."""
+    """A vote on an approval does not count; `code` is for programs, the text for people."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -468,20 +467,22 @@ class DecisionRefused(JobError):
 
 
 class BudgetExceeded(JobError):
-    """What was to be spent is more than the job, with its children, was granted."""
+    """The amount is more than the job and its children were granted."""
 
 
 class LeaseLost(JobError):
-    """This worker does not own the job any more: nothing that it writes is accepted."""
+    """This worker no longer owns the job: none of its writes is accepted."""
 
     def __init__(self, job_id: str, epoch: int) -> None:
-        super().__init__(f"the lease of job {job_id} (epoch {epoch}) is lost: another may own it")
+        super().__init__(
+            f"the lease of job {job_id} (epoch {epoch}) is lost: another worker may own it"
+        )
         self.job_id = job_id
         self.epoch = epoch
 
 
 class JournalConflict(JobError):
-    """A write would put an entry where the journal of the job has another one; nothing is kept."""
+    """A write would put an entry where the journal has another one; nothing is written."""
 
 
 class Drift(JobError):
@@ -489,11 +490,11 @@ class Drift(JobError):
 
 
 class DefinitionError(JobError, ValueError):
-    """A step, a job or an app is defined in a way that cannot work."""
+    """The definition of a step, a job or an app is invalid."""
 
 
 class UnknownName(DefinitionError, LookupError):
-    """No step or job of that name is registered; the text names those that look like it."""
+    """No step or job of that name is registered; the message suggests similar names."""
 
 
 class ArgumentError(JobError, TypeError):
@@ -505,19 +506,19 @@ class ArgumentError(JobError, TypeError):
 
 
 class PlanError(JobError, ValueError):
-    """A plan cannot be run; `problems` names every reason."""
+    """A plan cannot run; `problems` names every reason."""
 
     def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(["the plan cannot be run:", *(f"- {p}" for p in problems)]))
+        super().__init__("\n".join(["the plan cannot run:", *(f"- {p}" for p in problems)]))
         self.problems = problems
 
 
 class Unstorable(JobError, ValueError):
-    """A value cannot be stored exactly; the text says which part, and what to do."""
+    """A value cannot be stored exactly; the message says which part, and what to do."""
 
 
 class WrongType(Unstorable):
-    """A value is not of the type that was declared for it."""
+    """A value is not of its declared type."""
 
 
 class PayloadTooLarge(Unstorable):
@@ -525,7 +526,7 @@ class PayloadTooLarge(Unstorable):
 
 
 class StoreError(JobError):
-    """The store cannot do its work."""
+    """The store failed."""
 
 
 class StoreUnreachable(StoreError, ConnectionError):
@@ -533,12 +534,12 @@ class StoreUnreachable(StoreError, ConnectionError):
 
 
 class StoreFull(StoreError):
-    """The disk is full: nothing can be written until there is room."""
+    """The disk is full: nothing can be written until there is space."""
 
 
 class StoreReadOnly(StoreError):
-    """The database cannot be written."""
+    """The database is read-only."""
 
 
 class SchemaError(StoreError):
-    """The database's schema is newer than this code, damaged, or not ours."""
+    """The schema of the database is newer than this code, damaged, or not ours."""

@@ -1,7 +1,7 @@
-"""Answers of HTTP servers, read within limits: of decoded bytes, of pieces, and of time.
+"""Read HTTP responses within limits: of decoded bytes, of chunks, and of time.
 
-A few hundred kilobytes of gzip can become gigabytes, and a byte each second can take for ever.
-Needs httpx; only what speaks HTTP imports this.
+A few hundred kilobytes of gzip can become gigabytes, and one byte per second can take for ever.
+Needs httpx, so only modules that speak HTTP import this.
 """
 
 import asyncio
@@ -12,35 +12,35 @@ from typing import Any, Final
 
 import httpx
 
-MOST_CHUNKS: Final = 65_536  # pieces of one answer: each costs time, however small it is
-_GZIP, _ZLIB, _DEFLATE = 31, 15, -15  # what zlib calls them
-# Charsets that take as long as the text does; Python knows others, such as punycode.
+MOST_CHUNKS: Final = 65_536  # of one response: each costs time, however small it is
+_GZIP, _ZLIB, _DEFLATE = 31, 15, -15  # window bits of zlib
+# Charsets that decode in linear time; Python knows others, such as punycode.
 _CHARSETS: Final = ("utf-8", "utf-16", "ascii", "iso8859-", "cp125", "koi8-", "gb", "big5", "euc_")
 
 
 class _Unread(Exception):
-    """The answer cannot be read; the text says why."""
+    """The response cannot be read; the message says why."""
 
 
 async def fetch(
     client: httpx.AsyncClient, request: httpx.Request, *, limit: int, within: float, **options: Any
 ) -> tuple[httpx.Response, str]:
-    """Send a request, and read the answer; redirects are not followed.
+    """Send a request and read the response; redirects are not followed.
 
     Args:
-        client: Sends it.
+        client: Sends the request.
         request: The request.
-        limit: The most bytes of the answer, before and after decoding.
-        within: Seconds for everything.
+        limit: The most bytes of the response, before and after decoding.
+        within: Seconds for the whole exchange.
         options: For `client.send`.
 
     Returns:
-        The answer, and why its body could not be read; the body of an error may be cut.
+        The response, and why its body could not be read, if so; an error's body may be cut.
 
     Raises:
-        httpx.TransportError: There was no answer, or not all of it in time.
+        httpx.TransportError: There was no response, or not all of it in time.
     """
-    request.headers["accept-encoding"] = "identity"  # not all servers obey
+    request.headers["accept-encoding"] = "identity"  # not every server complies
     answer, body, unread = None, bytearray(), ""
     try:
         async with asyncio.timeout(within):
@@ -50,24 +50,24 @@ async def fetch(
     except _Unread as error:
         unread = str(error)
     except (TimeoutError, httpx.TransportError) as error:
-        # Of an error the status is enough.
+        # For an error response, the status is enough.
         if answer is None or not answer.is_error:
             raise _as_httpx(error, request, within) from error
     finally:
         if answer is not None:
             await answer.aclose()
-    assert answer is not None  # all that is passed over comes from reading it
+    assert answer is not None  # the errors that are swallowed come from reading it
     return _whole(answer, request, bytes(body)), unread
 
 
 def _as_httpx(error: Exception, request: httpx.Request, within: float) -> httpx.TransportError:
     if isinstance(error, httpx.TransportError):
         return error
-    return httpx.ReadTimeout(f"no whole answer within {within:g} s", request=request)
+    return httpx.ReadTimeout(f"no complete response within {within:g} s", request=request)
 
 
 def _whole(answer: httpx.Response, request: httpx.Request, body: bytes) -> httpx.Response:
-    """Give an answer whose body is there, decoded."""
+    """Return a response with its decoded body."""
     about_body = ("content-encoding", "content-length", "transfer-encoding")
     kept = [each for each in answer.headers.multi_items() if each[0] not in about_body]
     whole = httpx.Response(answer.status_code, headers=kept, content=body, request=request)
@@ -83,11 +83,8 @@ def _charset(answer: httpx.Response) -> str:
     return name if name.startswith(_CHARSETS) else "utf-8"
 
 
-# Decoding
-
-
 async def _decoded(answer: httpx.Response, limit: int) -> AsyncIterator[bytes]:
-    """Give the body of an answer in parts, never more than the limit allows."""
+    """Yield the decoded body in parts, never more than the limit allows."""
     decoder = _Decoder(answer.headers.get("content-encoding", ""))
     taken = given = chunks = 0
     async for chunk in answer.aiter_raw():
@@ -97,24 +94,24 @@ async def _decoded(answer: httpx.Response, limit: int) -> AsyncIterator[bytes]:
         if max(taken, given) > limit:
             raise _Unread(f"it has more than {limit:,} bytes")
         if chunks > MOST_CHUNKS:
-            raise _Unread(f"it comes in more than {MOST_CHUNKS:,} pieces")
+            raise _Unread(f"it comes in more than {MOST_CHUNKS:,} chunks")
         yield part
     decoder.end()
 
 
 class _Decoder:
-    """Decodes one encoding; several of them, one in the other, are only good for bombs."""
+    """Decodes one encoding; nested encodings, which only serve as bombs, are refused."""
 
     def __init__(self, encoding: str) -> None:
         name = encoding.strip().lower()
         formats = {"": None, "identity": None, "gzip": _GZIP, "x-gzip": _GZIP, "deflate": _ZLIB}
         if name not in formats:
-            raise _Unread(f"it is encoded as {name[:40]!r}, which was not asked for")
+            raise _Unread(f"it is encoded as {name[:40]!r}, which was not requested")
         self._format = formats[name]
         self._inflate: Any = None
 
     def decode(self, chunk: bytes, most: int) -> bytes:
-        """Decode a piece; give at most so many bytes, whatever it holds."""
+        """Decode a chunk; return at most `most` bytes, whatever it holds."""
         if self._format is None:
             return chunk
         try:
@@ -123,7 +120,7 @@ class _Decoder:
             raise _Unread(f"it cannot be decoded: {error}") from error
 
     def end(self) -> None:
-        """Look whether what was decoded has come to its end."""
+        """Raise _Unread if the body is incomplete."""
         if self._inflate is not None and not self._inflate.eof:
             raise _Unread("it is cut off")
 
@@ -136,6 +133,6 @@ class _Decoder:
         except zlib.error:
             if self._format != _ZLIB:
                 raise
-        # By `deflate` some mean it without the header that belongs to it.
+        # Some servers send `deflate` without the zlib header.
         self._inflate = zlib.decompressobj(_DEFLATE)
         return self._inflate.decompress(chunk, most)

@@ -1,4 +1,4 @@
-"""The machine: what is the same for all programs of one user on it, and what they may use."""
+"""The machine: its boot id, the cores we may use, and a private folder for this user."""
 
 import os
 import stat
@@ -12,7 +12,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """Tell one start of the machine from another; the same word where that cannot be told."""
+    """Return an id that changes when the machine boots; "unknown" where there is none."""
     try:
         return _BOOT_ID.read_text("ascii").strip()
     except OSError:
@@ -20,25 +20,27 @@ def boot_id() -> str:
 
 
 def cores() -> int:
-    """Count the cores that this program may use: a container often has fewer than its machine."""
+    """Return how many cores this program may use; in a container, often fewer than exist."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def temporary_folder() -> Path:
-    """Give the user's folder for what must not outlive the machine; it may not be there yet."""
+    """Return this user's folder for files that need not survive a reboot; it may not exist yet."""
     return Path(tempfile.gettempdir()) / f"perdure-{os.getuid()}"
 
 
 def made_private(folder: Path) -> Path:
-    """Make a folder that nobody else can read or write, if it is not there.
+    """Return a folder that nobody else can read or write, creating it if necessary.
 
     Raises:
-        ProcError: It is there, and is another's or open to others.
+        ProcError: It exists, but belongs to or is open to other users.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise ProcError(f"{folder} is not private: make it yours alone (chmod 700), or remove it")
+        raise ProcError(
+            f"{folder} is not private: restrict it to your user (chmod 700), or remove it"
+        )
     return folder

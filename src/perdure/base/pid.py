@@ -1,7 +1,7 @@
 """The identity of a process, and the reference of a monitor.
 
-Both are plain values: hashable, printable, compared by identity, never used a second time.
-They live in the lowest layer because errors and events of every layer name them.
+Both are plain values: hashable, printable, compared by identity, and never reused.
+They are in the lowest layer because the errors and events of every layer name them.
 """
 
 from itertools import count
@@ -15,17 +15,16 @@ _refs = count(1)
 
 @final
 class Pid(Struct, eq=False, gc=False):
-    """Names one process, alive or dead, for ever.
+    """Identifies one process, alive or dead, for ever.
 
-    Two pids are equal only if they are the same process.
-    Print it in logs, use it as a key, send it in messages.
-    What a pid refers to is the kernel's business: ask `process.alive` and `process.info`.
+    Two pids are equal only if they mean the same process. Print it in logs, use it as a key, send
+    it in messages; `process.alive` and `process.info` say what became of the process.
     """
 
     host: str
-    # Where the kernel delivers: the living process, and None from its death on.
-    # So a pid that somebody keeps does not keep the dead process, and the garbage collector
-    # need not look at pids: death cuts the only cycle that they can be part of.
+    # Where the kernel delivers: the living process, and None after its death. So a pid that is kept
+    # does not keep the dead process alive, and the garbage collector need not track pids: death
+    # cuts the only cycle that they can be part of.
     target: Any
     number: int = field(default_factory=_pids.__next__)
 
@@ -41,7 +40,7 @@ class Pid(Struct, eq=False, gc=False):
 
 @final
 class MonitorRef(Struct, eq=False, gc=False):
-    """Names one monitor: `process.monitor` returns it, `Exit.ref` brings it back."""
+    """Identifies one monitor: `process.monitor` returns it, and `Exit.ref` has it."""
 
     number: int = field(default_factory=_refs.__next__)
 

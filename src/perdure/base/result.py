@@ -1,7 +1,7 @@
-"""What an operation gave when it may be one of several things; made for `match`.
+"""The outcomes of an operation that may end in several ways; made for `match`.
 
-All three are always true, whatever they hold,
-so that `await task.poll(1) or await task.shutdown()` reads as it should: only None is "not yet".
+All three are truthy, whatever they hold, so that only None means "not yet" in
+`await task.poll(1) or await task.shutdown()`.
 """
 
 from typing import Generic, TypeVar
@@ -12,7 +12,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Ok(Struct, Generic[T_co], frozen=True):
-    """It worked and gave this value."""
+    """It succeeded with this value."""
 
     value: T_co
 
@@ -30,7 +30,7 @@ class Err(Struct, Generic[T_co], frozen=True):
 
 
 class Exited(Struct, Generic[T_co], frozen=True):
-    """The process that should have given a value ended first; a None reason is a normal end."""
+    """The process ended before it returned a value; the reason of a normal end is None."""
 
     reason: T_co
 

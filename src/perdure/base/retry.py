@@ -1,4 +1,4 @@
-"""Call again what failed, after the pauses of a policy."""
+"""Retry policies, and calling a function under one."""
 
 import asyncio
 import inspect
@@ -11,24 +11,22 @@ from typing import TypeVar, cast
 from perdure.base.duration import Duration, named_seconds
 from perdure.base.result import Err
 
-# How often to try again and how long to wait in between; pure.
-
 _LARGEST = sys.float_info.max
-_CHANCE = SystemRandom()  # without state: safe to share between threads and after a fork
+_SYSTEM_RANDOM = SystemRandom()  # has no state: safe to share between threads and after a fork
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Retry:
-    """A policy of retries: the pause grows by `factor` after each failed call.
+    """A retry policy with exponential backoff.
 
     Attributes:
-        attempts: Calls in all, the first one included.
+        attempts: The number of calls, including the first.
         initial_delay: Seconds to wait after the first failure.
-        factor: What each pause is multiplied by to give the next; at least 1.
-        max_delay: The longest pause in seconds; None = no limit.
-        jitter: Fraction (0 to 1) by which a pause is made longer or shorter by chance,
-            so that those who failed together do not come back together.
-        on: Classes of exceptions after which to try again.
+        factor: By which each delay is multiplied to give the next; at least 1.
+        max_delay: The longest delay in seconds; None means no limit.
+        jitter: Fraction (0 to 1) by which a delay is randomly lengthened or shortened, so that
+            callers that failed together do not retry together.
+        on: Exception classes to retry.
     """
 
     attempts: int
@@ -50,7 +48,7 @@ class Retry:
         """Check every field.
 
         Raises:
-            ValueError: A number is out of its range or a duration is bad.
+            ValueError: A number is out of range, or a duration is invalid.
             TypeError: A field has the wrong type.
         """
         longest = None if max_delay is None else named_seconds("max_delay", max_delay)
@@ -62,31 +60,32 @@ class Retry:
         object.__setattr__(self, "on", _exceptions(on))
 
     def delay(self, failures: int, random: Random | None = None) -> float:
-        """Give the seconds to wait after so many failed calls.
+        """Return the seconds to wait after this many failed calls.
 
         Args:
-            failures: Calls that failed up to now; after none there is nothing to wait for.
-            random: The source of the jitter; the system's when it is not given.
+            failures: Calls that failed so far; 0 gives no delay.
+            random: The source of jitter; by default the system's.
 
         Raises:
             ValueError: `failures` is negative.
         """
         if failures < 0:
-            raise ValueError(f"failures must be 0 or more: {failures}")
+            raise ValueError(f"failures must be 0 or more, not {failures}")
         if failures == 0:
             return 0.0
         most = _LARGEST if self.max_delay is None else self.max_delay
         pause = min(self.initial_delay * _power(self.factor, failures - 1), most)
         if not self.jitter:
             return pause
-        # Drawn below the cap, not cut at it: else half of all late pauses would be equal.
+        # Jitter is drawn below the cap instead of being cut at it; otherwise half of all late
+        # delays would be equal.
         shortest = pause * (1 - self.jitter)
         longest = min(pause * (1 + self.jitter), most)
-        return min((random or _CHANCE).uniform(shortest, longest), longest)
+        return min((random or _SYSTEM_RANDOM).uniform(shortest, longest), longest)
 
 
 def _power(factor: float, exponent: int) -> float:
-    """Raise to a power that may be far beyond floats; the largest float stands for the rest."""
+    """Return a power, or the largest float if it is beyond floats."""
     try:
         return factor ** float(min(exponent, _LARGEST))
     except OverflowError:
@@ -95,9 +94,9 @@ def _power(factor: float, exponent: int) -> float:
 
 def _calls(attempts: object) -> int:
     if isinstance(attempts, bool) or not isinstance(attempts, int):
-        raise TypeError(f"attempts must be an int, the number of calls, not {attempts!r}")
+        raise TypeError(f"attempts must be an int, not {attempts!r}")
     if attempts < 1:
-        raise ValueError(f"attempts must be 1 or more, for the first call counts: {attempts}")
+        raise ValueError(f"attempts must be 1 or more, since the first call counts, not {attempts}")
     return attempts
 
 
@@ -106,7 +105,7 @@ def _number(name: str, value: object, least: float, most: float) -> float:
         raise TypeError(f"{name} must be a number, not {value!r}")
     if not least <= value <= most:
         limits = f"{least:g} or more" if most == _LARGEST else f"from {least:g} to {most:g}"
-        raise ValueError(f"{name} must be a number, {limits}: {value!r}")
+        raise ValueError(f"{name} must be {limits}, not {value!r}")
     return float(value)
 
 
@@ -118,9 +117,9 @@ def _exceptions(on: type[Exception] | Iterable[type[Exception]]) -> tuple[type[E
 
 
 def _check_exception(each: object) -> None:
-    # Cancellations and exits are no Exceptions: who tried again after one would never end.
+    # Cancellations and exits are not Exceptions: code that retried after one could not be stopped.
     if not (isinstance(each, type) and issubclass(each, Exception)):
-        raise TypeError(f"on must hold classes below Exception, not {each!r}")
+        raise TypeError(f"on must hold subclasses of Exception, not {each!r}")
 
 
 T = TypeVar("T")
@@ -129,14 +128,14 @@ _STANDARD = Retry()
 
 
 async def pause(seconds: float) -> None:
-    """Wait on the running loop's own clock, which may be a virtual one."""
+    """Wait on the clock of the running loop, which may be virtual."""
     loop = asyncio.get_running_loop()
     over = loop.create_future()
     timer = loop.call_later(seconds, _end, over)
     try:
         await over
     finally:
-        timer.cancel()  # nothing stays armed when the waiter was cancelled
+        timer.cancel()  # no timer remains if the waiter was cancelled
 
 
 async def with_retry(
@@ -146,16 +145,16 @@ async def with_retry(
     sleep: Callable[[float], Awaitable[object]] = pause,
     random: Random | None = None,
 ) -> T:
-    """Call `fn` until it gives something other than `Err`, at most `policy.attempts` times.
+    """Call `fn` until it returns something other than `Err`, at most `policy.attempts` times.
 
-    An exception is tried again only if its class is in `policy.on`; any other goes up at once.
-    The last `Err` is returned as it is, the last exception is raised.
+    An exception is retried only if its class is in `policy.on`; any other propagates at once.
+    The last `Err` is returned, and the last exception is raised.
 
     Args:
-        fn: Called without arguments, may be sync or async; a sync one holds up the loop.
-        policy: How often, how long to wait, after which exceptions.
+        fn: Called without arguments; may be sync or async. A sync function blocks the loop.
+        policy: How often to retry, how long to wait, and after which exceptions.
         sleep: Waits the given seconds.
-        random: The source of the policy's jitter.
+        random: The source of jitter.
     """
     failures = 0
     while True:

@@ -1,4 +1,8 @@
-"""What the codec must know of a declared type before it can read values of it."""
+"""What the codec needs to know about a declared type, and its JSON Schema.
+
+msgspec reads and writes most types. The rest is decided here: pydantic models, which pydantic reads
+(it is never imported for programs that do not use it), and secrets, which are never stored.
+"""
 
 import dataclasses
 import sys
@@ -17,23 +21,23 @@ _SECRETS = ("pydantic.types.SecretStr", "pydantic.types.SecretBytes", "pydantic.
 _ABSTRACT = "collections.abc"
 _PLAIN = (str, int, float, bool, NoneType, bytes)
 
-NEVER_STORED = "a secret is never stored: read it inside of the step that needs it"
+NEVER_STORED = "a secret is never stored: read it inside the step that needs it"
 
 
 class _Anything(type):
     def __instancecheck__(cls, instance: object) -> bool:
-        return True  # msgspec asks whether what was read is a stand-in
+        return True  # msgspec checks that the value it read is an instance of the stand-in
 
 
 class Adapted(metaclass=_Anything):
-    """Base of the stand-ins for types that pydantic reads, not msgspec."""
+    """Base of the stand-ins for types that pydantic reads instead of msgspec."""
 
     read: Callable[[bytes], Any]
     describe: Callable[[], dict[str, Any]]
 
 
 def parts(declared: Any) -> Iterator[Any]:
-    """List every type that a declaration names, itself included."""
+    """Yield every type that a declaration names, including itself."""
     yield declared
     if isinstance(declared, NewType):
         yield from parts(declared.__supertype__)
@@ -49,13 +53,13 @@ def parts(declared: Any) -> Iterator[Any]:
 
 
 def is_model(kind: Any) -> bool:
-    """Tell whether a type is a pydantic model, without importing pydantic."""
+    """Whether a type is a pydantic model, without importing pydantic."""
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
 
 
 def is_secret(kind: Any) -> bool:
-    """Tell whether values of the type must not be stored."""
+    """Whether values of the type must not be stored."""
     if not isinstance(kind, type):
         return False
     return issubclass(kind, Secret) or any(
@@ -64,7 +68,7 @@ def is_secret(kind: Any) -> bool:
 
 
 def holds_secret(value: Any) -> bool:
-    """Whether a secret stands anywhere in a value, in a private attribute of a model, too."""
+    """Whether a value contains a secret anywhere, private attributes of models included."""
     kind = cast("Any", type(value))
     if kind in _PLAIN:
         return False
@@ -81,7 +85,7 @@ def holds_secret(value: Any) -> bool:
 
 
 def fields_of(value: Any) -> Mapping[str, Any] | None:
-    """Give the fields of an object that has declared ones; None for any other."""
+    """Return the fields of an object whose class declares them; None for any other."""
     kind = cast("Any", type(value))
     if is_model(kind):
         return {**value.__dict__, **(value.model_extra or {})}
@@ -97,35 +101,35 @@ def fields_of(value: Any) -> Mapping[str, Any] | None:
 
 
 def is_abstract(declared: Any) -> bool:
-    """Tell whether a declaration leaves the kind of collection open, as `Sequence` does."""
+    """Whether a declaration leaves the collection type open, as `Sequence` does."""
     return any(getattr(part, "__module__", "") == _ABSTRACT for part in parts(declared))
 
 
 def adapted(declared: Any) -> Any:
-    """Replace a declaration that holds pydantic models by one that msgspec can read."""
+    """Return a declaration that msgspec can read; pydantic models become stand-ins."""
     if not any(is_model(part) for part in parts(declared)):
         return declared
     pydantic = sys.modules["pydantic"]
     try:
         adapter = pydantic.TypeAdapter(declared)
     except pydantic.errors.PydanticSchemaGenerationError:
-        return declared  # a struct that holds models: msgspec reads it, and asks us for the models
+        return declared  # a Struct with models inside: msgspec reads it, and asks us for the models
     describe = partial(adapter.json_schema, mode="serialization")
     members = {"read": staticmethod(adapter.validate_json), "describe": staticmethod(describe)}
     return _Anything("Adapted", (Adapted,), members)
 
 
 def write_unknown(value: Any) -> Any:
-    """Give msgspec what stands for a value that it does not know."""
+    """Return the plain form of a value that msgspec does not know (its `enc_hook`)."""
     if is_model(type(value)):
-        if holds_secret(value):  # else a serializer of its own might reveal it
+        if holds_secret(value):  # a custom serializer could reveal it
             raise Unstorable(NEVER_STORED)
         return value.model_dump(mode="json")
     raise NotImplementedError(f"{type(value).__name__} cannot be stored")
 
 
 def read_unknown(kind: type[Any], value: Any) -> Any:
-    """Make a value of a type that msgspec does not know."""
+    """Return a value of a type that msgspec does not know (its `dec_hook`)."""
     if kind is object:
         return value
     text = msgspec.json.encode(value)
@@ -135,10 +139,10 @@ def read_unknown(kind: type[Any], value: Any) -> Any:
 
 
 def check(declared: Any) -> None:
-    """Refuse a type of which no value can be stored.
+    """Check that values of a type can be stored.
 
     Raises:
-        TypeError: It, or a part of it, is no data.
+        TypeError: They cannot.
     """
     for part in parts(declared):
         if is_secret(part):
@@ -147,7 +151,7 @@ def check(declared: Any) -> None:
 
 
 def _check_custom(info: description.Type) -> None:
-    """Look for types that msgspec leaves to us: only pydantic's models are known."""
+    """Check the types that msgspec leaves to us; only pydantic models are supported."""
     seen: set[int] = set()
     todo: list[Any] = [info]
     while todo:
@@ -168,19 +172,19 @@ def _check_one(kind: type[Any]) -> None:
         raise TypeError(NEVER_STORED)
     if kind is not object and not is_model(kind) and not issubclass(kind, Adapted):
         raise TypeError(
-            f"{kind.__module__}.{kind.__qualname__} is not a type of data: "
-            "declare a dataclass, a Struct, a model, or what JSON knows"
+            f"{kind.__module__}.{kind.__qualname__} cannot be stored: "
+            "declare a dataclass, a Struct, a model, or a plain JSON type"
         )
 
 
-# Declared types as JSON Schema: for people, for programs that write plans, and for checks.
+# Declared types as JSON Schema: for people, for programs that write plans, and for their check.
 
 _DEFINITIONS = "#/$defs/"
-_DEEPEST = 50  # levels; a reference chain or a path of more is nobody's intention
+_DEEPEST = 50  # levels of references and of a path; nobody writes more on purpose
 
 
 def json_schema(declared: Any) -> dict[str, Any]:
-    """Describe the JSON of values of a type."""
+    """Return the JSON Schema of a type."""
     return msgspec.json.schema(adapted(declared), schema_hook=_of_model)
 
 
@@ -195,7 +199,7 @@ def _of_model(kind: type[Any]) -> dict[str, Any]:
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """Put definitions where they are used: inside of another schema references lead nowhere."""
+    """Return a schema with its definitions in place: inside another schema, `$ref` would break."""
     definitions = schema.get("$defs", {})
     whole = {key: value for key, value in schema.items() if key != "$defs"}
     return _resolved(whole, definitions, ())
@@ -209,16 +213,16 @@ def _resolved(node: Any, definitions: dict[str, Any], within: tuple[str, ...]) -
     fields = cast("dict[str, Any]", node)
     name = str(fields.get("$ref", "")).removeprefix(_DEFINITIONS)
     if name in within:
-        return {}  # a type within itself: anything
+        return {}  # a recursive type: anything
     if name in definitions:
         return _resolved(definitions[name], definitions, (*within, name))
     return {key: _resolved(each, definitions, within) for key, each in fields.items()}
 
 
 def part(schema: dict[str, Any], path: list[str | int]) -> dict[str, Any] | None:
-    """Describe what is at a path inside of values; None if there can be nothing there.
+    """Return the schema of what is at a path inside values; None if nothing can be there.
 
-    An empty schema stands for "anything".
+    An empty schema means "anything".
     """
     root, here = schema, schema
     for at in path:
@@ -230,7 +234,7 @@ def part(schema: dict[str, Any], path: list[str | int]) -> dict[str, Any] | None
 
 
 def kinds(schema: dict[str, Any]) -> frozenset[str] | None:
-    """Name the JSON types that values may have; None if that cannot be told."""
+    """Return the JSON types that values may have; None if the schema does not say."""
     if "const" in schema or "enum" in schema:
         return None
     declared = schema.get("type")
@@ -259,7 +263,7 @@ def _one_part(
 
 
 def _one_of(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
-    """Follow references of msgspec into its definitions."""
+    """Return a schema with its reference into `$defs` resolved."""
     for _ in range(_DEEPEST):
         name = str(schema.get("$ref", "")).removeprefix(_DEFINITIONS)
         if not name:
@@ -295,7 +299,7 @@ def _element(schema: dict[str, Any], index: int) -> dict[str, Any] | None:
 
 
 def _others(schema: Any) -> dict[str, Any] | None:
-    """Read what a schema says of parts without a name: a schema, or whether there are any."""
+    """Return the schema of unnamed parts; None if there are none."""
     if schema is False:
         return None
     return cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}

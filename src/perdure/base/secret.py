@@ -1,4 +1,10 @@
-"""A value that is never printed and never stored."""
+"""Secrets: a value that is never printed or stored, and removing secrets from texts.
+
+Texts that are kept or shown (errors, logs, details) may contain secrets that are not wrapped in
+`Secret`. A secret cannot be recognised by its looks alone, but the errors of clients and drivers
+have them in the same few places: the user part and the query of a URL, `password=…` of a connection
+string, headers, fields with telling names, and tokens with the prefix of their issuer.
+"""
 
 import hmac
 import re
@@ -8,10 +14,9 @@ T = TypeVar("T")
 
 
 class Secret(Generic[T]):
-    """A password, a token: `reveal` gives it, nothing else does.
+    """A password or a token: only `reveal` returns it.
 
-    The codec refuses it, so it cannot reach a journal:
-    read secrets inside of the step that needs them.
+    The codec refuses it, so it cannot reach a journal: read it inside the step that needs it.
     """
 
     __slots__ = ("__value",)
@@ -20,7 +25,7 @@ class Secret(Generic[T]):
         self.__value = value
 
     def reveal(self) -> T:
-        """Give the value itself."""
+        """Return the value itself."""
         return self.__value
 
     def __repr__(self) -> str:
@@ -32,30 +37,26 @@ class Secret(Generic[T]):
         mine, theirs = repr(self.__value), repr(other.reveal())  # pyright: ignore[reportUnknownArgumentType]
         return hmac.compare_digest(mine.encode(), theirs.encode())
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType]  a key of a dict would be printed with it
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  as a dict key it would be printed
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Secret is neither pickled nor copied: pass the place where it is kept")
+        raise TypeError(
+            "a Secret cannot be pickled or copied: pass the name under which it is kept instead"
+        )
 
-
-# Take secrets out of texts that are kept or shown: errors, logs, details; pure.
-#
-# Nobody can tell a secret by its looks alone. But errors of clients and drivers have the same few
-# places for them: the user part and the query of a URL, `password=…` of a connection string,
-# headers, fields whose names say it, and tokens that begin as their issuers let them begin.
 
 REMOVED: Final = "[removed]"
 
 _WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 
-# Whole names; letters and digits only, in lower case.
+# Whole names: letters and digits only, in lower case.
 _EXACT: Final = frozenset(
     {
         "auth", "card", "cookies", "cvc", "cvc2", "cvv", "cvv2", "iban", "mnemonic", "otp", "pan",
         "pass", "pem", "pin", "salt", "session", "sid", "sig", "ssn", "totp", "sas",
     }
 )  # fmt: skip
-# What names end with: `access_token`, `clientSecret`, `x-api-key`, `DATABASE_URL`.
+# Endings of names: `access_token`, `clientSecret`, `x-api-key`, `DATABASE_URL`.
 _ENDS: Final = (
     "accesskey", "accountkey", "accountnumber", "apikey", "authkey", "authorization", "bearer",
     "cardnumber", "connectionstring", "connstr", "cookie", "credential", "credentials", "csrf",
@@ -63,10 +64,10 @@ _ENDS: Final = (
     "password", "privatekey", "pwd", "redisurl", "secret", "secretkey", "servicekey", "sessionid",
     "sharedkey", "signature", "signingkey", "sshkey", "storagekey", "token", "webhookurl", "xsrf",
 )  # fmt: skip
-# … or have within: `aws_secret_access_key_old`, `passwordHash`.
+# Parts of names: `aws_secret_access_key_old`, `passwordHash`.
 _WITHIN: Final = ("apikey", "clientsecret", "connectionstring", "password", "passwd", "privatekey",
                   "secretaccesskey", "secretkey")  # fmt: skip
-# The last word says that it is about a secret, and none: `password_length`, `secret_name`.
+# Last words of names that describe a secret without holding it: `password_length`, `secret_name`.
 _ABOUT: Final = frozenset(
     {
         "budget", "count", "expires", "expiry", "hint", "kind", "length", "limit", "name",
@@ -76,7 +77,7 @@ _ABOUT: Final = frozenset(
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether the name of a field says that its value is a secret, however it is spelled."""
+    """Whether a field of this name holds a secret, in any spelling of the name."""
     words = [word.lower() for word in _WORD.findall(name)]
     if not words or words[-1] in _ABOUT:
         return False
@@ -123,12 +124,12 @@ _SHAPES: Final = re.compile(
     r"|whsec_[\w+/=]{8,}|SG\.[\w\-]{16,}\.[\w\-]{16,}|npm_\w{20,}|hf_\w{20,}"
     r")"
 )
-# Said with a colon and without quotes, these names are followed by a value, not by a sentence.
+# After these names, a colon without quotes is followed by a value, not by a sentence.
 _PLAIN_ENDS: Final = ("password", "passwd", "pwd", "passphrase", "secret", "apikey", "accesskey")
 
 
 def without_secrets(text: str) -> str:
-    """Give a text with `[removed]` where secrets stand, in time by its length."""
+    """Return a text with `[removed]` in place of secrets; takes linear time."""
     text = _KEY_BLOCK.sub(REMOVED, text)
     text = _IN_PATHS.sub(rf"\1{REMOVED}", text)
     text = _URL.sub(_url, text)
@@ -145,7 +146,7 @@ def _without_fields(text: str) -> str:
     for found in _NAMED.finditer(text):
         if found.start() < end or not is_secret_name(found["name"]):
             continue
-        # Whether it is one shows before it is read: a text of names only must not take long.
+        # Decide before reading the value: a text of many names must not take long.
         opening = text[found.end() : found.end() + 1]
         if not _is_given(found["name"], found["between"], opening):
             continue
@@ -156,11 +157,11 @@ def _without_fields(text: str) -> str:
 
 
 def _is_given(name: str, between: str, opening: str) -> bool:
-    """Whether what follows a name is its value, and not the rest of a sentence."""
+    """Whether a value follows the name, and not the rest of a sentence."""
     if "=" in between:
         return True
     if opening in ("'", '"'):
-        # Of two quoted texts with a comma between them, the first is a name.
+        # Of two quoted texts separated by a comma, the first is a name.
         return ":" in between or between[0] in "'\""
     return ":" in between and "".join(_WORD.findall(name)).lower().endswith(_PLAIN_ENDS)
 
@@ -176,7 +177,7 @@ def _without_password(scheme: str, rest: str) -> str:
     if "@" in authority:
         at = authority.rindex("@")
     elif "@" in rest and not re.fullmatch(r"[^:]*(?::\d*)?|\[.*", authority):
-        at = rest.rindex("@")  # a password with a slash that nobody has encoded
+        at = rest.rindex("@")  # a password with a slash that is not percent-encoded
     else:
         return rest
     user, colon, _ = rest[:at].partition(":")
@@ -186,7 +187,7 @@ def _without_password(scheme: str, rest: str) -> str:
 
 
 def _without_query(rest: str, *, is_store: bool) -> str:
-    """Remove the values of a query; of a store, only those whose names say that they are secret."""
+    """Remove the values of a query; for a store's URL, only those with secret names."""
     before, mark, query = rest.partition("?")
     if not mark:
         path, sharp, _ = before.partition("#")

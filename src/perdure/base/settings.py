@@ -1,4 +1,4 @@
-"""The bounds of a runtime, each with a name and a reason; checked once, when they are made."""
+"""The settings of a runtime, each with a name and a reason, checked when they are made."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -16,36 +16,36 @@ _FALSE = ("0", "false", "no", "off")
 class Overflow(StrEnum):
     """What happens to a message for a full mailbox."""
 
-    REJECT = "reject"  # the sender is told
-    DROP_NEWEST = "drop_newest"  # the message is thrown away
-    DROP_OLDEST = "drop_oldest"  # the message that waited longest makes room
-    EXIT = "exit"  # the receiver is ended: it cannot keep up
+    REJECT = "reject"  # the sender gets an error
+    DROP_NEWEST = "drop_newest"  # the message is dropped
+    DROP_OLDEST = "drop_oldest"  # the oldest message is dropped to make room
+    EXIT = "exit"  # the receiver is stopped, since it cannot keep up
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Settings:
-    """The bounds of a runtime; durations are kept as seconds."""
+    """The settings of a runtime; durations are in seconds."""
 
-    # How long what is left at the end of a runtime may clean up before it is killed.
+    # How long the processes that are left at the end of a runtime may clean up before a kill.
     stop_timeout: float
-    # A kill is repeated so often, because a coroutine may swallow a cancellation.
+    # The interval at which a kill is repeated, because a coroutine may swallow a cancellation.
     kill_every: float
-    # A killed process that is still there after this counts as dead: nobody waits for ever.
+    # A killed process that still runs after this counts as dead, so that nobody waits for ever.
     abandon_after: float
-    # Steps in one turn of the scheduler, so that a busy process cannot starve the loop.
+    # The most steps in one turn of the scheduler, so that a busy process cannot starve the loop.
     turn_steps: int
-    # Time for one turn of the scheduler, since a step may be slow.
+    # The most time for one turn of the scheduler, since a step may be slow.
     turn_time: float
-    # How long a loop that has said something to another OS process looks for the answer before it
-    # sleeps; 0 = it sleeps at once. What was looked for in vain is looked for ever less often.
+    # How long a loop that sent something to another OS process spins for the answer before it
+    # sleeps; 0: it sleeps at once. After vain spins it spins less and less often.
     busy_wait: float
-    # Messages that may wait in a mailbox; None = as many as memory holds.
+    # Messages that may wait in a mailbox; None means no limit.
     mailbox_limit: int | None
-    # What a full mailbox does with one more message.
+    # What happens to a message for a full mailbox.
     overflow: Overflow
-    # Whether crashes are logged: all but that of the root process, which `run` raises.
+    # Whether crashes are logged, except that of the root process, which `run` raises.
     report_crashes: bool
-    # A task that runs longer is warned of: long-lived loops belong into a server. None = never.
+    # A task that runs longer causes a warning: a long-lived loop belongs in a server. None: never.
     long_task: float | None
 
     def __init__(  # noqa: PLR0913  a record has a parameter for each field
@@ -65,8 +65,8 @@ class Settings:
         """Check every value.
 
         Raises:
-            ValueError: A value is out of its range; the text names the setting.
-            TypeError: A value has the wrong type; the text names the setting.
+            ValueError: A value is out of range; the message names the setting.
+            TypeError: A value has the wrong type; the message names the setting.
         """
         limit = None if mailbox_limit is None else _count("mailbox_limit", mailbox_limit)
         object.__setattr__(self, "stop_timeout", named_seconds("stop_timeout", stop_timeout))
@@ -83,10 +83,10 @@ class Settings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:
-        """Read `PERDURE_STOP_TIMEOUT` and its like; what is not set keeps its default.
+        """Read environment variables such as `PERDURE_STOP_TIMEOUT`; unset ones keep the default.
 
         Raises:
-            ValueError: Names every variable that is unknown or has a bad value.
+            ValueError: A variable is unknown or invalid; the message names every such one.
         """
         values: dict[str, Any] = {}
         mistakes: list[str] = []
@@ -99,12 +99,12 @@ class Settings:
             else:
                 values[setting] = value
         if mistakes:
-            raise ValueError("bad settings in the environment:\n  " + "\n  ".join(mistakes))
+            raise ValueError("invalid settings in the environment:\n  " + "\n  ".join(mistakes))
         return cls(**values)
 
 
 def _read(variable: str, text: str) -> tuple[str, Any]:
-    """Turn a variable into the name and the value of a setting."""
+    """Return the name and the value of the setting that a variable stands for."""
     known = {PREFIX + field.name.upper(): field.name for field in fields(Settings)}
     if variable not in known:
         raise ValueError(f"unknown; the settings are {', '.join(sorted(known))}")
@@ -134,7 +134,7 @@ def _boolean(text: str) -> bool:
         return True
     if text.lower() in _FALSE:
         return False
-    raise ValueError(f"{text!r} is neither of {' '.join(_TRUE)} nor of {' '.join(_FALSE)}")
+    raise ValueError(f"{text!r} is not a boolean: use one of {', '.join((*_TRUE, *_FALSE))}")
 
 
 def _some_time(name: str, value: Duration) -> float:
@@ -148,7 +148,7 @@ def _count(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, not {value!r}")
     if value < 1:
-        raise ValueError(f"{name} must be 1 or more: {value}")
+        raise ValueError(f"{name} must be 1 or more, not {value}")
     return value
 
 
@@ -156,7 +156,7 @@ def _overflow(name: str, value: str) -> Overflow:
     try:
         return Overflow(value)
     except ValueError:
-        raise ValueError(f"{name} must be one of {', '.join(Overflow)}: {value!r}") from None
+        raise ValueError(f"{name} must be one of {', '.join(Overflow)}, not {value!r}") from None
 
 
 def _flag(name: str, value: object) -> bool:

@@ -1,12 +1,12 @@
-"""Events that say what happens; handlers that count, log or trace it.
+"""Events that say what happens, and handlers that count, log or trace them.
 
-The code that does the work only tells: `execute(("perdure", "job", "stop"), {...}, {...})`.
-Handlers run at once, in the process (and thread) that tells;
-one that raises is detached and reported, and harms neither the others nor the teller.
+The code that does the work only emits: `execute(("perdure", "job", "stop"), {...}, {...})`.
+Handlers run synchronously, in the process (and thread) of the emitter. A handler that raises is
+detached and reported, and harms neither the others nor the emitter.
 
-The functions of this module belong to one `Telemetry`, the table of the whole OS process.
-That is meant: whoever listens and whoever tells must meet without knowing each other.
-A part that wants a table of its own makes a `Telemetry`.
+The functions of this module belong to one `Telemetry`, the table of the whole OS process. This
+global is deliberate: emitters and handlers must meet without knowing each other. A component that
+wants a table of its own makes a `Telemetry`.
 """
 
 import inspect
@@ -19,11 +19,11 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeAlias, cast
 
 # pyright: reportUnusedImport=false
-import perdure.base.visible  # noqa: F401  whoever imports anything of ours has readable logs
+import perdure.base.visible  # noqa: F401  its import makes the logs of the package readable
 from perdure.base.clock import Clock, SystemClock
 
 Event: TypeAlias = tuple[str, ...]
-"""The name of an event: a non-empty tuple of text, from general to special."""
+"""The name of an event: a non-empty tuple of strings, from general to specific."""
 
 Values: TypeAlias = Mapping[str, Any]
 
@@ -32,7 +32,7 @@ Handler: TypeAlias = Callable[[Event, Values, Values, Any], object]
 
 HANDLER_FAILURE: Event = ("telemetry", "handler", "failure")
 
-KNOWN_EVENTS = 4096  # how many names without a handler are remembered; a program has a few hundred
+KNOWN_EVENTS = 4096  # names without a handler that are remembered; a program has a few hundred
 
 _NOTHING: Values = MappingProxyType({})
 _CONTEXT = "telemetry_span_context"
@@ -50,7 +50,7 @@ class Attached:
 
 
 class Telemetry:
-    """A table of handlers; all methods may be called from every thread."""
+    """A table of handlers; all methods are thread-safe."""
 
     __slots__ = ("_by_event", "_by_id", "_clock", "_lock", "_spans")
 
@@ -58,7 +58,7 @@ class Telemetry:
         """Start with no handler.
 
         Args:
-            clock: Measures the spans; the machine's when it is not given.
+            clock: Measures spans; by default the clock of the machine.
         """
         self._clock = clock or SystemClock()
         self._spans = itertools.count(1)
@@ -78,7 +78,7 @@ class Telemetry:
 
         Raises:
             ValueError: The id is taken, or the event is empty.
-            TypeError: The event is no tuple of text, or the handler no plain function.
+            TypeError: The event is not a tuple of strings, or the handler not a plain function.
         """
         self.attach_many(id, (event,), handler, config)
 
@@ -93,7 +93,7 @@ class Telemetry:
 
         Raises:
             ValueError: The id is taken, there is no event, or an event is empty.
-            TypeError: An event is no tuple of text, or the handler no plain function.
+            TypeError: An event is not a tuple of strings, or the handler not a plain function.
         """
         _check_handler(handler)
         wanted = dict.fromkeys(_checked(event) for event in events)
@@ -102,13 +102,13 @@ class Telemetry:
         entries = tuple(Attached(id, event, handler, config) for event in wanted)
         with self._lock:
             if id in self._by_id:
-                raise ValueError(f"telemetry handler {id!r} is attached already: detach it first")
+                raise ValueError(f"telemetry handler {id!r} is already attached: detach it first")
             self._by_id[id] = entries
             for entry in entries:
                 self._by_event[entry.event] = (*self._by_event.get(entry.event, ()), entry)
 
     def detach(self, id: Hashable) -> None:
-        """Take the handler off all its events.
+        """Detach the handler from all its events.
 
         Raises:
             LookupError: No handler has this id.
@@ -119,10 +119,10 @@ class Telemetry:
             self._remove(id)
 
     def list_handlers(self, prefix: Event = ()) -> list[Attached]:
-        """Give the handlers of all events that begin with `prefix`, first attached first.
+        """Return the handlers of all events that begin with `prefix`, in order of attachment.
 
         Raises:
-            TypeError: The prefix is no tuple of text.
+            TypeError: The prefix is not a tuple of strings.
         """
         if prefix:
             _checked(prefix)
@@ -135,17 +135,17 @@ class Telemetry:
     def execute(
         self, event: Event, measurements: Values = _NOTHING, metadata: Values = _NOTHING
     ) -> None:
-        """Tell that something happened; reaches the handlers of exactly this event.
+        """Emit an event to the handlers of exactly this name.
 
-        Without a handler it costs one look-up.
+        Without a handler, this costs one dictionary look-up.
 
         Raises:
             ValueError: The event is empty.
-            TypeError: The event is no tuple of text.
+            TypeError: The event is not a tuple of strings.
         """
         try:
             attached = self._by_event.get(event)
-        except TypeError:  # not hashable, hence no tuple of text
+        except TypeError:  # not hashable, hence not a tuple of strings
             attached = None
         if attached is None:
             self._admit(event)
@@ -154,15 +154,15 @@ class Telemetry:
             try:
                 entry.handler(event, measurements, metadata, entry.config)
             except (KeyboardInterrupt, SystemExit):
-                raise  # meant for the whole program; arrives in whatever code is running
+                raise  # meant for the whole program; it can arrive in any code
             except BaseException as error:  # noqa: BLE001  an exit raised by a handler is its failure
                 self._fail(entry, error)
 
     @property
     def has_handlers(self) -> Callable[[Event], object]:
-        """Tell whether anybody listens, for tellers to whom even the metadata is too dear.
+        """Whether an event has handlers, for emitters whose metadata is expensive to build.
 
-        This is the look-up itself, without a call around it: true or not is all it says.
+        It is the dictionary look-up itself, without a call around it; only its truth counts.
         """
         return self._by_event.get
 
@@ -173,13 +173,13 @@ class Telemetry:
 
         Raises:
             ValueError: The prefix is empty.
-            TypeError: The prefix is no tuple of text.
+            TypeError: The prefix is not a tuple of strings.
         """
         metadata.setdefault(_CONTEXT, next(self._spans))
         return Span(self, self._clock, _checked(prefix), metadata)
 
     def _admit(self, event: Event) -> None:
-        """Check a name that was never seen, and remember it so that it is checked only once."""
+        """Check an unknown name, and remember it so that it is checked only once."""
         _checked(event)
         if len(self._by_event) < KNOWN_EVENTS:
             with self._lock:
@@ -191,9 +191,9 @@ class Telemetry:
             self._by_event[entry.event] = left
 
     def _fail(self, entry: Attached, error: BaseException) -> None:
-        """Detach and report; the handler goes first, so that the report cannot reach it again."""
+        """Detach a handler, then report it; in this order, the report cannot reach it again."""
         with self._lock:
-            # Another handler may have the id by now: it was detached while it ran.
+            # Another handler may have the id by now, if this one was detached while it ran.
             if entry in self._by_id.get(entry.id, ()):
                 self._remove(entry.id)
         _log.error(
@@ -215,13 +215,12 @@ class Telemetry:
 
 
 class Span:
-    """A piece of work that tells its start and its stop or exception; made by `span`.
+    """A piece of work that emits its start and its stop or exception; made by `span`.
 
-    `prefix + ("start",)` has `monotonic_time` and `system_time`,
-    `prefix + ("stop",)` and `prefix + ("exception",)` have `duration` and `monotonic_time`,
-    all in integer nanoseconds.
+    `prefix + ("start",)` has `monotonic_time` and `system_time`, `prefix + ("stop",)` and
+    `prefix + ("exception",)` have `duration` and `monotonic_time`, all in integer nanoseconds.
     An exception adds `kind` ("error", or "exit" for a cancellation or the end of a process),
-    `reason` (the exception) and `stacktrace` (its traceback) to the metadata, and goes on.
+    `reason` (the exception) and `stacktrace` (its traceback) to the metadata, and propagates.
     """
 
     __slots__ = ("_clock", "_measurements", "_metadata", "_prefix", "_started", "_telemetry")
@@ -237,13 +236,13 @@ class Span:
         self._started = 0
 
     def update(self, **metadata: object) -> None:
-        """Add metadata for the end of the span; what the start said stays unless named here."""
+        """Add metadata for the end of the span; that of the start stays unless named here."""
         context = self._metadata[_CONTEXT]
-        # A new dict: the handlers of the start may have kept theirs.
+        # A new dict, because the handlers of the start may have kept theirs.
         self._metadata = {**self._metadata, **metadata, _CONTEXT: context}
 
     def measure(self, **measurements: object) -> None:
-        """Add measurements for the end of the span; the times of the span itself win."""
+        """Add measurements for the end of the span; the span's own times take precedence."""
         self._measurements.update(measurements)
 
     def __enter__(self) -> Self:
@@ -278,7 +277,7 @@ def _checked(event: object) -> Event:
     parts = cast("tuple[object, ...]", event)
     if not parts:
         raise ValueError("a telemetry event is a non-empty tuple of str, not ()")
-    for part in parts:  # a plain loop, for every span comes by here
+    for part in parts:  # a plain loop, since every span passes here
         if not isinstance(part, str):
             raise _wrong_type(parts)
     return cast("Event", parts)
@@ -294,9 +293,7 @@ def _check_handler(handler: object) -> None:
     if not callable(handler):
         raise TypeError(f"a telemetry handler must be callable, not {handler!r}")
     if inspect.iscoroutinefunction(handler):
-        raise TypeError(
-            f"a telemetry handler runs at once and cannot be awaited: make {handler!r} a plain def"
-        )
+        raise TypeError(f"a telemetry handler runs synchronously: make {handler!r} a plain def")
 
 
 _default = Telemetry()

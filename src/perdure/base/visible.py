@@ -1,9 +1,13 @@
-"""Make the words of others safe to show: the one function that every sink uses; pure.
+"""Make foreign text safe to show: the one function that every output uses.
 
-A text of a job or a person may move the cursor of a terminal, turn the direction of what follows,
-hide a word between letters, or begin a line that looks like ours. So whatever cannot be seen is
-spelled out, `⟨U+202E⟩`, before it reaches a terminal, a log, a message or a page. What a sink
-understands beyond that (HTML, Slack's `<!channel>`) it escapes itself, afterwards.
+A text from a job or a person may move the cursor of a terminal, reverse the direction of what
+follows, hide a word between letters, or begin a line that looks like ours. So every invisible
+character is spelled out, as `⟨U+202E⟩`, before it reaches a terminal, a log, a message or a page.
+What an output interprets beyond that (HTML, Slack's `<!channel>`) it escapes itself, afterwards.
+
+The loggers of the package get a filter that does this too: a log record may carry the text of any
+exception. It also removes secrets, and indents every line but the first, since a line that starts
+at the margin would look like a record of its own.
 """
 
 import logging
@@ -14,14 +18,14 @@ from typing import Final
 
 from perdure.base.secret import without_secrets
 
-LONGEST_SHOWN: Final = 500  # characters, unless the caller says otherwise
+LONGEST_SHOWN: Final = 500  # characters, by default
 
-_MOST_MARKS: Final = 4  # accents on one letter: more of them paint over the lines around
-_MOST_SPACES: Final = 8  # in a row: more of them push what follows to where a line seems to begin
+_MOST_MARKS: Final = 4  # on one letter: more of them would paint over neighbouring lines
+_MOST_SPACES: Final = 8  # in a row: more could push text to where a new line seems to begin
 
-# Cc: control, Cf: format (also what turns the direction of text), Co, Cn, Cs; Zl, Zp: line breaks.
+# Cc: control, Cf: format (including text direction), Co, Cn, Cs; Zl, Zp: line breaks.
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
-# Letters and marks that leave no trace: fillers, joiners, selectors of variants.
+# Letters and marks that show nothing: fillers, joiners, variation selectors.
 _BLANK: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
@@ -29,30 +33,30 @@ _SPACES: Final = re.compile(f" {{{_MOST_SPACES},}}")
 
 
 def visible(text: str, most: int | None = LONGEST_SHOWN, *, lines: bool = False) -> str:
-    """Give a text in which nothing hides, in one line.
+    """Return a text on one line, with invisible characters spelled out.
 
     Args:
-        text: Anybody's words.
-        most: After so many characters the rest is cut, and said to be; None shows all.
-        lines: Line breaks and indentation stay, as in a traceback.
+        text: Any text.
+        most: Cut the text after this many characters, and say so; None shows all of it.
+        lines: Keep line breaks and indentation, as in a traceback.
     """
     kept = text if most is None else text[:most]
     shown = kept if kept.isascii() and kept.isprintable() else _spelled(kept, lines=lines)
     if not lines:
         shown = _SPACES.sub(lambda found: f" ⟨{len(found.group())} spaces⟩ ", shown)
     left = len(text) - len(kept)
-    return f"{shown} … ({left} characters more)" if left else shown
+    return f"{shown} … ({left} more characters)" if left else shown
 
 
 def visible_json(text: str) -> str:
-    """Give JSON in which nothing hides, and that means the same."""
+    """Return JSON of the same meaning, with invisible characters escaped."""
     if text.isascii():
         return text  # JSON itself has no raw control characters
     return text.translate(_JSON)
 
 
 class _Spelling(dict[int, str | int]):
-    """How each character is shown; looked up once, and then by `str.translate` at its speed."""
+    """How each character is shown: a table for `str.translate` that fills itself."""
 
     def __init__(self, *, json: bool = False) -> None:
         super().__init__()
@@ -103,13 +107,7 @@ _JSON: Final = _Spelling(json=True)
 _JSON[ord("\n")] = "\n"  # between the lines of indented JSON
 
 
-# Our loggers tell nothing that hides: whatever jobs and people wrote is made visible in them.
-#
-# A record of ours may carry the text of anybody's exception. Here, the last place before handlers
-# see it, secrets are taken out, what hides is spelled out, and no line but the first begins at the
-# margin, where a line that somebody made up would look like a record.
-
-# All that the package logs by; a test holds that there are no others.
+# All loggers of the package; a test checks that there are no others.
 NAMES: Final = (
     "perdure.cli",
     "perdure.host",
@@ -128,15 +126,15 @@ _AT_MARGIN: Final = re.compile(r"\n(?=\S)")
 
 
 def readable(text: str) -> str:
-    """Give a text of several lines as a log may hold it."""
+    """Return a text of several lines as it may appear in a log."""
     return _AT_MARGIN.sub("\n  ", visible(without_secrets(text), None, lines=True))
 
 
 class Readable(logging.Filter):
-    """Makes records readable; those that are keep their template and arguments."""
+    """Makes log records readable; a readable one keeps its template and arguments."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let every record pass, changed if need be."""
+        """Return True for every record, changing it if necessary."""
         try:
             told = record.getMessage()
         except Exception:  # noqa: BLE001 - the handlers report it

@@ -149,7 +149,7 @@ def _decide(app: App, approval: str, action: str | None, said: dict[str, Any]) -
 
 
 def _seen(found: Approval, action: str | None, verdict: VoteVerdict) -> str:
-    """Give the hash of the action that the person has seen: as they say, or as it is shown now."""
+    """Return the hash of the action that the person saw, or sees now."""
     if action is None:
         _tell(found, full=True)
         if not _confirmed(verdict):
@@ -204,7 +204,7 @@ async def _delegated(app: App, approval: str, to: str, by: str, reason: str) -> 
 
 
 def _person(app: App, approval: Approval, name: str) -> Person:
-    """Give who says it. Nothing proves the name, but who is not known has no role by it."""
+    """Return who says it. Nothing proves the name, but who is not known has no role by it."""
     people = app.policy.people
     if not people.contacts and not approval.terms.approvers:
         hint = "this app lists no people: name it with --app, and list them in its Policy(people=…)"
@@ -225,7 +225,7 @@ async def find(app: App, approval: str) -> Approval:
 
 
 def facts(approval: Approval) -> dict[str, Any]:
-    """Give an approval for programs."""
+    """Return an approval for programs."""
     return {
         "id": approval.id,
         "state": approval.state.value,

@@ -29,7 +29,7 @@ Answer = Callable[[], Awaitable[bytes]]
 
 
 def runtime_folder(environ: Mapping[str, str]) -> Path:
-    """Give the private folder of the sockets; make it if it is not there.
+    """Return the private folder of the sockets; make it if it is not there.
 
     Raises:
         ProcError: Others can write to it.
@@ -39,7 +39,7 @@ def runtime_folder(environ: Mapping[str, str]) -> Path:
 
 
 def socket_of(folder: Path, runtime: Path) -> Path:
-    """Give the socket of what runs from a folder."""
+    """Return the socket of what runs from a folder."""
     name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
     return runtime / f"{name}.sock"
 

@@ -81,7 +81,7 @@ def say(*lines: str, err: bool = False) -> None:
 
 
 def give(value: Any, indent: int | None = None) -> None:
-    """Give a value to programs."""
+    """Return a value to programs."""
     typer.echo(as_json(value, indent))
 
 
@@ -126,12 +126,12 @@ _ENDS: Final = {
 
 
 def code_of(error: Exception) -> Code:
-    """Give the exit code for an error."""
+    """Return the exit code for an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), Code.FAILED)
 
 
 def code_of_end(state: JobState) -> Code:
-    """Give the exit code for the state that a job was waited for."""
+    """Return the exit code for the state that a job was waited for."""
     return _ENDS.get(state, Code.JOB_FAILED)
 
 

@@ -90,7 +90,7 @@ def submit(  # noqa: PLR0913  an option is a parameter
 
 
 def read_argument(text: str) -> str:
-    """Give the text of an option, or what it says is in a file or on standard input."""
+    """Return the text of an option, or what it says is in a file or on standard input."""
     if text == "-":
         return sys.stdin.read()
     return _read_file(Path(text[1:])) if text.startswith("@") else text

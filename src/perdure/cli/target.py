@@ -72,7 +72,7 @@ def load_app(name: str, url: str | None = None) -> App:
 
 
 def find_app(app: str | None, url: str | None) -> App:
-    """Give the app of a command that only looks at jobs; a URL alone will do."""
+    """Return the app of a command that only looks at jobs; a URL alone will do."""
     if app is not None:
         found = load_app(app, url)
     elif url is not None:
@@ -88,7 +88,7 @@ def find_app(app: str | None, url: str | None) -> App:
 
 
 def spelled(url: str) -> str:
-    """Give a URL without its password."""
+    """Return a URL without its password."""
     return without_secrets(url)
 
 
@@ -143,7 +143,7 @@ AT_REST = ENDED | {JobState.NEEDS_ATTENTION}
 
 
 async def looks(store: Store) -> AsyncGenerator[None, None]:
-    """Give a turn at once, and then whenever something may have changed."""
+    """Return a turn at once, and then whenever something may have changed."""
     changed = asyncio.Event()
     unwatch = store.watch(changed.set)
     try:

@@ -113,7 +113,7 @@ def lines(picture: Drawn) -> Iterator[str]:
 def _branches(
     nodes: Sequence[Drawn], left_out: int, indent: str
 ) -> list[tuple[str, str, Drawn | str]]:
-    """Give the branches below one, the last first."""
+    """Return the branches below one, the last first."""
     below: list[Drawn | str] = [*nodes, *([f"… {left_out} more"] if left_out else [])]
     ends = ["├─ "] * (len(below) - 1) + ["└─ "]
     drawn = [

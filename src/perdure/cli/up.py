@@ -204,7 +204,7 @@ def _run(folder: Path, loaded: Loaded, news: News) -> int:
 
 
 def _patience(loaded: Loaded) -> float:
-    """Give the time that an orderly stop may take: one entry stops after another."""
+    """Return the time that an orderly stop may take: one entry stops after another."""
     plans = [*loaded.plan.hosts.values(), *loaded.plan.services.values()]
     return sum(plan.lifecycle.stop_timeout for plan in plans) + SPARE
 

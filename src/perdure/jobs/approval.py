@@ -1,15 +1,18 @@
 """Approvals: one question to people about exactly one action; pure.
 
-    PENDING ── APPROVED    enough people said yes, to this very action
-        ├───── REJECTED    one said no
-        ├───── EXPIRED     nobody said enough in time, which is not a no
-        └───── WITHDRAWN   the job needs no answer any more
+    PENDING ── APPROVED    enough people approved this very action
+        ├───── REJECTED    one person rejected it
+        ├───── EXPIRED     too few people answered in time, which is not a rejection
+        └───── WITHDRAWN   the job no longer needs an answer
 
-An approval is bound to a hash of all that will be done. Whoever decides, decides about the hash
-that they saw; what is run later must have it, or is asked about anew.
+An approval is bound to a hash of everything that will be done. A vote is about the hash that the
+person saw, and the action that runs later must have the same hash, or people are asked again.
 
-Arguments can be edited while it waits. Edited arguments are another action: what was said about
-the old one does not count, and if they are more dangerous, people are asked anew on new terms.
+Arguments can be edited while the approval is pending. Edited arguments are another action: earlier
+votes do not count, and if the risk is higher, people are asked again on the terms of that risk.
+
+The parts of this file: the values, voting, delegation, the check right before the action, what
+happens as time passes, the links in messages, and when two names may mean one person.
 """
 
 import hmac
@@ -26,75 +29,14 @@ from perdure.base.errors import IllegalTransition
 from perdure.jobs.outbox import NoticeKind
 from perdure.jobs.risk import RiskLevel
 
-# Who is who: whether two names mean one person; pure.
-#
-# Names are compared in two ways. To *grant* anything, a name must be `spelled` as the person's own.
-# To *refuse* a vote (four eyes, a second vote of one person), everything that could be the same
-# person is: look-alike letters, accents, an e-mail address beside a name.
-
-# What is not seen: control and format characters, such as a zero-width space; and some blanks.
-_UNSEEN: Final = frozenset({"Cc", "Cf"})
-_BLANKS: Final = frozenset("\u115f\u1160\u3164\uffa0\u2800")
-_MARKS: Final = frozenset({"Mn", "Me"})
-
-# Letters of other alphabets that look like Latin ones: first as capitals, then as small letters.
-_CAPITALS: Final = str.maketrans(
-    "АВЕІЈКМНОРСТУХЅҮԀԚԜ" + "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",  # noqa: RUF001 - that is what they are for
-    "ABEIJKMHOPCTYXSYDQW" + "ABEZHIKMNOPTYX",
-)
-_SMALL: Final = str.maketrans(
-    "авсеорхуіјѕһӏԁԛԝүгкмнтп" + "αβγεηικνορτυχ" + "ıɑɡɩłøđ" + "օոսհ",  # noqa: RUF001
-    "abceopxyijshldqwyrkmhtn" + "abyenikvoptux" + "iagilod" + "onuh",
-)
-_ALIKE: Final = str.maketrans("01i|", "olll")  # among Latin letters and digits themselves
-
-
-def spelled(name: str) -> str:
-    """Give a name in the one spelling by which it is looked up."""
-    category = unicodedata.category
-    seen = "".join(c for c in name if c not in _BLANKS and category(c) not in _UNSEEN)
-    return " ".join(unicodedata.normalize("NFKC", seen).casefold().split())
-
-
-def same_person(one: Iterable[str], other: Iterable[str]) -> bool:
-    """Tell whether the names of two could be names of one person.
-
-    An e-mail address also counts as its part before the `@`, unless both have an address.
-    """
-    ours, theirs = {_looks(name) for name in one}, {_looks(name) for name in other}
-    if ours & theirs:
-        return True
-    if _addresses(ours) and _addresses(theirs):
-        return False
-    return bool(_with_local_parts(ours) & _with_local_parts(theirs))
-
-
-def _looks(name: str) -> str:
-    """Give what a name looks like."""
-    latin = unicodedata.normalize("NFKC", name).translate(_CAPITALS)
-    parts = unicodedata.normalize("NFKD", spelled(latin))
-    bare = "".join(each for each in parts if unicodedata.category(each) not in _MARKS)
-    bare = bare.translate(_SMALL).translate(_ALIKE)
-    local, at, domain = bare.replace("rn", "m").replace("vv", "w").partition("@")
-    return f"{local.partition('+')[0]}@{domain}" if at else local
-
-
-def _addresses(names: set[str]) -> bool:
-    return any("@" in name for name in names)
-
-
-def _with_local_parts(names: set[str]) -> set[str]:
-    return names | {name.partition("@")[0] for name in names}
-
-
 VoteVerdict: TypeAlias = Literal["approve", "reject"]
 
-APPROVER: Final = "approver"  # the role that may decide where no persons are named
+APPROVER: Final = "approver"  # the role that may decide where no people are named
 LONGEST_REASON: Final = 2000
 
 
 class ApprovalState(StrEnum):
-    """Where an approval stands."""
+    """The state of an approval."""
 
     PENDING = "PENDING"
     APPROVED = "APPROVED"
@@ -104,20 +46,20 @@ class ApprovalState(StrEnum):
 
 
 class Action(Struct, frozen=True, kw_only=True):
-    """All that is approved; another input, version or budget is another action."""
+    """What is approved; another input, version or budget is another action."""
 
     tenant: str
     job_id: str
     step: str  # its identity in the job
     version: str = "1"
-    input: bytes = b"null"  # resolved, as it is stored
-    effects: tuple[str, ...] = ()  # what it will do to the world, as far as that is known
+    input: bytes = b"null"  # the resolved arguments, as they are stored
+    effects: tuple[str, ...] = ()  # what it will do to the outside world, as far as that is known
     budget: bytes = b"null"
-    revision: int = 0  # so often was the input edited: to edit it back is not to undo the edit
+    revision: int = 0  # counts the edits: editing back is another edit, not the old action
 
     @property
     def hash(self) -> str:
-        """Tell this action from every other."""
+        """A digest that no other action has."""
         return digest(
             "action",
             self.tenant,
@@ -133,17 +75,17 @@ class Action(Struct, frozen=True, kw_only=True):
 
 
 class ApprovalTerms(Struct, frozen=True, kw_only=True):
-    """Who must say yes, and in which time (seconds).
+    """Who must approve, and within which time (in seconds).
 
     Attributes:
-        quorum: So many different people must approve.
-        four_eyes: Who asked for the job does not decide about it.
-        approvers: The people who may decide; empty: whoever has the role `approver`.
-        expires: Wait so long; None: until somebody answers.
-        valid: A yes can be used so long; then it is asked again.
-        remind: Tell them again so often; None: never.
-        escalate: After so long others are asked, too …
-        escalate_to: … namely these.
+        quorum: How many different people must approve.
+        four_eyes: The person who submitted the job may not decide about it.
+        approvers: Who may decide; empty: everybody with the role `approver`.
+        expires: How long to wait; None: until somebody answers.
+        valid: How long an approval can be used; then people are asked again.
+        remind: The interval of reminders; None: no reminders.
+        escalate: After this time the people in `escalate_to` are asked too.
+        escalate_to: Who may decide after the escalation.
     """
 
     quorum: int = 1
@@ -157,20 +99,20 @@ class ApprovalTerms(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.quorum < 1:
-            raise ValueError(f"a quorum is at least 1, not {self.quorum}")
+            raise ValueError(f"quorum must be at least 1, not {self.quorum}")
         if self.approvers and len(self.approvers | self.escalate_to) < self.quorum:
-            raise ValueError(f"{self.quorum} people must approve, and fewer are named")
+            raise ValueError(f"a quorum of {self.quorum} needs at least as many approvers")
 
 
 class Person(Struct, frozen=True, kw_only=True):
-    """Who decides, as the channel has proved it. An account of a program is no person.
+    """Who decides, as the channel has authenticated them. A service account is not a person.
 
     Attributes:
-        id: By which the terms of an approval name them.
-        tenant: Where they may decide.
+        id: The name by which the terms of an approval refer to them.
+        tenant: The tenant in which they may decide.
         roles: What they may do there.
-        is_program: Whether this is the account of a program.
-        names: How they are called elsewhere: an e-mail address, an account of Slack.
+        is_program: Whether this is a service account.
+        names: Their names elsewhere: an e-mail address, a Slack account.
     """
 
     id: str
@@ -180,57 +122,58 @@ class Person(Struct, frozen=True, kw_only=True):
     names: frozenset[str] = frozenset()
 
     def is_called(self, name: str) -> bool:
-        """Tell whether a name could be one of this person's, however it is spelled."""
+        """Whether a name could mean this person, however it is spelled."""
         return same_person({self.id, *self.names}, {name})
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """What one person said."""
+    """A vote that counted."""
 
     person: str
     verdict: VoteVerdict
-    action_hash: str  # to which action
+    action_hash: str  # of the action that the vote was about
     at: float
     channel: str = ""  # "slack", "mail", "api", "cli"
     reason: str = ""
-    roles: frozenset[str] = frozenset()  # of the person, when it was said
+    roles: frozenset[str] = frozenset()  # of the person at that time
 
 
 class Edit(Struct, frozen=True, kw_only=True):
-    """Who has edited the arguments, and what they were before."""
+    """Who edited the arguments, and what they were before."""
 
     person: str
     at: float
     before: bytes
-    raised: bool = False  # to a higher risk
+    raised: bool = False  # whether it raised the risk
 
 
 class Approval(Struct, frozen=True, kw_only=True):
-    """One question, and the answers to it.
+    """One question and the answers so far.
 
     Attributes:
         id: Unguessable.
         tenant: The tenant of the job.
         job_id: The job that waits.
-        step: The identity of what it waits before.
-        action: What is asked about; edited arguments change it.
-        title: What it is about, in one line.
-        written_by_program: The title and what is shown are a program's words, not our code's.
-        shown: What people see of it, as JSON: the arguments, by name.
-        edits: Who has edited the arguments, the first one first.
-        risk: How dangerous it is …
-        reasons: … and why.
-        requester: Who asked for the job.
-        terms: Who must say yes.
-        state: Where it stands.
-        created_at: When it was asked; on new terms, it is asked anew.
-        decided_at: When it became what it is.
-        decisions: What was said so far.
-        delegates: Who may decide instead of whom.
-        escalated: Whether others were asked, too.
-        reminded_at: When they were last told.
-        warned: Whether they were told that it expires soon.
-        no: Grows with every change: a change is written only over the one that it was made from.
+        step: The identity of the step, or other entry, that waits.
+        action: What is asked about; editing the arguments changes it.
+        title: The question in one line.
+        written_by_program: The title and what is shown come from a program, such as a language
+            model, and not from the code of the job.
+        shown: The arguments as people see them, as JSON by name.
+        edits: Who edited the arguments, in order.
+        risk: How dangerous the action is.
+        reasons: Why it is so dangerous.
+        requester: Who submitted the job.
+        terms: Who must approve, and within which time.
+        state: The state.
+        created_at: When it was asked; on new terms it is asked anew.
+        decided_at: When it reached its final state.
+        decisions: The votes so far.
+        delegates: Pairs: who delegated, and to whom.
+        escalated: Whether the people in `escalate_to` were asked.
+        reminded_at: When people were last reminded.
+        warned: Whether people were told that it expires soon.
+        no: The version. A change is written only over the version that it was made from.
     """
 
     id: str
@@ -258,31 +201,31 @@ class Approval(Struct, frozen=True, kw_only=True):
 
     @property
     def expires_at(self) -> float | None:
-        """When it stops waiting."""
+        """When it expires; None if it does not."""
         return None if self.terms.expires is None else self.created_at + self.terms.expires
 
     @property
     def asked(self) -> Action:
-        """What the job asked about, before anybody edited it."""
+        """The action that the job asked about, before any edit."""
         if not self.edits:
             return self.action
         return replace(self.action, input=self.edits[0].before, revision=0)
 
     def changed(self, **changes: Any) -> "Approval":
-        """Give it as the next version of itself."""
+        """Return the next version with these changes."""
         return replace(self, no=self.no + 1, **changes)
 
     def ended(self, state: ApprovalState, now: float, *decisions: Decision) -> "Approval":
-        """Give it as one that has become what it stays."""
+        """Return the next version in a final state."""
         said = (*self.decisions, *decisions)
         return self.changed(state=state, decided_at=now, decisions=said)
 
 
-# Deciding
+# Voting.
 
 
 class Refusal(Struct, frozen=True):
-    """Why a decision does not count. `code` is for programs, `text` for people."""
+    """Why a vote does not count. `code` is for programs, `text` for people."""
 
     code: Literal[
         "not found",
@@ -298,31 +241,31 @@ class Refusal(Struct, frozen=True):
 
 
 class Edited(Struct, frozen=True, kw_only=True):
-    """Other arguments, which fit the step, and how dangerous the call is with them."""
+    """Other arguments that fit the step, and the risk of the call with them."""
 
     input: bytes
     risk: RiskLevel
     reasons: tuple[str, ...] = ()
-    terms: ApprovalTerms  # those of this risk
+    terms: ApprovalTerms  # for this risk
 
 
 class Vote(Struct, frozen=True, kw_only=True):
-    """What a person wants to say: a decision that is not yet judged."""
+    """What a person wants to decide; `decide` says whether it counts."""
 
     person: Person
     verdict: VoteVerdict
-    action_hash: str  # of the action that the person has seen
+    action_hash: str  # of the action that the person saw
     channel: str = ""
     reason: str = ""
     edited: Edited | None = None  # approve, but with other arguments
 
 
 def decide(approval: Approval, vote: Vote, now: float) -> Approval | Refusal:
-    """Judge a vote.
+    """Apply a vote.
 
     Returns:
-        The approval with the vote in it, to be written over the version that it was judged by;
-        or the reason why it does not count.
+        The next version of the approval, to be written over the version it was made from; or the
+        reason why the vote does not count.
     """
     refusal = _refuse(approval, vote, now)
     if refusal is not None:
@@ -349,16 +292,16 @@ def decide(approval: Approval, vote: Vote, now: float) -> Approval | Refusal:
 
 
 def _other_input(approval: Approval, vote: Vote) -> Edited | None:
-    """Give what a vote changes, if it changes anything."""
+    """Return the edited arguments of a vote, if they differ."""
     edited = vote.edited if vote.verdict == "approve" else None
     return None if edited is None or edited.input == approval.action.input else edited
 
 
 def _edit(approval: Approval, by: Person, edited: Edited, now: float) -> tuple[Approval, bool]:
-    """Change the arguments; tells whether it is a yes to them, too.
+    """Change the arguments; return also whether the vote counts as an approval of them.
 
-    Another risk has other terms. On those, it is a new question: whoever took somebody's place
-    has lost it, and the time begins anew. A higher risk also needs a new yes of everybody.
+    Another risk has other terms, on which it is a new question: delegations are void, and its time
+    starts anew. After a higher risk, the editor's own vote does not count either.
     """
     raised = edited.risk > approval.risk
     edit = Edit(person=by.id, at=now, before=approval.action.input, raised=raised)
@@ -385,7 +328,7 @@ def _edit(approval: Approval, by: Person, edited: Edited, now: float) -> tuple[A
 
 
 def _yes(approval: Approval) -> set[str]:
-    """Tell who has approved the action as it is now."""
+    """Return who approved the action in its current form."""
     return {
         each.person
         for each in approval.decisions
@@ -394,7 +337,7 @@ def _yes(approval: Approval) -> set[str]:
 
 
 def _is_enough(approval: Approval, yes: Collection[str]) -> bool:
-    """Tell whether so many are a quorum; who has raised the risk does not suffice alone."""
+    """Whether these people are a quorum; those who raised the risk are not, on their own."""
     raised_by = {each.person for each in approval.edits if each.raised}
     alone = approval.terms.four_eyes and raised_by and raised_by.issuperset(yes)
     return len(yes) >= approval.terms.quorum and not alone
@@ -412,37 +355,37 @@ def _not_allowed(approval: Approval, person: Person) -> Refusal | None:
     if person.tenant != approval.tenant:
         return Refusal("not found", "there is no such approval")
     if person.is_program:
-        return Refusal("not allowed", "an account of a program cannot decide")
+        return Refusal("not allowed", "a service account cannot decide")
     if (own := _own(approval, person, "you")) is not None:
         return own
     if not may_decide(approval, person):
-        return Refusal("not allowed", "you are not among those who may decide about this")
+        return Refusal("not allowed", "you are not among the people who may decide this")
     return None
 
 
 def may_vote(approval: Approval, person: Person) -> bool:
-    """Tell whether what a person says about an approval would count."""
+    """Whether a vote of this person could count."""
     return _not_allowed(approval, person) is None
 
 
 def _own(approval: Approval, person: Person, who: str) -> Refusal | None:
-    """Refuse who asked for the job, and everybody if nobody knows who that is."""
+    """Refuse the person who submitted the job; everybody, if that is unknown."""
     if not approval.terms.four_eyes:
         return None
     if (why := no_four_eyes(approval)) is not None:
         return Refusal("four eyes", why)
     if person.is_called(approval.requester):
-        return Refusal("four eyes", f"{who} asked for this job: somebody else must decide")
+        return Refusal("four eyes", f"{who} submitted this job: somebody else must decide")
     return None
 
 
 def no_four_eyes(approval: Approval) -> str | None:
-    """Tell why nobody can decide about an approval; None: somebody can."""
+    """Return why nobody can decide an approval; None if somebody can."""
     if not approval.terms.four_eyes or spelled(approval.requester):
         return None
     return (
-        f"{approval.title!r} needs four eyes, and nobody knows who asked for the job: "
-        "cancel this one and submit it again with user=…, or ask with Terms(four_eyes=False)"
+        f"{approval.title!r} needs four eyes, but nobody knows who submitted the job: cancel it, "
+        "and submit it again with user=…, or ask with ApprovalTerms(four_eyes=False)"
     )
 
 
@@ -450,21 +393,21 @@ def _not_open(approval: Approval, now: float) -> Refusal | None:
     if approval.state is not ApprovalState.PENDING:
         return Refusal("decided", _how_it_ended(approval))
     if approval.expires_at is not None and now >= approval.expires_at:
-        return Refusal("expired", "nobody may decide about this any more: its time is over")
+        return Refusal("expired", "this approval has expired")
     return None
 
 
 def _other_action(approval: Approval, vote: Vote) -> Refusal | None:
     if vote.action_hash != approval.action.hash:
-        return Refusal("changed", "the action is not the one that you saw: look at it again")
+        return Refusal("changed", "the action has changed since you saw it: look at it again")
     again = vote.verdict == "approve" and _other_input(approval, vote) is None
     if again and any(map(vote.person.is_called, _yes(approval))):
-        return Refusal("repeated", "you have approved this already; others must, too")
+        return Refusal("repeated", "you have already approved this; others must too")
     return None
 
 
 def may_decide(approval: Approval, person: Person) -> bool:
-    """Tell whether the terms name a person, or somebody whose place the person takes."""
+    """Whether the terms name a person, or somebody delegated to them."""
     gone = {whose for whose, _ in approval.delegates}
     if person.id in gone:
         return False
@@ -476,7 +419,7 @@ def _takes_a_place(approval: Approval, id: str) -> bool:
 
 
 def _has_a_vote(approval: Approval, person: Person) -> bool:
-    """Tell whether a person may decide in their own right."""
+    """Whether a person may decide without a delegation."""
     terms = approval.terms
     named = terms.approvers | terms.escalate_to if approval.escalated else terms.approvers
     return person.id in named or (not terms.approvers and APPROVER in person.roles)
@@ -484,11 +427,11 @@ def _has_a_vote(approval: Approval, person: Person) -> bool:
 
 def _how_it_ended(approval: Approval) -> str:
     who = ", ".join(each.person for each in approval.decisions)
-    return f"this is {approval.state.lower()} already" + (f", by {who}" if who else "")
+    return f"this is already {approval.state.lower()}" + (f", by {who}" if who else "")
 
 
 def _distinct(people: Iterable[Person]) -> list[Person]:
-    """Count nobody twice who is listed twice, in another spelling."""
+    """Return people without those who are listed twice in different spellings."""
     found: list[Person] = []
     for person in people:
         if not any(map(person.is_called, (each.id for each in found))):
@@ -496,14 +439,17 @@ def _distinct(people: Iterable[Person]) -> list[Person]:
     return found
 
 
+# Delegation.
+
+
 class Delegation(Struct, frozen=True, kw_only=True):
-    """Who wants to leave a question to whom.
+    """Who delegates a decision to whom.
 
     Attributes:
-        by: Who passes it on.
-        to: Who is to decide instead.
+        by: Who delegates.
+        to: Who decides instead.
         reason: For the audit log.
-        known: All people of the tenant; none: nobody knows who they are.
+        known: All people of the tenant; empty if they are unknown.
     """
 
     by: Person
@@ -512,81 +458,82 @@ class Delegation(Struct, frozen=True, kw_only=True):
     known: tuple[Person, ...] = ()
 
 
-def delegate(approval: Approval, handover: Delegation, now: float) -> Approval | Refusal:
-    """Let another person decide instead of one who may; who has passed it on has no vote."""
-    by, to = handover.by, handover.to
+def delegate(approval: Approval, delegation: Delegation, now: float) -> Approval | Refusal:
+    """Let another person decide instead; the one who delegates loses their vote."""
+    by, to = delegation.by, delegation.to
     refusal = _not_allowed(approval, by) or _not_open(approval, now)
     if refusal is not None:
         return refusal
     gone = (by.id, *(whose for whose, _ in approval.delegates))
     if any(map(to.is_called, gone)):
-        return Refusal("not allowed", f"{to.id} cannot take it: it was passed on by them")
+        return Refusal(
+            "not allowed", f"{to.id} cannot decide this: they have delegated it themselves"
+        )
     if (own := _own(approval, to, to.id)) is not None:
         return own
     if any(map(by.is_called, _yes(approval))):
-        return Refusal("repeated", "you have approved this already")
+        return Refusal("repeated", "you have already approved this")
     passed = approval.changed(delegates=(*approval.delegates, (by.id, to.id)))
-    if not _is_reachable(passed, approval, handover):
-        text = f"{to.id} has a vote already: {approval.terms.quorum} people could not approve then"
+    if not _is_reachable(passed, approval, delegation):
+        text = f"{to.id} already has a vote: then {approval.terms.quorum} people could not approve"
         return Refusal("not allowed", text)
     return passed
 
 
-def _is_reachable(passed: Approval, before: Approval, handover: Delegation) -> bool:
-    """Tell whether there can still be a quorum."""
-    terms, known = passed.terms, handover.known
+def _is_reachable(passed: Approval, before: Approval, delegation: Delegation) -> bool:
+    """Whether enough people can still approve."""
+    terms, known = passed.terms, delegation.known
     if known or terms.approvers:
         ids = terms.approvers | terms.escalate_to | {each for _, each in passed.delegates}
         people = known or [Person(id=id, tenant=passed.tenant) for id in ids]
         later = replace(passed, escalated=passed.escalated or terms.escalate is not None)
         able = [each for each in people if may_vote(later, each)]
         return len(_distinct(able)) >= terms.quorum
-    # Nobody knows how many there are: one person in the place of two is one too few.
-    to = handover.to
+    # The number of approvers is unknown. One person with two votes would be one too few.
+    to = delegation.to
     has_one = any(map(to.is_called, (*_yes(before), *(each for _, each in before.delegates))))
     return terms.quorum == 1 or not has_one
 
 
 def withdraw(approval: Approval, now: float) -> Approval:
-    """Give the approval as one that nobody needs any more.
+    """Return the approval as WITHDRAWN.
 
     Raises:
-        IllegalTransition: It is decided.
+        IllegalTransition: It is not pending.
     """
     if approval.state is not ApprovalState.PENDING:
         raise IllegalTransition(f"approval {approval.id} is {approval.state}")
     return approval.ended(ApprovalState.WITHDRAWN, now)
 
 
-# Use
+# The check right before the action.
 
-
-# Who somebody is as of now, by their id; None: nobody knows them any more.
+# Finds a person by id as of now; None if they are unknown.
 FindPerson: TypeAlias = Callable[[str], Person | None]
 
 
 def unusable(approval: Approval, asked: str, now: float, lookup: FindPerson) -> str | None:
-    """Tell, right before the action, why this approval does not allow it; None: it does.
+    """Return why an approval does not allow the action right now; None if it does.
 
     Args:
         approval: The approval.
-        asked: The hash of the action that the job wants to do.
-        now: The time.
-        lookup: Finds people as of now: who may not decide any more has not decided.
+        asked: The hash of the action that the job is about to do.
+        now: The current time.
+        lookup: Finds people as of now: the vote of one who may no longer decide does not count.
     """
     if approval.state is not ApprovalState.APPROVED or approval.decided_at is None:
         return f"it is {approval.state.lower()}"
     if approval.asked.hash != asked:
         return "the action is not the one that was approved"
     if now >= approval.decided_at + approval.terms.valid:
-        return "the approval is too old"
+        return "the approval is no longer valid"
     if not _is_enough(approval, {id for id in _yes(approval) if _may_still(approval, id, lookup)}):
-        return "those who approved may not do so any more"
+        return "people who approved it may no longer decide"
     return None
 
 
 def _may_still(approval: Approval, id: str, lookup: FindPerson) -> bool:
-    """Tell whether the vote of a person counts as of now, and who gave them theirs has one."""
+    """Whether the vote of a person still counts, in their own right or by delegation."""
     person = lookup(id)
     if person is None or _not_allowed(approval, person) is not None:
         return False
@@ -606,24 +553,22 @@ def _could_pass_on(approval: Approval, id: str, lookup: FindPerson) -> bool:
     )
 
 
-# What time does to an approval: people are reminded, others asked, all warned, then it expires.
-#
-# Pure: whoever looks at the clock says what time it is.
+# As time passes, people are reminded, others are asked, all are warned, and then it expires.
 
-# People are warned so long before an approval expires, but not in the first part of its time.
+# People are warned this long before an approval expires, but not in the first part of its time.
 _WARN_BEFORE: Final = 3600.0
 _WARN_AFTER: Final = 0.75
 
 
 class ApprovalTick(Struct, frozen=True):
-    """An approval after a look at the clock, and what people must be told."""
+    """An approval as of some time, and what people must be told."""
 
     approval: Approval
     notices: tuple[NoticeKind, ...] = ()
 
 
 def tick(approval: Approval, now: float) -> ApprovalTick:
-    """Let time pass: remind, ask others, warn, expire."""
+    """Return the approval as of `now`: reminded, escalated, warned or expired."""
     if approval.state is not ApprovalState.PENDING:
         return ApprovalTick(approval)
     if _is_past(approval.expires_at, now):
@@ -646,7 +591,7 @@ def _is_past(at: float | None, now: float) -> bool:
 
 
 def next_tick(approval: Approval) -> float | None:
-    """Tell when to look at the clock again; None: there is nothing to look for."""
+    """Return when to call `tick` next; None if never."""
     if approval.state is not ApprovalState.PENDING:
         return None
     times = (
@@ -675,27 +620,26 @@ def _reminds_at(approval: Approval) -> float | None:
     return None if every is None else (approval.reminded_at or approval.created_at) + every
 
 
-# A link by which one person may decide about one approval, once; pure.
-#
-# Only a hash of the link's token is stored. The token alone decides nothing: programs follow links,
-# and some press buttons. A person also types the code that stands in the message beside the link.
+# A link lets one person decide one approval, once. Only a hash of its token is stored. The token
+# alone decides nothing, since programs that scan mail follow links and some even submit forms: the
+# person also types the code from the message.
 
-MOST_WRONG: Final = 5  # codes; then the link is dead
+MOST_WRONG: Final = 5  # wrong codes after which the link is dead
 CODE_DIGITS: Final = 8
 
 
 class ApprovalLink(Struct, frozen=True, kw_only=True):
-    """What is stored of a link.
+    """A link as it is stored.
 
     Attributes:
         id: The hash of its token.
         tenant: The tenant of the approval.
-        approval_id: The approval that it is about.
+        approval_id: The approval to decide.
         person: Who may use it.
-        action_hash: The action that its holder was told of.
-        code_hash: The hash of the code, which cannot be found out without the token.
-        expires_at: When it is over.
-        wrong: How often a wrong code was typed.
+        action_hash: The action that the message described.
+        code_hash: The hash of the code, which cannot be guessed without the token.
+        expires_at: When it expires.
+        wrong: How many wrong codes were typed.
         used_at: When it was used.
     """
 
@@ -711,19 +655,19 @@ class ApprovalLink(Struct, frozen=True, kw_only=True):
 
 
 def link_id(token: str) -> str:
-    """Give the name under which the link of a token is stored."""
+    """Return the id of the link with this token."""
     return digest("link", token)
 
 
 def code_hash(token: str, code: str) -> str:
-    """Give what is stored of a code."""
+    """Return the hash of a code, ignoring spaces."""
     return digest("code", token, "".join(code.split()))
 
 
 def new_link(
     approval: Approval, person: str, token: str, code: str, expires_at: float
 ) -> ApprovalLink:
-    """Make a link for a person, not longer alive than the approval."""
+    """Return a link for a person that expires no later than the approval."""
     last = expires_at if approval.expires_at is None else min(expires_at, approval.expires_at)
     return ApprovalLink(
         id=link_id(token),
@@ -737,50 +681,109 @@ def new_link(
 
 
 def dead_link(link: ApprovalLink, now: float) -> Refusal | None:
-    """Tell why a link is of no use any more; None: it is."""
+    """Return why a link can no longer be used; None if it can."""
     if link.used_at is not None:
-        return Refusal("decided", "this link was used already")
+        return Refusal("decided", "this link was already used")
     if now >= link.expires_at:
-        return Refusal("expired", "the time of this link is over")
+        return Refusal("expired", "this link has expired")
     if link.wrong >= MOST_WRONG:
-        return Refusal("not allowed", "too many wrong codes were typed: this link is dead")
+        return Refusal("not allowed", "too many wrong codes were typed: this link no longer works")
     return None
 
 
 class LinkUse(Struct, frozen=True, kw_only=True):
-    """What somebody shows to decide by a link: the hashes of its token and of the code."""
+    """What is submitted through a link: the hashes of its token and of the typed code."""
 
     link_id: str
     code_hash: str
 
 
 def use_of(token: str, code: str) -> LinkUse:
-    """Make what a token and a typed code come to."""
+    """Return the hashes of a token and a typed code."""
     return LinkUse(link_id=link_id(token), code_hash=code_hash(token, code))
 
 
 class LinkCheck(Struct, frozen=True):
-    """A link after a code was typed, and why that is refused; None: the code is right."""
+    """A link after a code was typed, and why it is refused; None: the code is right."""
 
     link: ApprovalLink
     refusal: Refusal | None = None
 
 
 def check_code(link: ApprovalLink, use: LinkUse, now: float) -> LinkCheck:
-    """Judge a code; a right one changes nothing, a wrong one is counted.
+    """Check a code; a right one changes nothing, a wrong one is counted.
 
-    The link must be locked until it is written: of many codes at once, each counts.
-    A dead link answers every code alike, and so does the wrong code that kills it.
+    The caller must hold a lock on the link until the count is written, so that of many concurrent
+    guesses each counts. A dead link gives the same answer to every code, right or wrong.
     """
     if (refusal := dead_link(link, now)) is not None:
         return LinkCheck(link, refusal)
     if hmac.compare_digest(link.code_hash, use.code_hash):
         return LinkCheck(link)
     counted = replace(link, wrong=link.wrong + 1)
-    wrong = Refusal("wrong code", "this is not the code of the message")
+    wrong = Refusal("wrong code", "this is not the code in the message")
     return LinkCheck(counted, dead_link(counted, now) or wrong)
 
 
 def used_link(link: ApprovalLink, now: float) -> ApprovalLink:
-    """Give the link as one that has done its work."""
+    """Return the link as used."""
     return replace(link, used_at=now)
+
+
+# Whether two names mean one person. To *grant* anything, a name must be `spelled` exactly as the
+# person's own. To *refuse* a vote (four eyes, a second vote of one person), names that merely could
+# be the same count as the same: look-alike letters, accents, an e-mail address beside a name.
+
+# Invisible: control and format characters, such as a zero-width space, and some blanks.
+_UNSEEN: Final = frozenset({"Cc", "Cf"})
+_BLANKS: Final = frozenset("\u115f\u1160\u3164\uffa0\u2800")
+_MARKS: Final = frozenset({"Mn", "Me"})
+
+# Letters of other alphabets that look like Latin ones: first as capitals, then as small letters.
+_CAPITALS: Final = str.maketrans(
+    "АВЕІЈКМНОРСТУХЅҮԀԚԜ" + "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",  # noqa: RUF001 - that is what they are for
+    "ABEIJKMHOPCTYXSYDQW" + "ABEZHIKMNOPTYX",
+)
+_SMALL: Final = str.maketrans(
+    "авсеорхуіјѕһӏԁԛԝүгкмнтп" + "αβγεηικνορτυχ" + "ıɑɡɩłøđ" + "օոսհ",  # noqa: RUF001
+    "abceopxyijshldqwyrkmhtn" + "abyenikvoptux" + "iagilod" + "onuh",
+)
+_ALIKE: Final = str.maketrans("01i|", "olll")  # among Latin letters and digits themselves
+
+
+def spelled(name: str) -> str:
+    """Return a name in the normal form by which it is looked up."""
+    category = unicodedata.category
+    seen = "".join(c for c in name if c not in _BLANKS and category(c) not in _UNSEEN)
+    return " ".join(unicodedata.normalize("NFKC", seen).casefold().split())
+
+
+def same_person(one: Iterable[str], other: Iterable[str]) -> bool:
+    """Whether two sets of names could belong to one person.
+
+    An e-mail address also counts as its local part, unless both have an address.
+    """
+    ours, theirs = {_looks(name) for name in one}, {_looks(name) for name in other}
+    if ours & theirs:
+        return True
+    if _addresses(ours) and _addresses(theirs):
+        return False
+    return bool(_with_local_parts(ours) & _with_local_parts(theirs))
+
+
+def _looks(name: str) -> str:
+    """Return the skeleton of a name: equal for names that look alike."""
+    latin = unicodedata.normalize("NFKC", name).translate(_CAPITALS)
+    parts = unicodedata.normalize("NFKD", spelled(latin))
+    bare = "".join(each for each in parts if unicodedata.category(each) not in _MARKS)
+    bare = bare.translate(_SMALL).translate(_ALIKE)
+    local, at, domain = bare.replace("rn", "m").replace("vv", "w").partition("@")
+    return f"{local.partition('+')[0]}@{domain}" if at else local
+
+
+def _addresses(names: set[str]) -> bool:
+    return any("@" in name for name in names)
+
+
+def _with_local_parts(names: set[str]) -> set[str]:
+    return names | {name.partition("@")[0] for name in names}

@@ -1,9 +1,9 @@
 """What a job and all its children may spend; pure.
 
-An amount is reserved before a call and settled after it. Each time that the code of a step comes by
-counts: at every attempt, and behind every checkpoint. What a crash leaves reserved counts as spent,
-since nobody knows; when its job ends, it is settled so.
-At a limit nothing is spent: the job asks a person to raise it.
+An amount is reserved before a call and settled after it. Every execution counts: each attempt, and
+each repetition after a checkpoint. What a crash leaves reserved counts as spent, since nobody knows
+whether it was, and is settled as such when the job ends. At a limit nothing is spent: the job asks
+a person to raise it.
 """
 
 import math
@@ -19,13 +19,13 @@ from perdure.jobs.risk import check_number
 
 N = TypeVar("N", int, float)
 
-MICRO: Final = 1_000_000  # cents have fractions where tokens are sold
+MICRO: Final = 1_000_000  # tokens are sold for fractions of a cent
 
 BudgetKind: TypeAlias = Literal["usd", "tokens", "calls", "seconds"]
 
 
 class Amount(Struct, frozen=True, kw_only=True):
-    """Some of each kind. USD are whole millionths, so that sums are exact."""
+    """An amount of each kind. USD are counted in whole millionths, so that sums are exact."""
 
     micro_usd: int = 0
     tokens: int = 0
@@ -33,10 +33,10 @@ class Amount(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, usd: float = 0.0, tokens: int = 0, calls: int = 0) -> "Amount":
-        """Make an amount of what people write; fractions of a millionth count as a whole one.
+        """Make an amount from what people write; fractions of a millionth are rounded up.
 
         Raises:
-            DefinitionError: One is negative, infinite, or no number.
+            DefinitionError: A value is negative, infinite, or not a number.
         """
         check_number(usd, "`usd`")
         for name, number in (("tokens", tokens), ("calls", calls)):
@@ -53,39 +53,39 @@ class Amount(Struct, frozen=True, kw_only=True):
 
     @property
     def usd(self) -> float:
-        """The dollars."""
+        """The amount in dollars."""
         return self.micro_usd / MICRO
 
 
 def to_micro(usd: float) -> int:
-    """Give dollars as millionths, rounded up where a float is not exact."""
+    """Return dollars in millionths, rounded up."""
     scaled = usd * MICRO
     near = round(scaled)
-    # 0.1 + 0.2 is a hair more than 0.3, and no millionth more.
+    # 0.1 + 0.2 is slightly more than 0.3, but not by a millionth: do not round that up.
     return near if math.isclose(scaled, near, rel_tol=1e-9, abs_tol=1e-6) else math.ceil(scaled)
 
 
 class Reservation(Struct, frozen=True, kw_only=True):
-    """A wish to set an amount aside, of whoever owns a job."""
+    """A request by the owner of a job to reserve an amount of a budget."""
 
     job_id: str
     owner: str
     epoch: int
-    root_id: str  # of which budget
+    root_id: str  # the job whose budget it is
     id: str
     amount: Amount
 
 
 def spending_id(job_id: str, place: Place, once: str) -> str:
-    """Make the identity of a spending: of one time that the code of a step comes by a place."""
+    """Return the identity of a spending: one execution of one place in the code of a step."""
     return f"{job_id}/{place.spell('$')}/{once}"
 
 
 class BudgetLimits(Struct, frozen=True, kw_only=True):
-    """The most that may be spent; None: no limit.
+    """The most that may be spent; None means no limit.
 
     Raises:
-        DefinitionError: One is negative, infinite, or no number.
+        DefinitionError: A value is negative, infinite, or not a number.
     """
 
     usd: float | None = None
@@ -98,7 +98,7 @@ class BudgetLimits(Struct, frozen=True, kw_only=True):
             check_number(getattr(self, name), f"the limit `{name}`")
 
     def raised(self, by: "BudgetLimits") -> "BudgetLimits":
-        """Give higher limits; a kind that `by` does not name stays as it is."""
+        """Return the higher of both limits; a kind that `by` does not name stays as it is."""
         return BudgetLimits(
             usd=_higher(self.usd, by.usd),
             tokens=_higher(self.tokens, by.tokens),
@@ -114,14 +114,14 @@ def _higher(one: N | None, other: N | None) -> N | None:
 
 
 class Budget(Struct, frozen=True, kw_only=True):
-    """What was granted to a tree of jobs, and what is gone.
+    """What was granted to a tree of jobs, and what is spent.
 
     Attributes:
         limits: The most that may be spent.
         spent: What is settled.
-        reserved: What is under way, by the identity of who spends it.
-        began_at: When the first job began, by the store's clock.
-        no: Grows with every change.
+        reserved: What is being spent now, by the identity of the spending.
+        began_at: When the first job began, on the store's clock.
+        no: The version; every change increases it.
     """
 
     limits: BudgetLimits = BudgetLimits()
@@ -132,28 +132,30 @@ class Budget(Struct, frozen=True, kw_only=True):
 
     @property
     def gone(self) -> Amount:
-        """All that cannot be spent any more."""
+        """What is spent or reserved."""
         return sum(self.reserved.values(), self.spent)
 
 
 class Exceeded(Struct, frozen=True):
-    """The limit that stands in the way."""
+    """The limit that would be exceeded."""
 
     kind: BudgetKind
     limit: float
-    wanted: float  # in all, with what is gone
+    wanted: float  # the total, including what is gone
 
     def once_more(self, amount: Amount) -> "Exceeded":
-        """Give it with an amount that will be spent again until then."""
+        """Return it with an amount added that will be spent once more by then."""
         more = {"usd": amount.usd, "tokens": amount.tokens, "calls": amount.calls}
         return Exceeded(self.kind, self.limit, self.wanted + more.get(self.kind, 0))
 
     def __str__(self) -> str:
-        return f"{self.wanted:g} {self.kind} are needed in all, and {self.limit:g} are granted"
+        return (
+            f"{self.wanted:g} {self.kind} are needed in total, but only {self.limit:g} are granted"
+        )
 
 
 def exceeds(budget: Budget, more: Amount, now: float) -> Exceeded | None:
-    """Tell which limit would be exceeded by spending more; None: none."""
+    """Return the limit that spending more would exceed; None if there is none."""
     total, limits = budget.gone + more, budget.limits
     if limits.usd is not None and total.micro_usd > to_micro(limits.usd):
         return Exceeded("usd", limits.usd, total.usd)
@@ -168,7 +170,7 @@ def exceeds(budget: Budget, more: Amount, now: float) -> Exceeded | None:
 
 
 def reserve(budget: Budget, id: str, amount: Amount, now: float) -> Budget | Exceeded:
-    """Set an amount aside before it is spent; the same identity again replaces its amount."""
+    """Reserve an amount before it is spent; reserving under the same identity replaces it."""
     others = {each: held for each, held in budget.reserved.items() if each != id}
     without = replace(budget, reserved=others)
     found = exceeds(without, amount, now)
@@ -178,9 +180,9 @@ def reserve(budget: Budget, id: str, amount: Amount, now: float) -> Budget | Exc
 
 
 def settle(budget: Budget, id: str, actual: Amount | None = None) -> Budget:
-    """Say what was really spent; None: as much as was reserved.
+    """Record what was spent in the end; None: as much as was reserved.
 
-    More than was reserved is taken as it is: it is gone, and the next reservation will see it.
+    More than was reserved is recorded as it is: it is spent, and the next reservation sees it.
     """
     held = budget.reserved.get(id, Amount())
     others = {each: amount for each, amount in budget.reserved.items() if each != id}
@@ -189,7 +191,7 @@ def settle(budget: Budget, id: str, actual: Amount | None = None) -> Budget:
 
 
 def settle_all(budget: Budget, job_ids: Collection[str]) -> Budget:
-    """Settle what jobs that have ended left open: as spent, since nobody knows."""
+    """Settle what ended jobs left reserved: as spent, since nobody knows."""
     for id in budget.reserved:
         if id.partition("/")[0] in job_ids:
             budget = settle(budget, id)
@@ -197,7 +199,7 @@ def settle_all(budget: Budget, job_ids: Collection[str]) -> Budget:
 
 
 def release(budget: Budget, id: str) -> Budget:
-    """Give a reserved amount back: it was certainly not spent."""
+    """Return a reserved amount to the budget: it was certainly not spent."""
     return settle(budget, id, Amount())
 
 

@@ -1,4 +1,8 @@
-"""When a schedule is due; pure."""
+"""When a cron schedule is due; pure.
+
+Nobody looks at the very moment of a schedule, and for hours nobody may look at all. So a schedule
+keeps the first time that is still owed, and `due` says which of the times since then get a job.
+"""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -13,8 +17,8 @@ from perdure.base.errors import DefinitionError
 
 CatchUp: TypeAlias = Literal["skip", "one", "all"]
 
-MOST_CAUGHT_UP = 1000  # missed times that are made up for at once; older ones are let go
-ON_TIME = 60.0  # seconds: nobody looks at the very moment, so this late is not missed
+MOST_CAUGHT_UP = 1000  # missed times that are caught up on at once; older ones are dropped
+ON_TIME = 60.0  # seconds of lateness that do not count as a missed time
 
 
 class Due(Struct, frozen=True):
@@ -25,38 +29,38 @@ class Due(Struct, frozen=True):
 
 
 def check_cron(cron: str, timezone: str = "UTC") -> str:
-    """Check a schedule, and say it in words: "Every 15th minute …".
+    """Check a schedule and return it in words: "Every 15th minute …".
 
     Raises:
-        DefinitionError: The expression or the time zone is none.
+        DefinitionError: The expression or the time zone is invalid.
     """
     return CronSim(cron, _start(cron, timezone, 0.0)).explain()
 
 
 def next_time(cron: str, timezone: str, after: float) -> float | None:
-    """Give the first time after a time (UNIX seconds); None if there is none within 50 years.
+    """Return the next time after `after` (UNIX seconds); None if there is none within 50 years.
 
-    Times that a clock skips in spring are moved behind the gap; those that come twice in autumn
-    are taken once if they are at fixed hours, as Debian's cron does.
+    A time that the clocks skip in spring moves behind the gap; one that comes twice in autumn
+    counts once if it is at a fixed hour, as in Debian's cron.
 
     Raises:
-        DefinitionError: The expression or the time zone is none.
+        DefinitionError: The expression or the time zone is invalid.
     """
     return next(_times(cron, timezone, after), None)
 
 
 def due(cron: str, timezone: str, next_at: float, now: float, catch_up: CatchUp = "one") -> Due:
-    """Say for which times a job is to be submitted now.
+    """Decide for which times to submit a job now.
 
     Args:
         cron: The expression.
-        timezone: Where its hours are.
+        timezone: The time zone of its hours.
         next_at: The first time for which no job was submitted yet.
-        now: The time.
-        catch_up: Which times that nobody looked at are made up for: none, the latest, or all.
+        now: The current time.
+        catch_up: Which missed times get a job: none, the latest, or all.
 
     Raises:
-        DefinitionError: The expression or the time zone is none.
+        DefinitionError: The expression or the time zone is invalid.
     """
     if next_at > now:
         return Due((), next_at)
@@ -65,14 +69,14 @@ def due(cron: str, timezone: str, next_at: float, now: float, catch_up: CatchUp 
 
 
 def key(schedule: str, time: float) -> str:
-    """Give the key of the job for one time of a schedule: submitted twice, it is one job."""
+    """Return the idempotency key of the job for one time of a schedule."""
     return f"{schedule}@{datetime.fromtimestamp(time, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _passed(cron: str, timezone: str, next_at: float, now: float) -> list[float]:
-    """List the latest times that have passed, at most so many as are ever made up for."""
-    # After years of every minute, counting from the first one would take a while: so first
-    # backwards to where the latest ones begin, then forwards.
+    """List the latest times that have passed, at most `MOST_CAUGHT_UP`."""
+    # After years of a schedule of every minute, counting forwards from the first missed time would
+    # take long. So count backwards to where the latest ones begin, then forwards from there.
     backwards = CronSim(cron, _start(cron, timezone, now), reverse=True)
     begin = min((time.timestamp() for time in islice(backwards, MOST_CAUGHT_UP)), default=next_at)
     late = [begin] if begin > next_at else [next_at]
@@ -90,7 +94,7 @@ def _chosen(passed: list[float], now: float, catch_up: CatchUp) -> tuple[float, 
 
 
 def _times(cron: str, timezone: str, after: float) -> Iterator[float]:
-    """List the times after a time; always later ones, whatever clocks do."""
+    """Yield the times after a time; strictly later ones, whatever the clocks do."""
     found = CronSim(cron, _start(cron, timezone, after))
     stamps = (time.timestamp() for time in found)
     return (stamp for stamp in stamps if stamp > after)
@@ -101,7 +105,7 @@ def _start(cron: str, timezone: str, after: float) -> datetime:
         start = datetime.fromtimestamp(after, ZoneInfo(timezone))
         CronSim(cron, start)
     except CronSimError as error:
-        raise DefinitionError(f"{cron!r} is no cron expression: {error}") from None
+        raise DefinitionError(f"{cron!r} is not a cron expression: {error}") from None
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise DefinitionError(f"there is no time zone {timezone!r}") from None
+        raise DefinitionError(f"unknown time zone {timezone!r}") from None
     return start

@@ -1,4 +1,8 @@
-"""Steps and jobs as they are defined: a function, its types, and how it is to be run."""
+"""Steps and jobs as they are defined: a function, its types, and how to run it.
+
+`@app.step` and `@app.job` come here through `JobRegistry`. Everything that can be wrong with a
+definition is found when the module is imported, never in the middle of a job.
+"""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +32,9 @@ from perdure.jobs.parameters import Parameters, Partial, parameters_of, result_t
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.text_limits import check_defined
 
-# What may be said of steps and jobs when they are defined, and which of it makes no sense.
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 Isolation: TypeAlias = Literal["inline", "thread", "process"]
 OnCancel: TypeAlias = Literal["abandon", "compensate", "finish"]
@@ -38,11 +44,17 @@ ApprovalMode: TypeAlias = Literal["required", "by_risk", "never"]
 
 LONGEST_NAME = 200
 
+MAX_CLAIMS = 5  # a job that crashes its worker must not be claimed for ever
+
 _ISOLATIONS = ("inline", "thread", "process")
+_APPROVAL_MODES = ("required", "by_risk", "never")
+_ON_CANCEL = ("abandon", "compensate", "finish")
+_ON_OUTAGE = ("park", "fail")
+_ON_UNDO_FAILURE = ("stop", "continue")
 
 
 class StepOptions(TypedDict, total=False):
-    """What may be said of a step; the words are those of `Step`."""
+    """The options of a step; `Step` explains them."""
 
     name: str
     version: str
@@ -61,7 +73,7 @@ class StepOptions(TypedDict, total=False):
 
 
 class JobOptions(TypedDict, total=False):
-    """What may be said of a job; the words are those of `JobDefinition`."""
+    """The options of a job; `JobDefinition` explains them."""
 
     name: str
     version: str
@@ -77,92 +89,18 @@ class JobOptions(TypedDict, total=False):
 
 
 class CompensationOptions(TypedDict, total=False):
-    """What may be said of a compensation; the words are those of `Compensation`."""
+    """The options of a compensation; `Compensation` explains them."""
 
     retry: Retry | None
     timeout: Duration
     isolation: Isolation
 
 
-def is_async(fn: Callable[..., Any]) -> bool:
-    """Tell whether calling gives something to await; an object is judged by its `__call__`."""
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
-        getattr(fn, "__call__", None)  # noqa: B004  not whether it can be called, but how it is written
-    )
-
-
-def check_name(name: object, what: str) -> str:
-    """Refuse names that journals and people could not tell apart from other text."""
-    if not isinstance(name, str) or not name:
-        raise DefinitionError(f"the name of a {what} must be text, not {name!r}")
-    if len(name) > LONGEST_NAME or not name.isprintable() or any(c in "# " for c in name):
-        raise DefinitionError(
-            f"{name[:LONGEST_NAME]!r} cannot be the name of a {what}: "
-            f"at most {LONGEST_NAME} printable characters, no spaces, no `#`"
-        )
-    return name
-
-
-def check_function(fn: Callable[..., Any], what: str) -> None:
-    """Refuse what is no function, and generators."""
-    if not callable(fn):
-        raise DefinitionError(f"{what} must be a function, not {fn!r}")
-    if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
-        raise DefinitionError(f"{what} must return its result, not yield it")
-
-
-def check_isolation(wanted: object, fn: Callable[..., Any], what: str) -> Isolation:
-    """Choose where a function runs: on the loop if it is async, else in a thread."""
-    if wanted is None:
-        return "inline" if is_async(fn) else "thread"
-    if wanted not in _ISOLATIONS:
-        raise DefinitionError(
-            f"isolation of {what} must be one of {', '.join(_ISOLATIONS)}, not {wanted!r}"
-        )
-    if wanted == "process" and "<" in getattr(fn, "__qualname__", "<"):  # <locals>, <lambda>
-        raise DefinitionError(
-            f"{what} cannot run in another OS process: it must be defined at the top of a module, "
-            "so that the other process can import it"
-        )
-    return wanted
-
-
-def check_choice(wanted: object, choices: tuple[str, ...], what: str) -> Any:
-    """Refuse a word that is none of the choices."""
-    if wanted not in choices:
-        raise DefinitionError(f"{what} must be one of {', '.join(choices)}, not {wanted!r}")
-    return wanted
-
-
-def check_seconds(duration: Duration, what: str) -> float | None:
-    """Give a duration in seconds; None = no limit."""
-    try:
-        return job_seconds(duration)
-    except (TypeError, ValueError) as error:
-        raise DefinitionError(f"{what}: {error}") from None
-
-
-def check_retry(retry: object, what: str) -> Retry | None:
-    """Refuse a policy that is none; None leaves it to the kind of the error."""
-    if retry is None or isinstance(retry, Retry):
-        return retry
-    raise DefinitionError(f"retry of {what} must be a Retry, such as Retry(attempts=5): {retry!r}")
-
-
-def description_of(given: str | None, thing: Any) -> str:
-    """Give the description, or else the first line of the docstring."""
-    lines = (inspect.getdoc(thing) or "").strip().splitlines() if given is None else [given]
-    return lines[0] if lines else ""
-
-
-# How a step is undone.
-
-
 class Compensation(Struct, frozen=True, kw_only=True):
     """A function that undoes a step: `fn(ctx, *arguments of the step, output)`.
 
-    The output is None if the step failed or was interrupted, the output of a `Partial` if
-    that is how far it came. `retry`, `timeout` and `isolation` are as those of a step.
+    The output is None if the step failed or was interrupted, or that of its last `Partial`.
+    `retry`, `timeout` and `isolation` mean the same as for a step.
     """
 
     fn: Callable[..., Any]
@@ -176,75 +114,32 @@ class Compensation(Struct, frozen=True, kw_only=True):
         return self.fn(ctx, *args, output, **kwargs)
 
 
-def compensation_of(
-    fn: Callable[..., Any],
-    parameters: Parameters,
-    what: str,
-    **options: Unpack[CompensationOptions],
-) -> Compensation:
-    """Make the compensation of a step with these parameters.
-
-    Raises:
-        DefinitionError: The function does not take the step's parameters and the output.
-    """
-    whose = f"the compensation of {what}"
-    check_function(fn, whose)
-    _check_signature(fn, parameters, whose)
-    return Compensation(
-        fn=fn,
-        is_async=is_async(fn),
-        retry=check_retry(options.get("retry"), whose),
-        timeout=check_seconds(options.get("timeout"), f"timeout of {whose}"),
-        isolation=check_isolation(options.get("isolation"), fn, whose),
-    )
-
-
-def _check_signature(fn: Callable[..., Any], parameters: Parameters, whose: str) -> None:
-    values = [None for each in parameters.all if each.by_position]
-    named = {each.name: None for each in parameters.all if not each.by_position}
-    try:
-        inspect.signature(fn).bind(None, *values, None, **named)
-    except TypeError as error:
-        names = [each.name for each in parameters.all]
-        wanted = ", ".join(["ctx", *names, "output"])
-        raise DefinitionError(f"{whose} must take ({wanted}): {error}") from None
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-F = TypeVar("F", bound=Callable[..., Any])
-
-MAX_CLAIMS = 5  # a job that crashes its worker must not go round for ever
-
-_APPROVAL_MODES = ("required", "by_risk", "never")
-_ON_CANCEL = ("abandon", "compensate", "finish")
-_ON_OUTAGE = ("park", "fail")
-_ON_UNDO_FAILURE = ("stop", "continue")
-
-
 class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=True):
-    """A step: a unit of work whose result is stored, so that it need not run again.
+    """A step: a unit of work whose result is stored, so that it does not run again.
 
-    To call a step is to call its function: only `ctx.run` runs it as a step.
+    Calling a step calls its function; only `ctx.run` runs it as a step.
 
     Attributes:
-        name: Its name in the journal; of letters, digits and whatever but spaces and `#`.
-        version: Written into the journal; raise it when the meaning of the result changes.
+        name: Its name in the journal: printable, without spaces and `#`.
+        version: Part of the journal; raise it when the meaning of the result changes.
         fn: The function, async or sync, its context first.
         is_async: Whether the function must be awaited.
-        parameters: Its parameters but the context.
-        retry: When to try again; None: by the kind of the error (see `policy`).
-        timeout: Seconds that one attempt may take; None = no limit.
-        tags: Words about the step, by which its risk is judged.
+        parameters: Its parameters, without the context.
+        result: The codec of its result.
+        result_type: The declared type of its result.
+        retry: When to retry; None: the kind of the error decides (see `policy`).
+        timeout: Seconds that one attempt may take; None means no limit.
+        tags: Labels by which its risk is judged.
         risk: The least risk, whatever the rules find.
         irreversible: What it does cannot be undone.
         approval: Whether a person must approve a call first: "required", "by_risk", or "never".
             The default is "required" for an irreversible step, else "by_risk".
-        pivot: After it there is no way back: neither it nor what was before is undone.
-        isolation: Where it runs: on the loop, in a thread, or in a killable OS process.
-        idempotency_key: Gives a key by the arguments; what succeeded under it is not done again.
-        cost: Estimated USD, for the judgement of risk.
-        estimated_duration: Estimated seconds, likewise.
+        pivot: After it, neither it nor anything before it is undone.
+        isolation: Where it runs: on the event loop, in a thread, or in a killable OS process.
+        idempotency_key: Returns a key for the arguments; what succeeded under a key is not
+            done again.
+        cost: Estimated USD, by which its risk is judged.
+        estimated_duration: Estimated seconds, by which its risk is judged.
         undo: The compensation, if there is one.
         description: What it does, for people.
     """
@@ -271,7 +166,7 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
     description: str = ""
 
     def __call__(self, ctx: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Call the function itself: nothing is stored. For tests of the function."""
+        """Call the function itself; nothing is stored. Useful in tests of the function."""
         return self.fn(ctx, *args, **kwargs)
 
     def __repr__(self) -> str:
@@ -280,15 +175,15 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
     def pack(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limits: PayloadLimits = LIMITS
     ) -> bytes:
-        """Give the arguments of a call as JSON; see `Parameters.pack`."""
+        """Return the arguments of a call as JSON; see `Parameters.pack`."""
         return self.parameters.pack(args, kwargs, limits)
 
     def unpack(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Give the arguments of a stored call; see `Parameters.unpack`."""
+        """Return the arguments of a stored call; see `Parameters.unpack`."""
         return self.parameters.unpack(data)
 
     def pack_result(self, value: Any, limits: PayloadLimits = LIMITS) -> bytes:
-        """Give the result as JSON; see `Codec.encode`."""
+        """Return the result as JSON; see `Codec.encode`."""
         return self.result.encode(value, limits)
 
     def unpack_result(self, data: bytes) -> R:
@@ -296,7 +191,7 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
         return self.result.decode(data)
 
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-        """Give the step's own key for these arguments; None if it does not make keys."""
+        """Return the idempotency key for these arguments; None if the step has none."""
         return None if self.idempotency_key is None else self.idempotency_key(*args, **kwargs)
 
     @overload
@@ -308,17 +203,17 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
     ) -> Any:
         """Decorate the function that undoes this step.
 
-        It takes the context, the arguments of the step, and the step's output,
-        which is None if the step failed or was interrupted.
+        It takes the context, the arguments of the step, and the output of the step, which is None
+        if the step failed or was interrupted.
 
         Raises:
-            DefinitionError: There is one already, or it does not take these parameters.
+            DefinitionError: There already is one, or it does not take these parameters.
         """
 
         def add(undo: F) -> F:
-            what = f"step {self.name}"
+            what = f"step {self.name!r}"
             if self.undo is not None:
-                raise DefinitionError(f"{what} has a compensation already")
+                raise DefinitionError(f"{what} already has a compensation")
             made = compensation_of(undo, self.parameters, what, **options)
             force_setattr(self, "undo", made)
             return undo
@@ -327,24 +222,26 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
 
 
 class JobDefinition(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=True):
-    """A job: ordinary code that is run again from its journal after a crash.
+    """A job: ordinary code that is replayed from its journal after a crash.
 
     Attributes:
         name: Its name in the store.
-        version: Written with each job; raise it when running jobs cannot go on with new code.
+        version: Stored with each job; raise it when running jobs cannot continue with new code.
         fn: The async function, its context first.
-        parameters: Its parameters but the context.
-        queue: Where it waits for a worker.
-        priority: Higher is earlier.
-        timeout: Seconds from the submission within which it must have ended; None = no limit.
-        on_cancel: What a cancel does with what was done: leaves it, undoes it,
-            or lets the job come to its end.
-        on_outage: Whether a job that failed since another system is down is parked for a person,
-            who resumes it where it stood, or fails, and is undone.
-        on_undo_failure: Whether the undo stops for a person where something cannot be undone,
-            or continues with the rest.
-        budget: The most that it and all its children may spend; None = no limit.
-        max_claims: Claims in a row without progress after which a job is parked.
+        parameters: Its parameters, without the context.
+        result: The codec of its result.
+        result_type: The declared type of its result.
+        queue: The queue in which it waits for a worker.
+        priority: Higher runs earlier.
+        timeout: Seconds from submission within which it must end; None means no limit.
+        on_cancel: What a cancel does: "abandon" leaves what was done, "compensate" undoes it, and
+            "finish" lets the job run to its end.
+        on_outage: What happens after an outage of another system: "park" leaves the job to a
+            person, who resumes it where it stopped; "fail" fails the job, which undoes it.
+        on_undo_failure: What follows an undo that fails: "stop" waits for a person, "continue"
+            undoes the rest.
+        budget: The most that it and all its children may spend; None means no limit.
+        max_claims: Consecutive claims without progress after which the job is parked.
         description: What it does, for people.
     """
 
@@ -365,7 +262,7 @@ class JobDefinition(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, 
     description: str = ""
 
     def __call__(self, ctx: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Call the function itself: nothing is stored. For tests of the function."""
+        """Call the function itself; nothing is stored. Useful in tests of the function."""
         return self.fn(ctx, *args, **kwargs)
 
     def __repr__(self) -> str:
@@ -374,15 +271,15 @@ class JobDefinition(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, 
     def pack(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limits: PayloadLimits = LIMITS
     ) -> bytes:
-        """Give the arguments of a submission as JSON; see `Parameters.pack`."""
+        """Return the arguments of a submission as JSON; see `Parameters.pack`."""
         return self.parameters.pack(args, kwargs, limits)
 
     def unpack(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Give the arguments of a stored job; see `Parameters.unpack`."""
+        """Return the arguments of a stored job; see `Parameters.unpack`."""
         return self.parameters.unpack(data)
 
     def pack_result(self, value: Any, limits: PayloadLimits = LIMITS) -> bytes:
-        """Give the result as JSON; see `Codec.encode`."""
+        """Return the result as JSON; see `Codec.encode`."""
         return self.result.encode(value, limits)
 
     def unpack_result(self, data: bytes) -> R:
@@ -390,13 +287,17 @@ class JobDefinition(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, 
         return self.result.decode(data)
 
 
+# Making definitions from functions.
+
+
 def step_of(fn: Callable[..., Any], **options: Unpack[StepOptions]) -> Step[..., Any]:
-    """Make a step of a function whose first parameter is the context.
+    """Make a step from a function whose first parameter is the context.
 
     Raises:
-        DefinitionError: It cannot work; the text says why.
+        DefinitionError: The definition is invalid; the message says why.
     """
-    what = "step " + check_name(options.get("name") or getattr(fn, "__name__", None), "step")
+    name = check_name(options.get("name") or getattr(fn, "__name__", None), "step")
+    what = f"step {name!r}"
     check_function(fn, what)
     return make_step(fn, parameters_of(fn, what), result_type(fn, what), **options)
 
@@ -404,9 +305,9 @@ def step_of(fn: Callable[..., Any], **options: Unpack[StepOptions]) -> Step[...,
 def make_step(
     fn: Callable[..., Any], parameters: Parameters, declared: Any, **options: Unpack[StepOptions]
 ) -> Step[..., Any]:
-    """Make a step whose types are known already."""
+    """Make a step whose types are already known."""
     name = options.get("name") or getattr(fn, "__name__", "")
-    what = f"step {name}"
+    what = f"step {name!r}"
     check_defined(what, version=options.get("version"))
     risk = RiskLevel.of(options.get("risk", RiskLevel.LOW))
     irreversible = options.get("irreversible", False)
@@ -436,13 +337,13 @@ def make_step(
 
 
 def job_of(fn: Callable[..., Any], **options: Unpack[JobOptions]) -> JobDefinition[..., Any]:
-    """Make a job of an async function whose first parameter is the context.
+    """Make a job from an async function whose first parameter is the context.
 
     Raises:
-        DefinitionError: It cannot work; the text says why.
+        DefinitionError: The definition is invalid; the message says why.
     """
     name = check_name(options.get("name") or getattr(fn, "__name__", None), "job")
-    what = f"job {name}"
+    what = f"job {name!r}"
     check_function(fn, what)
     if not is_async(fn):
         raise DefinitionError(f"{what} must be `async def`: it awaits its steps")
@@ -478,7 +379,7 @@ def job_of(fn: Callable[..., Any], **options: Unpack[JobOptions]) -> JobDefiniti
 def _approval(
     wanted: ApprovalMode | None, risk: RiskLevel, what: str, *, irreversible: bool
 ) -> ApprovalMode:
-    """Choose whether a person must approve a call; an irreversible step asks unless told not to."""
+    """Return whether a person must approve a call; by default, for an irreversible step."""
     if wanted is None:
         return "required" if irreversible else "by_risk"
     check_choice(wanted, _APPROVAL_MODES, f"approval of {what}")
@@ -491,23 +392,57 @@ def _approval(
 
 
 def _tags(tags: object, what: str) -> frozenset[str]:
-    # The letters of a single text would all become tags.
+    # A single string is iterable, too: each of its letters would become a tag.
     if isinstance(tags, str) or not isinstance(tags, Iterable):
-        raise DefinitionError(f"tags of {what} must be a set of texts, not {tags!r}")
+        raise DefinitionError(f"tags of {what} must be a set of strings, not {tags!r}")
     made = frozenset(str(tag) for tag in cast("Iterable[object]", tags))
     for tag in made:
         check_defined(what, tag=tag)
     return made
 
 
-# Steps that are written as classes: `name`, `execute`, `compensate`, `idempotency_key`.
-# To return is success, to raise is failure, and `Partial(output, checkpoint)` is not done yet.
+def compensation_of(
+    fn: Callable[..., Any],
+    parameters: Parameters,
+    what: str,
+    **options: Unpack[CompensationOptions],
+) -> Compensation:
+    """Make a compensation of a step with these parameters.
+
+    Raises:
+        DefinitionError: The function does not take the step's parameters and the output.
+    """
+    whose = f"the compensation of {what}"
+    check_function(fn, whose)
+    _check_signature(fn, parameters, whose)
+    return Compensation(
+        fn=fn,
+        is_async=is_async(fn),
+        retry=check_retry(options.get("retry"), whose),
+        timeout=check_seconds(options.get("timeout"), f"timeout of {whose}"),
+        isolation=check_isolation(options.get("isolation"), fn, whose),
+    )
+
+
+def _check_signature(fn: Callable[..., Any], parameters: Parameters, whose: str) -> None:
+    values = [None for each in parameters.all if each.by_position]
+    named = {each.name: None for each in parameters.all if not each.by_position}
+    try:
+        inspect.signature(fn).bind(None, *values, None, **named)
+    except TypeError as error:
+        names = [each.name for each in parameters.all]
+        wanted = ", ".join(["ctx", *names, "output"])
+        raise DefinitionError(f"{whose} must take ({wanted}): {error}") from None
+
+
+# Steps written as classes: `name`, `execute`, `compensate`, `idempotency_key`. Returning means
+# success, raising means failure, and returning `Partial(output, checkpoint)` means not done yet.
 # Every option of a step may be an attribute of the class.
 
 I_contra = TypeVar("I_contra", contravariant=True)
 O_co = TypeVar("O_co", covariant=True)
 
-_OPTIONS = tuple(key for key in StepOptions.__annotations__ if key != "name")
+_STEP_OPTIONS = tuple(key for key in StepOptions.__annotations__ if key != "name")
 
 
 class StepClass(Protocol[I_contra, O_co]):
@@ -521,24 +456,24 @@ class StepClass(Protocol[I_contra, O_co]):
 
 
 def is_step_class(thing: object) -> bool:
-    """Tell whether a thing is a class with `execute`."""
+    """Whether this is a class with `execute`."""
     return inspect.isclass(thing) and callable(getattr(thing, "execute", None))
 
 
 def step_of_object(thing: Any, **options: Unpack[StepOptions]) -> Step[..., Any]:
-    """Make a step of an object that has a name and `execute`.
+    """Make a step from an object with a name and `execute`.
 
     Raises:
-        DefinitionError: It has not, or it cannot work.
+        DefinitionError: It has none, or the definition is invalid.
     """
     execute = getattr(thing, "execute", None)
     if inspect.isclass(thing) or not callable(execute):
         raise DefinitionError(
-            f"{thing!r} is no step: give an object with `name` and `execute(input, ctx)`, "
+            f"{thing!r} is not a step: pass an object with `name` and `execute(input, ctx)`, "
             "or decorate a function with `step`"
         )
     given = cast("StepOptions", {**_attributes(thing), **options})
-    what = "step " + check_name(given.get("name"), "step")
+    what = f"step {check_name(given.get('name'), 'step')!r}"
     check_function(execute, what)
     given.setdefault("description", description_of(None, type(thing)))
     parameters = parameters_of(execute, what, context=-1)
@@ -550,7 +485,7 @@ def step_of_object(thing: Any, **options: Unpack[StepOptions]) -> Step[..., Any]
 
 def _attributes(thing: Any) -> dict[str, Any]:
     name = getattr(thing, "name", None)
-    found = {key: getattr(thing, key) for key in _OPTIONS if hasattr(thing, key)}
+    found = {key: getattr(thing, key) for key in _STEP_OPTIONS if hasattr(thing, key)}
     return {**found, "name": name() if callable(name) else name}
 
 
@@ -573,3 +508,79 @@ def _add_compensation(step: Step[..., Any], thing: Any) -> None:
     undo = getattr(thing, "compensate", None)
     if undo is not None:
         step.compensate(_context_last(undo))
+
+
+# Checking options.
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Whether a call must be awaited; for an object, its `__call__` decides."""
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
+        getattr(fn, "__call__", None)  # noqa: B004  asks how it is written, not whether it can be called
+    )
+
+
+def check_name(name: object, what: str) -> str:
+    """Return a valid name; raise DefinitionError for one that journals could not hold."""
+    if not isinstance(name, str) or not name:
+        raise DefinitionError(f"the name of a {what} must be a string, not {name!r}")
+    if len(name) > LONGEST_NAME or not name.isprintable() or any(c in "# " for c in name):
+        raise DefinitionError(
+            f"{name[:LONGEST_NAME]!r} cannot be the name of a {what}: "
+            f"at most {LONGEST_NAME} printable characters, no spaces, no `#`"
+        )
+    return name
+
+
+def check_function(fn: Callable[..., Any], what: str) -> None:
+    """Raise DefinitionError unless this is a function that returns its result."""
+    if not callable(fn):
+        raise DefinitionError(f"{what} must be a function, not {fn!r}")
+    if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
+        raise DefinitionError(f"{what} must return its result, not yield it")
+
+
+def check_isolation(wanted: object, fn: Callable[..., Any], what: str) -> Isolation:
+    """Return where a function runs; by default on the event loop if it is async, else a thread."""
+    if wanted is None:
+        return "inline" if is_async(fn) else "thread"
+    if wanted not in _ISOLATIONS:
+        raise DefinitionError(
+            f"isolation of {what} must be one of {', '.join(_ISOLATIONS)}, not {wanted!r}"
+        )
+    if wanted == "process" and "<" in getattr(fn, "__qualname__", "<"):  # <locals>, <lambda>
+        raise DefinitionError(
+            f"{what} cannot run in another OS process: define it at the top of a module, so that "
+            "the other process can import it"
+        )
+    return wanted
+
+
+def check_choice(wanted: object, choices: tuple[str, ...], what: str) -> Any:
+    """Return one of the choices; raise DefinitionError for anything else."""
+    if wanted not in choices:
+        raise DefinitionError(f"{what} must be one of {', '.join(choices)}, not {wanted!r}")
+    return wanted
+
+
+def check_seconds(duration: Duration, what: str) -> float | None:
+    """Return a duration in seconds; None means no limit."""
+    try:
+        return job_seconds(duration)
+    except (TypeError, ValueError) as error:
+        raise DefinitionError(f"{what}: {error}") from None
+
+
+def check_retry(retry: object, what: str) -> Retry | None:
+    """Return a retry policy; None leaves the decision to the kind of the error."""
+    if retry is None or isinstance(retry, Retry):
+        return retry
+    raise DefinitionError(
+        f"retry of {what} must be a Retry, such as Retry(attempts=5), not {retry!r}"
+    )
+
+
+def description_of(given: str | None, thing: Any) -> str:
+    """Return the description, or the first line of the docstring."""
+    lines = (inspect.getdoc(thing) or "").strip().splitlines() if given is None else [given]
+    return lines[0] if lines else ""

@@ -1,19 +1,20 @@
-"""The ledger of effects: what a job did to the world, or may have done; pure.
+"""The ledger of effects: what a job did to the outside world, or may have done; pure.
 
-An effect is written down as INTENT before the first byte leaves, and afterwards as what became
-of it. Only DONE answers for the call: an attempt is not a deed.
+An effect is recorded as INTENT before the first byte leaves, and then as what became of it. Only
+DONE stands for the call: an attempt is not a result.
 
-    INTENT ── DONE        it happened; its result is kept, and given again instead of a call
+    INTENT ── DONE        it happened; its result is stored, and returned instead of a new call
        │ ├─── FAILED      it certainly did not happen; the next call has a new key
        │ └─── IN_DOUBT    nobody knows
-       │          ├ DONE  … until the receiver is asked, or a person says it
+       │          ├ DONE  … until the receiver is asked, or a person decides
        └──────────┴ FAILED
 
-    DONE, IN_DOUBT ── UNDONE   its undo has run: the next call has a new key
+    DONE, IN_DOUBT ── UNDONE   its undo has run; the next call has a new key
 
-    BORROWED   no call: the step was given the result of another's effect under a business key
+    BORROWED   no call: the step got the result of another job's effect under a business key
 
-What is found as INTENT or IN_DOUBT is resolved before anything else is done about it.
+An effect that is found as INTENT or IN_DOUBT is resolved before anything else is done about it
+(`resolve`). Whether an error leaves it in doubt is decided by `state_after`.
 """
 
 from collections.abc import Callable
@@ -29,79 +30,21 @@ from perdure.base.secret import without_secrets
 from perdure.jobs.items import is_of_items
 from perdure.jobs.policy import http_status, leaves
 
-# Which effect, question or spending of a step it is; pure.
-#
-# The code of a step is begun again after a failure, a crash or an answer, from its start or from
-# its
-# last checkpoint. What it asks for then is the same as before if it asks for the same thing from
-# the
-# same checkpoint, at the same item, as the same of its like: so each has its place.
-
-
-class Place(Struct, frozen=True):
-    """Where the code of a step asks for something, the same whenever it is begun again.
-
-    `part` says where the code was, and for what it asks: "<checkpoint>:<item>:<what>";
-    `ordinal` counts what is asked for in that part from 1.
-    """
-
-    step: str  # the identity of the step in its job: "send_mail#2"
-    ordinal: int
-    part: str = ""
-
-    @property
-    def likeness(self) -> tuple[str, str]:
-        """What it has in common with its like, on whichever side of a checkpoint."""
-        return self.step, self.part.partition(":")[2]
-
-    def spell(self, mark: str) -> str:
-        """Give it as one short text: "act#1?5bf1c8d2e90a7b34#1", with this mark behind the step."""
-        return f"{self.step}{mark}{digest(self.part)[:16]}#{self.ordinal}"
-
-
-def is_of_step(spelled: str, step: str) -> bool:
-    """Tell whether a question belongs to a step: to its gate, or to a place in it."""
-    return spelled == step or spelled.startswith((f"{step}?", f"{step}$"))
-
-
-class Places:
-    """Allots the places in one run of a step's code."""
-
-    __slots__ = ("_asked",)
-
-    def __init__(self) -> None:
-        self._asked: dict[str, int] = {}  # how often each part came by
-
-    def allot(self, step: str, checkpoint: int, item: str, what: str) -> Place:
-        """Give the place of what is asked for next."""
-        part = f"{checkpoint}:{item}:{what}"
-        ordinal = self._asked[part] = self._asked.get(part, 0) + 1
-        return Place(step, ordinal, part)
-
-
-def own_checkpoint(checkpoint: bytes | None, number: int) -> int:
-    """Give the number of the checkpoint that the code goes on from; 0: from its beginning.
-
-    Those of `ctx.items` are not the code's own: what it asks for is known by the item.
-    """
-    return 0 if checkpoint is None or is_of_items(checkpoint) else number
-
-
 InDoubt: TypeAlias = Literal["replay", "ask"]
 Choice: TypeAlias = Literal["happened", "did not happen", "compensate"]
 
-# A receiver that does not say how long it knows a key is trusted for a day.
+# How long a receiver is assumed to remember a key.
 KEY_TTL: Final = 24 * 3600.0
-# A key may die on the way: near its end it is not used any more.
+# A key may expire while the request is on its way, so it is not used near its end.
 MARGIN_SHARE: Final = 0.1
 LONGEST_MARGIN: Final = 60.0
 
-# The proof of a line in doubt whose repeated call was turned away: whether the first one was, too,
-# only the receiver or a person can tell. To call once more would tell nothing new.
+# The proof of an effect in doubt whose repeated call was refused. Whether the first one was refused
+# too, only the receiver or a person knows; another call would reveal nothing.
 REFUSED_LATER: Final = "refused later"
 
-# The proof of a line whose writer was ended before it called. Whether the line is there is not
-# certain: somebody else may have the key, and then this is passed over.
+# The proof of an effect whose owner was stopped before the call. The record may not exist, since
+# another job may hold the key; then it is ignored.
 NOT_CALLED: Final = "not called"
 
 LONGEST_SUBSTITUTE: Final = 4096  # characters kept of a result that cannot be stored
@@ -130,51 +73,106 @@ TRANSITIONS: Final[dict[EffectState, frozenset[EffectState]]] = {
 }
 
 OPEN: Final = frozenset({_E.INTENT, _E.IN_DOUBT})
-# What there is to undo: it happened, or may have.
+# It happened, or may have, so there may be something to undo.
 HAPPENED: Final = frozenset({_E.DONE, *OPEN})
-# What an undo may undo: nothing that is under way.
+# What may be undone: nothing that is still under way.
 UNDOABLE: Final = frozenset({_E.DONE, _E.IN_DOUBT})
-# The key of such a line is used up: the next call is of a new generation.
+# The key is used up: the next call belongs to a new generation.
 _SPENT: Final = frozenset({_E.FAILED, _E.UNDONE})
 
 
+# The place of an effect. After a failure, a crash or an answer, the code of a step starts again
+# from its beginning or its last checkpoint. What it asks for then is the same effect as before if
+# it asks for the same thing, after the same checkpoint, at the same item, with the same ordinal.
+# Approvals and spendings inside a step are identified in the same way.
+
+
+class Place(Struct, frozen=True):
+    """Where the code of a step asks for something; the same each time the code runs.
+
+    `part` says where the code was and what it asked for: "<checkpoint>:<item>:<what>".
+    `ordinal` counts the requests with the same `part`, from 1.
+    """
+
+    step: str  # the identity of the step in its job: "send_mail#2"
+    ordinal: int
+    part: str = ""
+
+    @property
+    def likeness(self) -> tuple[str, str]:
+        """What similar effects have in common, before and after any checkpoint."""
+        return self.step, self.part.partition(":")[2]
+
+    def spell(self, mark: str) -> str:
+        """Return it as one short text, with `mark` after the step: "act#1?5bf1c8d2e90a7b34#1"."""
+        return f"{self.step}{mark}{digest(self.part)[:16]}#{self.ordinal}"
+
+
+def is_of_step(spelled: str, step: str) -> bool:
+    """Whether the spelled place of a question is the gate of a step, or a place inside it."""
+    return spelled == step or spelled.startswith((f"{step}?", f"{step}$"))
+
+
+class Places:
+    """Counts the places in one execution of a step's code."""
+
+    __slots__ = ("_asked",)
+
+    def __init__(self) -> None:
+        self._asked: dict[str, int] = {}  # requests so far, by part
+
+    def allot(self, step: str, checkpoint: int, item: str, what: str) -> Place:
+        """Return the place of the next request."""
+        part = f"{checkpoint}:{item}:{what}"
+        ordinal = self._asked[part] = self._asked.get(part, 0) + 1
+        return Place(step, ordinal, part)
+
+
+def own_checkpoint(checkpoint: bytes | None, number: int) -> int:
+    """Return the number of the checkpoint that the code continues from; 0: its beginning.
+
+    A checkpoint of `ctx.items` does not count: there the item identifies a request.
+    """
+    return 0 if checkpoint is None or is_of_items(checkpoint) else number
+
+
 class UndoCall(Struct, frozen=True):
-    """The step that undoes an effect: it takes the result, then what is given here by name."""
+    """The step that undoes an effect; it takes the result, then the arguments in `given`."""
 
     step: str
     given: bytes = b"{}"
 
 
 class Effect(Struct, frozen=True, kw_only=True):
-    """One line of the ledger.
+    """One entry of the ledger.
 
     Attributes:
-        job_id: Whose it is; nobody else's undo touches it.
+        job_id: The job that owns it; only that job undoes it.
         tenant: The tenant of that job.
-        no: Its place in the ledger of the job: effects are undone in the reverse order.
-        place: Which effect of which step.
-        generation: Counts from 1; the next one begins when this one certainly did not happen,
+        no: Its number in the ledger of the job; effects are undone in reverse order.
+        place: Where in which step it happened.
+        generation: Counts from 1; a new one starts after this one certainly did not happen,
             or was undone.
-        key: What the receiver gets, in order to know the call again.
+        key: The idempotency key that the receiver gets.
         kind: "email", "payment", …
-        target: Who or what is acted upon; it tells one effect from another.
+        target: Who or what is acted upon.
         state: What is known of it.
         in_doubt: Whether the receiver may be called again with the same key.
-        key_ttl: Seconds for which the receiver knows a key.
-        details: For people; JSON, redacted.
-        result: What the call gave, as JSON.
-        problem: Why the result could not be stored; `result` is then a mere description.
+        key_ttl: Seconds for which the receiver remembers a key.
+        details: For people; redacted JSON.
+        result: The result of the call, as JSON.
+        problem: Why the result could not be stored; `result` is then only a description.
         error: What the call raised, as a packed `Failure`.
         undo: How to undo it, if the step itself does not.
-        stays: The code says that nothing need undo it (`undo=None`).
-        proof: How it is known what became of it: "answer", "query", or who said so; of what is
-            borrowed, the job that did it.
-        called_at: When the key was first used, by the store's clock.
-        ended_at: When it became what it is.
-        business: By which all jobs of the tenant find it, whatever its generation; None: only
-            its own job does.
-        kept_until: How long such a line outlives its job; None: for ever.
-        last_called_at: When the key was last used, if that was noted; else when it was first.
+        stays: The code says that it need not be undone (`undo=None`).
+        proof: How its state is known: "answer", "query", or the person who decided; for a
+            borrowed one, the job that did it.
+        called_at: When the key was first used, on the store's clock.
+        ended_at: When it reached its state.
+        business: The name by which all jobs of the tenant find it, in any generation; None:
+            only its own job does.
+        kept_until: How long an effect with such a name outlives its job; None: for ever.
+        last_called_at: When the key was last used, if that was recorded.
     """
 
     job_id: str
@@ -202,10 +200,10 @@ class Effect(Struct, frozen=True, kw_only=True):
     last_called_at: float | None = None
 
     def to(self, state: EffectState, at: float, **changes: Any) -> "Effect":
-        """Give the line as it stands after a change of its state.
+        """Return the effect in a new state.
 
         Raises:
-            IllegalTransition: The ledger has the last word on this effect already.
+            IllegalTransition: The outcome of this effect is already final.
         """
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransition(
@@ -214,36 +212,33 @@ class Effect(Struct, frozen=True, kw_only=True):
         return replace(self, state=state, ended_at=at, **changes)
 
 
-# Keys
-
-
 def effect_key(tenant: str, job_id: str, place: Place, generation: int = 1) -> str:
-    """Make the key of a call: the same at every attempt and after every crash, and nowhere else."""
+    """Return the idempotency key of a call: the same at every attempt, and for no other call."""
     return digest(
         "effect", tenant, job_id, place.step, place.part, str(place.ordinal), str(generation)
     )
 
 
 def business_of(tenant: str, kind: str, key: str) -> str:
-    """Name what is to happen once in all jobs of a tenant."""
+    """Return the name of an effect that happens once across all jobs of a tenant."""
     return digest("business", tenant, kind, key)
 
 
 def recorded_of(tenant: str, kind: str, key: str) -> str:
-    """Name what is recorded by hand, once in all jobs of a tenant."""
+    """Return the name of an effect recorded by hand, once across all jobs of a tenant."""
     return digest("recorded", tenant, kind, key)
 
 
 def business_key(business: str, generation: int = 1) -> str:
-    """Make the key of a call, or of a record, from the name that all jobs know it by."""
+    """Return the idempotency key of an effect with a business name."""
     return digest("key", business, str(generation))
 
 
-# What to do with a line that is found
+# What to do with an effect that an earlier attempt left.
 
 
 class UseResult(Struct, frozen=True):
-    """It happened: give the recorded result, call nobody."""
+    """It happened: return the recorded result and call nobody."""
 
 
 class CallAnew(Struct, frozen=True):
@@ -253,7 +248,7 @@ class CallAnew(Struct, frozen=True):
 
 
 class CallAgain(Struct, frozen=True):
-    """Call with the same key: the receiver knows it."""
+    """Call with the same key: the receiver recognises it."""
 
 
 class AskReceiver(Struct, frozen=True):
@@ -261,7 +256,7 @@ class AskReceiver(Struct, frozen=True):
 
 
 class AskPerson(Struct, frozen=True):
-    """Only a person can find out; `why` says what the program could not."""
+    """Only a person can find out; `why` says why the program cannot."""
 
     why: str
 
@@ -279,50 +274,47 @@ def resolve(effect: Effect, now: float, *, can_query: bool) -> Resolution:
 
 
 def settles_at(effect: Effect, settle_after: float) -> float:
-    """Tell from when on the receiver can be asked: before, a call may still be under way to it."""
+    """Return from when on to query the receiver; before, a call may still be on its way."""
     return max(effect.called_at, effect.last_called_at or 0.0) + settle_after
 
 
 def _replay_or_ask(effect: Effect, now: float) -> Resolution:
     if effect.proof == REFUSED_LATER:
-        return AskPerson("a repeated call was refused, which says nothing about the first one")
+        return AskPerson("a repeated call was refused, which proves nothing about the first one")
     if effect.in_doubt != "replay":
-        return AskPerson("the receiver is not known to tell a repeated call from a new one")
+        return AskPerson("the receiver is not known to recognise a repeated call")
     margin = min(effect.key_ttl * MARGIN_SHARE, LONGEST_MARGIN)
     if now < effect.called_at + effect.key_ttl - margin:
         return CallAgain()
     return AskPerson("the receiver may have forgotten the key since the first call")
 
 
-# What a receiver may answer
-
-
 class Happened(Struct, frozen=True):
-    """The answer of a `query`: it did, with this result."""
+    """The answer of a `query`: the effect happened, with this result."""
 
     result: Any = None
 
 
 class DidNotHappen(Struct, frozen=True):
-    """The answer of a `query`: it did not, and it is certain that no such call is under way.
+    """The answer of a `query`: it did not happen, and no such call can still be on its way.
 
-    A receiver that merely finds nothing must answer `Unknown`.
+    If the receiver merely finds nothing, answer `Unknown`.
     """
 
 
 class Unknown(Struct, frozen=True):
-    """The answer of a `query`: the receiver cannot tell."""
+    """The answer of a `query`: the receiver does not know."""
 
 
 QueryAnswer: TypeAlias = Happened | DidNotHappen | Unknown
 
 
 def after_query(effect: Effect, answer: QueryAnswer, now: float) -> Resolution:
-    """Decide what to do when the receiver was asked.
+    """Decide what to do after the receiver was queried.
 
-    After "it did not" the key stays the same: if a first call is still on its way after all,
-    a receiver that knows keys takes both for one. Only if the last call was refused is it certain
-    of all of them, and no use to call with that key again.
+    After `DidNotHappen` the key stays the same: if a first call is on its way after all, a receiver
+    that honours keys takes both for one. Only if the last call was refused does a new key make
+    sense: calling again with the refused one would be of no use.
     """
     match answer:
         case Happened():
@@ -338,14 +330,14 @@ def after_query(effect: Effect, answer: QueryAnswer, now: float) -> Resolution:
 def settled_by_person(
     effect: Effect, choice: Choice, person: str, at: float, result: bytes | None = None
 ) -> Effect:
-    """Give the line as a person has settled it.
+    """Return the effect as a person has resolved it.
 
     Raises:
-        IllegalTransition: There is no doubt about it (any more).
+        IllegalTransition: It is not in doubt.
     """
     if effect.state not in OPEN:
         raise IllegalTransition(
-            f"effect {effect.no} of job {effect.job_id} is {effect.state}: nothing is in doubt"
+            f"effect {effect.no} of job {effect.job_id} is {effect.state}, not in doubt"
         )
     match choice:
         case "happened":
@@ -353,22 +345,23 @@ def settled_by_person(
         case "did not happen":
             return effect.to(_E.FAILED, at, proof=person)
         case "compensate":
-            # It stays in doubt, and its undo is told so.
+            # It stays in doubt, and its undo is told that it is.
             return effect if effect.state is _E.IN_DOUBT else effect.to(_E.IN_DOUBT, at)
 
 
-# Results
+# Results are stored even where they cannot be encoded: the call has happened, so an error now would
+# only make a retry repeat it.
 
 
 class PackedResult(Struct, frozen=True):
-    """A result as it is stored; `problem` says why it is only a description of it."""
+    """A result as it is stored; with a `problem`, it is only a description."""
 
     data: bytes
     problem: str | None = None
 
 
 def pack_result(value: Any, codec: Codec[Any], limits: PayloadLimits = LIMITS) -> PackedResult:
-    """Give a result as JSON. This never fails, since what it is the result of has happened."""
+    """Return a result as JSON; this never raises."""
     try:
         return PackedResult(codec.encode(value, limits))
     except Unstorable as problem:
@@ -380,16 +373,16 @@ def pack_result(value: Any, codec: Codec[Any], limits: PayloadLimits = LIMITS) -
 
 
 def unpack_result(effect: Effect, codec: Codec[Any]) -> Any:
-    """Give the recorded result, exactly.
+    """Return the recorded result.
 
     Raises:
-        Unstorable: The effect has happened, and its result could not be stored.
-        Drift: The code does not take what was stored any more.
+        Unstorable: The effect happened, but its result could not be stored.
+        Drift: The stored result does not fit the code any more.
     """
     if effect.problem is not None:
         raise Unstorable(
-            f"the {effect.kind} to {effect.target} has happened and is not repeated, but its "
-            f"result could not be stored: {effect.problem}; let the call return less"
+            f"the {effect.kind} to {effect.target} happened and is not repeated, but its result "
+            f"could not be stored: {effect.problem}; let the call return less"
         )
     assert effect.result is not None
     return codec.decode(effect.result)
@@ -397,21 +390,19 @@ def unpack_result(effect: Effect, codec: Codec[Any]) -> Any:
 
 _SUBSTITUTE: Final = Codec[Any](dict[str, str], "the description of a result")
 
-Query: TypeAlias = Callable[[str], Any]  # takes the key, gives (or is awaited for) an Answer
+Query: TypeAlias = Callable[[str], Any]  # takes the key, returns (or is awaited for) a QueryAnswer
 
 
-# What an error of a call says about whether the call has had its effect; pure.
-#
-# Only two kinds of errors prove that nothing happened: the receiver refused the request, or the
-# request never left. Everything else leaves it in doubt, also an error of our own code
-# after the answer came. So an effect is *one* call: with two, the error of the second
-# would be taken for proof about the first.
+# What the error of a call says about its effect. Only two kinds of errors prove that nothing
+# happened: the receiver refused the request, or the request never left. Every other error leaves
+# the effect in doubt, even one in our own code after the response arrived. That is why an effect is
+# *one* call: with two, the error of the second would be taken as proof about the first.
 
 _REFUSED: Final = range(400, 500)
-# The receiver may have acted: it waited too long, has this key in hand, or counts it as too much.
+# Not proof: the receiver may be slow, still process this key, or have acted before it rate-limits.
 _NOT_CERTAIN: Final = frozenset({408, 409, 425, 429})
 
-# Names, since no client library is needed here: these errors come before a request is written.
+# Errors that come before a request is written, by name: no client library is imported here.
 _NEVER_SENT: Final = frozenset(
     {
         ("httpx", "ConnectError"),
@@ -423,23 +414,23 @@ _NEVER_SENT: Final = frozenset(
         ("httpcore", "PoolTimeout"),
         ("aiohttp", "ClientConnectorError"),
         ("aiosmtplib", "SMTPConnectError"),
-        ("socket", "gaierror"),  # the name of the receiver has no address
+        ("socket", "gaierror"),  # the host name cannot be resolved
     }
 )
 
 
 def state_after(error: BaseException, *, repeated: bool = False) -> EffectState:
-    """Tell what is known of an effect whose call raised this: FAILED or IN_DOUBT.
+    """Return the state of an effect whose call raised this: FAILED or IN_DOUBT.
 
-    If the call was `repeated`, what became of this one proves nothing about the one before:
-    that it never left, or met a door that was closed meanwhile.
+    If the call was `repeated`, its error proves nothing about the first one, which may have
+    happened although this one never left or was refused.
     """
     proved = not repeated and all(_proves_nothing_happened(each) for each in leaves(error))
     return EffectState.FAILED if proved else EffectState.IN_DOUBT
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Tell whether the receiver has turned the call away: to repeat it will not help."""
+    """Whether the receiver refused the call, so that repeating it will not help."""
     each = list(leaves(error))
     return all(map(_proves_nothing_happened, each)) and any(map(_was_refused, each))
 

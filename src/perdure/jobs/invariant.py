@@ -1,6 +1,6 @@
 """What must always be true of a store, whatever happened to it; pure.
 
-The SQL that finds what breaks a rule has the rule's name, in `store/sql/invariant.sql`.
+The SQL that finds violations has the name of the invariant, in `store/sql/invariant.sql`.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from perdure.jobs.approval import Approval, ApprovalState
 
 
 class Invariant(Struct, frozen=True):
-    """A rule: what is true, and what to do where it is not."""
+    """What is always true, and what to do where it is not."""
 
     name: str
     sentence: str
@@ -20,7 +20,7 @@ class Invariant(Struct, frozen=True):
 
 
 class Violation(Struct, frozen=True):
-    """One thing that breaks a rule."""
+    """One violation of an invariant."""
 
     invariant: str
     job_id: str
@@ -34,83 +34,83 @@ INVARIANTS: Final = tuple(
     for each in (
         (
             "open_effects_of_ended",
-            "No effect of a job that has ended is still called under way.",
-            "look at the receiver, then `perdure effects resolve JOB NO --happened` or `--did-not`",
+            "No effect of an ended job is still under way.",
+            "ask the receiver, then `perdure effects resolve JOB NO --happened` or `--did-not`",
         ),
         (
             "open_questions_of_ended",
-            "No question of a job that has ended waits for an answer.",
-            "`perdure approvals reject ID`: nothing will be done, whatever the answer",
+            "No approval of an ended job is still pending.",
+            "`perdure approvals reject ID`; the answer has no effect",
         ),
         (
             "open_spendings_of_ended",
-            "No spending of a job that has ended is open.",
-            "what is set aside counts as spent: check the bill, and report it",
+            "No reservation of an ended job is open.",
+            "the reserved amount counts as spent: check the bill, and report it",
         ),
-        ("leases_of_ended", "A job that has ended has no lease and no timer.", _REPORT),
+        ("leases_of_ended", "An ended job has no lease and no timer.", _REPORT),
         (
             "live_without_lease",
-            "A job that has not ended has a lease.",
-            "`perdure jobs cancel JOB`, and submit it again; report it",
+            "A job that has not ended has a lease row.",
+            "`perdure jobs cancel JOB` and submit it again; report it",
         ),
         (
             "stuck",
-            "A job that nobody works on is due, or says what it waits for or needs.",
+            "A job that no worker owns is due, or says what it waits for.",
             "`perdure jobs resume JOB`, or `perdure jobs cancel JOB`; report it",
         ),
         (
             "lost_wakeups",
-            "A job does not wait for what has happened already.",
-            "`perdure jobs pause JOB`, then `perdure jobs resume JOB`: it looks again; report it",
+            "No job waits for something that has already happened.",
+            "`perdure jobs pause JOB`, then `perdure jobs resume JOB`; report it",
         ),
         (
             "unfinished_undo",
-            "Everything in the list of a job that is COMPENSATED is undone.",
+            "Everything in the undo list of a COMPENSATED job is undone.",
             "undo by hand what is named; report it",
         ),
         (
             "standing_work",
-            "Nothing that can be undone stands in the tree of a job that is COMPENSATED.",
+            "No effect that can be undone remains in the tree of a COMPENSATED job.",
             "undo by hand what is named; report it",
         ),
         (
             "late_entries",
-            "A journal is in order: nothing is behind the list of what to undo.",
-            "compare what is named with the receiver, undo it by hand if need be; report it",
+            "A journal is in order: nothing follows the undo list.",
+            "compare what is named with the receiver, and undo it by hand if necessary; report it",
         ),
-        ("entries_twice", "An identity is once in the journal of a job.", _REPORT),
-        ("epochs", "An epoch only grows, and only a claim lets a job run.", _REPORT),
+        ("entries_twice", "An identity occurs once in the journal of a job.", _REPORT),
+        ("epochs", "An epoch only grows, and a job runs only after a claim.", _REPORT),
         (
             "tenants",
-            "All that belongs to a job is of the tenant of the job, and so are its children.",
-            "find out who could write it; report it",
+            "Everything that belongs to a job has its tenant, and so do its children.",
+            "find out who was able to write it; report it",
         ),
         (
             "references",
-            "What is referred to is there.",
-            "find out what deleted it: a restore of some tables, or a statement by hand",
+            "Every reference points to an existing row.",
+            "find out what deleted the row: a partial restore, or a manual statement",
         ),
         (
             "done_twice",
-            "An effect is done once.",
-            "look at the receiver, and undo the second one by hand; report it",
+            "An effect happens once.",
+            "check with the receiver, and undo the second one by hand; report it",
         ),
         (
             "decisions",
-            "A yes is about the very action that is approved, by as many people as it takes.",
-            "do not rely on this approval: cancel the job, and find out who could write it",
+            "An approval has enough votes, all for the action it is bound to.",
+            "do not rely on this approval: cancel the job, and find out who was able to write it",
         ),
     )
 )
 
 
 def check_approval(approval: Approval, stored_hash: str, stored_state: str) -> Iterator[str]:
-    """Say what is wrong with an approval."""
+    """Yield what is wrong with a stored approval."""
     asked = approval.action.hash
     if stored_hash != asked:
-        yield f"approval {approval.id} is bound to another action than the one that it holds"
+        yield f"approval {approval.id} is bound to another action than the one it holds"
     if stored_state != approval.state.value:
-        yield f"approval {approval.id} is {stored_state} in its row and {approval.state} in itself"
+        yield f"approval {approval.id} is {stored_state} in its row, {approval.state} in its data"
     if approval.state is ApprovalState.APPROVED:
         yes = {
             each.person
@@ -118,11 +118,11 @@ def check_approval(approval: Approval, stored_hash: str, stored_state: str) -> I
             if each.verdict == "approve" and each.action_hash == asked
         }
         if len(yes) < approval.terms.quorum:
-            wanted = f"{len(yes)} of {approval.terms.quorum} needed people said yes to this action"
-            yield f"approval {approval.id} is APPROVED and {wanted}"
+            counted = f"{len(yes)} of {approval.terms.quorum} people approved this action"
+            yield f"approval {approval.id} is APPROVED, but {counted}"
         if approval.terms.four_eyes and approval.requester in yes:
             yield f"approval {approval.id} was approved by {approval.requester}, who asked for it"
     elif approval.state is ApprovalState.REJECTED and not any(
         each.verdict == "reject" and each.action_hash == asked for each in approval.decisions
     ):
-        yield f"approval {approval.id} is REJECTED and nobody said no to this action"
+        yield f"approval {approval.id} is REJECTED, but nobody rejected this action"

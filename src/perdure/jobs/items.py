@@ -1,10 +1,10 @@
-"""Going through many items in one step: which are done, when to save it, what to do with bad ones.
+"""Work through many items in one step: which are done, when to save, what to do with bad ones.
 
-Pure: the context of the step drives it, and tells it the time.
+Pure: `StepContext.items` drives it and passes the time.
 
-The place is kept by item key, with a fingerprint of all items before it. So a list that has grown
-at its end goes on where it stood, and one that is changed or sorted otherwise is refused,
-instead of items being left out or done twice.
+A checkpoint holds a position and a fingerprint of the keys of all items before it. A list that has
+grown at its end therefore continues where it stopped, and a list that was changed or reordered is
+refused: otherwise items would be left out or done twice.
 """
 
 from collections import Counter
@@ -21,8 +21,8 @@ from perdure.jobs.failure import Failure
 
 OnError: TypeAlias = Literal["fail", "skip", "quarantine"]
 
-MAX_BAD_ITEMS = 100  # items that are told with their errors; a checkpoint must stay small
-LONGEST_TEXT = 200  # characters of a key or an error that are kept for each
+MAX_BAD_ITEMS = 100  # that are kept with their errors: a checkpoint must stay small
+LONGEST_TEXT = 200  # characters that are kept of a key or an error
 
 ItemKey: TypeAlias = str | int
 
@@ -30,15 +30,15 @@ _FORMAT = 1
 
 
 class ItemPolicy(Struct, frozen=True, kw_only=True):
-    """What to do with an item on which the step fails.
+    """What to do with an item that fails.
 
     Attributes:
-        on_error: "fail": the step fails there, and goes on there when it is tried again.
+        on_error: "fail": the step fails, and continues with this item when it is retried.
             "skip": the item is reported, and the others are done.
-            "quarantine": likewise, but at the end the step fails for good and names these items;
-            when somebody retries it, only they are done.
+            "quarantine": as "skip", but at the end the step fails for good and names the bad
+            items; a person who retries it retries only those.
         attempts: Attempts at an item before it counts as bad.
-        max_bad: More bad items than this fail the step: then it is not the items.
+        max_bad: With more bad items than this the step fails: the items are not to blame.
     """
 
     on_error: OnError = "fail"
@@ -47,15 +47,15 @@ class ItemPolicy(Struct, frozen=True, kw_only=True):
 
 
 class ItemVerdict(StrEnum):
-    """What follows an error at an item."""
+    """What follows when an item fails."""
 
-    FAIL = "fail"  # the step fails, by its own policy of retries
-    AGAIN = "again"  # likewise, but the attempt at this item is counted: save the checkpoint
-    GO_ON = "go on"  # save the checkpoint, and go on with the next item
+    FAIL = "fail"  # the step fails, and its own retry policy applies
+    AGAIN = "again"  # the same, but count the attempt at this item: save the checkpoint
+    GO_ON = "go on"  # save the checkpoint, and continue with the next item
 
 
 class BadItem(Struct, frozen=True):
-    """An item that failed, with its place in the list."""
+    """An item that failed, with its position in the list."""
 
     place: int
     key: str
@@ -63,7 +63,7 @@ class BadItem(Struct, frozen=True):
 
 
 class ItemReport(Struct, frozen=True, kw_only=True):
-    """How it went: how many items are done, and which were left."""
+    """How many items are done, and which are not."""
 
     done: int
     skipped: tuple[BadItem, ...] = ()
@@ -71,34 +71,36 @@ class ItemReport(Struct, frozen=True, kw_only=True):
 
 
 class _Saved(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The checkpoint: everything before `place` is done, but what is named here."""
+    """The checkpoint: everything before `place` is done, except for what is named here."""
 
-    # The version of this format; a checkpoint of items is known by a name that nobody else gives.
+    # The version of this format. Its name tells this checkpoint from those that users write.
     items: int = field(name="ctx.items")
     place: int = 0
-    before: str = ""  # fingerprint of the keys before the place
+    before: str = ""  # fingerprint of the keys before `place`
     skipped: list[BadItem] = field(default_factory=list[BadItem])
     quarantined: list[BadItem] = field(default_factory=list[BadItem])
-    again: list[int] = field(default_factory=list[int])  # out of quarantine: to be done now
-    trouble: tuple[int, int] | None = None  # the place that failed last, and how often
-    ended: bool = False  # all that could be done was done
+    again: list[int] = field(
+        default_factory=list[int]
+    )  # released from quarantine, to be retried first
+    trouble: tuple[int, int] | None = None  # the item that failed last, and how often
+    ended: bool = False  # every item was tried
 
 
 class SaveInterval:
-    """When to save: after so many items, or so many seconds, whichever comes first."""
+    """When to save a checkpoint: every so many items or seconds, whichever comes first."""
 
     __slots__ = ("_count", "_since", "after", "every")
 
     def __init__(self, every: int, after: float, now: float) -> None:
         if every < 1:
-            raise ValueError(f"every must be 1 or more: {every}")
+            raise ValueError(f"`every` must be 1 or more, not {every}")
         self.every = every
         self.after = after
         self._count = 0
         self._since = now
 
     def due(self, now: float) -> bool:
-        """Count one item; tell whether it is time to save, from which it counts anew."""
+        """Count one item and return whether it is time to save; if so, start counting anew."""
         self._count += 1
         if self._count < self.every and now - self._since < self.after:
             return False
@@ -107,10 +109,10 @@ class SaveInterval:
 
 
 class Cursor:
-    """Which of the items are done, and which comes next.
+    """Which items are done, and which comes next.
 
     Attributes:
-        in_hand: The place of the item that is being worked on; None between items.
+        in_hand: The position of the item being worked on; None between items.
     """
 
     __slots__ = ("_before", "_keys", "_saved", "_twins", "in_hand", "policy")
@@ -122,32 +124,32 @@ class Cursor:
         for key in keys[: saved.place]:
             self._before.add(str(key))
         self.policy = policy
-        self._twins: dict[int, int] | None = None  # which of several with one key it is
+        self._twins: dict[int, int] | None = None  # numbers the items whose key is not unique
         self.in_hand: int | None = None
 
     @classmethod
     def start(
         cls, keys: Sequence[ItemKey], checkpoint: Any = None, policy: ItemPolicy | None = None
     ) -> "Cursor":
-        """Begin, or go on from a checkpoint.
+        """Begin, or continue from a checkpoint.
 
         Raises:
-            Drift: The checkpoint is of other items, or not of items.
+            Drift: The checkpoint is of other items, or not of items at all.
         """
         saved = _Saved(items=_FORMAT) if checkpoint is None else _read(checkpoint)
         made = cls(keys, saved, policy or ItemPolicy())
         if saved.place > len(keys) or (saved.place and made._before.hex() != saved.before):
             raise Drift(
-                f"the first {saved.place} items are not those that are done already: give the same "
-                "items in the same order at each attempt, or fork the job to begin anew"
+                f"the first {saved.place} items are not the ones that are already done: pass the "
+                "same items in the same order at each attempt, or fork the job to start over"
             )
-        if saved.ended:  # somebody wants those in quarantine to be tried once more
+        if saved.ended:  # a person retries the step: only what is in quarantine is left to do
             saved.again += [aside.place for aside in saved.quarantined]
             saved.quarantined, saved.ended = [], False
         return made
 
     def remaining(self) -> Iterator[int]:
-        """List the places to be worked on; each is asked for when the one before is settled."""
+        """Yield the positions to work on; settle each one before asking for the next."""
         while self._saved.again:
             yield self._saved.again[0]
         while self._saved.place < len(self._keys):
@@ -155,7 +157,7 @@ class Cursor:
 
     @property
     def key_in_hand(self) -> str:
-        """The key of the item in hand, numbered from its second on; empty between items."""
+        """The key of the item in hand, numbered if it is not unique; empty between items."""
         if self.in_hand is None:
             return ""
         if self._twins is None:
@@ -165,21 +167,21 @@ class Cursor:
         return f"item {self._keys[self.in_hand]}{twin}"
 
     def begin(self, place: int) -> None:
-        """Take an item in hand."""
+        """Start with an item."""
         self.in_hand = place
 
     def done(self, place: int) -> None:
-        """Put an item down: it is done."""
+        """Mark an item as done."""
         self.in_hand = None
         self._settle(place)
 
     def finish(self) -> ItemReport:
-        """Say that no item is left; save the checkpoint, and fail if any is in quarantine."""
+        """Return the final report; the caller saves, and fails if an item is in quarantine."""
         self._saved.ended = bool(self._saved.quarantined)
         return self.report()
 
     def failed(self, failure: Failure) -> ItemVerdict:
-        """Judge the item in hand, at which the step has failed."""
+        """Decide what follows the failure of the item in hand."""
         place, self.in_hand = self.in_hand, None
         if place is None or self.policy.on_error == "fail":
             return ItemVerdict.FAIL
@@ -191,12 +193,12 @@ class Cursor:
         return self._put_aside(place, failure)
 
     def checkpoint(self) -> dict[str, Any]:
-        """Give what must be saved, as plain JSON values."""
+        """Return what must be saved, as plain JSON values."""
         self._saved.before = self._before.hex()
         return msgspec.to_builtins(self._saved)
 
     def report(self) -> ItemReport:
-        """Tell how far it came."""
+        """Return how many items are done, and which are not."""
         saved = self._saved
         return ItemReport(
             done=saved.place - len(saved.skipped) - len(saved.quarantined) - len(saved.again),
@@ -225,7 +227,7 @@ class Cursor:
 
 
 def _twins(keys: Sequence[ItemKey]) -> dict[int, int]:
-    """Number the items whose key another one before them has, by their places."""
+    """Return the number of each item whose key an earlier item has, by position."""
     seen = Counter[str]()
     twins: dict[int, int] = {}
     for place, key in enumerate(map(str, keys)):
@@ -236,12 +238,12 @@ def _twins(keys: Sequence[ItemKey]) -> dict[int, int]:
 
 
 def key_of(item: Any) -> ItemKey:
-    """Give what an item is known by, if nobody says it: itself, or a digest of what it holds."""
+    """Return the default key of an item: itself, or a digest of its content."""
     return item if isinstance(item, str | int) else digest(canonical(item))
 
 
 def is_of_items(checkpoint: bytes) -> bool:
-    """Tell a checkpoint of `ctx.items` from those that the code of a step saves itself."""
+    """Whether a checkpoint was saved by `ctx.items`, not by the code of the step."""
     try:
         msgspec.json.decode(checkpoint, type=_Saved)
     except msgspec.ValidationError:

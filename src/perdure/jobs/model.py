@@ -1,7 +1,7 @@
 """What the stores keep and the engine works with: plain frozen values.
 
-Payloads (`input`, `output`, `checkpoint`, `error`, …) are JSON, already encoded by the codec:
-the stores never look inside. Times are UNIX seconds by the store's clock.
+Payloads (`input`, `output`, `checkpoint`, `error`, …) are JSON that the codec has already encoded;
+the stores never look inside. Times are UNIX seconds on the store's clock.
 """
 
 from enum import StrEnum
@@ -16,19 +16,19 @@ from perdure.jobs.state import JobState, StepState
 
 
 class EntryKind(StrEnum):
-    """What an entry of the journal records."""
+    """What a journal entry records."""
 
     STEP = "step"
     SLEEP = "sleep"
     RECEIVE = "receive"
-    VALUE = "value"  # now, uuid, random: drawn once, then always the same
+    VALUE = "value"  # of now, uuid, random: made once, and the same on every replay
     CHILD = "child"
     APPROVE = "approve"
     UNDO = "undo"  # the compensation of a step
 
 
 class NewJob(Struct, frozen=True, kw_only=True):
-    """A job to be submitted."""
+    """A job to submit."""
 
     id: str
     tenant: str
@@ -39,19 +39,19 @@ class NewJob(Struct, frozen=True, kw_only=True):
     plan: bytes | None = None  # a plan's calls; None for a job that is code
     queue: str = "default"
     priority: int = 0  # higher is earlier
-    key: str | None = None  # unique per tenant: the same submission twice is one job
-    fingerprint: str = ""  # of name and input: the same key with another one is a mistake
+    key: str | None = None  # idempotency key, unique per tenant: submitting twice makes one job
+    fingerprint: str = ""  # of name and input; the same key with another one is an error
     parent: str | None = None
-    parent_seq: int | None = None  # the parent's journal entry that waits for it
+    parent_seq: int | None = None  # the entry of the parent's journal that waits for it
     delay: float = 0.0  # seconds from now until it may start
-    deadline: float | None = None  # seconds from now until the whole job must have ended
+    deadline: float | None = None  # seconds from now within which the whole job must end
     options: bytes = b"{}"  # what the engine wants to find again: policies of this submission
     forked_from: str | None = None
     budget_of: str | None = None  # the job whose budget it spends; None: its own
 
 
 class Submitted(Struct, frozen=True):
-    """What became of a submission: the job, and whether it is new."""
+    """The job of a submission, and whether it is new."""
 
     id: str
     created: bool
@@ -73,8 +73,10 @@ class Job(Struct, frozen=True, kw_only=True):
     options: bytes = b"{}"
     result: bytes | None = None
     error: bytes | None = None  # why it failed, or what needs attention
-    wait: bytes | None = None  # what it waits for, for people: [{"kind": "timer", …}]
-    request: str | None = None  # "cancel" or "pause", asked from outside, not yet obeyed
+    wait: bytes | None = None  # what it waits for, to show to people: [{"kind": "timer", …}]
+    request: str | None = (
+        None  # "cancel" or "pause", requested from outside and not yet carried out
+    )
     key: str | None = None
     parent: str | None = None
     parent_seq: int | None = None
@@ -87,11 +89,11 @@ class Job(Struct, frozen=True, kw_only=True):
     due_at: float | None = None  # from its lease: when it may next be claimed
     owner: str | None = None  # from its lease
     epoch: int = 0
-    claims: int = 0  # claims in a row that ended without any progress
+    claims: int = 0  # consecutive claims without progress
 
 
 class JournalEntry(Struct, frozen=True, kw_only=True):
-    """One entry of a job's journal. `seq` is its place, `id` ("send_mail#2") its identity."""
+    """One entry of a job's journal. `seq` is its position, `id` ("send_mail#2") its identity."""
 
     seq: int
     id: str
@@ -107,19 +109,19 @@ class JournalEntry(Struct, frozen=True, kw_only=True):
     wake_at: float | None = None
     started_at: float | None = None
     ended_at: float | None = None
-    key: str | None = None  # by which other jobs find the result of a step
+    key: str | None = None  # idempotency key, by which other jobs find the result of a step
 
 
 class KeyedEntry(Struct, frozen=True):
-    """A step that has succeeded under an `idempotency_key`, in whichever job."""
+    """A step that succeeded under an `idempotency_key`, in any job of the tenant."""
 
     job_id: str
     entry: JournalEntry
-    being_undone: bool  # its job has begun to undo what it did, and has not ended
+    being_undone: bool  # its job is undoing what it did
 
 
 class JobMessage(Struct, frozen=True, kw_only=True):
-    """A message sent to a job, not yet received by it."""
+    """A message to a job that the job has not received yet."""
 
     no: int
     topic: str
@@ -128,7 +130,7 @@ class JobMessage(Struct, frozen=True, kw_only=True):
 
 
 class JobEvent(Struct, frozen=True, kw_only=True):
-    """One line of a job's append-only log."""
+    """One line in the append-only log of a job."""
 
     type: str  # "submitted", "claimed", "step.retried", "paused", …
     data: dict[str, Any] = {}
@@ -144,14 +146,14 @@ class JobChange(Struct, frozen=True, kw_only=True):
     result: bytes | None = None
     error: bytes | None = None
     wait: bytes | None = None
-    # When it may next be claimed, if it is released. None: only news (a message, …) wakes it.
+    # When it may next be claimed, if it is released. None: only news, such as a message, wakes it.
     due_at: float | None = None
-    release: bool = False  # give the lease up; ended jobs always do
-    clear_request: bool = False  # the cancel or pause asked for is being obeyed
+    release: bool = False  # give up the lease; a job that ends always does
+    clear_request: bool = False  # the requested cancel or pause is being carried out
 
 
 class Write(Struct, frozen=True, kw_only=True):
-    """One durable, fenced write of a job's owner: all of it happens, or nothing.
+    """One durable, fenced write by the owner of a job: all of it happens, or none.
 
     Refused with `LeaseLost` unless the job's lease has this owner and this epoch at the commit.
     """
@@ -168,11 +170,11 @@ class Write(Struct, frozen=True, kw_only=True):
     approvals: tuple[Approval, ...] = ()  # new questions to people
     notices: tuple[Notice, ...] = ()  # what people must be told
     withdraws: bool = False  # the job's open questions are taken back
-    news_seen: int | None = None  # with `release`: if there is later news, it is due at once
+    news_seen: int | None = None  # with `release`: the job is due at once if there is later news
 
 
 class WriteFields(TypedDict, total=False):
-    """Fields of a `Write` that whoever makes one adds to the entries of the journal."""
+    """The fields of a `Write` that a caller may add to its journal entries."""
 
     job: JobChange | None
     events: tuple[JobEvent, ...]
@@ -185,7 +187,7 @@ class WriteFields(TypedDict, total=False):
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """A job that a worker now owns, with everything needed to go on."""
+    """A job that a worker now owns, with everything needed to continue it."""
 
     job: Job
     epoch: int
@@ -197,7 +199,7 @@ class Claim(Struct, frozen=True, kw_only=True):
 
 
 class JobNews(Struct, frozen=True):
-    """Something happened to an owned job from outside: read it again."""
+    """Something outside happened to an owned job: read it again."""
 
     job_id: str
     news: int
@@ -205,7 +207,7 @@ class JobNews(Struct, frozen=True):
 
 
 class JobOutcome(Struct, frozen=True):
-    """How a job ended, or that it has not."""
+    """How a job ended, or the state it is in."""
 
     job_id: str
     state: JobState
@@ -214,36 +216,38 @@ class JobOutcome(Struct, frozen=True):
 
 
 class QueueLimit(Struct, frozen=True, kw_only=True):
-    """How much of one queue may run at once, over the whole fleet."""
+    """How many jobs of one queue may run at once, across all workers."""
 
     running: int | None = None
     running_per_tenant: int | None = None
-    rate: int | None = None  # claims …
-    per: float = 1.0  # … in so many seconds
+    rate: int | None = None  # the most claims within `per` seconds
+    per: float = 1.0
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """What a person (or a program for one) asks of a job. All are audited."""
+    """What a person, or a program on their behalf, asks of a job. Every command is audited."""
 
     job_id: str
     action: str  # cancel | pause | resume | retry | skip | compensate | compensate_child | resolve
     actor: str
     reason: str = ""
     seq: int | None = None  # retry: from this entry on; skip: this entry
-    output: bytes | None = None  # skip, resolve: what the step or call is said to have given
-    effect: int | None = None  # resolve: this line of the ledger …
-    choice: str = ""  # … "happened", "did not happen" or "compensate"
+    output: bytes | None = (
+        None  # skip, resolve: the result that the step or call is said to have had
+    )
+    effect: int | None = None  # resolve: the number of the effect in the ledger
+    choice: str = ""  # resolve: "happened", "did not happen" or "compensate"
 
 
 class Schedule(Struct, frozen=True, kw_only=True):
-    """A cron schedule, known by its name to its tenant.
+    """A cron schedule, identified by its name within a tenant.
 
-    `catch_up`: "skip", "one" or "all" of the times missed.
+    `catch_up` says which missed times get a job: "skip" (none), "one" (the latest) or "all".
     """
 
     name: str
     cron: str
-    job: NewJob  # the template; id and key are made for each time
+    job: NewJob  # the template; each time gets its own id and key
     timezone: str = "UTC"
     catch_up: str = "one"
     paused: bool = False
@@ -252,15 +256,12 @@ class Schedule(Struct, frozen=True, kw_only=True):
 
     @property
     def tenant(self) -> str:
-        """Whose it is: the tenant of its jobs."""
+        """The tenant of its jobs."""
         return self.job.tenant
 
 
-# What may be asked about many jobs.
-
-
 class JobQuery(Struct, frozen=True, kw_only=True):
-    """Which jobs to list. None = does not matter."""
+    """Which jobs to list; a field that is None does not filter."""
 
     tenant: str | None = None
     states: tuple[JobState, ...] | None = None
@@ -268,5 +269,7 @@ class JobQuery(Struct, frozen=True, kw_only=True):
     queue: str | None = None
     parent: str | None = None
     key: str | None = None
-    before: tuple[float, str] | None = None  # (created_at, id) of the last one seen: the next page
+    before: tuple[float, str] | None = (
+        None  # (created_at, id) of the last job seen, for the next page
+    )
     limit: int = 50

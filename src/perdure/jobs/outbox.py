@@ -1,14 +1,14 @@
-"""What people must be told, kept until they have been; pure.
+"""Notices to people, kept until they are delivered; pure.
 
-A notice is written together with what it tells of, so neither is lost without the other.
-It begins as one row for a channel. The channel says whom to tell, and each recipient gets a row:
-so each is delivered to, tried again and given up without regard to the others.
+A notice is written in the same transaction as the event that it reports, so neither exists without
+the other (a transactional outbox). It starts as one row for a channel. The channel says whom to
+notify, and each recipient gets a row, so that each is delivered, retried and given up on its own.
 
     for a channel      WAITING → ADDRESSED
-    for a recipient    WAITING → DELIVERED or GIVEN_UP, with another try, later, after each failure
+    for a recipient    WAITING → DELIVERED or GIVEN_UP, with a later retry after each failure
 
-While a worker is at it, a row is SENDING. If that worker dies, it is due again after a while:
-it is delivered at least once, since whoever delivers it may die before that is written down.
+While a worker delivers a row, it is SENDING. If that worker dies, the row becomes due again after a
+while. So delivery is at least once: a worker may die between delivering and recording it.
 """
 
 from enum import StrEnum
@@ -34,41 +34,41 @@ class NoticeKind(StrEnum):
     ASKED = "approval.asked"
     REMINDER = "approval.reminder"
     ESCALATED = "approval.escalated"
-    DELEGATED = "approval.delegated"  # to one person, who is told
-    EDITED = "approval.edited"  # what was said before does not count: all are asked again
+    DELEGATED = "approval.delegated"  # to one person, who is notified
+    EDITED = "approval.edited"  # earlier votes do not count: everybody is asked again
     EXPIRED = "approval.expired"
-    DECIDED = "approval.decided"  # those who were asked need not decide any more
+    DECIDED = "approval.decided"  # those who were asked need not decide
     IN_DOUBT = "alert.in_doubt"
     UNDO_FAILED = "alert.undo_failed"
-    NOT_UNDONE = "alert.not_undone"  # a job has ended, and nothing undoes what it did
+    NOT_UNDONE = "alert.not_undone"  # a job ended, and nothing undoes what it did
     STUCK = "alert.stuck"
     EXPIRES_SOON = "alert.expires_soon"
-    UNDELIVERED = "alert.undelivered"  # another channel has given up
+    UNDELIVERED = "alert.undelivered"  # another channel gave up
 
 
 class NoticeState(StrEnum):
-    """Where a notice stands."""
+    """The state of a notice."""
 
     WAITING = "WAITING"
     SENDING = "SENDING"  # by a worker, until `due_at`
-    ADDRESSED = "ADDRESSED"  # there is a notice for each recipient now
+    ADDRESSED = "ADDRESSED"  # each recipient has a notice of its own
     DELIVERED = "DELIVERED"
     GIVEN_UP = "GIVEN_UP"
 
 
 class Notice(Struct, frozen=True, kw_only=True):
-    """Something to tell, by one channel.
+    """One notice, through one channel.
 
     Attributes:
-        id: The same at every try, so that a receiver can tell a repetition.
-        tenant: Whose matter it is.
+        id: The same at every attempt, so that a receiver can recognise a repetition.
+        tenant: The tenant of the job.
         kind: What it is about.
         job_id: The job.
         approval_id: The approval, if it is about one.
         channel: The name of the channel.
-        recipient: Whom to tell, as the channel calls them; empty: it has not been asked yet.
-        data: What a channel needs beyond that, as JSON.
-        receipt: What the channel gave for it, such as the place of a message that is changed later.
+        recipient: Whom to notify, by the channel's own name for them; empty: not yet known.
+        data: What the channel needs beyond that, as JSON.
+        receipt: What the channel returned, such as the id of a message to update later.
         asked: The receipt of the question to the same recipient, if there was one.
     """
 
@@ -88,11 +88,11 @@ class Notice(Struct, frozen=True, kw_only=True):
     asked: str = ""
 
     def addressed(self) -> "Notice":
-        """Give it as one whose recipients have notices of their own."""
+        """Return the notice as ADDRESSED: its recipients have notices of their own."""
         return replace(self, state=NoticeState.ADDRESSED, error="")
 
     def to(self, recipient: str, now: float) -> "Notice":
-        """Give the notice for one recipient; the same one whoever makes it."""
+        """Return the notice for one recipient; its id is the same whoever makes it."""
         id = digest("recipient", self.id, recipient)[:32]
         return replace(
             self,
@@ -105,11 +105,11 @@ class Notice(Struct, frozen=True, kw_only=True):
         )
 
     def delivered(self, receipt: str = "") -> "Notice":
-        """Give it as one that has arrived."""
+        """Return the notice as DELIVERED."""
         return replace(self, state=NoticeState.DELIVERED, receipt=receipt, error="")
 
     def failed(self, error: str, now: float, random: Random | None = None) -> "Notice":
-        """Give it as one to be tried again later, or given up."""
+        """Return the notice after a failed attempt: to be retried later, or given up."""
         tries = self.tries + 1
         text = without_secrets(error)[:LONGEST_ERROR]
         told = replace(self, state=NoticeState.WAITING, tries=tries, error=text)

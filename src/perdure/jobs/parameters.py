@@ -1,4 +1,8 @@
-"""What a step returns when it is not done yet."""
+"""The parameters and the result of a step or job: how a call becomes JSON, and JSON a call.
+
+Everything is prepared when the function is defined. A call is then one struct that msgspec makes,
+writes and reads in C. Only a call that does not fit is examined in Python, to name every reason.
+"""
 
 import inspect
 import types
@@ -28,28 +32,23 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Partial(Struct, Generic[R_co], frozen=True):
-    """So much is done: the step is called again and goes on from the checkpoint.
+    """What a step returns when it is not done: it is called again, from the checkpoint.
 
     Attributes:
-        output: What there is already; a compensation gets it if the step never ends.
-        checkpoint: What `previous_checkpoint` of the next call gives.
+        output: The output so far; a compensation gets it if the step never finishes.
+        checkpoint: What the next call finds in `ctx.previous_checkpoint`.
     """
 
     output: R_co
     checkpoint: Any
 
 
-# The parameters of a step or job: how a call becomes JSON, and JSON a call.
-#
-# Everything is prepared when the function is defined. A call is then one struct, made, written and
-# read in C; only a call that does not fit is looked at in Python, in order to name every reason.
-
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Parameter(Struct, frozen=True):
-    """One parameter that is stored."""
+    """One parameter whose argument is stored."""
 
     name: str
     type: Any
@@ -58,11 +57,11 @@ class Parameter(Struct, frozen=True):
 
 
 class Parameters:
-    """All parameters of a function but its context.
+    """The parameters of a function, without its context.
 
     Attributes:
-        all: The parameters, in order: those by position first.
-        what: Whose they are, for messages: "step convert".
+        all: The parameters in order, positional ones first.
+        what: The function they belong to, for messages: "step 'convert'".
     """
 
     __slots__ = ("_codec", "_positions", "_struct", "all", "what")
@@ -81,7 +80,7 @@ class Parameters:
     def pack(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limits: PayloadLimits = LIMITS
     ) -> bytes:
-        """Give a call's arguments as a JSON object by parameter name, defaults included.
+        """Return the arguments of a call as a JSON object by parameter name, defaults included.
 
         Raises:
             ArgumentError: They do not fit; every reason is named.
@@ -94,15 +93,17 @@ class Parameters:
             self._refuse(args, kwargs, limits)
 
     def pack_json(self, text: bytes | str, limits: PayloadLimits = LIMITS) -> bytes:
-        """Do as `pack` with arguments that somebody wrote as a JSON object.
+        """Like `pack`, for arguments that somebody wrote as a JSON object.
 
         Raises:
             ArgumentError: They do not fit; every reason is named.
-            Unstorable: It is no JSON, or it cannot be stored.
+            Unstorable: The text is not JSON, or cannot be stored.
         """
         written = parse(text, f"the arguments of {self.what}")
         if not isinstance(written, dict):
-            raise ArgumentError(self._whose(), ["they must be a JSON object, by parameter name"])
+            raise ArgumentError(
+                self._whose(), ["they must be a JSON object with one field per parameter"]
+            )
         fields = cast("dict[str, Any]", written)
         problems = self.problems(fields)
         if problems:
@@ -110,7 +111,7 @@ class Parameters:
         return self._codec.encode(self._codec.decode(msgspec.json.encode(fields)), limits)
 
     def unpack(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Give the arguments of a stored call, typed by the annotations.
+        """Return the arguments of a stored call as the annotated types.
 
         Raises:
             Drift: They were stored for other parameters.
@@ -123,11 +124,11 @@ class Parameters:
         return args, dict(zip(names, values[self._positions :], strict=True))
 
     def schema(self) -> dict[str, Any]:
-        """Describe the JSON object of arguments: for people, and for programs that write it."""
+        """Return the JSON schema of the arguments, for people and for programs that write them."""
         return json_schema(self._struct)
 
     def problems(self, written: Mapping[str, Any]) -> list[str]:
-        """Name everything that is wrong with arguments in the form of plain JSON."""
+        """Return everything that is wrong with arguments given as plain JSON."""
         found = self.misnamed(written)
         for parameter in self.all:
             if parameter.name in written:
@@ -141,7 +142,9 @@ class Parameters:
         given = dict(zip(names, args, strict=False)) | dict(kwargs)
         problems = self.misnamed(given)
         if len(args) > len(names):
-            problems.append(f"{len(args)} positional arguments where there are {len(names)}")
+            problems.append(
+                f"{len(args)} positional arguments were given, but it takes {len(names)}"
+            )
         problems += [f"`{name}` is given twice" for name in names[: len(args)] if name in kwargs]
         for parameter in self.all:
             if parameter.name in given:
@@ -149,7 +152,7 @@ class Parameters:
         raise ArgumentError(self._whose(), problems) from None
 
     def misnamed(self, given: Mapping[str, Any]) -> list[str]:
-        """Name arguments that are missing, and those that there is no parameter for."""
+        """Return which arguments are missing, and which have no parameter."""
         needed = [each.name for each in self.all if each.default is NODEFAULT]
         known = {parameter.name for parameter in self.all}
         missing = [f"`{name}` is missing" for name in needed if name not in given]
@@ -160,7 +163,7 @@ class Parameters:
 
 
 def misfit(declared: Any, written: Any, what: str) -> list[str]:
-    """Tell, as a list of one or none, that a piece of plain JSON is no value of a type."""
+    """Return the problem, if plain JSON is not a value of a type, as a list of at most one."""
     try:
         Codec[Any](declared, what).decode(msgspec.json.encode(written))
     except Drift as error:
@@ -169,16 +172,17 @@ def misfit(declared: Any, written: Any, what: str) -> list[str]:
 
 
 def parameters_of(fn: Callable[..., Any], what: str, *, context: int = 0) -> Parameters:
-    """Read the signature of a function; the parameter at `context` is not stored.
+    """Return the parameters of a function; the one at position `context` is not stored.
 
     Raises:
-        DefinitionError: It has no context, has `*args` or `**kwargs`, or a type cannot be stored.
+        DefinitionError: It takes no context, takes `*args` or `**kwargs`, or has a parameter
+            whose type cannot be stored.
     """
     found = list(inspect.signature(fn).parameters.values())
     if not found or any(each.kind in _MANY for each in found):
         raise DefinitionError(
-            f"{what} must take a context and then parameters with names; `*args` and `**kwargs` "
-            "cannot be stored by name"
+            f"{what} must take a context, then named parameters: `*args` and `**kwargs` cannot be "
+            "stored by name"
         )
     if found[context].kind not in _BY_POSITION:
         raise DefinitionError(f"{what} must take its context by position")
@@ -197,7 +201,7 @@ def parameters_of(fn: Callable[..., Any], what: str, *, context: int = 0) -> Par
 
 
 def result_type(fn: Callable[..., Any], what: str) -> Any:
-    """Give the declared type of the result without `Partial`; Any if there is none."""
+    """Return the declared type of the result, without `Partial`; Any if none is declared."""
     declared = _annotations(fn, ["return"], what).get("return", Any)
     if declared in (NoReturn, Never):
         return Any
@@ -210,7 +214,7 @@ def result_type(fn: Callable[..., Any], what: str) -> Any:
 
 
 def _annotations(fn: Callable[..., Any], names: list[str], what: str) -> dict[str, Any]:
-    """Resolve some annotations; that of the context may be known to type checkers alone."""
+    """Resolve the annotations of these names; that of the context may be for type checkers only."""
     function: Any = inspect.unwrap(getattr(fn, "__func__", fn))
     written = cast("dict[str, Any]", getattr(function, "__annotations__", {}))
     carrier = types.SimpleNamespace(__annotations__={n: written[n] for n in names if n in written})
@@ -219,13 +223,13 @@ def _annotations(fn: Callable[..., Any], names: list[str], what: str) -> dict[st
         return get_type_hints(carrier, globalns=scope, include_extras=True)
     except (NameError, AttributeError, TypeError, SyntaxError) as error:
         raise DefinitionError(
-            f"an annotation of {what} cannot be resolved: {error}; "
-            "types must be importable names of the module, not for type checkers alone"
+            f"an annotation of {what} cannot be resolved: {error}; import its type at run "
+            "time, not only under TYPE_CHECKING"
         ) from None
 
 
 def _struct_of(parameters: tuple[Parameter, ...]) -> Callable[..., Any]:
-    """Make the struct that a call becomes; unknown names in stored calls are a drift."""
+    """Make the struct that a call becomes; it refuses unknown names in stored calls."""
     fields = [_field(each) for each in parameters if each.by_position]
     made = msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True)
     named = [_field(each) for each in parameters if not each.by_position]
@@ -243,7 +247,7 @@ def _field(parameter: Parameter) -> Any:
 
 
 def _check(parameter: Parameter, what: str) -> None:
-    """Refuse a type that cannot be stored, and a default that is not of its type."""
+    """Raise DefinitionError if the type cannot be stored or the default is not of that type."""
     codec: Codec[Any] = Codec(parameter.type, f"the parameter `{parameter.name}` of {what}")
     if parameter.default is NODEFAULT:
         return

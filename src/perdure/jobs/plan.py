@@ -1,9 +1,16 @@
-"""Plans: jobs that are data, not code; a program, or a language model, may write them."""
+"""Plans: jobs that are data, not code; a program or a language model may write them.
+
+    Plan("report", [Call("extract", day="2026-11-16"), Call("load", rows=Ref("extract.rows"))])
+
+A plan is checked as a whole before anything runs: unknown steps, arguments that do not fit and
+references that lead nowhere are all named, so that whoever wrote it can correct it in one go. The
+limits and the time of the check are linear in its size, since nobody has vouched for the writer.
+"""
 
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
@@ -17,261 +24,27 @@ from perdure.jobs.definition import LONGEST_NAME, Step, check_name
 from perdure.jobs.parameters import Parameter, misfit
 from perdure.jobs.registry import JobRegistry
 
-# `Ref("extract.rows[0].id")`: the output of an earlier call of a plan, or a part of it.
-
 REF_KEY = "$ref"  # in JSON: {"$ref": "extract.rows"}
-LONGEST_PATH = 1000  # characters
+LONGEST_PATH = 1000  # characters of a reference
+LARGEST_PLAN = 1024 * 1024  # bytes of JSON; store larger data elsewhere and refer to it
+DEEPEST_PLAN = 100  # levels of JSON, three of which are the plan's own
+MOST_CALLS = 10_000
+MOST_PROBLEMS = 100  # that are named at once
 
+_TOO_DEEP = f"is nested deeper than {DEEPEST_PLAN} levels"
 _END = re.compile(r"[.\[]")  # where an id may end
 _PART = re.compile(r"""\.(?P<name>[^.\[\]"]+)|\[(?P<index>\d+)\]|\["(?P<key>[^"]*)"\]""")
 
 
 class Ref(Struct, frozen=True):
-    """Stands in the arguments of a call for what an earlier call gave.
+    """Stands in the arguments of a call for the output of an earlier call.
 
     Attributes:
-        path: The id of the call, then names and indexes: `extract`, `extract.rows[0]`,
+        path: The id of that call, then names and indexes: `extract`, `extract.rows[0]`,
             `extract["odd key"]`.
     """
 
     path: str
-
-
-def refs(value: Any) -> Iterator[str]:
-    """List the paths of all references in plain JSON values."""
-    path = path_of(value)
-    if path is not None:
-        yield path
-    elif isinstance(value, dict):
-        for each in cast("dict[str, Any]", value).values():
-            yield from refs(each)
-    elif isinstance(value, list):
-        for each in cast("list[Any]", value):
-            yield from refs(each)
-
-
-def path_of(value: Any) -> str | None:
-    """Give the path if a plain JSON value is a reference."""
-    if not isinstance(value, dict):
-        return None
-    fields = cast("dict[str, Any]", value)
-    path = fields.get(REF_KEY)
-    return path if isinstance(path, str) and len(fields) == 1 else None
-
-
-def fill_refs(value: Any, outputs: Mapping[str, Any]) -> Any:
-    """Put outputs (plain JSON values, by call id) in the place of references.
-
-    Raises:
-        LookupError: There is nothing at a path.
-    """
-    path = path_of(value)
-    if path is not None:
-        return _at(path, outputs)
-    if isinstance(value, dict):
-        fields = cast("dict[str, Any]", value)
-        return {key: fill_refs(each, outputs) for key, each in fields.items()}
-    if isinstance(value, list):
-        return [fill_refs(each, outputs) for each in cast("list[Any]", value)]
-    return value
-
-
-def split_path(path: str, ids: Container[str]) -> tuple[str, list[str | int]] | None:
-    """Split a path into the id of a call and the parts after it; None if no call has that id.
-
-    Names of steps may have dots, so the longest id that fits is meant. However many ids there
-    are, only the beginnings of the path are looked up: `ids` is a set or a mapping.
-
-    Raises:
-        ValueError: What follows the id is no path, or the path is too long.
-    """
-    if len(path) > LONGEST_PATH:
-        raise ValueError(f"it has {len(path):,} characters, and {LONGEST_PATH:,} are the most")
-    ends = [len(path), *(found.start() for found in reversed([*_END.finditer(path)]))]
-    id = next((path[:end] for end in ends if path[:end] in ids), None)
-    return None if id is None else (id, _parts(path[len(id) :]))
-
-
-def _parts(text: str) -> list[str | int]:
-    found: list[str | int] = []
-    end = 0
-    while end < len(text):
-        match = _PART.match(text, end)
-        if match is None:
-            raise ValueError(f"{text[end:]!r} is neither .name nor [index]")
-        index = match["index"]
-        found.append(int(index) if index else match["name"] or match["key"] or "")
-        end = match.end()
-    return found
-
-
-def _at(path: str, outputs: Mapping[str, Any]) -> Any:
-    found = split_path(path, outputs)
-    if found is None:
-        raise LookupError(f"there is no output of a call for the reference {path!r}")
-    id, parts = found
-    value = outputs[id]
-    for part in parts:
-        try:
-            value = value[part]
-        except (LookupError, TypeError):
-            raise LookupError(f"the reference {path!r} leads nowhere: no {part!r} there") from None
-    return value
-
-
-# Find everything that is wrong with a plan before anything is done; pure.
-
-MOST_CALLS = 10_000
-MOST_PROBLEMS = 100  # that are named: whoever has more mends these first
-
-
-class CallLike(Protocol):
-    """What is looked at of a call."""
-
-    step: str
-    id: str
-    arguments: dict[str, Any]
-
-
-def find_problems(name: str, calls: Sequence[CallLike], registry: JobRegistry) -> list[str]:
-    """Name the reasons why a plan cannot be run, up to a limit; none if it can.
-
-    In time by the length of the plan: a program may have written it.
-    """
-    found = list(islice(_all_problems(name, calls, registry), MOST_PROBLEMS + 1))
-    if len(found) > MOST_PROBLEMS:
-        found[MOST_PROBLEMS:] = ["and more: mend these first"]
-    return found
-
-
-def _all_problems(name: str, calls: Sequence[CallLike], registry: JobRegistry) -> Iterator[str]:
-    yield from _of_the_whole(name, calls)
-    if len(calls) > MOST_CALLS:
-        return
-    known = _Known({call.id for call in calls})
-    for call in calls:
-        try:
-            step = registry.find_step(call.step)
-        except UnknownName as error:
-            yield f"call {_short(call.id)}: {error}"
-            yield from _bad_refs(call, known)
-            known.before[call.id] = None
-            continue
-        yield from _bad_refs(call, known)
-        yield from _bad_arguments(call, step, known)
-        known.before[call.id] = step
-
-
-class _Known:
-    """What is known of the calls of a plan, while one after the other is checked."""
-
-    def __init__(self, ids: set[str]) -> None:
-        self.ids = ids
-        self.before: dict[str, Step[..., Any] | None] = {}  # None: there is no such step
-        self._schemas: dict[int, dict[str, Any]] = {}
-        self._kept: list[Any] = []  # so that an `id` means one type only
-
-    def schema(self, declared: Any) -> dict[str, Any]:
-        """Describe a type; each once."""
-        found = self._schemas.get(id(declared))
-        if found is None:
-            found = self._schemas[id(declared)] = json_schema(declared)
-            self._kept.append(declared)
-        return found
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
-
-
-def _of_the_whole(name: str, calls: Sequence[CallLike]) -> Iterator[str]:
-    if not calls:
-        yield "it has no calls"
-    if len(calls) > MOST_CALLS:
-        yield f"it has {len(calls)} calls, and {MOST_CALLS} are the most"
-    seen: set[str] = set()
-    for text in (name, *(call.id for call in calls)):
-        try:
-            check_name(text, "plan or call")
-        except DefinitionError as error:
-            yield str(error)
-    for call in calls:
-        if call.id in seen:
-            yield f"two calls have the id {call.id}: give one of them another with `id`"
-        seen.add(call.id)
-
-
-def _bad_refs(call: CallLike, known: _Known) -> Iterator[str]:
-    for path in refs(call.arguments):
-        why = _bad_ref(path, known)
-        if why:
-            yield f"call {_short(call.id)}: the reference {_short(path)!r} {why}"
-
-
-def _bad_ref(path: str, known: _Known) -> str:
-    try:
-        found = split_path(path, known.before)
-        if found is None:
-            late = split_path(path, known.ids)
-            return "names a call that comes later" if late else "names no call of the plan"
-    except ValueError as error:
-        return f"is no path: {error}"
-    id, parts = found
-    step = known.before[id]
-    if step is None or schema_part(known.schema(step.result_type), parts) is not None:
-        return ""
-    return f"names what step {step.name} does not give"
-
-
-def _bad_arguments(call: CallLike, step: Step[..., Any], known: _Known) -> Iterator[str]:
-    for problem in step.parameters.misnamed(call.arguments):
-        yield f"call {_short(call.id)}: {_short(problem)}"
-    for parameter in step.parameters.all:
-        if parameter.name in call.arguments:
-            value = call.arguments[parameter.name]
-            for problem in _bad_value(parameter, value, known):
-                yield f"call {_short(call.id)}: {problem}"
-
-
-def _bad_value(parameter: Parameter, value: Any, known: _Known) -> Iterator[str]:
-    what = f"`{parameter.name}`"
-    path = path_of(value)
-    if path is None:
-        # What has references inside of it is checked when they are known.
-        if next(refs(value), None) is None:
-            yield from misfit(parameter.type, value, what)
-        return
-    given, taken = _given(path, known), kinds(known.schema(parameter.type))
-    if given is None or taken is None or given & _widened(taken):
-        return
-    yield f"{what} takes {_listed(taken)}, and {path!r} gives {_listed(given)}"
-
-
-def _given(path: str, known: _Known) -> frozenset[str] | None:
-    try:
-        found = split_path(path, known.before)
-    except ValueError:
-        return None
-    if found is None:
-        return None
-    id, parts = found
-    step = known.before[id]
-    here = None if step is None else schema_part(known.schema(step.result_type), parts)
-    return None if here is None else kinds(here)
-
-
-def _widened(taken: frozenset[str]) -> frozenset[str]:
-    return taken | {"integer"} if "number" in taken else taken
-
-
-def _listed(names: frozenset[str]) -> str:
-    return " or ".join(sorted(names))
-
-
-LARGEST_PLAN = 1024 * 1024  # bytes of its JSON; what is large is stored elsewhere, and referred to
-DEEPEST_PLAN = 100  # levels of its JSON, which has three of its own
-
-_TOO_DEEP = f"is nested deeper than {DEEPEST_PLAN} levels"
 
 
 class Call:
@@ -279,19 +52,19 @@ class Call:
 
     Attributes:
         step: The full name of the step.
-        id: What references to its output begin with; the step's name if it is not given.
+        id: What references to its output begin with; by default the name of the step.
         arguments: By parameter name, as plain JSON values; references are `{"$ref": path}`.
     """
 
     __slots__ = ("arguments", "id", "step")
 
     def __init__(self, step: str, /, *, id: str | None = None, **arguments: Any) -> None:
-        """Take the arguments by name; for a parameter that is called `id` see `Call.of`."""
+        """Take the arguments by name; if the step has a parameter `id`, use `Call.of`."""
         self._fill(step, id, arguments)
 
     @classmethod
     def of(cls, step: str, arguments: Mapping[str, Any], id: str | None = None) -> "Call":
-        """Make a call whose arguments have any names."""
+        """Make a call whose arguments may have any name."""
         made = cls.__new__(cls)
         made._fill(step, id, arguments)  # noqa: SLF001  instead of __init__
         return made
@@ -329,7 +102,7 @@ class _WrittenPlan(Struct, forbid_unknown_fields=True):
 
 
 class Plan(Struct, frozen=True):
-    """Calls of steps, one after the other; what one gives, later ones may refer to.
+    """Calls of steps, one after the other; later calls may refer to the output of earlier ones.
 
     The result of the job is the output of the last call.
     """
@@ -345,13 +118,13 @@ class Plan(Struct, frozen=True):
         """Read a plan: `{"name": …, "calls": [{"step": …, "arguments": {…}, "id": …}, …]}`.
 
         Raises:
-            PlanError: It is no JSON, or not of this form.
+            PlanError: The text is not JSON, or not of this form.
         """
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
         try:
             _check_size(data)
             parsed = parse(text, "the plan")
-            _check_depth(data)  # only now: to count in what is no JSON may take for ever
+            _check_depth(data)  # after parsing: counting in text that is not JSON may never end
             written = msgspec.convert(parsed, _WrittenPlan)
         except (Unstorable, msgspec.ValidationError) as error:
             raise PlanError([str(error)]) from None
@@ -359,7 +132,7 @@ class Plan(Struct, frozen=True):
         return cls(written.name, tuple(calls))
 
     def to_json(self) -> bytes:
-        """Write the plan in the form that `from_json` reads."""
+        """Return the plan in the form that `from_json` reads."""
         calls = [
             _Written(call.step, call.arguments, None if call.id == call.step else call.id)
             for call in self.calls
@@ -370,7 +143,7 @@ class Plan(Struct, frozen=True):
         """Check the plan against the steps that it calls.
 
         Raises:
-            PlanError: It cannot be run; every reason is named.
+            PlanError: It cannot run; every reason is named.
         """
         try:
             data = self.to_json()
@@ -378,23 +151,23 @@ class Plan(Struct, frozen=True):
             _check_depth(data)
         except Unstorable as error:
             raise PlanError([str(error)]) from None
-        found = find_problems(self.name, cast("Sequence[CallLike]", self.calls), registry)
+        found = _problems(self.name, self.calls, registry)
         if found:
             raise PlanError(found)
 
     def resolve(
         self, call: Call, outputs: Mapping[str, Any], step: Step[..., Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Give the arguments of a call, typed, with outputs in the place of references.
+        """Return the arguments of a call as typed values, with outputs in place of references.
 
         Args:
             call: One of this plan.
-            outputs: What the calls before it gave, by id.
+            outputs: The outputs of earlier calls, by id.
             step: The step that it calls.
 
         Raises:
-            PlanError: A reference leads nowhere in what was really given.
-            ArgumentError: What was given does not fit.
+            PlanError: A reference leads nowhere in the actual outputs.
+            ArgumentError: The values do not fit the parameters.
         """
         found = (split_path(path, outputs) for path in refs(call.arguments))
         needed = {each[0] for each in found if each}
@@ -407,20 +180,20 @@ class Plan(Struct, frozen=True):
 
 
 def _plain(value: Any, whose: str) -> Any:
-    """Turn values into plain JSON ones, references into `{"$ref": path}`."""
+    """Return values as plain JSON, and references as `{"$ref": path}`."""
     try:
         found = flaw(value)
         if found is not None:
             raise Unstorable(f"{whose}, at {found.path.strip('. ')}: {found.why}")
         return msgspec.to_builtins(_spelled(value), str_keys=True, enc_hook=write_unknown)
     except RecursionError:
-        raise Unstorable(f"{whose}: {_TOO_DEEP}, or holds itself") from None
+        raise Unstorable(f"{whose} {_TOO_DEEP}, or contains itself") from None
 
 
 def _check_size(data: bytes) -> None:
-    """Refuse a plan that is too large before anything is made of it."""
+    """Raise Unstorable if a plan is too large, before it is parsed."""
     if len(data) > LARGEST_PLAN:
-        raise Unstorable(f"it has {len(data):,} bytes, and {LARGEST_PLAN:,} are the most")
+        raise Unstorable(f"it has {len(data):,} bytes; at most {LARGEST_PLAN:,} are allowed")
 
 
 def _check_depth(data: bytes) -> None:
@@ -437,3 +210,226 @@ def _spelled(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_spelled(each) for each in cast("Iterable[Any]", value)]
     return value
+
+
+# References: `extract.rows[0].id` is the output of an earlier call, or a part of it.
+
+
+def refs(value: Any) -> Iterator[str]:
+    """Yield the paths of all references in plain JSON values."""
+    path = path_of(value)
+    if path is not None:
+        yield path
+    elif isinstance(value, dict):
+        for each in cast("dict[str, Any]", value).values():
+            yield from refs(each)
+    elif isinstance(value, list):
+        for each in cast("list[Any]", value):
+            yield from refs(each)
+
+
+def path_of(value: Any) -> str | None:
+    """Return the path if a plain JSON value is a reference, else None."""
+    if not isinstance(value, dict):
+        return None
+    fields = cast("dict[str, Any]", value)
+    path = fields.get(REF_KEY)
+    return path if isinstance(path, str) and len(fields) == 1 else None
+
+
+def fill_refs(value: Any, outputs: Mapping[str, Any]) -> Any:
+    """Return a value with outputs (plain JSON, by call id) in place of its references.
+
+    Raises:
+        LookupError: There is nothing at a path.
+    """
+    path = path_of(value)
+    if path is not None:
+        return _at(path, outputs)
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        return {key: fill_refs(each, outputs) for key, each in fields.items()}
+    if isinstance(value, list):
+        return [fill_refs(each, outputs) for each in cast("list[Any]", value)]
+    return value
+
+
+def split_path(path: str, ids: Container[str]) -> tuple[str, list[str | int]] | None:
+    """Split a path into the id of a call and the parts after it; None if no call has that id.
+
+    Names of steps may contain dots, so the longest matching id wins. Only the beginnings of the
+    path are looked up, however many ids there are.
+
+    Raises:
+        ValueError: What follows the id is not a path, or the path is too long.
+    """
+    if len(path) > LONGEST_PATH:
+        raise ValueError(f"it has {len(path):,} characters; at most {LONGEST_PATH:,} are allowed")
+    ends = [len(path), *(found.start() for found in reversed([*_END.finditer(path)]))]
+    id = next((path[:end] for end in ends if path[:end] in ids), None)
+    return None if id is None else (id, _parts(path[len(id) :]))
+
+
+def _parts(text: str) -> list[str | int]:
+    found: list[str | int] = []
+    end = 0
+    while end < len(text):
+        match = _PART.match(text, end)
+        if match is None:
+            raise ValueError(f"{text[end:]!r} is neither .name nor [index]")
+        index = match["index"]
+        found.append(int(index) if index else match["name"] or match["key"] or "")
+        end = match.end()
+    return found
+
+
+def _at(path: str, outputs: Mapping[str, Any]) -> Any:
+    found = split_path(path, outputs)
+    if found is None:
+        raise LookupError(f"the reference {path!r} does not name an earlier call")
+    id, parts = found
+    value = outputs[id]
+    for part in parts:
+        try:
+            value = value[part]
+        except (LookupError, TypeError):
+            raise LookupError(f"the reference {path!r} leads nowhere: no {part!r}") from None
+    return value
+
+
+# Checking a plan.
+
+
+def _problems(name: str, calls: Sequence[Call], registry: JobRegistry) -> list[str]:
+    """Return the reasons why a plan cannot run, up to a limit; none if it can.
+
+    Takes time linear in the size of the plan.
+    """
+    found = list(islice(_all_problems(name, calls, registry), MOST_PROBLEMS + 1))
+    if len(found) > MOST_PROBLEMS:
+        found[MOST_PROBLEMS:] = ["and more: correct these first"]
+    return found
+
+
+def _all_problems(name: str, calls: Sequence[Call], registry: JobRegistry) -> Iterator[str]:
+    yield from _of_the_whole(name, calls)
+    if len(calls) > MOST_CALLS:
+        return
+    known = _Known({call.id for call in calls})
+    for call in calls:
+        try:
+            step = registry.find_step(call.step)
+        except UnknownName as error:
+            yield f"call {_short(call.id)}: {error}"
+            yield from _bad_refs(call, known)
+            known.before[call.id] = None
+            continue
+        yield from _bad_refs(call, known)
+        yield from _bad_arguments(call, step, known)
+        known.before[call.id] = step
+
+
+class _Known:
+    """What is known of the earlier calls while the calls of a plan are checked in turn."""
+
+    def __init__(self, ids: set[str]) -> None:
+        self.ids = ids
+        self.before: dict[str, Step[..., Any] | None] = {}  # None: the step is unknown
+        self._schemas: dict[int, dict[str, Any]] = {}
+        self._kept: list[Any] = []  # keeps the types alive, so that each `id()` stays unique
+
+    def schema(self, declared: Any) -> dict[str, Any]:
+        """Return the JSON schema of a type, computed once."""
+        found = self._schemas.get(id(declared))
+        if found is None:
+            found = self._schemas[id(declared)] = json_schema(declared)
+            self._kept.append(declared)
+        return found
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
+
+
+def _of_the_whole(name: str, calls: Sequence[Call]) -> Iterator[str]:
+    if not calls:
+        yield "it has no calls"
+    if len(calls) > MOST_CALLS:
+        yield f"it has {len(calls):,} calls; at most {MOST_CALLS:,} are allowed"
+    seen: set[str] = set()
+    for text in (name, *(call.id for call in calls)):
+        try:
+            check_name(text, "plan or call")
+        except DefinitionError as error:
+            yield str(error)
+    for call in calls:
+        if call.id in seen:
+            yield f"two calls have the id {call.id!r}: give one of them another `id`"
+        seen.add(call.id)
+
+
+def _bad_refs(call: Call, known: _Known) -> Iterator[str]:
+    for path in refs(call.arguments):
+        why = _bad_ref(path, known)
+        if why:
+            yield f"call {_short(call.id)}: the reference {_short(path)!r} {why}"
+
+
+def _bad_ref(path: str, known: _Known) -> str:
+    try:
+        found = split_path(path, known.before)
+        if found is None:
+            late = split_path(path, known.ids)
+            return "names a later call" if late else "names no call of the plan"
+    except ValueError as error:
+        return f"is not a path: {error}"
+    id, parts = found
+    step = known.before[id]
+    if step is None or schema_part(known.schema(step.result_type), parts) is not None:
+        return ""
+    return f"names what step {step.name!r} does not return"
+
+
+def _bad_arguments(call: Call, step: Step[..., Any], known: _Known) -> Iterator[str]:
+    for problem in step.parameters.misnamed(call.arguments):
+        yield f"call {_short(call.id)}: {_short(problem)}"
+    for parameter in step.parameters.all:
+        if parameter.name in call.arguments:
+            value = call.arguments[parameter.name]
+            for problem in _bad_value(parameter, value, known):
+                yield f"call {_short(call.id)}: {problem}"
+
+
+def _bad_value(parameter: Parameter, value: Any, known: _Known) -> Iterator[str]:
+    what = f"`{parameter.name}`"
+    path = path_of(value)
+    if path is None:
+        # A value with references inside is checked when their outputs are known.
+        if next(refs(value), None) is None:
+            yield from misfit(parameter.type, value, what)
+        return
+    given, taken = _given(path, known), kinds(known.schema(parameter.type))
+    if given is None or taken is None or given & _widened(taken):
+        return
+    yield f"{what} takes {_listed(taken)}, but {path!r} is {_listed(given)}"
+
+
+def _given(path: str, known: _Known) -> frozenset[str] | None:
+    try:
+        found = split_path(path, known.before)
+    except ValueError:
+        return None
+    if found is None:
+        return None
+    id, parts = found
+    step = known.before[id]
+    here = None if step is None else schema_part(known.schema(step.result_type), parts)
+    return None if here is None else kinds(here)
+
+
+def _widened(taken: frozenset[str]) -> frozenset[str]:
+    return taken | {"integer"} if "number" in taken else taken
+
+
+def _listed(names: frozenset[str]) -> str:
+    return " or ".join(sorted(names))

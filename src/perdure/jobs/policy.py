@@ -1,11 +1,11 @@
-"""Whether a step that failed is tried again; pure.
+"""Decide whether a failed step is retried; pure.
 
-A step says it with `Retry`: after every exception, or those in `on`. A step that says nothing is
-tried again by the kind of its error: a few times within seconds, so that a bug shows soon, but
-for about an hour after an *outage* (a refused connection, a 5xx, a 429): an error of another
+A step states its policy with `Retry`: after every exception, or only those in `on`. Without one,
+the kind of the error decides: a few retries within seconds, so that a bug shows soon, but about an
+hour of them after an *outage* (a refused connection, a 5xx, a 429), since an error of another
 system must not throw away hours of work.
 
-`Permanent`, and errors that would come again for certain, are never tried again.
+`Permanent`, and errors that are certain to come again, are never retried.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ from perdure.base.retry import Retry
 
 STANDARD: Final = Retry(attempts=4, initial_delay="200ms", factor=2, jitter=0.2)
 OUTAGE: Final = Retry(attempts=20, initial_delay="1s", factor=2, max_delay="5m", jitter=0.2)
-LONGEST_WAIT = 24 * 3600.0  # seconds: who asks for a longer one is not waited for so long
+LONGEST_WAIT = 24 * 3600.0  # seconds; a `Retry-After` beyond that is cut to it
 
 _CERTAIN = (
     *(Permanent, Unstorable, ArgumentError, DefinitionError, Drift, StepFailed),
@@ -38,7 +38,7 @@ _CERTAIN = (
 )
 _PASSING_STATUS = frozenset({408, 425, 429})
 _SERVER_ERROR = range(500, 600)
-_NEVER_WORKS = frozenset({501, 505})  # the server will not learn it while we wait
+_NEVER_WORKS = frozenset({501, 505})  # waiting does not teach the server a new method or protocol
 
 Why: TypeAlias = Literal["permanent", "not retried", "used up"]
 
@@ -50,7 +50,7 @@ class Again(Struct, frozen=True):
 
 
 class GiveUp(Struct, frozen=True):
-    """Do not try again; `outage`: the error is another system's, which may recover."""
+    """Do not try again. `outage`: the error is that of another system, which may recover."""
 
     why: Why
     outage: bool = False
@@ -62,13 +62,13 @@ RetryDecision: TypeAlias = Again | GiveUp
 def decide_retry(
     retry: Retry | None, error: BaseException, attempt: int, random: Random | None = None
 ) -> RetryDecision:
-    """Say what follows a failed attempt.
+    """Decide what follows a failed attempt.
 
     Args:
-        retry: The policy of the step; None: by the kind of the error.
+        retry: The policy of the step; None: the kind of the error decides.
         error: What it raised.
-        attempt: Which attempt that was, from 1.
-        random: The source of the jitter.
+        attempt: The number of that attempt, from 1.
+        random: The source of jitter.
     """
     if is_permanent(error):
         return GiveUp("permanent")
@@ -82,14 +82,14 @@ def decide_retry(
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Tell that no retry can mend the error."""
+    """Whether no retry can help."""
     return any(
         not isinstance(each, Exception) or isinstance(each, _CERTAIN) for each in leaves(error)
     )
 
 
 def is_outage(error: BaseException) -> bool:
-    """Tell that another system failed, and may be well again later."""
+    """Whether another system failed and may recover."""
     return all(_is_one_outage(each) for each in leaves(error))
 
 
@@ -99,8 +99,8 @@ def _is_one_outage(error: BaseException) -> bool:
         passing = status in _PASSING_STATUS or status in _SERVER_ERROR
         return passing and status not in _NEVER_WORKS
     if isinstance(error, StepTimeout):
-        return False  # our own limit: nobody else said that he is down
-    # Libraries have classes of their own for what the builtin ones mean.
+        return False  # our own limit: it does not say that another system is down
+    # Libraries have classes of their own for what the builtin ones mean, and none is imported here.
     names = {base.__name__ for base in type(error).__mro__}
     return isinstance(error, ConnectionError | TimeoutError) or bool(names & _OUTAGE_NAMES)
 
@@ -118,7 +118,7 @@ _OUTAGE_NAMES: Final = frozenset(
 
 
 def http_status(error: BaseException) -> int | None:
-    """Find the HTTP status of an error, wherever its library keeps it."""
+    """Return the HTTP status of an error, wherever its library keeps it; None if it has none."""
     response: Any = getattr(error, "response", None)
     for holder in (error, response):
         for name in ("status_code", "status"):
@@ -129,7 +129,7 @@ def http_status(error: BaseException) -> int | None:
 
 
 def _asked_wait(error: BaseException) -> float:
-    """Give the seconds that the other side asks for, as `retry_after` or in the header of a 429."""
+    """Return the seconds that the server asks us to wait, from `retry_after` or `Retry-After`."""
     waits = [_one_wait(each) for each in leaves(error)]
     return min(max(waits, default=0.0), LONGEST_WAIT)
 
@@ -142,11 +142,11 @@ def _one_wait(error: BaseException) -> float:
     try:
         return float(asked) if isinstance(asked, str) else required_seconds(asked)
     except (TypeError, ValueError):
-        return 0.0  # none, or a date: the clock is not ours to read here
+        return 0.0  # none, or a date, which would need a clock
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """List the errors of a group, or the error itself."""
+    """Yield the errors of a group, or the error itself."""
     if isinstance(error, BaseExceptionGroup):
         for each in cast("BaseExceptionGroup[BaseException]", error).exceptions:
             yield from leaves(each)

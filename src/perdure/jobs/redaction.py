@@ -1,4 +1,8 @@
-"""What of the details of an effect may be kept: neither secrets nor people's data; pure."""
+"""Remove secrets and personal data from the details of an effect before they are stored; pure.
+
+The value of a secret field is removed. A personal one is replaced by a keyed fingerprint, so that
+equal values can still be recognised within one tenant, and nobody without the key can guess them.
+"""
 
 import hmac
 from typing import Any, Final, NamedTuple, cast
@@ -16,20 +20,19 @@ _PERSONAL: Final = frozenset(
         "mail", "mobile", "phone", "recipient", "recipients", "subject", "to",
     }
 )  # fmt: skip
-# Joined words whose last says it: `customerEmail`.
+# A compound is judged by its last word: `customerEmail`.
 _PERSONAL_ENDS: Final = ("email", "phone", "address", "recipients")
 
 
 class Redaction(Struct, frozen=True, kw_only=True):
-    """Which fields are not kept as they are, by the names of fields.
+    """Which fields are not stored as they are, by field name.
 
     Attributes:
         secret: More names (letters and digits, in lower case) whose values are removed,
             besides those that `is_secret_name` knows.
-        personal: The value is replaced by a fingerprint, by which equal ones can be told,
-            but only within one tenant.
-        open: These stay as they are, although the words above would hide them.
-        key: By which fingerprints are made; None: by a key that the store has drawn for itself.
+        personal: Names whose values are replaced by a fingerprint.
+        open: Names that stay as they are, although the rules above would hide them.
+        key: The key of the fingerprints; None: one that the store generated for itself.
     """
 
     secret: frozenset[str] = frozenset()
@@ -38,17 +41,17 @@ class Redaction(Struct, frozen=True, kw_only=True):
     key: Secret[bytes] | None = None
 
     def apply(self, value: Any, tenant: str, key: bytes) -> Any:
-        """Give the value without what must not be kept.
+        """Return the value without what must not be stored.
 
         Args:
-            value: Anything that JSON knows, with secrets, Structs, dataclasses and models inside.
-            tenant: Whose it is.
-            key: By which fingerprints are made, unless this redaction has its own.
+            value: JSON values, with secrets, Structs, dataclasses and models inside.
+            tenant: The tenant of the job.
+            key: The key of the fingerprints, unless this redaction has its own.
         """
         own = key if self.key is None else self.key.reveal()
-        return self._kept(plain(value), _Mark(own, tenant))
+        return self._kept(plain(value), _Fingerprint(own, tenant))
 
-    def _kept(self, value: Any, mark: "_Mark") -> Any:
+    def _kept(self, value: Any, mark: "_Fingerprint") -> Any:
         match value:
             case dict():
                 fields = cast("dict[str, Any]", value)
@@ -63,7 +66,7 @@ class Redaction(Struct, frozen=True, kw_only=True):
             case _:
                 return value
 
-    def _field(self, name: str, value: Any, mark: "_Mark") -> Any:
+    def _field(self, name: str, value: Any, mark: "_Fingerprint") -> Any:
         word = "".join(letter for letter in name.lower() if letter.isalnum())
         if word in self.open:
             return self._kept(value, mark)
@@ -75,7 +78,7 @@ class Redaction(Struct, frozen=True, kw_only=True):
 
 
 def plain(value: Any) -> Any:
-    """Give a value as plain JSON ones; a secret in it is removed, whatever model it stands in."""
+    """Return a value as plain JSON; secrets are removed, whatever model holds them."""
     return msgspec.to_builtins(value, str_keys=True, enc_hook=_as_plain)
 
 
@@ -83,17 +86,17 @@ def _as_plain(value: Any) -> Any:
     if is_secret(type(value)):
         return REMOVED
     if is_model(type(value)):
-        return fields_of(value)  # not by its own serializers, which may reveal anything
+        return fields_of(value)  # not its own serializer, which may reveal anything
     raise NotImplementedError(f"{type(value).__name__} cannot be stored")
 
 
 def for_people(shown: bytes) -> Any:
-    """Give the arguments of an action without those whose names say that they are secrets."""
+    """Return the arguments of an action to show to people, without values of secret names."""
     return _shown(msgspec.json.decode(shown))
 
 
 def field_for_people(name: str, value: Any) -> Any:
-    """Give one of them, likewise."""
+    """Return one argument to show to people; the value of a secret name is removed."""
     return REMOVED if is_secret_name(name) and value is not None else _shown(value)
 
 
@@ -106,8 +109,8 @@ def _shown(value: Any) -> Any:
     return value
 
 
-class _Mark(NamedTuple):
-    """By which fingerprints are made: nobody without the key can try values out."""
+class _Fingerprint(NamedTuple):
+    """Makes fingerprints; without the key, nobody can try values out."""
 
     key: bytes
     tenant: str
@@ -117,8 +120,8 @@ class _Mark(NamedTuple):
         return "#" + hmac.new(self.key, given.encode(), "sha256").hexdigest()[:16]
 
 
-def _fingerprints(value: Any, mark: _Mark) -> Any:
-    """Replace every text and number inside by its fingerprint, so that their count stays."""
+def _fingerprints(value: Any, mark: _Fingerprint) -> Any:
+    """Replace each text and number inside by its fingerprint; the structure stays."""
     match value:
         case None | bool():
             return value

@@ -1,4 +1,4 @@
-"""Where steps and jobs are registered, and found again by name."""
+"""Where steps and jobs are registered and found by name."""
 
 import difflib
 from collections.abc import Callable, Coroutine, Mapping
@@ -23,7 +23,7 @@ from perdure.jobs.parameters import Partial
 
 P = ParamSpec("P")
 R = TypeVar("R")
-I = TypeVar("I")  # noqa: E741  input and output, as in the seed of the interface
+I = TypeVar("I")  # noqa: E741  input and output of a step class
 O = TypeVar("O")  # noqa: E741
 
 Definition: TypeAlias = Step[..., Any] | JobDefinition[..., Any]
@@ -32,7 +32,7 @@ SyncFunction: TypeAlias = Callable[Concatenate[Any, P], R]
 
 
 class _StepDecorator:
-    """What `@registry.step(…)` gives: typed as the function that it decorates."""
+    """What `@registry.step(…)` returns; it keeps the types of the function that it decorates."""
 
     __slots__ = ("_options", "_registry")
 
@@ -59,7 +59,7 @@ class JobRegistry:
     """A set of steps and jobs; an app includes registries, as a web app includes routers.
 
     ```python
-    billing = Registry(prefix="billing.")
+    billing = JobRegistry(prefix="billing.")
 
     @billing.step
     async def charge(ctx: StepContext, order: Order) -> Receipt: ...
@@ -67,15 +67,15 @@ class JobRegistry:
     app.include(billing)
     ```
 
-    A step or job is known by its *full* name: its own, after the prefixes of its registry and
-    of each registry that includes that one. What is registered later is included too.
+    A step or job is identified by its *full* name: its own name after the prefix of its registry
+    and of each registry that includes that one. What is registered later is included too.
     """
 
     def __init__(self, prefix: str = "") -> None:
         self.prefix = prefix
         self._steps: dict[str, Step[..., Any]] = {}
         self._jobs: dict[str, JobDefinition[..., Any]] = {}
-        self._names: dict[int, str] = {}  # by the id of the definition, which lives as long
+        self._names: dict[int, str] = {}  # by the `id()` of the definition, which lives as long
         self._parents: list[tuple[JobRegistry, str]] = []
 
     @property
@@ -97,10 +97,10 @@ class JobRegistry:
     @overload
     def step(self, /, **options: Unpack[StepOptions]) -> _StepDecorator: ...
     def step(self, fn: Any = None, /, **options: Unpack[StepOptions]) -> Any:
-        """Decorate a function, or a class with `execute`, that is a step.
+        """Decorate a function, or a class with `execute`, to make it a step.
 
         Raises:
-            DefinitionError: It cannot work, or its name is taken.
+            DefinitionError: The definition is invalid, or its name is taken.
         """
         decorate = _StepDecorator(self, options)
         return decorate if fn is None else decorate(fn)
@@ -112,10 +112,10 @@ class JobRegistry:
         self, /, **options: Unpack[JobOptions]
     ) -> Callable[[AsyncFunction[P, R]], JobDefinition[P, R]]: ...
     def job(self, fn: Any = None, /, **options: Unpack[JobOptions]) -> Any:
-        """Decorate an async function that is a job.
+        """Decorate an async function to make it a job.
 
         Raises:
-            DefinitionError: It cannot work, or its name is taken.
+            DefinitionError: The definition is invalid, or its name is taken.
         """
 
         def add(function: Callable[..., Any]) -> JobDefinition[..., Any]:
@@ -132,7 +132,7 @@ class JobRegistry:
             The step or job.
 
         Raises:
-            DefinitionError: It is none, or its name is taken.
+            DefinitionError: It is neither, or its name is taken.
         """
         known = isinstance(thing, Step | JobDefinition)
         made = cast("Definition", thing) if known else step_of_object(thing)
@@ -141,10 +141,10 @@ class JobRegistry:
         return made
 
     def include(self, other: "JobRegistry", prefix: str = "") -> None:
-        """Take in all that another registry has, now and later, under a further prefix.
+        """Include everything that another registry has, now and later, under a further prefix.
 
         Raises:
-            DefinitionError: A name is taken, or it is included already; nothing was taken in.
+            DefinitionError: A name is taken, or the registry is included already. Nothing changes.
         """
         if other is self or self._is_within(other):
             raise DefinitionError("a registry cannot include itself")
@@ -156,45 +156,45 @@ class JobRegistry:
         other._parents.append((self, prefix))  # noqa: SLF001  of the same class
 
     def find_step(self, name: str) -> Step[..., Any]:
-        """Give the step of a full name.
+        """Return the step with this full name.
 
         Raises:
-            UnknownName: There is none; the text names those that look like it.
+            UnknownName: There is none; the message suggests similar names.
         """
         found = self._steps.get(name)
         return found if found is not None else _unknown("step", name, self._steps)
 
     def find_job(self, name: str) -> JobDefinition[..., Any]:
-        """Give the job of a full name.
+        """Return the job with this full name.
 
         Raises:
-            UnknownName: There is none; the text names those that look like it.
+            UnknownName: There is none; the message suggests similar names.
         """
         found = self._jobs.get(name)
         return found if found is not None else _unknown("job", name, self._jobs)
 
     def name(self, definition: Step[..., Any] | JobDefinition[..., Any]) -> str:
-        """Give the full name of a step or job.
+        """Return the full name of a step or job.
 
         Raises:
-            UnknownName: It is registered elsewhere, and that registry is not included.
+            UnknownName: It is registered elsewhere, and that registry is not included here.
         """
         try:
             return self._names[id(definition)]
         except KeyError:
             raise UnknownName(
                 f"{_label(definition)} is not registered here: decorate it with this app, or "
-                "include its registry with `include`"
+                "include its registry with `app.include(…)`"
             ) from None
 
     def step_name(self, step: object, verb: str) -> str:
-        """Give the full name of what must be a step; `verb` is what it is used for."""
+        """Return the full name of a step; `verb` names the caller in the error if it is not one."""
         if not isinstance(step, Step):
             raise _wrong_kind(verb, "step", step)
         return self.name(cast("Step[..., Any]", step))
 
     def job_name(self, job: object, verb: str) -> str:
-        """Give the full name of what must be a job, likewise."""
+        """Return the full name of a job; `verb` names the caller in the error if it is not one."""
         if not isinstance(job, JobDefinition):
             raise _wrong_kind(verb, "job", job)
         return self.name(cast("JobDefinition[..., Any]", job))
@@ -203,10 +203,10 @@ class JobRegistry:
         known = self._jobs if isinstance(made, JobDefinition) else self._steps
         check_name(name, "step or job")  # the prefixes too
         if name in known:
-            raise DefinitionError(f"there are two definitions of {_label(made, name)}: rename one")
+            raise DefinitionError(f"{_label(made, name)} is defined twice: rename one of them")
         if id(made) in self._names:
             raise DefinitionError(
-                f"{_label(made, name)} is registered as {self.name(made)} already"
+                f"{_label(made, name)} is already registered as {self.name(made)}"
             )
         for parent, prefix in self._parents:
             parent._check(parent.prefix + prefix + name, made)  # noqa: SLF001  of the same class
@@ -226,17 +226,17 @@ class JobRegistry:
 
 
 def _label(made: Definition, name: str = "") -> str:
-    return f"{'job' if isinstance(made, JobDefinition) else 'step'} {name or made.name}"
+    return f"{'job' if isinstance(made, JobDefinition) else 'step'} {name or made.name!r}"
 
 
 def _wrong_kind(verb: str, wanted: str, given: object) -> TypeError:
     known = isinstance(given, Step | JobDefinition)
     shown = _label(cast("Definition", given)) if known else repr(given)
-    return TypeError(f"{verb} takes a {wanted}, made with @app.{wanted}, not {shown}")
+    return TypeError(f"{verb} takes a {wanted} made with @app.{wanted}, not {shown}")
 
 
 def _unknown(what: str, name: str, known: Mapping[str, object]) -> Any:
-    # To compare takes time by the square of the length, and no name is longer.
+    # Comparing takes time quadratic in the length, and no known name is longer than the limit.
     near = difflib.get_close_matches(name, known, n=3) if len(name) <= LONGEST_NAME else []
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     raise UnknownName(f"there is no {what} {name[:LONGEST_NAME]!r}{hint}")

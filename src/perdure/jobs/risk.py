@@ -1,7 +1,7 @@
-"""How dangerous an action is, and whether it waits for a person; pure.
+"""How dangerous an action is; pure.
 
-Every rule judges on its own, and the highest judgement counts. What the code says of a step is
-the floor: nothing lowers it, and a plan, which a program may have written, has no say in it.
+Every rule judges on its own, and the highest judgement wins. The risk that the code of a step
+declares is the floor: nothing lowers it, least of all a plan, which a program may have written.
 What cannot be judged is HIGH.
 """
 
@@ -19,13 +19,13 @@ MOST_RECIPIENTS: Final = 100
 MOST_USD: Final = 50.0
 MOST_SECONDS: Final = 120 * 60.0
 
-# Where the recipients of a mail stand in the arguments of a step.
+# Arguments of a step that name the recipients of a mail.
 _RECIPIENT_FIELDS: Final = frozenset({"to", "cc", "bcc", "recipients"})
-_DEEPEST: Final = 8  # arguments are searched so deep
+_DEEPEST: Final = 8  # levels of arguments that are searched
 
 
 class RiskLevel(IntEnum):
-    """How dangerous an action is; they can be compared."""
+    """How dangerous an action is; levels can be compared."""
 
     LOW = 1
     MEDIUM = 2
@@ -37,7 +37,7 @@ class RiskLevel(IntEnum):
 
     @classmethod
     def of(cls, word: "RiskLevel | str") -> "RiskLevel":
-        """Read a level as people write it.
+        """Return a level from its name in any case.
 
         Raises:
             DefinitionError: There is no such level.
@@ -48,7 +48,7 @@ class RiskLevel(IntEnum):
             return cls[word.upper()]
         except (KeyError, AttributeError):
             words = ", ".join(each.name.lower() for each in cls)
-            raise DefinitionError(f"a risk is one of {words}, not {word!r}") from None
+            raise DefinitionError(f"risk must be one of {words}, not {word!r}") from None
 
 
 class RiskFacts(Struct, frozen=True, kw_only=True):
@@ -57,14 +57,14 @@ class RiskFacts(Struct, frozen=True, kw_only=True):
     Attributes:
         step: The name of the step.
         tags: The step's tags.
-        cost: Estimated USD; None: nobody has said.
-        estimated_duration: Estimated seconds; None: nobody has said.
-        recipients: How many people get a message; None: it cannot be told.
-        floor: The least risk, set in the code.
-        arguments: The resolved arguments, as plain JSON values, for rules of the user.
+        cost: Estimated USD; None: unknown.
+        estimated_duration: Estimated seconds; None: unknown.
+        recipients: How many people get a message; None: unknown.
+        floor: The least risk, declared in the code.
+        arguments: The resolved arguments as plain JSON values, for rules of the user.
 
     Raises:
-        DefinitionError: A number is negative, infinite, or none.
+        DefinitionError: A value is negative, infinite, or not a number.
     """
 
     step: str
@@ -87,7 +87,7 @@ class Judgement(Struct, frozen=True):
     reasons: tuple[str, ...] = ()
 
 
-# A rule gives a level and its reason; None if it has nothing to say.
+# A rule returns a level and the reason, or None if it does not apply.
 Rule: TypeAlias = Callable[[RiskFacts], tuple[RiskLevel, str] | None]
 
 
@@ -95,13 +95,13 @@ def _large_mailing(facts: RiskFacts) -> tuple[RiskLevel, str] | None:
     if "external_email" not in facts.tags:
         return None
     if facts.recipients is None:
-        return RiskLevel.HIGH, "it writes to nobody knows how many people"
+        return RiskLevel.HIGH, "it writes to an unknown number of people"
     if facts.recipients > MOST_RECIPIENTS:
         return RiskLevel.HIGH, f"it writes to {facts.recipients} people"
     return None
 
 
-def _dear(facts: RiskFacts) -> tuple[RiskLevel, str] | None:
+def _expensive(facts: RiskFacts) -> tuple[RiskLevel, str] | None:
     if facts.cost is None or facts.cost <= MOST_USD:
         return None
     return RiskLevel.HIGH, f"it may cost {facts.cost:g} USD"
@@ -120,35 +120,37 @@ TAGS: Final[Mapping[str, RiskLevel]] = MappingProxyType(
         "external_email": RiskLevel.LOW,  # judged by the number of its recipients
     }
 )
-RULES: Final[tuple[Rule, ...]] = (_large_mailing, _dear, _long)
+RULES: Final[tuple[Rule, ...]] = (_large_mailing, _expensive, _long)
 
 
 class Classifier(Struct, frozen=True, kw_only=True):
-    """The rules by which risk is judged.
+    """The rules that judge risk.
 
     Attributes:
-        tags: The level of each tag that is known; others are HIGH.
-        rules: All rules; the highest judgement counts.
+        tags: The level of each known tag; an unknown tag is HIGH.
+        rules: All rules; the highest judgement wins.
     """
 
     tags: Mapping[str, RiskLevel] = TAGS
     rules: tuple[Rule, ...] = RULES
 
     def extended(self, *rules: Rule, **tags: "RiskLevel | str") -> "Classifier":
-        """Add rules and tags; the level of a tag that is known cannot be lowered.
+        """Return a classifier with more rules and tags; the level of a known tag cannot be lowered.
 
         Raises:
-            DefinitionError: A tag would get a lower level.
+            DefinitionError: A known tag would get a lower level.
         """
         new = {tag: RiskLevel.of(level) for tag, level in tags.items()}
         for tag, level in new.items():
             if level < self.tags.get(tag, RiskLevel.LOW):
-                raise DefinitionError(f"the tag {tag} is {self.tags[tag]}: it cannot be {level}")
+                raise DefinitionError(
+                    f"tag {tag!r} is {self.tags[tag]} and cannot be lowered to {level}"
+                )
         return Classifier(tags={**self.tags, **new}, rules=(*self.rules, *rules))
 
     def judge(self, facts: RiskFacts) -> Judgement:
-        """Give the highest level that any rule finds."""
-        found = [(facts.floor, "its code says so")]
+        """Return the highest level that any rule finds, with the reasons."""
+        found = [(facts.floor, "its code declares it")]
         found += [self._tag(tag) for tag in sorted(facts.tags)]
         found += [judged for rule in self.rules if (judged := _ask(rule, facts)) is not None]
         level = max(each for each, _ in found)
@@ -158,11 +160,11 @@ class Classifier(Struct, frozen=True, kw_only=True):
     def _tag(self, tag: str) -> tuple[RiskLevel, str]:
         if tag in self.tags:
             return self.tags[tag], f"it is {tag.replace('_', ' ')}"
-        return RiskLevel.HIGH, f"nobody has said how dangerous {tag!r} is"
+        return RiskLevel.HIGH, f"the risk of the tag {tag!r} is unknown"
 
 
 def _ask(rule: Rule, facts: RiskFacts) -> tuple[RiskLevel, str] | None:
-    """Ask a rule; one that cannot answer has found something that nobody thought of."""
+    """Apply a rule; if it fails, the case is one that nobody thought of, and is HIGH."""
     name = getattr(rule, "__name__", "a rule")
     try:
         judged = rule(facts)
@@ -171,22 +173,22 @@ def _ask(rule: Rule, facts: RiskFacts) -> tuple[RiskLevel, str] | None:
         level, why = judged
         return RiskLevel(level), str(why)
     except Exception as error:  # noqa: BLE001  whatever a user's rule does
-        return RiskLevel.HIGH, f"{name} could not judge it: {type(error).__name__}"
+        return RiskLevel.HIGH, f"{name} failed: {type(error).__name__}"
 
 
 def check_number(value: object, what: str) -> Any:
-    """Refuse what is no amount: NaN, infinity, a negative number, no number at all."""
+    """Return a finite number that is not negative, or None; raise DefinitionError for others."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DefinitionError(f"{what} must be a number, not {value!r}")
     if not math.isfinite(value) or value < 0:
-        raise DefinitionError(f"{what} must be from 0 on, not {value!r}")
+        raise DefinitionError(f"{what} must be 0 or more, not {value!r}")
     return value
 
 
 def recipients_in(arguments: object) -> int | None:
-    """Count the recipients that the arguments of a step name; None if they name none."""
+    """Count the recipients in the arguments of a step; None if there is no such argument."""
     counts = list(_recipient_counts(arguments, _DEEPEST))
     return sum(counts) if counts else None
 
@@ -206,7 +208,7 @@ def _recipient_counts(value: object, deep: int) -> Iterable[int]:
 
 
 def _people(value: object) -> int:
-    """Count addresses: a list has many, and so may a text."""
+    """Count addresses in a list, or in a text that separates them by commas or semicolons."""
     if value is None:
         return 0
     if isinstance(value, str):

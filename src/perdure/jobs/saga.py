@@ -1,14 +1,14 @@
 """What must be undone when a job fails, and in which order; pure.
 
-The list is made of the ledger of effects and the journal, the later first:
+The undo list is made from the ledger of effects and the journal, latest first:
 
-* every effect with an `undo` of its own that has happened, or may have;
-* every step with a compensation that has begun, also the one that failed or was interrupted,
-  unless an effect of it is borrowed: its compensation would undo what another has done;
-* every child that has something to undo, however it has ended.
+* every effect with an `undo` of its own that happened, or may have;
+* every step with a compensation that was started, including one that failed or was interrupted,
+  unless one of its effects is borrowed: the compensation would undo what another job did;
+* every child job that has something to undo, however it ended.
 
-It is stored before it is begun and run as ordinary steps. After a pivot nothing is undone:
-the job can only go forward, with the help of a person.
+The list is stored before it is started, and runs as ordinary steps. After a pivot nothing is
+undone: the job can only go forward, with the help of a person.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,28 +26,28 @@ from perdure.jobs.state import StepState
 FindStep: TypeAlias = Callable[[str], Step[..., Any]]  # raises UnknownName
 
 _NONE: Final[Mapping[str, str]] = {}
-# Without an attempt: not yet begun, or refused by a person before it began.
+# Without an attempt, a step in these states never started, or a person rejected it before it did.
 _NOT_BEGUN: Final = frozenset({StepState.PENDING, StepState.FAILED})
 _UNDONE: Final = frozenset({StepState.SUCCEEDED, StepState.SKIPPED})
 
-# What a person enters for an undo that failed, so that the rest goes on without it.
+# The output of an undo that a person abandoned, so that the rest of the list continues.
 LEFT_UNDONE: Final = {"left_undone": True}
 _LEFT_UNDONE: Final = encode(LEFT_UNDONE)
-UNDO_LIST: Final = "undo"  # the identity of the first entry of a list
+UNDO_LIST: Final = "undo"  # the identity of the entry that holds the list
 
 
 class Undo(Struct, frozen=True):
     """One thing to undo: a step by its compensation, an effect by its own undo, or a child."""
 
     id: str  # its identity in the journal: "undo:charge#1", "undo:charge#1/3"
-    step: str  # the identity of the step whose deed it is
-    seq: int  # the place of that step in the journal
+    step: str  # the identity of the step that is undone
+    seq: int  # the position of that step in the journal
     effect: int | None = None  # the number of the effect in the ledger
     child: str | None = None  # the id of the child job
 
 
 class PastPivot(Struct, frozen=True):
-    """There is no way back: the pivot is passed, or may be."""
+    """Nothing can be undone: the pivot is passed, or may be."""
 
     pivot: str
 
@@ -58,15 +58,15 @@ def undo_list(
     find: FindStep,
     children: Mapping[str, str] = _NONE,
 ) -> list[Undo] | PastPivot:
-    """Give what must be undone, the first thing first.
+    """Return what must be undone, in the order to undo it.
 
-    A step that the code has no more is in the list: nobody knows whether it had a compensation.
+    A step that the code no longer has is in the list: nobody knows whether it had a compensation.
 
     Args:
-        journal: Of the job.
-        ledger: Of the job.
+        journal: The journal of the job.
+        ledger: The ledger of the job.
         find: Finds a step by its name.
-        children: Those to undo: the id of the job by that of its entry.
+        children: The child jobs to undo: the id of each by the id of its entry.
     """
     happened = [effect for effect in ledger if effect.state in HAPPENED]
     steps = _begun(journal, happened, children)
@@ -86,7 +86,7 @@ def undo_list(
         theirs = entry.id in borrowers or _is_of_another(entry)
         if not theirs and _needs_compensation(entry, find):
             undo = Undo(f"undo:{entry.id}", entry.id, entry.seq, child=children.get(entry.id))
-            # A step is over after its last effect; one without any, after those before it.
+            # A step ends after its last effect; one without effects, after those before it.
             found.append(((max(own, default=last), 1, entry.seq), undo))
     return [undo for _, undo in sorted(found, key=lambda each: each[0], reverse=True)]
 
@@ -94,9 +94,9 @@ def undo_list(
 def standing(
     journal: Sequence[JournalEntry], ledger: Iterable[Effect], find: FindStep
 ) -> list[Effect]:
-    """Give the effects that have happened, or may have, and that nothing undoes or has undone.
+    """Return the effects that happened, or may have, and that nothing undoes.
 
-    Not those of which the code says that they may stay: `undo=None`, an irreversible step, a pivot.
+    Effects that may stay by the code are left out: `undo=None`, an irreversible step, a pivot.
     """
     undone = {entry.id for entry in journal if entry.kind is EntryKind.UNDO}
     steps = {entry.id: entry for entry in journal if entry.kind is EntryKind.STEP}
@@ -116,7 +116,7 @@ def _may_stay(entry: JournalEntry, find: FindStep) -> bool:
 
 
 def is_irreversible(entry: JournalEntry, find: FindStep) -> bool:
-    """Whether the code says that a step cannot be undone; False if it has the step no more."""
+    """Whether the step is declared irreversible; False if the code no longer has it."""
     try:
         return find(entry.name).irreversible
     except UnknownName:
@@ -134,7 +134,7 @@ def _undo_of_effect(effect: Effect, seq: int) -> Undo:
 def _begun(
     journal: Iterable[JournalEntry], effects: Iterable[Effect], children: Mapping[str, str]
 ) -> list[JournalEntry]:
-    """List what has done something, or may have, in the order of the code."""
+    """List the entries that did something, or may have, in the order of the code."""
     acted = {effect.place.step for effect in effects}
     begun = [
         entry
@@ -149,8 +149,8 @@ def _begun(
 
 
 def _is_of_another(entry: JournalEntry) -> bool:
-    """Tell whether a person, or the job of which this one is a fork, has done it."""
-    if entry.kind is EntryKind.CHILD:  # it is there, whatever a person said of it
+    """Whether a person did it, or the job from which this one was forked."""
+    if entry.kind is EntryKind.CHILD:  # the child job exists, whatever a person said
         return False
     return entry.state is StepState.SKIPPED or (
         not entry.attempt and entry.state is StepState.SUCCEEDED
@@ -158,7 +158,7 @@ def _is_of_another(entry: JournalEntry) -> bool:
 
 
 def _borrowers(ledger: Sequence[Effect]) -> set[str]:
-    """Give the steps with an effect that another has done, and they have not since."""
+    """Return the steps with an effect that another job did, and that they did not do since."""
     own = {effect.place for effect in ledger if effect.state in HAPPENED}
     borrowed = {effect.place for effect in ledger if effect.state is EffectState.BORROWED}
     return {place.step for place in borrowed - own}
@@ -176,10 +176,10 @@ def _needs_compensation(entry: JournalEntry, find: FindStep) -> bool:
 def _passed_pivot(
     steps: Sequence[JournalEntry], effects: Sequence[Effect], find: FindStep
 ) -> JournalEntry | None:
-    """Find the last pivot that was passed, or of which that cannot be ruled out."""
+    """Return the last pivot that was passed, or may have been."""
     acted = {effect.place.step for effect in effects}
     for entry in reversed(steps):
-        # One that failed, and left no effect behind, has not been passed.
+        # A pivot that failed and left no effect was not passed.
         if _is_pivot(entry, find) and (entry.state is not StepState.FAILED or entry.id in acted):
             return entry
     return None
@@ -195,7 +195,7 @@ def _is_pivot(entry: JournalEntry, find: FindStep) -> bool:
 
 
 def undoes(undo: Undo, effect: Effect) -> bool:
-    """Tell whether an effect is undone by this: by its own undo, or with its step."""
+    """Whether this undoes an effect: by its own undo, or together with its step."""
     if effect.state not in UNDOABLE or undo.child is not None:
         return False
     if undo.effect is not None:
@@ -203,7 +203,7 @@ def undoes(undo: Undo, effect: Effect) -> bool:
     return effect.place.step == undo.step and effect.undo is None and not effect.stays
 
 
-# Running the list
+# Running the list.
 
 
 class UndoNext(Struct, frozen=True):
@@ -213,13 +213,13 @@ class UndoNext(Struct, frozen=True):
 
 
 class UndoStopped(Struct, frozen=True):
-    """One could not be undone: a person must retry it, mark it as done, or let the rest go on."""
+    """An undo failed: a person must retry it, mark it as done, or abandon it."""
 
     failed: Undo
 
 
 class UndoFinished(Struct, frozen=True):
-    """Nothing is left to do; `failed` are those that a person must still see to."""
+    """The list is finished; a person must still handle those in `failed`."""
 
     failed: tuple[Undo, ...] = ()
 
@@ -227,7 +227,7 @@ class UndoFinished(Struct, frozen=True):
 def next_undo(
     undos: Sequence[Undo], states: Mapping[str, StepState], on_failure: OnUndoFailure = "stop"
 ) -> UndoNext | UndoStopped | UndoFinished:
-    """Decide what to do next, by what became of each; one that is not in `states` is not begun."""
+    """Decide what to undo next, by the state of each; one that is not in `states` is pending."""
     failed: list[Undo] = []
     for undo in undos:
         state = states.get(undo.id, StepState.PENDING)
@@ -241,12 +241,12 @@ def next_undo(
 
 
 def is_listed(journal: Iterable[JournalEntry]) -> bool:
-    """Tell whether the list of a job was made; one of which nothing came of is none."""
+    """Whether the undo list of a job was made and stored."""
     return any(each.id == UNDO_LIST and each.state is StepState.SUCCEEDED for each in journal)
 
 
 def has_failed(journal: Iterable[JournalEntry]) -> bool:
-    """Tell whether a part of a list was not undone."""
+    """Whether some part of the list was not undone."""
     return any(
         each.kind is EntryKind.UNDO and (each.state is StepState.FAILED or is_left_undone(each))
         for each in journal
@@ -254,5 +254,5 @@ def has_failed(journal: Iterable[JournalEntry]) -> bool:
 
 
 def is_left_undone(entry: JournalEntry) -> bool:
-    """Tell whether a person has an undo left undone."""
+    """Whether a person abandoned this undo."""
     return entry.state is StepState.SKIPPED and entry.output == _LEFT_UNDONE

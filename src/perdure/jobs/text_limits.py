@@ -1,6 +1,7 @@
-"""How long names, keys and the words of people may be: the same on every store; pure.
+"""The longest names, keys and reasons that are accepted, the same for every store; pure.
 
-PostgreSQL indexes no text of more than 2,704 bytes, SQLite any: so the limit stands before both.
+PostgreSQL indexes no text of more than 2,704 bytes, while SQLite indexes any. The limits are
+checked before either store sees the text, so that a program which works with one works with both.
 """
 
 from typing import Final
@@ -17,7 +18,7 @@ LONGEST_VERSION: Final = 100
 LONGEST_TAG: Final = 100
 LONGEST_REASON: Final = 4000
 
-_MOST: Final = {
+_LIMITS: Final = {
     "tenant": LONGEST_TENANT,
     "user": LONGEST_USER,
     "by": LONGEST_USER,
@@ -34,21 +35,21 @@ _NEEDED: Final = frozenset({"tenant", "queue", "topic", "schedule", "version", "
 
 
 def check_given(**texts: object) -> None:
-    """Refuse texts of a submission or a command that are too long, or that no store keeps.
+    """Check the texts of a submission or a command.
 
     Raises:
-        ArgumentError: Every reason is named.
+        ArgumentError: A text is too long, empty, or not storable; every reason is named.
     """
     found = [f"`{name}` {why}" for name, text in texts.items() if (why := _why_not(name, text))]
     if found:
-        raise ArgumentError("this cannot be kept", found)
+        raise ArgumentError("this cannot be stored", found)
 
 
 def check_defined(what: str, **texts: object) -> None:
-    """Refuse texts of a definition, likewise.
+    """Check the texts of a definition.
 
     Raises:
-        DefinitionError: One of them is too long, empty, or no text.
+        DefinitionError: A text is too long, empty, or not a string.
     """
     for name, text in texts.items():
         if why := _why_not(name, text):
@@ -59,13 +60,13 @@ def _why_not(name: str, text: object) -> str:
     if text is None:
         return ""
     if not isinstance(text, str):
-        return f"must be a text, not {type(text).__name__}"
-    if len(text) > _MOST[name]:
-        return f"has {len(text):,} characters, and {_MOST[name]:,} are the most"
+        return f"must be a string, not {type(text).__name__}"
+    if len(text) > _LIMITS[name]:
+        return f"has {len(text):,} characters; at most {_LIMITS[name]:,} are allowed"
     if not text and name in _NEEDED:
         return "must not be empty"
     if "\0" in text or (
         not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)
     ):
-        return "has a NUL character or half of a surrogate pair, which databases refuse"
+        return "has a NUL character or a lone surrogate, which databases refuse"
     return ""

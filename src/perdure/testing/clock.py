@@ -1,4 +1,4 @@
-"""Virtual time: a loop whose clock stands while code runs, and jumps while all wait."""
+"""Virtual time: a loop whose clock stands still while code runs, and jumps when all wait."""
 
 import asyncio
 import random
@@ -7,34 +7,34 @@ from collections import deque
 from collections.abc import MutableSequence
 from typing import Any
 
-# How long, in real seconds, I/O and threads are waited for when nothing else can happen.
+# Real seconds to wait for I/O and threads when nothing else can happen.
 REAL_WAIT = 5.0
 
 
 class Deadlock(AssertionError):
-    """Nothing can happen any more: everybody waits for somebody else."""
+    """Nothing can happen any more: everything waits for something else."""
 
 
 class VirtualClock:
-    """A clock that moves only when it is told to."""
+    """A clock that moves only by `advance`."""
 
     def __init__(self, start: float = 0.0) -> None:
         self._now = start
 
     def monotonic(self) -> float:
-        """Give the virtual time in seconds."""
+        """Return the virtual time in seconds."""
         return self._now
 
     def monotonic_ns(self) -> int:
-        """Give the virtual time in nanoseconds."""
+        """Return the virtual time in nanoseconds."""
         return round(self._now * 1e9)
 
     def time(self) -> float:
-        """Give the virtual wall time, which began at the epoch."""
+        """Return the virtual wall time, which starts at the epoch."""
         return self._now
 
     def time_ns(self) -> int:
-        """Give the virtual wall time in nanoseconds."""
+        """Return the virtual wall time in nanoseconds."""
         return round(self._now * 1e9)
 
     def advance(self, seconds: float) -> None:
@@ -43,7 +43,7 @@ class VirtualClock:
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Instead of waiting for the next timer, jumps to it; real I/O still comes first."""
+    """Jumps to the next timer instead of waiting for it; real I/O still comes first."""
 
     def __init__(self, clock: VirtualClock, patience: float) -> None:
         super().__init__()
@@ -51,10 +51,10 @@ class _JumpingSelector(selectors.DefaultSelector):
         self._patience = patience
 
     def select(self, timeout: float | None = None) -> Any:
-        if timeout is None:  # no timer at all: only real I/O, or a thread, can go on
+        if timeout is None:  # no timer at all: only real I/O or a thread can wake anything
             events = super().select(REAL_WAIT)
             if not events:
-                raise Deadlock("all wait, and no timer, thread or I/O will wake anybody")
+                raise Deadlock("everything waits, and no timer, thread or I/O will wake anything")
             return events
         events = super().select(min(timeout, self._patience))
         if not events and timeout > 0:
@@ -67,10 +67,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     Args:
         clock: The clock; a new one by default.
-        patience: How long, in real seconds, I/O is waited for before time jumps.
-            0 is right for programs without I/O.
-        seed: Runs tasks that are ready in an order drawn from this seed.
-            A race that was found once is found again with the same seed.
+        patience: Real seconds to wait for I/O before time jumps; 0 suits programs without I/O.
+        seed: Shuffles the order of tasks that are ready. The same seed gives the same order, so
+            that a race that was found once can be reproduced.
     """
 
     def __init__(
@@ -81,18 +80,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(_JumpingSelector(self.clock, patience))
 
     def time(self) -> float:
-        """Give the virtual time."""
+        """Return the virtual time."""
         return self.clock.monotonic()
 
     def shuffle(self, ready: MutableSequence[Any]) -> None:
-        """Put ready things into the order that the seed gives."""
+        """Shuffle what is ready into the order given by the seed."""
         if self._random is not None and len(ready) > 1:
             self._random.shuffle(ready)
 
     def _run_once(self) -> None:
-        loop: Any = self  # whose private parts are nobody's business but a test's
+        loop: Any = self  # only a test may use its private parts
         ready: deque[Any] = loop._ready  # noqa: SLF001
-        # Only steps of tasks change places: transports rely on the order of their callbacks.
+        # Only steps of tasks are shuffled: transports rely on the order of their callbacks.
         places = [i for i, handle in enumerate(ready) if _steps_a_task(handle)]
         steps = [ready[i] for i in places]
         self.shuffle(steps)

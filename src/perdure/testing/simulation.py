@@ -1,4 +1,4 @@
-"""Run a program in virtual time, and look afterwards whether it left anything."""
+"""Run a program in virtual time, and check afterwards that it left nothing behind."""
 
 import asyncio
 import functools
@@ -24,17 +24,17 @@ def simulate(
     settings: Settings | None = None,
     patience: float = 0.0,
 ) -> T:
-    """Run `main` as root process in virtual time.
+    """Run `main` as the root process in virtual time.
 
     Args:
         main: An `async def` function.
         *args: Its arguments.
-        seed: Draws the order in which processes and tasks that are ready run.
-        settings: The bounds of the runtime.
-        patience: How long, in real seconds, I/O is waited for before time jumps.
+        seed: Shuffles the order in which ready processes and tasks run.
+        settings: The settings of the runtime.
+        patience: Real seconds to wait for I/O before time jumps.
 
     Raises:
-        Leak: Timers or tasks are left when everything has ended.
+        Leak: Timers or tasks are left at the end.
     """
     loop = VirtualLoop(patience=patience, seed=seed)
     if seed is not None and settings is None:
@@ -46,7 +46,7 @@ def simulate(
 
 
 async def _checked(runtime: Runtime, main: Callable[..., Any], *args: Any) -> Any:
-    """Run main; the loop calls the check when the runtime has moved out."""
+    """Run main; the check runs when the runtime has closed."""
     runtime.at_close(functools.partial(_check_nothing_left, runtime.loop))
     return await main(*args)
 
@@ -70,7 +70,7 @@ def simulated(
 
 
 def simulated(function: Any = None, **options: Any) -> Any:
-    """Make a test of an `async def` function: it runs by `simulate`."""
+    """Turn an `async def` function into a test that runs in `simulate`."""
     if function is None:
         return functools.partial(simulated, **options)
 

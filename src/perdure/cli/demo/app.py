@@ -27,7 +27,7 @@ def build(folder: Path, port: int, pace: float = 1.0) -> App:
 
 
 def url(folder: Path) -> str:
-    """Give the address of the store."""
+    """Return the address of the store."""
     return f"sqlite:///{folder / 'jobs.db'}"
 
 

@@ -79,12 +79,12 @@ def deed(batch: int) -> str:
 
 
 def checksum(customers: list[int]) -> int:
-    """Give what the conversion comes to."""
+    """Return what the conversion comes to."""
     return sum(customer * customer for customer in customers)
 
 
 def expected() -> Migrated:
-    """Give the result of a migration that nothing disturbed."""
+    """Return the result of a migration that nothing disturbed."""
     return Migrated(CUSTOMERS, checksum(list(range(CUSTOMERS))), CUSTOMERS)
 
 
@@ -139,7 +139,7 @@ def done(notes: Iterable[Note]) -> Counter[str]:
 
 
 def has_begun(notes: Iterable[Note], worker: int) -> bool:
-    """Tell whether a worker has got to work: in the long step, to an item of it."""
+    """Whether a worker has got to work: in the long step, to an item of it."""
     return any(
         note.worker == worker and (note.what == "item" or note.phase != "convert") for note in notes
     )

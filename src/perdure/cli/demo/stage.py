@@ -79,7 +79,7 @@ def tally(course: Course) -> dict[str, Any]:
 
 
 def is_good(counted: dict[str, Any]) -> bool:
-    """Tell whether nothing was lost or doubled."""
+    """Whether nothing was lost or doubled."""
     return not counted["lost"] and not counted["duplicates"]
 
 
@@ -120,12 +120,12 @@ class Lines:
         yield
 
     def line(self, text: str, style: str) -> Text:
-        """Give a line with its time."""
+        """Return a line with its time."""
         since = f"{self._clock.monotonic() - self._began:5.1f}s  "
         return Text.assemble((since, "dim"), (text, style))
 
     def say(self, text: str, style: str = "") -> None:
-        """Tell what happened."""
+        """Return what happened."""
         self._console.print(self.line(text, style), soft_wrap=True)
 
     def show(self, done: Counter[str], worker: str) -> None:

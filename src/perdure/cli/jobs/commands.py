@@ -25,7 +25,7 @@ IdArgument: TypeAlias = Annotated[
 
 
 def short(job_id: str) -> str:
-    """Give the part of an id that people see."""
+    """Return the part of an id that people see."""
     return job_id[-SHORT:]
 
 
@@ -247,7 +247,7 @@ async def _arguments(app: App, handle: Handle[Any], text: str) -> tuple[Any, Any
 
 
 def _order(app: App, job: str, output: Format, order: Order) -> None:
-    """Give an order, and tell what became of the job."""
+    """Return an order, and tell what became of the job."""
     facts = perform(_ordered, app, job, order)
     if output is Format.JSON:
         give(facts)

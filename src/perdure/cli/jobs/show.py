@@ -185,7 +185,7 @@ def _took(entry: JournalEntry, sheet: Sheet) -> str:
 
 
 def _entry_summary(entry: JournalEntry, sheet: Sheet) -> Text:
-    """Give what matters most of an entry: its error, where it stands, or its output."""
+    """Return what matters most of an entry: its error, where it stands, or its output."""
     now = sheet.now
     if entry.error is not None:
         again = (
@@ -273,7 +273,7 @@ def draw_ledger(ledger: Sequence[Effect], now: float, narrow: int) -> Table:
 
 
 def effect_facts(effect: Effect) -> dict[str, Any]:
-    """Give a line of the ledger for programs."""
+    """Return a line of the ledger for programs."""
     return {
         "job": effect.job_id,
         "no": effect.no,
@@ -388,7 +388,7 @@ async def read_sheet(app: App, handle: Handle[Any]) -> Sheet:
 
 
 def sheet_facts(sheet: Sheet) -> dict[str, Any]:
-    """Give all that is known of a job, for programs."""
+    """Return all that is known of a job, for programs."""
     return {
         **job_facts(sheet.job),
         "journal": [entry_facts(entry) for entry in sheet.journal],

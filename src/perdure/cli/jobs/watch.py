@@ -98,7 +98,7 @@ class Changes:
         self._last = 0
 
     def between(self, sheet: Sheet) -> Iterator[dict[str, Any]]:
-        """Give what is new, in the order of the log, then of the journal."""
+        """Return what is new, in the order of the log, then of the journal."""
         for event in sheet.events:
             if event.no > self._last:
                 self._last = event.no

@@ -28,22 +28,22 @@ def payload(data: bytes | None) -> Any:
 
 
 def job_facts(job: Job) -> Facts:
-    """Give a job."""
+    """Return a job."""
     return _facts(job, _PAYLOADS)
 
 
 def entry_facts(entry: JournalEntry) -> Facts:
-    """Give an entry of the journal."""
+    """Return an entry of the journal."""
     return _facts(entry, _PAYLOADS)
 
 
 def event_facts(event: JobEvent) -> Facts:
-    """Give a line of the log."""
+    """Return a line of the log."""
     return _facts(event, ())
 
 
 def message_facts(message: JobMessage) -> Facts:
-    """Give a message that waits for the job."""
+    """Return a message that waits for the job."""
     return _facts(message, _PAYLOADS_OF_A_MESSAGE)
 
 
@@ -74,7 +74,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
 def state(name: str) -> Text:
-    """Give a state in its colour."""
+    """Return a state in its colour."""
     return cell(name, style=STYLES.get(name, ""))
 
 
