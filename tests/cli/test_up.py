@@ -268,7 +268,10 @@ def test_sources_import_from_the_current_folder(private: Path, tmp_path: Path) -
 
 def test_a_signal_while_things_start_interrupts_the_start(private: Path, tmp_path: Path) -> None:
     entries = SERVICE.replace("auto_start: true", "auto_start: true, ready: true")
-    source = "from perdure.process import sleep\nasync def main():\n    print('here')\n    await sleep('1h')\n"
+    source = (
+        "from perdure.process import sleep\n"
+        "async def main():\n    print('here')\n    await sleep('1h')\n"
+    )
     write(tmp_path, {"_index.yaml": index(entries), "s.py": source})
 
     with started(private, "up", tmp_path) as program:
