@@ -5,9 +5,9 @@ import gc
 import pytest
 from hypothesis import settings
 
-from tests.hosts import on_worker
-from tests.postgres_server import postgres_server, postgres_url
-from tests.redis_server import redis_server
+from tests.support import on_worker
+from tests.support.postgres_server import postgres_server, postgres_url
+from tests.support.redis_server import redis_server
 
 __all__ = ["postgres_server", "postgres_url", "redis_server"]
 

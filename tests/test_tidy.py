@@ -5,9 +5,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from tests import tidy_rules as rules
-from tests.doc_links import broken_links
-from tests.tidy_rules import Source
+from tests.support import tidy_rules as rules
+from tests.support.doc_links import broken_links
+from tests.support.tidy_rules import Source
 
 pytestmark = pytest.mark.once
 

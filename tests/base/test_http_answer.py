@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from perdure.base.http_response import MOST_CHUNKS, fetch
-from tests.notify.servers import http, speaking
+from tests.support.servers import http, speaking
 
 LIMIT = 100_000
 ZEROS = b"0" * 2_000_000

@@ -4,7 +4,7 @@ import traceback
 import pytest
 
 from perdure.base.telemetry import Telemetry
-from tests.base.recorder import FixedClock, Recorder
+from tests.support.telemetry import FixedClock, Recorder
 
 SPAN_EVENTS = [("app", "fetch", end) for end in ("start", "stop", "exception")]
 

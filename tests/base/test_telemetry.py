@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from perdure.base import telemetry
 from perdure.base.errors import Shutdown
 from perdure.base.telemetry import HANDLER_FAILURE, KNOWN_EVENTS, Event, Telemetry, Values
-from tests.base.recorder import FixedClock, Recorder
+from tests.support.telemetry import FixedClock, Recorder
 
 NAMES = st.sampled_from(["a", "b", "c"])
 EVENTS = st.lists(NAMES, min_size=1, max_size=4).map(tuple[str, ...])

@@ -19,7 +19,7 @@ from perdure.cli.demo.migration import (
 from perdure.cli.demo.order import DONE, UNDONE, lost_of
 from perdure.cli.demo.stage import is_good, verdict
 from perdure.cli.demo.world import Deed, Receiver
-from tests.cli.rig import Desk
+from tests.support.cli import Desk
 
 
 def steps(phase: str, numbers: range, worker: int = 1) -> list[Note]:

@@ -7,8 +7,8 @@ import pytest
 
 from perdure.cli.doctor import settings_found
 from perdure.store.open import open_store
-from tests.cli.rig import Desk
-from tests.store.rig import claim_one, new_job, sql
+from tests.support.cli import Desk
+from tests.support.store import claim_one, new_job, sql
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -71,7 +71,13 @@ def test_a_broken_rule_is_told_with_the_job_and_what_to_do(filled: str, desk: De
 
 def test_a_store_that_others_can_read_is_found(tmp_path: Path, desk: Desk) -> None:
     desk.run(
-        "submit", "tests.cli.jobs_app:app", "welcome", "-a", '{"name": "Kim"}', "--url", desk.url
+        "submit",
+        "tests.support.jobs_app:app",
+        "welcome",
+        "-a",
+        '{"name": "Kim"}',
+        "--url",
+        desk.url,
     )
     for name in ("jobs.db", "jobs.db-wal"):
         (tmp_path / name).touch()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import perdure.cli
-from tests.cli.rig import Desk
+from tests.support.cli import Desk
 
 BAD = "[/foo] [bold]x[/bold] :smile: \x1b[2J\u202eevil\u200b\nperdure: all is well"
 
@@ -55,7 +55,7 @@ def test_a_hostile_name_is_refused_in_a_sentence_that_hides_nothing(desk: Desk) 
     told = desk.run("jobs", "show", BAD[:20])
     assert told.exit_code == 4
     assert not any(letter in told.stderr for letter in "\x1b\u202e\u200b")
-    told = desk.run("submit", "tests.cli.jobs_app:app", BAD)
+    told = desk.run("submit", "tests.support.jobs_app:app", BAD)
     assert told.exit_code == 2
     assert not any(letter in told.stderr for letter in "\x1b\u202e\u200b")
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import LONGEST_WAIT
-from tests.cli.rig import APP, Desk
+from tests.support.cli import APP, LONGEST_WAIT, Desk
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from perdure.cli.target import spelled
-from tests.cli.rig import APP, Desk
+from tests.support.cli import APP, Desk
 
 MISTAKES: list[tuple[list[str], int, str]] = [
     (
@@ -20,9 +20,13 @@ MISTAKES: list[tuple[list[str], int, str]] = [
     (["submit", APP, "welcome", "-a", "@no.json"], 2, "no.json cannot be read"),
     (["submit", APP, "welcome", "--delay", "soon"], 2, "soon"),
     (["submit", "tests.cli.nothing:app", "x"], 2, "there is no module 'tests.cli.nothing'"),
-    (["submit", "tests/cli/jobs_app.py", "x"], 2, "write its module, tests.cli.jobs_app:app"),
-    (["submit", "tests.cli.jobs_app", "x"], 2, "tests.cli.jobs_app:notes"),
-    (["worker", "tests.cli.jobs_app:greet"], 2, "names no App"),
+    (
+        ["submit", "tests/support/jobs_app.py", "x"],
+        2,
+        "write its module, tests.support.jobs_app:app",
+    ),
+    (["submit", "tests.support.jobs_app", "x"], 2, "tests.support.jobs_app:notes"),
+    (["worker", "tests.support.jobs_app:greet"], 2, "names no App"),
     (["worker", APP, "--concurrency", "0"], 2, "concurrency"),
     (["worker", APP, "--url", "mysql://x"], 1, "unsupported store 'mysql'"),
     (
@@ -75,7 +79,7 @@ def test_a_job_that_nobody_runs_is_waited_for_only_so_long(desk: Desk) -> None:
 
 
 def test_a_module_that_cannot_be_imported_shows_where(desk: Desk, tmp_path: Path) -> None:
-    refused = desk.run("worker", "tests.cli.broken_app:app")
+    refused = desk.run("worker", "tests.support.broken_app:app")
 
     assert refused.exit_code == 2
     assert "RuntimeError: this app cannot be imported" in refused.stderr

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from tests.cli.rig import APP, Desk
+from tests.support.cli import APP, Desk
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import LONGEST_WAIT, environment, lines_until, perdure, started
-from tests.entries.folder import index, write
+from tests.support.cli import LONGEST_WAIT, environment, lines_until, perdure, started
+from tests.support.entries import index, write
 
 EXAMPLE = Path("examples/worker_pool")
 SERVICE = """

@@ -7,9 +7,9 @@ import pytest
 
 import perdure
 from perdure import approvals, entries, errors, otp, process, telemetry, testing
-from tests.doc_links import broken_links
-from tests.docs import file_list
-from tests.docs.examples import examples, failures
+from tests.support import file_list
+from tests.support.doc_examples import examples, failures
+from tests.support.doc_links import broken_links
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -46,7 +46,7 @@ def text_of(*pages: Path) -> str:
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=name_of)
 def test_the_examples_of_the_page_run_and_print_what_it_says(page: Path) -> None:
     # An OS process for each page: one that hangs can be ended, whatever its program catches.
-    command = [sys.executable, "-W", "error", "-m", "tests.docs.examples", name_of(page)]
+    command = [sys.executable, "-W", "error", "-m", "tests.support.doc_examples", name_of(page)]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=LONGEST_RUN, check=False
     )

@@ -19,7 +19,7 @@ from perdure.cli.output import Code
 from perdure.jobs.definition import JobOptions, StepOptions
 from perdure.jobs.state import JOB_TRANSITIONS, STEP_TRANSITIONS
 from perdure.store.migrations import migrations
-from tests.docs.examples import examples
+from tests.support.doc_examples import examples
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "jobs"
 SOURCE = Path(__file__).parent.parent.parent / "src" / "perdure"

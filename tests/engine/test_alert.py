@@ -16,8 +16,8 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.model import QueueLimit
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.state import JobState
-from tests.engine.rig import QUICK, durable, until
 from tests.engine.test_approval import Loud
+from tests.support.engine import QUICK, durable, until
 
 
 async def alerts(app: App, job_id: str) -> list[Notice]:

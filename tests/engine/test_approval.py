@@ -25,7 +25,7 @@ from perdure.jobs.gate import Gate, GatePolicy
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import Classifier, RiskFacts, RiskLevel
 from perdure.jobs.state import JobState
-from tests.engine.rig import durable, until
+from tests.support.engine import durable, until
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from perdure.app import App
 from perdure.base.errors import SchemaError, StoreError, StoreReadOnly, StoreUnreachable
 from perdure.store.migrations import Migration, migrations
 from perdure.store.sqlite.schema import migrate as migrate_sqlite
-from tests.engine.rig import QUICK
+from tests.support.engine import QUICK
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -13,7 +13,7 @@ from perdure.engine.settings import WorkerSettings
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.state import StepState
-from tests.base.recorder import Recorder
+from tests.support.telemetry import Recorder
 
 WITHIN = 20.0
 

@@ -13,8 +13,8 @@ from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.budget import Amount, Budget, BudgetLimits, Reservation
 from perdure.jobs.state import JobState
-from tests.engine.rig import durable, until
 from tests.engine.test_approval import ANN, asked
+from tests.support.engine import durable, until
 
 
 @durable

@@ -29,7 +29,7 @@ from perdure.jobs.outbox import Notice
 from perdure.jobs.state import JobState
 from perdure.store.open import open_store
 from tests.base.test_scrub import SPELLINGS, S
-from tests.engine.rig import QUICK, until
+from tests.support.engine import QUICK, until
 
 MOST = len(SPELLINGS)
 

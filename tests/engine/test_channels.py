@@ -22,12 +22,12 @@ from perdure.notify.links import LinkTokens
 from perdure.notify.mail import MailChannel, MailSettings
 from perdure.notify.slack import SlackChannel
 from perdure.notify.web import ApprovalWeb, LinkPages
-from tests.engine.rig import durable, until
 from tests.engine.test_approval import asked
-from tests.notify.approval_store import staff
-from tests.notify.servers import HttpSite, Mailbox, http, smtp
 from tests.notify.test_mail import KEY, read
 from tests.notify.test_slack import POSTED, SETTINGS, body_of, signed
+from tests.support.approvals import staff
+from tests.support.engine import durable, until
+from tests.support.servers import HttpSite, Mailbox, http, smtp
 
 
 class Office:

@@ -11,7 +11,7 @@ from perdure.base.errors import JobFailed
 from perdure.base.retry import Retry
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.parameters import Partial
-from tests.engine.rig import durable, job_of
+from tests.support.engine import durable, job_of
 
 TWICE = Retry(attempts=2, initial_delay="1ms")
 

@@ -16,7 +16,7 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.failure import Failure
 from perdure.jobs.plan import Call, Plan, Ref
 from perdure.jobs.state import JobState
-from tests.engine.rig import QUICK, durable, until
+from tests.support.engine import QUICK, durable, until
 
 ONCE = Retry(attempts=1)
 

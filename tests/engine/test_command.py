@@ -11,7 +11,7 @@ from perdure.base.errors import IllegalTransition, JobNotFound
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.state import JobState
-from tests.engine.rig import durable, obeyed, until
+from tests.support.engine import durable, obeyed, until
 
 
 @durable

@@ -14,8 +14,8 @@ from perdure.jobs.approval import Approval, ApprovalTerms, Person
 from perdure.jobs.outbox import NoticeKind
 from perdure.jobs.risk import RiskLevel
 from perdure.notify.people import Contact, People
-from tests.engine.rig import durable
 from tests.engine.test_approval import ANN, BOB, Loud, asked, soon
+from tests.support.engine import durable
 
 CAS = replace(ANN, id="cas", roles=frozenset[str]())  # may decide only if somebody says so
 

@@ -21,8 +21,8 @@ from perdure.jobs.risk import Classifier, RiskFacts, RiskLevel
 from perdure.jobs.state import JobState
 from perdure.notify.message import ApprovalMessage, approval_message
 from perdure.notify.people import Contact, People
-from tests.engine.rig import durable, until
 from tests.engine.test_approval import ANN, BOB, asked, paying
+from tests.support.engine import durable, until
 
 CAS = replace(ANN, id="cas")
 TWO = {RiskLevel.HIGH: ApprovalTerms(quorum=2)}

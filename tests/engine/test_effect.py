@@ -13,7 +13,7 @@ from perdure.base.errors import JobFailed, Refused
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import DidNotHappen, EffectState, Happened, Unknown
 from perdure.jobs.state import JobState
-from tests.engine.rig import durable, job_of, until
+from tests.support.engine import durable, job_of, until
 
 QUICK = Retry(attempts=5, initial_delay="1ms", jitter=0)
 

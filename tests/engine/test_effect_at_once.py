@@ -16,8 +16,8 @@ from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import EffectState
 from perdure.jobs.state import JobState
-from tests.engine import far_effects
-from tests.engine.rig import durable, until
+from tests.support import process_effects
+from tests.support.engine import durable, until
 
 ONCE = Retry(attempts=1)
 TWICE = Retry(attempts=2, initial_delay="1ms", jitter=0)
@@ -258,7 +258,7 @@ def test_steps_in_os_processes_at_once_with_one_key_are_one_call(
 ) -> None:
     @durable
     async def case(app: App) -> None:
-        app.include(far_effects.steps)
+        app.include(process_effects.steps)
         step = app.find_step(name)
 
         @app.job
@@ -269,7 +269,7 @@ def test_steps_in_os_processes_at_once_with_one_key_are_one_call(
             handle = await app.submit(order)
             results = await handle.result("40s")
         assert set(results) == {"paid 1"}
-        assert len(far_effects.calls(tmp_path)) == 1
+        assert len(process_effects.calls(tmp_path)) == 1
 
     case(url)
 

@@ -11,7 +11,7 @@ from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import EffectState
 from perdure.jobs.state import JobState
-from tests.engine.rig import durable
+from tests.support.engine import durable
 
 LIMIT = "20s"
 ONCE = Retry(attempts=1)

@@ -11,7 +11,7 @@ import perdure
 from perdure.app import App
 from perdure.engine.handle import Handle
 from perdure.jobs.state import JobState
-from tests.engine.checkpoint_crash import build, log
+from tests.support.checkpoint_crash import build, log
 
 
 def ended(url: str, folder: Path, story: str, *, crash: bool) -> tuple[JobState, str]:
@@ -37,7 +37,7 @@ def ended(url: str, folder: Path, story: str, *, crash: bool) -> tuple[JobState,
 
 async def _killed(url: str, folder: Path) -> None:
     worker = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.engine.checkpoint_crash", url, str(folder))
+        *(sys.executable, "-m", "tests.support.checkpoint_crash", url, str(folder))
     )
     async with asyncio.timeout(60):
         assert await worker.wait() == -signal.SIGKILL

@@ -11,7 +11,7 @@ from perdure.engine.handle import Handle
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import Happened, QueryAnswer, Unknown
 from perdure.jobs.state import JobState
-from tests.engine.rig import durable, job_of, until
+from tests.support.engine import durable, job_of, until
 
 TWICE = Retry(attempts=2, initial_delay="1ms", jitter=0)
 CHOICES = pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from perdure.app import App
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import DidNotHappen
 from perdure.jobs.state import JobState
-from tests.engine.rig import durable, job_of, until
+from tests.support.engine import durable, job_of, until
 
 QUICK = Retry(attempts=5, initial_delay="1ms", jitter=0)
 

@@ -12,7 +12,7 @@ from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import EffectState
 from perdure.jobs.state import JobState
-from tests.engine.rig import durable, job_of, until
+from tests.support.engine import durable, job_of, until
 
 LIMIT = "20s"
 

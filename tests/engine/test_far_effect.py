@@ -12,15 +12,15 @@ from perdure.base.errors import JobFailed
 from perdure.engine.handle import Handle
 from perdure.engine.run.context import JobContext
 from perdure.jobs.state import JobState
-from tests.engine import far_effects
-from tests.engine.rig import durable, until
+from tests.support import process_effects
+from tests.support.engine import durable, until
 
 LIMIT = "30s"
 
 
 async def submitted(app: App, name: str, *args: object) -> Handle[Any]:
     """Submit a job of one such step."""
-    app.include(far_effects.steps)
+    app.include(process_effects.steps)
     step = app.find_step(name)
 
     @app.job
@@ -69,7 +69,7 @@ def test_a_killed_os_process_leaves_what_can_be_resolved(
         handle = await submitted(app, name, str(tmp_path), dies_at, policy)
         async with app.running():
             got = await handle.result(LIMIT)
-        keys = far_effects.calls(tmp_path)
+        keys = process_effects.calls(tmp_path)
         asked = dies_at == "after the call" and policy == "query"
         assert got == ("asked" if asked else f"paid {times}")
         assert (len(keys), len(set(keys))) == (times, 1)
@@ -88,11 +88,11 @@ def test_of_a_receiver_that_cannot_be_asked_a_person_must_tell(
         handle = await submitted(app, "pay", str(tmp_path), dies_at, "ask")
         async with app.running():
             await until(app, handle.id, JobState.NEEDS_ATTENTION)
-            assert len(far_effects.calls(tmp_path)) == times
+            assert len(process_effects.calls(tmp_path)) == times
             assert await states(handle) == ["IN_DOUBT"]
             await handle.resolve(1, "happened", result="seen", by="kim")
             assert await handle.result(LIMIT) == "seen"
-        assert len(far_effects.calls(tmp_path)) == times
+        assert len(process_effects.calls(tmp_path)) == times
 
     case(url)
 
@@ -135,7 +135,7 @@ def test_items_are_done_once(url: str, tmp_path: Path) -> None:
         handle = await submitted(app, "goes_through", str(tmp_path))
         async with app.running():
             await handle.result(LIMIT)
-        keys = far_effects.calls(tmp_path)
+        keys = process_effects.calls(tmp_path)
         assert (len(keys), len(set(keys))) == (3, 3)
 
     case(url)
@@ -159,7 +159,7 @@ def test_a_person_is_asked_and_no_process_waits_meanwhile(url: str, tmp_path: Pa
             assert asked.title == "Send it?"
             await app.decide(asked, "approve", by=boss)
             assert await handle.result(LIMIT) is True
-        assert len(far_effects.calls(tmp_path)) == 2  # it was left, and begun again
+        assert len(process_effects.calls(tmp_path)) == 2  # it was left, and begun again
 
     case(url)
 
@@ -173,12 +173,12 @@ def test_every_question_has_an_answer_of_its_own(url: str, tmp_path: Path) -> No
             for number in range(3):
                 await until(app, handle.id, JobState.WAITING)
                 (asked,) = await app.approvals()
-                assert len(far_effects.calls(tmp_path)) == number
+                assert len(process_effects.calls(tmp_path)) == number
                 await app.decide(asked, "approve", by=boss)
-                while len(far_effects.calls(tmp_path)) == number:
+                while len(process_effects.calls(tmp_path)) == number:
                     await perdure.process.sleep("5ms")
             await handle.result(LIMIT)
-        assert far_effects.calls(tmp_path) == ["a", "b", "b"]
+        assert process_effects.calls(tmp_path) == ["a", "b", "b"]
 
     case(url)
 

@@ -11,7 +11,7 @@ from perdure.base.errors import IllegalTransition, Permanent
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.state import JobState
-from tests.engine.rig import durable
+from tests.support.engine import durable
 
 ONCE = Retry(attempts=1)
 

@@ -14,9 +14,9 @@ from perdure.jobs.approval import ApprovalTerms, Person
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState
 from perdure.notify.people import Contact, People
-from tests.engine.rig import durable
 from tests.engine.test_approval import ANN, BOB, asked, paying
 from tests.engine.test_void_yes import Make, every_way
+from tests.support.engine import durable
 
 KIM = replace(ANN, id="kim")
 

@@ -16,7 +16,7 @@ from perdure.base.retry import pause
 from perdure.engine.run.context import JobContext
 from perdure.engine.worker import redis_hint
 from perdure.engine.worker.redis_hint import RedisHint
-from tests.engine.rig import QUICK, durable
+from tests.support.engine import QUICK, durable
 
 JOBS = 30
 

@@ -17,14 +17,14 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.engine.steps.thread_step import StepThreads
 from perdure.jobs.definition import step_of
 from perdure.jobs.state import JobState
-from tests.engine import far_steps
-from tests.engine.rig import QUICK, durable, until
 from tests.hosts.test_trust import Trap
+from tests.support import process_steps
+from tests.support.engine import QUICK, durable, until
 
 
 async def run_far(app: App, name: str, *args: object) -> object:
     """Run one step of another OS process as a job, and give its result."""
-    app.include(far_steps.steps)
+    app.include(process_steps.steps)
     step = app.find_step(name)
 
     @app.job
@@ -104,7 +104,7 @@ def test_a_loop_without_end_is_killed_when_its_time_is_up(url: str, tmp_path: Pa
     @durable
     async def case(app: App) -> None:
         path = tmp_path / "pid"
-        app.include(far_steps.steps)
+        app.include(process_steps.steps)
         step = app.find_step("spins")
 
         @app.job
@@ -125,7 +125,7 @@ def test_a_cancelled_job_takes_its_os_process_along(url: str, tmp_path: Path) ->
     @durable
     async def case(app: App) -> None:
         path = tmp_path / "pid"
-        app.include(far_steps.steps)
+        app.include(process_steps.steps)
         step = app.find_step("hangs")
 
         @app.job
@@ -148,7 +148,7 @@ def test_a_step_of_another_os_process_stops_at_a_checkpoint_with_its_worker(
     @durable
     async def case(app: App) -> None:
         path = tmp_path / "count"
-        app.include(far_steps.steps)
+        app.include(process_steps.steps)
         step = app.find_step("counts_slowly")
 
         @app.job
@@ -170,7 +170,7 @@ def test_a_step_of_another_os_process_stops_at_a_checkpoint_with_its_worker(
 
 @durable
 async def test_more_steps_than_os_processes_wait_for_their_turn(app: App) -> None:
-    app.include(far_steps.steps)
+    app.include(process_steps.steps)
     who = app.find_step("who")
 
     @app.job

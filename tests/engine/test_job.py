@@ -10,7 +10,7 @@ from perdure.base.errors import JobFailed, KeyConflict, Permanent, StepFailed
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.state import JobState, StepState
-from tests.engine.rig import durable
+from tests.support.engine import durable
 
 FAST = Retry(attempts=3, initial_delay="1ms")
 

@@ -18,8 +18,8 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.engine.worker.node import WorkerInfo, WorkerNode
 from perdure.engine.worker.reaper import Reaper
 from perdure.jobs.state import JobState, StepState
-from tests.engine.rig import QUICK, durable, job_of, until
-from tests.store.rig import sql
+from tests.support.engine import QUICK, durable, job_of, until
+from tests.support.store import sql
 
 
 class Steps:

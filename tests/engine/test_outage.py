@@ -16,7 +16,7 @@ from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.engine.worker.node import WorkerNode
 from perdure.engine.worker.reaper import Reaper
-from tests.engine.rig import QUICK, durable
+from tests.support.engine import QUICK, durable
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

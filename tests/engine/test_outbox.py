@@ -18,10 +18,10 @@ from perdure.jobs.outbox import RETRY, Notice, NoticeKind, NoticeState
 from perdure.notify.links import LinkTokens
 from perdure.notify.mail import MailChannel, MailSettings
 from perdure.notify.people import Contact, People
-from tests.engine.rig import durable
-from tests.notify.approval_store import person
-from tests.notify.servers import Mailbox, smtp
 from tests.notify.test_mail import KEY
+from tests.support.approvals import person
+from tests.support.engine import durable
+from tests.support.servers import Mailbox, smtp
 
 
 class Crowd:

@@ -13,7 +13,7 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.errors import JobParked
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.state import JobState
-from tests.engine.rig import QUICK, durable, until
+from tests.support.engine import QUICK, durable, until
 
 
 class Down:

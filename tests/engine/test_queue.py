@@ -12,7 +12,7 @@ from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.model import QueueLimit
 from perdure.jobs.state import JobState
-from tests.engine.rig import QUICK, durable
+from tests.support.engine import QUICK, durable
 
 
 class Crowd:

@@ -14,7 +14,7 @@ from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.model import JobQuery
 from perdure.jobs.state import ENDED, JobState
-from tests.engine.rig import QUICK, durable, obeyed, until
+from tests.support.engine import QUICK, durable, obeyed, until
 
 ROUNDS = 25
 

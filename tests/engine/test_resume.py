@@ -10,7 +10,7 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.failure import Failure
 from perdure.jobs.parameters import Partial
 from perdure.jobs.state import JobState
-from tests.engine.rig import QUICK, durable, until
+from tests.support.engine import QUICK, durable, until
 
 
 @durable

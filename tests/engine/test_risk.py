@@ -9,8 +9,8 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.plan import Call, Plan
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState
-from tests.engine.rig import durable
 from tests.engine.test_approval import ANN, asked
+from tests.support.engine import durable
 
 
 @durable

@@ -13,7 +13,7 @@ from perdure.engine.handle import Handle
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.state import JobState, StepState
-from tests.engine.rig import durable, until
+from tests.support.engine import durable, until
 
 ONCE = Retry(attempts=1)
 

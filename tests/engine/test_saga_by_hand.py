@@ -12,7 +12,7 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import Effect, EffectState, Place
 from perdure.jobs.model import EntryKind, JobChange, JournalEntry, QueueLimit, Write
 from perdure.jobs.state import JobState, StepState
-from tests.engine.rig import QUICK, durable, until
+from tests.support.engine import QUICK, durable, until
 
 ONCE = Retry(attempts=1)
 

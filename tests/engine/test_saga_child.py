@@ -15,8 +15,8 @@ from perdure.app import App
 from perdure.engine.handle import Handle
 from perdure.jobs.model import JobQuery
 from perdure.jobs.state import JobState
-from tests.engine.rig import until
-from tests.engine.saga_family import build, log
+from tests.support.engine import until
+from tests.support.saga_family import build, log
 
 DONE = ["a1", "b1", "c", "b2", "a2"]
 UNDONE = ["-a2", "-b2", "-c", "-b1", "-a1"]
@@ -132,7 +132,7 @@ def test_a_killed_worker_repeats_and_skips_nothing(url: str, tmp_path: Path, poi
     async def case(app: App, folder: Path) -> None:
         handle = await submitted(app)
         worker = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.engine.saga_family", url, str(folder)),
+            *(sys.executable, "-m", "tests.support.saga_family", url, str(folder)),
             env=os.environ | {"PERDURE_CRASH_AT": point},
         )
         async with asyncio.timeout(60):

@@ -18,8 +18,8 @@ from perdure.engine.handle import Handle
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.state import JobState
-from tests.engine.rig import durable, until
-from tests.store.rig import sql
+from tests.support.engine import durable, until
+from tests.support.store import sql
 
 ONCE = Retry(attempts=1)
 

@@ -18,7 +18,7 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import EffectState
 from perdure.jobs.model import EntryKind, JobChange, JobNews, JournalEntry, QueueLimit, Write
 from perdure.jobs.state import JobState, StepState
-from tests.engine.rig import durable, until
+from tests.support.engine import durable, until
 
 ONCE = Retry(attempts=1)
 

@@ -13,8 +13,8 @@ from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.outbox import NoticeKind
 from perdure.jobs.state import JobState
-from tests.engine.rig import durable
 from tests.engine.test_approval import Loud
+from tests.support.engine import durable
 
 ONCE = Retry(attempts=1)
 

@@ -10,7 +10,7 @@ from perdure.base.errors import DefinitionError, JobNotFound, UnknownName
 from perdure.engine.run.context import JobContext
 from perdure.jobs.model import Schedule
 from perdure.jobs.state import JobState
-from tests.engine.rig import QUICK, durable, until
+from tests.support.engine import QUICK, durable, until
 
 DAY = 24 * 3600.0
 

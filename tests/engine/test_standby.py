@@ -14,7 +14,7 @@ from perdure.base.retry import pause
 from perdure.store.open import open_store
 from tests.engine.test_outage import OwnServer
 from tests.engine.test_worker import SIGTERM_EXIT, Scene
-from tests.store.rig import new_job
+from tests.support.store import new_job
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.once]
 

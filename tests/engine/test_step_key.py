@@ -13,8 +13,8 @@ from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.state import JobState
-from tests.engine.rig import QUICK, durable
 from tests.engine.test_telemetry import listening
+from tests.support.engine import QUICK, durable
 
 ONCE = Retry(attempts=1)
 

@@ -19,8 +19,8 @@ from perdure.jobs.approval import Person
 from perdure.jobs.parameters import Partial
 from perdure.jobs.state import JobState
 from perdure.store.db_thread import BATCH
-from tests.base.recorder import Recorder
-from tests.engine.rig import durable, job_of, until
+from tests.support.engine import durable, job_of, until
+from tests.support.telemetry import Recorder
 
 ALL: list[Event] = [
     *(events.JOB_SUBMIT, events.JOB_CLAIM, events.JOB_RELEASE, events.JOB_PARK, events.JOB_END),

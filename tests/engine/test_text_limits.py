@@ -8,7 +8,7 @@ from perdure.app import App
 from perdure.base.errors import ArgumentError, DefinitionError
 from perdure.engine.run.context import JobContext
 from perdure.jobs.text_limits import LONGEST_KEY, LONGEST_REASON, LONGEST_TENANT
-from tests.engine.rig import durable
+from tests.support.engine import durable
 
 # Long for an index of PostgreSQL however well it is packed.
 LONG = "".join(chr(0x4E00 + number * 7 % 20000) for number in range(3000))

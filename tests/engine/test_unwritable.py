@@ -19,8 +19,8 @@ from perdure.base.telemetry import Event, Values
 from perdure.engine.run.context import JobContext
 from perdure.engine.worker.periodic import Outage
 from perdure.store.db_thread import BATCH
-from tests.engine.rig import durable
 from tests.store.test_sqlite_moved import delete
+from tests.support.engine import durable
 
 FAILURES = 20
 

@@ -19,8 +19,8 @@ from perdure.jobs.definition import JobDefinition
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState
 from perdure.notify.people import Contact, People
-from tests.engine.rig import durable, until
 from tests.engine.test_approval import ANN, BOB, asked, paying
+from tests.support.engine import durable, until
 
 Make = Callable[[App, list[Any]], JobDefinition[..., Any]]
 

@@ -9,7 +9,7 @@ from perdure.engine.run.context import JobContext
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.state import JobState
-from tests.engine.rig import durable, until
+from tests.support.engine import durable, until
 
 
 @durable

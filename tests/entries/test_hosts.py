@@ -13,7 +13,7 @@ from perdure import Settings, process, telemetry
 from perdure.entries import Loaded, Service, load_yaml
 from perdure.errors import EntriesError, Killed
 from perdure.process import sleep
-from tests.entries.folder import index, write
+from tests.support.entries import index, write
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "worker_pool"
 KINDS = ["inline", "threads", "os"]

@@ -12,7 +12,7 @@ from perdure.errors import EntriesError, ProcError, SpawnError, StartError
 from perdure.otp import Pool, tree
 from perdure.process import sleep
 from perdure.testing import simulated
-from tests.entries.folder import index, write
+from tests.support.entries import index, write
 
 SOURCE = """
 from perdure import process

@@ -7,7 +7,7 @@ import pytest
 from perdure.entries import load_entries, load_yaml
 from perdure.entries.model import HostSize
 from perdure.errors import EntriesError
-from tests.entries.folder import index, write
+from tests.support.entries import index, write
 
 WORKER = "- {name: w, kind: process.py, source: file://w.py}\n"
 HOST = "- {name: h, kind: process.host}\n"

@@ -9,7 +9,7 @@ from perdure import process
 from perdure.entries import Loaded, load_yaml
 from perdure.errors import EntriesError
 from perdure.testing import simulated
-from tests.entries.folder import index, write
+from tests.support.entries import index, write
 
 SOURCE = """
 async def main() -> None: ...
@@ -112,8 +112,8 @@ async def test_what_is_wrong_with_sources_is_told_at_once_before_anything_starts
 @simulated
 async def test_a_source_may_be_a_module(tmp_path: Path) -> None:
     entries = """
-        - {name: a, kind: process.py, source: "module:tests.entries.work", method: double}
-        - {name: b, kind: process.py, module: tests.entries.work, method: double}
+        - {name: a, kind: process.py, source: "module:tests.support.work", method: double}
+        - {name: b, kind: process.py, module: tests.support.work, method: double}
         """
     async with loaded(tmp_path, entries):
         assert await process.run_process("app:a", 2) == 4

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.hosts.hosted import Program
+from tests.support.hosts import Program
 
 
 @pytest.fixture(scope="session")

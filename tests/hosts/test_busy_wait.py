@@ -12,7 +12,7 @@ from perdure.base.machine import cores
 from perdure.otp import Task
 from perdure.process import ProcessHost
 from perdure.process.loop import EagerLoop
-from tests.hosts import work
+from tests.support import work
 
 several_cores = pytest.mark.skipif(cores() == 1, reason="on one core nobody looks")
 
@@ -59,7 +59,7 @@ _ON_ONE_CORE = """
 import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 import perdure
-from tests.hosts import work
+from tests.support import work
 print(perdure.run(work.looks_for))
 """
 

@@ -3,7 +3,7 @@
 import pytest
 
 import perdure
-from tests.hosts.chaos import chaos
+from tests.programmes.chaos import chaos
 
 
 def test_workers_that_die_under_load_are_told_of_once_and_leave_nothing() -> None:

@@ -5,8 +5,8 @@ import pytest
 from perdure import process
 from perdure.errors import Killed, NoProcess, Shutdown
 from perdure.process import Exit, LinkDown
-from tests.hosts import work
-from tests.hosts.hosted import event_of, on_every_host
+from tests.support import work
+from tests.support.hosts import event_of, on_every_host
 
 
 @on_every_host

@@ -10,8 +10,8 @@ import perdure
 from perdure import process
 from perdure.errors import Killed, SpawnError
 from perdure.process import Exit, ProcessHost
-from tests.hosts import bare, work
-from tests.hosts.hosted import KINDS, event_of
+from tests.support import bare, work
+from tests.support.hosts import KINDS, event_of
 
 Kind = str
 

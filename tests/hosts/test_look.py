@@ -9,8 +9,8 @@ from perdure import process
 from perdure.errors import CallTimeout, NoProcess
 from perdure.otp import Supervisor, child, full_tree, tree
 from perdure.process import Exit, ProcessHost, State
-from tests.hosts import work
-from tests.hosts.hosted import event_of, on_every_host, on_hosts_elsewhere
+from tests.support import work
+from tests.support.hosts import event_of, on_every_host, on_hosts_elsewhere
 
 
 @on_every_host

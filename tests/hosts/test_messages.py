@@ -5,8 +5,8 @@ import pytest
 from perdure import process
 from perdure.errors import CallExit, CallTimeout, NoProcess, NotPortable
 from perdure.process import Exit
-from tests.hosts import work
-from tests.hosts.hosted import event_of, on_every_host, on_os_host
+from tests.support import work
+from tests.support.hosts import event_of, on_every_host, on_os_host
 
 
 @on_every_host

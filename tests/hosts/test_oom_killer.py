@@ -10,8 +10,8 @@ import perdure
 from perdure import process
 from perdure.errors import HostDown
 from perdure.process import Exit, ProcessHost
-from tests.hosts import work
-from tests.hosts.hosted import event_of
+from tests.support import work
+from tests.support.hosts import event_of
 
 _GROUPS = Path("/sys/fs/cgroup")
 _LIMIT = 128 << 20  # bytes

@@ -19,8 +19,8 @@ from perdure.otp import (
     child,
 )
 from perdure.process import Exit, sleep
-from tests.hosts import work
-from tests.hosts.hosted import event_of, on_every_host, on_os_host
+from tests.support import work
+from tests.support.hosts import event_of, on_every_host, on_os_host
 
 
 @on_every_host

@@ -26,7 +26,7 @@ from perdure.process.hosts.frame import Garbage, Unframer, frame
 from perdure.process.hosts.packing import pack_signal, unpack_signal
 from perdure.process.hosts.pickling import RemoteCopy, dumps, loads, pack, place_of, unpack
 from perdure.process.relations import LEFT
-from tests.hosts.work import Explosive, Odd
+from tests.support.work import Explosive, Odd
 
 SOMEBODY = Pid("inline", object())
 

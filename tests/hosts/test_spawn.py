@@ -7,8 +7,8 @@ import pytest
 from perdure import process
 from perdure.errors import LinkedProcessDown, NameTaken, SpawnError
 from perdure.process import Exit, Pid, ProcessHost
-from tests.hosts import work
-from tests.hosts.hosted import event_of, on_every_host, on_hosts_elsewhere, on_os_host
+from tests.support import work
+from tests.support.hosts import event_of, on_every_host, on_hosts_elsewhere, on_os_host
 
 
 @on_every_host

@@ -15,9 +15,9 @@ from perdure import process
 from perdure.errors import HostDown, SpawnError
 from perdure.otp import Supervisor, child
 from perdure.process import Exit, ProcessHost, offload
-from tests.hosts import work
-from tests.hosts.hosted import ELSEWHERE, KINDS, event_of
-from tests.hosts.offspring import Offspring
+from tests.support import work
+from tests.support.child_processes import Offspring
+from tests.support.hosts import ELSEWHERE, KINDS, event_of
 
 FAILS_AT_ONCE = "/bin/false"
 IS_NOT_THERE = "/is/not/there"

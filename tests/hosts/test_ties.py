@@ -3,8 +3,8 @@
 from perdure import process
 from perdure.errors import LinkedProcessDown, NoProcess
 from perdure.process import Exit, LinkDown, ProcessHost
-from tests.hosts import work
-from tests.hosts.hosted import event_of, on_every_host, on_hosts_elsewhere
+from tests.support import work
+from tests.support.hosts import event_of, on_every_host, on_hosts_elsewhere
 
 
 @on_every_host

@@ -22,8 +22,8 @@ from perdure.process.hosts.pickling import PIDS
 from perdure.process.hosts.root_node import first_node_of
 from perdure.process.hosts.wire import SocketWire
 from perdure.process.waiter import current
-from tests.hosts import work
-from tests.hosts.hosted import event_of, on_os_host
+from tests.support import work
+from tests.support.hosts import event_of, on_os_host
 
 WireCase = Callable[[SocketWire, socket.socket], Coroutine[Any, Any, None]]
 

@@ -18,8 +18,8 @@ from perdure.otp import Supervisor, child
 from perdure.process import Exit, LinkDown, ProcessHost, offload
 from perdure.process.hosts.workers import cause_of, memory_kills
 from perdure.process.signal import stop_politely
-from tests.hosts import work
-from tests.hosts.hosted import event_of
+from tests.support import work
+from tests.support.hosts import event_of
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE = 30.0
@@ -231,7 +231,7 @@ async def test_a_stopped_host_leaves_no_descriptor_and_no_process() -> None:
 @pytest.mark.parametrize("code", ["wait_for_ever", "block", "block_in_c"])
 def test_children_die_with_a_parent_that_is_killed(code: str) -> None:
     parent = subprocess.Popen(
-        [sys.executable, "-m", "tests.hosts.parent", code],
+        [sys.executable, "-m", "tests.support.parent_program", code],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,

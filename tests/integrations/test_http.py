@@ -16,9 +16,9 @@ from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.integrations.http import reply_of, send
 from perdure.jobs.state import JobState
-from tests.engine.gateway import Gateway
-from tests.engine.rig import durable, until
-from tests.notify.servers import HttpSite, http, speaking
+from tests.support.engine import durable, until
+from tests.support.gateway import Gateway
+from tests.support.servers import HttpSite, http, speaking
 
 QUICK = Retry(attempts=4, initial_delay="1ms", jitter=0)
 

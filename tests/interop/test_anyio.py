@@ -15,7 +15,7 @@ from perdure import process
 from perdure.errors import Killed, Shutdown
 from perdure.process import Pid, select, sleep
 from perdure.testing import simulated
-from tests.interop.ends import end_of, forever, me, now, run_child
+from tests.support.processes import end_of, exit_of, forever, me, now
 
 Wait = Callable[[], Awaitable[Any]]
 
@@ -166,7 +166,7 @@ async def test_a_signal_ends_a_process_inside_a_scope(wait: Wait) -> None:
     await sleep(1)
     process.exit(Shutdown(), pid)
 
-    assert isinstance((await end_of(pid)).error, Shutdown)
+    assert isinstance((await exit_of(pid)).error, Shutdown)
     assert now() == 1
 
 
@@ -189,7 +189,7 @@ async def test_a_signal_at_the_moment_of_the_deadline_is_not_swallowed(
     await sleep(1)
     signal(pid)
 
-    assert isinstance((await end_of(pid)).error, reason)
+    assert isinstance((await exit_of(pid)).error, reason)
     assert now() < 60
 
 
@@ -203,7 +203,7 @@ async def test_a_kill_goes_through_a_shield() -> None:
     await sleep(1)
     process.kill(pid)
 
-    assert isinstance((await end_of(pid)).error, Killed)
+    assert isinstance((await exit_of(pid)).error, Killed)
     assert now() < 2
 
 
@@ -224,7 +224,7 @@ async def test_cleanup_may_be_shielded() -> None:
     pid = process.spawn_monitored(child)
     await sleep(5)
     process.exit(Shutdown(), pid)
-    await end_of(pid)
+    await exit_of(pid)
 
     assert cleaned == [7]
 
@@ -333,7 +333,7 @@ async def test_a_signal_ends_a_group_and_the_process() -> None:
     await sleep(1)
     process.exit(Shutdown(), pid)
 
-    assert isinstance((await end_of(pid)).error, Shutdown)
+    assert isinstance((await exit_of(pid)).error, Shutdown)
     assert ended == ["task", "task"]
     assert now() == 1
 
@@ -370,7 +370,7 @@ async def test_a_killed_receiver_of_a_memory_stream_is_noticed() -> None:
         process.kill(pid)
         with pytest.raises(anyio.BrokenResourceError):
             await send.send(2)
-    assert isinstance((await end_of(pid)).error, Killed)
+    assert isinstance((await exit_of(pid)).error, Killed)
 
 
 @simulated
@@ -418,7 +418,7 @@ def test_a_thread_works_for_a_process_and_calls_back() -> None:
 
     async def main() -> None:
         pid = process.spawn_monitored(child)
-        assert (await end_of(pid)).value == [2, pid]
+        assert (await exit_of(pid)).value == [2, pid]
 
     perdure.run(main)
 
@@ -429,7 +429,7 @@ def test_the_threads_of_anyio_outlive_the_process_that_asked_first() -> None:
 
     async def main() -> None:
         for _ in range(3):
-            assert (await run_child(child)).value == 2
+            assert (await end_of(child)).value == 2
 
     perdure.run(main)
 

@@ -9,7 +9,7 @@ from perdure import process
 from perdure.errors import Killed, Shutdown
 from perdure.process import Channel, Pid, sleep
 from perdure.testing import simulated
-from tests.interop.ends import end_of, forever, run_child
+from tests.support.processes import end_of, exit_of, forever
 
 
 async def numbers(log: list[str]) -> AsyncGenerator[int]:
@@ -34,7 +34,7 @@ async def test_a_generator_that_waits_is_closed_when_its_process_dies() -> None:
     await sleep(2.5)
     process.exit(Shutdown(), pid)
 
-    assert isinstance((await end_of(pid)).error, Shutdown)
+    assert isinstance((await exit_of(pid)).error, Shutdown)
     assert log == ["closed"]
 
 
@@ -62,7 +62,7 @@ async def test_aclosing_closes_a_generator_when_the_process_dies_elsewhere() -> 
     pid = process.spawn_monitored(child)
     await sleep(2)
     process.exit(Shutdown(), pid)
-    await end_of(pid)
+    await exit_of(pid)
 
     assert log == ["closed"]
 
@@ -80,7 +80,7 @@ async def test_a_kill_closes_a_generator_whose_cleanup_is_short() -> None:
     await sleep(2.5)
     process.kill(pid)
 
-    assert isinstance((await end_of(pid)).error, Killed)
+    assert isinstance((await exit_of(pid)).error, Killed)
     assert log == ["closed"]
 
 
@@ -92,7 +92,7 @@ async def test_a_generator_that_nobody_closes_is_closed_by_the_collector() -> No
         async for _ in numbers(log):
             break
 
-    await run_child(child)
+    await end_of(child)
     gc.collect()
     await sleep(1)
 
@@ -113,7 +113,7 @@ async def test_a_generator_runs_in_the_process_that_iterates_it() -> None:
 
     pid = process.spawn_monitored(child)
 
-    assert (await end_of(pid)).value is pid
+    assert (await exit_of(pid)).value is pid
 
 
 @simulated
@@ -137,7 +137,7 @@ async def test_async_context_managers_are_left_in_reverse_order_at_death() -> No
     pid = process.spawn_monitored(child)
     await sleep(1)
     process.exit(Shutdown(), pid)
-    await end_of(pid)
+    await exit_of(pid)
 
     assert log == ["c", "b", "a"]
 

@@ -10,7 +10,7 @@ from perdure import process
 from perdure.errors import NoProcess
 from perdure.process import Pid, sleep
 from perdure.testing import simulated
-from tests.interop.ends import end_of, forever, run_child
+from tests.support.processes import end_of, exit_of, forever
 
 request_id: ContextVar[str] = ContextVar("request_id", default="none")
 
@@ -25,7 +25,7 @@ async def test_a_child_inherits_the_values_of_its_birth() -> None:
     pid = process.spawn_monitored(read)
     request_id.set("b")  # too late for the child
 
-    assert (await end_of(pid)).value == "a"
+    assert (await exit_of(pid)).value == "a"
 
 
 @simulated
@@ -38,7 +38,7 @@ async def test_what_a_process_sets_is_seen_by_nobody_else() -> None:
     request_id.set("parent")
     setter, reader = process.spawn(set_and_wait), process.spawn_monitored(read)
 
-    assert (await end_of(reader)).value == "parent"
+    assert (await exit_of(reader)).value == "parent"
     await sleep(2)
     assert not process.alive(setter)
     assert request_id.get() == "parent"
@@ -57,7 +57,7 @@ async def test_a_value_stays_over_every_kind_of_wait() -> None:
         seen.append(request_id.get())
         return seen
 
-    assert (await run_child(child)).value == ["mine"] * 3
+    assert (await end_of(child)).value == ["mine"] * 3
 
 
 @simulated
@@ -69,7 +69,7 @@ async def test_tasks_and_callbacks_of_a_process_see_its_values() -> None:
         asyncio.get_running_loop().call_soon(lambda: called.set_result(request_id.get()))
         return [*seen, await called]
 
-    assert (await run_child(child)).value == ["mine"] * 4
+    assert (await end_of(child)).value == ["mine"] * 4
 
 
 @simulated
@@ -96,7 +96,7 @@ async def test_a_task_with_a_context_of_its_own_belongs_to_whom_the_context_says
 
     pid = process.spawn_monitored(child)
 
-    assert (await end_of(pid)).value is pid
+    assert (await exit_of(pid)).value is pid
 
 
 @simulated
@@ -132,7 +132,7 @@ async def test_a_callback_belongs_to_the_process_that_asked_for_it(later: str) -
 
     pid = process.spawn_monitored(child)
 
-    assert (await end_of(pid)).value is pid
+    assert (await exit_of(pid)).value is pid
 
 
 @simulated
@@ -159,7 +159,7 @@ async def test_a_done_callback_belongs_to_the_process_that_added_it() -> None:
     await sleep(1)
     future.set_result(None)
 
-    assert (await end_of(pid)).value is pid
+    assert (await exit_of(pid)).value is pid
 
 
 @simulated
@@ -176,7 +176,7 @@ async def test_a_callback_after_the_death_of_its_process_is_refused() -> None:
         asyncio.get_running_loop().call_later(1, callback)
 
     pid = process.spawn_monitored(child)
-    await end_of(pid)
+    await exit_of(pid)
     await sleep(2)
 
     assert [error.pid for error in refused] == [pid]
@@ -206,7 +206,7 @@ async def test_the_values_of_process_context_reach_tasks() -> None:
 
     pid = process.spawn_monitored(child, context={"tenant": "acme"})
 
-    assert (await end_of(pid)).value == "acme"
+    assert (await exit_of(pid)).value == "acme"
 
 
 @simulated
@@ -219,6 +219,6 @@ async def test_a_killed_process_leaves_the_values_of_others_alone() -> None:
     pid = process.spawn_monitored(child)
     await sleep(1)
     process.kill(pid)
-    await end_of(pid)
+    await exit_of(pid)
 
     assert request_id.get() == "parent"

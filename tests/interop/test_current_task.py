@@ -11,7 +11,7 @@ from perdure import process
 from perdure.errors import Killed
 from perdure.process import Pid, sleep
 from perdure.testing import simulated
-from tests.interop.ends import end_of, forever, me, now, run_child
+from tests.support.processes import end_of, exit_of, forever, me, now
 
 # What tools ask
 
@@ -42,7 +42,7 @@ async def test_the_coroutine_is_that_of_the_function() -> None:
     async def child() -> bool:
         return getattr(me().get_coro(), "__name__", None) == "child"
 
-    assert (await run_child(child)).value is True
+    assert (await end_of(child)).value is True
 
 
 @simulated
@@ -63,8 +63,8 @@ async def test_a_dead_process_gives_its_result_as_a_task_does() -> None:
             raise error
         return 42
 
-    await run_child(child, None)
-    await run_child(child, ValueError("no"))
+    await end_of(child, None)
+    await end_of(child, ValueError("no"))
 
     good, bad = tasks
     assert good.done()
@@ -90,7 +90,7 @@ async def test_done_callbacks_are_called_at_the_end_with_the_task() -> None:
     def removed(_: object) -> None:
         raise AssertionError("it was removed")
 
-    await run_child(child)
+    await end_of(child)
     await asyncio.sleep(0)
     assert called == tasks
 
@@ -242,7 +242,7 @@ async def test_a_second_cancel_interrupts_the_cleanup_of_the_first() -> None:
     await sleep(1)
     tasks[0].cancel()
 
-    result = await end_of(pid)
+    result = await exit_of(pid)
 
     assert steps == ["first", "second"]
     assert isinstance(result.error, Killed)
@@ -258,7 +258,7 @@ async def test_a_process_killed_before_its_first_step_never_runs() -> None:
     pid = process.spawn_monitored(child)
     process.kill(pid)
 
-    assert isinstance((await end_of(pid)).error, Killed)
+    assert isinstance((await exit_of(pid)).error, Killed)
     assert ran == []
 
 
@@ -305,7 +305,7 @@ async def test_a_cancel_that_the_code_swallows_lets_it_go_on() -> None:
     await sleep(1)
     assert tasks[0].cancel()
 
-    assert (await end_of(pid)).value == "went on"
+    assert (await exit_of(pid)).value == "went on"
     assert now() == 6
 
 
@@ -321,7 +321,7 @@ async def test_a_cancel_that_nobody_handles_is_a_kill() -> None:
     await sleep(1)
     tasks[0].cancel()
 
-    assert isinstance((await end_of(pid)).error, Killed)
+    assert isinstance((await exit_of(pid)).error, Killed)
 
 
 @simulated
@@ -347,4 +347,4 @@ async def test_a_process_may_be_cancelled_by_another_that_holds_its_task() -> No
     assert task.cancel("please")
     assert task.cancelling() == 1
 
-    assert isinstance((await end_of(pid)).error, Killed)
+    assert isinstance((await exit_of(pid)).error, Killed)

@@ -10,8 +10,8 @@ import pytest
 import perdure
 from perdure import process
 from perdure.errors import Killed, Shutdown
-from tests.interop.ends import end_of, me
-from tests.interop.http_server import Site, serving
+from tests.support.http_server import Site, serving
+from tests.support.processes import exit_of, me
 
 Scene = Callable[[Site, httpx.AsyncClient], Awaitable[None]]
 
@@ -113,7 +113,7 @@ def test_a_signal_in_the_middle_of_a_request_hangs_up(reason: type[BaseException
         else:
             process.exit(Shutdown(), pid)
 
-        assert isinstance((await end_of(pid)).error, reason)
+        assert isinstance((await exit_of(pid)).error, reason)
         assert await site.hung_up.get() == "/silent"
         assert (await client.get("/page")).status_code == 200
 
@@ -148,7 +148,7 @@ def test_a_place_in_the_pool_of_connections_is_not_lost_with_a_killed_process() 
                 pid = process.spawn_monitored(fetch)
                 await site.requested.get()
                 process.kill(pid)
-                await end_of(pid)
+                await exit_of(pid)
             assert (await client.get("/page")).status_code == 200
 
     perdure.run(main)
@@ -162,7 +162,7 @@ def test_a_refused_connection_is_an_error_like_any_other() -> None:
 
         pid = process.spawn_monitored(fetch)
 
-        assert isinstance((await end_of(pid)).error, httpx.ConnectError)
+        assert isinstance((await exit_of(pid)).error, httpx.ConnectError)
 
     perdure.run(main)
 

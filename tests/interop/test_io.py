@@ -14,7 +14,7 @@ import perdure
 from perdure import process
 from perdure.errors import Killed, ProcError, Shutdown
 from perdure.process import Pid
-from tests.interop.ends import end_of, forever, run_child
+from tests.support.processes import end_of, exit_of, forever
 
 Handler = Callable[[StreamReader, StreamWriter], Awaitable[None]]
 request_id: ContextVar[str] = ContextVar("request_id")
@@ -44,7 +44,7 @@ def test_an_error_of_a_thread_comes_to_the_process() -> None:
         await asyncio.to_thread(fail)
 
     async def main() -> None:
-        result = await run_child(child)
+        result = await end_of(child)
         assert isinstance(result.error, ValueError)
 
     perdure.run(main)
@@ -79,7 +79,7 @@ def test_a_process_ends_at_once_although_its_thread_works_on() -> None:
         await asyncio.to_thread(started.wait, 30)
         process.kill(pid)
 
-        assert isinstance((await end_of(pid)).error, Killed)
+        assert isinstance((await exit_of(pid)).error, Killed)
         assert not finished.is_set()
         release.set()
         assert await asyncio.to_thread(finished.wait, 30)
@@ -173,7 +173,7 @@ def test_processes_talk_over_a_socket() -> None:
         client = process.spawn_monitored(ask, port, "from a process")
 
         assert answers == [f"HELLO {n}" for n in range(10)]
-        assert (await end_of(client)).value == "FROM A PROCESS"
+        assert (await exit_of(client)).value == "FROM A PROCESS"
 
     perdure.run(main)
 
@@ -193,7 +193,7 @@ def test_a_connection_is_handled_by_the_process_that_serves_and_ends_with_it() -
         server = process.spawn_monitored(serve, handler, process.self_pid())
         answer = await ask(await port_of(server), "who are you?")
         process.exit(Shutdown(), server)
-        await end_of(server)
+        await exit_of(server)
 
         assert answer == str(server)
         assert ended == ["handler"]
@@ -234,7 +234,7 @@ def test_a_killed_client_closes_its_connection() -> None:
         process.kill(client)
         await closed.wait()
 
-        assert isinstance((await end_of(client)).error, Killed)
+        assert isinstance((await exit_of(client)).error, Killed)
 
     perdure.run(main)
 
@@ -278,7 +278,7 @@ def test_the_cleanup_of_a_signalled_process_can_wait_for_its_program() -> None:
         await process.inbox().receive()
         process.exit(Shutdown(), pid)
 
-        assert isinstance((await end_of(pid)).error, Shutdown)
+        assert isinstance((await exit_of(pid)).error, Shutdown)
         assert len(codes) == 1
         assert codes[0] != 0
 

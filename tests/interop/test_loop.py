@@ -13,7 +13,7 @@ import perdure
 from perdure import process
 from perdure.process import select, sleep
 from perdure.testing import simulated
-from tests.interop.ends import end_of, forever, run_child
+from tests.support.processes import end_of, exit_of, forever
 
 # Strange awaits
 
@@ -54,7 +54,7 @@ async def test_a_future_of_another_loop_is_refused() -> None:
 
     pid = process.spawn_monitored(child)
     process.cancel(pid, "1s")  # should it hang, not for ever
-    result = await end_of(pid)
+    result = await exit_of(pid)
     other.close()
 
     assert isinstance(result.error, RuntimeError)
@@ -72,7 +72,7 @@ async def test_a_strange_await_that_nobody_catches_ends_the_process_with_its_err
     async def child() -> None:
         await Strange(42)
 
-    result = await run_child(child)
+    result = await end_of(child)
 
     assert isinstance(result.error, RuntimeError)
 
@@ -97,7 +97,7 @@ def names_of(error: BaseException | None) -> list[str]:
 
 @simulated
 async def test_a_traceback_shows_the_frames_of_the_user() -> None:
-    result = await run_child(broken)
+    result = await end_of(broken)
 
     assert names_of(result.error) == ["broken", "deeper"]
 
@@ -105,7 +105,7 @@ async def test_a_traceback_shows_the_frames_of_the_user() -> None:
 @simulated
 async def test_the_crash_report_has_the_traceback(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        await run_child(broken)
+        await end_of(broken)
 
     assert "in deeper" in caplog.text
     assert "ValueError: down here" in caplog.text
@@ -117,7 +117,7 @@ async def test_the_traceback_of_a_task_leads_through_the_await() -> None:
     async def child() -> None:
         await asyncio.create_task(deeper())
 
-    result = await run_child(child)
+    result = await end_of(child)
 
     assert names_of(result.error)[0] == "child"
     assert names_of(result.error)[-1] == "deeper"
@@ -132,7 +132,7 @@ async def test_a_stack_walked_inside_a_process_shows_its_callers() -> None:
         await asyncio.sleep(0)
         return look()
 
-    result = await run_child(child)
+    result = await end_of(child)
 
     assert result.value[-2:] == ["child", "look"]
 
@@ -163,11 +163,11 @@ def test_processes_work_in_debug_mode(caplog: pytest.LogCaptureFixture) -> None:
 
     async def main() -> None:
         assert asyncio.get_running_loop().get_debug()
-        assert (await run_child(work)).value == 42
-        assert isinstance((await run_child(crash)).error, ValueError)
+        assert (await end_of(work)).value == 42
+        assert isinstance((await end_of(crash)).error, ValueError)
         doomed = process.spawn_monitored(forever)
         process.cancel(doomed, "1ms")
-        assert not (await end_of(doomed)).ok
+        assert not (await exit_of(doomed)).ok
         selected = await select(process.inbox(), perdure.process.after("1ms"))
         assert selected.ok
 
@@ -192,7 +192,7 @@ def test_debug_mode_can_be_switched_on_inside() -> None:
     async def main() -> None:
         asyncio.get_running_loop().set_debug(True)
         await sleep(0.001)
-        assert (await run_child(answer)).value == 42
+        assert (await end_of(answer)).value == 42
 
     perdure.run(main)
 

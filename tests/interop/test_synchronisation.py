@@ -9,7 +9,7 @@ from perdure import process
 from perdure.errors import Killed
 from perdure.process import Pid, sleep
 from perdure.testing import simulate, simulated
-from tests.interop.ends import end_of, now
+from tests.support.processes import exit_of, now
 
 
 async def collect(count: int) -> list[Any]:
@@ -73,7 +73,7 @@ async def test_a_killed_holder_frees_its_lock() -> None:
     process.kill(holder)
 
     async with lock:
-        assert isinstance((await end_of(holder)).error, Killed)
+        assert isinstance((await exit_of(holder)).error, Killed)
 
 
 async def kill_the_waiter_as_the_lock_is_freed() -> None:
@@ -204,7 +204,7 @@ async def test_a_killed_waiter_of_a_condition_leaves_its_lock_free() -> None:
     doomed = process.spawn_monitored(child)
     await sleep(1)
     process.kill(doomed)
-    await end_of(doomed)
+    await exit_of(doomed)
 
     assert not condition.locked()
 

@@ -13,7 +13,7 @@ from perdure import process
 from perdure.errors import Shutdown
 from perdure.process import Pid, select, sleep
 from perdure.testing import simulate, simulated
-from tests.interop.ends import end_of, forever, me, now, run_child
+from tests.support.processes import end_of, exit_of, forever, me, now
 
 
 async def answer(value: int, after: float = 1) -> int:
@@ -141,7 +141,7 @@ async def test_a_signal_ends_a_group_and_the_process() -> None:
     await sleep(1)
     process.exit(Shutdown(), pid)
 
-    result = await end_of(pid)
+    result = await exit_of(pid)
 
     assert isinstance(result.error, Shutdown)
     assert ended == ["task", "task"]
@@ -158,7 +158,7 @@ async def a_task_fails_as_the_signal_comes() -> None:
     await sleep(1)
     process.exit(Shutdown(), pid)
 
-    result = await end_of(pid)
+    result = await exit_of(pid)
 
     assert isinstance(result.error, Shutdown)
     if sys.version_info >= (3, 13):  # before, a group whose task failed forgets a cancellation
@@ -188,7 +188,7 @@ async def test_a_task_is_part_of_the_process_that_made_it() -> None:
 
     pid = process.spawn_monitored(child)
 
-    result = await end_of(pid)
+    result = await exit_of(pid)
 
     assert result.value == [pid] * 4
 
@@ -209,7 +209,7 @@ async def test_a_task_that_is_left_is_stopped_before_the_exit_is_told() -> None:
         await asyncio.sleep(0)
         return "done"
 
-    result = await run_child(child)
+    result = await end_of(child)
 
     assert result.value == "done"
     assert ended == ["cleaned up"]
@@ -249,7 +249,7 @@ async def test_a_task_can_spawn_link_and_monitor_for_its_process() -> None:
 
     pid = await asyncio.create_task(spawn())
 
-    assert (await end_of(pid)).value == 42
+    assert (await exit_of(pid)).value == 42
 
 
 @simulated
@@ -261,7 +261,7 @@ async def test_exit_in_a_task_ends_the_whole_process() -> None:
         await asyncio.gather(leave())
         await forever()
 
-    result = await run_child(child)
+    result = await end_of(child)
 
     assert isinstance(result.error, Shutdown)
     assert result.error.detail == "by a task"
@@ -317,7 +317,7 @@ async def test_a_signal_cancels_what_is_gathered() -> None:
     await sleep(1)
     process.exit(ValueError("enough"), pid)
 
-    assert isinstance((await end_of(pid)).error, ValueError)
+    assert isinstance((await exit_of(pid)).error, ValueError)
     assert ended == [1, 2]
 
 
@@ -349,7 +349,7 @@ async def test_what_is_shielded_does_not_outlive_its_process() -> None:
     pid = process.spawn_monitored(child)
     await sleep(1)
     process.exit(Shutdown(), pid)
-    await end_of(pid)
+    await exit_of(pid)
 
     assert ended == [1]
 
@@ -393,7 +393,7 @@ def test_eager_tasks_run_at_once_and_belong_to_the_process() -> None:
 
     async def main() -> None:
         pid = process.spawn_monitored(child)
-        assert (await end_of(pid)).value == "done"
+        assert (await exit_of(pid)).value == "done"
         assert seen == [pid]
         assert ended == ["inner"]
 

@@ -11,7 +11,7 @@ from perdure import process
 from perdure.errors import Killed, Shutdown
 from perdure.process import Channel, select, sleep
 from perdure.testing import simulated
-from tests.interop.ends import end_of, forever, me, now, run_child
+from tests.support.processes import end_of, exit_of, forever, me, now
 
 Wait = Callable[[], Coroutine[Any, Any, Any]]
 
@@ -239,7 +239,7 @@ async def test_a_signal_at_the_moment_of_the_timeout_is_not_swallowed(
         await asyncio.sleep(0)
         asyncio.get_running_loop().call_at(1, lambda: signal(child))
 
-    result = await end_of(child)
+    result = await exit_of(child)
 
     assert type(result.error) is reason
     assert now() < 60
@@ -259,7 +259,7 @@ async def test_a_cancel_event_at_the_moment_of_the_timeout_is_received() -> None
     await sleep(1)
     process.cancel(pid)
 
-    result = await end_of(pid)
+    result = await exit_of(pid)
 
     assert isinstance(result.value, process.Cancel)
 
@@ -318,7 +318,7 @@ async def test_a_signal_ends_wait_for_and_what_it_waits_for() -> None:
     await sleep(1)
     process.exit(Shutdown(), pid)
 
-    result = await end_of(pid)
+    result = await exit_of(pid)
 
     assert isinstance(result.error, Shutdown)
     assert ended == ["inner"]
@@ -342,7 +342,7 @@ async def test_the_cleanup_of_a_condemned_process_may_use_a_timeout() -> None:
     await sleep(1)
     process.exit(Shutdown(), pid)
 
-    result = await end_of(pid)
+    result = await exit_of(pid)
 
     assert isinstance(result.error, Shutdown)
     assert cleaned == [3]
@@ -354,6 +354,6 @@ async def test_a_timeout_that_expires_makes_a_process_crash_like_any_error() -> 
         async with asyncio.timeout(1):
             await process.inbox().receive()
 
-    result = await run_child(child)
+    result = await end_of(child)
 
     assert isinstance(result.error, TimeoutError)

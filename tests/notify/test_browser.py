@@ -8,10 +8,9 @@ import pytest
 from perdure.jobs.approval import ApprovalState
 from perdure.notify.links import LinkTokens
 from perdure.notify.web import ApprovalWeb, LinkPages
-from tests.notify.approval_store import MemoryStore, staff
-from tests.notify.question import ASKED
-from tests.notify.servers import asgi
 from tests.notify.test_mail import KEY, Invitation, invite
+from tests.support.approvals import ASKED, MemoryStore, staff
+from tests.support.servers import asgi
 
 pytest.importorskip("playwright", reason="needs playwright: pip install perdure[browser]")
 

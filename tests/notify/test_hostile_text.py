@@ -12,10 +12,9 @@ from perdure.base.secret import Secret
 from perdure.jobs.approval import Vote, decide
 from perdure.jobs.outbox import NoticeKind
 from perdure.notify.slack import ButtonPress, SlackChannel, SlackSettings, reply_to_press
-from tests.notify.approval_store import MemoryStore, person
-from tests.notify.question import ASKED, NOTICE
-from tests.notify.servers import http
 from tests.notify.test_mail import Browser, invite, text_of
+from tests.support.approvals import ASKED, NOTICE, MemoryStore, person
+from tests.support.servers import http
 
 HIDDEN = "\x1b\x9b\u202e\u2066\u200b\ufeff\u3164"
 BAD = (

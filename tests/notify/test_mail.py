@@ -26,9 +26,8 @@ from perdure.notify.links import LinkTokens
 from perdure.notify.mail import MailChannel, MailSettings
 from perdure.notify.people import People
 from perdure.notify.web import ApprovalWeb, LinkPages, Scope
-from tests.notify.approval_store import MemoryStore, person, staff
-from tests.notify.question import ASKED, EDITED, NOTICE
-from tests.notify.servers import smtp
+from tests.support.approvals import ASKED, EDITED, NOTICE, MemoryStore, person, staff
+from tests.support.servers import smtp
 
 KEY = Secret("k" * 32)
 

@@ -6,8 +6,7 @@ from perdure.base.visible import visible
 from perdure.jobs.approval import Approval, Vote, decide
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.notify.message import alert_text, approval_message
-from tests.notify.approval_store import person
-from tests.notify.question import ASKED, EDITED, NOTICE
+from tests.support.approvals import ASKED, EDITED, NOTICE, person
 
 
 def test_a_card_shows_the_action_its_hash_and_its_end() -> None:

@@ -21,9 +21,8 @@ from perdure.notify.slack import (
     read_press,
 )
 from perdure.notify.web import ApprovalWeb
-from tests.notify.approval_store import MemoryStore, person, staff
-from tests.notify.question import ASKED, EDITED, NOTICE
-from tests.notify.servers import http
+from tests.support.approvals import ASKED, EDITED, NOTICE, MemoryStore, person, staff
+from tests.support.servers import http
 
 SETTINGS = SlackSettings(
     token=Secret("xoxb-1"),

@@ -12,10 +12,9 @@ from perdure.base.secret import Secret
 from perdure.jobs.approval import ApprovalState
 from perdure.notify.links import LinkTokens
 from perdure.notify.web import LONGEST_BODY, MOST_MESSAGES, ApprovalWeb, LinkPages
-from tests.notify.approval_store import MemoryStore, staff
-from tests.notify.question import ASKED
 from tests.notify.test_mail import KEY, Invitation, invite
 from tests.notify.test_slack import SETTINGS, body_of, payload, signed
+from tests.support.approvals import ASKED, MemoryStore, staff
 
 PATHS = ["/approvals/view", "/approvals/decide", "/slack/interactive"]
 HOST = (b"host", b"perdure.example.com")

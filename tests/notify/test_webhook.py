@@ -20,9 +20,8 @@ from perdure.notify.webhook import (
     is_signed,
     sign,
 )
-from tests.notify.approval_store import MemoryStore
-from tests.notify.question import ASKED, EDITED, NOTICE
-from tests.notify.servers import http, speaking
+from tests.support.approvals import ASKED, EDITED, NOTICE, MemoryStore
+from tests.support.servers import http, speaking
 
 SECRET = Secret("whsec_" + base64.b64encode(b"k" * 32).decode())
 

@@ -21,9 +21,8 @@ from perdure.otp.agent import Agent
 from perdure.otp.server import Stop
 from perdure.process import Channel, sleep
 from perdure.testing import simulated
-from tests.otp.servers import start_any
-from tests.process.probes import now
-from tests.process.tiny import exit_of, others_rest
+from tests.support.otp_servers import start_any
+from tests.support.processes import exit_of, now, others_rest
 
 
 def increment(state: int, by: int = 1) -> int:

@@ -17,7 +17,7 @@ from perdure import process
 from perdure.errors import CallExit
 from perdure.otp.agent import Agent, is_immutable, isolated
 from perdure.testing import simulated
-from tests.otp.servers import start_any
+from tests.support.otp_servers import start_any
 
 
 class Colour(Enum):

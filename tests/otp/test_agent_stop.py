@@ -9,8 +9,8 @@ from perdure.errors import CallExit, Killed, Shutdown
 from perdure.otp.agent import Agent
 from perdure.process import sleep
 from perdure.testing import simulate, simulated
-from tests.otp.servers import start_any
-from tests.process.tiny import exit_of, others_rest
+from tests.support.otp_servers import start_any
+from tests.support.processes import exit_of, others_rest
 
 
 @simulated

@@ -14,9 +14,8 @@ from perdure.otp.supervision.spec import child
 from perdure.otp.supervision.supervisor import Supervisor
 from perdure.process import Pid, sleep
 from perdure.testing import simulate, simulated
-from tests.otp.family import Family
-from tests.process.probes import now
-from tests.process.tiny import living, wait_forever
+from tests.support.children import Family
+from tests.support.processes import living, now, wait_forever
 
 
 class App(Application):

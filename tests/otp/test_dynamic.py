@@ -13,9 +13,8 @@ from perdure.otp.supervision.supervisor import Supervisor, loop_inside
 from perdure.process import Exit, Pid, sleep
 from perdure.process.spawn import PLAIN, give_birth
 from perdure.testing import simulate, simulated
-from tests.otp.family import Family, refuse_to_stop
-from tests.process.probes import live_timers, now
-from tests.process.tiny import crash, give, living, wait_forever
+from tests.support.children import Family, refuse_to_stop
+from tests.support.processes import crash, give, live_timers, living, now, wait_forever
 
 
 @simulated

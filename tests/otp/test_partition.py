@@ -13,7 +13,7 @@ from perdure.otp.supervision.spec import ChildSpec, ChildType, child
 from perdure.otp.supervision.supervisor import Supervisor
 from perdure.process import sleep
 from perdure.testing import simulate, simulated
-from tests.process.tiny import living, wait_forever
+from tests.support.processes import living, wait_forever
 
 
 async def named(*args: object) -> None:

@@ -11,7 +11,7 @@ from perdure.otp.pool import Pool
 from perdure.otp.supervision.supervisor import Supervisor
 from perdure.process import Channel, sleep
 from perdure.testing import simulate, simulated
-from tests.process.tiny import crash, exit_of, give, living, others_rest, wait_forever
+from tests.support.processes import crash, exit_of, give, living, others_rest, wait_forever
 
 
 async def stay(worker_id: int) -> None:

@@ -10,7 +10,7 @@ from perdure.otp.pool import Pool
 from perdure.process import sleep
 from perdure.process.relations import Entry
 from perdure.testing import simulated
-from tests.process.tiny import crash, exit_of, give, others_rest, wait_forever
+from tests.support.processes import crash, exit_of, give, others_rest, wait_forever
 
 
 async def stay(worker_id: int) -> None:

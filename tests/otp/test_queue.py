@@ -12,8 +12,8 @@ from perdure.errors import CallExit, CallTimeout, Killed
 from perdure.otp.server import GenServer, NoReply
 from perdure.process import Pid, Request, sleep
 from perdure.testing import simulated
-from tests.otp.servers import Add, Counter, Diary
-from tests.process.tiny import exit_of, others_rest
+from tests.support.otp_servers import Add, Counter, Diary
+from tests.support.processes import exit_of, others_rest
 
 COLOUR: ContextVar[str] = ContextVar("colour", default="none")
 

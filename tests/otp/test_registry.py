@@ -16,7 +16,7 @@ from perdure.otp.supervision.supervisor import Supervisor
 from perdure.process import Channel, sleep
 from perdure.process.waiter import current
 from perdure.testing import simulated
-from tests.process.tiny import crash, exit_of, give, others_rest, wait_forever
+from tests.support.processes import crash, exit_of, give, others_rest, wait_forever
 
 
 async def unique(**options: Any) -> Registry:

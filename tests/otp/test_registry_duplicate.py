@@ -7,7 +7,7 @@ import pytest
 from perdure import process
 from perdure.otp.registry import Registry
 from perdure.testing import simulate, simulated
-from tests.process.tiny import exit_of, others_rest, wait_forever
+from tests.support.processes import exit_of, others_rest, wait_forever
 
 
 async def duplicate() -> Registry:

@@ -10,7 +10,7 @@ from perdure.otp.start import Ack, start
 from perdure.process import Message, select
 from perdure.process.waiter import current
 from perdure.testing import simulated
-from tests.process.tiny import exit_of, others_rest, wait_forever
+from tests.support.processes import exit_of, others_rest, wait_forever
 
 
 async def listened_to(

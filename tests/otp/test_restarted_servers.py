@@ -10,7 +10,7 @@ from perdure.errors import CallExit
 from perdure.otp import Agent, GenServer, Registry, Snapshot, Supervisor, Task, tree
 from perdure.process import Pid, Request, sleep
 from perdure.testing import simulated
-from tests.otp.work import rest
+from tests.support.processes import others_rest
 
 
 class Counter(GenServer):
@@ -35,7 +35,7 @@ async def test_a_server_that_crashed_answers_again_by_its_name_from_its_first_st
         first = process.pid_of("counter")
         assert await GenServer.call("counter", 5) == 15
         GenServer.cast("counter", "boom")
-        await rest()
+        await others_rest()
         assert await GenServer.call("counter", 1) == 11
         assert process.pid_of("counter") is not first
         assert [info.restarts for info in await sup.which_children()] == [1]
@@ -47,7 +47,7 @@ async def test_a_caller_of_a_server_that_crashes_is_told_why_and_may_call_again(
         with pytest.raises(CallExit) as caught:
             await GenServer.call("counter", "no number")
         assert isinstance(caught.value.reason, TypeError)
-        await rest()
+        await others_rest()
         assert await GenServer.call("counter", 1) == 11
 
 
@@ -57,7 +57,7 @@ async def test_an_agent_that_crashed_begins_anew() -> None:
         await Agent.update("number", lambda state: state + 41)
         with pytest.raises(CallExit):
             await Agent.update("number", broken)
-        await rest()
+        await others_rest()
         assert await Agent.get("number", lambda state: state) == 1
 
 
@@ -69,7 +69,7 @@ async def test_an_agent_with_a_snapshot_comes_back_with_what_it_saved(tmp_path: 
         await sleep(2)
         with pytest.raises(CallExit):
             await Agent.update("number", broken)
-        await rest()
+        await others_rest()
         assert await Agent.get("number", lambda state: state) == 42
 
 
@@ -82,7 +82,7 @@ async def test_a_server_that_was_killed_is_restarted_and_takes_its_key_in_a_regi
         async with Supervisor([Counter.child(10, id="counter", name=key)]):
             [(first, _)] = registry.lookup("counter")
             process.kill(first)
-            await rest()
+            await others_rest()
             [(second, _)] = registry.lookup("counter")
             assert second is not first
             assert await GenServer.call(key, 1) == 11
@@ -96,7 +96,7 @@ async def test_those_that_depend_on_a_server_are_restarted_with_it() -> None:
     ]
     async with Supervisor(children, strategy="rest_for_one"):
         GenServer.cast("counter", "boom")
-        await rest()
+        await others_rest()
         known: Pid = await Agent.get("user", lambda pid: pid)
         assert known is process.pid_of("counter")
 
@@ -111,7 +111,7 @@ async def test_a_transient_task_is_restarted_until_it_succeeds() -> None:
             raise ValueError(attempts)
 
     async with Supervisor([Task.child(third_time_lucky, restart="transient")]) as sup:
-        await rest()
+        await others_rest()
         assert len(attempts) == 3
         [info] = await sup.which_children()
         assert (info.pid, info.restarts) == (None, 2)
@@ -122,7 +122,7 @@ async def test_the_tree_shows_how_often_a_server_was_restarted() -> None:
     async with Supervisor([Counter.child(10, id="counter", name="counter")], name="App"):
         for _ in range(2):
             GenServer.cast("counter", "boom")
-            await rest()
+            await others_rest()
         node = tree("App").find("counter")
         assert node is not None
         assert (node.restarts, node.kind) == (2, "worker")

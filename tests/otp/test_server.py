@@ -12,8 +12,8 @@ from perdure.errors import CallExit, CallTimeout, NoProcess, NotRegistered
 from perdure.otp.server import GenServer, NoReply, ServerHandle
 from perdure.process import Message, Overflow, Request, Runtime, sleep
 from perdure.testing import simulate, simulated
-from tests.otp.servers import Add, Counter, Diary
-from tests.process.tiny import exit_of, others_rest
+from tests.support.otp_servers import Add, Counter, Diary
+from tests.support.processes import exit_of, others_rest
 
 # Call
 

@@ -10,9 +10,8 @@ from perdure.errors import BadReturn, CallExit, Shutdown, StartError
 from perdure.otp.server import Continue, GenServer, NoReply, Reply, Stop, Timeout
 from perdure.process import Message, Request, sleep
 from perdure.testing import simulated
-from tests.otp.servers import Diary
-from tests.process.probes import live_timers, now
-from tests.process.tiny import exit_of, others_rest
+from tests.support.otp_servers import Diary
+from tests.support.processes import exit_of, live_timers, now, others_rest
 
 # Reply
 

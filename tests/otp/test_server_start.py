@@ -13,8 +13,8 @@ from perdure.otp.server import GenServer, ServerHandle, Stop
 from perdure.otp.supervision.spec import IGNORE
 from perdure.process import sleep
 from perdure.testing import simulated
-from tests.otp.servers import Add, Counter, Diary
-from tests.process.tiny import exit_of, others_rest
+from tests.support.otp_servers import Add, Counter, Diary
+from tests.support.processes import exit_of, others_rest
 
 # Starting
 

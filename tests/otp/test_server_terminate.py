@@ -10,8 +10,8 @@ from perdure.errors import CallExit, CallTimeout, Killed, NoProcess, Shutdown
 from perdure.otp.server import GenServer, ServerHandle
 from perdure.process import LinkDown, Request, sleep
 from perdure.testing import simulate, simulated
-from tests.otp.servers import Counter, Diary, TrappingDiary
-from tests.process.tiny import exit_of, others_rest, wait_forever
+from tests.support.otp_servers import Counter, Diary, TrappingDiary
+from tests.support.processes import exit_of, others_rest, wait_forever
 
 
 def ends(diary: list[Any]) -> list[Any]:

@@ -20,8 +20,8 @@ from perdure.otp.agent import Agent
 from perdure.otp.snapshot import Snapshot, encode_state, load, save, seal, state_in, unseal
 from perdure.process import sleep
 from perdure.testing import simulated
-from tests.otp.servers import start_any
-from tests.process.tiny import others_rest
+from tests.support.otp_servers import start_any
+from tests.support.processes import others_rest
 
 
 @dataclass

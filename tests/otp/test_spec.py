@@ -20,7 +20,7 @@ from perdure.otp.supervision.spec import (
 from perdure.otp.supervision.supervisor import Supervisor
 from perdure.process import Pid
 from perdure.testing import simulated
-from tests.process.tiny import give, wait_forever
+from tests.support.processes import give, wait_forever
 
 
 async def start() -> Pid:

@@ -12,7 +12,8 @@ from perdure.otp import Ok
 from perdure.otp.stream import async_stream
 from perdure.process import Info, Pid, sleep
 from perdure.testing import simulated
-from tests.otp.work import end_of, forever, give, now, rest, run, slowly
+from tests.support.processes import forever, now, others_rest
+from tests.support.tasks import end_of, exit_of, give, slowly
 
 
 class Gauge:
@@ -179,7 +180,7 @@ async def test_a_stream_belongs_to_who_reads_it_first() -> None:
         return await anext(stream)
 
     assert await anext(stream) == Ok(0)
-    assert isinstance((await run(reads)).error, NotOwner)
+    assert isinstance((await end_of(reads)).error, NotOwner)
     await stream.aclose()
 
 
@@ -190,7 +191,7 @@ async def test_a_stream_can_be_read_by_another_process_than_made_it() -> None:
     async def reads() -> object:
         return await stream.to_list()
 
-    assert (await run(reads)).value == [Ok(0), Ok(1), Ok(2)]
+    assert (await end_of(reads)).value == [Ok(0), Ok(1), Ok(2)]
 
 
 @simulated
@@ -369,6 +370,6 @@ async def test_a_stream_can_be_killed_with_its_consumer_while_it_waits() -> None
     pid = process.spawn_monitored(consumer)
     await sleep(1)
     process.kill(pid)
-    assert isinstance((await end_of(pid)).error, Killed)
-    await rest()
+    assert isinstance((await exit_of(pid)).error, Killed)
+    await others_rest()
     assert len(process.processes()) == 1

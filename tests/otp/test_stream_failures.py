@@ -12,11 +12,12 @@ from perdure.otp import Exited, Ok
 from perdure.otp.stream import async_stream
 from perdure.process import LinkDown, Pid, sleep
 from perdure.testing import simulated
-from tests.otp.work import end_of, forever, give, leave, now, rest, run, slowly
+from tests.support.processes import forever, now, others_rest
+from tests.support.tasks import end_of, exit_of, give, leave, slowly
 
 
 async def odd_fails(n: int) -> int:
-    await rest()
+    await others_rest()
     if n % 2:
         raise ValueError(n)
     return n
@@ -107,9 +108,9 @@ async def test_with_fail_fast_a_busy_consumer_dies_of_the_link() -> None:
             await sleep(10)
         return "survived"
 
-    result = await run(consumer)
+    result = await end_of(consumer)
     assert isinstance(result.error, LinkedProcessDown)
-    await rest()
+    await others_rest()
     assert only_this_process()
 
 
@@ -239,7 +240,7 @@ async def test_an_error_in_the_body_ends_what_runs() -> None:
 async def test_a_break_out_of_a_bare_loop_ends_what_runs() -> None:
     async for _ in async_stream(range(3), hangs_at_one, max_concurrency=3, timeout=None):
         break
-    await rest()
+    await others_rest()
     assert only_this_process()
 
 
@@ -321,8 +322,8 @@ async def test_however_the_consumer_ends_nothing_is_left_running(end: str) -> No
     if end == "kill":
         await sleep(2)
         process.kill(pid)
-    await end_of(pid)
-    await rest()
+    await exit_of(pid)
+    await others_rest()
     assert not any(process.alive(item) for item in items)
     assert only_this_process()
 
@@ -366,7 +367,7 @@ async def test_an_item_that_refuses_to_end_does_not_hold_the_stream_for_ever() -
 async def test_the_names_of_an_item_are_free_when_its_result_is_given() -> None:
     async def named(n: int) -> int:
         process.register("the item")
-        await rest()
+        await others_rest()
         return n
 
     assert await async_stream(range(4), named, max_concurrency=1).to_list() == [

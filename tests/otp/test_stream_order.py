@@ -7,7 +7,7 @@ from perdure.otp import Exited, Ok
 from perdure.otp.stream import async_stream
 from perdure.process import sleep
 from perdure.testing import simulate, simulated
-from tests.otp.work import now
+from tests.support.processes import now
 
 
 async def sleeper(delay: float) -> float:

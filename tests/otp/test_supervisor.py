@@ -13,9 +13,8 @@ from perdure.otp.supervision.supervisor import Supervisor
 from perdure.process import Exit, Pid, sleep
 from perdure.process.waiter import current
 from perdure.testing import simulate, simulated
-from tests.otp.family import Family, states
-from tests.process.probes import now
-from tests.process.tiny import crash, give, living, wait_forever
+from tests.support.children import Family, states
+from tests.support.processes import crash, give, living, now, wait_forever
 
 # Start
 

@@ -12,8 +12,8 @@ from perdure.otp.supervision.spec import IGNORE, ChildSpec, child
 from perdure.otp.supervision.supervisor import Supervisor
 from perdure.process import Pid, sleep
 from perdure.testing import simulate, simulated
-from tests.otp.family import Family, states
-from tests.process.tiny import records, wait_forever
+from tests.support.children import Family, states
+from tests.support.processes import records, wait_forever
 
 # Look
 

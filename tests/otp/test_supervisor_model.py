@@ -16,8 +16,8 @@ from perdure.otp.supervision.dynamic import DynamicSupervisor
 from perdure.otp.supervision.supervisor import Supervisor
 from perdure.process import sleep
 from perdure.testing import simulate
-from tests.otp.family import Family, states
-from tests.otp.supervisor_model import WINDOW, Model
+from tests.support.children import Family, states
+from tests.support.supervisor_model import WINDOW, Model
 
 IDS = ["a", "b", "c", "d"]
 RULES = ["permanent", "transient", "temporary"]

@@ -22,9 +22,8 @@ from perdure.otp.supervision.spec import BRUTAL_KILL, ChildSpec, child
 from perdure.otp.supervision.supervisor import Supervisor
 from perdure.process import Channel, Exit, LinkDown, Pid, sleep
 from perdure.testing import simulate, simulated
-from tests.otp.family import Family, refuse_to_stop
-from tests.process.probes import live_timers, now
-from tests.process.tiny import crash, living, records, wait_forever
+from tests.support.children import Family, refuse_to_stop
+from tests.support.processes import crash, live_timers, living, now, records, wait_forever
 
 # One child
 

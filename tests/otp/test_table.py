@@ -11,7 +11,7 @@ from perdure.errors import NameTaken, NotInProcess, NotOwner
 from perdure.otp.table import Table
 from perdure.process import sleep
 from perdure.testing import simulated
-from tests.process.tiny import end_of, exit_of
+from tests.support.processes import end_of, exit_of
 
 
 async def run(function: Callable[[], Any]) -> Any:

@@ -11,7 +11,7 @@ from perdure.errors import NoProcess, NotRegistered
 from perdure.otp.table import Table
 from perdure.process import Channel, Message, Pid
 from perdure.testing import simulated
-from tests.process.tiny import crash, exit_of, give, others_rest, wait_forever
+from tests.support.processes import crash, exit_of, give, others_rest, wait_forever
 
 
 async def own(tables: Channel[Table], options: dict[str, Any], end: Callable[[], Any]) -> None:

@@ -12,7 +12,8 @@ from perdure.otp import Ok
 from perdure.otp.task import Task
 from perdure.process import Info, Pid, sleep
 from perdure.testing import simulated
-from tests.otp.work import crash, forever, give, now, rest, run, slowly
+from tests.support.processes import crash, forever, now, others_rest
+from tests.support.tasks import end_of, give, slowly
 
 
 @simulated
@@ -62,7 +63,7 @@ async def test_a_collected_task_leaves_no_link_no_message_and_no_event() -> None
 @simulated
 async def test_the_result_does_not_go_through_the_mailbox() -> None:
     task = Task.create(give, 1)
-    await rest()
+    await others_rest()
     assert process.info(process.self_pid()).mailbox == 0
     assert await task == 1
 
@@ -91,7 +92,7 @@ async def test_a_started_task_has_no_link() -> None:
 @simulated
 async def test_the_crash_of_a_started_task_hurts_nobody() -> None:
     pid = Task.start(crash)
-    await rest()
+    await others_rest()
     assert not process.alive(pid)
 
 
@@ -102,14 +103,14 @@ async def start_linked_and_wait() -> None:
 
 @simulated
 async def test_the_crash_of_a_linked_started_task_ends_its_starter() -> None:
-    result = await run(start_linked_and_wait)
+    result = await end_of(start_linked_and_wait)
     assert "boom" in str(result.error)
 
 
 @simulated
 async def test_a_crash_of_a_started_task_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     Task.start(crash, "the disk is full")
-    await rest()
+    await others_rest()
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == 1
     text = errors[0].getMessage()

@@ -10,7 +10,8 @@ from perdure.otp import Exited, Ok
 from perdure.otp.task import Task
 from perdure.process import sleep
 from perdure.testing import simulate, simulated
-from tests.otp.work import crash, crash_later, forever, give, leave, now, rest, run, slowly
+from tests.support.processes import crash, forever, now, others_rest
+from tests.support.tasks import crash_later, end_of, give, leave, slowly
 
 
 @simulated
@@ -107,7 +108,7 @@ async def steal(task: Task[int]) -> str:
 @simulated
 async def test_only_the_owner_may_ask() -> None:
     task = Task.create(slowly, 1, 1.0)
-    text = (await run(steal, task)).value
+    text = (await end_of(steal, task)).value
     assert str(task.owner) in text
     assert await task == 1
 
@@ -143,7 +144,7 @@ async def test_poll_gives_none_while_the_task_runs_and_can_be_repeated() -> None
 async def test_poll_of_zero_does_not_wait() -> None:
     task = Task.create(give, 1)
     assert await task.poll(0) is None
-    await rest()
+    await others_rest()
     assert await task.poll(0) == Ok(1)
 
 

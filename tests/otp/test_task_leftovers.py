@@ -7,7 +7,8 @@ from perdure.errors import Shutdown, TaskTimeout
 from perdure.otp.task import Task
 from perdure.process import sleep
 from perdure.testing import simulated
-from tests.otp.work import forever, give, rest, run, slowly
+from tests.support.processes import forever, others_rest
+from tests.support.tasks import end_of, give, slowly
 
 
 def reports(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -18,7 +19,7 @@ def reports(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_ended_tasks_that_nobody_asked_for_are_counted() -> None:
     tasks = [Task.create(give, n) for n in range(3)]
     tasks.append(Task.create(slowly, 9, 5.0))
-    await rest()
+    await others_rest()
     assert process.info(process.self_pid()).pending_tasks == 3
     for task in tasks:
         await task
@@ -28,14 +29,14 @@ async def test_ended_tasks_that_nobody_asked_for_are_counted() -> None:
 async def forgets(count: int) -> None:
     for n in range(count):
         Task.create(give, n)
-    await rest()
+    await others_rest()
 
 
 @simulated
 async def test_an_owner_that_ends_is_told_which_tasks_it_forgot_and_where_it_made_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    await run(forgets, 2)
+    await end_of(forgets, 2)
     (text,) = reports(caplog)
     assert "2 of its tasks" in text
     assert "forgets" in text
@@ -45,7 +46,7 @@ async def test_an_owner_that_ends_is_told_which_tasks_it_forgot_and_where_it_mad
 
 @simulated
 async def test_a_long_list_of_forgotten_tasks_is_cut(caplog: pytest.LogCaptureFixture) -> None:
-    await run(forgets, 500)
+    await end_of(forgets, 500)
     (text,) = reports(caplog)
     assert "500 of its tasks" in text
     assert "and 490 more" in text
@@ -61,7 +62,7 @@ async def test_forgotten_tasks_are_an_event_too() -> None:
         lambda event, measurements, metadata, config: seen.append(measurements["count"]),
     )
     try:
-        await run(forgets, 3)
+        await end_of(forgets, 3)
     finally:
         telemetry.detach("test-forgotten")
     assert seen == [3]
@@ -79,7 +80,7 @@ async def test_collected_tasks_are_not_reported(caplog: pytest.LogCaptureFixture
             await Task.create(slowly, 5, 1.0).join(0.5)
         Task.completed(6)
 
-    assert (await run(careful)).ok
+    assert (await end_of(careful)).ok
     assert reports(caplog) == []
 
 
@@ -89,10 +90,10 @@ async def test_an_owner_that_crashes_is_not_blamed_for_what_it_could_not_collect
 ) -> None:
     async def crashes() -> None:
         Task.create(give, 1)
-        await rest()
+        await others_rest()
         raise ValueError("the story")
 
-    await run(crashes)
+    await end_of(crashes)
     assert reports(caplog) == []
 
 
@@ -103,10 +104,10 @@ async def test_a_stopped_owner_is_told_only_of_results_that_were_there(
     async def stopped() -> None:
         Task.create(give, 1)
         Task.create(slowly, 2, 100.0)
-        await rest()
+        await others_rest()
         process.exit(Shutdown())
 
-    await run(stopped)
+    await end_of(stopped)
     (text,) = reports(caplog)
     assert "1 of its tasks" in text
 
@@ -116,6 +117,6 @@ async def test_the_results_of_a_dead_owner_are_dropped() -> None:
     async def forgets_a_slow_one() -> None:
         Task.create(slowly, 1, 2.0)
 
-    await run(forgets_a_slow_one)
+    await end_of(forgets_a_slow_one)
     await sleep(5)
     assert len(process.processes()) == 1

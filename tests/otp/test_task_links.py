@@ -10,7 +10,8 @@ from perdure.otp import Exited
 from perdure.otp.task import Task
 from perdure.process import LinkDown, Pid, sleep
 from perdure.testing import simulate, simulated
-from tests.otp.work import crash, crash_later, end_of, forever, give, rest, run, slowly
+from tests.support.processes import crash, forever, others_rest
+from tests.support.tasks import crash_later, end_of, exit_of, give, slowly
 
 
 async def joins_and_survives() -> str:
@@ -43,25 +44,25 @@ async def waits_for_another() -> str:
 
 @simulated
 async def test_an_owner_that_joins_gets_the_failure_and_lives() -> None:
-    assert (await run(joins_and_survives)).value == "survived boom"
+    assert (await end_of(joins_and_survives)).value == "survived boom"
 
 
 @simulated
 async def test_an_owner_that_polls_gets_the_failure_and_lives() -> None:
-    result = (await run(polls_and_survives)).value
+    result = (await end_of(polls_and_survives)).value
     assert isinstance(result, Exited)
 
 
 @simulated
 async def test_an_owner_that_is_busy_elsewhere_dies_of_the_link() -> None:
-    result = await run(is_busy_elsewhere)
+    result = await end_of(is_busy_elsewhere)
     assert isinstance(result.error, LinkedProcessDown)
     assert isinstance(result.error.root, ValueError)
 
 
 @simulated
 async def test_an_owner_that_waits_for_another_task_dies_of_the_link() -> None:
-    assert isinstance((await run(waits_for_another)).error, LinkedProcessDown)
+    assert isinstance((await end_of(waits_for_another)).error, LinkedProcessDown)
 
 
 @simulated
@@ -69,7 +70,7 @@ async def test_a_failure_that_nobody_catches_ends_the_owner_with_it() -> None:
     async def careless() -> None:
         await Task.create(crash)
 
-    result = await run(careless)
+    result = await end_of(careless)
     assert isinstance(result.error, TaskExit)
 
 
@@ -89,7 +90,7 @@ async def test_a_trapping_owner_gets_the_failure_at_the_wait_and_one_event() -> 
 async def test_a_trapping_owner_that_was_busy_can_still_ask() -> None:
     process.set_options(trap_links=True)
     task = Task.create(crash)
-    await rest()
+    await others_rest()
     with pytest.raises(TaskExit):
         await task
     assert isinstance(await process.events().receive(), LinkDown)
@@ -104,7 +105,7 @@ async def test_after_a_join_that_timed_out_a_failure_kills_by_the_link() -> None
         except TaskTimeout:
             await sleep(10)
 
-    assert isinstance((await run(owner)).error, LinkedProcessDown)
+    assert isinstance((await end_of(owner)).error, LinkedProcessDown)
 
 
 @simulated
@@ -120,7 +121,7 @@ async def test_the_owner_can_wait_in_a_task_of_its_own() -> None:
         async with asyncio.TaskGroup() as group:
             return await group.create_task(wait())
 
-    assert (await run(waits_inside)).value == "caught"
+    assert (await end_of(waits_inside)).value == "caught"
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -138,7 +139,7 @@ def test_a_failure_in_the_turn_of_an_interruption_is_never_lost(seed: int) -> No
         return "no failure"
 
     async def main() -> None:
-        result = await run(owner)
+        result = await end_of(owner)
         assert result.value == "caught" or isinstance(result.error, LinkedProcessDown)
 
     simulate(main, seed=seed)
@@ -168,7 +169,7 @@ def test_a_failure_whose_wait_was_interrupted_goes_back_to_the_link() -> None:
         return "no failure"
 
     async def main() -> None:
-        result = await run(owner)
+        result = await end_of(owner)
         assert result.value == "caught" or isinstance(result.error, LinkedProcessDown)
 
     simulate(main)
@@ -180,7 +181,7 @@ def test_a_failure_whose_wait_was_interrupted_goes_back_to_the_link() -> None:
 async def owns(end: str) -> None:
     task = Task.create(slowly, 1, 5.0)
     process.send(process.context()["test"], "pid", task.pid)
-    await rest()
+    await others_rest()
     if end == "crash":
         raise ValueError("owner")
     if end == "shutdown":
@@ -196,18 +197,18 @@ async def task_of_an_owner_that(end: str) -> Pid:
 
 @simulated
 async def test_a_running_task_goes_on_when_its_owner_ends_normally() -> None:
-    assert (await end_of(await task_of_an_owner_that("return"))).value == 1
+    assert (await exit_of(await task_of_an_owner_that("return"))).value == 1
 
 
 @simulated
 async def test_a_running_task_dies_when_its_owner_crashes() -> None:
-    result = await end_of(await task_of_an_owner_that("crash"))
+    result = await exit_of(await task_of_an_owner_that("crash"))
     assert isinstance(result.error, LinkedProcessDown)
 
 
 @simulated
 async def test_a_running_task_is_shut_down_with_its_owner() -> None:
-    result = await end_of(await task_of_an_owner_that("shutdown"))
+    result = await exit_of(await task_of_an_owner_that("shutdown"))
     assert isinstance(result.error, Shutdown)
 
 
@@ -222,7 +223,7 @@ async def test_a_killed_owner_takes_its_task_along() -> None:
     task: Pid = (await process.inbox().receive()).payload
     process.monitor(task)
     process.kill(pid)
-    error = (await end_of(task)).error
+    error = (await exit_of(task)).error
     assert isinstance(error, LinkedProcessDown)
     assert isinstance(error.root, Killed)
 

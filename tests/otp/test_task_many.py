@@ -10,7 +10,8 @@ from perdure.otp import Exited, Ok
 from perdure.otp.task import Task, join_many, poll_many
 from perdure.process import Message, sleep
 from perdure.testing import simulated
-from tests.otp.work import crash_later, forever, give, now, rest, run, slowly
+from tests.support.processes import forever, now, others_rest
+from tests.support.tasks import crash_later, end_of, give, slowly
 
 
 @simulated
@@ -96,7 +97,7 @@ async def test_only_the_owner_may_ask_for_many() -> None:
         with pytest.raises(NotOwner):
             await poll_many(tasks)
 
-    assert (await run(thief)).ok
+    assert (await end_of(thief)).ok
     assert await join_many(tasks) == [1]
 
 
@@ -171,7 +172,7 @@ async def test_poll_many_can_be_repeated() -> None:
 @simulated
 async def test_poll_many_collects_what_is_there_without_waiting() -> None:
     tasks = [Task.create(give, 1), Task.create(slowly, 2, 1.0)]
-    await rest()
+    await others_rest()
     pairs = await poll_many(tasks, timeout=0)
     assert [result for _, result in pairs] == [Ok(1), None]
     assert await tasks[1] == 2

@@ -11,7 +11,8 @@ from perdure.otp.supervision.spec import BRUTAL_KILL
 from perdure.otp.task import Task
 from perdure.process import LinkDown, sleep
 from perdure.testing import simulated
-from tests.otp.work import crash, crash_later, end_of, forever, give, now, rest, slowly
+from tests.support.processes import crash, forever, now, others_rest
+from tests.support.tasks import crash_later, exit_of, give, slowly
 
 
 async def stubborn() -> None:
@@ -56,14 +57,14 @@ async def test_a_shutdown_of_a_running_task_gives_none_and_ends_it() -> None:
 @simulated
 async def test_a_shutdown_gives_a_result_that_is_there() -> None:
     task = Task.create(give, 1)
-    await rest()
+    await others_rest()
     assert await task.shutdown() == Ok(1)
 
 
 @simulated
 async def test_a_shutdown_gives_a_result_that_comes_meanwhile() -> None:
     task = Task.create(answers_a_shutdown)
-    await rest()
+    await others_rest()
     assert await task.shutdown() == Ok("saved")
 
 
@@ -71,7 +72,7 @@ async def test_a_shutdown_gives_a_result_that_comes_meanwhile() -> None:
 async def test_a_task_may_clean_up_within_the_grace() -> None:
     notes: list[str] = []
     task = Task.create(cleans_up, 3.0, notes)
-    await rest()
+    await others_rest()
     assert await task.shutdown(5) is None
     assert notes == ["clean"]
 
@@ -80,7 +81,7 @@ async def test_a_task_may_clean_up_within_the_grace() -> None:
 async def test_a_task_that_takes_longer_than_the_grace_is_killed() -> None:
     notes: list[str] = []
     task = Task.create(cleans_up, 30.0, notes)
-    await rest()
+    await others_rest()
     match await task.shutdown(2):
         case Exited(Killed()):
             pass
@@ -93,7 +94,7 @@ async def test_a_task_that_takes_longer_than_the_grace_is_killed() -> None:
 async def test_a_shutdown_without_a_limit_waits_as_long_as_it_takes() -> None:
     notes: list[str] = []
     task = Task.create(cleans_up, 3600.0, notes)
-    await rest()
+    await others_rest()
     assert await task.shutdown(None) is None
     assert notes == ["clean"]
 
@@ -102,7 +103,7 @@ async def test_a_shutdown_without_a_limit_waits_as_long_as_it_takes() -> None:
 async def test_a_brutal_kill_gives_none_and_no_time() -> None:
     notes: list[str] = []
     task = Task.create(cleans_up, 1.0, notes)
-    await rest()
+    await others_rest()
     assert await task.shutdown(BRUTAL_KILL) is None
     assert notes == []
     assert now() < 1
@@ -111,7 +112,7 @@ async def test_a_brutal_kill_gives_none_and_no_time() -> None:
 @simulated
 async def test_a_task_that_refuses_its_end_is_abandoned() -> None:
     task = Task.create(stubborn)
-    await rest()
+    await others_rest()
     match await task.shutdown(1):
         case Exited(Killed()):
             pass
@@ -122,7 +123,7 @@ async def test_a_task_that_refuses_its_end_is_abandoned() -> None:
 @simulated
 async def test_a_shutdown_gives_the_failure_of_a_task_that_fails_at_it() -> None:
     task = Task.create(fails_at_shutdown)
-    await rest()
+    await others_rest()
     match await task.shutdown():
         case Exited(ValueError()):
             pass
@@ -134,7 +135,7 @@ async def test_a_shutdown_gives_the_failure_of_a_task_that_fails_at_it() -> None
 async def test_a_shutdown_gives_the_failure_of_a_task_that_is_dead_already() -> None:
     process.set_options(trap_links=True)
     task = Task.create(crash)
-    await rest()
+    await others_rest()
     match await task.shutdown():
         case Exited(ValueError()):
             pass
@@ -150,7 +151,7 @@ async def shuts_itself_down() -> None:
 async def test_a_task_that_had_shut_down_gives_none_politely_and_the_reason_brutally() -> None:
     process.set_options(trap_links=True)
     one, other = Task.create(shuts_itself_down), Task.create(shuts_itself_down)
-    await rest()
+    await others_rest()
     assert await one.shutdown() is None
     match await other.shutdown(BRUTAL_KILL):
         case Exited(Shutdown()):
@@ -192,7 +193,7 @@ async def test_after_a_shutdown_the_task_cannot_be_joined() -> None:
 async def shut_down_a_slow_one(notes: list[str]) -> None:
     task = Task.create(cleans_up, 100.0, notes)
     process.send(process.context()["test"], "pid", task.pid)
-    await rest()
+    await others_rest()
     await task.shutdown(2)
 
 
@@ -204,8 +205,8 @@ async def test_a_task_ends_even_if_its_owner_is_killed_during_the_shutdown() -> 
     process.monitor(task)
     await sleep(1)
     process.kill(owner)
-    assert (await end_of(owner)).error
-    assert isinstance((await end_of(task)).error, Killed)
+    assert (await exit_of(owner)).error
+    assert isinstance((await exit_of(task)).error, Killed)
     assert now() == pytest.approx(2, abs=0.2)
 
 
@@ -241,5 +242,5 @@ async def test_the_later_failure_of_an_ignored_task_hurts_nobody() -> None:
 @simulated
 async def test_ignore_gives_a_result_that_is_there() -> None:
     task = Task.create(give, 1)
-    await rest()
+    await others_rest()
     assert task.ignore() == Ok(1)

@@ -22,8 +22,9 @@ from perdure.otp.supervision.supervisor import Supervisor
 from perdure.otp.task_supervisor import TaskSupervisor
 from perdure.process import Info, Pid, sleep
 from perdure.testing import simulated
-from tests.otp.family import refuse_to_stop
-from tests.otp.work import crash, crash_later, end_of, forever, give, now, rest, run, slowly
+from tests.support.children import refuse_to_stop
+from tests.support.processes import crash, forever, now, others_rest
+from tests.support.tasks import crash_later, end_of, exit_of, give, slowly
 
 
 async def about_me() -> Info:
@@ -118,7 +119,7 @@ async def test_the_failure_of_a_task_without_link_hurts_nobody() -> None:
 async def owner(name: str, linked: bool) -> None:
     make = TaskSupervisor.create if linked else TaskSupervisor.create_nolink
     make(name, forever)
-    await rest()
+    await others_rest()
     raise ValueError("owner")
 
 
@@ -126,8 +127,8 @@ async def owner(name: str, linked: bool) -> None:
 @pytest.mark.parametrize("linked", [True, False])
 async def test_only_a_linked_task_dies_with_its_owner(linked: bool) -> None:
     async with TaskSupervisor(name="tasks") as tasks:
-        await run(owner, "tasks", linked)
-        await rest()
+        await end_of(owner, "tasks", linked)
+        await others_rest()
         assert len(tasks.children()) == (0 if linked else 1)
 
 
@@ -160,7 +161,7 @@ async def test_a_full_supervisor_ends_a_stream_in_order() -> None:
     async with TaskSupervisor(max_children=2) as tasks:
         with pytest.raises(MaxChildren):
             await tasks.async_stream(range(9), slowly, max_concurrency=3).to_list()
-        await rest()
+        await others_rest()
         assert tasks.children() == []
 
 
@@ -178,7 +179,7 @@ async def test_a_stream_may_use_all_the_room_there_is() -> None:
 async def test_a_started_child_is_not_restarted_by_default() -> None:
     async with TaskSupervisor() as tasks:
         tasks.start_child(crash)
-        await rest()
+        await others_rest()
         assert tasks.children() == []
 
 
@@ -218,7 +219,7 @@ async def test_too_many_restarts_end_the_supervisor() -> None:
     tasks = await TaskSupervisor.start_link(max_restarts=2, max_seconds=5)
     tasks.start_child(crash, restart="permanent")
     process.monitor(tasks.pid)
-    assert isinstance((await end_of(tasks.pid)).error, Shutdown)
+    assert isinstance((await exit_of(tasks.pid)).error, Shutdown)
 
 
 @simulated
@@ -267,7 +268,7 @@ async def test_a_stop_ends_all_tasks_at_once_within_their_grace() -> None:
     tasks = await TaskSupervisor.start_link()
     for _ in range(5):
         tasks.start_child(cleans_up)
-    await rest()
+    await others_rest()
     await tasks.stop()
     assert len(notes) == 5
     assert now() < 3
@@ -286,7 +287,7 @@ async def test_a_child_with_brutal_kill_gets_no_time() -> None:
 
     tasks = await TaskSupervisor.start_link()
     tasks.start_child(cleans_up, shutdown=BRUTAL_KILL)
-    await rest()
+    await others_rest()
     await tasks.stop()
     assert notes == []
 
@@ -295,7 +296,7 @@ async def test_a_child_with_brutal_kill_gets_no_time() -> None:
 async def test_a_task_that_is_stopped_with_its_supervisor_tells_its_owner() -> None:
     tasks = await TaskSupervisor.start_link()
     task = tasks.create_nolink(forever)
-    await rest()
+    await others_rest()
     await tasks.stop()
     match await task.poll():
         case Exited(Shutdown()):
@@ -313,7 +314,7 @@ async def test_a_task_supervisor_lives_in_a_tree() -> None:
         assert info.type == "supervisor"
         assert isinstance(info.pid, Pid)
         process.kill(info.pid)
-        await rest()
+        await others_rest()
         assert await TaskSupervisor.create("fetchers", give, 2) == 2
 
 
@@ -382,7 +383,7 @@ async def test_only_the_items_of_a_linked_stream_die_with_a_killed_consumer(link
         pid = process.spawn_monitored(consumer, "tasks", linked)
         await sleep(1)
         process.kill(pid)
-        assert isinstance((await end_of(pid)).error, Killed)
+        assert isinstance((await exit_of(pid)).error, Killed)
         await sleep(1)
         assert len(tasks.children()) == (0 if linked else 2)
 
@@ -395,7 +396,7 @@ async def test_an_early_end_ends_the_items_of_both_kinds(linked: bool) -> None:
         assert await make([0.0, 50.0], sleeper, max_concurrency=2, timeout=None).take(1) == [
             Ok(0.0)
         ]
-        await rest()
+        await others_rest()
         assert tasks.children() == []
 
 
@@ -409,7 +410,7 @@ async def test_a_supervised_stream_ends_when_its_supervisor_is_stopped() -> None
     pid = process.spawn_monitored(reads)
     await sleep(1)
     await tasks.stop()
-    match (await end_of(pid)).value:
+    match (await exit_of(pid)).value:
         case [Exited(Shutdown())]:
             pass
         case other:
@@ -424,4 +425,4 @@ async def test_a_linked_failure_of_a_busy_owner_is_its_end() -> None:
             TaskSupervisor.create("tasks", crash)
             await forever()
 
-        assert isinstance((await run(busy)).error, LinkedProcessDown)
+        assert isinstance((await end_of(busy)).error, LinkedProcessDown)

@@ -12,9 +12,8 @@ from perdure.otp.supervision.supervisor import Supervisor
 from perdure.otp.tree import TreeNode, tree
 from perdure.process import sleep
 from perdure.testing import simulated
-from tests.otp.family import Family
-from tests.process.probes import dead
-from tests.process.tiny import wait_forever
+from tests.support.children import Family
+from tests.support.processes import dead, wait_forever
 
 
 async def busy() -> None:

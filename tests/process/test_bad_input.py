@@ -13,7 +13,7 @@ import perdure
 from perdure import process
 from perdure.errors import NameTaken, NoProcess, NotInProcess, NotRegistered, ProcError, SpawnError
 from perdure.testing import simulate, simulated
-from tests.process.tiny import exit_of, give, living, others_rest, wait_forever, waiting_events
+from tests.support.processes import exit_of, give, living, others_rest, wait_forever, waiting_events
 
 Mistake = Callable[[], object]
 

@@ -8,9 +8,17 @@ from perdure import process
 from perdure.errors import Killed, NoProcess, NotRegistered
 from perdure.process import Cancel, Exit, ExitResult, LinkDown, sleep
 from perdure.testing import simulated
-from tests.process.interrupts import shut_down
-from tests.process.probes import dead, drain, live_timers, now
-from tests.process.tiny import exit_of, link_down_of, others_rest, wait_forever
+from tests.support.processes import (
+    dead,
+    drain,
+    exit_of,
+    link_down_of,
+    live_timers,
+    now,
+    others_rest,
+    shut_down,
+    wait_forever,
+)
 
 
 async def polite(cleanup: float = 0) -> str:

@@ -24,8 +24,8 @@ from perdure.process import (
     ticker,
 )
 from perdure.process.channel import SendCase
-from tests.process.interrupts import Interrupt, shut_down
-from tests.process.stepping import Scenario, World, interrupt_everywhere
+from tests.support.processes import Interrupt, shut_down
+from tests.support.stepping import Scenario, World, interrupt_everywhere
 
 
 def cancel_task(pid: Pid) -> None:

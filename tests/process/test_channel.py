@@ -10,9 +10,7 @@ from perdure import process
 from perdure.errors import ChannelClosed
 from perdure.process import Channel, Pid, select, sleep
 from perdure.testing import simulate, simulated
-from tests.process.interrupts import INTERRUPTS, Interrupt
-from tests.process.probes import drain
-from tests.process.tiny import others_rest
+from tests.support.processes import INTERRUPTS, Interrupt, drain, others_rest
 
 Log = list[Any]
 

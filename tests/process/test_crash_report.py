@@ -10,7 +10,7 @@ import pytest
 from perdure import Settings, process
 from perdure.errors import CallExit, Killed, LinkedProcessDown, Shutdown
 from perdure.testing import simulated
-from tests.process.tiny import (
+from tests.support.processes import (
     crash,
     end_of,
     exit_of,

@@ -8,7 +8,7 @@ from perdure import Settings, process
 from perdure.errors import NoProcess
 from perdure.process import Channel, Exit, LinkDown
 from perdure.testing import simulated
-from tests.process.tiny import (
+from tests.support.processes import (
     Function,
     crash,
     end_of,

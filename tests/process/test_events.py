@@ -8,8 +8,7 @@ from perdure import process
 from perdure.errors import Killed
 from perdure.process import Cancel, Event, EventKind, Exit, ExitResult, LinkDown, Message
 from perdure.testing import simulated
-from tests.process.probes import drain
-from tests.process.tiny import crash, give, others_rest, wait_forever
+from tests.support.processes import crash, drain, give, others_rest, wait_forever
 
 
 async def one_of_each() -> tuple[Exit, LinkDown, Cancel]:

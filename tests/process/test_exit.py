@@ -8,7 +8,7 @@ from perdure import process
 from perdure.errors import Killed, LinkedProcessDown, NoProcess, NotRegistered, Shutdown
 from perdure.process import Exit, ExitResult, LinkDown, is_normal, is_planned
 from perdure.testing import simulated
-from tests.process.tiny import (
+from tests.support.processes import (
     end_of,
     exit_of,
     give,

@@ -14,8 +14,7 @@ import pytest
 from perdure import process, run
 from perdure.process import Pid, select, sleep
 from perdure.testing import simulated
-from tests.process.probes import drain
-from tests.process.tiny import exit_of
+from tests.support.processes import drain, exit_of
 
 ENOUGH = 2_000_000
 

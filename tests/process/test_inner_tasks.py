@@ -13,7 +13,7 @@ from perdure import Settings, process
 from perdure.errors import Killed, Shutdown
 from perdure.process import ExitResult
 from perdure.testing import simulated
-from tests.process.tiny import (
+from tests.support.processes import (
     crash,
     end_of,
     exit_of,

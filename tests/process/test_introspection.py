@@ -7,7 +7,7 @@ from perdure import process
 from perdure.errors import NoProcess, NotRegistered
 from perdure.process import Info, State
 from perdure.testing import simulated
-from tests.process.tiny import (
+from tests.support.processes import (
     Function,
     crash,
     end_of,
@@ -54,7 +54,7 @@ async def test_a_listing_is_a_picture_and_does_not_change() -> None:
 @simulated
 async def test_info_spells_the_call_that_started_the_process() -> None:
     pid = process.spawn(give, "a")
-    assert process.info(pid).function == "tests.process.tiny.give('a')"
+    assert process.info(pid).function == "tests.support.processes.give('a')"
 
 
 @simulated

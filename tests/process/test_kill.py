@@ -9,7 +9,7 @@ from perdure import Settings, process
 from perdure.errors import Killed, LinkedProcessDown, NoProcess, NotRegistered, Shutdown
 from perdure.process import Channel
 from perdure.testing import simulated
-from tests.process.tiny import (
+from tests.support.processes import (
     Function,
     end_of,
     exit_of,

@@ -6,11 +6,13 @@ from perdure import process
 from perdure.errors import Killed, LinkedProcessDown, NoProcess, NotRegistered, Shutdown
 from perdure.process import Exit, Pid, sleep
 from perdure.testing import simulate, simulated
-from tests.process.probes import dead, drain, now
-from tests.process.tiny import (
+from tests.support.processes import (
     crash,
+    dead,
+    drain,
     exit_of,
     link_down_of,
+    now,
     others_rest,
     trap_and_wait,
     wait_forever,

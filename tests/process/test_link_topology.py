@@ -10,8 +10,7 @@ from perdure import Settings, process
 from perdure.errors import LinkedProcessDown
 from perdure.process import Channel, LinkDown, Pid
 from perdure.testing import simulate, simulated
-from tests.process.interrupts import shut_down
-from tests.process.tiny import exit_of, others_rest, wait_forever
+from tests.support.processes import exit_of, others_rest, shut_down, wait_forever
 
 LONG = 20_000
 

@@ -11,8 +11,7 @@ from perdure import Settings, process
 from perdure.errors import ChannelClosed, MailboxFull, NotOwner
 from perdure.process import Channel, Exit, Message, Overflow, Pid, sleep
 from perdure.testing import simulate, simulated
-from tests.process.probes import drain, now
-from tests.process.tiny import give, others_rest, wait_forever
+from tests.support.processes import drain, give, now, others_rest, wait_forever
 
 
 def send_to_me(topic: str, *payload: Any) -> bool:

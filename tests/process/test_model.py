@@ -21,7 +21,7 @@ from perdure import Settings, process
 from perdure.errors import LinkedProcessDown, NameTaken, NoProcess, ProcError, Shutdown
 from perdure.process import Cancel, Event, Exit, LinkDown, MonitorRef, Pid, select, sleep
 from perdure.testing import simulate
-from tests.process.model import NORMAL, UNKNOWN, Model, Notice
+from tests.support.process_model import NORMAL, UNKNOWN, Model, Notice
 
 FIRST_PROCESSES = 4
 MOST_PROCESSES = 7

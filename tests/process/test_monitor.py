@@ -6,9 +6,19 @@ from perdure import process
 from perdure.errors import Killed, NoProcess, NotRegistered, Shutdown
 from perdure.process import Event, Exit, ExitResult, LinkDown, Pid, sleep
 from perdure.testing import simulate, simulated
-from tests.process.interrupts import INTERRUPTS, Interrupt, shut_down
-from tests.process.probes import dead, drain, now
-from tests.process.tiny import crash, exit_of, give, others_rest, wait_forever
+from tests.support.processes import (
+    INTERRUPTS,
+    Interrupt,
+    crash,
+    dead,
+    drain,
+    exit_of,
+    give,
+    now,
+    others_rest,
+    shut_down,
+    wait_forever,
+)
 
 # What is told
 

@@ -4,7 +4,7 @@ from perdure import process
 from perdure.errors import NameTaken, NoProcess, NotRegistered
 from perdure.process import Cancel, Exit
 from perdure.testing import simulated
-from tests.process.tiny import (
+from tests.support.processes import (
     Function,
     crash,
     end_of,

@@ -7,7 +7,7 @@ from perdure import process
 from perdure.errors import LinkedProcessDown
 from perdure.process import LinkDown, Overflow, ProcessOptions
 from perdure.testing import simulated
-from tests.process.tiny import (
+from tests.support.processes import (
     crash,
     end_of,
     link_down_of,

@@ -3,7 +3,7 @@ import copy
 
 from perdure import process
 from perdure.testing import simulate, simulated
-from tests.process.tiny import exit_of, give, others_rest, wait_forever
+from tests.support.processes import exit_of, give, others_rest, wait_forever
 
 
 @simulated

@@ -9,9 +9,17 @@ from perdure import process
 from perdure.errors import CallExit, CallTimeout, Killed, NoProcess, NotRegistered, Shutdown
 from perdure.process import Channel, Pid, Request, call, sleep
 from perdure.testing import simulate, simulated
-from tests.process.interrupts import INTERRUPTS, Interrupt
-from tests.process.probes import dead, drain, live_timers, now
-from tests.process.tiny import exit_of, others_rest, wait_forever
+from tests.support.processes import (
+    INTERRUPTS,
+    Interrupt,
+    dead,
+    drain,
+    exit_of,
+    live_timers,
+    now,
+    others_rest,
+    wait_forever,
+)
 
 
 async def echo() -> None:

@@ -10,7 +10,7 @@ from perdure import Settings, process
 from perdure.errors import Killed, Shutdown, SpawnError
 from perdure.process import Cancel, LinkDown
 from perdure.testing import VirtualLoop, simulate
-from tests.process.tiny import crash, give, records, wait_forever
+from tests.support.processes import crash, give, records, wait_forever
 
 # The value and the error
 

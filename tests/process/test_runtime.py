@@ -8,7 +8,7 @@ from perdure import Settings, process
 from perdure.errors import Killed, LinkedProcessDown, NotInProcess
 from perdure.process import Cancel, LinkDown, Runtime, sleep
 from perdure.testing import VirtualLoop
-from tests.process.tiny import Function, crash, end_of, give, records, wait_forever
+from tests.support.processes import Function, crash, end_of, give, records, wait_forever
 
 
 def drive(main: Any) -> Any:

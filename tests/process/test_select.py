@@ -8,9 +8,7 @@ from perdure import process
 from perdure.errors import ChannelClosed, NotOwner
 from perdure.process import Channel, Message, Selected, after, select, sleep
 from perdure.testing import simulate, simulated
-from tests.process.interrupts import INTERRUPTS, Interrupt
-from tests.process.probes import drain, now
-from tests.process.tiny import others_rest, wait_forever
+from tests.support.processes import INTERRUPTS, Interrupt, drain, now, others_rest, wait_forever
 
 Log = list[Any]
 

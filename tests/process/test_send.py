@@ -10,8 +10,7 @@ from perdure import process
 from perdure.errors import NoProcess, NotRegistered
 from perdure.process import Message, Pid, sleep
 from perdure.testing import simulated
-from tests.process.probes import dead, drain
-from tests.process.tiny import others_rest, wait_forever
+from tests.support.processes import dead, drain, others_rest, wait_forever
 
 
 async def collect(into: list[Message]) -> None:

@@ -10,7 +10,7 @@ from perdure import process
 from perdure.errors import CallExit, Killed, LinkedProcessDown, NameTaken, SpawnError
 from perdure.process import Exit, LinkDown
 from perdure.testing import simulated
-from tests.process.tiny import (
+from tests.support.processes import (
     crash,
     end_of,
     exit_of,

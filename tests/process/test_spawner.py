@@ -6,7 +6,7 @@ from perdure import Settings, process
 from perdure.errors import NotInProcess, SpawnError
 from perdure.process import Message, Spawner
 from perdure.testing import simulated
-from tests.process.tiny import (
+from tests.support.processes import (
     crash,
     exit_of,
     give,

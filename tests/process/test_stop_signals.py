@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.process.program import program
+from tests.support.program import program
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 

@@ -13,9 +13,7 @@ import pytest
 from perdure import process
 from perdure.process import Channel, Ticker, after, select, sleep, ticker, timer
 from perdure.testing import simulated
-from tests.process.interrupts import INTERRUPTS, Interrupt
-from tests.process.probes import live_timers, now
-from tests.process.tiny import crash, others_rest
+from tests.support.processes import INTERRUPTS, Interrupt, crash, live_timers, now, others_rest
 
 
 async def ticks(source: Ticker, count: int) -> list[float]:

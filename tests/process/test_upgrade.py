@@ -9,7 +9,7 @@ from perdure import Settings, process
 from perdure.errors import Killed, LinkedProcessDown, ProcError, SpawnError
 from perdure.process import ExitResult, Runtime
 from perdure.testing import simulated
-from tests.process.tiny import (
+from tests.support.processes import (
     Function,
     crash,
     end_of,
@@ -103,7 +103,7 @@ async def test_the_armed_deadline_of_a_cancel_stays() -> None:
 async def test_info_shows_the_new_code() -> None:
     pid = process.spawn(upgrade_to, wait_forever)
     await others_rest()
-    assert process.info(pid).function == "tests.process.tiny.wait_forever()"
+    assert process.info(pid).function == "tests.support.processes.wait_forever()"
 
 
 # What ends

@@ -22,8 +22,8 @@ import perdure
 from perdure.app import App
 from perdure.engine.handle import Handle
 from perdure.jobs.state import ENDED, JobState
-from tests.engine.gateway import Gateway, Manner
 from tests.programmes.effect_worker import build
+from tests.support.gateway import Gateway, Manner
 
 POINTS: Final = (
     *("before_intent", "after_intent", "after_call", "before_step_commit", "after_step_commit"),

@@ -37,12 +37,12 @@ from perdure.engine.handle import Handle
 from perdure.jobs.model import Job, JobQuery
 from perdure.jobs.state import ENDED, JobState
 from perdure.store.store import Store
-from tests.postgres_server import running_server
 from tests.programmes.intervene_audit import Archive, Log, Recorder, audit
 from tests.programmes.intervene_jobs import MANNERS, build
 from tests.programmes.intervene_people import People, said
-from tests.store.proxy import Proxy
-from tests.store.rig import sql
+from tests.support.postgres_proxy import Proxy
+from tests.support.postgres_server import running_server
+from tests.support.store import sql
 
 _TICK: Final = 0.005
 _WINDOW: Final = 40  # jobs that are submitted and have not ended, at most …

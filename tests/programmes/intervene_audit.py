@@ -14,7 +14,7 @@ from perdure.jobs.model import Job, JobQuery, JournalEntry
 from perdure.jobs.state import ENDED, JobState, StepState
 from perdure.store.store import Store
 from tests.programmes.intervene_jobs import LARGE, PRICE
-from tests.store.rig import sql
+from tests.support.store import sql
 
 _KEPT = frozenset({StepState.SUCCEEDED})
 _AFTER = frozenset(

@@ -22,8 +22,8 @@ from perdure.base.retry import pause
 from perdure.jobs.model import Claim, JobEvent
 from perdure.store.open import open_store
 from perdure.store.store import Store
-from tests.store.proxy import Proxy, whole
-from tests.store.rig import QUEUES, claims, ends, entry, new_job, sql, write_of
+from tests.support.postgres_proxy import Proxy, whole
+from tests.support.store import QUEUES, claims, ends, entry, new_job, sql, write_of
 
 _CLAIMS = """
 SELECT queue, count(*) FROM event JOIN job ON id = job_id WHERE type = 'claimed' GROUP BY queue

@@ -15,7 +15,7 @@ from perdure.jobs.model import Claim, JournalEntry, Write
 from perdure.jobs.state import StepState
 from perdure.store.open import open_store
 from perdure.store.store import Store
-from tests.store.rig import entry, new_job, sql, started, write_of
+from tests.support.store import entry, new_job, sql, started, write_of
 
 WITHIN = 30.0
 LINE = Effect(

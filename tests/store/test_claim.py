@@ -3,7 +3,7 @@
 from perdure.jobs.model import Claim, JobEvent, JournalEntry, QueueLimit
 from perdure.jobs.state import JobState, StepState
 from perdure.store.store import Store
-from tests.store.rig import (
+from tests.support.store import (
     GONE,
     LEASE,
     claim_one,

@@ -7,7 +7,7 @@ from perdure.jobs.failure import Failure
 from perdure.jobs.model import Command, EntryKind, Job
 from perdure.jobs.state import JobState, StepState
 from perdure.store.store import Store
-from tests.store.rig import (
+from tests.support.store import (
     GONE,
     claim_one,
     claims,

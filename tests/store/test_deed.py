@@ -25,7 +25,7 @@ from perdure.jobs.model import Claim, Command
 from perdure.jobs.outbox import Notice, NoticeKind, NoticeState
 from perdure.jobs.state import JobState
 from perdure.store.store import Store
-from tests.store.rig import (
+from tests.support.store import (
     QUEUES,
     aside,
     claim_one,

@@ -14,7 +14,7 @@ from perdure.jobs.invariant import INVARIANTS
 from perdure.jobs.model import EntryKind, JournalEntry
 from perdure.jobs.state import JobState, StepState
 from perdure.store.store import Store
-from tests.store.rig import (
+from tests.support.store import (
     aside,
     claim_one,
     claims,

@@ -4,7 +4,7 @@ from collections import Counter
 
 from perdure.jobs.model import QueueLimit
 from perdure.store.store import Store
-from tests.store.rig import claims, ends, new_job, sql, write_of
+from tests.support.store import claims, ends, new_job, sql, write_of
 
 
 async def test_no_more_run_than_the_queue_allows(store: Store, other: Store) -> None:

@@ -14,8 +14,8 @@ from perdure.store.open import open_store
 from perdure.store.postgres.connection import Target
 from perdure.store.store import Store
 from tests.programmes.late_commits import Plan, attack
-from tests.store.proxy import Proxy, delay_each_question, lose_each_answer
-from tests.store.rig import (
+from tests.support.postgres_proxy import Proxy, delay_each_question, lose_each_answer
+from tests.support.store import (
     claim_one,
     claims,
     ends,

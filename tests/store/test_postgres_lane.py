@@ -10,9 +10,9 @@ from perdure.base.errors import StoreError
 from perdure.jobs.state import StepState
 from perdure.store.open import open_store
 from perdure.store.store import Store
-from tests.store.proxy import Proxy, lose_each_answer
-from tests.store.rig import claim_one, entry, started, write_of
 from tests.store.test_at_once import WITHIN, written
+from tests.support.postgres_proxy import Proxy, lose_each_answer
+from tests.support.store import claim_one, entry, started, write_of
 
 Told = asyncio.Future[BaseException | None]
 

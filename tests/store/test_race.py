@@ -12,7 +12,7 @@ from pathlib import Path
 from perdure.jobs.model import Claim, Command
 from perdure.jobs.state import JobState
 from perdure.store.store import Store
-from tests.store.rig import (
+from tests.support.store import (
     LEASE,
     claim_one,
     claims,
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 @contextmanager
 def process(*arguments: str) -> Generator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.store.claimer", *arguments]
+    command = [sys.executable, "-m", "tests.support.claimer", *arguments]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as started_:
         try:
             yield started_

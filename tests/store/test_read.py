@@ -10,7 +10,7 @@ from perdure.jobs.effect import Effect, Place
 from perdure.jobs.model import Claim, Command, JobEvent, JobOutcome, JobQuery, Schedule
 from perdure.jobs.state import JobState, StepState
 from perdure.store.store import Store
-from tests.store.rig import (
+from tests.support.store import (
     claim_one,
     claims,
     ends,

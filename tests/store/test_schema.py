@@ -21,7 +21,7 @@ from perdure.store.postgres.connection import Pg, Target
 from perdure.store.postgres.schema import migrate as migrate_postgres
 from perdure.store.sqlite.schema import migrate as migrate_sqlite
 from perdure.store.statements import Dialect, load, only
-from tests.store.rig import new_job, sql
+from tests.support.store import new_job, sql
 
 ROOT = Path(__file__).parent.parent.parent
 SECOND = Migration(9, "more", "CREATE TABLE more (x integer);\nINSERT INTO more VALUES (1);\n")

@@ -27,7 +27,7 @@ from perdure.store.sqlite.connection import kind_of
 from perdure.store.sqlite.store import SqliteStore
 from perdure.store.sqlite.writer import SqliteWriter
 from perdure.store.store import Store
-from tests.store.rig import LEASE, claim_one, claims, entry, new_job, sql, started, write_of
+from tests.support.store import LEASE, claim_one, claims, entry, new_job, sql, started, write_of
 
 ROOT = Path(__file__).parent.parent.parent
 NOBODY = 65534
@@ -156,7 +156,7 @@ FULL = """
 import asyncio, sys
 from perdure.base.errors import StoreFull
 from perdure.store.open import open_store
-from tests.store.rig import claim_one, entry, new_job, write_of
+from tests.support.store import claim_one, entry, new_job, write_of
 
 async def main(url):
     store = open_store(url)

@@ -8,7 +8,7 @@ from perdure.base.errors import JobNotFound, KeyConflict
 from perdure.jobs.model import QueueLimit, Submitted
 from perdure.jobs.state import JobState
 from perdure.store.store import Store
-from tests.store.rig import claim_one, claims, ends, entry, new_job, started, write_of
+from tests.support.store import claim_one, claims, ends, entry, new_job, started, write_of
 
 
 async def test_a_job_is_read_back_as_it_was_given(store: Store) -> None:

@@ -16,7 +16,7 @@ from perdure.base.errors import (
 from perdure.jobs.model import Command, JobEvent, JournalEntry, Write
 from perdure.jobs.state import JobState, StepState
 from perdure.store.store import Store
-from tests.store.rig import (
+from tests.support.store import (
     GONE,
     claim_one,
     claims,

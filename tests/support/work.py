@@ -1,4 +1,4 @@
-"""What the processes of the cases run: functions of a module, as another OS process needs them."""
+"""What processes of tests run: functions of a module, as another OS process needs them."""
 
 import asyncio
 import atexit

@@ -6,7 +6,7 @@ A ```output block that follows it must be exactly what the program prints.
 It is run in an empty folder of its own, so that it may write files.
 `<!-- not run: reason -->` right before a block leaves it out.
 
-`python -m tests.docs.examples PAGE…` runs pages by hand; the exit code is 1 if any example failed.
+`python -m tests.support.doc_examples PAGE…` runs pages by hand; its exit code is 1 if any failed.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """A real Redis for the tests: from a wheel where there is one, gone when the run ends.
 
-`python -m tests.redis_server PROGRAM SOCKET` is the server's keeper: a process of its own that
-ends the server when its stdin is closed, so that the server goes even if the run is killed.
+`python -m tests.support.redis_server PROGRAM SOCKET` starts the server in a process of its own,
+which ends it when its stdin is closed, so that the server goes even if the run is killed.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import pytest
 
 from perdure.base.retry import pause
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +30,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     if program is None:
         pytest.skip("no redis-server here")
     path = tmp_path_factory.mktemp("redis") / "redis.sock"
-    command = [sys.executable, "-m", "tests.redis_server", program, str(path)]
+    command = [sys.executable, "-m", "tests.support.redis_server", program, str(path)]
     # A session of its own: Ctrl-C is for the tests, and the keeper sees how they end.
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, start_new_session=True

@@ -26,7 +26,7 @@ from perdure.process.runtime import Runtime
 from perdure.process.spawn import make_coroutine
 from perdure.process.waiter import current
 from perdure.testing import simulation
-from tests.hosts.virtual_child import (
+from tests.support.virtual_child import (
     Show,
     VirtualProgram,
     be_a_body,

@@ -1,6 +1,6 @@
 """A parent with a child and a grandchild, all of which can be undone; and a worker for them.
 
-`python -m tests.engine.saga_family URL FOLDER` works until it is killed.
+`python -m tests.support.saga_family URL FOLDER` works until it is killed.
 """
 
 import sys
@@ -11,7 +11,7 @@ from perdure.app import App
 from perdure.base.errors import Permanent
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
-from tests.engine.rig import QUICK
+from tests.support.engine import QUICK
 
 ONCE = Retry(attempts=1)
 

@@ -1,4 +1,4 @@
-"""A worker in an OS process of its own: `python -m tests.store.claimer URL OWNER [stopped]`."""
+"""A worker in an OS process of its own: `python -m tests.support.claimer URL OWNER [stopped]`."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ import sys
 from perdure.base.errors import LeaseLost
 from perdure.store.open import open_store
 from perdure.store.store import Store
-from tests.store.rig import GONE, claim_one, claims, ends, entry, write_of
+from tests.support.store import GONE, claim_one, claims, ends, entry, write_of
 
 
 def say(text: str) -> None:

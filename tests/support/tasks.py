@@ -1,6 +1,5 @@
 """Small pieces of work for tests of tasks and streams."""
 
-import asyncio
 from typing import NoReturn
 
 from perdure import process
@@ -17,17 +16,9 @@ async def slowly(value: int, delay: float = 1.0) -> int:
     return value
 
 
-async def crash(text: str = "boom") -> NoReturn:
-    raise ValueError(text)
-
-
 async def crash_later(delay: float = 1.0, text: str = "boom") -> NoReturn:
     await sleep(delay)
     raise ValueError(text)
-
-
-async def forever() -> None:
-    await asyncio.Event().wait()
 
 
 async def leave() -> int:
@@ -35,11 +26,7 @@ async def leave() -> int:
     return 1
 
 
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-async def end_of(pid: Pid) -> ExitResult:
+async def exit_of(pid: Pid) -> ExitResult:
     """Wait for the end of a process that is monitored."""
     while True:
         event = await process.events().receive()
@@ -47,11 +34,6 @@ async def end_of(pid: Pid) -> ExitResult:
             return event.result
 
 
-async def run(function: Function, *args: object) -> ExitResult:
+async def end_of(function: Function, *args: object) -> ExitResult:
     """Run a process, and tell how it ended."""
-    return await end_of(process.spawn_monitored(function, *args))
-
-
-async def rest() -> None:
-    """Let everybody else go on until they wait."""
-    await sleep(0.001)
+    return await exit_of(process.spawn_monitored(function, *args))

@@ -17,8 +17,7 @@ from perdure import Settings, process
 from perdure.process import Channel, Exit, ExitResult, Pid, after, select, sleep
 from perdure.process.runtime import Runtime, run_in
 from perdure.testing import VirtualLoop
-from tests.process.interrupts import Interrupt
-from tests.process.probes import drain, live_timers
+from tests.support.processes import Interrupt, drain, live_timers
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from perdure.errors import Shutdown
 from perdure.otp.supervision.loop import ChildInfo
 from perdure.otp.supervision.spec import BRUTAL_KILL, ChildSpec
 from perdure.process import Channel, Pid
-from tests.process.tiny import others_rest
+from tests.support.processes import others_rest
 
 
 class Family:

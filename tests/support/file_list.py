@@ -1,6 +1,6 @@
 """The list of all source files, made from their docstrings: `docs/files.md`.
 
-`python -m tests.docs.file_list --write` writes the page anew.
+`python -m tests.support.file_list --write` writes the page anew.
 """
 
 import ast
@@ -11,13 +11,13 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 SOURCE = ROOT / "src" / "perdure"
 PAGE = ROOT / "docs" / "files.md"
-REWRITE = "run `python -m tests.docs.file_list --write`"
+REWRITE = "run `python -m tests.support.file_list --write`"
 
 HEAD = """\
 # Every file
 
 Each file with the first sentence of its docstring. The page is generated:
-`python -m tests.docs.file_list --write`.
+`python -m tests.support.file_list --write`.
 [The architecture](ARCHITECTURE.md) says how the rooms fit together.
 """
 

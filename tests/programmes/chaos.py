@@ -1,6 +1,6 @@
 """Chaos: OS workers die under load, again and again, and nobody is told too much or too little.
 
-`python -m tests.hosts.chaos --deaths 200` is the long programme; the suite runs a short one.
+`python -m tests.programmes.chaos --deaths 200` is the long programme; the suite runs a short one.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from perdure.errors import CallExit, HostDown, Killed
 from perdure.otp import GenServer, Supervisor
 from perdure.process import Exit, LinkDown, Pid, ProcessHost
 from perdure.process.waiter import current
-from tests.hosts import work
-from tests.hosts.offspring import Offspring
+from tests.support import work
+from tests.support.child_processes import Offspring
 
 WORKERS = 2
 SERVERS = 4

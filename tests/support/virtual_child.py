@@ -34,7 +34,7 @@ _PATIENCE = 280.0  # less than the longest test may take; others end by their ow
 
 
 class _Worker(OsWorker):
-    entry = "tests.hosts.virtual_child"
+    entry = "tests.support.virtual_child"
 
 
 class VirtualProgram:

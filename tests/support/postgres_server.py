@@ -1,7 +1,7 @@
 """A real PostgreSQL for the tests: one server a run, from a wheel, gone when the run ends.
 
-`python -m tests.postgres_server FOLDER` is the server's keeper: a process of its own, so that
-the server goes even if the run is killed.
+`python -m tests.support.postgres_server FOLDER` starts the server in a process of its own,
+which ends it even if the run is killed.
 """
 
 import fcntl
@@ -60,7 +60,7 @@ def _shared_url(folder: Path) -> str:
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not url.exists():
-            keeper = [sys.executable, "-m", "tests.postgres_server", str(folder)]
+            keeper = [sys.executable, "-m", "tests.support.postgres_server", str(folder)]
             # A session of its own: Ctrl-C is for the tests, and the keeper sees how they end.
             subprocess.run(keeper, check=True, start_new_session=True)
     return url.read_text()

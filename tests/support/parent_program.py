@@ -5,7 +5,7 @@ import sys
 import perdure
 from perdure import process
 from perdure.process import ProcessHost
-from tests.hosts import work
+from tests.support import work
 
 
 async def main(code: str) -> None:

@@ -1,6 +1,6 @@
 """Steps with effects on both sides of a checkpoint, at which they die; and a worker for them.
 
-`python -m tests.engine.checkpoint_crash URL FOLDER` works until it is killed.
+`python -m tests.support.checkpoint_crash URL FOLDER` works until it is killed.
 """
 
 import sys
@@ -15,8 +15,8 @@ from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.definition import Step
 from perdure.jobs.parameters import Partial
-from tests.engine.far_effects import die_once
-from tests.engine.rig import QUICK
+from tests.support.engine import QUICK
+from tests.support.process_effects import die_once
 
 ONCE = Retry(attempts=1)
 
