@@ -25,6 +25,9 @@ async def test_a_call_of_an_unknown_name_fails_at_once_and_says_so() -> None:
     assert isinstance(caught.value, CallExit)
     assert isinstance(caught.value, NotRegistered)
     assert isinstance(caught.value.reason, NoProcess)
+    assert str(caught.value) == (
+        "the call to 'nobody' got no answer: no process is registered under this name"
+    )
 
 
 @simulated

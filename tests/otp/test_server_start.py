@@ -11,6 +11,7 @@ from perdure.base.restart import Restart
 from perdure.errors import NameTaken, StartError
 from perdure.otp.server import GenServer, ServerHandle, Stop
 from perdure.otp.supervision.spec import IGNORE
+from perdure.otp.supervision.supervisor import Supervisor
 from perdure.process import sleep
 from perdure.testing import simulated
 from tests.support.otp_servers import Add, Counter, Diary
@@ -204,3 +205,18 @@ async def test_a_plain_process_that_answers_requests_can_be_called_as_a_server()
 async def test_the_handle_prints_what_it_is() -> None:
     counter = await Counter.start_link()
     assert repr(counter) == f"<Counter {counter.pid}>"
+
+
+@simulated
+async def test_the_keyword_arguments_of_init_are_passed_on() -> None:
+    class Named(GenServer):
+        async def init(self, first: int, *, unit: str = "s") -> None:
+            self.text = f"{first} {unit}"
+
+        def handle_call(self, request: object, frm: object) -> str:
+            return self.text
+
+    for server in (await Named.start(1, unit="ms"), await Named.start_link(1, unit="ms")):
+        assert await server.call("text") == "1 ms"
+    async with Supervisor([Named.child(2, unit="h", name="named")]):
+        assert await GenServer.call("named", "text") == "2 h"

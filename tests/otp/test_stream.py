@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure import process
-from perdure.errors import Killed, NotOwner, SpawnError
+from perdure.errors import Killed, NotOwner, ProcError, SpawnError
 from perdure.otp import Ok
 from perdure.otp.stream import async_stream
 from perdure.process import Info, Pid, sleep
@@ -140,13 +140,6 @@ async def test_a_stream_leaves_nothing_in_its_consumer() -> None:
     assert not picture.links
     assert picture.pending_tasks == 0
     assert len(process.processes()) == 1
-
-
-@simulated
-async def test_a_stream_is_read_once() -> None:
-    stream = async_stream([1, 2], give)
-    assert len(await stream.to_list()) == 2
-    assert await stream.to_list() == []
 
 
 @simulated
@@ -347,13 +340,6 @@ async def test_a_function_that_is_not_async_is_refused_at_the_call() -> None:
 
 
 @simulated
-async def test_a_stream_that_was_never_read_needs_no_closing() -> None:
-    stream = async_stream([1], give)
-    await stream.aclose()
-    assert await stream.to_list() == []
-
-
-@simulated
 async def test_a_stream_without_a_limit_lets_items_take_their_time() -> None:
     assert await async_stream([3600.0], Gauge().work, timeout=None).to_list() == [Ok(3600.0)]
 
@@ -373,3 +359,31 @@ async def test_a_stream_can_be_killed_with_its_consumer_while_it_waits() -> None
     assert isinstance((await exit_of(pid)).error, Killed)
     await others_rest()
     assert len(process.processes()) == 1
+
+
+@simulated
+async def test_a_stream_is_read_once_and_a_second_read_says_so() -> None:
+    stream = async_stream([1, 2], give)
+    assert await stream.to_list() == [Ok(1), Ok(2)]
+    for again in (stream.to_list, stream.run, lambda: stream.take(1)):
+        with pytest.raises(ProcError, match="read only once: make another"):
+            await again()
+    with pytest.raises(ProcError, match="read only once"):
+        _ = [result async for result in stream]
+
+
+@simulated
+async def test_a_stream_that_was_closed_cannot_be_read() -> None:
+    stream = async_stream([1, 2], give)
+    await stream.aclose()
+    with pytest.raises(ProcError, match="read only once"):
+        await stream.to_list()
+
+
+@simulated
+async def test_a_loop_that_was_left_can_be_gone_on_with() -> None:
+    stream = async_stream([1, 2, 3], give)
+    async for result in stream:
+        assert result == Ok(1)
+        break
+    assert [result async for result in stream] == [Ok(2), Ok(3)]

@@ -8,8 +8,12 @@ import pytest
 
 from perdure import Settings, process, telemetry
 from perdure.errors import CallExit, ChildError, NotRegistered, ProcError, StartError
+from perdure.otp.agent import Agent
+from perdure.otp.supervision.dynamic import DynamicSupervisor
+from perdure.otp.supervision.partition import PartitionSupervisor
 from perdure.otp.supervision.spec import IGNORE, ChildSpec, child
 from perdure.otp.supervision.supervisor import Supervisor
+from perdure.otp.task_supervisor import TaskSupervisor
 from perdure.process import Pid, sleep
 from perdure.testing import simulate, simulated
 from tests.support.children import Family, states
@@ -86,6 +90,40 @@ async def test_a_supervisor_cannot_be_entered_twice_at_once_but_again() -> None:
 
 
 # Start
+
+
+@pytest.mark.parametrize(
+    ("start", "start_link"),
+    [
+        (lambda: Supervisor.start([]), lambda: Supervisor.start_link([])),
+        (DynamicSupervisor.start, DynamicSupervisor.start_link),
+        (TaskSupervisor.start, TaskSupervisor.start_link),
+        (
+            lambda: PartitionSupervisor.start(child(wait_forever), name="p"),
+            lambda: PartitionSupervisor.start_link(child(wait_forever), name="p"),
+        ),
+        (lambda: Agent.start(dict), lambda: Agent.start_link(dict)),
+    ],
+    ids=["supervisor", "dynamic", "task", "partition", "agent"],
+)
+@simulated
+async def test_start_never_links_and_start_link_does(start: Any, start_link: Any) -> None:
+    alone = await start()
+    assert alone.pid not in process.info(process.self_pid()).links
+    await alone.stop()
+    linked = await start_link()
+    assert linked.pid in process.info(process.self_pid()).links
+    await linked.stop()
+
+
+@simulated
+async def test_a_supervisor_that_is_linked_to_nobody_outlives_its_starter() -> None:
+    async def starter() -> Pid:
+        return (await Supervisor.start([child(wait_forever)])).pid
+
+    pid = await process.run_process(starter)
+    await sleep(1)
+    assert (await Supervisor.count_children(pid)).active == 1
 
 
 @simulated

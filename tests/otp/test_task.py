@@ -8,7 +8,7 @@ import pytest
 
 from perdure import Settings, process
 from perdure.errors import NotInProcess, SpawnError
-from perdure.otp import Ok
+from perdure.otp import Ok, async_stream
 from perdure.otp.task import Task
 from perdure.process import Info, Pid, sleep
 from perdure.testing import simulated
@@ -210,3 +210,15 @@ async def test_a_task_that_ends_in_time_is_not_warned_of(caplog: pytest.LogCaptu
     await Task.create(slowly, 1, 4.0)
     await sleep(60)
     assert not caplog.records
+
+
+@simulated
+async def test_a_plain_function_is_led_to_a_thread_or_a_host() -> None:
+    def count_words(text: str) -> int:
+        return len(text.split())
+
+    plain: Any = count_words
+    for refused in (lambda: Task.create(plain, "a b"), lambda: async_stream(["a b"], plain)):
+        with pytest.raises(SpawnError, match="offload") as caught:
+            refused()
+        assert "host" in str(caught.value)

@@ -222,3 +222,24 @@ def test_a_result_in_the_turn_of_an_interruption_is_not_lost(seed: int) -> None:
             return await task
 
     assert simulate(main, seed=seed) == 9
+
+
+def test_a_task_has_only_what_its_owner_may_use() -> None:
+    public = {name for name in vars(Task) if not name.startswith("_")}
+    assert public == {
+        *("create", "start", "start_link", "completed", "child"),
+        *("join", "poll", "shutdown", "ignore"),
+        *("pid", "ref", "owner", "callers"),
+        *("await_many", "yield_many"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [("await_many", "join_many(tasks, timeout)"), ("yield_many", "poll_many(tasks, timeout)")],
+)
+def test_a_name_of_elixir_leads_to_the_one_here(name: str, instead: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(Task, name)
+    assert instead in str(caught.value)
+    assert not hasattr(Task, name)

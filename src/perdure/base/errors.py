@@ -235,8 +235,12 @@ class NoServer(CallExit, NotRegistered):
     """No server has the name that was called; it may be restarting."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(NoProcess(), f"the call to {name!r}")
+        # By hand: both bases would make a text of their own, one inside the other.
+        what = f"the call to {name!r}"
+        ProcError.__init__(self, f"{what} got no answer: no process is registered under this name")
+        self.what = what
         self.name = name
+        self.reason = self.__cause__ = NoProcess()
 
 
 class TaskExit(CallExit):

@@ -1,10 +1,19 @@
 """Streams: run a function on every element of an input, so many at once, each in a process.
 
-async with async_stream(urls, fetch, max_concurrency=16, timeout=5) as results:
-    async for result in results:
-        match result:
-            case Ok(page): ...
-            case Exited(reason): ...
+    async with async_stream(urls, fetch, max_concurrency=16, timeout=5) as results:
+        async for result in results:
+            match result:
+                case Ok(page): ...
+                case Exited(reason): ...
+
+    input --> [ running: at most max_concurrency ] --> results --> consumer
+
+Nothing moves unless the consumer asks: it pulls the input, starts items and takes results.
+An item that ends only notes its result and wakes the consumer.
+
+Read this file in its order: `async_stream` and `AsyncStream` are what users see, `Window` is the
+state of one run, `InlineItems` runs items up to their first wait without a process for each, and
+`PlainFeed` and `AsyncFeed` are the input.
 """
 
 import asyncio
@@ -30,16 +39,16 @@ from msgspec import Struct
 
 from perdure.base import telemetry
 from perdure.base.duration import Duration, seconds, spell
-from perdure.base.errors import NotOwner, Shutdown, TaskExit, TaskTimeout, safe_text
+from perdure.base.errors import NotOwner, ProcError, Shutdown, TaskExit, TaskTimeout, safe_text
 from perdure.base.machine import cores
 from perdure.base.pid import Pid
 from perdure.base.result import Exited, Ok
-from perdure.otp.task import callers_of, consume_link, result_of, untie
+from perdure.otp.task import callers_of, consume_link, result_of
 from perdure.process.death import EXIT_EVENT, kill
 from perdure.process.event import ExitResult
 from perdure.process.process import Process
 from perdure.process.relations import Collector, spread
-from perdure.process.signal import cancel, link
+from perdure.process.signal import cancel, link, unlink
 from perdure.process.spawn import (
     PLAIN,
     SPAWN_EVENT,
@@ -61,122 +70,226 @@ from perdure.process.waiter import (
     set_process,
 )
 
-# Where a stream takes its input from: any iterable, sync or async, one value when asked.
-
 A = TypeVar("A")
+T = TypeVar("T")
 
-NOT_YET: Any = object()
-"""What a feed gives when its next value is still to come."""
+Progress = Callable[[int, int], object]
+Launch = Callable[[Function, Any], Process]
+OnTimeout: TypeAlias = Literal["kill_task", "exit"]
+Work: TypeAlias = Callable[[A], Coroutine[Any, Any, T]]
 
-
-class PlainFeed(Generic[A]):
-    """Takes values from an iterable."""
-
-    __slots__ = ("take",)
-
-    def __init__(self, items: Iterable[A]) -> None:
-        self.take: Callable[[], A] = iter(items).__next__  # without a call around it
-
-    async def close(self) -> None:
-        """Let go: a generator that nobody else holds runs its cleanup now."""
-        nothing: Iterator[A] = iter(())
-        self.take = nothing.__next__
+_GRACE = 5.0  # for items whose consumer died to clean up
 
 
-class AsyncFeed(Generic[A]):
-    """Takes values from an async iterable.
+class StreamOptions(NamedTuple):
+    """The options of a stream, checked."""
 
-    One task of the consumer's process runs the input from its first value to its cleanup:
-    results that are ready are given while the next input is still awaited,
-    and cancel scopes in the input are entered and left by the same task.
+    max_concurrency: int
+    ordered: bool = True
+    timeout: float | None = 5.0
+    exit_on_timeout: bool = False
+    zip_input_on_exit: bool = False
+    fail_fast: bool = False
+    progress: Progress | None = None
+    launch: Launch | None = None  # starts an item elsewhere: under a supervisor
+    outlives: bool = False  # items go on when the consumer dies
+
+
+def async_stream(  # noqa: PLR0913 - the options that Elixir has, and two
+    items: Iterable[A] | AsyncIterable[A],
+    fn: Work[A, T],
+    *,
+    max_concurrency: int | None = None,
+    ordered: bool = True,
+    timeout: Duration = 5.0,
+    on_timeout: OnTimeout = "kill_task",
+    zip_input_on_exit: bool = False,
+    fail_fast: bool = False,
+    progress: Progress | None = None,
+    host: str | None = None,
+) -> "AsyncStream[T]":
+    """Run `fn` on every item, each in a process of its own, and stream the results.
+
+    The stream can be read once. Nothing starts before the first result is asked for.
+    Then up to `max_concurrency` items are pulled and started,
+    and one more for each result that is asked for: a slow consumer slows the input down.
+
+    Args:
+        items: Any iterable, sync or async.
+        fn: An `async def` function of one item.
+        max_concurrency: How many run at once; the number of cores by default.
+        ordered: Give results in the order of the items; otherwise as they come.
+        timeout: How long one item may take, from its start; None = no limit.
+        on_timeout: What becomes of an item that takes longer: `"kill_task"`, it is killed and
+            gives `Exited(TimeoutError)`; `"exit"`, the stream ends with a `TaskTimeout`.
+        zip_input_on_exit: Give `Exited((item, reason))` for a failure instead of `Exited(reason)`.
+        fail_fast: End the stream at the first failure, with a `TaskExit`;
+            a consumer that is busy elsewhere then dies of it, as of any linked process.
+        progress: Called in the consumer with the number of items that are done
+            and the number that were started.
+        host: Where the items run; the running loop by default.
+
+    Raises:
+        ValueError: An option is out of its range; nothing was started.
+        TypeError: An option, or the input, has the wrong type.
+        SpawnError: `fn` is not an `async def` function.
+    """
+    options = check_options(
+        max_concurrency=max_concurrency,
+        ordered=ordered,
+        timeout=timeout,
+        on_timeout=on_timeout,
+        zip_input_on_exit=zip_input_on_exit,
+        fail_fast=fail_fast,
+        progress=progress,
+    )
+    if host is not None:
+        options = options._replace(launch=partial(_launch_on, host))
+    return AsyncStream(items, fn, options)
+
+
+def _launch_on(host: str, fn: Function, value: object) -> Process:
+    owner = current("async_stream")
+    return give_birth(owner.runtime, owner, fn, (value,), Options(host))
+
+
+class AsyncStream(Generic[T]):
+    """The results of a stream: an async iterator and an async context manager.
+
+    It can be read once: a loop that was left may be continued, but a stream that has ended, or was
+    closed, raises when it is read again. It belongs to the process that reads it first.
     """
 
-    __slots__ = ("_asked", "_ended", "_error", "_items", "_task", "_value", "_wake", "_wanted")
+    __slots__ = ("__weakref__", "_closed", "_fn", "_items", "_options", "_window")
 
-    def __init__(self, items: AsyncIterable[A], wake: Callable[[], None]) -> None:
-        self._items: AsyncIterator[A] = aiter(items)
-        self._value: Any = NOT_YET
-        self._error: BaseException | None = None
-        self._ended = False
-        self._wanted = False
-        self._wake = wake  # tells the consumer of a value
-        self._asked = NOBODY  # the task's, told of a wish
-        self._task: asyncio.Task[None] | None = None
+    def __init__(
+        self, items: Iterable[A] | AsyncIterable[A], fn: Work[A, T], options: StreamOptions
+    ) -> None:
+        """Check the arguments; `async_stream` is what users call."""
+        self._window: Window | None = None
+        self._closed = False
+        check_items(items)
+        check_function(fn, "async_stream")
+        self._items: Iterable[Any] | AsyncIterable[Any] = items
+        self._fn = fn
+        self._options = options
 
-    def take(self) -> A:
-        """Give the value that is there, or wish for one."""
-        if self._value is not NOT_YET:
-            value, self._value = self._value, NOT_YET
-            return value
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-        if self._ended:
-            raise StopIteration
-        self._wanted = True
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
-        elif self._asked is not NOBODY:
-            self._asked.wake()
-        return NOT_YET
+    def __aiter__(self) -> Self:
+        self._check_open()
+        return self
 
-    async def _run(self) -> None:
-        try:
-            await self._pump()
-        except BaseException as error:
-            if self._ended:  # by our own cancel
-                raise
-            self._error = error  # the consumer gets it
-        finally:
-            await _close(self._items)
-            self._ended = True
-            self._wake()
+    def __anext__(self) -> Awaitable[Ok[T] | Exited[Any]]:
+        window = self._window
+        if window is None:
+            self._check_open()
+            self._window = window = Window(self._fn, self._items, self._options)
+            self._items = ()  # the window holds them: a generator is closed with it
+        return window.next()
 
-    async def _pump(self) -> None:
-        async for value in self._items:
-            self._value = value
-            self._wanted = False
-            self._wake()
-            await self._wish()
+    def _check_open(self) -> None:
+        if self._closed or (self._window is not None and self._window.closed):
+            raise ProcError(
+                "this stream has ended, and a stream can be read only once: make another one"
+            )
 
-    @types.coroutine
-    def _wish(self) -> Generator[Any, None, None]:
-        self._asked = waiter = current_waiter()
-        try:
-            while not self._wanted:
-                yield waiter.pause()
-        finally:
-            self._asked = NOBODY
+    async def aclose(self) -> None:
+        """End the stream: what runs is killed and waited for."""
+        self._closed = True
+        if self._window is not None:
+            await self._window.close()
 
-    async def close(self) -> None:
-        """Stop the input, and wait for its cleanup."""
-        self._ended = True
-        task, self._task = self._task, None
-        if task is None:
-            await _close(self._items)
-            return
-        task.cancel()
-        await asyncio.wait([task])
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise error
+    async def __aenter__(self) -> Self:
+        current("async_stream")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        # `async for … break` drops the stream without a word.
+        window = self._window
+        if window is not None:
+            with suppress(RuntimeError):  # no loop runs in this thread: too late
+                asyncio.get_running_loop()
+                window.abandoned()
+
+    # Ready-made loops
+
+    async def to_list(self) -> list[Ok[T] | Exited[Any]]:
+        """Return all results."""
+        async with self:
+            return [result async for result in self]
+
+    async def take(self, count: int) -> list[Ok[T] | Exited[Any]]:
+        """Return the first results, and end the stream.
+
+        Raises:
+            ValueError: The count is negative.
+        """
+        if count < 0:
+            raise ValueError(f"cannot take {count} results")
+        self._check_open()
+        taken: list[Ok[T] | Exited[Any]] = []
+        async with self:
+            while len(taken) < count:
+                try:
+                    taken.append(await anext(self))
+                except StopAsyncIteration:
+                    break
+        return taken
+
+    async def run(self) -> None:
+        """Run everything for its effects alone."""
+        async with self:
+            async for _ in self:
+                pass
 
 
-async def _close(items: AsyncIterator[Any]) -> None:
-    """Close a generator; other iterators have nothing to close."""
-    close = getattr(items, "aclose", None)
-    if close is not None:
-        await close()
+def check_options(
+    *,
+    max_concurrency: Any = None,
+    on_timeout: Any = "kill_task",
+    timeout: Duration = 5.0,
+    progress: Any = None,
+    **flags: Any,
+) -> StreamOptions:
+    """Check the options of a stream.
+
+    Raises:
+        ValueError: An option is out of its range.
+        TypeError: An option has the wrong type, or there is no such option.
+    """
+    if max_concurrency is None:
+        max_concurrency = cores()
+    if not isinstance(max_concurrency, int) or isinstance(max_concurrency, bool):
+        raise TypeError(f"max_concurrency is a number of items, not {max_concurrency!r}")
+    if max_concurrency < 1:
+        raise ValueError(f"max_concurrency is at least 1, not {max_concurrency}")
+    if on_timeout not in ("kill_task", "exit"):
+        raise ValueError(f"on_timeout is kill_task or exit, not {on_timeout!r}")
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress is a function of (done, started), not {progress!r}")
+    _check_flags(flags)
+    return StreamOptions(
+        max_concurrency,
+        timeout=seconds(timeout),
+        exit_on_timeout=on_timeout == "exit",
+        progress=progress,
+        **flags,
+    )
 
 
-Feed: TypeAlias = PlainFeed[A] | AsyncFeed[A]
-"""The input of a stream: `take` gives the next value, or `NOT_YET`, or raises StopIteration."""
-
-
-def feed_of(items: Iterable[A] | AsyncIterable[A], wake: Callable[[], None]) -> Feed[A]:
-    """Open an input; `wake` tells that a value has come which was not there yet."""
-    if isinstance(items, AsyncIterable):
-        return AsyncFeed(items, wake)
-    return PlainFeed(items)
+def _check_flags(flags: dict[str, Any]) -> None:
+    for name, value in flags.items():
+        if name not in ("ordered", "zip_input_on_exit", "fail_fast"):
+            raise TypeError(f"a stream has no option {name!r}")
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} is True or False, not {value!r}")
 
 
 def check_items(items: object) -> None:
@@ -189,16 +302,352 @@ def check_items(items: object) -> None:
         raise TypeError(f"a stream reads from an iterable, sync or async; not from {items!r}")
 
 
-# The lane of a stream: where items run up to their first wait.
+# The window: the items that run now, and the results that wait to be asked for.
+
+
+class Item(Struct, eq=False):
+    """One element of the input, the process that works on it, and its result."""
+
+    window: "Window"
+    callers: tuple[Pid, ...]
+    args: tuple[Any]
+    code: Any = None  # until it has begun
+    context: Any = None
+    process: Process | None = None  # while it runs
+    result: Any = None
+    late: bool = False
+
+    def collect(self, process: Process, outcome: ExitResult) -> None:
+        """Note the result; called by the death of the process."""
+        result = result_of(outcome)
+        window = self.window
+        if type(result) is Exited:
+            result = window.failed(self, process, result)
+        self.result = result
+        self.process = None
+        window.ended(self)
+
+
+class Window:
+    """The state of one run of a stream."""
+
+    __slots__ = (
+        "_calm",
+        "_feed",
+        "_fn",
+        "_inline",
+        "_input_ended",
+        "_options",
+        "_ordinary",
+        "_owner",
+        "_plain",
+        "_queue",
+        "_reported",
+        "_running",
+        "_started",
+        "_timer",
+        "_trouble",
+        "_waiter",
+        "callers",
+        "closed",
+        "finished",
+        "waiting",
+    )
+
+    def __init__(
+        self, fn: Function, items: Iterable[Any] | AsyncIterable[Any], options: StreamOptions
+    ) -> None:
+        owner = current("a stream")
+        self._owner = owner
+        self._fn = fn
+        self._plain: Function | None = None  # `fn`, once it needs no more checks
+        self._feed: Feed[Any] = feed_of(items, self.wake)
+        self._options = options
+        self._calm = options.progress is None  # nothing to attend to but results
+        self._ordinary = options.launch is not None or options.fail_fast
+        self._running: dict[Item, None] = {}  # in the order of their start
+        # What is to be given: ordered, all that was started; else what has ended.
+        self._queue: deque[Item] = deque()
+        self._input_ended = False
+        self._started = 0
+        self._reported = (0, 0)
+        self._timer: asyncio.TimerHandle | None = None
+        self._trouble: BaseException | None = None  # ends the stream at the next opportunity
+        self._waiter: Waiter | None = None
+        self.closed = False
+        self.callers = (owner.pid, *callers_of(owner))
+        self.waiting: deque[Item] = deque()  # pulled, and not begun
+        self.finished = None if options.ordered else self._queue
+        self._inline = InlineItems(owner, fn, self)
+        owner.tie().at_death(self._orphaned)
+
+    # What the consumer does
+
+    @types.coroutine
+    def next(self) -> Generator[Any, None, Any]:  # noqa: C901 - the core loop, on one screen
+        """Return the next result.
+
+        Raises:
+            StopAsyncIteration: There are no more.
+        """
+        if own_process(None) is not self._owner or self._waiter is not None:
+            raise self._not_yours()
+        queue = self._queue
+        try:
+            while not self.closed:
+                if not self._input_ended:
+                    self._fill()
+                if not self._calm:
+                    self._attend()
+                if queue and queue[0].result is not None:
+                    return queue.popleft().result
+                if self._input_ended and not self._running and not self.waiting:
+                    break
+                yield from self._pause()
+        except asyncio.CancelledError:
+            raise  # only this wait was interrupted: the stream can be read on
+        except BaseException:
+            yield from self.close().__await__()
+            raise
+        yield from self.close().__await__()
+        raise StopAsyncIteration
+
+    def _attend(self) -> None:
+        if self._trouble is not None:
+            raise self._trouble
+        if self._options.progress is not None:
+            self._tell_progress(self._options.progress)
+
+    def _pause(self) -> Generator[Any, None, None]:
+        waiter = self._waiter = current_waiter()
+        try:
+            yield waiter.pause()
+        finally:
+            self._waiter = None
+
+    def wake(self) -> None:
+        """Let the consumer look again, if it waits."""
+        if self._waiter is not None:
+            self._waiter.wake()
+
+    def _not_yours(self) -> Exception:
+        if own_process(None) is not self._owner:
+            return NotOwner(f"this stream is read by {self._owner.pid}: another cannot join in")
+        return RuntimeError("this stream is already being read by another task")
+
+    def _fill(self) -> None:
+        """Pull and start what there is room for."""
+        take, waiting, queue = self._feed.take, self.waiting, self._queue
+        idle, plain = not waiting, self._plain
+        for _ in range(self._room()):
+            try:
+                value = take()
+            except StopIteration:
+                self._input_ended = True
+                break
+            if value is NOT_YET:
+                break
+            if self._ordinary:
+                item = self._start_ordinary(value)
+            else:
+                code = self._first_code(value) if plain is None else plain(value)
+                item = Item(self, self.callers, (value,), code, copy_context())
+                waiting.append(item)
+            self._started += 1
+            if self.finished is not queue:
+                queue.append(item)
+        if idle and waiting:  # if something waited before, it is being run
+            self._inline.rouse()
+
+    def _first_code(self, value: object) -> Any:
+        """Make the coroutine of an item; what fits one item fits all, so check only the first."""
+        code = make_coroutine(self._fn, (value,))
+        if is_plain(self._fn):
+            self._plain = self._fn
+        return code
+
+    def _room(self) -> int:
+        """Count what may be pulled.
+
+        What waits to be given counts too, or a slow consumer would collect results without end.
+        Only while the first in order is missing, those behind it may run ahead.
+        """
+        queue, most = self._queue, self._options.max_concurrency
+        if not self._options.ordered:
+            return most - len(self._running) - len(self.waiting) - len(queue)
+        if len(queue) >= most and queue[0].result is None:
+            return most - len(self._running) - len(self.waiting)
+        return most - len(queue)
+
+    def _start_ordinary(self, value: object) -> Item:
+        """Start an item that needs a process before it runs: for its supervisor, or its link."""
+        owner, options = self._owner, self._options
+        if options.launch is not None:
+            process = options.launch(self._fn, value)
+        else:
+            process = give_birth(owner.runtime, owner, self._fn, (value,), PLAIN)
+        process.collector = item = Item(self, self.callers, (value,))
+        if options.fail_fast:
+            link(owner, process)
+        self.began(item, process)
+        return item
+
+    def began(self, item: Item, process: Process) -> None:
+        """Note that an item has a process of its own."""
+        item.process = process
+        self._running[item] = None
+        if self._timer is None and self._options.timeout is not None:
+            self._arm(item, self._options.timeout)
+
+    def _tell_progress(self, progress: Progress) -> None:
+        done = self._started - len(self._running) - len(self.waiting)
+        now = (done, self._started)
+        if now != self._reported:
+            self._reported = now
+            progress(*now)
+
+    # What items do when they end
+
+    def ended(self, item: Item) -> None:
+        """Note that an item has its result, and no process any more."""
+        del self._running[item]
+        if self.finished is not None:
+            self.finished.append(item)
+        self.wake()
+
+    def failed(self, item: Item, process: Process, how: Exited[Any]) -> Exited[Any]:
+        """Return what is given for an item that failed."""
+        reason = how.reason
+        options = self._options
+        if item.late:
+            reason = TimeoutError(f"not done within {spell(options.timeout)}")
+            if options.exit_on_timeout:
+                self._calm = False
+                self._trouble = TaskTimeout(reason, f"item {safe_text(item.args[0])} of a stream")
+        elif self._takes_failure_of(process):
+            self._calm = False
+            self._trouble = TaskExit(reason, f"item {safe_text(item.args[0])} of a stream")
+        return Exited((item.args[0], reason)) if options.zip_input_on_exit else Exited(reason)
+
+    def _takes_failure_of(self, process: Process) -> bool:
+        """Whether the consumer waits for just this, so that it does not die of the link."""
+        waits = self._options.fail_fast and self._waiter is not None and not self.closed
+        return waits and consume_link(self._owner.pid.target, process)
+
+    # Time
+
+    def _arm(self, oldest: Item, limit: float) -> None:
+        """Wait for the item that was started first; the others come after it."""
+        process = oldest.process
+        assert process is not None
+        left = max(0.0, process.born + limit - process.runtime.now())
+        self._timer = process.loop.call_later(left, self._look, limit)
+
+    def _look(self, limit: float) -> None:
+        """End what has run for too long."""
+        self._timer = None
+        now = self._owner.runtime.now()
+        for item in tuple(self._running):
+            process = item.process
+            if item.late or process is None:
+                continue
+            if process.born + limit > now:
+                self._arm(item, limit)
+                return
+            item.late = True
+            self._cut(process)
+            kill(process, f"not done within {spell(limit)}")
+
+    # The end
+
+    async def close(self) -> None:
+        """Kill what runs, and wait until it is gone."""
+        if self.closed:
+            return
+        self.closed = True
+        self.kill_all()
+        self._release()
+        try:
+            await self._gone()
+        finally:
+            self._queue.clear()
+            await self._feed.close()
+
+    def kill_all(self) -> None:
+        """Kill what runs."""
+        for item in tuple(self._running):
+            if item.process is not None:
+                self._cut(item.process)
+                kill(item.process, "its stream was closed")
+
+    def _cut(self, process: Process) -> None:
+        """Untie an item that we kill from the consumer, who must not die of that."""
+        if self._options.fail_fast:
+            unlink(self._owner, process.pid, flush=True)
+
+    def _release(self) -> None:
+        self._forget_waiting()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        bonds = self._owner.bonds
+        if bonds is not None and bonds.releases and self._orphaned in bonds.releases:
+            bonds.releases.remove(self._orphaned)
+
+    def _forget_waiting(self) -> None:
+        for item in self.waiting:
+            item.code.close()
+        self.waiting.clear()
+        self._inline.drop()
+
+    @types.coroutine
+    def _gone(self) -> Generator[Any, None, None]:
+        waiter = self._waiter = current_waiter()
+        try:
+            while self._running:
+                yield waiter.pause()
+        finally:
+            self._waiter = None
+
+    def _orphaned(self) -> None:
+        """End with the consumer: what runs may clean up for a while; called by its death."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._forget_waiting()
+        if self._options.outlives:
+            return
+        outcome = self._owner.outcome
+        error = None if outcome is None else outcome.error
+        pid = self._owner.pid
+        reason = Shutdown("its stream's consumer ended") if error is None else spread(pid, error)
+        for item in tuple(self._running):
+            if item.process is not None:
+                cancel(item.process, pid, _GRACE, "its stream's consumer ended")
+                item.process.condemn(ExitResult(None, reason))
+
+    def abandoned(self) -> None:
+        """Kill what runs: nobody holds the stream any more, so nobody can ask for a result.
+
+        If that is because the consumer dies, its death decides instead.
+        """
+        alive = self._owner.pid.target is not None and self._owner.outcome is None
+        if alive and not self.closed:
+            self.closed = True
+            self.kill_all()
+            self._release()
+
+
+# Items up to their first wait.
 #
-# Most of what a process costs is its birth and its death.
-# An item that returns without ever having waited, and that left no trace
-# (no link, monitor, name, task or signal), cannot tell whether its process is taken apart after it.
-# So the lane keeps the process for the next item, and gives it a new identity:
-# a new pid, a new context, an empty mailbox. The old pid is dead from then on, as any other.
+# Most of what a process costs is its birth and its death. An item that returns without ever having
+# waited, and that left no trace (no link, monitor, name, task or signal), cannot tell whether its
+# process is taken apart after it. So one process runs such items, one after another, and gets a new
+# identity for each: a new pid, a new context, an empty mailbox. The old pid is dead from then on,
+# as any other.
 #
-# An item that waits, or fails, or leaves a trace, takes the process with it:
-# it goes on, and ends, as an ordinary process, and the lane gets another one.
+# An item that waits, or fails, or leaves a trace, takes the process with it: it goes on, and ends,
+# as an ordinary process, and the next items get another one.
 
 # So many items run before the time is looked at, as in a turn of the scheduler.
 _ITEMS_PER_LOOK = 32
@@ -213,30 +662,15 @@ class InlineWork(Collector, Protocol):
     result: Any
 
 
-class Yard(Protocol):
-    """Where the items of a lane come from, and go to."""
+class InlineItems:
+    """Takes the place of a coroutine: each of its steps runs items, one after another."""
 
-    waiting: deque[Any]  # what has not begun
-    finished: deque[Any] | None  # where items go that are done; None: they need not go anywhere
+    __slots__ = ("_function", "_idle", "_parent", "_process", "_window")
 
-    def wake(self) -> None:
-        """Look at what is done."""
-        ...
-
-    def began(self, item: Any, process: Process) -> None:
-        """Take in an item that goes on with a process of its own."""
-        ...
-
-
-class Lane:
-    """Stands in the place of a coroutine: each of its steps runs items, one after another."""
-
-    __slots__ = ("_function", "_idle", "_parent", "_process", "_yard")
-
-    def __init__(self, parent: Process, function: Function, yard: Yard) -> None:
+    def __init__(self, parent: Process, function: Function, window: "Window") -> None:
         self._parent = parent
         self._function = function
-        self._yard = yard
+        self._window = window
         self._idle = Context()
         self._process: Process | None = None
 
@@ -270,17 +704,17 @@ class Lane:
         items = 1 if process.scheduler.seeded else _ITEMS_PER_LOOK
         now = process.runtime.now
         deadline = now() + process.runtime.settings.turn_time
-        while self._yard.waiting:
+        while self._window.waiting:
             yielded = self._run(process, items)
             if yielded is not _ALL_DONE:
                 return yielded
-            if self._yard.waiting and (items == 1 or now() >= deadline):
+            if self._window.waiting and (items == 1 or now() >= deadline):
                 process.loop.call_soon(process.wake)
                 break
         process.context = self._idle
         process.drive(_as_coroutine(self))
         process.collector = None
-        self._yard.wake()
+        self._window.wake()
         return PARK
 
     def _run(self, process: Process, items: int) -> object:  # noqa: C901 - on one screen
@@ -288,7 +722,7 @@ class Lane:
 
         This is a birth and a death for each item, without their calls.
         """
-        runtime, waiting, finished = process.runtime, self._yard.waiting, self._yard.finished
+        runtime, waiting, finished = process.runtime, self._window.waiting, self._window.finished
         host, now, processes = runtime.host_name, runtime.now, runtime.processes
         tell_birth = telemetry.has_handlers(SPAWN_EVENT)
         tell_death = telemetry.has_handlers(EXIT_EVENT)
@@ -329,10 +763,10 @@ class Lane:
         self._process = None
         process.drive(item.code)
         item.code = item.context = None
-        self._yard.began(item, process)
-        if self._yard.waiting:
+        self._window.began(item, process)
+        if self._window.waiting:
             self.rouse()
-        self._yard.wake()
+        self._window.wake()
 
     def throw(self, error: BaseException) -> object:
         """Be interrupted, which cannot happen: nobody knows the process between two items."""
@@ -345,9 +779,9 @@ class Lane:
 _ALL_DONE = object()
 
 
-def _as_coroutine(lane: Any) -> Coroutine[Any, Any, Any]:
-    """Give as much of a coroutine as the kernel needs."""
-    return lane
+def _as_coroutine(items: Any) -> Coroutine[Any, Any, Any]:
+    """Return as much of a coroutine as the kernel needs."""
+    return items
 
 
 def _end_by(process: Process, error: BaseException) -> bool:
@@ -363,558 +797,117 @@ def _end_by(process: Process, error: BaseException) -> bool:
     return False
 
 
-# The window of a stream: the items that run now, and the results that wait to be asked for.
-#
-#     input --> [ running: at most max_concurrency ] --> results --> consumer
-#
-# Nothing moves but when the consumer asks: it pulls the input, starts items and gives results.
-# An item that ends only notes its result and wakes the consumer.
+# The input: any iterable, sync or async, one value when asked.
 
-Progress = Callable[[int, int], object]
-Launch = Callable[[Function, Any], Process]
-
-_GRACE = 5.0  # for items whose consumer died to clean up
+NOT_YET: Any = object()
+"""What a feed returns when its next value is still to come."""
 
 
-class StreamOptions(NamedTuple):
-    """The options of a stream, checked."""
+class PlainFeed(Generic[A]):
+    """Takes values from an iterable."""
 
-    max_concurrency: int
-    ordered: bool = True
-    timeout: float | None = 5.0
-    exit_on_timeout: bool = False
-    zip_input_on_exit: bool = False
-    fail_fast: bool = False
-    progress: Progress | None = None
-    launch: Launch | None = None  # starts an item elsewhere: under a supervisor
-    outlives: bool = False  # items go on when the consumer dies
+    __slots__ = ("take",)
 
-
-class Item(Struct, eq=False):
-    """One element of the input, the process that works on it, and its result."""
-
-    window: "Window"
-    callers: tuple[Pid, ...]
-    args: tuple[Any]
-    code: Any = None  # until it has begun
-    context: Any = None
-    process: Process | None = None  # while it runs
-    result: Any = None
-    late: bool = False
-
-    def collect(self, process: Process, outcome: ExitResult) -> None:
-        """Note the result; called by the death of the process."""
-        result = result_of(outcome)
-        window = self.window
-        if type(result) is Exited:
-            result = window.failed(self, process, result)
-        self.result = result
-        self.process = None
-        window.ended(self)
-
-
-class Window:
-    """The state of one run of a stream."""
-
-    __slots__ = (
-        "_calm",
-        "_closed",
-        "_feed",
-        "_fn",
-        "_input_ended",
-        "_lane",
-        "_ordinary",
-        "_owner",
-        "_plain",
-        "_queue",
-        "_reported",
-        "_rules",
-        "_running",
-        "_started",
-        "_timer",
-        "_trouble",
-        "_waiter",
-        "callers",
-        "finished",
-        "waiting",
-    )
-
-    def __init__(
-        self, fn: Function, items: Iterable[Any] | AsyncIterable[Any], rules: StreamOptions
-    ) -> None:
-        owner = current("a stream")
-        self._owner = owner
-        self._fn = fn
-        self._plain: Function | None = None  # `fn`, once it needs no more checks
-        self._feed: Feed[Any] = feed_of(items, self.wake)
-        self._rules = rules
-        self._calm = rules.progress is None  # nothing to attend to but results
-        self._ordinary = rules.launch is not None or rules.fail_fast
-        self._running: dict[Item, None] = {}  # in the order of their start
-        # What is to be given: ordered, all that was started; else what has ended.
-        self._queue: deque[Item] = deque()
-        self._input_ended = False
-        self._started = 0
-        self._reported = (0, 0)
-        self._timer: asyncio.TimerHandle | None = None
-        self._trouble: BaseException | None = None  # ends the stream at the next opportunity
-        self._waiter: Waiter | None = None
-        self._closed = False
-        self.callers = (owner.pid, *callers_of(owner))
-        self.waiting: deque[Item] = deque()  # pulled, and not begun
-        self.finished = None if rules.ordered else self._queue
-        self._lane = Lane(owner, fn, self)
-        owner.tie().at_death(self._orphaned)
-
-    # What the consumer does
-
-    @types.coroutine
-    def next(self) -> Generator[Any, None, Any]:  # noqa: C901 - the core loop, on one screen
-        """Give the next result.
-
-        Raises:
-            StopAsyncIteration: There are no more.
-        """
-        if own_process(None) is not self._owner or self._waiter is not None:
-            raise self._not_yours()
-        queue = self._queue
-        try:
-            while not self._closed:
-                if not self._input_ended:
-                    self._fill()
-                if not self._calm:
-                    self._attend()
-                if queue and queue[0].result is not None:
-                    return queue.popleft().result
-                if self._input_ended and not self._running and not self.waiting:
-                    break
-                yield from self._pause()
-        except asyncio.CancelledError:
-            raise  # only this wait was interrupted: the stream can be read on
-        except BaseException:
-            yield from self.close().__await__()
-            raise
-        yield from self.close().__await__()
-        raise StopAsyncIteration
-
-    def _attend(self) -> None:
-        if self._trouble is not None:
-            raise self._trouble
-        if self._rules.progress is not None:
-            self._tell_progress(self._rules.progress)
-
-    def _pause(self) -> Generator[Any, None, None]:
-        waiter = self._waiter = current_waiter()
-        try:
-            yield waiter.pause()
-        finally:
-            self._waiter = None
-
-    def wake(self) -> None:
-        """Let the consumer look again, if it waits."""
-        if self._waiter is not None:
-            self._waiter.wake()
-
-    def _not_yours(self) -> Exception:
-        if own_process(None) is not self._owner:
-            return NotOwner(f"this stream is read by {self._owner.pid}: another cannot join in")
-        return RuntimeError("this stream is already being read by another task")
-
-    def _fill(self) -> None:
-        """Pull and start what there is room for."""
-        take, waiting, queue = self._feed.take, self.waiting, self._queue
-        idle, plain = not waiting, self._plain
-        for _ in range(self._room()):
-            try:
-                value = take()
-            except StopIteration:
-                self._input_ended = True
-                break
-            if value is NOT_YET:
-                break
-            if self._ordinary:
-                item = self._start_ordinary(value)
-            else:
-                code = self._first_code(value) if plain is None else plain(value)
-                item = Item(self, self.callers, (value,), code, copy_context())
-                waiting.append(item)
-            self._started += 1
-            if self.finished is not queue:
-                queue.append(item)
-        if idle and waiting:  # if something waited before, the lane knows
-            self._lane.rouse()
-
-    def _first_code(self, value: object) -> Any:
-        """Make the coroutine of an item; what fits one item fits all, so check only the first."""
-        code = make_coroutine(self._fn, (value,))
-        if is_plain(self._fn):
-            self._plain = self._fn
-        return code
-
-    def _room(self) -> int:
-        """Count what may be pulled.
-
-        What waits to be given counts too, or a slow consumer would collect results without end.
-        Only while the first in order is missing, those behind it may run ahead.
-        """
-        queue, most = self._queue, self._rules.max_concurrency
-        if not self._rules.ordered:
-            return most - len(self._running) - len(self.waiting) - len(queue)
-        if len(queue) >= most and queue[0].result is None:
-            return most - len(self._running) - len(self.waiting)
-        return most - len(queue)
-
-    def _start_ordinary(self, value: object) -> Item:
-        """Start an item that needs a process before it runs: for its supervisor, or its link."""
-        owner, rules = self._owner, self._rules
-        if rules.launch is not None:
-            process = rules.launch(self._fn, value)
-        else:
-            process = give_birth(owner.runtime, owner, self._fn, (value,), PLAIN)
-        process.collector = item = Item(self, self.callers, (value,))
-        if rules.fail_fast:
-            link(owner, process)
-        self.began(item, process)
-        return item
-
-    def began(self, item: Item, process: Process) -> None:
-        """Note that an item has a process of its own."""
-        item.process = process
-        self._running[item] = None
-        if self._timer is None and self._rules.timeout is not None:
-            self._arm(item, self._rules.timeout)
-
-    def _tell_progress(self, progress: Progress) -> None:
-        done = self._started - len(self._running) - len(self.waiting)
-        now = (done, self._started)
-        if now != self._reported:
-            self._reported = now
-            progress(*now)
-
-    # What items do when they end
-
-    def ended(self, item: Item) -> None:
-        """Note that an item has its result, and no process any more."""
-        del self._running[item]
-        if self.finished is not None:
-            self.finished.append(item)
-        self.wake()
-
-    def failed(self, item: Item, process: Process, how: Exited[Any]) -> Exited[Any]:
-        """Say what is given for an item that failed."""
-        reason = how.reason
-        rules = self._rules
-        if item.late:
-            reason = TimeoutError(f"not done within {spell(rules.timeout)}")
-            if rules.exit_on_timeout:
-                self._calm = False
-                self._trouble = TaskTimeout(reason, f"item {safe_text(item.args[0])} of a stream")
-        elif self._takes_failure_of(process):
-            self._calm = False
-            self._trouble = TaskExit(reason, f"item {safe_text(item.args[0])} of a stream")
-        return Exited((item.args[0], reason)) if rules.zip_input_on_exit else Exited(reason)
-
-    def _takes_failure_of(self, process: Process) -> bool:
-        """Tell whether the consumer waits for just this, so that it does not die of the link."""
-        waits = self._rules.fail_fast and self._waiter is not None and not self._closed
-        return waits and consume_link(self._owner.pid.target, process)
-
-    # Time
-
-    def _arm(self, oldest: Item, limit: float) -> None:
-        """Wait for the item that was started first; the others come after it."""
-        process = oldest.process
-        assert process is not None
-        left = max(0.0, process.born + limit - process.runtime.now())
-        self._timer = process.loop.call_later(left, self._look, limit)
-
-    def _look(self, limit: float) -> None:
-        """End what has run for too long."""
-        self._timer = None
-        now = self._owner.runtime.now()
-        for item in tuple(self._running):
-            process = item.process
-            if item.late or process is None:
-                continue
-            if process.born + limit > now:
-                self._arm(item, limit)
-                return
-            item.late = True
-            self._cut(process)
-            kill(process, f"not done within {spell(limit)}")
-
-    # The end
+    def __init__(self, items: Iterable[A]) -> None:
+        self.take: Callable[[], A] = iter(items).__next__  # without a call around it
 
     async def close(self) -> None:
-        """Kill what runs, and wait until it is gone."""
-        if self._closed:
-            return
-        self._closed = True
-        self.kill_all()
-        self._release()
+        """Let go: a generator that nobody else holds runs its cleanup now."""
+        nothing: Iterator[A] = iter(())
+        self.take = nothing.__next__
+
+
+class AsyncFeed(Generic[A]):
+    """Takes values from an async iterable.
+
+    One task of the consumer's process runs the input from its first value to its cleanup:
+    results that are ready are given while the next input is still awaited,
+    and cancel scopes in the input are entered and left by the same task.
+    """
+
+    __slots__ = ("_asked", "_ended", "_error", "_items", "_task", "_value", "_wake", "_wanted")
+
+    def __init__(self, items: AsyncIterable[A], wake: Callable[[], None]) -> None:
+        self._items: AsyncIterator[A] = aiter(items)
+        self._value: Any = NOT_YET
+        self._error: BaseException | None = None
+        self._ended = False
+        self._wanted = False
+        self._wake = wake  # tells the consumer of a value
+        self._asked = NOBODY  # the task's waiter, woken when a value is wanted
+        self._task: asyncio.Task[None] | None = None
+
+    def take(self) -> A:
+        """Return the value that is there, or ask for one."""
+        if self._value is not NOT_YET:
+            value, self._value = self._value, NOT_YET
+            return value
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        if self._ended:
+            raise StopIteration
+        self._wanted = True
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        elif self._asked is not NOBODY:
+            self._asked.wake()
+        return NOT_YET
+
+    async def _run(self) -> None:
         try:
-            await self._gone()
+            await self._pump()
+        except BaseException as error:
+            if self._ended:  # by our own cancel
+                raise
+            self._error = error  # the consumer gets it
         finally:
-            self._queue.clear()
-            await self._feed.close()
+            await _close(self._items)
+            self._ended = True
+            self._wake()
 
-    def kill_all(self) -> None:
-        """Kill what runs."""
-        for item in tuple(self._running):
-            if item.process is not None:
-                self._cut(item.process)
-                kill(item.process, "its stream was closed")
-
-    def _cut(self, process: Process) -> None:
-        """Untie an item that we kill from the consumer, who must not die of that."""
-        if self._rules.fail_fast:
-            untie(self._owner, process.pid)
-
-    def _release(self) -> None:
-        self._forget_waiting()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        bonds = self._owner.bonds
-        if bonds is not None and bonds.releases and self._orphaned in bonds.releases:
-            bonds.releases.remove(self._orphaned)
-
-    def _forget_waiting(self) -> None:
-        for item in self.waiting:
-            item.code.close()
-        self.waiting.clear()
-        self._lane.drop()
+    async def _pump(self) -> None:
+        async for value in self._items:
+            self._value = value
+            self._wanted = False
+            self._wake()
+            await self._until_wanted()
 
     @types.coroutine
-    def _gone(self) -> Generator[Any, None, None]:
-        waiter = self._waiter = current_waiter()
+    def _until_wanted(self) -> Generator[Any, None, None]:
+        self._asked = waiter = current_waiter()
         try:
-            while self._running:
+            while not self._wanted:
                 yield waiter.pause()
         finally:
-            self._waiter = None
+            self._asked = NOBODY
 
-    def _orphaned(self) -> None:
-        """End with the consumer: what runs may clean up for a while; called by its death."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._forget_waiting()
-        if self._rules.outlives:
+    async def close(self) -> None:
+        """Stop the input, and wait for its cleanup."""
+        self._ended = True
+        task, self._task = self._task, None
+        if task is None:
+            await _close(self._items)
             return
-        outcome = self._owner.outcome
-        error = None if outcome is None else outcome.error
-        pid = self._owner.pid
-        reason = Shutdown("its stream's consumer ended") if error is None else spread(pid, error)
-        for item in tuple(self._running):
-            if item.process is not None:
-                cancel(item.process, pid, _GRACE, "its stream's consumer ended")
-                item.process.condemn(ExitResult(None, reason))
-
-    def abandoned(self) -> None:
-        """Kill what runs: nobody holds the stream any more, so nobody can ask for a result.
-
-        If that is because the consumer dies, its death decides instead.
-        """
-        alive = self._owner.pid.target is not None and self._owner.outcome is None
-        if alive and not self._closed:
-            self._closed = True
-            self.kill_all()
-            self._release()
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
 
 
-T = TypeVar("T")
-
-OnTimeout: TypeAlias = Literal["kill_task", "exit"]
-Work: TypeAlias = Callable[[A], Coroutine[Any, Any, T]]
-
-
-def async_stream(  # noqa: PLR0913 - the options that Elixir has, and two
-    items: Iterable[A] | AsyncIterable[A],
-    fn: Work[A, T],
-    *,
-    max_concurrency: int | None = None,
-    ordered: bool = True,
-    timeout: Duration = 5.0,
-    on_timeout: OnTimeout = "kill_task",
-    zip_input_on_exit: bool = False,
-    fail_fast: bool = False,
-    progress: Progress | None = None,
-    host: str | None = None,
-) -> "AsyncStream[T]":
-    """Run `fn` on every item, each in a process of its own, and stream the results.
-
-    Nothing starts before the first result is asked for.
-    Then up to `max_concurrency` items are pulled and started,
-    and one more for each result that is asked for: a slow consumer slows the input down.
-
-    Args:
-        items: Any iterable, sync or async.
-        fn: An `async def` function of one item.
-        max_concurrency: How many run at once; the number of cores by default.
-        ordered: Give results in the order of the items; else as they come.
-        timeout: How long one item may take, from its start; None = no limit.
-        on_timeout: What becomes of an item that takes longer: `"kill_task"`, it is killed and
-            gives `Exited(TimeoutError)`; `"exit"`, the stream ends with a `TaskTimeout`.
-        zip_input_on_exit: Give `Exited((item, reason))` for a failure instead of `Exited(reason)`.
-        fail_fast: End the stream at the first failure, with a `TaskExit`;
-            a consumer that is busy elsewhere then dies of it, as of any linked process.
-        progress: Called in the consumer with the number of items that are done
-            and the number that were started.
-        host: Where the items run; the running loop by default.
-
-    Raises:
-        ValueError: An option is out of its range; nothing was started.
-        TypeError: An option, or the input, has the wrong type.
-        SpawnError: `fn` is no `async def` function.
-    """
-    rules = check_rules(
-        max_concurrency=max_concurrency,
-        ordered=ordered,
-        timeout=timeout,
-        on_timeout=on_timeout,
-        zip_input_on_exit=zip_input_on_exit,
-        fail_fast=fail_fast,
-        progress=progress,
-    )
-    if host is not None:
-        rules = rules._replace(launch=partial(_launch_on, host))
-    return AsyncStream(items, fn, rules)
+async def _close(items: AsyncIterator[Any]) -> None:
+    """Close a generator; other iterators have nothing to close."""
+    close = getattr(items, "aclose", None)
+    if close is not None:
+        await close()
 
 
-def _launch_on(host: str, fn: Function, value: object) -> Process:
-    owner = current("async_stream")
-    return give_birth(owner.runtime, owner, fn, (value,), Options(host))
+Feed: TypeAlias = PlainFeed[A] | AsyncFeed[A]
+"""The input of a stream: `take` gives the next value, or `NOT_YET`, or raises StopIteration."""
 
 
-class AsyncStream(Generic[T]):
-    """The results of a stream: an async iterator and an async context manager, read once.
-
-    It belongs to the process that reads it first.
-    """
-
-    __slots__ = ("__weakref__", "_fn", "_items", "_rules", "_used", "_window")
-
-    def __init__(
-        self, items: Iterable[A] | AsyncIterable[A], fn: Work[A, T], rules: StreamOptions
-    ) -> None:
-        """Check; `async_stream` is what users call."""
-        self._window: Window | None = None
-        self._used = False
-        check_items(items)
-        check_function(fn, "async_stream")
-        self._items: Iterable[Any] | AsyncIterable[Any] | None = items
-        self._fn = fn
-        self._rules = rules
-
-    def __aiter__(self) -> Self:
-        return self
-
-    def __anext__(self) -> Awaitable[Ok[T] | Exited[Any]]:
-        window = self._window
-        if window is None:
-            window = self._open()
-        return window.next()
-
-    def _open(self) -> Window:
-        items, self._items = self._items, None
-        self._window = window = Window(self._fn, () if items is None else items, self._rules)
-        return window
-
-    async def aclose(self) -> None:
-        """End the stream: what runs is killed and waited for."""
-        self._items = None
-        if self._window is not None:
-            await self._window.close()
-
-    async def __aenter__(self) -> Self:
-        current("async_stream")
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-    def __del__(self) -> None:
-        # `async for … break` drops the stream without a word.
-        window = self._window
-        if window is not None:
-            with suppress(RuntimeError):  # no loop runs in this thread: too late
-                asyncio.get_running_loop()
-                window.abandoned()
-
-    # Ready-made loops
-
-    async def to_list(self) -> list[Ok[T] | Exited[Any]]:
-        """Give all results."""
-        async with self:
-            return [result async for result in self]
-
-    async def take(self, count: int) -> list[Ok[T] | Exited[Any]]:
-        """Give the first results, and end the stream.
-
-        Raises:
-            ValueError: The count is negative.
-        """
-        if count < 0:
-            raise ValueError(f"cannot take {count} results")
-        taken: list[Ok[T] | Exited[Any]] = []
-        async with self:
-            while len(taken) < count:
-                try:
-                    taken.append(await anext(self))
-                except StopAsyncIteration:
-                    break
-        return taken
-
-    async def run(self) -> None:
-        """Run everything for its effects alone."""
-        async with self:
-            async for _ in self:
-                pass
-
-
-def check_rules(
-    *,
-    max_concurrency: Any = None,
-    on_timeout: Any = "kill_task",
-    timeout: Duration = 5.0,
-    progress: Any = None,
-    **flags: Any,
-) -> StreamOptions:
-    """Check the options of a stream.
-
-    Raises:
-        ValueError: An option is out of its range.
-        TypeError: An option has the wrong type, or there is no such option.
-    """
-    if max_concurrency is None:
-        max_concurrency = cores()
-    if not isinstance(max_concurrency, int) or isinstance(max_concurrency, bool):
-        raise TypeError(f"max_concurrency is a number of items, not {max_concurrency!r}")
-    if max_concurrency < 1:
-        raise ValueError(f"max_concurrency is at least 1, not {max_concurrency}")
-    if on_timeout not in ("kill_task", "exit"):
-        raise ValueError(f"on_timeout is kill_task or exit, not {on_timeout!r}")
-    if progress is not None and not callable(progress):
-        raise TypeError(f"progress is a function of (done, started), not {progress!r}")
-    _check_flags(flags)
-    return StreamOptions(
-        max_concurrency,
-        timeout=seconds(timeout),
-        exit_on_timeout=on_timeout == "exit",
-        progress=progress,
-        **flags,
-    )
-
-
-def _check_flags(flags: dict[str, Any]) -> None:
-    for name, value in flags.items():
-        if name not in ("ordered", "zip_input_on_exit", "fail_fast"):
-            raise TypeError(f"a stream has no option {name!r}")
-        if not isinstance(value, bool):
-            raise TypeError(f"{name} is True or False, not {value!r}")
+def feed_of(items: Iterable[A] | AsyncIterable[A], wake: Callable[[], None]) -> Feed[A]:
+    """Open an input; `wake` tells that a value has come which was not there yet."""
+    if isinstance(items, AsyncIterable):
+        return AsyncFeed(items, wake)
+    return PlainFeed(items)

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from perdure.base.pid import Pid
 from perdure.otp.address import ServerRef
-from perdure.otp.stream import AsyncStream, Work, check_rules
+from perdure.otp.stream import AsyncStream, Work, check_options
 from perdure.otp.supervision.dynamic import DynamicLoop, DynamicSupervisor
 from perdure.otp.supervision.spec import (
     WORKER_SHUTDOWN,
@@ -23,7 +23,14 @@ from perdure.otp.supervision.spec import (
     SpawnStart,
 )
 from perdure.otp.supervision.supervisor import loop_inside
-from perdure.otp.task import Started, Task, bound, callers_of, place_of_caller
+from perdure.otp.task import (
+    NoResult,
+    ResultSlot,
+    Task,
+    bound,
+    callers_of,
+    line_of_caller,
+)
 from perdure.process.process import Process
 from perdure.process.signal import link
 from perdure.process.spawn import Function
@@ -100,7 +107,7 @@ class TaskSupervisor(DynamicSupervisor):
         """
         caller = current("TaskSupervisor.start_child")
         process = _birth(self, fn, args, restart, shutdown)
-        process.collector = Started((caller.pid, *callers_of(caller)))
+        process.collector = NoResult((caller.pid, *callers_of(caller)))
         return process.pid
 
     def children(self: ServerRef) -> list[Pid]:
@@ -122,7 +129,7 @@ class TaskSupervisor(DynamicSupervisor):
         """
         shutdown = options.pop("shutdown", WORKER_SHUTDOWN)
         launch = partial(_launch, self, shutdown)
-        return AsyncStream(items, fn, check_rules(**options)._replace(launch=launch))
+        return AsyncStream(items, fn, check_options(**options)._replace(launch=launch))
 
     def async_stream_nolink(
         self: ServerRef,
@@ -140,8 +147,8 @@ class TaskSupervisor(DynamicSupervisor):
             raise TypeError("fail_fast needs links: use async_stream instead")
         shutdown = options.pop("shutdown", WORKER_SHUTDOWN)
         launch = partial(_launch, self, shutdown)
-        rules = check_rules(**options)._replace(launch=launch, outlives=True)
-        return AsyncStream(items, fn, rules)
+        checked = check_options(**options)._replace(launch=launch, outlives=True)
+        return AsyncStream(items, fn, checked)
 
 
 def _inside(ref: ServerRef) -> DynamicLoop:
@@ -150,12 +157,12 @@ def _inside(ref: ServerRef) -> DynamicLoop:
 
 def _create(ref: ServerRef, fn: Function, args: tuple[Any, ...], *, linked: bool) -> Task[Any]:
     owner = current("TaskSupervisor.create")
-    task: Task[Any] = Task(owner, place_of_caller(2))
+    slot = ResultSlot(owner, line_of_caller(2))
     process = _birth(ref, fn, args)
     if linked:
         link(owner, process)
-    task.take_over(process)
-    return task
+    slot.fill_from(process)
+    return Task(slot)
 
 
 def _birth(

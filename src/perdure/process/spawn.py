@@ -147,8 +147,14 @@ def check_function(function: object, verb: str = "spawn") -> None:
         )
     raise SpawnError(
         f"a process runs an `async def` function; {_spell(function)} is none"
-        + (": declare it `async def`" if callable(function) else "")
+        + (_PLAIN_FUNCTION if callable(function) else "")
     )
+
+
+_PLAIN_FUNCTION = (
+    ": declare it `async def`; if it blocks or computes, call it by `await offload(…)` inside "
+    "one, or run that on a host of threads or OS processes"
+)
 
 
 def _spell(function: object) -> str:
