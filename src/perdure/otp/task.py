@@ -554,7 +554,7 @@ class ResultSlot:
 
 
 def callers_of(process: Process) -> tuple[Pid, ...]:
-    """Return those on whose behalf a process works: who made its task, who made theirs, and so on."""
+    """Return on whose behalf a process works: who made its task, who made theirs, and so on."""
     return () if process.collector is None else process.collector.callers
 
 
