@@ -11,10 +11,15 @@ from perdure.otp.registry import Registry
 from perdure.otp.server import Ask, Continue, GenServer, NoReply, Reply, ServerHandle, Stop, Timeout
 from perdure.otp.snapshot import Snapshot
 from perdure.otp.stream import AsyncStream, async_stream
-from perdure.otp.supervision.dynamic import DynamicSupervisor
-from perdure.otp.supervision.partition import PartitionSupervisor
-from perdure.otp.supervision.spec import BRUTAL_KILL, IGNORE, ChildSpec, child
-from perdure.otp.supervision.supervisor import Supervisor
+from perdure.otp.supervision import (
+    BRUTAL_KILL,
+    IGNORE,
+    ChildSpec,
+    DynamicSupervisor,
+    PartitionSupervisor,
+    Supervisor,
+    child,
+)
 from perdure.otp.table import Table
 from perdure.otp.task import Task, join_many, poll_many
 from perdure.otp.task_supervisor import TaskSupervisor
