@@ -18,12 +18,13 @@ from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.state import JobState
 from tests.engine.test_approval import Loud
 from tests.support.engine import QUICK, durable, until
+from tests.support.store import notices
 
 
 async def alerts(app: App, job_id: str) -> list[Notice]:
     """Read which alerts about a job were written, whether or not they are delivered yet."""
-    notices = await (await app.store()).notices(job_id)
-    return [each for each in notices if each.kind.startswith("alert.") and not each.recipient]
+    found = await notices(await app.store(), job_id)
+    return [each for each in found if each.kind.startswith("alert.") and not each.recipient]
 
 
 @durable

@@ -26,6 +26,7 @@ from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import Classifier, RiskFacts, RiskLevel
 from perdure.jobs.state import JobState
 from tests.support.engine import durable, until
+from tests.support.store import notices
 
 T = TypeVar("T")
 
@@ -543,7 +544,7 @@ async def test_a_fork_does_not_take_the_answer_that_a_step_has_got(app: App) -> 
 async def withdrawn(app: App, job_id: str) -> list[ApprovalState]:
     """Give the states of what a job has asked; it has ended, and those who were asked know it."""
     store = await app.store()
-    told = [each for each in await store.notices(job_id) if each.kind is NoticeKind.DECIDED]
+    told = [each for each in await notices(store, job_id) if each.kind is NoticeKind.DECIDED]
     found = await store.approvals(job=job_id)
     assert {each.approval_id for each in told} == {each.id for each in found}
     return [each.state for each in found]

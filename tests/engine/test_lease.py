@@ -265,9 +265,9 @@ async def test_the_row_of_a_worker_that_vanished_with_its_machine_goes(app: App)
         host="elsewhere", boot="1", pid=1, started_at=0.0, queues=("default",), concurrency=1
     )
     for owner in ("vanished", "its jobs are still leased", "lives"):
-        await store.beat(owner, msgspec.json.encode(info))
+        await store.heartbeat(owner, msgspec.json.encode(info))
     assert await store.claim("its jobs are still leased", app.queues, 1, 60.0)
-    sql(app.url, "UPDATE worker SET beat = beat - 3600 WHERE owner <> 'lives'")
+    sql(app.url, "UPDATE worker SET heartbeat_at = heartbeat_at - 3600 WHERE owner <> 'lives'")
     reaper = Reaper(WorkerNode(store, app, QUICK, app.queues, app.limits))
 
     reaper.failed()  # after an outage nobody could have said that it lives

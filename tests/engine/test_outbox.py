@@ -22,6 +22,7 @@ from tests.notify.test_mail import KEY
 from tests.support.approvals import person
 from tests.support.engine import durable
 from tests.support.servers import Mailbox, smtp
+from tests.support.store import notices
 
 
 class Crowd:
@@ -74,7 +75,7 @@ def alarming(app: App, *channels: Crowd) -> Any:
 
 async def rows(app: App, job_id: str) -> dict[str, Notice]:
     """Read the notices of a job by recipient."""
-    found = await (await app.store()).notices(job_id)
+    found = await notices(await app.store(), job_id)
     return {each.recipient: each for each in found}
 
 
@@ -196,7 +197,7 @@ async def test_a_recipient_who_is_given_up_is_told_of_by_the_other_channels(app:
         row = await settled(app, handle.id, "bob", 1)
         await hurry(app, replace(row, tries=RETRY.attempts - 1))
         await other.has_told("ops", 2)
-    found = await (await app.store()).notices(handle.id)
+    found = await notices(await app.store(), handle.id)
     (told,) = [each for each in found if each.kind is NoticeKind.UNDELIVERED and each.recipient]
     assert b"crowd could not deliver alert.in_doubt to bob" in told.data
 

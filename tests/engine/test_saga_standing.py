@@ -15,6 +15,7 @@ from perdure.jobs.outbox import NoticeKind
 from perdure.jobs.state import JobState
 from tests.engine.test_approval import Loud
 from tests.support.engine import durable
+from tests.support.store import notices
 
 ONCE = Retry(attempts=1)
 
@@ -88,8 +89,8 @@ async def test_a_job_with_an_effect_that_nothing_undoes_is_never_called_compensa
     assert state is JobState.FAILED
     assert shop.log == ["reserve", "release"]
     await _names(shop, handle, "letter to Kim (post#1)")
-    notices = await (await app.store()).notices(handle.id)
-    assert NoticeKind.NOT_UNDONE in {each.kind for each in notices}
+    found = await notices(await app.store(), handle.id)
+    assert NoticeKind.NOT_UNDONE in {each.kind for each in found}
 
 
 @durable

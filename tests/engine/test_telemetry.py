@@ -110,7 +110,7 @@ async def test_every_batch_of_the_store_is_told(app: App) -> None:
     batches = heard.of("store", "batch")
     assert len(batches) > 3
     assert all(measured["requests"] >= 1 and measured["duration"] >= 0 for measured, _ in batches)
-    assert {told["lane"] for _, told in batches} >= {"perdure-writer"}
+    assert {told["thread"] for _, told in batches} >= {"perdure-writer"}
 
 
 @durable

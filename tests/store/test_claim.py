@@ -26,7 +26,7 @@ async def test_a_claim_makes_the_job_running_and_brings_all_of_it(store: Store) 
     claim = await started(store, "a")
     assert (claim.job.state, claim.job.owner) == (JobState.RUNNING, "w1")
     assert (claim.epoch, claim.job.claims, claim.news) == (1, 1, 0)
-    assert (claim.until, claim.journal, claim.messages) == (LEASE, (), ())
+    assert (claim.journal, claim.messages) == ((), ())
     assert claim.job.started_at == claim.now
     assert [event.type for event in await store.events("a")] == ["submitted", "claimed"]
 
@@ -126,8 +126,8 @@ async def test_renew_tells_which_leases_are_still_held(store: Store) -> None:
     claim = await started(store, "a")
     await started(store, "b")
     held = [("a", claim.epoch), ("b", 99), ("nowhere", 1)]
-    assert await store.renew("w1", held, LEASE) == {"a"}
-    assert await store.renew("somebody", [("a", claim.epoch)], LEASE) == set()
+    assert store.renew_blocking("w1", held, LEASE) == {"a"}
+    assert store.renew_blocking("somebody", [("a", claim.epoch)], LEASE) == set()
     assert store.renew_blocking("w1", held, LEASE) == {"a"}
 
 

@@ -292,8 +292,8 @@ async def test_options_of_the_url_stand_over_ours_one_by_one(postgres_url: str) 
 async def test_no_row_of_a_closed_store_is_left_behind(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         await store.submit([new_job("a")])
-        assert len(sql(postgres_url, "SELECT lane FROM op")) == 2
-    assert sql(postgres_url, "SELECT lane FROM op") == []
+        assert len(sql(postgres_url, "SELECT writer FROM last_commit")) == 2
+    assert sql(postgres_url, "SELECT writer FROM last_commit") == []
 
 
 @pytest.mark.parametrize("events", [(), (JobEvent(type="x"),)])

@@ -116,7 +116,7 @@ async def test_reaper_and_owner_at_once_agree(store: Store, other: Store) -> Non
         results = await asyncio.gather(
             store.write(write_of(claim, entry(0))),
             other.reap(0, dead=["w1"]),
-            store.renew("w1", [(claim.job.id, claim.epoch)], LEASE),
+            asyncio.to_thread(store.renew_blocking, "w1", [(claim.job.id, claim.epoch)], LEASE),
             return_exceptions=True,
         )
         written = len(await store.journal(claim.job.id)) == 1

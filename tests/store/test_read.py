@@ -191,12 +191,12 @@ async def test_a_paused_schedule_does_not_fire(store: Store) -> None:
 
 
 async def test_workers_beat_and_sign_off(store: Store) -> None:
-    await store.beat("w1", b'{"host": "x"}')
-    await store.beat("w2", b"{}")
+    await store.heartbeat("w1", b'{"host": "x"}')
+    await store.heartbeat("w2", b"{}")
     first, _ = await store.workers()
     assert (first[0], first[2]) == ("w1", b'{"host": "x"}')
     assert first[1] >= 0
-    await store.beat("w1", None)
+    await store.heartbeat("w1", None)
     assert [worker[0] for worker in await store.workers()] == ["w2"]
 
 

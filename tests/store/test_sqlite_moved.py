@@ -13,7 +13,7 @@ from perdure.base.errors import StoreError, StoreUnreachable
 from perdure.jobs.model import Claim
 from perdure.store.sqlite.store import SqliteStore
 from perdure.store.store import Store
-from tests.store.test_at_once import written
+from tests.store.test_inline import written
 from tests.support.store import claims, entry, new_job, started, write_of
 
 Fault = Callable[[Path], None]

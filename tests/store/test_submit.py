@@ -20,7 +20,6 @@ async def test_a_job_is_read_back_as_it_was_given(store: Store) -> None:
         key="k",
         parent="p",
         parent_seq=7,
-        options=b'{"max_claims": 3}',
         input='{"name": "Zoë 🐘 \\u0001"}'.encode(),
     )
     assert await store.submit([job], actor="kim") == [Submitted("a", True)]
@@ -29,7 +28,7 @@ async def test_a_job_is_read_back_as_it_was_given(store: Store) -> None:
     assert found.state == JobState.PENDING
     for name in ("id", "tenant", "user", "name", "version", "input", "plan", "queue", "priority"):
         assert getattr(found, name) == getattr(job, name)
-    for name in ("key", "parent", "parent_seq", "options"):
+    for name in ("key", "parent", "parent_seq"):
         assert getattr(found, name) == getattr(job, name)
     assert found.due_at == found.created_at
     assert (found.epoch, found.claims, found.owner) == (0, 0, None)

@@ -92,8 +92,10 @@ class MemoryStore:
     async def keep_link(self, link: ApprovalLink) -> None:
         self.links[link.id] = link
 
-    async def link(self, link_id: str) -> ApprovalLink | None:
-        return self.links.get(link_id)
+    async def link(self, link_id: str) -> tuple[ApprovalLink, Approval] | None:
+        link = self.links.get(link_id)
+        approval = None if link is None else self.approvals.get(link.approval_id)
+        return None if link is None or approval is None else (link, approval)
 
     async def turned_away(self, approval_id: str | None, channel: str, why: str) -> None:
         self.refused.append((approval_id, channel, why))

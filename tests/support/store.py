@@ -4,11 +4,16 @@ import sqlite3
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import psycopg
+from msgspec.structs import replace
 
 from perdure.jobs.budget import Amount, Reservation
 from perdure.jobs.model import Claim, EntryKind, JobChange, JournalEntry, NewJob, QueueLimit, Write
+from perdure.jobs.outbox import Notice, NoticeState
 from perdure.jobs.state import JobState, StepState
+from perdure.store.db_thread import VerbCall
+from perdure.store.postgres.connection import PgSession
 from perdure.store.store import Store
 
 QUEUES = {"default": QueueLimit()}
@@ -76,6 +81,24 @@ def aside(claim: Claim, id: str, usd: float) -> Reservation:
         id=id,
         amount=Amount.of(usd=usd),
     )
+
+
+async def notices(store: Store, job_id: str) -> list[Notice]:
+    """Read all that was to be told about a job."""
+    return await store.reader.call(VerbCall(_notices, (job_id,), {}))
+
+
+def _notices(session: Any, job_id: str) -> list[Notice]:
+    """Read them past the verbs: no program needs to know them by their job."""
+    query = "SELECT data, state, due_at FROM notice WHERE job_id = {} ORDER BY id"
+    if isinstance(session, PgSession):
+        rows = session.pg.execute(query.format("%s").encode(), (job_id,)).fetchall()
+    else:
+        rows = session.database.execute(query.format("?"), (job_id,)).fetchall()
+    return [
+        replace(msgspec.json.decode(data, type=Notice), state=NoticeState(state), due_at=due_at)
+        for data, state, due_at in rows
+    ]
 
 
 def sql(url: str, statement: str) -> list[tuple[Any, ...]]:

@@ -21,7 +21,6 @@ from perdure.jobs.invariant import INVARIANTS, Violation
 from perdure.notify.message import visible
 from perdure.store.open import open_store
 from perdure.store.sqlite.connection import network_file_system
-from perdure.store.sqlite.store import SqliteStore
 from perdure.store.store import Store
 
 _WIDEST: Final = 400  # characters of one finding
@@ -119,7 +118,7 @@ async def _of_store(report: Report, url: str, store: Store, limit: int) -> Repor
         settings=settings,
         rules=tuple(_RULES),
         findings=(
-            *(_file(store.path) if isinstance(store, SqliteStore) else ()),
+            *(() if store.path is None else _file(store.path)),
             *settings_found(settings),
             *map(_of_rule, violations),
         ),
@@ -128,7 +127,7 @@ async def _of_store(report: Report, url: str, store: Store, limit: int) -> Repor
 
 def _must_be_there(store: Store) -> None:
     """Make no new store for a question about an old one."""
-    if isinstance(store, SqliteStore) and not store.path.exists():
+    if store.path is not None and not store.path.exists():
         raise JobError(f"there is no file {store.path}")
 
 

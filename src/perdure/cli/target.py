@@ -22,7 +22,6 @@ from perdure.engine.handle import Handle
 from perdure.jobs.model import Job
 from perdure.jobs.state import ENDED, JobState
 from perdure.store.open import open_store
-from perdure.store.sqlite.store import SqliteStore
 from perdure.store.store import Store
 
 # The folder in which a command is given: modules in it can be imported, as by `python -m`.
@@ -126,7 +125,7 @@ def _check_it_is_there(url: str) -> None:
         store = open_store(url)
     except StoreError as error:
         refuse(str(error), Code.USAGE)
-    if isinstance(store, SqliteStore) and not store.path.exists():
+    if store.path is not None and not store.path.exists():
         refuse(
             f"there is no file {store.path}; it is made when the first job is submitted",
             Code.NOT_FOUND,

@@ -384,7 +384,6 @@ class Handle(Generic[R]):
             plan=job.plan,
             queue=job.queue,
             priority=job.priority,
-            options=job.options,
             deadline=None if self._definition is None else self._definition.timeout,
             forked_from=job.forked_from or job.id,
             budget_of=job.budget_of or job.id,

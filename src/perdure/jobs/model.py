@@ -45,7 +45,6 @@ class NewJob(Struct, frozen=True, kw_only=True):
     parent_seq: int | None = None  # the entry of the parent's journal that waits for it
     delay: float = 0.0  # seconds from now until it may start
     deadline: float | None = None  # seconds from now within which the whole job must end
-    options: bytes = b"{}"  # what the engine wants to find again: policies of this submission
     forked_from: str | None = None
     budget_of: str | None = None  # the job whose budget it spends; None: its own
 
@@ -70,7 +69,6 @@ class Job(Struct, frozen=True, kw_only=True):
     priority: int
     input: bytes
     plan: bytes | None = None
-    options: bytes = b"{}"
     result: bytes | None = None
     error: bytes | None = None  # why it failed, or what needs attention
     wait: bytes | None = None  # what it waits for, to show to people: [{"kind": "timer", …}]
@@ -192,7 +190,6 @@ class Claim(Struct, frozen=True, kw_only=True):
     job: Job
     epoch: int
     now: float  # the store's clock at the claim
-    until: float  # seconds the lease lasts from `now`
     news: int
     journal: tuple[JournalEntry, ...]
     messages: tuple[JobMessage, ...]

@@ -109,7 +109,9 @@ class ApprovalStore(Protocol):
 
     async def keep_link(self, link: ApprovalLink) -> None: ...
 
-    async def link(self, link_id: str) -> ApprovalLink | None: ...
+    async def link(self, link_id: str) -> tuple[ApprovalLink, Approval] | None:
+        """Return a link with its approval, in one question to the store."""
+        ...
 
     async def turned_away(self, approval_id: str | None, channel: str, why: str) -> None:
         """Audit an attempt that came to no vote: forged, replayed, or by somebody unknown."""

@@ -305,10 +305,10 @@ class LinkPages:
         if made_at is None or not self._tokens.is_current(made_at, now):
             await self._store.turned_away(None, "mail", "the token is forged or too old")
             return Response(403, _text_page("This link is not valid, or it has expired."))
-        link = await self._store.link(link_id(form.token))
-        approval = None if link is None else await self._store.approval(link.approval_id)
-        if link is None or approval is None:
+        found = await self._store.link(link_id(form.token))
+        if found is None:
             return Response(404, _text_page("There is no such approval any more."))
+        link, approval = found
         if (refusal := dead_link(link, now)) is not None:
             return await self._turn_away(approval, refusal)
         return link, approval

@@ -1,1 +1,1 @@
-"""The stores of durable jobs: the only place that knows SQL."""
+"""The store: the only place with SQL. `open.open_store` makes a `store.Store`."""

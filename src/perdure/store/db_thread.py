@@ -1,102 +1,116 @@
-"""Wakes a thread that waits: by another thread, or by a file descriptor that it watches too."""
+"""The database thread: one connection, one thread, whole transactions.
+
+Read this page before you change anything below: most of the store's promises are kept here.
+
+**Why a thread.** Database calls block: a commit waits for a disk, or for a server that may be gone.
+The event loop must not wait with it. And a coroutine can be cancelled at any `await`: if a
+transaction were spread over several awaits, a cancellation between BEGIN and COMMIT would leave a
+lock behind, or half of a change. So a transaction is an ordinary blocking function that a thread
+runs from beginning to end. Whoever awaits it may be cancelled; the transaction happens as a whole
+or not at all, and nobody can cut it in two.
+
+**Group commit.** A commit costs a flush of the disk, however much is in it. So the thread takes
+everything that was requested while it was busy, up to `_MAX_BATCH` requests, and commits it as one
+transaction. A request that is refused (a lost lease, a conflict) must not take its neighbours with
+it: the connection then undoes the batch and runs its requests one by one to find out whose fault
+it was. A failure of the database itself fails the whole batch.
+
+**Who wakes whom.** Requests of one turn of a loop are collected in `_turns` and handed to the
+thread when the turn is over (`_hand_over`). If the thread were woken for the first of a hundred
+requests, it would fight with the other ninety-nine for the interpreter. The thread waits on its
+queue for `_LINGER` seconds, then sleeps in `poll` on its self-pipe, and with it on a descriptor by
+which the connection learns of other processes' writes. It sets `_asleep` *before* it looks at the
+queue for the last time, and a loop looks at `_asleep` *after* it has put something in: so one of
+the two always notices the other. When a batch is done, each waiting loop is woken once, with all
+its answers (`deliver`).
+
+**Inline writes.** For a single small write, waking the thread and being woken by it costs more than
+the write. If the caller knows that nothing else is going on in this process (`alone`), the loop
+may therefore write by itself, if nothing is queued and the connection is free: the lock `_turn`
+says who may use the connection. SQLite writes at once, and the loop waits for the disk (after one
+slow disk write it does not dare again for `_STALL_OVER` seconds). PostgreSQL only sends the
+statement; the lock is then held until the answer has arrived, and the loop goes on meanwhile.
+Whatever is not a plain success goes to the thread, which does it again and finds out what is wrong.
+
+**Cancellation with a write in flight.** The write is not withdrawn. `done` is called with its
+outcome all the same, so that the owner of a job knows what the store has even if the step that
+asked for the write is dead.
+
+**When an answer is lost** the connection must find out what happened before it tries again. SQLite
+has no such case: it is in our process. How PostgreSQL does it is in `postgres/transaction.py`.
+When a store is closed while a commit still hangs, the thread is left alone with it after
+`_STOP_TIMEOUT` seconds: cancelling a commit would be wrong, and nobody was told that it happened.
+"""
 
 import asyncio
 import logging
 import os
 import select
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple
 
 from perdure.base import telemetry
 from perdure.base.clock import SystemClock
 from perdure.base.errors import StoreError
 from perdure.jobs.model import Write
-from perdure.store.rows import entry_row
+from perdure.jobs.state import ENDED
+from perdure.store.rows import effect_row, entry_row
 from perdure.store.statements import Session
-from perdure.store.verbs.effect import line_row
-from perdure.store.verbs.write import is_last, is_plain
 
+BATCH: Final = ("perdure", "store", "batch")
 
-class Bell:
-    """One thread waits, all others ring."""
+_log = logging.getLogger("perdure.store")
+_CLOCK: Final = SystemClock()
+_STOP_TIMEOUT: Final = 10.0  # how long closing a store waits for what is under way
+_MAX_BATCH: Final = 1000  # requests in one transaction, so that no commit is put off for long
+_LINGER: Final = 0.002  # while requests follow each other, nobody looks for others' changes
+_INLINE_REST: Final = 0.02  # while the loop writes inline, it looks this often
+_YIELD_EVERY: Final = 16  # of so many inline writes in a row, one lets the loop turn
+_STALL: Final = 0.02  # a disk that took so long …
+_STALL_OVER: Final = 1.0  # … is left to the thread for a while
 
-    def __init__(self) -> None:
-        self._hear, self._ring = os.pipe()
-        os.set_blocking(self._hear, False)
-        os.set_blocking(self._ring, False)
-        self._poll = select.poll()
-        self._poll.register(self._hear, select.POLLIN)
-        self._rung = select.poll()
-        self._rung.register(self._hear, select.POLLIN)
-
-    def watch(self, descriptor: int) -> None:
-        """Let a descriptor that has something to read end a wait, too."""
-        self._poll.register(descriptor, select.POLLIN)
-
-    def unwatch(self, descriptor: int) -> None:
-        """Undo `watch`."""
-        self._poll.unregister(descriptor)
-
-    def ring(self) -> None:
-        """End the wait of the other thread, now or as soon as it begins."""
-        try:
-            os.write(self._ring, b"!")
-        except BlockingIOError:
-            return  # it rings already
-
-    def wait(self, seconds: float | None) -> None:
-        """Wait until it rings, the watched descriptor has something, or the time is over."""
-        self._poll.poll(None if seconds is None else seconds * 1000)
-        self._quieten()
-
-    def rest(self, seconds: float | None) -> None:
-        """Wait until it rings or the time is over, whatever the watched descriptor has."""
-        self._rung.poll(None if seconds is None else seconds * 1000)
-        self._quieten()
-
-    def _quieten(self) -> None:
-        try:
-            os.read(self._hear, 4096)
-        except BlockingIOError:
-            return  # not rung
-
-    def close(self) -> None:
-        """Give the descriptors back."""
-        os.close(self._hear)
-        os.close(self._ring)
-
-
-# What lanes do: requests, and how they are put together.
-
-Call = Callable[[Session], Any]
 Done = Callable[[BaseException | None], None]
-RowKey = tuple[str, int | str]  # job and place of an entry; tenant and key of a line
+RowKey = tuple[str, int | str]  # job and place of an entry; tenant and key of an effect
+
+# What became of an inline write: it is durable; the answer will come; the thread must do it.
+Inline = Literal["durable", "inflight", "refused"]
 
 
-class Request:
-    """Something to be done in a transaction: a write, or a verb as a function."""
+class VerbCall(NamedTuple):
+    """A verb with its arguments, to be run inside a transaction."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __call__(self, session: Session) -> Any:
+        return self.function(session, *self.args, **self.kwargs)
+
+
+class StoreRequest:
+    """Something to be done in a transaction: a fenced write, or the call of a verb."""
 
     __slots__ = (
         "announces",
         "apart",
         "call",
         "done",
+        "effect_rows",
+        "entry_rows",
         "error",
         "future",
         "is_plain",
-        "lines",
         "loop",
         "result",
-        "rows",
         "write",
     )
 
     def __init__(
         self,
         write: Write | None = None,
-        call: Call | None = None,
+        call: VerbCall | None = None,
         *,
         announces: bool = False,
         done: Done | None = None,
@@ -104,73 +118,358 @@ class Request:
         apart: bool = False,
     ) -> None:
         self.write = write
-        # Spelled here, not in the thread: what cannot be stored fails before it touches others.
-        self.rows = [entry_row(write, entry) for entry in write.entries] if write else []
-        self.is_plain = write is not None and is_plain(write)
-        self.lines: list[dict[str, Any]] = []  # of the ledger, if that is all
-        if write is not None and self.is_plain:
-            self.lines = [line_row(write, effect) for effect in write.effects]
         self.call = call
+        self.entry_rows: list[tuple[Any, ...]] = []
+        self.effect_rows: list[dict[str, Any]] = []
+        self.is_plain = False  # journal and ledger alone: many such writes go in one statement
         self.apart = apart  # it takes locks in an order of its own: never together with others
-        self.announces = announces  # something may fall due by it: others want to know
-        self.loop = asyncio.get_running_loop()
+        self.announces = announces  # a job may fall due by it: others want to know
         self.done = done  # called also if whoever awaits the future is cancelled
-        # Most writes need no more than that.
+        self.loop = asyncio.get_running_loop()
+        # Creating a future is measurable, and the results of steps only need `done`.
         self.future: asyncio.Future[Any] | None = self.loop.create_future() if awaited else None
         self.result: Any = None
         self.error: BaseException | None = None
+        if write is not None:
+            # Encoded here, not in the thread: what cannot be stored fails before it touches others.
+            self.entry_rows = [entry_row(write, entry) for entry in write.entries]
+            more = (write.job, write.events, write.taken, write.children, write.withdraws)
+            self.is_plain = not any((*more, write.approvals, write.notices))
+            if not self.is_plain:
+                return
+            if not write.effects:
+                self.is_plain = bool(self.entry_rows)
+            elif len({effect.key for effect in write.effects}) == len(write.effects):
+                self.effect_rows = [effect_row(write, effect) for effect in write.effects]
+            else:  # PostgreSQL cannot write a row twice in one statement
+                self.is_plain = False
 
 
-class Round(NamedTuple):
-    """Requests that may be done in any order: none has been acknowledged yet."""
+class Connection:
+    """A database connection, used by one thread at a time: by whoever holds the turn."""
 
-    plain: list[Request]  # writes of journal and ledger alone
-    full: list[Request]  # other writes, after those
-    calls: list[Request]  # the rest, last
+    def connect(self) -> int | None:
+        """Connect; return a descriptor that is readable when `idle` should be called, if any."""
+        raise NotImplementedError
 
+    def disconnect(self) -> None:
+        """Close the connection."""
+        raise NotImplementedError
 
-def rounds(requests: Iterable[Request], *, repeat: bool = True) -> Iterator[Round]:
-    """Put together what can be done statement by statement.
+    def execute(self, requests: Sequence[StoreRequest]) -> None:
+        """Run all requests, and set the result or the error of each."""
+        raise NotImplementedError
 
-    What comes after the release of a job comes in another round, to meet its fence.
-    Without `repeat`, a row that is written again does too: some databases cannot write it
-    twice in one statement.
-    """
-    now = Round([], [], [])
-    last: set[str] = set()
-    seen: set[RowKey] = set()
-    for request in requests:
-        write = request.write
-        if write is None:
-            now.calls.append(request)
-            continue
-        keys = set[RowKey]() if repeat else row_keys(request)
-        if write.job_id in last or keys & seen:
-            yield now
-            now = Round([], [], [])
-            last.clear()
-            seen.clear()
-        seen |= keys
-        (now.plain if request.is_plain else now.full).append(request)
-        if is_last(write):
-            last.add(write.job_id)
-    yield now
+    def after_batch(self) -> None:
+        """Do what nobody waits for, after the answers have been delivered. Never raises."""
 
+    def idle(self) -> float | None:
+        """Look for other processes' changes; return after how many seconds to look again."""
+        return None
 
-def row_keys(request: Request) -> set[RowKey]:
-    """Tell which rows of journal and ledger a write touches."""
-    entries = {(row[0], row[1]) for row in request.rows}
-    return entries | {(line["tenant"], line["key"]) for line in request.lines}
+    def write_inline(self, request: StoreRequest, finished: Callable[[bool], None]) -> Inline:
+        """Run a plain write on the loop, without waiting for anybody, if that is possible.
+
+        `finished` is called on the loop when an inflight write was answered: with True if it is
+        durable, with False if the thread must find out.
+        """
+        del request, finished
+        return "refused"
+
+    def stop_inline(self) -> None:
+        """Release what inline writes hold on the loop; called on it."""
 
 
-def writes_of(requests: Iterable[Request]) -> list[tuple[Write, Sequence[tuple[Any, ...]]]]:
-    """Give the writes with their entries as rows."""
-    return [(request.write, request.rows) for request in requests if request.write is not None]
+class DbThread:
+    """A thread with a connection, and the queue in front of it."""
+
+    def __init__(
+        self, name: str, connection: Connection, *, is_watched: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Prepare the thread; nothing is opened yet.
+
+        Args:
+            name: Of the thread.
+            connection: Used by the thread, and for inline writes by the loop.
+            is_watched: Whether anybody here wants to know what others do to the database.
+        """
+        self._connection = connection
+        self._is_watched = is_watched
+        self._turn = threading.Lock()  # whoever holds it may use the connection
+        self._inline_writes = 0  # how many the loop has made …
+        self._inline_seen = 0  # … and the thread has noticed
+        self._inline_in_a_row = 0
+        self._no_inline_before = 0.0  # by the loop's clock: the disk has stalled
+        self._look_at = 0.0
+        self._inflight: tuple[StoreRequest, float] | None = None  # with when it was sent
+        # What loops have requested in this turn of theirs.
+        self._turns: dict[asyncio.AbstractEventLoop, list[StoreRequest]] = {}
+        self._queue: SimpleQueue[list[StoreRequest]] = SimpleQueue()  # an empty list: look up
+        self._self_pipe = SelfPipe()
+        self._asleep = False
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._pid = os.getpid()
+        self._is_open = False
+        self._closing: StoreRequest | None = None
+        self.busy_since: float | None = None  # by the monotonic clock: a transaction is under way
+
+    # Called on the loop
+
+    async def start(self) -> None:
+        """Connect.
+
+        Raises:
+            StoreError: One of its kinds: it cannot.
+        """
+        self._is_open = True
+        opening = StoreRequest()
+        self._enqueue(opening)
+        assert opening.future is not None
+        self._thread.start()
+        try:
+            await opening.future
+        except BaseException:
+            self._end()
+            self._release_thread(is_over=opening.future.done() and not opening.future.cancelled())
+            raise
+
+    async def stop(self) -> None:
+        """Finish what was requested, and disconnect; if that takes too long, leave the thread."""
+        if not self._is_open:
+            return
+        self._closing = closing = StoreRequest()
+        for loop in tuple(self._turns):
+            self._hand_over(loop)
+        self._end()
+        assert closing.future is not None
+        is_over = False
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT):
+                await closing.future
+            is_over = True
+        except TimeoutError:
+            _log.warning(
+                "%s still waits for the database to finish a transaction and is left alone with "
+                "it: the transaction may or may not happen, and nobody was told that it did",
+                self._thread.name,
+            )
+        finally:
+            self._release_thread(is_over=is_over)
+            self._connection.stop_inline()
+
+    def _end(self) -> None:
+        self._is_open = False
+        self._queue.put([])
+        self._self_pipe.wake()
+
+    def _release_thread(self, *, is_over: bool) -> None:
+        """Join the thread if it is over: the loop never waits for one that may be in a commit."""
+        if is_over:
+            self._thread.join()
+            self._self_pipe.close()  # by the one who wakes it, never before
+
+    def look_up(self) -> None:
+        """Let the thread see that somebody watches for others' changes."""
+        if self._is_open:
+            self._self_pipe.wake()
+
+    def call(
+        self, call: VerbCall, *, announces: bool = False, apart: bool = False
+    ) -> asyncio.Future[Any]:
+        """Queue a verb; `apart`: in a transaction of its own, after everything before it."""
+        request = StoreRequest(call=call, announces=announces, apart=apart)
+        self._enqueue(request)
+        assert request.future is not None
+        return request.future
+
+    def write(
+        self,
+        write: Write,
+        *,
+        announces: bool = False,
+        alone: bool = False,
+        done: Done | None = None,
+    ) -> asyncio.Future[None]:
+        """Queue a fenced write, or make it inline; `done` is called as by `write_soon`."""
+        request = StoreRequest(write, announces=announces, done=done)
+        outcome = self._write_inline(request) if alone else "refused"
+        if outcome == "refused":
+            self._enqueue(request)
+        elif outcome == "durable":
+            self._inline_in_a_row += 1
+            # Awaiting a future that is done does not yield: a chain of such writes would never
+            # let the loop turn.
+            if self._inline_in_a_row % _YIELD_EVERY:
+                resolve([request])
+            else:
+                request.loop.call_soon(resolve, [request])
+        assert request.future is not None
+        return request.future
+
+    def write_soon(self, write: Write, done: Done, *, alone: bool = False) -> bool:
+        """Make a fenced write of journal and ledger alone, without waiting for it.
+
+        Args:
+            write: What is written.
+            done: Called on the loop when it is durable, or with what `write` would raise;
+                also if whoever waits for it is cancelled, but not if the store is closed.
+            alone: Nothing else is under way in this process, so the loop may wait for the disk.
+
+        Returns:
+            True if it is durable already: then `done` is not called.
+        """
+        request = StoreRequest(write, done=done, awaited=False)
+        outcome = self._write_inline(request) if alone else "refused"
+        if outcome == "refused":
+            self._enqueue(request)
+        return outcome == "durable"
+
+    def _write_inline(self, request: StoreRequest) -> Inline:
+        since = request.loop.time()
+        may_write = self._is_open and since >= self._no_inline_before and self._pid == os.getpid()
+        others_wait = self._turns or not self._queue.empty()
+        if not may_write or others_wait or not self._turn.acquire(blocking=False):
+            return "refused"
+        outcome: Inline = "refused"
+        try:
+            outcome = self._connection.write_inline(request, self._finish_inline)
+            if outcome == "inflight":  # the turn is given back when the answer is there
+                self._inflight = request, since
+                self.busy_since = _CLOCK.monotonic()
+            elif outcome == "durable":
+                self._inline_writes += 1
+                now = request.loop.time()
+                if telemetry.has_handlers(BATCH):
+                    self._report([request], now - since)
+                if now - since > _STALL:
+                    self._no_inline_before = now + _STALL_OVER
+                if now >= self._look_at:
+                    self._look_at = now + _INLINE_REST
+                    self._connection.idle()
+        finally:
+            if outcome != "inflight":
+                self._turn.release()
+        return outcome
+
+    def _finish_inline(self, is_durable: bool) -> None:  # noqa: FBT001  a callback
+        assert self._inflight is not None
+        request, since = self._inflight
+        self._inflight = self.busy_since = None
+        self._turn.release()
+        self._report([request], request.loop.time() - since)
+        if not is_durable:
+            try:
+                self._enqueue(request)
+            except StoreError as error:  # it was closed meanwhile
+                request.error = error
+            else:
+                return
+        resolve([request])
+
+    def _enqueue(self, request: StoreRequest) -> None:
+        if not self._is_open:
+            raise StoreError("the store is not open: call `await store.open()` first")
+        if self._pid != os.getpid():
+            raise StoreError("the store was opened before a fork: open it again in the new process")
+        turn = self._turns.get(request.loop)
+        if turn is None:
+            self._turns[request.loop] = [request]
+            request.loop.call_soon(self._hand_over, request.loop)
+        else:
+            turn.append(request)
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        requests = self._turns.pop(loop, None)
+        if requests:
+            self._queue.put(requests)
+            if self._asleep:
+                self._self_pipe.wake()
+
+    # Called in the thread
+
+    def _serve(self) -> None:
+        (opening,) = self._queue.get()
+        self.busy_since = _CLOCK.monotonic()
+        try:
+            changes = self._connection.connect()
+        except BaseException as error:  # noqa: BLE001  whoever opens the store gets it
+            opening.error = error
+            self._is_open = False
+            deliver([opening])
+            return
+        self.busy_since = None
+        if changes is not None:
+            self._self_pipe.watch(changes)
+        deliver([opening])
+        while requests := self._gather():
+            with self._turn:
+                self._execute(requests)
+            deliver(requests)
+            del requests  # else the last ones would be kept until there are others
+            with self._turn:
+                self._connection.after_batch()
+        with self._turn:
+            self.busy_since = _CLOCK.monotonic()
+            self._connection.disconnect()
+            self.busy_since = None
+        # Told from here, since to disconnect may need the very loop that waits for it.
+        if self._closing is not None:
+            deliver([self._closing])
+
+    def _execute(self, requests: Sequence[StoreRequest]) -> None:
+        self.busy_since = since = _CLOCK.monotonic()
+        try:
+            self._connection.execute(requests)
+        except BaseException as error:  # noqa: BLE001  those who wait get it; the thread goes on
+            for request in requests:
+                request.error = error
+        self.busy_since = None
+        self._report(requests, _CLOCK.monotonic() - since)
+
+    def _report(self, requests: Sequence[StoreRequest], duration: float) -> None:
+        if not telemetry.has_handlers(BATCH):
+            return
+        failed = sum(request.error is not None for request in requests)
+        measured = {"requests": len(requests), "failed": failed, "duration": duration}
+        telemetry.execute(BATCH, measured, {"thread": self._thread.name})
+
+    def _gather(self) -> list[StoreRequest]:
+        """Wait for requests and return them; none at all means that the store is closed."""
+        queue, requests = self._queue, list[StoreRequest]()
+        while not requests and (self._is_open or not queue.empty()):
+            try:
+                requests = queue.get(timeout=_LINGER)
+            except Empty:
+                self._sleep()
+                requests = queue.get()
+            while len(requests) < _MAX_BATCH and not queue.empty():
+                requests += queue.get_nowait()
+        return requests
+
+    def _sleep(self) -> None:
+        """Wait until something is queued, and meanwhile look for others' changes."""
+        self._asleep = True  # before the queue is looked at: see `_hand_over`
+        while self._queue.empty():
+            if self._inline_seen != self._inline_writes:
+                # The file was touched by our own loop. The turn is left to it: looking for others
+                # now would only be in its way.
+                self._inline_seen = self._inline_writes
+                self._self_pipe.wait_for_wake(_INLINE_REST)
+            elif not self._is_watched():  # else each commit of a busy worker would cost a look
+                self._self_pipe.wait_for_wake(None)
+            else:
+                with self._turn:
+                    pause = self._connection.idle()
+                self._self_pipe.wait(pause)
+        self._asleep = False
 
 
-def settle(requests: Sequence[Request]) -> None:
-    """Wake those who wait: one call for each loop."""
-    loops: dict[asyncio.AbstractEventLoop, list[Request]] = {}
+# Answers
+
+
+def deliver(requests: Sequence[StoreRequest]) -> None:
+    """Wake those who wait, from any thread: one call for each loop."""
+    loops: dict[asyncio.AbstractEventLoop, list[StoreRequest]] = {}
     for request in requests:
         loops.setdefault(request.loop, []).append(request)
     for loop, theirs in loops.items():
@@ -180,8 +479,8 @@ def settle(requests: Sequence[Request]) -> None:
             continue
 
 
-def resolve(requests: Sequence[Request]) -> None:
-    """Tell those who wait what came of it; called on their loop."""
+def resolve(requests: Sequence[StoreRequest]) -> None:
+    """Tell those who wait what came of their requests; called on their loop."""
     for request in requests:
         future = request.future
         if request.done is not None:
@@ -194,322 +493,101 @@ def resolve(requests: Sequence[Request]) -> None:
             future.set_exception(request.error)
 
 
-# A thread with a connection of its own, which does whole transactions and nothing else.
-#
-# Whoever waits for one may be cancelled at any moment: the transaction happens or it does not,
-# but it is never cut in two, and the loop never waits for a disk.
-# What has gathered while one transaction was under way goes into the next one together,
-# and each transaction wakes a waiting loop once.
-#
-# One exception: a single small write of which it is known that nothing else is under way may be
-# done
-# at once, by the loop itself. To wake a thread and to be woken by it costs as much again.
-
-_log = logging.getLogger("perdure.store")
-
-BATCH: Final = ("perdure", "store", "batch")
-CLOCK = SystemClock()
-
-# How long whoever closes a store waits for what is under way. A server may let a commit wait for
-# ever, and to cancel it would be wrong: then the thread is left alone with it.
-_STOP_PATIENCE = 10.0
-# As many requests as one transaction may hold, so that no waiter's commit is put off for long.
-_MOST = 1000
-# While one request follows another, nobody looks for what other connections did.
-_SHORT = 0.002
-# While the loop writes by itself, it looks around so often, and the thread rests.
-_REST = 0.02
-# Who awaits one write after the other lets the loop turn after so many.
-_IN_A_ROW = 16
-# A disk that took so long once holds up the thread for a while, and not the loop.
-_STALL, _STALL_OVER = 0.02, 1.0
+# Batches
 
 
-class Connection(Protocol):
-    """A database connection, used by one thread at a time."""
+class Round(NamedTuple):
+    """Requests that may be done in any order: none has been answered yet."""
 
-    def connect(self) -> int | None:
-        """Connect; gives a descriptor that has something to read when `idle` should be called."""
-        ...
-
-    def disconnect(self) -> None: ...
-
-    def execute(self, requests: Sequence[Request]) -> None:
-        """Do them all, and give each its result or its error."""
-        ...
-
-    def afterwards(self) -> None:
-        """Do what nobody waits for. Never raises."""
-        ...
-
-    def idle(self) -> float | None:
-        """Called while nothing is to do; gives the seconds after which to be called again."""
-        ...
+    plain: list[StoreRequest]  # writes of journal and ledger alone
+    full: list[StoreRequest]  # other writes, after those
+    calls: list[StoreRequest]  # verbs, last
 
 
-class Lane:
-    """The thread, and the queue in front of it."""
+def rounds(requests: Iterable[StoreRequest], *, repeat: bool = True) -> list[Round]:
+    """Put requests together so that each round can be done statement by statement.
 
-    def __init__(
-        self,
-        name: str,
-        connection: Connection,
-        at_once: Callable[[Request], bool] = lambda _: False,
-        *,
-        heeded: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """Make it; nothing is opened yet.
+    What follows the release of a job goes into another round, to meet its fence.
+    Without `repeat`, so does a row that is written again: PostgreSQL cannot write it twice in one
+    statement.
+    """
+    current = Round([], [], [])
+    found = [current]
+    released: set[str] = set()
+    seen: set[RowKey] = set()
+    for request in requests:
+        write = request.write
+        if write is None:
+            current.calls.append(request)
+            continue
+        keys = set[RowKey]() if repeat else row_keys(request)
+        if write.job_id in released or keys & seen:
+            current = Round([], [], [])
+            found.append(current)
+            released.clear()
+            seen.clear()
+        seen |= keys
+        (current.plain if request.is_plain else current.full).append(request)
+        if write.job is not None and (write.job.release or write.job.state in ENDED):
+            released.add(write.job_id)
+    return found
 
-        Args:
-            name: Of the thread.
-            connection: Used by whoever holds the turn: the thread, or the loop.
-            at_once: Does a request without any wait for others, if it can.
-            heeded: Tells whether anybody here wants to know what others do to the database.
-        """
-        self._connection = connection
-        self._try_at_once = at_once
-        self._heeded = heeded
-        self._turn = threading.Lock()
-        self._at_once = 0  # how many requests the loop has done by itself …
-        self._at_once_seen = 0  # … and the thread has seen
-        self._in_a_row = 0  # … for those who await it, which the loop does not notice
-        self._look_at = 0.0
-        self._trust_at = 0.0  # the disk has stalled: not before then
-        # What loops have asked for in this turn of theirs; the thread is woken when it is over.
-        self._turns: dict[asyncio.AbstractEventLoop, list[Request]] = {}
-        self._queue: SimpleQueue[list[Request]] = SimpleQueue()  # an empty one: look up
-        self._bell = Bell()
-        self._asleep = False
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._pid = os.getpid()
-        self._is_open = False
-        self._closing: Request | None = None
-        self.busy_since: float | None = None  # by the monotonic clock: something is under way
 
-    async def start(self) -> None:
-        """Connect.
+def row_keys(request: StoreRequest) -> set[RowKey]:
+    """Return the keys of the rows of journal and ledger that a write touches."""
+    entries = {(row[0], row[1]) for row in request.entry_rows}
+    return entries | {(row["tenant"], row["key"]) for row in request.effect_rows}
 
-        Raises:
-            StoreError: One of its kinds: it cannot.
-        """
-        self._is_open = True
-        opening = self._put(Request())
-        self._thread.start()
+
+def writes_of(requests: Iterable[StoreRequest]) -> list[tuple[Write, Sequence[tuple[Any, ...]]]]:
+    """Return the writes with their entries as rows."""
+    return [(each.write, each.entry_rows) for each in requests if each.write is not None]
+
+
+class SelfPipe:
+    """Wakes a thread that sleeps in `poll`: it reads one end of a pipe, all others write."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._all = select.poll()
+        self._all.register(self._read, select.POLLIN)
+        self._pipe_alone = select.poll()
+        self._pipe_alone.register(self._read, select.POLLIN)
+
+    def watch(self, descriptor: int) -> None:
+        """Let another descriptor that becomes readable end a `wait`, too."""
+        self._all.register(descriptor, select.POLLIN)
+
+    def unwatch(self, descriptor: int) -> None:
+        """Undo `watch`."""
+        self._all.unregister(descriptor)
+
+    def wake(self) -> None:
+        """End the wait of the other thread, now or as soon as it begins."""
         try:
-            await opening
-        except BaseException:
-            self._end()
-            self._leave_thread(is_over=opening.done() and not opening.cancelled())
-            raise
+            os.write(self._write, b"!")
+        except BlockingIOError:
+            return  # the pipe is full: it is woken already
 
-    async def stop(self) -> None:
-        """Finish what was asked for, and disconnect; if that takes too long, leave it to itself."""
-        if not self._is_open:
+    def wait(self, seconds: float | None) -> None:
+        """Wait until it is woken, the watched descriptor is readable, or the time is over."""
+        self._all.poll(None if seconds is None else seconds * 1000)
+        self._drain()
+
+    def wait_for_wake(self, seconds: float | None) -> None:
+        """Wait until it is woken or the time is over, whatever the watched descriptor has."""
+        self._pipe_alone.poll(None if seconds is None else seconds * 1000)
+        self._drain()
+
+    def _drain(self) -> None:
+        try:
+            os.read(self._read, 4096)
+        except BlockingIOError:
             return
-        self._closing = closing = Request()
-        for loop in tuple(self._turns):
-            self._hand_over(loop)
-        self._end()
-        assert closing.future is not None
-        is_over = False
-        try:
-            async with asyncio.timeout(_STOP_PATIENCE):
-                await closing.future
-            is_over = True
-        except TimeoutError:
-            _log.warning(
-                "%s is left alone with a transaction that still waits for the database: "
-                "it happens or it does not, and nobody was told that it did",
-                self._thread.name,
-            )
-        finally:
-            self._leave_thread(is_over=is_over)
 
-    def _end(self) -> None:
-        self._is_open = False
-        self._queue.put([])
-        self._bell.ring()
-
-    def _leave_thread(self, *, is_over: bool) -> None:
-        """Let go of the thread: the loop never waits for one that may be in a transaction."""
-        if is_over:
-            self._thread.join()
-            self._bell.close()  # by the one who rings it, never before
-
-    def write(
-        self,
-        write: Write,
-        *,
-        announces: bool = False,
-        alone: bool = False,
-        done: Done | None = None,
-    ) -> asyncio.Future[None]:
-        """Put a write in the queue; if nothing else is under way, it may be durable already.
-
-        `done` is called as by `write_soon`, also if whoever awaits the write is cancelled.
-        """
-        request = Request(write, announces=announces, done=done)
-        if not alone or not self._does_at_once(request):
-            return self._put(request)
-        assert request.future is not None
-        self._in_a_row += 1
-        if self._in_a_row % _IN_A_ROW:
-            resolve([request])
-        else:
-            request.loop.call_soon(resolve, [request])
-        return request.future
-
-    def write_soon(self, write: Write, done: Done, *, alone: bool = False) -> bool:
-        """Put a write in the queue; `done` is called on the loop when it is durable, or failed.
-
-        Returns:
-            True if it is durable already, as nothing else was under way: then `done` is not called.
-        """
-        request = Request(write, done=done, awaited=False)
-        if alone and self._does_at_once(request):
-            return True
-        self._enqueue(request)
-        return False
-
-    def _does_at_once(self, request: Request) -> bool:
-        since = request.loop.time()
-        if since < self._trust_at or self._turns or not self._queue.empty():
-            return False
-        if not self._is_open or self._pid != os.getpid():
-            return False
-        if not self._turn.acquire(blocking=False):
-            return False
-        try:
-            if not self._try_at_once(request):
-                return False
-            self._at_once += 1
-            now = request.loop.time()
-            if telemetry.has_handlers(BATCH):
-                self.tell([request], now - since)
-            if now - since > _STALL:
-                self._trust_at = now + _STALL_OVER
-            if now >= self._look_at:
-                self._look_at = now + _REST
-                self._connection.idle()
-            return True
-        finally:
-            self._turn.release()
-
-    def look_up(self) -> None:
-        """Let the thread see that somebody heeds what others do."""
-        if self._is_open:
-            self._bell.ring()
-
-    def do(
-        self, call: Call, *, announces: bool = False, apart: bool = False
-    ) -> asyncio.Future[Any]:
-        """Put a verb in the queue; `apart`: in a transaction of its own, after all before it."""
-        return self._put(Request(call=call, announces=announces, apart=apart))
-
-    def _put(self, request: Request) -> asyncio.Future[Any]:
-        self._enqueue(request)
-        assert request.future is not None
-        return request.future
-
-    def _enqueue(self, request: Request) -> None:
-        if not self._is_open:
-            raise StoreError("the store is not open")
-        if self._pid != os.getpid():
-            raise StoreError("the store was opened before a fork: open it again in the new process")
-        turn = self._turns.get(request.loop)
-        if turn is None:
-            self._turns[request.loop] = [request]
-            request.loop.call_soon(self._hand_over, request.loop)
-        else:
-            turn.append(request)
-
-    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Give the thread what a turn has brought: woken for each, it would fight for the GIL."""
-        requests = self._turns.pop(loop, None)
-        if requests:
-            self._queue.put(requests)
-            if self._asleep:
-                self._bell.ring()
-
-    def _serve(self) -> None:
-        (opening,) = self._queue.get()
-        self.busy_since = CLOCK.monotonic()
-        try:
-            touched = self._connection.connect()
-        except BaseException as error:  # noqa: BLE001  the one who opens gets it
-            opening.error = error
-            self._is_open = False
-            settle([opening])
-            return
-        self.busy_since = None
-        if touched is not None:
-            self._bell.watch(touched)
-        settle([opening])
-        while requests := self._gather():
-            try:
-                with self._turn:
-                    self.busy_since = CLOCK.monotonic()
-                    self._execute(requests)
-            except BaseException as error:  # noqa: BLE001  those who wait get it; the lane goes on
-                for request in requests:
-                    request.error = error
-            self.busy_since = None
-            settle(requests)
-            with self._turn:
-                self._connection.afterwards()
-            del requests  # else the last ones would be kept until there are others
-        with self._turn:
-            self.busy_since = CLOCK.monotonic()
-            self._connection.disconnect()
-            self.busy_since = None
-        # Told from here, since to say good-bye may need the very loop that waits for it.
-        if self._closing is not None:
-            settle([self._closing])
-
-    def _execute(self, requests: Sequence[Request]) -> None:
-        if not telemetry.has_handlers(BATCH):
-            self._connection.execute(requests)
-            return
-        since = CLOCK.monotonic()
-        self._connection.execute(requests)
-        self.tell(requests, CLOCK.monotonic() - since)
-
-    def tell(self, requests: Sequence[Request], duration: float) -> None:
-        """Tell those who listen what was done in one go."""
-        failed = sum(request.error is not None for request in requests)
-        measured = {"requests": len(requests), "failed": failed, "duration": duration}
-        telemetry.execute(BATCH, measured, {"lane": self._thread.name})
-
-    def _gather(self) -> list[Request]:
-        """Wait for requests; none at all is the end."""
-        queue, requests = self._queue, list[Request]()
-        while not requests and (self._is_open or not queue.empty()):
-            requests = self._next()
-            while len(requests) < _MOST and not queue.empty():
-                requests += queue.get_nowait()
-        return requests
-
-    def _next(self) -> list[Request]:
-        try:
-            return self._queue.get(timeout=_SHORT)
-        except Empty:
-            self._sleep()
-            return self._queue.get()
-
-    def _sleep(self) -> None:
-        """Wait for long, and meanwhile for what others do to the database."""
-        # Said before the queue is looked at, so that nobody puts something in between unheard.
-        self._asleep = True
-        while self._queue.empty():
-            if self._at_once_seen != self._at_once:
-                # What was touched, the loop has touched by itself; and the turn is left to it:
-                # whoever looks for others meanwhile would only be in its way.
-                self._at_once_seen = self._at_once
-                self._bell.rest(_REST)
-            elif not self._heeded():  # else each commit of a busy worker would cost us a look
-                self._bell.rest(None)
-            else:
-                with self._turn:
-                    pause = self._connection.idle()
-                self._bell.wait(pause)
-        self._asleep = False
+    def close(self) -> None:
+        """Close both ends."""
+        os.close(self._read)
+        os.close(self._write)

@@ -1,7 +1,10 @@
-"""Numbered SQL files that bring a schema up to date; pure: what to do, not the doing.
+"""Migrations: numbered SQL files in `sql/migrations/` that bring a schema up to date.
 
-Each file is applied once, in one transaction, and its checksum is kept:
-a file that was changed later, or a number that this code does not know, is refused.
+Each file is applied once, in one transaction, and its checksum is kept in the database: a file that
+was changed later, or a number that this code does not know, is refused. Therefore a migration that
+has landed is never edited; a change of the schema is a new file with the next number.
+
+This module decides what to apply; `sqlite/schema.py` and `postgres/schema.py` apply it.
 """
 
 import re
@@ -25,14 +28,14 @@ class Migration(NamedTuple):
 
     @property
     def checksum(self) -> str:
-        """Tell a changed file from the one that was applied."""
+        """A hash of the file, by which a changed one is recognised."""
         return sha256(self.sql.encode()).hexdigest()
 
 
 def migrations(dialect: Dialect) -> list[Migration]:
-    """Read the migrations of one database, in order."""
+    """Return the migrations of one database, in order."""
     found: list[Migration] = []
-    for path in files("perdure.store").joinpath("migrations", dialect).iterdir():
+    for path in files("perdure.store").joinpath("sql", "migrations", dialect).iterdir():
         match = _FILE.fullmatch(path.name)
         if match:
             found.append(Migration(int(match[1]), match[2], path.read_text("utf-8")))
@@ -40,7 +43,7 @@ def migrations(dialect: Dialect) -> list[Migration]:
 
 
 def missing(known: list[Migration], applied: Mapping[int, str]) -> list[Migration]:
-    """Tell what has to be applied to a database that has these numbers and checksums.
+    """Return what has to be applied to a database that has these numbers and checksums.
 
     Raises:
         SchemaError: The database is newer than the code, or was made by other files.

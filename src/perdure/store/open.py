@@ -1,4 +1,4 @@
-"""From a URL to a store."""
+"""From a URL to a store. The module of a database is imported only when its URL is used."""
 
 from importlib import import_module
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -6,52 +6,53 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from perdure.base.clock import Clock
 from perdure.base.errors import StoreError
 from perdure.base.secret import without_secrets
-from perdure.store.sqlite.store import SqliteStore
 from perdure.store.store import Store
 
 _FORMS = "sqlite:///file.db, sqlite:////folder/file.db or postgresql://user@host/database"
+_SQLITE_OPTIONS = ("force_network", "kill_stopped_writer")
 
 
 def open_store(url: str, *, clock: Clock | None = None) -> Store:
-    """Give the store that a URL names; `await store.open()` connects it.
+    """Return the store that a URL names; `await store.open()` connects it.
 
     Args:
         url: `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://…`.
-            Options follow after `?`: `force_network=1` (SQLite);
+            Options follow after `?`: `force_network=1`, `kill_stopped_writer=1` (SQLite);
             `schema=name`, `pgbouncer=1` (PostgreSQL).
-        clock: Tells the time instead of the machine (SQLite only): for tests.
+        clock: Replaces the machine's clock (SQLite only): for tests.
 
     Raises:
-        StoreError: The URL is of no known form.
+        StoreError: The URL is not one of these forms.
     """
-    scheme, _, rest = url.partition(":")
+    scheme = url.partition(":")[0]
     if scheme == "sqlite":
-        return _sqlite(url, rest, clock)
+        return _sqlite(url, clock)
     if scheme in ("postgresql", "postgres"):
         return _postgres(url)
-    # What is no URL may be a connection string, password and all.
+    # What is not a URL may be a connection string, password and all, so it is not shown.
     wrong = f"unsupported store {scheme!r}" if scheme.isalnum() else "this is not a store URL"
     raise StoreError(f"{wrong}: write {_FORMS}")
 
 
 def _postgres(url: str) -> Store:
     try:
-        # Only here: the driver is there only for those who asked for it.
         module = import_module("perdure.store.postgres.store")
     except ImportError as error:
         raise StoreError("PostgreSQL needs its driver: pip install 'perdure[postgres]'") from error
     return module.PostgresStore(url)
 
 
-def _sqlite(url: str, rest: str, clock: Clock | None) -> SqliteStore:
+def _sqlite(url: str, clock: Clock | None) -> Store:
     parts = urlsplit(url)
     path = unquote(parts.path).removeprefix("/")
-    if parts.netloc or not path or not rest.startswith("///"):
+    if parts.netloc or not path or not url.startswith("sqlite:///"):
         raise StoreError(
-            f"{without_secrets(url)!r} names no file: write sqlite:///file.db, or sqlite:////folder/file.db"
+            f"{without_secrets(url)!r} names no file: "
+            "write sqlite:///file.db, or sqlite:////folder/file.db"
         )
     options = dict(parse_qsl(parts.query))
-    force = options.pop("force_network", "0") == "1"
+    flags = {name: options.pop(name, "0") == "1" for name in _SQLITE_OPTIONS}
     if options:
         raise StoreError(f"{path!r} has unknown options: {', '.join(options)}")
-    return SqliteStore(path, clock=clock, force_network=force)
+    module = import_module("perdure.store.sqlite.store")
+    return module.SqliteStore(path, clock=clock, **flags)

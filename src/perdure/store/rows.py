@@ -1,10 +1,14 @@
-"""Rows of tables to values and back. Payloads are bytes outside, text in the database."""
+"""Rows of tables to values and back: the one place that knows the order of columns.
+
+Payloads are JSON: bytes outside, text in the database, and nobody here looks into them.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
+from perdure.jobs.effect import Effect, EffectState, Place, UndoCall
 from perdure.jobs.model import (
     EntryKind,
     Job,
@@ -19,24 +23,26 @@ from perdure.jobs.model import (
 from perdure.jobs.state import JobState, StepState
 from perdure.store.statements import Row
 
-_plain = str.__str__  # of an enum: faster than its `value`, and a driver takes only plain text
+# The member of a `StrEnum` as plain text, which is all that a driver takes: faster than `.value`.
+_plain = str.__str__
 _KINDS = {kind.value: kind for kind in EntryKind}
 _STEP_STATES = {state.value: state for state in StepState}
 _JOB_STATES = {state.value: state for state in JobState}
+_STAYS = "null"  # the undo of an effect that is meant to stay
 
 
 def text(payload: bytes | None) -> str | None:
-    """Spell a payload for the database."""
+    """Return a payload as the database keeps it."""
     return None if payload is None else payload.decode()
 
 
 def payload(stored: str | None) -> bytes | None:
-    """Read a payload from the database."""
+    """Return a payload that was read from the database."""
     return None if stored is None else stored.encode()
 
 
 def entry_row(write: Write, entry: JournalEntry) -> tuple[Any, ...]:
-    """Give an entry in the order of the journal's columns, owner and epoch before its key."""
+    """Return an entry in the order of the journal's columns, owner and epoch before its key."""
     given, output, error, checkpoint = entry.input, entry.output, entry.error, entry.checkpoint
     return (
         write.job_id,
@@ -61,7 +67,7 @@ def entry_row(write: Write, entry: JournalEntry) -> tuple[Any, ...]:
 
 
 def entry(row: Row) -> JournalEntry:
-    """Read an entry; the row's first column is its job."""
+    """Return an entry of a journal; the row's first column is its job."""
     return JournalEntry(
         seq=row[1],
         id=row[2],
@@ -81,8 +87,71 @@ def entry(row: Row) -> JournalEntry:
     )
 
 
+def effect_row(write: Write, effect: Effect) -> dict[str, Any]:
+    """Return a line of the ledger by the names of its columns, with owner and epoch."""
+    undo = _STAYS if effect.stays else None
+    if effect.undo is not None:
+        undo = msgspec.json.encode(effect.undo).decode()
+    return {
+        "id": effect.job_id,
+        "tenant": effect.tenant,
+        "key": effect.key,
+        "step": effect.place.step,
+        "part": effect.place.part,
+        "ordinal": effect.place.ordinal,
+        "generation": effect.generation,
+        "kind": effect.kind,
+        "target": effect.target,
+        "state": effect.state.value,
+        "in_doubt": effect.in_doubt,
+        "key_ttl": effect.key_ttl,
+        "details": text(effect.details),
+        "result": text(effect.result),
+        "problem": effect.problem,
+        "error": text(effect.error),
+        "undo": undo,
+        "proof": effect.proof,
+        "called_at": effect.called_at,
+        "ended_at": effect.ended_at,
+        "business": effect.business,
+        "kept_until": effect.kept_until,
+        "last_called_at": effect.last_called_at,
+        "owner": write.owner,
+        "epoch": write.epoch,
+    }
+
+
+def effect(row: Row) -> Effect:
+    """Return a line of the ledger."""
+    return Effect(
+        job_id=row[0],
+        no=row[1],
+        tenant=row[2],
+        key=row[3],
+        place=Place(row[4], row[6], row[5]),
+        generation=row[7],
+        kind=row[8],
+        target=row[9],
+        state=EffectState(row[10]),
+        in_doubt=row[11],
+        key_ttl=row[12],
+        details=payload(row[13]),
+        result=payload(row[14]),
+        problem=row[15],
+        error=payload(row[16]),
+        undo=None if row[17] is None else msgspec.json.decode(row[17], type=UndoCall | None),
+        stays=row[17] == _STAYS,
+        proof=row[18],
+        called_at=row[19],
+        ended_at=row[20],
+        business=row[21],
+        kept_until=row[22],
+        last_called_at=row[23],
+    )
+
+
 def job_row(job: NewJob, now: float) -> dict[str, Any]:
-    """Give a new job as the parameters of its insert."""
+    """Return the parameters of the insert of a new job."""
     return {
         "id": job.id,
         "tenant": job.tenant,
@@ -93,7 +162,6 @@ def job_row(job: NewJob, now: float) -> dict[str, Any]:
         "priority": job.priority,
         "input": job.input.decode(),
         "plan": text(job.plan),
-        "options": job.options.decode(),
         "key": job.key,
         "fingerprint": job.fingerprint,
         "parent": job.parent,
@@ -106,7 +174,7 @@ def job_row(job: NewJob, now: float) -> dict[str, Any]:
 
 
 def job(row: Row) -> Job:
-    """Read a job with what its lease says."""
+    """Return a job with what its lease says."""
     return Job(
         id=row[0],
         tenant=row[1],
@@ -118,51 +186,50 @@ def job(row: Row) -> Job:
         priority=row[7],
         input=row[8].encode(),
         plan=payload(row[9]),
-        options=row[10].encode(),
-        result=payload(row[11]),
-        error=payload(row[12]),
-        wait=payload(row[13]),
-        request=row[14],
-        key=row[15],
-        parent=row[16],
-        parent_seq=row[17],
-        forked_from=row[18],
-        created_at=row[19],
-        started_at=row[20],
-        ended_at=row[21],
-        deadline_at=row[22],
-        due_at=row[23],
-        owner=row[24],
-        epoch=row[25],
-        claims=row[26],
-        budget_of=row[27],
+        result=payload(row[10]),
+        error=payload(row[11]),
+        wait=payload(row[12]),
+        request=row[13],
+        key=row[14],
+        parent=row[15],
+        parent_seq=row[16],
+        forked_from=row[17],
+        created_at=row[18],
+        started_at=row[19],
+        ended_at=row[20],
+        deadline_at=row[21],
+        due_at=row[22],
+        owner=row[23],
+        epoch=row[24],
+        claims=row[25],
+        budget_of=row[26],
     )
 
 
 def event_row(job_id: str, event: JobEvent, now: float) -> dict[str, Any]:
-    """Give an event as the parameters of its insert."""
+    """Return the parameters of the insert of an event."""
     data = msgspec.json.encode(event.data).decode() if event.data else "{}"
     return {"id": job_id, "type": event.type, "data": data, "actor": event.actor, "at": now}
 
 
 def event(row: Row) -> JobEvent:
-    """Read an event."""
+    """Return an event."""
     data = msgspec.json.decode(row[1], type=dict[str, Any])
     return JobEvent(type=row[0], data=data, actor=row[2], at=row[3], no=row[4])
 
 
 def message(row: Row) -> JobMessage:
-    """Read a message; the row's first column is its job."""
+    """Return a message; the row's first column is its job."""
     return JobMessage(no=row[1], topic=row[2], payload=row[3].encode(), sent_at=row[4])
 
 
 def outcome(row: Row) -> JobOutcome:
-    """Read how a job ended."""
+    """Return how a job ended, or that it has not."""
     return JobOutcome(row[0], _JOB_STATES[row[1]], payload(row[2]), payload(row[3]))
 
 
 def schedule_row(schedule: Schedule) -> dict[str, Any]:
-    """Give a schedule as the parameters of its upsert."""
+    """Return the parameters of the upsert of a schedule."""
     return {
         "tenant": schedule.tenant,
         "name": schedule.name,
@@ -177,7 +244,7 @@ def schedule_row(schedule: Schedule) -> dict[str, Any]:
 
 
 def schedule(row: Row) -> Schedule:
-    """Read a schedule."""
+    """Return a schedule."""
     return Schedule(
         name=row[0],
         cron=row[1],
@@ -191,7 +258,7 @@ def schedule(row: Row) -> Schedule:
 
 
 def by_job(rows: Iterable[Row]) -> dict[str, Sequence[Row]]:
-    """Group rows by their first column."""
+    """Return rows by their first column."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row[0], []).append(row)

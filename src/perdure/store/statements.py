@@ -1,6 +1,12 @@
-"""What a transaction may do: run the named statements on one connection, inside one transaction.
+"""The SQL: named statements in `sql/*.sql`, written once for both databases.
 
-The verbs in `verb/` are written against this, so that both databases run the same ones.
+A statement begins with `-- name: its_name`. A line that ends in `-- sqlite` or `-- postgres` exists
+for that database only; a line that ends in `-- if word` is kept only where the caller gives a value
+of that name. Nearly all of SQL is the same in both, so the few lines that differ stand beside
+each other, and nobody changes one and forgets the other.
+
+`Session` is what a verb sees of a database: one connection inside one transaction, on which it
+runs statements by name. The verbs in `verbs/` are written against it alone.
 """
 
 import re
@@ -8,76 +14,72 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Literal, Protocol
 
-Row = Sequence[Any]
-
-
-class Session(Protocol):
-    """A connection inside a transaction."""
-
-    # Jobs, with the epoch, whose claims before this one came to nothing:
-    # the first progress must be noted, which costs a statement that others need not pay.
-    suspects: set[tuple[str, int]]
-
-    def now(self) -> float:
-        """UNIX seconds by the store's clock."""
-        ...
-
-    def clock(self) -> float:
-        """Seconds by the clock of the leases, which no set wall clock can move."""
-        ...
-
-    def one(self, name: str, /, **values: Any) -> Row | None: ...
-
-    def all(self, name: str, /, **values: Any) -> Sequence[Row]: ...
-
-    def run(self, name: str, /, **values: Any) -> int:
-        """Run a statement; gives how many rows it touched."""
-        ...
-
-    def aside(self, name: str, /, **values: Any) -> None:
-        """Run a statement that others must not wait for, and whose loss does no harm."""
-        ...
-
-    def many(self, name: str, rows: Sequence[Mapping[str, Any]], /) -> int:
-        """Run a statement once for each of the rows; gives how many rows they touched."""
-        ...
-
-    def find(self, name: str, present: set[str], /, **values: Any) -> Sequence[Row]:
-        """Run a statement with only those of its conditions that are present."""
-        ...
-
-    def array(self, values: Sequence[str] | Sequence[int]) -> Any:
-        """Spell many values as one parameter."""
-        ...
-
-    def lock(self, name: str) -> None:
-        """Let no other transaction hold this name until the end of ours."""
-        ...
-
-    def upsert(self, entries: Sequence[tuple[Any, ...]]) -> int:
-        """Write journal entries (`row.entry_row`), each fenced by owner and epoch."""
-        ...
-
-    def keep(self, lines: Sequence[Mapping[str, Any]]) -> int:
-        """Write lines of the ledger (`verb.effect.line_row`), each fenced likewise."""
-        ...
-
-
-# Reads the `.sql` files: named statements, written once for both databases.
-#
-# A statement begins with `-- name: its_name`.
-# A line that ends in `-- sqlite` or `-- postgres` is there for that database alone,
-# one that ends in `-- if word` only where the caller has a value of that name.
-
 Dialect = Literal["sqlite", "postgres"]
+Row = Sequence[Any]
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _MARK = re.compile(r"\s*-- (sqlite|postgres)?(?: ?if (\w+))?$")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
 
+class Session(Protocol):
+    """A connection inside a transaction."""
+
+    # Claims (job, epoch) of jobs whose claim before made no progress: the first progress must be
+    # recorded, which takes a statement that other writes need not pay for.
+    unproven_claims: set[tuple[str, int]]
+
+    def now(self) -> float:
+        """Return UNIX seconds by the store's clock."""
+        ...
+
+    def clock(self) -> float:
+        """Return seconds by the clock of the leases, which setting the wall clock cannot move."""
+        ...
+
+    def one(self, name: str, /, **values: Any) -> Row | None:
+        """Run a statement and return its first row."""
+        ...
+
+    def all(self, name: str, /, **values: Any) -> Sequence[Row]:
+        """Run a statement and return its rows."""
+        ...
+
+    def run(self, name: str, /, **values: Any) -> int:
+        """Run a statement and return how many rows it changed."""
+        ...
+
+    def best_effort(self, name: str, /, **values: Any) -> None:
+        """Run a statement that nobody needs to wait for, and whose loss does no harm."""
+        ...
+
+    def many(self, name: str, rows: Sequence[Mapping[str, Any]], /) -> int:
+        """Run a statement once for each row of values; return how many rows they changed."""
+        ...
+
+    def find(self, name: str, present: set[str], /, **values: Any) -> Sequence[Row]:
+        """Run a statement with only those of its optional lines whose word is present."""
+        ...
+
+    def array(self, values: Sequence[str] | Sequence[int]) -> Any:
+        """Return many values as one parameter."""
+        ...
+
+    def lock(self, name: str) -> None:
+        """Keep other transactions from locking this name until the end of this one."""
+        ...
+
+    def write_entries(self, entries: Sequence[tuple[Any, ...]]) -> int:
+        """Write journal entries (`rows.entry_row`), each fenced; return how many were written."""
+        ...
+
+    def write_effects(self, effects: Sequence[Mapping[str, Any]]) -> int:
+        """Write lines of the ledger (`rows.effect_row`), each fenced; return how many."""
+        ...
+
+
 def load(dialect: Dialect) -> dict[str, str]:
-    """Give all statements of one database by name."""
+    """Return all statements of one database by name."""
     other = "postgres" if dialect == "sqlite" else "sqlite"
     texts = [
         path.read_text("utf-8")
@@ -85,12 +87,14 @@ def load(dialect: Dialect) -> dict[str, str]:
         if path.name.endswith(".sql") and path.name != f"{other}.sql"
     ]
     return {
-        name: _spell(text, dialect) for each in texts for name, text in _statements(each).items()
+        name: _in_dialect(text, dialect)
+        for each in texts
+        for name, text in _statements(each).items()
     }
 
 
 def only(statement: str, present: set[str]) -> str:
-    """Leave out the lines whose word is not present."""
+    """Return the statement without the lines whose word is not present."""
     lines = (line.partition("  -- if ") for line in statement.splitlines())
     return "\n".join(text for text, _, word in lines if not word or word in present)
 
@@ -100,7 +104,7 @@ def _statements(text: str) -> dict[str, str]:
     return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
 
 
-def _spell(statement: str, dialect: Dialect) -> str:
+def _in_dialect(statement: str, dialect: Dialect) -> str:
     lines: list[str] = []
     for line in statement.splitlines():
         mark = _MARK.search(line)

@@ -183,7 +183,7 @@ class LazyStore:
     async def keep_link(self, link: ApprovalLink) -> None:
         await (await self._store()).keep_link(link)
 
-    async def link(self, link_id: str) -> ApprovalLink | None:
+    async def link(self, link_id: str) -> tuple[ApprovalLink, Approval] | None:
         return await (await self._store()).link(link_id)
 
     async def turned_away(self, approval_id: str | None, channel: str, why: str) -> None:

@@ -383,18 +383,11 @@ class Effects:
         Raises:
             ExitForOtherJob: It is being made, in doubt, or about to be undone.
         """
-        if found.state is EffectState.DONE and not await self._is_being_undone(found.job_id):
+        if found.state is EffectState.DONE and not await self._run.ask(
+            lambda store: store.is_being_undone(found.job_id)
+        ):
             return UseResult()
         raise ExitForOtherJob.for_effect(found)
-
-    async def _is_being_undone(self, job_id: str) -> bool:
-        job = await self._run.ask(lambda store: store.job(job_id))
-        if job is None or job.state in ENDED:
-            return False
-        if job.state is JobState.COMPENSATING:
-            return True
-        journal = await self._run.ask(lambda store: store.journal(job_id))
-        return any(entry.kind is EntryKind.UNDO for entry in journal)  # its undo has stopped midway
 
     def _write_answer(self, found: Effect, result: Any) -> None:
         packed = pack_result(result, RESULT, self._run.node.limits)

@@ -92,4 +92,4 @@ async def send_heartbeats(node: WorkerNode) -> None:
 
 
 async def _send_heartbeat(node: WorkerNode) -> None:
-    await node.store.beat(node.owner, node.info())
+    await node.store.heartbeat(node.owner, node.info())

@@ -50,7 +50,7 @@ class Reaper:
         in_grace = node.loop.time() < self._grace_until
         freed = await node.store.reap(0 if in_grace else node.settings.reap_limit, dead)
         for owner in dead:
-            await node.store.beat(owner, None)
+            await node.store.heartbeat(owner, None)
             remove_lock(owner)
         silence = _SILENT_LEASES * node.settings.lease
         if not in_grace and any(age > silence for _, age, _ in workers):

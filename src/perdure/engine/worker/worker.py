@@ -73,7 +73,7 @@ async def working(node: WorkerNode) -> AsyncGenerator[WorkerNode, None]:
     """Run a worker inside the block; at its end the worker drains."""
     lock = WorkerLock(node.owner)
     try:
-        await node.store.beat(node.owner, node.info())
+        await node.store.heartbeat(node.owner, node.info())
         node.fingerprint_key = await node.store.fingerprint_key()
         try:
             async with Supervisor(_children(node), max_restarts=_RESTARTS, max_seconds=_WITHIN):
@@ -152,7 +152,7 @@ async def _deregister(node: WorkerNode) -> None:
         async with asyncio.timeout(_DEREGISTER_TIMEOUT):
             if not node.claimed:
                 await node.store.reap(0, [node.owner])
-            await node.store.beat(node.owner, None)
+            await node.store.heartbeat(node.owner, None)
     except StoreError as error:
         _log.warning("deregistering this worker: %s", error)
     except TimeoutError:

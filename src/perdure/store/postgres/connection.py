@@ -1,4 +1,4 @@
-"""A connection to the server: how it is opened, and what its errors mean."""
+"""A connection to the server: how it is opened, what its errors mean, and its statements."""
 
 import re
 from collections import Counter
@@ -25,10 +25,10 @@ from perdure.base.secret import REMOVED, without_secrets
 from perdure.store.statements import Row, load, only
 
 _UNREADABLE: Final = (
-    "the URL of the database cannot be read: write postgresql://user:password@host:5432/name, "
-    "with what is special in the password encoded (/ is %2F, @ is %40, # is %23, ? is %3F)"
+    "the database URL cannot be parsed: write postgresql://user:password@host:5432/name, "
+    "with special characters of the password encoded (/ is %2F, @ is %40, # is %23, ? is %3F)"
 )
-_SHORTEST_SECRET: Final = 4  # characters: a shorter one stands within words
+_SHORTEST_SECRET: Final = 4  # characters: a shorter one occurs within words
 _UNKNOWN_OPTION: Final = re.compile(r'query parameter: "(\w+)"')
 
 Pg = psycopg.Connection[tuple[Any, ...]]
@@ -41,8 +41,8 @@ _SESSION: Final = {
     "lock_timeout": "10s",
     "idle_in_transaction_session_timeout": "10s",
 }
-# Every statement of ours finds few rows by their keys. The planner would not know it:
-# tables that were empty a moment ago look cheap to scan until they are counted again.
+# Every statement of ours finds few rows by their keys. The planner does not know that: tables
+# that were empty a moment ago look cheap to scan until they are analysed again.
 _PLANNER: Final = {
     "enable_seqscan": "off",
     "enable_mergejoin": "off",
@@ -75,7 +75,7 @@ class Target:
         self.schema = options.pop("schema", "perdure")
         self.pooled = options.pop("pgbouncer", "0") == "1"
         if not _SCHEMA.fullmatch(self.schema):
-            raise StoreError(f"{self.schema!r} is no name for a schema: use a-z, 0-9 and _")
+            raise StoreError(f"{self.schema!r} is not a valid schema name: use a-z, 0-9 and _")
         try:
             self._given = conninfo_to_dict(
                 urlunsplit(parts._replace(query=urlencode(options, quote_via=quote)))
@@ -88,7 +88,7 @@ class Target:
             raise StoreError(_UNREADABLE)
 
     def hide(self, text: str) -> str:
-        """Take our own secrets out of a text of the driver or the server."""
+        """Return a text of the driver or the server without our secrets."""
         for name in ("password", "sslpassword"):
             secret = str(self._given.get(name) or "")
             for spelled in (secret, quote(secret, safe="")):
@@ -97,7 +97,7 @@ class Target:
         return without_secrets(text)
 
     def __str__(self) -> str:
-        """Name the server without any secret."""
+        """Return the name of the server, without any secret."""
         host = self._given.get("host", "localhost")
         return f"PostgreSQL {self._given.get('dbname', '')!r} at {host}"
 
@@ -109,32 +109,32 @@ class Target:
             StoreError: It is too old.
         """
         try:
-            connection = psycopg.connect(self._spelled(), autocommit=True)
+            connection = psycopg.connect(self._conninfo(), autocommit=True)
         except psycopg.Error as error:
             raise StoreUnreachable(
                 f"{self} cannot be reached: {self.hide(str(error)).strip()}"
             ) from None
-        # A pooler gives each transaction another session: nothing may be left in one.
+        # A pooler gives each transaction another session, so nothing may be kept in one.
         connection.prepare_threshold = None if self.pooled else 0
         if connection.info.server_version < _OLDEST:
             connection.close()
             raise StoreError(f"{self} is older than version 14, the oldest that perdure can use")
         return connection
 
-    def _spelled(self) -> str:
-        """Spell the whole target for libpq; what the URL says stands over what we would say."""
-        spelled: dict[str, Any] = _NETWORK | self._given
-        if not self.pooled:  # the URL's own options come last, and stand over ours one by one
+    def _conninfo(self) -> str:
+        """Return the connection string for libpq; what the URL says overrides our settings."""
+        info: dict[str, Any] = _NETWORK | self._given
+        if not self.pooled:  # the URL's own options come last, so they override ours one by one
             options = (self._session_options(), str(self._given.get("options", "")))
-            spelled["options"] = " ".join(options).strip()
-        return make_conninfo("", **spelled)
+            info["options"] = " ".join(options).strip()
+        return make_conninfo("", **info)
 
     def _session_options(self) -> str:
         settings = {**_SESSION, **_PLANNER, "search_path": self.schema}
         return " ".join(f"-c {name}={value}" for name, value in settings.items())
 
     def local_settings(self) -> list[bytes]:
-        """Spell the settings for one transaction, where a pooler forbids those of a session."""
+        """Return the settings for one transaction, where a pooler forbids those of a session."""
         if not self.pooled:
             return []
         settings = {**_SESSION, "search_path": self.schema}
@@ -142,14 +142,14 @@ class Target:
 
 
 def _is_plausible(given: Mapping[str, Any]) -> bool:
-    """Whether a URL was read as it was meant; if not, its password is in what was read."""
+    """Whether a URL was parsed as it was meant; if not, parts of its password are elsewhere."""
     ports = str(given.get("port", "")).replace(",", "")
     names = f"{given.get('host', '')}{given.get('dbname', '')}"
     return (not ports or ports.isdecimal()) and "@" not in names
 
 
 def translate(error: psycopg.Error, target: Target) -> Exception:
-    """Say what an error of PostgreSQL means, and what to do."""
+    """Return an error of ours that says what happened, and what to do."""
     text = target.hide(error.diag.message_primary or str(error)).strip()
     match error:
         case errors.DiskFull() | errors.OutOfMemory():
@@ -160,7 +160,7 @@ def translate(error: psycopg.Error, target: Target) -> Exception:
             is_place = error.diag.constraint_name == "journal_place"
             return JournalConflict(text) if is_place else IllegalTransition(text)
         case psycopg.DataError():
-            return Unstorable(f"{target} cannot keep this: {text}")
+            return Unstorable(f"{target} cannot store this: {text}")
         case psycopg.OperationalError():
             return StoreUnreachable(f"{target} does not answer: {text}")
         case _:
@@ -168,17 +168,15 @@ def translate(error: psycopg.Error, target: Target) -> Exception:
 
 
 def is_lost(error: psycopg.Error, connection: Pg) -> bool:
-    """Tell whether the connection is gone, so that nobody knows what the server still did."""
+    """Whether the connection is gone, so that it is unknown what the server still did."""
     return connection.closed or connection.broken or isinstance(error, errors.AdminShutdown)
 
 
-def is_passing(error: psycopg.Error) -> bool:
-    """Tell whether others were in the way: nothing was done, so try again."""
-    passing = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
-    return isinstance(error, passing)
+def is_transient(error: psycopg.Error) -> bool:
+    """Whether other transactions were in the way: nothing was done, so it can be tried again."""
+    transient = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
+    return isinstance(error, transient)
 
-
-# The named statements on a PostgreSQL connection.
 
 _TEXTS = load("postgres")
 STATEMENTS = {name: text.encode() for name, text in _TEXTS.items()}
@@ -187,64 +185,62 @@ _COLUMNS = (
     *("input", "output", "error", "checkpoint", "checkpoint_no"),
     *("wake_at", "started_at", "ended_at", "owner", "epoch"),
 )
-# Half of the work of a dict. Few entries have a key: to the others it is not even spelled.
-_spelled: Callable[..., msgspec.Struct] = msgspec.defstruct(
-    "_spelled", (*_COLUMNS, ("key", str | None, None)), gc=False, omit_defaults=True
+# An entry as JSON, with half of the work of a dict. Few entries have a key, so it is left out.
+_json_entry: Callable[..., msgspec.Struct] = msgspec.defstruct(
+    "_json_entry", (*_COLUMNS, ("key", str | None, None)), gc=False, omit_defaults=True
 )
 _encode = msgspec.json.Encoder().encode
 
 
-def _noting(statement: str) -> str:
-    """Let a statement note its number itself, as it is the whole transaction."""
-    return statement.replace("WITH ", f"WITH noted AS ({_TEXTS['set_op']}), ", 1)
+def _as_transaction(statement: str) -> str:
+    """Return a statement that is a whole transaction: it records its own number."""
+    return statement.replace("WITH ", f"WITH numbered AS ({_TEXTS['number_commit']}), ", 1)
 
 
-_WRITE = _noting(_TEXTS["upsert_entries"])
-WHOLE = {name: _noting(_TEXTS[name]).encode() for name in ("take", "submit_all")}
-_WRITE_BOTH = _TEXTS["write_both"].format(**_TEXTS)
-
-
-def _numbered(statement: str) -> bytes:
-    """Spell a statement as the server reads it, with these parameters in this order."""
-    for place, name in enumerate(("lane", "no", "entries", "lines"), 1):
+def _for_server(statement: str) -> bytes:
+    """Return a statement as the server takes it, with these parameters in this order."""
+    for place, name in enumerate(("writer", "no", "entries", "effects"), 1):
         statement = statement.replace(f"%({name})s", f"${place}")
     return statement.encode()
 
 
-WRITE = _numbered(_WRITE)
-WRITE_BOTH = _numbered(_WRITE_BOTH)  # with lines of the ledger
+SINGLE_STATEMENTS = {
+    name: _as_transaction(_TEXTS[name]).encode() for name in ("claim_unlimited", "submit_new")
+}
+WRITE = _for_server(_as_transaction(_TEXTS["upsert_entries"]))
+WRITE_BOTH = _for_server(_TEXTS["write_both"].format(**_TEXTS))  # with lines of the ledger
 
 
-def spell_entries(entries: Sequence[tuple[Any, ...]]) -> str:
-    """Spell journal entries as one parameter: a tenth of the work of eighteen arrays."""
-    return _encode([_spelled(*entry) for entry in entries]).decode()
+def entries_json(entries: Sequence[tuple[Any, ...]]) -> str:
+    """Return journal entries as one parameter: a tenth of the work of eighteen arrays."""
+    return _encode([_json_entry(*entry) for entry in entries]).decode()
 
 
-def spell_lines(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Spell lines of the ledger likewise, with the places that new ones of each job will have.
+def effects_json(effects: Sequence[Mapping[str, Any]]) -> str:
+    """Return lines of the ledger as one parameter, with the places that new ones will have.
 
-    Sorted, since leases are locked in this order.
+    Sorted by job, since leases are locked in this order.
     """
     new = Counter[str]()
-    spelled: list[dict[str, Any]] = []
-    for line in sorted(lines, key=itemgetter("id")):
-        spelled.append({**line, "place": new[line["id"]] + 1})
+    lines: list[dict[str, Any]] = []
+    for line in sorted(effects, key=itemgetter("id")):
+        lines.append({**line, "place": new[line["id"]] + 1})
         # One that ended later than it began has its place already.
         new[line["id"]] += line["ended_at"] in (None, line["called_at"])
-    return _encode(spelled).decode()
+    return _encode(lines).decode()
 
 
 class PgSession:
     """A connection inside a transaction."""
 
-    __slots__ = ("asides", "moment", "pg", "prepared", "suspects")
+    __slots__ = ("moment", "pg", "postponed", "prepared", "unproven_claims")
 
-    def __init__(self, pg: Pg, suspects: set[tuple[str, int]]) -> None:
+    def __init__(self, pg: Pg, unproven_claims: set[tuple[str, int]]) -> None:
         self.pg = pg
-        self.suspects = suspects
-        self.prepared: set[bytes] = set()  # which of the statements that are written alone
+        self.unproven_claims = unproven_claims
+        self.prepared: set[bytes] = set()  # the names of statements that the server has prepared
         self.moment: float | None = None  # the server's time in this transaction
-        self.asides: list[tuple[bytes, Mapping[str, Any]]] = []
+        self.postponed: list[tuple[bytes, Mapping[str, Any]]] = []  # until nobody waits
 
     def now(self) -> float:
         if self.moment is None:
@@ -265,8 +261,8 @@ class PgSession:
     def run(self, name: str, /, **values: Any) -> int:
         return self.pg.execute(STATEMENTS[name], values).rowcount
 
-    def aside(self, name: str, /, **values: Any) -> None:
-        self.asides.append((STATEMENTS[name], values))
+    def best_effort(self, name: str, /, **values: Any) -> None:
+        self.postponed.append((STATEMENTS[name], values))
 
     def many(self, name: str, rows: Sequence[Mapping[str, Any]], /) -> int:
         if len(rows) == 1:
@@ -284,8 +280,8 @@ class PgSession:
     def lock(self, name: str) -> None:
         self.one("lock", name=name)
 
-    def upsert(self, entries: Sequence[tuple[Any, ...]]) -> int:
-        return self.run("upsert_entries", entries=spell_entries(entries))
+    def write_entries(self, entries: Sequence[tuple[Any, ...]]) -> int:
+        return self.run("upsert_entries", entries=entries_json(entries))
 
-    def keep(self, lines: Sequence[Mapping[str, Any]]) -> int:
-        return self.run("keep_effects", lines=spell_lines(lines))
+    def write_effects(self, effects: Sequence[Mapping[str, Any]]) -> int:
+        return self.run("upsert_effects", effects=effects_json(effects))

@@ -1,4 +1,4 @@
-"""Brings a schema up to date."""
+"""The schema is brought up to date, by one process at a time."""
 
 import psycopg
 from psycopg import sql
@@ -17,10 +17,10 @@ _LOCK = b"SELECT pg_advisory_xact_lock(hashtextextended('perdure schema ' || %s,
 
 
 def migrate(pg: Pg, schema: str, known: list[Migration] | None = None) -> None:
-    """Apply what is missing, each migration as a whole; one process at a time.
+    """Apply the missing migrations, each in one transaction, under an advisory lock.
 
     Raises:
-        SchemaError: The database is newer than this code, was made by other files, or is not ours.
+        SchemaError: The database is newer than this code, made by other migrations, or not ours.
     """
     known = migrations("postgres") if known is None else known
     if not missing(known, _applied(pg, schema)):
@@ -44,13 +44,13 @@ def migrate(pg: Pg, schema: str, known: list[Migration] | None = None) -> None:
 def _make_schema(pg: Pg, schema: str) -> None:
     name = sql.Identifier(schema)
     try:
-        # Not "if not exists": that needs the right to make one even where it is there.
+        # Not "if not exists": that needs the privilege to create one even where it exists.
         if not pg.execute(_THERE, (schema,)).fetchone():
             pg.execute(sql.SQL("CREATE SCHEMA {}").format(name))
     except psycopg.errors.InsufficientPrivilege as error:
         raise SchemaError(
-            f"the schema {schema!r} is not there and may not be made: have an administrator "
-            f"run CREATE SCHEMA {schema} AUTHORIZATION {pg.info.user}"
+            f"the schema {schema!r} does not exist and this user may not create it: have an "
+            f"administrator run CREATE SCHEMA {schema} AUTHORIZATION {pg.info.user}"
         ) from error
     pg.execute(sql.SQL("SET LOCAL search_path = {}").format(name))
 

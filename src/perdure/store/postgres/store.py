@@ -1,79 +1,73 @@
-"""The store in a PostgreSQL database, shared by a fleet."""
+"""The store in a PostgreSQL database, shared by a fleet.
+
+One connection makes the fenced writes of owners, one all other changes, one reads, one renews
+leases, and one listens: a slow claim then never holds up the result of a step.
+"""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 
-from perdure.jobs.model import Claim, NewJob, QueueLimit, Submitted
-from perdure.store.db_thread import Lane
+from perdure.store.db_thread import DbThread
 from perdure.store.postgres.connection import Target
 from perdure.store.postgres.listen import PgListener
-from perdure.store.postgres.transaction import CommitWatch, SubmitAll, Take, Wait
-from perdure.store.postgres.writer import PgLane, PgReader, PgRenewer, PgWriter
-from perdure.store.store import DurableStore
-from perdure.store.verbs.claim import UNLIMITED, Grant, claimed, load
+from perdure.store.postgres.transaction import CommitWatch, PendingTransaction
+from perdure.store.postgres.writer import PgReader, PgRenewer, PgWriter
+from perdure.store.statements import Session
+from perdure.store.store import Store, reads
 
 
-class PostgresStore(DurableStore):
-    """Jobs in a schema: one connection for the writes of owners, one for all other changes.
+def _now(session: Session) -> float:
+    return session.now()
+
+
+def _durability(session: Session) -> dict[str, str]:
+    """Return the settings by which a commit is durable, by their names."""
+    return {name: setting for name, setting in session.all("server_settings")}  # noqa: C416  rows are no pairs to the type checker
+
+
+class PostgresStore(Store):
+    """Jobs in a schema of a database.
 
     Args:
         url: `postgresql://user@host/database`, as libpq reads it; `?schema=name` chooses the
             schema (`perdure`), `?pgbouncer=1` keeps nothing in sessions.
     """
 
+    durability = reads(_durability)
+    _server_time = reads(_now)
+
     def __init__(self, url: str) -> None:
-        super().__init__()
         target = Target(url)
-        suspects: set[tuple[str, int]] = set()
-        writer, control = PgWriter(target, suspects), PgWriter(target, suspects)
-        self._writer = PgLane("perdure-writer", writer)
-        self._control = Lane("perdure-control", control)
-        self._reader = Lane("perdure-reader", PgReader(target))
-        self._renewer = PgRenewer(target)
-        self._listener = PgListener(target, self._tell_watchers)
-        watched = {
-            "writer": partial(_wait, self._writer, writer),
-            "control": partial(_wait, self._control, control),
-            "renewer": self._renewer.waiting,
-        }
-        self._watch = CommitWatch(target, watched)
+        unproven_claims: set[tuple[str, int]] = set()
+        writer, control = PgWriter(target, unproven_claims), PgWriter(target, unproven_claims)
+        renewer = PgRenewer(target)
+        super().__init__(
+            writer=DbThread("perdure-writer", writer),
+            control=DbThread("perdure-control", control),
+            reader=DbThread("perdure-reader", PgReader(target)),
+            renewer=renewer,
+        )
+        self._listener = PgListener(target, self.tell_watchers)
+        self._commit_watch = CommitWatch(
+            target,
+            {
+                "writer": partial(_pending, self.writer, writer),
+                "control": partial(_pending, self.control, control),
+                "renewer": renewer.pending,
+            },
+        )
 
     async def open(self) -> None:
-        self._watch.start()
+        self._commit_watch.start()
         try:
             await super().open()
         except BaseException:
-            self._watch.stop()
+            self._commit_watch.stop()
             raise
 
     async def now(self) -> float:
-        return await self._ask(lambda session: session.now())
-
-    async def durability(self) -> dict[str, str]:
-        return dict(await self._ask(lambda session: session.all("server_settings")))
-
-    async def submit(self, jobs: Sequence[NewJob], actor: str = "") -> list[Submitted]:
-        return await self._make_due(SubmitAll(jobs, actor))
-
-    async def claim(
-        self, owner: str, queues: Mapping[str, QueueLimit], free: int, lease: float
-    ) -> list[Claim]:
-        if any(limit != UNLIMITED for limit in queues.values()):
-            return await super().claim(owner, queues, free, lease)
-        grants: list[Grant] = await self._change(Take(owner, list(queues), free, lease))
-        unread = [grant for grant in grants if grant.job is None]
-        read: list[Claim] = []
-        if unread:
-            read = await self._ask(partial(load, grants=unread, lease=lease))
-        claims = {claim.job.id: claim for claim in read}
-        for grant in grants:
-            if grant.job is not None:
-                claims[grant.job_id] = claimed(grant, grant.job, lease)
-        return [claims[grant.job_id] for grant in grants if grant.job_id in claims]
-
-    def renew_blocking(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
-        return self._renewer.renew(owner, held, lease)
+        return await self._server_time()
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         self._listener.start()
@@ -84,9 +78,9 @@ class PostgresStore(DurableStore):
         await asyncio.to_thread(self._listener.stop)
         await super().close()
         await asyncio.to_thread(self._renewer.close)
-        self._watch.stop()
+        self._commit_watch.stop()
 
 
-def _wait(lane: Lane, writer: PgWriter) -> Wait | None:
-    since = lane.busy_since
-    return None if since is None else Wait(since, writer.backend)
+def _pending(thread: DbThread, writer: PgWriter) -> PendingTransaction | None:
+    since = thread.busy_since
+    return None if since is None else PendingTransaction(since, writer.backend)

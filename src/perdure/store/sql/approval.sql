@@ -45,7 +45,10 @@ SELECT id FROM approval WHERE tick_at <= :now ORDER BY tick_at LIMIT :limit
 INSERT INTO link (id, approval_id, data) VALUES (:id, :approval_id, :data)
 
 -- name: link
-SELECT data FROM link WHERE id = :id
+SELECT link.data, approval.data FROM link
+JOIN approval ON approval.id = link.approval_id  -- sqlite
+CROSS JOIN LATERAL (SELECT data FROM approval WHERE id = link.approval_id LIMIT 1) AS approval  -- postgres
+WHERE link.id = :id
 
 -- name: lock_link
 SELECT data FROM link WHERE id = :id

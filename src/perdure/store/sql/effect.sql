@@ -37,10 +37,19 @@ ORDER BY called_at
 LIMIT :limit
 
 -- name: has_undo
--- Not one that found nothing to undo.
+-- An undo that found nothing to undo does not count.
 SELECT 1 FROM journal
 WHERE job_id = :id AND kind = 'undo' AND NOT (id = 'undo' AND state = 'SKIPPED')
 LIMIT 1
+
+-- name: is_being_undone
+-- The job has not ended, and has begun to undo what it did, or is told to.
+SELECT 1 FROM job
+WHERE id = :id AND ended_at IS NULL
+  AND (state = 'COMPENSATING' OR paused_from = 'COMPENSATING'
+       OR (SELECT 1 FROM journal
+           WHERE job_id = job.id AND kind = 'undo'
+             AND NOT (journal.id = 'undo' AND journal.state = 'SKIPPED') LIMIT 1) IS NOT NULL)
 
 -- name: retry_undo
 UPDATE journal SET state = 'PENDING', attempt = 0, error = NULL, output = NULL, wake_at = NULL,
@@ -54,7 +63,7 @@ WHERE job_id = ANY(:ids)  -- postgres
   AND business IS NULL
 
 -- name: keep_keys
--- Of a deleted job only what others need in order not to do it again.
+-- Of a deleted job, only what others need in order not to do it again is kept.
 UPDATE effect SET target = '(deleted)', details = NULL, error = NULL, undo = NULL
 WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
 WHERE job_id = ANY(:ids)  -- postgres

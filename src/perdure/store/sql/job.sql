@@ -1,8 +1,8 @@
 -- name: insert_job
-INSERT INTO job (id, tenant, "user", name, version, state, queue, priority, input, plan, options,
+INSERT INTO job (id, tenant, "user", name, version, state, queue, priority, input, plan,
                  key, fingerprint, parent, parent_seq, root, forked_from, budget_of, created_at,
                  deadline_at)
-VALUES (:id, :tenant, :user, :name, :version, 'PENDING', :queue, :priority, :input, :plan, :options,
+VALUES (:id, :tenant, :user, :name, :version, 'PENDING', :queue, :priority, :input, :plan,
         :key, :fingerprint, :parent, :parent_seq,
         (SELECT coalesce(root, id) FROM job WHERE id = :parent),
         :forked_from, :budget_of, :created_at, :deadline_at)
@@ -56,7 +56,7 @@ WHERE id = :id
 
 -- name: get_job
 SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.queue, job.priority,
-       job.input, job.plan, job.options, job.result, job.error, job.wait, job.request, job.key,
+       job.input, job.plan, job.result, job.error, job.wait, job.request, job.key,
        job.parent, job.parent_seq, job.forked_from, job.created_at, job.started_at, job.ended_at,
        job.deadline_at, lease.due_at, lease.owner, coalesce(lease.epoch, job.epoch),
        coalesce(lease.claims, 0), job.budget_of
@@ -66,7 +66,7 @@ WHERE job.id = :id
 
 -- name: get_jobs
 SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.queue, job.priority,
-       job.input, job.plan, job.options, job.result, job.error, job.wait, job.request, job.key,
+       job.input, job.plan, job.result, job.error, job.wait, job.request, job.key,
        job.parent, job.parent_seq, job.forked_from, job.created_at, job.started_at, job.ended_at,
        job.deadline_at, lease.due_at, lease.owner, coalesce(lease.epoch, job.epoch),
        coalesce(lease.claims, 0), job.budget_of
@@ -117,7 +117,7 @@ WHERE id = ANY(:ids)  -- postgres
 
 -- name: find_jobs
 SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.queue, job.priority,
-       job.input, job.plan, job.options, job.result, job.error, job.wait, job.request, job.key,
+       job.input, job.plan, job.result, job.error, job.wait, job.request, job.key,
        job.parent, job.parent_seq, job.forked_from, job.created_at, job.started_at, job.ended_at,
        job.deadline_at, lease.due_at, lease.owner, coalesce(lease.epoch, job.epoch),
        coalesce(lease.claims, 0), job.budget_of

@@ -4,8 +4,8 @@ VALUES (:id, :job_id, :approval_id, :channel, :recipient, :kind, :state, :due_at
 ON CONFLICT DO NOTHING
 
 -- name: take_notices
--- One at a time to each recipient: one that does not answer holds up nobody else,
--- and what was decided never overtakes the question that is being sent.
+-- One at a time to each recipient: a recipient that does not answer holds up nobody else,
+-- and a decision never overtakes the question that is being sent.
 UPDATE notice SET state = 'SENDING', due_at = :until
 WHERE id IN (  -- sqlite
 WHERE id = ANY(ARRAY(  -- postgres
@@ -37,9 +37,6 @@ SELECT channel FROM notice WHERE approval_id = :id AND kind = 'approval.asked' A
 SELECT data, state, due_at FROM notice
 WHERE approval_id = :id AND kind = 'approval.asked' AND state = 'DELIVERED'
   AND channel = :channel AND recipient = :recipient
-
--- name: notices
-SELECT data, state, due_at FROM notice WHERE job_id = :id ORDER BY id
 
 -- name: delete_notices
 DELETE FROM notice

@@ -5,7 +5,7 @@ WITH entry AS (
     output text, error text, checkpoint text, checkpoint_no bigint, wake_at float8,
     started_at float8, ended_at float8, owner text, epoch bigint, key text)
 ), fence AS MATERIALIZED (
-  -- Locked until the commit: a lease that is only looked at may be another's by then.
+  -- Locked until the commit: a lease that is only read may have another owner by then.
   SELECT job_id, owner, epoch FROM lease
   WHERE job_id = ANY(ARRAY(SELECT job_id FROM entry))
   ORDER BY job_id
@@ -18,18 +18,18 @@ SELECT entry.job_id, seq, id, kind, name, state, attempt, input, output, error, 
 FROM entry JOIN fence
   ON fence.job_id = entry.job_id AND fence.owner = entry.owner AND fence.epoch = entry.epoch
 ON CONFLICT (job_id, seq) DO UPDATE SET
-  id = excluded.id,  -- refused if it is another: see journal_0_place
+  id = excluded.id,  -- another id is refused: see journal_0_place
   state = excluded.state, attempt = excluded.attempt, input = coalesce(excluded.input, journal.input),
   output = excluded.output, error = excluded.error, checkpoint = excluded.checkpoint,
   checkpoint_no = excluded.checkpoint_no, wake_at = excluded.wake_at,
   started_at = coalesce(excluded.started_at, journal.started_at), ended_at = excluded.ended_at,
   key = excluded.key
--- A failure stands until a person takes it back: a start that comes late does not.
+-- A failure stands until a person takes it back: a late start does not change it.
 WHERE journal.state <> 'FAILED' OR excluded.state NOT IN ('RUNNING', 'PENDING')
    OR journal.id <> excluded.id
 RETURNING job_id, seq
 
--- name: keep_effects
+-- name: upsert_effects
 INSERT INTO effect (job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state,
                     in_doubt, key_ttl, details, result, problem, error, undo, proof, called_at,
                     ended_at, business, kept_until, last_called_at)
@@ -37,7 +37,7 @@ SELECT line.id, (SELECT coalesce(max(no), 0) FROM effect WHERE job_id = line.id)
        line.tenant, key, step, part, ordinal, generation, kind, target, state, in_doubt, key_ttl,
        details, result, problem, error, undo, proof, called_at, ended_at, business, kept_until,
        last_called_at
-FROM json_to_recordset(:lines::json) AS line (
+FROM json_to_recordset(:effects::json) AS line (
        place bigint, id text, tenant text, key text, step text, part text, ordinal bigint,
        generation bigint, kind text, target text, state text, in_doubt text, key_ttl float8,
        details text, result text, problem text, error text, undo text, proof text,
@@ -56,7 +56,7 @@ ON CONFLICT (tenant, key) DO UPDATE SET
 RETURNING tenant, key
 
 -- name: write_both
-WITH noted AS ({set_op}), written AS ({upsert_entries}), kept AS ({keep_effects})
+WITH numbered AS ({number_commit}), written AS ({upsert_entries}), kept AS ({upsert_effects})
 SELECT 1 FROM written UNION ALL SELECT 1 FROM kept
 
 -- name: clock
@@ -65,29 +65,29 @@ SELECT extract(epoch FROM clock_timestamp())::float8
 -- name: lock
 SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))
 
--- name: begin_op
-INSERT INTO op (lane, no, at) VALUES (:lane, 0, extract(epoch FROM clock_timestamp()))
+-- name: register_writer
+INSERT INTO last_commit (writer, no, at) VALUES (:writer, 0, extract(epoch FROM clock_timestamp()))
 ON CONFLICT DO NOTHING
 
--- name: set_op
--- Within a statement that notes itself, this is the time that all its parts see.
-INSERT INTO op (lane, no, at) VALUES (:lane, :no, extract(epoch FROM statement_timestamp()))
-ON CONFLICT (lane) DO UPDATE SET no = excluded.no, at = excluded.at
+-- name: number_commit
+-- Within a statement that numbers itself, this is the time that all its parts see.
+INSERT INTO last_commit (writer, no, at) VALUES (:writer, :no, extract(epoch FROM statement_timestamp()))
+ON CONFLICT (writer) DO UPDATE SET no = excluded.no, at = excluded.at
 
--- name: close_ops
-UPDATE op SET closed = :no WHERE lane = :lane RETURNING no
+-- name: close_commits
+UPDATE last_commit SET closed = :no WHERE writer = :writer RETURNING no
 
--- name: end_op
--- Without its row, what is still on its way would be taken for something new.
-DELETE FROM op WHERE lane = :lane AND closed = 0
+-- name: unregister_writer
+-- Unless numbers were closed: without its row, a commit that is still on its way would look new.
+DELETE FROM last_commit WHERE writer = :writer AND closed = 0
 
--- name: forget_ops
-DELETE FROM op WHERE at < extract(epoch FROM clock_timestamp()) - 30 * 86400
+-- name: forget_writers
+DELETE FROM last_commit WHERE at < extract(epoch FROM clock_timestamp()) - 30 * 86400
 
 -- name: notify
 SELECT pg_notify('perdure', :schema)
 
--- name: take
+-- name: claim_unlimited
 -- Wakes what is due, picks, claims, and reads what was claimed.
 WITH moment AS MATERIALIZED (
   SELECT extract(epoch FROM statement_timestamp())::float8 AS now
@@ -127,7 +127,7 @@ WITH moment AS MATERIALIZED (
   SELECT job_id, 'claimed', '{}', :owner, now FROM picked, moment
 )
 SELECT id, tenant, "user", started.name, version, state, started.queue, priority, input, plan,
-       options, result, error, wait, request, key, parent, parent_seq, forked_from, created_at,
+       result, error, wait, request, key, parent, parent_seq, forked_from, created_at,
        started_at, ended_at, deadline_at, NULL, :owner::text, claimed.epoch, claims,
        budget_of, news, now, tag,
        (SELECT 1 FROM journal WHERE journal.job_id = started.id LIMIT 1) IS NULL
@@ -135,20 +135,20 @@ SELECT id, tenant, "user", started.name, version, state, started.queue, priority
 FROM started JOIN claimed ON claimed.job_id = started.id JOIN wanted ON wanted.name = claimed.queue, moment
 ORDER BY priority DESC, tag - served
 
--- name: taken
--- What a claim gave whose answer was lost: by its time it is known.
+-- name: claimed_before
+-- What a claim took whose answer was lost: it is known by its time.
 SELECT job_id, epoch, claims, news, at
-FROM op, LATERAL (SELECT * FROM lease WHERE owner = :owner AND until = at + :lease OFFSET 0) AS mine
-WHERE lane = :lane
+FROM last_commit, LATERAL (SELECT * FROM lease WHERE owner = :owner AND until = at + :lease OFFSET 0) AS mine
+WHERE writer = :writer
 
--- name: submit_all
+-- name: submit_new
 -- Either all jobs are new and kept, or nothing is done.
 WITH moment AS MATERIALIZED (
   SELECT extract(epoch FROM statement_timestamp())::float8 AS now
 ), given AS MATERIALIZED (
   SELECT * FROM json_to_recordset(:jobs::json) AS given (
     place bigint, id text, tenant text, "user" text, name text, version text, queue text,
-    priority bigint, input text, plan text, options text, key text, fingerprint text, parent text,
+    priority bigint, input text, plan text, key text, fingerprint text, parent text,
     parent_seq bigint, forked_from text, budget_of text, delay float8, deadline float8, data text, actor text)
 ), known AS MATERIALIZED (
   SELECT 1 FROM given, LATERAL (
@@ -160,10 +160,10 @@ WITH moment AS MATERIALIZED (
   SELECT *, count(*) OVER (PARTITION BY queue, tenant) AS number FROM given
   WHERE NOT EXISTS (SELECT 1 FROM known)
 ), added AS (
-  INSERT INTO job (id, tenant, "user", name, version, state, queue, priority, input, plan, options,
+  INSERT INTO job (id, tenant, "user", name, version, state, queue, priority, input, plan,
                    key, fingerprint, parent, parent_seq, root, forked_from, budget_of, created_at,
                    deadline_at)
-  SELECT id, tenant, "user", name, version, 'PENDING', queue, priority, input, plan, options,
+  SELECT id, tenant, "user", name, version, 'PENDING', queue, priority, input, plan,
          key, fingerprint, parent, parent_seq,
          (SELECT coalesce(above.root, above.id) FROM job AS above WHERE above.id = fresh.parent),
          forked_from, budget_of, now, now + deadline
@@ -173,7 +173,7 @@ WITH moment AS MATERIALIZED (
   INSERT INTO turn (queue, tenant, tag)
   SELECT queue, tenant, coalesce((SELECT tag FROM queue WHERE queue.name = fresh.queue), 0) + number
   FROM fresh GROUP BY queue, tenant, number
-  ORDER BY queue COLLATE "C", tenant COLLATE "C"  -- all wait for each other in the same order
+  ORDER BY queue COLLATE "C", tenant COLLATE "C"  -- concurrent submissions lock in the same order
   ON CONFLICT (queue, tenant) DO UPDATE SET tag = greatest(excluded.tag, turn.tag + (
     SELECT number FROM fresh WHERE queue = excluded.queue AND tenant = excluded.tenant LIMIT 1))
   RETURNING queue, tenant, tag
@@ -190,10 +190,10 @@ WITH moment AS MATERIALIZED (
 )
 SELECT id FROM added
 
--- name: submitted
+-- name: submitted_before
 -- What a submission kept whose answer was lost.
-SELECT id FROM op, LATERAL (SELECT * FROM job WHERE id = ANY(:ids) AND created_at = at OFFSET 0) AS ours
-WHERE lane = :lane
+SELECT id FROM last_commit, LATERAL (SELECT * FROM job WHERE id = ANY(:ids) AND created_at = at OFFSET 0) AS ours
+WHERE writer = :writer
 
 -- name: server_settings
 SELECT name, setting FROM pg_settings

@@ -9,17 +9,17 @@ FROM entry CROSS JOIN lease
   ON lease.job_id = entry.job_id AND lease.owner = entry.owner AND lease.epoch = entry.epoch
 WHERE true
 ON CONFLICT (job_id, seq) DO UPDATE SET
-  id = excluded.id,  -- refused if it is another: see journal_place
+  id = excluded.id,  -- another id is refused: see journal_place
   state = excluded.state, attempt = excluded.attempt, input = coalesce(excluded.input, input),
   output = excluded.output, error = excluded.error, checkpoint = excluded.checkpoint,
   checkpoint_no = excluded.checkpoint_no, wake_at = excluded.wake_at,
   started_at = coalesce(excluded.started_at, started_at), ended_at = excluded.ended_at,
   key = excluded.key
--- A failure stands until a person takes it back: a start that comes late does not.
+-- A failure stands until a person takes it back: a late start does not change it.
 WHERE state <> 'FAILED' OR (excluded.state <> 'RUNNING' AND excluded.state <> 'PENDING')
    OR id <> excluded.id
 
--- name: keep_effect
+-- name: upsert_effect
 INSERT INTO effect (job_id, no, tenant, key, step, part, ordinal, generation, kind, target, state,
                     in_doubt, key_ttl, details, result, problem, error, undo, proof, called_at,
                     ended_at, business, kept_until, last_called_at)

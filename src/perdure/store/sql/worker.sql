@@ -1,16 +1,16 @@
--- name: beat
-INSERT INTO worker (owner, info, beat) VALUES (:owner, :info, :clock)
-ON CONFLICT (owner) DO UPDATE SET info = excluded.info, beat = excluded.beat
+-- name: heartbeat
+INSERT INTO worker (owner, info, heartbeat_at) VALUES (:owner, :info, :clock)
+ON CONFLICT (owner) DO UPDATE SET info = excluded.info, heartbeat_at = excluded.heartbeat_at
 
--- name: sign_off
+-- name: delete_worker
 DELETE FROM worker WHERE owner = :owner
 
 -- name: workers
-SELECT owner, :clock - beat, info FROM worker ORDER BY owner
+SELECT owner, :clock - heartbeat_at, info FROM worker ORDER BY owner
 
 -- name: forget_silent_workers
 DELETE FROM worker
-WHERE beat < :limit AND (SELECT 1 FROM lease WHERE lease.owner = worker.owner LIMIT 1) IS NULL
+WHERE heartbeat_at < :limit AND (SELECT 1 FROM lease WHERE lease.owner = worker.owner LIMIT 1) IS NULL
 
 -- name: keep_fact
 INSERT INTO fact (name, value) VALUES (:name, :value) ON CONFLICT DO NOTHING

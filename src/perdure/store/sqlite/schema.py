@@ -1,4 +1,4 @@
-"""Brings a file's schema up to date, and its leases after a start of the machine."""
+"""The schema of a file is brought up to date, and its leases after a restart of the machine."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ CREATE TABLE IF NOT EXISTS perdure_migration (
 
 
 def migrate(database: sqlite3.Connection, known: list[Migration] | None = None) -> None:
-    """Apply what is missing, each migration as a whole.
+    """Apply the missing migrations, each in one transaction.
 
-    The write lock of the file is the lock: who comes second finds it done.
+    The write lock of the file keeps processes apart: the second one finds it done.
 
     Raises:
-        SchemaError: The file is newer than this code, was made by other files, or is not ours.
+        SchemaError: The file is newer than this code, was made by other migrations, or is not ours.
     """
     known = migrations("sqlite") if known is None else known
     for each in missing(known, _applied(database)):
@@ -60,7 +60,7 @@ def _apply(database: sqlite3.Connection, migration: Migration) -> None:
 
 
 def _statements(sql: str) -> Iterator[str]:
-    """Split a file where SQLite says that a statement is complete: triggers hold semicolons."""
+    """Yield the statements; SQLite says where one is complete, since triggers hold semicolons."""
     lines: list[str] = []
     for line in sql.splitlines(keepends=True):
         lines.append(line)
@@ -69,8 +69,11 @@ def _statements(sql: str) -> Iterator[str]:
             lines.clear()
 
 
-def after_boot(session: SqliteSession, boot: str) -> None:
-    """Free all jobs if the machine was started anew: their owners are dead, their clock is gone."""
+def free_leases_after_boot(session: SqliteSession, boot: str) -> None:
+    """Free all jobs if the machine was restarted since the file was last used.
+
+    Their owners are dead, and the clock of the leases counts from the start of the machine.
+    """
     found = session.one("boot")
     if found is not None and found[0] == boot:
         return

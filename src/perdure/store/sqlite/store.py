@@ -1,6 +1,10 @@
-"""The store in one SQLite file, shared by the processes of one machine."""
+"""The store in one SQLite file, shared by the processes of one machine.
 
-from collections.abc import Mapping, Sequence
+One thread writes and one reads; they see the same file through connections of their own, and WAL
+lets the reader go on while the writer commits. Leases are renewed over a third connection.
+"""
+
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -8,74 +12,88 @@ from typing import Final
 from perdure.base.clock import Clock, SystemClock
 from perdure.base.errors import StoreFull
 from perdure.jobs.model import Claim, QueueLimit
-from perdure.store.db_thread import Lane
+from perdure.store.db_thread import DbThread
 from perdure.store.sqlite.connection import DatabaseFile
 from perdure.store.sqlite.writer import SqliteReader, SqliteRenewer, SqliteWriter
 from perdure.store.statements import Session
-from perdure.store.store import DurableStore
+from perdure.store.store import Store, changes
 
-_LOG_SIZE: Final = 4_200_000  # a little more than SQLite lets the log grow to
+_WAL_SIZE: Final = 4_200_000  # a little more than SQLite lets the log grow to
 
 
 def _durability(session: Session) -> dict[str, str]:
+    """Return the settings by which a commit is durable, by their names."""
     found = {name: session.one(name) for name in ("journal_mode", "synchronous")}
     return {name: str(row[0]) for name, row in found.items() if row is not None}
 
 
-class SqliteStore(DurableStore):
-    """Jobs in a file: one thread writes, one reads.
+def _grow_pad(session: Session) -> None:
+    session.run("fill_pad", size=_WAL_SIZE)
+
+
+def _clear_pad(session: Session) -> None:
+    session.run("empty_pad")
+
+
+class SqliteStore(Store):
+    """Jobs in a file.
 
     Args:
-        path: The file; made if it is not there.
-        clock: Tells the time instead of the machine: for tests.
+        path: The file; created if it does not exist.
+        clock: Replaces the machine's clock: for tests.
         force_network: Do not refuse a network file system.
+        kill_stopped_writer: Kill a process that holds the write lock while it is stopped.
     """
 
+    durability = changes(_durability)  # on the connection that writes: its settings count
+    _fill_pad = changes(_grow_pad)
+    _empty_pad = changes(_clear_pad)
+
     def __init__(
-        self, path: str | Path, *, clock: Clock | None = None, force_network: bool = False
+        self,
+        path: str | Path,
+        *,
+        clock: Clock | None = None,
+        force_network: bool = False,
+        kill_stopped_writer: bool = False,
     ) -> None:
-        super().__init__()
-        file = DatabaseFile(path)
+        file = DatabaseFile(path, force_network=force_network)
+        writer = DbThread(
+            "perdure-writer",
+            SqliteWriter(file, clock, self.tell_watchers, kill_stopped=kill_stopped_writer),
+            is_watched=lambda: bool(self._watchers),
+        )
+        super().__init__(
+            writer=writer,
+            control=writer,
+            reader=DbThread("perdure-reader", SqliteReader(file, clock)),
+            renewer=SqliteRenewer(file, clock),
+        )
         self.path = file.path
+        self._wal = Path(f"{file.path}-wal")
         self._clock = clock or SystemClock()
         self._has_claimed = False
-        writer = SqliteWriter(file, clock, self._tell_watchers, force=force_network)
-        self._writer = self._control = Lane(
-            "perdure-writer", writer, writer.at_once, heeded=lambda: bool(self._watchers)
-        )
-        self._renewer = SqliteRenewer(file, clock, force=force_network)
-        self._reader = Lane("perdure-reader", SqliteReader(file, clock, force=force_network))
 
     async def now(self) -> float:
         return self._clock.time()
-
-    async def durability(self) -> dict[str, str]:
-        return await self._control.do(_durability)
 
     async def claim(
         self, owner: str, queues: Mapping[str, QueueLimit], free: int, lease: float
     ) -> list[Claim]:
         if not self._has_claimed:
             self._has_claimed = True
-            await self._grow_log()
+            await self._grow_wal()
         return await super().claim(owner, queues, free, lease)
 
-    async def _grow_log(self) -> None:
-        """Give the log of changes its full size before work begins: see the table `pad`."""
-        if _size(Path(f"{self.path}-wal")) >= _LOG_SIZE:
+    async def _grow_wal(self) -> None:
+        """Give the write-ahead log its full size before work begins: see the table `pad`."""
+        if self._wal.exists() and self._wal.stat().st_size >= _WAL_SIZE:
             return
         with suppress(StoreFull):  # it would only be faster
             # Two transactions: what comes and goes in one is never written.
-            await self._control.do(lambda session: session.run("fill_pad", size=_LOG_SIZE))
-            await self._control.do(lambda session: session.run("empty_pad"))
-
-    def renew_blocking(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
-        return self._renewer.renew(owner, held, lease)
+            await self._fill_pad()
+            await self._empty_pad()
 
     async def close(self) -> None:
         await super().close()
         self._renewer.close()
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0

@@ -1,4 +1,15 @@
-"""Learns from the kernel that another process has touched a file (inotify, Linux)."""
+"""What other processes do to the file: that they have written, and who blocks the write lock.
+
+**inotify** (Linux) says that somebody touched the write-ahead log. It is a hint: the writer then
+looks at `PRAGMA data_version`. Elsewhere it polls.
+
+**A stopped process that holds the write lock** (SIGSTOP, a debugger, a frozen container) holds it
+for as long as it is stopped, and no timeout of SQLite ends that: all others stand still. Killing it
+does no harm to the data: its transaction is rolled back, its leases run out or are taken, and
+nothing that was acknowledged is lost. But it may be a process that somebody is just debugging. So
+by default we only say which process it is, in the log and in the error; it is killed only where
+the URL of the store says `kill_stopped_writer=1`.
+"""
 
 import ctypes
 import logging
@@ -8,13 +19,25 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
-_MODIFIED = 0x2
+_log = logging.getLogger("perdure.store")
+
+_IN_MODIFY: Final = 0x2
+_LOOKUP_TIMEOUT: Final = 10.0
+# Run in another process: to close a file of the database drops all locks that this one has on it.
+# 120 is where SQLite keeps the writer's lock in the index of the write-ahead log.
+_FIND_LOCK: Final = """
+import fcntl, struct, sys
+with open(sys.argv[1], "rb+") as file:
+    asked = struct.pack("hhqqi", fcntl.F_WRLCK, 0, 120, 1, 0)
+    kind, _, _, _, pid = struct.unpack("hhqqi", fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    print(pid if kind != fcntl.F_UNLCK else 0)
+"""
 
 
-def touches(path: Path) -> int | None:
-    """Give a descriptor that can be read once the file was modified, if the system can."""
+def inotify_watch(path: Path) -> int | None:
+    """Return a descriptor that becomes readable when the file is modified; None without inotify."""
     library = ctypes.CDLL(None, use_errno=True)
     try:
         begin = cast("Callable[[int], int]", library.inotify_init1)
@@ -24,55 +47,41 @@ def touches(path: Path) -> int | None:
     descriptor = begin(os.O_NONBLOCK | os.O_CLOEXEC)
     if descriptor < 0:
         return None
-    if add(descriptor, os.fsencode(path), _MODIFIED) < 0:
+    if add(descriptor, os.fsencode(path), _IN_MODIFY) < 0:
         os.close(descriptor)
         return None
     return descriptor
 
 
-def drain(descriptor: int) -> bool:
-    """Forget what was told up to now; tells whether there was something."""
+def inotify_drain(descriptor: int) -> bool:
+    """Read all pending notifications; return whether there were any."""
     try:
         return bool(os.read(descriptor, 65536))
     except BlockingIOError:
         return False
 
 
-# Who holds the write lock of the database, when nobody else gets it.
-#
-# A process that is stopped (SIGSTOP, a debugger, a frozen container) inside a transaction holds the
-# lock for ever, and no time-out of SQLite ends that. Such a process is killed: its transaction is
-# rolled back, its leases run out or are taken, and nothing that was acknowledged is lost.
-
-_log = logging.getLogger("perdure.store")
-
-# In another process: to close a file of the database drops all locks that this one has on it.
-# 120 is where SQLite keeps the lock of the writer in the WAL's index.
-_ASK = """
-import fcntl, struct, sys
-with open(sys.argv[1], "rb+") as file:
-    asked = struct.pack("hhqqi", fcntl.F_WRLCK, 0, 120, 1, 0)
-    kind, _, _, _, pid = struct.unpack("hhqqi", fcntl.fcntl(file, fcntl.F_GETLK, asked))
-    print(pid if kind != fcntl.F_UNLCK else 0)
-"""
-_PATIENCE = 10.0
-
-
 def lock_holder(database: Path) -> int | None:
-    """Find the process that holds the write lock; None if there is none, or it cannot be told."""
+    """Return the process that holds the write lock; None if there is none, or it is not known."""
     index = Path(f"{database}-shm")
     if sys.platform != "linux" or not index.exists():
         return None
-    command = [sys.executable, "-I", "-S", "-c", _ASK, str(index)]
+    command = [sys.executable, "-I", "-S", "-c", _FIND_LOCK, str(index)]
     try:
-        answer = subprocess.run(command, capture_output=True, timeout=_PATIENCE, check=True)  # noqa: S603
+        answer = subprocess.run(command, capture_output=True, timeout=_LOOKUP_TIMEOUT, check=True)  # noqa: S603
         return int(answer.stdout) or None
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
 
 
+def stopped_lock_holder(database: Path) -> int | None:
+    """Return the process that holds the write lock if it is another one, and stopped."""
+    pid = lock_holder(database)
+    return pid if pid is not None and pid != os.getpid() and is_stopped(pid) else None
+
+
 def is_stopped(pid: int) -> bool:
-    """Tell whether a process stands still, and not only for a while."""
+    """Whether a process is stopped, by a signal or by a debugger."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
     except OSError:
@@ -80,11 +89,8 @@ def is_stopped(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] in ("T", "t")
 
 
-def free_from_stopped(database: Path) -> bool:
-    """Kill the holder of the write lock if it is stopped; tell whether it was."""
-    pid = lock_holder(database)
-    if pid is None or pid == os.getpid() or not is_stopped(pid):
-        return False
+def kill_lock_holder(pid: int, database: Path) -> bool:
+    """Kill a stopped process that holds the write lock; return whether that was possible."""
     _log.error("process %d is stopped and holds the write lock of %s: killing it", pid, database)
     try:
         os.kill(pid, signal.SIGKILL)

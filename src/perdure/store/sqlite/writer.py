@@ -1,5 +1,27 @@
-"""The one connection of a process that writes: everything that has gathered, in one transaction."""
+"""The connections of a process to the file: one that writes, one that reads, one that renews.
 
+**The writer** runs whatever its thread has gathered as one transaction (`execute`): plain writes go
+in a few multi-row statements whose fence is part of the statement. If the number of written rows is
+not the expected one, some fence did not hold, and SQLite cannot say whose. The transaction is then
+rolled back and its requests run one by one, each in a savepoint, so that each gets its own answer
+and nobody pays for another's mistake. This is rare, so it may cost twice.
+
+**A single journal entry** needs no transaction at all: one statement is one (`_single_entry`). This
+is the way of nearly every result of a step, on the loop (`write_inline`) or in the thread.
+An inline write never waits for another process: the busy timeout is zero, and whatever goes wrong
+is left to the thread, which runs the request again and reports what it finds. Running it twice is
+safe, since an entry is written over itself.
+
+**Another process may hold the write lock.** SQLite waits for it (`BUSY_SECONDS`), then we try
+again a few times. See `watch` for a holder that is stopped.
+
+**After each commit the file is checked** before anybody is told: see `connection`.
+
+**The reader** has a snapshot for each verb, beside whatever is being written. **The renewer** works
+from any thread over a connection of its own, so that no queue can make a worker lose its leases.
+"""
+
+import logging
 import os
 import sqlite3
 import threading
@@ -11,170 +33,180 @@ from perdure.base.clock import Clock
 from perdure.base.errors import JobError, JournalConflict, StoreError, StoreUnreachable
 from perdure.base.machine import boot_id
 from perdure.base.retry import Retry
-from perdure.jobs.model import Write
-from perdure.store.db_thread import Request, rounds, writes_of
+from perdure.store.db_thread import Connection, Inline, StoreRequest, rounds, writes_of
 from perdure.store.sqlite.connection import (
     BUSY_SECONDS,
     DatabaseFile,
     SqliteSession,
     connect,
+    explain,
     is_broken,
     is_busy,
-    meaning,
     translate,
 )
-from perdure.store.sqlite.schema import after_boot, migrate
-from perdure.store.sqlite.watch import drain, free_from_stopped, touches
+from perdure.store.sqlite.schema import free_leases_after_boot, migrate
+from perdure.store.sqlite.watch import (
+    inotify_drain,
+    inotify_watch,
+    kill_lock_holder,
+    stopped_lock_holder,
+)
 from perdure.store.verbs.claim import renew
 from perdure.store.verbs.write import progresses, write_all
 
-# Another process may hold the write lock: SQLite itself waits for a while each time.
+_log = logging.getLogger("perdure.store")
+
 _BUSY: Final = Retry(attempts=6, initial_delay="5ms", max_delay="200ms", jitter=0.5)
-_POLL: Final = 0.005  # how often to look where the kernel does not tell
-_AGAIN: Final = 0.001
-_UNWELL: Final = 1.0
+_POLL: Final = 0.005  # seconds between looks for others' commits, where there is no inotify
+_FIRST_LOOK: Final = 0.001
 _LOOKS: Final = 10
-_FEW: Final = 4  # rows that the loop writes by itself
+_UNWELL: Final = 1.0
+_MAX_INLINE_ROWS: Final = 4
+_STOPPED: Final = (
+    "{path} is locked by process {pid}, which is stopped (by a signal or a debugger): continue it "
+    "or end it. With kill_stopped_writer=1 in the URL, perdure kills such a process"
+)
 
 
 class _Refused(Exception):
     """A fence did not hold; the writes must be done one by one to see whose."""
 
 
-class SqliteWriter:
-    """Does requests in transactions of their own, as many as there are at once."""
+class SqliteWriter(Connection):
+    """The one connection of a process that writes."""
 
     _session: SqliteSession
 
     def __init__(
-        self, file: DatabaseFile, clock: Clock | None, changed: Callable[[], None], *, force: bool
+        self,
+        file: DatabaseFile,
+        clock: Clock | None,
+        changed: Callable[[], None],
+        *,
+        kill_stopped: bool,
     ) -> None:
         self._file = file
         self._path = file.path
         self._clock = clock
-        self._changed = changed
-        self._force = force
-        self._version = -1
-        self._broken = False
-        self._gone = False  # the file was deleted, moved or replaced
-        self._patience = BUSY_SECONDS
-        self._touched: int | None = None
-        self._looks = 0
+        self._changed = changed  # called when another connection has written
+        self._kill_stopped = kill_stopped
+        self._data_version = -1
+        self._is_broken = False
+        self._is_gone = False  # the file was deleted, moved or replaced
+        self._busy_timeout = BUSY_SECONDS
+        self._inotify: int | None = None
+        self._looks_left = 0
 
     def connect(self) -> int | None:
         is_new_to_us = not self._file.is_known
-        database = connect(self._file, force_network=self._force)
-        self._patience = BUSY_SECONDS
+        database = connect(self._file)
+        self._busy_timeout = BUSY_SECONDS
         self._session = SqliteSession(database, self._clock, set())
         try:
             if is_new_to_us:  # never again: a file that lost its tables was replaced
                 migrate(database)
-            self._in_transaction(lambda: after_boot(self._session, boot_id()))
+            self._in_transaction(lambda: free_leases_after_boot(self._session, boot_id()))
         except BaseException as error:
             database.close()
             if isinstance(error, sqlite3.Error):
                 raise translate(error, self._path) from error
             raise
         self._file.remember_log()
-        self._broken = False
-        if self._touched is None:
-            self._touched = touches(Path(f"{self._path}-wal"))
-        return self._touched
+        self._is_broken = False
+        if self._inotify is None:
+            self._inotify = inotify_watch(Path(f"{self._path}-wal"))
+        return self._inotify
 
     def disconnect(self) -> None:
         self._session.database.close()
-        if self._touched is not None:
-            os.close(self._touched)
-            self._touched = None
+        if self._inotify is not None:
+            os.close(self._inotify)
+            self._inotify = None
 
-    def afterwards(self) -> None:
-        """Nothing is left to do."""
+    # On the loop
 
-    def idle(self) -> float | None:
-        """See whether another connection has written in the meantime."""
+    def write_inline(self, request: StoreRequest, finished: Callable[[bool], None]) -> Inline:
+        del finished  # it is durable at once, or refused
+        rows = len(request.entry_rows) + len(request.effect_rows)
+        if self._is_broken or self._is_gone or not request.is_plain or rows > _MAX_INLINE_ROWS:
+            return "refused"
         try:
-            return self._look()
-        except sqlite3.Error:  # whoever asks for something next is told
-            return _UNWELL
-
-    def _look(self) -> float | None:
-        # A file is touched before the commit can be seen, and a slow disk is in between: look
-        # again, ever more seldom. Also if something was seen: the next commit may be under way.
-        if self._touched is not None and drain(self._touched):
-            self._looks = _LOOKS
-        self._looks = max(self._looks - 1, 0)
-        (version,) = self._session.database.execute("PRAGMA data_version").fetchone()
-        if version != self._version:
-            self._version = version
-            self._changed()
-        if self._touched is None:
-            return _POLL
-        return _AGAIN * 2 ** (_LOOKS - 1 - self._looks) if self._looks else None
-
-    def at_once(self, request: Request) -> bool:
-        """Do a small write, if no other process is in the way; called on the loop."""
-        few = len(request.rows) + len(request.lines) <= _FEW
-        if self._broken or self._gone or not request.is_plain or not few:
-            return False
-        try:
-            self._wait_for_others(0)
-            if not self._alone(request):
+            if self._busy_timeout:
+                self._set_busy_timeout(0.0)
+            if not self._single_entry(request):
                 self._in_transaction(lambda: self._plain([request]))
-            self._file.check_quickly()
-            done = request.error is None
+            self._file.check(log=False)
         except (sqlite3.Error, StoreUnreachable, _Refused):
-            done = False
-        if not done:
-            request.error = None  # it is done again by the thread, which finds out by itself
-        return done
+            return "refused"
+        if request.error is not None:
+            request.error = None  # the thread finds out by itself
+            return "refused"
+        return "durable"
 
-    def _wait_for_others(self, seconds: float) -> None:
-        if self._patience != seconds:
-            self._session.database.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
-            self._patience = seconds
+    # In the thread
 
-    def execute(self, requests: Sequence[Request]) -> None:
+    def execute(self, requests: Sequence[StoreRequest]) -> None:
         failures = 0
         while True:
             try:
-                if self._gone:  # write nothing more into it
+                if self._is_gone:  # write nothing more into it
                     self._check_file()
-                if self._broken:
-                    self._reopen()
-                self._wait_for_others(BUSY_SECONDS)
+                if self._is_broken:
+                    self._session.database.close()
+                    self.connect()
+                if not self._busy_timeout:
+                    self._set_busy_timeout(BUSY_SECONDS)
                 self._together(requests)
                 self._check_file()
             except StoreError as error:
-                self._refuse(requests, error)
+                _fail(requests, error)
             except sqlite3.Error as error:
                 self._roll_back()
                 failures += 1
-                if is_busy(error) and free_from_stopped(self._path):
-                    continue  # whoever held the lock will not any more
-                if is_busy(error) and failures < _BUSY.attempts:
-                    threading.Event().wait(_BUSY.delay(failures))
+                stopped = stopped_lock_holder(self._path) if is_busy(error) else None
+                if self._should_retry(error, failures, stopped):
                     continue
-                self._fail(requests, error)
+                self._fail(requests, error, stopped)
             return
 
+    def _should_retry(self, error: sqlite3.Error, failures: int, stopped: int | None) -> bool:
+        if stopped is not None and self._kill_stopped:
+            if kill_lock_holder(stopped, self._path):
+                return True
+        elif stopped is not None and failures == 1:
+            _log.error("%s", _STOPPED.format(path=self._path, pid=stopped))
+        if not is_busy(error) or failures >= _BUSY.attempts:
+            return False
+        threading.Event().wait(_BUSY.delay(failures))
+        return True
+
+    def _fail(
+        self, requests: Sequence[StoreRequest], error: sqlite3.Error, stopped: int | None
+    ) -> None:
+        explained = explain(error, self._file)
+        if stopped is not None:
+            explained = StoreUnreachable(_STOPPED.format(path=self._path, pid=stopped))
+        explained.__cause__ = error
+        _fail(requests, explained)
+        self._is_broken = is_broken(error)
+
     def _check_file(self) -> None:
-        """See that the database is where everybody looks for it; called after each commit."""
-        self._gone = True
+        """Check that the database is where everybody looks for it."""
+        self._is_gone = True
         self._file.check()
-        self._gone = False
+        self._is_gone = False
 
-    def _reopen(self) -> None:
-        self._session.database.close()
-        self.connect()
+    def _set_busy_timeout(self, seconds: float) -> None:
+        self._session.database.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
+        self._busy_timeout = seconds
 
-    def _together(self, requests: Sequence[Request]) -> None:
-        if len(requests) == 1 and self._alone(requests[0]):
+    def _together(self, requests: Sequence[StoreRequest]) -> None:
+        if len(requests) == 1 and self._single_entry(requests[0]):
             return
         try:
             self._in_transaction(lambda: self._batch(requests))
         except (_Refused, JobError, sqlite3.IntegrityError):
-            # One of them is refused: see whose.
-            self._in_transaction(lambda: [self._apart(request) for request in requests])
+            self._in_transaction(lambda: [self._in_savepoint(request) for request in requests])
 
     def _in_transaction(self, work: Callable[[], Any]) -> None:
         database = self._session.database
@@ -191,71 +223,55 @@ class SqliteWriter:
         if self._session.database.in_transaction:
             self._session.database.execute("ROLLBACK")
 
-    def _alone(self, request: Request) -> bool:
-        """Do a single journal entry as a single statement: the least that can be done."""
-        write = request.write
-        if (
-            write is None
-            or not request.is_plain
-            or request.lines
-            or len(request.rows) != 1
-            or self._session.suspects
-        ):
+    def _single_entry(self, request: StoreRequest) -> bool:
+        """Write a single journal entry as a single statement; False if that is not enough."""
+        rows = request.entry_rows
+        if not request.is_plain or request.effect_rows or len(rows) != 1:
+            return False
+        if self._session.unproven_claims:
             return False
         try:
-            done = self._session.upsert_one(request.rows[0])
+            # No row: the fence did not hold, or the entry came late. `write_all` finds out which.
+            return bool(self._session.write_entry(rows[0]))
         except sqlite3.IntegrityError as error:
             request.error = self._refusal(error, request)
             return True
-        return bool(done)  # if not: fenced, or late: `write_all` tells which
 
-    def _refusal(self, error: sqlite3.IntegrityError, request: Request) -> Exception:
-        """Say why the database refuses a request; it cannot name the entries itself."""
-        for job_id, seq, id, *_ in request.rows:
-            found = self._session.one("entry_id", id=job_id, seq=seq)
-            if found is not None and found[0] != id:
-                return JournalConflict(
-                    f"entry {seq} of job {job_id} is {found[0]}: {id} cannot take its place"
-                )
-        return translate(error, self._path)
-
-    def _batch(self, requests: Sequence[Request]) -> None:
-        """Do all, statement by statement; if one is refused, all are undone."""
+    def _batch(self, requests: Sequence[StoreRequest]) -> None:
+        """Run all requests, statement by statement; if one is refused, all are undone."""
         for plain, full, calls in rounds(requests):
             self._plain(plain)
             if full:
                 write_all(self._session, writes_of(full))
             for request in calls:
-                self._apart(request)
+                self._in_savepoint(request)
 
-    def _plain(self, requests: Sequence[Request]) -> None:
-        entries = [row for request in requests for row in request.rows]
-        if entries and self._session.upsert(entries) != len(entries):
+    def _plain(self, requests: Sequence[StoreRequest]) -> None:
+        session = self._session
+        entries = [row for request in requests for row in request.entry_rows]
+        if entries and session.write_entries(entries) != len(entries):
             raise _Refused
-        lines = [line for request in requests for line in request.lines]
-        if lines and self._session.keep(lines) != len(lines):
+        effects = [row for request in requests for row in request.effect_rows]
+        if effects and session.write_effects(effects) != len(effects):
             raise _Refused
-        for request in requests:
-            self._note_progress(request.write)
+        if not session.unproven_claims:
+            return
+        for write, _ in writes_of(requests):
+            claim = write.job_id, write.epoch
+            if claim in session.unproven_claims and progresses(write.entries):
+                session.unproven_claims.discard(claim)
+                session.run("progressed", id=write.job_id)
 
-    def _note_progress(self, write: Write | None) -> None:
-        suspects = self._session.suspects
-        if (
-            suspects
-            and write
-            and (write.job_id, write.epoch) in suspects
-            and progresses(write.entries)
-        ):
-            suspects.discard((write.job_id, write.epoch))
-            self._session.run("progressed", id=write.job_id)
-
-    def _apart(self, request: Request) -> None:
-        """Do one request so that its failure undoes only itself."""
+    def _in_savepoint(self, request: StoreRequest) -> None:
+        """Run one request so that its failure undoes only itself."""
         database = self._session.database
         request.error = None
         database.execute("SAVEPOINT apart")
         try:
-            request.result = self._perform(request)
+            if request.write is not None:
+                write_all(self._session, [(request.write, request.entry_rows)])
+            elif request.call is not None:
+                request.result = request.call(self._session)
         except sqlite3.IntegrityError as error:
             request.error = self._refusal(error, request)
         except sqlite3.Error:
@@ -266,104 +282,109 @@ class SqliteWriter:
             database.execute("ROLLBACK TO apart")
         database.execute("RELEASE apart")
 
-    def _perform(self, request: Request) -> Any:
-        if request.write is not None:
-            return write_all(self._session, [(request.write, request.rows)])
-        return request.call(self._session) if request.call is not None else None
+    def _refusal(self, error: sqlite3.IntegrityError, request: StoreRequest) -> Exception:
+        """Return why the database refuses a request; it cannot name the entries itself."""
+        for job_id, seq, id, *_ in request.entry_rows:
+            found = self._session.one("entry_id", id=job_id, seq=seq)
+            if found is not None and found[0] != id:
+                return JournalConflict(
+                    f"entry {seq} of job {job_id} is {found[0]}: {id} cannot take its place"
+                )
+        return translate(error, self._path)
 
-    def _fail(self, requests: Sequence[Request], error: sqlite3.Error) -> None:
-        told = meaning(error, self._file)
-        told.__cause__ = error
-        self._refuse(requests, told)
-        self._broken = is_broken(error)
+    # Others' commits
 
-    def _refuse(self, requests: Sequence[Request], error: Exception) -> None:
-        for request in requests:
-            request.result, request.error = None, error
+    def idle(self) -> float | None:
+        """Notice whether another connection has written in the meantime."""
+        try:
+            # The file is touched before the commit is visible, and a slow disk is in between: look
+            # again, less and less often. Also if something was seen: the next commit may follow.
+            if self._inotify is not None and inotify_drain(self._inotify):
+                self._looks_left = _LOOKS
+            self._looks_left = max(self._looks_left - 1, 0)
+            (version,) = self._session.database.execute("PRAGMA data_version").fetchone()
+        except sqlite3.Error:  # whoever requests something next is told
+            return _UNWELL
+        if version != self._data_version:
+            self._data_version = version
+            self._changed()
+        if self._inotify is None:
+            return _POLL
+        return _FIRST_LOOK * 2 ** (_LOOKS - 1 - self._looks_left) if self._looks_left else None
 
 
-# The connection that only reads: a snapshot a verb, beside whatever is being written.
+def _fail(requests: Sequence[StoreRequest], error: Exception) -> None:
+    for request in requests:
+        request.result, request.error = None, error
 
 
-class SqliteReader:
-    """Answers questions."""
+class SqliteReader(Connection):
+    """The connection that only reads."""
 
     _session: SqliteSession
 
-    def __init__(self, file: DatabaseFile, clock: Clock | None, *, force: bool) -> None:
+    def __init__(self, file: DatabaseFile, clock: Clock | None) -> None:
         self._file = file
         self._clock = clock
-        self._force = force
-        self._broken = False
+        self._is_broken = False
 
     def connect(self) -> int | None:
-        database = connect(self._file, reads_only=True, force_network=self._force)
+        database = connect(self._file, reads_only=True)
         self._session = SqliteSession(database, self._clock, set())
-        self._broken = False
+        self._is_broken = False
         return None
 
     def disconnect(self) -> None:
         self._session.database.close()
 
-    def afterwards(self) -> None:
-        """Nothing is left to do."""
-
-    def idle(self) -> float | None:
-        return None
-
-    def execute(self, requests: Sequence[Request]) -> None:
+    def execute(self, requests: Sequence[StoreRequest]) -> None:
         for request in requests:
             try:
                 self._file.check()
-                if self._broken:
+                if self._is_broken:
                     self.disconnect()
                     self.connect()
                 self._answer(request)
             except sqlite3.Error as error:
-                request.error = meaning(error, self._file)
+                request.error = explain(error, self._file)
                 request.error.__cause__ = error
-                self._broken = is_broken(error)
+                self._is_broken = is_broken(error)
             except Exception as error:  # noqa: BLE001  whoever asked gets it
                 request.error = error
 
-    def _answer(self, request: Request) -> None:
+    def _answer(self, request: StoreRequest) -> None:
         database = self._session.database
         database.execute("BEGIN")
         try:
             if request.call is not None:
                 request.result = request.call(self._session)
         finally:
-            # Ended at once, so that no snapshot keeps the log of changes from being reused.
+            # Ended at once, so that no snapshot keeps the write-ahead log from being reused.
             if database.in_transaction:
                 database.execute("ROLLBACK")
 
 
-# Renews leases from any thread, over a connection of its own: no queue can hold it up.
-
-
 class SqliteRenewer:
-    """Connects when it is first needed."""
+    """Renews leases from any thread; connects when it is first needed."""
 
-    def __init__(self, file: DatabaseFile, clock: Clock | None, *, force: bool) -> None:
+    def __init__(self, file: DatabaseFile, clock: Clock | None) -> None:
         self._file = file
         self._clock = clock
-        self._force = force
         self._lock = threading.Lock()
         self._session: SqliteSession | None = None
 
     def renew(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
-        """Prolong leases; waits for the disk."""
+        """Prolong leases, waiting for the disk; return the jobs whose leases were prolonged."""
         with self._lock:
             if self._session is None:
-                database = connect(self._file, force_network=self._force)
-                self._session = SqliteSession(database, self._clock, set())
+                self._session = SqliteSession(connect(self._file), self._clock, set())
             try:
                 # A single statement that writes: a transaction of its own.
                 kept = renew(self._session, owner, held, lease)
             except sqlite3.Error as error:
                 if is_broken(error):
                     self._disconnect()
-                raise meaning(error, self._file) from error
+                raise explain(error, self._file) from error
             self._file.check()
             return kept
 

@@ -1,1 +1,30 @@
-"""verbs."""
+"""The verbs of the store: each is a function over a session, and one transaction.
+
+Nothing here knows which database it runs on; `store.Store` gives the verbs their names.
+"""
+
+from perdure.store.verbs import (
+    approval,
+    budget,
+    claim,
+    command,
+    effect,
+    outbox,
+    read,
+    schedule,
+    submit,
+    write,
+)
+
+__all__ = [
+    "approval",
+    "budget",
+    "claim",
+    "command",
+    "effect",
+    "outbox",
+    "read",
+    "schedule",
+    "submit",
+    "write",
+]

@@ -1,4 +1,8 @@
-"""Questions to people: asked once, decided once, told to those who were asked."""
+"""Approvals: asked once, decided once; those who were asked are told how it ended.
+
+An approval is one JSON document with a few columns to find it by. It changes only under a lock,
+by the pure functions of `jobs.approval`, and every change is audited in the log of its job.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -31,16 +35,16 @@ from perdure.store.verbs.outbox import channels_asked, put_notices
 
 _read = read_approval = msgspec.json.Decoder(Approval).decode
 _read_link = msgspec.json.Decoder(ApprovalLink).decode
-_NOBODY = Refusal("not found", "there is no such approval")
+_NOT_FOUND = Refusal("not found", "there is no such approval")
 
 
 def ask(session: Session, approvals: Iterable[Approval]) -> None:
-    """Keep questions; about what is asked already, nobody is asked again."""
+    """Insert questions; one that was asked already is not asked again."""
     session.many("insert_approval", [_row(each) for each in approvals])
 
 
 def approval(session: Session, approval_id: str) -> Approval | None:
-    """Read an approval."""
+    """Return an approval; None if there is none."""
     found = session.one("approval", id=approval_id)
     return None if found is None else _read(found[0])
 
@@ -48,14 +52,21 @@ def approval(session: Session, approval_id: str) -> Approval | None:
 def approval_of_step(
     session: Session, job_id: str, step: str, state: ApprovalState | None = None
 ) -> Approval | None:
-    """Read what was last asked for a step, of those in a state if one is named."""
+    """Return what was last asked for a step, of those in a state if one is given."""
     wanted = {} if state is None else {"state": state.value}
     found = session.find("approval_of_step", set(wanted), id=job_id, step=step, **wanted)
     return _read(found[0][0]) if found else None
 
 
-def approvals(session: Session, limit: int, **wanted: str | None) -> list[Approval]:
-    """Find approvals by `state`, `tenant` and `job`, the newest first."""
+def approvals(
+    session: Session,
+    state: ApprovalState | None = None,
+    tenant: str | None = None,
+    job: str | None = None,
+    limit: int = 100,
+) -> list[Approval]:
+    """Find approvals, the newest first."""
+    wanted = {"state": None if state is None else state.value, "tenant": tenant, "job": job}
     given = {name: value for name, value in wanted.items() if value is not None}
     rows = session.find("approvals", set(given), **given, limit=limit)
     return [_read(each[0]) for each in rows]
@@ -67,13 +78,17 @@ def approvals(session: Session, limit: int, **wanted: str | None) -> list[Approv
 def vote(
     session: Session, approval_id: str, vote: Vote, use: LinkUse | None = None
 ) -> Approval | Refusal:
-    """Judge a vote, and write it if it counts; both are audited."""
+    """Judge a vote, and write it if it counts; both are audited.
+
+    The first decision wins. By a link, the code is judged first, and a wrong one is counted;
+    a link that has decided is used up in the same transaction.
+    """
     old, now = _locked(session, approval_id), session.now()
     if old is None:
-        return _NOBODY
+        return _NOT_FOUND
     link = None if use is None else _open(session, old, use, now)
     if isinstance(link, Refusal):  # nobody knows who it was
-        turned_away(session, old.id, vote.channel, link.text)
+        audit_attempt(session, old.id, vote.channel, link.text)
         return link
     result = decide(old, vote, now)
     if isinstance(result, Refusal):
@@ -102,10 +117,10 @@ def _audit_vote(session: Session, old: Approval, new: Approval, vote: Vote) -> N
 
 
 def pass_on(session: Session, approval_id: str, handover: Delegation) -> Approval | Refusal:
-    """Let another person decide instead of one who may; both is audited, and the other is told."""
+    """Let another person decide instead of one who may; audited, and the other is told."""
     found = session.one("lock_approval", id=approval_id)
     if found is None:
-        return _NOBODY
+        return _NOT_FOUND
     old, now = _read(found[0]), session.now()
     by, to = handover.by, handover.to.id
     result = delegate(old, handover, now)
@@ -119,7 +134,7 @@ def pass_on(session: Session, approval_id: str, handover: Delegation) -> Approva
     return result
 
 
-def turned_away(session: Session, approval_id: str, channel: str, why: str) -> None:
+def audit_attempt(session: Session, approval_id: str, channel: str, why: str) -> None:
     """Audit an attempt that came to no vote."""
     found = approval(session, approval_id)
     if found is not None:
@@ -130,7 +145,7 @@ def turned_away(session: Session, approval_id: str, channel: str, why: str) -> N
 def withdraw_open(
     session: Session, job_ids: Sequence[str], now: float, step: str | None = None
 ) -> None:
-    """Take back the open questions of jobs, or of one step; those who were asked are told."""
+    """Withdraw the open questions of jobs, or of one step; those who were asked are told."""
     for found in session.all("open_approvals", ids=session.array(job_ids)):
         old = _read(found[0])
         if step is None or is_of_step(old.step, step):
@@ -144,13 +159,13 @@ def withdraw_open(
 
 
 def due_approvals(session: Session, limit: int) -> list[str]:
-    """List what must be looked at: to remind, to ask others, to warn, to expire."""
+    """Return what is due to be reminded of, escalated, warned of or expired."""
     rows = session.all("due_approvals", now=session.now(), limit=limit)
     return [each[0] for each in rows]
 
 
-def look_at_clock(session: Session, approval_id: str) -> Approval | None:
-    """Let time pass for an approval."""
+def tick_approval(session: Session, approval_id: str) -> Approval | None:
+    """Do what the time asks for: remind, escalate, warn or expire."""
     old, now = _locked(session, approval_id), session.now()
     if old is None:
         return None
@@ -169,23 +184,23 @@ def look_at_clock(session: Session, approval_id: str) -> Approval | None:
 # Links
 
 
-def put_link(session: Session, link: ApprovalLink) -> None:
-    """Keep a link."""
+def keep_link(session: Session, link: ApprovalLink) -> None:
+    """Insert a link."""
     session.run("put_link", id=link.id, approval_id=link.approval_id, data=_json(link))
 
 
-def link(session: Session, link_id: str) -> ApprovalLink | None:
-    """Read a link."""
+def link(session: Session, link_id: str) -> tuple[ApprovalLink, Approval] | None:
+    """Return a link with its approval; None if there is none."""
     found = session.one("link", id=link_id)
-    return None if found is None else _read_link(found[0])
+    return None if found is None else (_read_link(found[0]), _read(found[1]))
 
 
 def _open(session: Session, approval: Approval, use: LinkUse, now: float) -> ApprovalLink | Refusal:
-    """Give the link that a code opens, locked; a wrong code is counted."""
+    """Return the link that a code opens, locked; a wrong code is counted."""
     found = session.one("lock_link", id=use.link_id)
     link = None if found is None else _read_link(found[0])
     if link is None or link.approval_id != approval.id:
-        return _NOBODY
+        return _NOT_FOUND
     judged = check_code(link, use, now)
     if judged.link != link:
         _change_link(session, judged.link)
@@ -197,9 +212,10 @@ def _change_link(session: Session, link: ApprovalLink) -> None:
 
 
 def _locked(session: Session, approval_id: str) -> Approval | None:
-    """Read an approval that only we change, as its job is told.
+    """Lock an approval whose change may wake its job, and return it.
 
-    The lease first, as whoever ends a job does: two who lock in another order wait for ever.
+    The lease is locked first, as by whoever ends a job: in another order, two transactions would
+    wait for each other.
     """
     found = approval(session, approval_id)
     if found is None:
@@ -216,7 +232,7 @@ def _change(session: Session, old: Approval, new: Approval) -> None:
 
 
 def _tell(session: Session, approval: Approval, kind: NoticeKind, now: float, **data: str) -> None:
-    """Tell by every channel by which it was asked."""
+    """Put a notice for every channel by which the approval was asked for."""
     asked = channels_asked(session, approval.id)
     put_notices(session, [_notice(each, approval, kind, now, data) for each in asked])
 

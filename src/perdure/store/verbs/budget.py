@@ -1,4 +1,7 @@
-"""What trees of jobs may spend: reserved, settled and raised, one after the other."""
+"""Budgets of trees of jobs: amounts are reserved, settled and raised, one after the other.
+
+A budget is one JSON document, changed under a lock by the pure functions of `jobs.budget`.
+"""
 
 from collections.abc import Sequence
 
@@ -22,18 +25,20 @@ _read = msgspec.json.Decoder(Budget).decode
 
 
 def budget(session: Session, root_id: str) -> Budget | None:
-    """Read the budget of a tree of jobs."""
+    """Return the budget of a tree of jobs; None if nothing was spent yet."""
     found = session.one("budget", id=root_id)
     return None if found is None else _read(found[0])
 
 
 def set_aside(session: Session, asked: Reservation, new: Budget) -> Budget | Exceeded:
-    """Reserve an amount; `new` is the budget if there is none yet.
+    """Reserve an amount, unless that would exceed a limit; `new` is the budget if there is none.
+
+    When the job ends, what is still reserved is settled as spent.
 
     Raises:
-        LeaseLost: The job has ended, or is another's: nothing may be spent for it here.
+        LeaseLost: The job has ended or has another owner: nothing may be spent for it here.
     """
-    # The lease first, as whoever ends a job does.
+    # The lease is locked first, as by whoever ends a job.
     if tuple(session.one("lock_lease", id=asked.job_id) or ()) != (asked.owner, asked.epoch):
         raise LeaseLost(asked.job_id, asked.epoch)
     found = _lock(session, asked.root_id) or new
@@ -44,14 +49,14 @@ def set_aside(session: Session, asked: Reservation, new: Budget) -> Budget | Exc
 
 
 def settle_spending(session: Session, root_id: str, id: str, actual: Amount | None) -> None:
-    """Say what was really spent of what was reserved."""
+    """Replace a reservation by what was really spent."""
     found = _lock(session, root_id)
     if found is not None and id in found.reserved:
         _put(session, root_id, settle(found, id, actual))
 
 
 def settle_ended(session: Session, job_ids: Sequence[str]) -> None:
-    """Leave nothing open of jobs that end now."""
+    """Settle every open reservation of jobs that end now."""
     for (root_id,) in session.all("budgets_of", ids=session.array(job_ids)):
         found = _lock(session, root_id)
         if found is not None:
@@ -61,7 +66,7 @@ def settle_ended(session: Session, job_ids: Sequence[str]) -> None:
 
 
 def raise_limits(session: Session, root_id: str, limits: BudgetLimits, new: Budget) -> None:
-    """Grant more."""
+    """Raise the limits of a budget."""
     _put(session, root_id, grant(_lock(session, root_id) or new, limits))
 
 

@@ -1,20 +1,22 @@
-"""Who works on what: claims, renewals, the reaper."""
+"""Leases: jobs are claimed, leases renewed, and those of dead workers taken back.
+
+A claim takes ready jobs by priority, then in turn by tenant (start-time fair queueing: each job got
+a tag when it was submitted, and the lowest is next), as far as the limits of the queues allow.
+"""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from perdure.jobs.model import Claim, Job, JobEvent, JobMessage, JobNews, JournalEntry, QueueLimit
+from perdure.jobs.model import Claim, Job, JobEvent, JobNews, QueueLimit
 from perdure.store import rows as row
 from perdure.store.statements import Row, Session
 
-# How much of a queue may run at once, over the whole fleet.
-
-UNLIMITED = QueueLimit()
+_UNLIMITED = QueueLimit()
 
 
-class Room:
-    """What one claim may still take of a queue."""
+class _Capacity:
+    """How much one claim may still take from a queue."""
 
     __slots__ = ("_running", "free", "per_tenant", "wanted")
 
@@ -25,7 +27,7 @@ class Room:
         self._running = running
 
     def take(self, tenant: str) -> bool:
-        """Take a job of this tenant, if there is room for it."""
+        """Count a job of this tenant in, if the limits allow it; return whether they do."""
         assert self.per_tenant is not None
         if self.free <= 0 or self._running[tenant] >= self.per_tenant:
             return False
@@ -34,16 +36,16 @@ class Room:
         return True
 
     def full(self) -> list[str]:
-        """List the tenants that have no room left."""
+        """Return the tenants that have reached their limit."""
         if self.per_tenant is None:
             return []
         return [tenant for tenant, number in self._running.items() if number >= self.per_tenant]
 
 
-def room_of(session: Session, queue: str, limit: QueueLimit, free: int) -> Room:
-    """Tell what the limits of a queue leave for one claim."""
-    if limit == UNLIMITED:
-        return Room(free, None, Counter())
+def _capacity(session: Session, queue: str, limit: QueueLimit, free: int) -> _Capacity:
+    """Return what the limits of a queue leave for one claim."""
+    if limit == _UNLIMITED:
+        return _Capacity(free, None, Counter())
     session.lock(f"queue {queue}")
     running = Counter[str]()
     if limit.running is not None or limit.running_per_tenant is not None:
@@ -52,26 +54,26 @@ def room_of(session: Session, queue: str, limit: QueueLimit, free: int) -> Room:
         free = min(free, limit.running - running.total())
     if limit.rate is not None:
         free = min(free, int(_tokens(session, queue, limit)))
-    return Room(free, limit.running_per_tenant, running)
+    return _Capacity(free, limit.running_per_tenant, running)
 
 
-def take_tokens(session: Session, queue: str, limit: QueueLimit, taken: int) -> None:
-    """Note that so many of the queue's claims are used up."""
+def _take_tokens(session: Session, queue: str, limit: QueueLimit, taken: int) -> None:
+    """Take so many claims from the rate limit of the queue."""
     if limit.rate is not None:
         left = _tokens(session, queue, limit) - taken
         session.run("set_tokens", queue=queue, tokens=left, at=session.clock())
 
 
 def _tokens(session: Session, queue: str, limit: QueueLimit) -> float:
-    """Count what is in the bucket: it holds `rate` claims and fills evenly in `per` seconds."""
+    """Return what is in the token bucket: it holds `rate` claims and fills in `per` seconds."""
     assert limit.rate is not None
     tokens, at = session.one("tokens", queue=queue) or (None, None)
     if tokens is None or at is None:
         return limit.rate
     clock = session.clock()
     if at > clock:
-        # The clock was ahead, or counts from another start of the machine. Written down, for
-        # else the bucket would not fill before the clock is there again.
+        # The clock was ahead, or counts from another start of the machine. The time is corrected
+        # in the database, since else the bucket would not fill before the clock is there again.
         session.run("set_tokens", queue=queue, tokens=tokens, at=clock)
         at = clock
     return min(limit.rate, tokens + (clock - at) * limit.rate / limit.per)
@@ -85,7 +87,7 @@ class Grant(NamedTuple):
     claims: int
     news: int
     now: float
-    job: Job | None = None  # if it was read with it, and there is nothing else to be read
+    job: Job | None = None  # if it was read along, and has neither journal nor messages
 
 
 class _Candidate(NamedTuple):
@@ -98,7 +100,7 @@ class _Candidate(NamedTuple):
 def claim(
     session: Session, owner: str, queues: Mapping[str, QueueLimit], free: int, lease: float
 ) -> list[Grant]:
-    """Give up to `free` ready jobs to an owner."""
+    """Give up to `free` ready jobs to an owner, and return their leases."""
     now, clock = session.now(), session.clock()
     picked = _pick(session, queues, free, now)
     if not picked:
@@ -110,23 +112,28 @@ def claim(
     session.many("insert_event", [row.event_row(each.job_id, note, now) for each in picked])
     _serve(session, picked, queues)
     grants = {each[0]: Grant(each[0], each[1], each[2], each[3], now) for each in rows}
-    session.suspects.update(
-        (each.job_id, each.epoch) for each in grants.values() if each.claims > 1
-    )
+    note_unproven(session, grants.values())
     return [grants[each.job_id] for each in picked]
 
 
-def load(session: Session, grants: Sequence[Grant], lease: float) -> list[Claim]:
-    """Bring along everything that the owner of these jobs needs in order to go on."""
+def note_unproven(session: Session, grants: Iterable[Grant]) -> None:
+    """Remember jobs whose claim before made no progress: see `Session.unproven_claims`."""
+    unproven = ((grant.job_id, grant.epoch) for grant in grants if grant.claims > 1)
+    session.unproven_claims.update(unproven)
+
+
+def load(session: Session, grants: Sequence[Grant]) -> list[Claim]:
+    """Return everything that the owner of these jobs needs in order to go on."""
     ids = session.array([grant.job_id for grant in grants])
     jobs = {each[0]: row.job(each) for each in session.all("get_jobs", ids=ids)}
     journals = row.by_job(session.all("journal", ids=ids))
     messages = row.by_job(session.all("messages", ids=ids))
     return [
-        claimed(
-            grant,
-            jobs[grant.job_id],
-            lease,
+        Claim(
+            job=jobs[grant.job_id],
+            epoch=grant.epoch,
+            now=grant.now,
+            news=grant.news,
             journal=tuple(row.entry(each) for each in journals.get(grant.job_id, ())),
             messages=tuple(row.message(each) for each in messages.get(grant.job_id, ())),
         )
@@ -135,23 +142,15 @@ def load(session: Session, grants: Sequence[Grant], lease: float) -> list[Claim]
     ]
 
 
-def claimed(
-    grant: Grant,
-    job: Job,
-    lease: float,
-    journal: tuple[JournalEntry, ...] = (),
-    messages: tuple[JobMessage, ...] = (),
-) -> Claim:
-    """Put a claim together."""
-    return Claim(
-        job=job,
-        epoch=grant.epoch,
-        now=grant.now,
-        until=lease,
-        news=grant.news,
-        journal=journal,
-        messages=messages,
-    )
+def in_order(grants: Sequence[Grant], loaded: Sequence[Claim]) -> list[Claim]:
+    """Return the claims in the order of their grants; those not loaded have nothing but a job."""
+    claims = {claim.job.id: claim for claim in loaded}
+    for job_id, epoch, _, news, now, job in grants:
+        if job is not None:
+            claims[job_id] = Claim(
+                job=job, epoch=epoch, now=now, news=news, journal=(), messages=()
+            )
+    return [claims[grant.job_id] for grant in grants if grant.job_id in claims]
 
 
 def _pick(
@@ -160,14 +159,14 @@ def _pick(
     found: list[_Candidate] = []
     for queue, limit in queues.items():
         session.run("wake_timers", queue=queue, now=now)
-        found += _candidates(session, queue, room_of(session, queue, limit, free))
+        found += _candidates(session, queue, _capacity(session, queue, limit, free))
     if len(queues) > 1:
         found.sort(key=lambda each: each.rank)
     return found[:free]
 
 
-def _candidates(session: Session, queue: str, room: Room) -> list[_Candidate]:
-    """Find what the queue's limits leave room for, in order."""
+def _candidates(session: Session, queue: str, room: _Capacity) -> list[_Candidate]:
+    """Return the jobs that the limits of the queue let run, in order."""
     if room.free <= 0:
         return []
     (served,) = session.one("served", queue=queue) or (0,)
@@ -185,7 +184,7 @@ def _candidates(session: Session, queue: str, room: Room) -> list[_Candidate]:
     return list(chosen.values())
 
 
-def _ready(session: Session, queue: str, room: Room) -> Sequence[Row]:
+def _ready(session: Session, queue: str, room: _Capacity) -> Sequence[Row]:
     full = room.full()
     if not full:
         return session.all("ready", queue=queue, limit=room.wanted)
@@ -203,12 +202,12 @@ def _serve(
     for queue, limit in queues.items():
         tags = [each.tag for each in picked if each.queue == queue]
         if tags:
-            session.aside("set_served", queue=queue, tag=max(tags))
-            take_tokens(session, queue, limit, len(tags))
+            session.best_effort("set_served", queue=queue, tag=max(tags))
+            _take_tokens(session, queue, limit, len(tags))
 
 
 def renew(session: Session, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
-    """Prolong the leases that are still the owner's."""
+    """Prolong the leases that are still the owner's; return their jobs."""
     ids = session.array([job_id for job_id, _ in held])
     rows = session.all("renew", owner=owner, ids=ids, until=session.clock() + lease)
     mine = set(held)
@@ -216,12 +215,12 @@ def renew(session: Session, owner: str, held: Sequence[tuple[str, int]], lease: 
 
 
 def news(session: Session, owner: str) -> list[JobNews]:
-    """Tell what is asked of an owner's jobs."""
+    """Return the counters of news of an owner's jobs, and what is asked of them."""
     return [JobNews(*each) for each in session.all("news", owner=owner)]
 
 
-def reap(session: Session, limit: int, dead: Sequence[str]) -> list[str]:
-    """Free all jobs of the dead, and up to `limit` whose lease has run out."""
+def reap(session: Session, limit: int, dead: Sequence[str] = ()) -> list[str]:
+    """Free all jobs of dead owners, and up to `limit` with an expired lease; they are due now."""
     now = session.now()
     rows: list[Row] = []
     if dead:
@@ -236,6 +235,6 @@ def reap(session: Session, limit: int, dead: Sequence[str]) -> list[str]:
 
 
 def next_due(session: Session, queues: Sequence[str]) -> float | None:
-    """Tell when the next unowned job falls due."""
+    """Return when the next unowned job falls due; None if none has a time."""
     found = session.one("next_due", queues=session.array(queues))
     return found[0] if found else None

@@ -1,4 +1,4 @@
-"""What people ask of jobs: checked against the table of transitions, and always audited."""
+"""Commands of people to jobs: checked against the table of transitions, and always audited."""
 
 from typing import NamedTuple, cast, get_args
 
@@ -22,8 +22,8 @@ _AGAIN = ("retry", "resume")
 _UNDONE = (_S.COMPENSATING, _S.COMPENSATED)
 
 
-class Standing(NamedTuple):
-    """Where a job stands when something is asked of it."""
+class _JobNow(NamedTuple):
+    """A job at the moment of a command."""
 
     id: str
     state: JobState
@@ -38,42 +38,45 @@ class Standing(NamedTuple):
     undoing: bool = False  # what it did is being undone, whatever its state
 
 
-class Answer(NamedTuple):
+class _Decision(NamedTuple):
     """What becomes of the job."""
 
     state: JobState
     request: str | None = None
-    due: bool = False  # a worker shall look at it at once
+    due: bool = False  # a worker may claim it at once
 
 
-def command(session: Session, asked: Command) -> None:
+def command(session: Session, command: Command) -> None:
     """Do what is asked, or have the job's owner do it.
 
     Raises:
         JobNotFound, IllegalTransition: Nothing was changed.
     """
-    job = _standing(session, asked.job_id)
-    answer = _resolved(job, asked) if asked.action == "resolve" else _ANSWERS[asked.action](job)
-    if answer.state != job.state:
-        check_job(job.id, job.state, answer.state)
-        _refuse_if_undone(session, job, answer)
-    if asked.action == "resolve":
-        _resolve(session, asked)
-    elif job.state in _STOPPED and (asked.action in _AGAIN or _undoes_again(job, asked)):
-        _begin_again(session, job, asked)
-    elif asked.action == "skip":
-        _skip(session, job, asked)
-    _apply(session, job, answer)
-    given = {"reason": asked.reason, "seq": asked.seq, "effect": asked.effect}
-    given["choice"] = asked.choice
+    job = _locked_job(session, command.job_id)
+    if command.action == "resolve":
+        decision = _resolved(job, command)
+    else:
+        decision = _DECISIONS[command.action](job)
+    if decision.state != job.state:
+        check_job(job.id, job.state, decision.state)
+        _refuse_if_undone(session, job, decision)
+    if command.action == "resolve":
+        _resolve(session, command)
+    elif job.state in _STOPPED and (command.action in _AGAIN or _undoes_again(job, command)):
+        _begin_again(session, job, command)
+    elif command.action == "skip":
+        _skip(session, job, command)
+    _apply(session, job, decision)
+    given = {"reason": command.reason, "seq": command.seq, "effect": command.effect}
+    given["choice"] = command.choice
     data = {name: value for name, value in given.items() if value not in (None, "")}
-    note = JobEvent(type=f"{asked.action}.asked", data=data, actor=asked.actor)
+    note = JobEvent(type=f"{command.action}.asked", data=data, actor=command.actor)
     session.run("insert_event", **rows.event_row(job.id, note, session.now()))
 
 
-def _refuse_if_undone(session: Session, job: Standing, answer: Answer) -> None:
-    """Let no part of a tree do anything again when the whole is undone: nobody would undo that."""
-    if job.state in ENDED and answer.state == _S.PENDING:
+def _refuse_if_undone(session: Session, job: _JobNow, decision: _Decision) -> None:
+    """Refuse to run a part of a tree again that is undone as a whole: nobody would undo it."""
+    if job.state in ENDED and decision.state == _S.PENDING:
         above = _undone_above(session, job.id)
         if above is not None:
             raise IllegalTransition(
@@ -83,7 +86,7 @@ def _refuse_if_undone(session: Session, job: Standing, answer: Answer) -> None:
 
 
 def _undone_above(session: Session, job_id: str) -> str | None:
-    """Find the job that is undone and that this one is a part of."""
+    """Return the job that is or was undone and that this one is a part of."""
     found = session.one("above", id=job_id)
     if found is None or found[1] is None:  # there is no parent, or it is not there any more
         return None
@@ -93,12 +96,12 @@ def _undone_above(session: Session, job_id: str) -> str | None:
     return _undone_above(session, above)
 
 
-def _undoes_again(job: Standing, asked: Command) -> bool:
+def _undoes_again(job: _JobNow, asked: Command) -> bool:
     return asked.action == "compensate" and job.undoing
 
 
-def _standing(session: Session, job_id: str) -> Standing:
-    # The lease first, as whoever writes does: two who lock in another order wait for ever.
+def _locked_job(session: Session, job_id: str) -> _JobNow:
+    # The lease is locked first, as by whoever writes: in another order, two would deadlock.
     owner, epoch = session.one("lock_lease", id=job_id) or (None, None)
     found = session.one("job_state", id=job_id)
     if found is None:
@@ -108,7 +111,7 @@ def _standing(session: Session, job_id: str) -> Standing:
     undoing = _S.COMPENSATING in (state, paused_from) or (
         state in _STOPPED and session.one("has_undo", id=job_id) is not None
     )
-    return Standing(
+    return _JobNow(
         job_id,
         JobState(state),
         request,
@@ -123,28 +126,28 @@ def _standing(session: Session, job_id: str) -> Standing:
     )
 
 
-def _apply(session: Session, job: Standing, answer: Answer) -> None:
+def _apply(session: Session, job: _JobNow, decision: _Decision) -> None:
     now = session.now()
-    if job.state in ENDED and answer.state == job.state:
+    if job.state in ENDED and decision.state == job.state:
         return  # only its ledger has changed
-    if answer.state in ENDED and job.state not in ENDED:
-        ended = {"id": job.id, "state": answer.state.value, "epoch": job.epoch}
+    if decision.state in ENDED and job.state not in ENDED:
+        ended = {"id": job.id, "state": decision.state.value, "epoch": job.epoch}
         end_jobs(session, [{**ended, "result": None, "error": None}], now)
         return
-    again = job.state in ENDED | {_S.NEEDS_ATTENTION} and answer.state != job.state
+    again = job.state in ENDED | {_S.NEEDS_ATTENTION} and decision.state != job.state
     session.run(
-        "command_job", id=job.id, state=answer.state.value, request=answer.request,
+        "command_job", id=job.id, state=decision.state.value, request=decision.request,
         forget=int(again),
     )  # fmt: skip
     if job.state in ENDED and again:
         _new_lease(session, job, now)
-    elif answer.state == _S.PAUSED and job.owner is None:
+    elif decision.state == _S.PAUSED and job.owner is None:
         session.run("park", id=job.id)
     else:
-        session.run("make_due", id=job.id, due=int(answer.due), now=now)
+        session.run("make_due", id=job.id, due=int(decision.due), now=now)
 
 
-def _new_lease(session: Session, job: Standing, now: float) -> None:
+def _new_lease(session: Session, job: _JobNow, now: float) -> None:
     """Let an ended job be claimed again; its epoch goes on, since old owners must stay fenced."""
     (tag,) = take_turns(session, job.queue, job.tenant, 1)
     session.run(
@@ -153,91 +156,91 @@ def _new_lease(session: Session, job: Standing, now: float) -> None:
     )  # fmt: skip
 
 
-def _cancel(job: Standing) -> Answer:
+def _cancel(job: _JobNow) -> _Decision:
     if job.state in ENDED:
         raise IllegalTransition(f"job {job.id} is {job.state}: there is nothing to cancel")
     if job.undoing:
         raise IllegalTransition(f"job {job.id} is being undone: there is nothing to cancel")
     if job.owner is None and not job.epoch:  # never begun: nothing to undo
-        return Answer(_S.CANCELLED)
+        return _Decision(_S.CANCELLED)
     if job.owner is None:
         # A worker ends it: what it did may have to be undone.
         state = {_S.PAUSED: _back(job), _S.NEEDS_ATTENTION: _S.PENDING}.get(job.state, job.state)
-        return Answer(state, "cancel", due=True)
-    return Answer(job.state, "cancel")
+        return _Decision(state, "cancel", due=True)
+    return _Decision(job.state, "cancel")
 
 
-def _pause(job: Standing) -> Answer:
+def _pause(job: _JobNow) -> _Decision:
     if job.state not in LIVE:
         raise IllegalTransition(f"job {job.id} is {job.state}: it cannot be paused")
     if job.owner is None:
-        return Answer(_S.PAUSED, job.request)
-    return Answer(job.state, job.request or "pause")
+        return _Decision(_S.PAUSED, job.request)
+    return _Decision(job.state, job.request or "pause")
 
 
-def _resume(job: Standing) -> Answer:
+def _resume(job: _JobNow) -> _Decision:
     if job.state == _S.PAUSED:
-        return Answer(_back(job), job.request, due=True)
+        return _Decision(_back(job), job.request, due=True)
     if job.state == _S.NEEDS_ATTENTION:
-        return Answer(_onward(job), job.request, due=True)
+        return _Decision(_onward(job), job.request, due=True)
     if job.request == "pause":  # not yet obeyed
-        return Answer(job.state)
+        return _Decision(job.state)
     hint = "; retry runs it again" if job.state in _STOPPED and not job.undoing else ""
     raise IllegalTransition(
         f"job {job.id} is {job.state}: only PAUSED and NEEDS_ATTENTION can be resumed{hint}"
     )
 
 
-def _retry(job: Standing) -> Answer:
+def _retry(job: _JobNow) -> _Decision:
     if job.state not in (_S.FAILED, _S.CANCELLED, _S.NEEDS_ATTENTION):
         raise IllegalTransition(
             f"job {job.id} is {job.state}: only FAILED, CANCELLED and NEEDS_ATTENTION "
             "can be retried"
         )
-    return Answer(_onward(job), due=True)
+    return _Decision(_onward(job), due=True)
 
 
-def _skip_step(job: Standing) -> Answer:
+def _skip_step(job: _JobNow) -> _Decision:
     if job.owner is not None:
         raise IllegalTransition(f"job {job.id} is at work: pause it before a step is skipped")
     if job.state in (_S.FAILED, _S.CANCELLED, _S.NEEDS_ATTENTION):
-        return Answer(_onward(job), due=True)
+        return _Decision(_onward(job), due=True)
     if job.state in ENDED:
         raise IllegalTransition(f"job {job.id} is {job.state}: there is nothing to skip")
-    return Answer(job.state, job.request, due=job.state != _S.PAUSED)
+    return _Decision(job.state, job.request, due=job.state != _S.PAUSED)
 
 
-def _compensate(job: Standing) -> Answer:
+def _compensate(job: _JobNow) -> _Decision:
     if job.state not in (_S.FAILED, _S.CANCELLED, _S.NEEDS_ATTENTION):
         raise IllegalTransition(
             f"job {job.id} is {job.state}: only FAILED, CANCELLED and NEEDS_ATTENTION can be undone"
         )
-    return Answer(_S.COMPENSATING, due=True)
+    return _Decision(_S.COMPENSATING, due=True)
 
 
-def _compensate_child(job: Standing) -> Answer:
+def _compensate_child(job: _JobNow) -> _Decision:
     if job.state not in ENDED:
         raise IllegalTransition(f"job {job.id} is {job.state}: it has not ended")
-    return Answer(_S.COMPENSATING, due=True)
+    return _Decision(_S.COMPENSATING, due=True)
 
 
-def _resolved(job: Standing, asked: Command) -> Answer:
-    """Tell what becomes of a job when a person says what became of its effect."""
+def _resolved(job: _JobNow, asked: Command) -> _Decision:
+    """Decide what becomes of a job when a person says what became of its effect."""
     if job.owner is not None:
         raise IllegalTransition(f"job {job.id} is at work: it asks if it needs to know")
     if asked.choice == "compensate":
         return _compensate(job)
     if job.state == _S.NEEDS_ATTENTION:
-        return Answer(_onward(job), job.request, due=True)
-    return Answer(job.state, job.request)
+        return _Decision(_onward(job), job.request, due=True)
+    return _Decision(job.state, job.request)
 
 
-def _onward(job: Standing) -> JobState:
-    """Tell what a job becomes that goes on: one that was being undone goes on with that."""
+def _onward(job: _JobNow) -> JobState:
+    """Return the state of a job that goes on: one that was being undone goes on with that."""
     return _S.COMPENSATING if job.undoing else _S.PENDING
 
 
-_ANSWERS = {
+_DECISIONS = {
     "compensate": _compensate,
     "compensate_child": _compensate_child,
     "cancel": _cancel,
@@ -255,14 +258,14 @@ def _resolve(session: Session, asked: Command) -> None:
     settle(session, asked.job_id, asked.effect, choice, asked.actor, asked.output)
 
 
-def _back(job: Standing) -> JobState:
-    """Tell what a paused job was."""
+def _back(job: _JobNow) -> JobState:
+    """Return the state that a paused job goes back to."""
     if job.paused_from == _S.COMPENSATING:
         return _S.COMPENSATING
     return _S.WAITING if job.epoch else _S.PENDING
 
 
-def _begin_again(session: Session, job: Standing, asked: Command) -> None:
+def _begin_again(session: Session, job: _JobNow, asked: Command) -> None:
     """Give what the job stopped at, and what came after it, a fresh set of attempts."""
     if job.undoing:
         if not session.run("retry_undo", id=job.id) and job.state in ENDED:
@@ -278,14 +281,14 @@ def _begin_again(session: Session, job: Standing, asked: Command) -> None:
     session.run("retry_entries", id=job.id, seq=seq or 0, skipped=skipped)
 
 
-def _stopped_at(session: Session, job: Standing) -> int | None:
-    """Find the entry that the job's error came from: an earlier failure, its code has passed."""
+def _stopped_at(session: Session, job: _JobNow) -> int | None:
+    """Return the entry that the job's error came from; its code has passed earlier failures."""
     step = "" if job.error is None else Failure.unpack(job.error.encode()).step
     found = session.one("entry_seq", id=job.id, entry=step) if step else None
     return None if found is None else found[0]
 
 
-def _skip(session: Session, job: Standing, asked: Command) -> None:
+def _skip(session: Session, job: _JobNow, asked: Command) -> None:
     found = None
     if asked.seq is not None:
         found = session.one("entry_state", id=job.id, seq=asked.seq)
@@ -308,11 +311,8 @@ def _skip(session: Session, job: Standing, asked: Command) -> None:
     withdraw_open(session, [job.id], now, step)
 
 
-# Messages from outside to jobs.
-
-
-def send(session: Session, job_id: str, topic: str, payload: str, key: str | None) -> bool:
-    """Leave a message and wake its job.
+def send(session: Session, job_id: str, topic: str, payload: bytes, key: str | None = None) -> bool:
+    """Leave a message for a job and wake it; False if that key was sent before.
 
     Raises:
         JobNotFound, IllegalTransition: There is no such job, or nobody will read it any more.
@@ -322,10 +322,11 @@ def send(session: Session, job_id: str, topic: str, payload: str, key: str | Non
         raise JobNotFound(job_id)
     state, ended = found
     if key is not None and session.one("message_known", id=job_id, key=key):
-        return False  # also if the job has ended: whoever sends it again has done his part
+        return False  # also if the job has ended: sending it again is idempotent
     if ended:
         raise IllegalTransition(f"job {job_id} is {state}: it receives no more messages")
-    sent = session.run("insert_message", id=job_id, topic=topic, payload=payload, key=key, now=now)
+    values = {"topic": topic, "payload": payload.decode(), "key": key, "now": now}
+    sent = session.run("insert_message", id=job_id, **values)
     if sent and not session.run("wake", id=job_id, now=now):
         raise IllegalTransition(f"job {job_id} has just ended: it receives no more messages")
     return bool(sent)

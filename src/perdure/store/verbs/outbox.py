@@ -1,4 +1,4 @@
-"""What people must be told: taken by whoever delivers it, kept until it has arrived."""
+"""The outbox: notices to people, taken by whoever delivers them, kept until they have arrived."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,12 +13,12 @@ _read = msgspec.json.Decoder(Notice).decode
 
 
 def put_notices(session: Session, notices: Iterable[Notice]) -> None:
-    """Keep notices; one that is known already is left as it is."""
+    """Insert notices; one that is there already stays as it is."""
     session.many("put_notice", [_row(each) for each in notices])
 
 
 def take_notices(
-    session: Session, channels: Sequence[str], limit: int, lease: float
+    session: Session, channels: Sequence[str], limit: int = 20, lease: float = 120.0
 ) -> list[Notice]:
     """Take what is due for these channels; what is not given back is due again after the lease."""
     now = session.now()
@@ -28,7 +28,7 @@ def take_notices(
 
 
 def _with_question(session: Session, notice: Notice) -> Notice:
-    """Add where the question stands that a notice is about."""
+    """Add the receipt of the message that asked the question."""
     if notice.approval_id is None or not notice.recipient:
         return notice
     whose = {"channel": notice.channel, "recipient": notice.recipient}
@@ -36,20 +36,17 @@ def _with_question(session: Session, notice: Notice) -> Notice:
     return notice if found is None else replace(notice, asked=_notice(found).receipt)
 
 
-def give_back(session: Session, notice: Notice) -> None:
-    """Write what became of a notice."""
+def give_back(session: Session, notice: Notice, *more: Notice) -> None:
+    """Write what became of a notice, and insert others that follow from it."""
     given = _row(notice)
     changed = {name: given[name] for name in ("id", "state", "due_at", "data")}
     session.run("change_notice", **changed)
-
-
-def notices(session: Session, job_id: str) -> list[Notice]:
-    """Read all that was to be told about a job."""
-    return [_notice(each) for each in session.all("notices", id=job_id)]
+    if more:
+        put_notices(session, more)
 
 
 def channels_asked(session: Session, approval_id: str) -> list[str]:
-    """List by which channels an approval was asked for."""
+    """Return the channels by which an approval was asked for."""
     return [each[0] for each in session.all("channels_asked", id=approval_id)]
 
 

@@ -1,4 +1,4 @@
-"""Reading, and the deletion of what is old."""
+"""Questions about jobs, and the deletion of old ones."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,8 @@ from perdure.store.statements import Session
 from perdure.store.verbs.approval import read_approval
 from perdure.store.verbs.effect import effects
 
-# Logs can only go after their jobs, links before their approvals.
+_PAGE = 1000
+# Triggers keep the log of a job that is there; links are found by their approvals.
 _DELETIONS = (
     *("delete_jobs", "delete_journal", "delete_events", "delete_messages"),
     *("delete_effects", "keep_keys"),
@@ -28,8 +29,8 @@ _DELETIONS = (
 )
 
 
-def job(session: Session, job_id: str, tenant: str | None) -> Job | None:
-    """Read a job; None if there is none, or none that this tenant may see."""
+def job(session: Session, job_id: str, tenant: str | None = None) -> Job | None:
+    """Return a job; None if there is none, or none that this tenant may see."""
     found = session.one("get_job", id=job_id)
     if found is None:
         return None
@@ -57,8 +58,8 @@ def jobs(session: Session, query: JobQuery) -> list[Job]:
     return [row.job(each) for each in rows]
 
 
-def counts(session: Session, tenant: str | None) -> dict[str, int]:
-    """Count jobs by state."""
+def counts(session: Session, tenant: str | None = None) -> dict[str, int]:
+    """Return the number of jobs by state."""
     if tenant is None:
         rows = session.all("counts")
     else:
@@ -67,19 +68,19 @@ def counts(session: Session, tenant: str | None) -> dict[str, int]:
 
 
 def journal(session: Session, job_id: str) -> list[JournalEntry]:
-    """Read a job's journal in order."""
+    """Return the journal of a job in order."""
     return [row.entry(each) for each in session.all("journal", ids=session.array([job_id]))]
 
 
 def journal_and_ledger(
     session: Session, job_id: str, owner: str, epoch: int
 ) -> tuple[list[JournalEntry], list[Effect]]:
-    """Read journal and ledger of a job for its owner.
+    """Return journal and ledger of a job to its owner, behind everything written before.
 
-    Its lease is locked first: a write that is still under way somewhere is waited for.
+    Its lease is locked first, so a write that is still under way somewhere is waited for.
 
     Raises:
-        LeaseLost: The job is another's.
+        LeaseLost: The job has another owner.
     """
     if tuple(session.one("lock_lease", id=job_id) or ()) != (owner, epoch):
         raise LeaseLost(job_id, epoch)
@@ -87,52 +88,56 @@ def journal_and_ledger(
 
 
 def entry_by_key(session: Session, key: str) -> KeyedEntry | None:
-    """Read a step that has succeeded under its key, and was not undone."""
+    """Return a step that has succeeded under its key, in whichever job, and was not undone."""
     found = session.one("entry_by_key", key=key)
     if found is None:
         return None
-    job_id = found[0]
-    ended = session.one("has_ended", id=job_id)
-    lives = ended is not None and not ended[1]
-    being_undone = lives and session.one("has_undo", id=job_id) is not None
-    return KeyedEntry(job_id, row.entry(found), being_undone)
+    return KeyedEntry(found[0], row.entry(found), is_being_undone(session, found[0]))
 
 
-def events(session: Session, job_id: str, after: int, limit: int) -> list[JobEvent]:
-    """Read a job's log."""
+def is_being_undone(session: Session, job_id: str) -> bool:
+    """Whether a job has begun to undo what it did, or is told to, and has not ended.
+
+    What it did may then be gone soon, so no other job may rely on it.
+    """
+    return session.one("is_being_undone", id=job_id) is not None
+
+
+def events(session: Session, job_id: str, after: int = 0, limit: int = 1000) -> list[JobEvent]:
+    """Return a page of a job's log: what comes after the event of this number."""
     rows = session.all("events", id=job_id, after=after, limit=limit)
     return [row.event(each) for each in rows]
 
 
 def has_event(session: Session, job_id: str, types: Sequence[str], since: float) -> bool:
-    """Tell whether a job's log has an event of one of these types since a time."""
+    """Whether a job's log has an event of one of these types since a time."""
     values = {"id": job_id, "types": session.array(types), "since": since}
     return session.one("has_event", **values) is not None
 
 
 def messages(session: Session, job_id: str) -> list[JobMessage]:
-    """Read what was sent to a job and not yet received."""
+    """Return what was sent to a job and not yet received."""
     return [row.message(each) for each in session.all("messages", ids=session.array([job_id]))]
 
 
 def outcomes(session: Session, job_ids: Sequence[str]) -> list[JobOutcome]:
-    """Tell how jobs ended, in the order asked for; unknown ones are left out."""
+    """Return how jobs ended, in the order asked for; unknown ones are left out."""
     rows = session.all("outcomes", ids=session.array(job_ids))
     found = {each[0]: row.outcome(each) for each in rows}
     return [found[job_id] for job_id in job_ids if job_id in found]
 
 
-def _old_trees(session: Session, before: float, limit: int) -> list[str]:
-    first = [each[0] for each in session.all("prunable", before=before, limit=limit)]
+def _old_trees(session: Session, ended_before: float, limit: int) -> list[str]:
+    first = [each[0] for each in session.all("prunable", before=ended_before, limit=limit)]
     parts = session.all("parts", ids=session.array(first)) if first else ()
-    live = {root for _, root, is_live in parts if is_live}  # a person was faster
+    live = {root for _, root, is_live in parts if is_live}  # a person has just retried it
     ids = [root for root in first if root not in live]
     return ids + [id for id, root, _ in parts if root not in live]
 
 
-def prune(session: Session, before: float, limit: int) -> int:
-    """Delete trees of old jobs, up to so many, each as a whole; logs can only go after them."""
-    ids = _old_trees(session, before, limit)
+def prune(session: Session, ended_before: float, limit: int) -> int:
+    """Delete up to `limit` trees of jobs that have all ended before; return how many jobs."""
+    ids = _old_trees(session, ended_before, limit)
     if ids:
         every = session.array(ids)
         budgets = [each[0] for each in session.all("budgets_of", ids=every)]
@@ -144,13 +149,8 @@ def prune(session: Session, before: float, limit: int) -> int:
     return len(ids)
 
 
-# Looks for what must not be: rows that break a rule of `jobs/invariant`.
-
-_PAGE = 1000
-
-
-def violations(session: Session, limit: int) -> list[Violation]:
-    """List what breaks a rule, at most so many of each."""
+def violations(session: Session, limit: int = 100) -> list[Violation]:
+    """Return what breaks a rule of `jobs.invariant`, at most so many of each."""
     found: list[Violation] = []
     for each in INVARIANTS:
         if each.name == "decisions":

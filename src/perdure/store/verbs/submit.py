@@ -1,4 +1,4 @@
-"""New jobs: kept once, each with its lease and its turn among the tenants."""
+"""Submissions: each job is kept once, with its lease and its turn among the tenants."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,10 +10,14 @@ from perdure.store import rows
 from perdure.store.statements import Session
 
 
-def submit(session: Session, jobs: Sequence[NewJob], actor: str) -> list[Submitted]:
-    """Keep new jobs; those that are known already are left as they are."""
+def submit(session: Session, jobs: Sequence[NewJob], actor: str = "") -> list[Submitted]:
+    """Insert new jobs, all or none; a job whose key is known is the job of that key.
+
+    Raises:
+        KeyConflict: The key is known with another fingerprint.
+    """
     now = session.now()
-    # One by one: of two with the same key in one batch, the second is the first.
+    # One by one: two with the same key in one batch are one job.
     done = [_insert(session, job, now) for job in jobs]
     new = [job for job, result in zip(jobs, done, strict=True) if result.created]
     if new:
@@ -26,7 +30,13 @@ def submit(session: Session, jobs: Sequence[NewJob], actor: str) -> list[Submitt
 
 
 def fork(session: Session, source: str, job: NewJob, before: int, actor: str) -> None:
-    """Submit a job that begins with a part of another one's journal."""
+    """Submit a job with a copy of the journal entries of `source` before a place.
+
+    Raises:
+        JobNotFound: There is no such source.
+        IllegalTransition: An entry among them was undone, or has asked people.
+        KeyConflict: The new job exists already.
+    """
     if session.one("has_ended", id=source) is None:
         raise JobNotFound(source)
     undone = session.one("undone_entry", source=source, before=before)
@@ -75,13 +85,13 @@ def _lease_row(job: NewJob, tag: int, now: float) -> dict[str, Any]:
 
 
 def submitted(job: NewJob, actor: str) -> JobEvent:
-    """Say that a job was submitted."""
+    """Return the event of a submission."""
     data = {"forked_from": job.forked_from} if job.forked_from else {}
     return JobEvent(type="submitted", data=data, actor=actor or job.user)
 
 
 def _tags(session: Session, jobs: Sequence[NewJob]) -> list[int]:
-    """Give each job its turn: one after the tenant's last, but never before who is served now."""
+    """Return each job's turn: after the tenant's last one, but not before the one served now."""
     numbers = Counter((job.queue, job.tenant) for job in jobs)
     # In a fixed order, since each waits for other transactions that take the same turns.
     turns = {whose: take_turns(session, *whose, numbers[whose]) for whose in sorted(numbers)}
@@ -89,7 +99,7 @@ def _tags(session: Session, jobs: Sequence[NewJob]) -> list[int]:
 
 
 def take_turns(session: Session, queue: str, tenant: str, number: int) -> Iterator[int]:
-    """Take a tenant's next turns in a queue."""
+    """Take a tenant's next turns in a queue, and return them."""
     found = session.one("take_turns", queue=queue, tenant=tenant, number=number)
     assert found is not None
     last: int = found[0]

@@ -1,4 +1,8 @@
-"""The fenced write of a job's owner: all of it, or nothing."""
+"""The fenced write of a job's owner: all of it happens, or nothing.
+
+Plain writes (journal and ledger alone) do not come here: the writers put many of them into one
+statement, whose fence is part of the statement. All other writes lock the leases first.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -12,16 +16,14 @@ from perdure.store import rows
 from perdure.store.statements import Session
 from perdure.store.verbs.approval import withdraw_open
 from perdure.store.verbs.budget import settle_ended
-from perdure.store.verbs.effect import keep_effects
+from perdure.store.verbs.effect import write_effects
 from perdure.store.verbs.submit import submit
-
-# The end of jobs: whoever ends them, nothing of them stays open.
 
 
 def end_jobs(session: Session, jobs: Sequence[Mapping[str, Any]], now: float) -> None:
-    """End jobs, each given as the parameters of `end_job`; their leases are locked by us.
+    """End jobs, each given as the parameters of `end_job`; the caller has locked their leases.
 
-    People are told that their answers are not needed any more, and what was set aside is spent.
+    Nothing of them stays open: questions are withdrawn, and reservations are settled.
     """
     job_ids = [job["id"] for job in jobs]
     ids = session.array(job_ids)
@@ -38,29 +40,13 @@ _FINISHED: Final = (StepState.SUCCEEDED, StepState.FAILED)
 _PARKED: Final = (JobState.PAUSED, JobState.NEEDS_ATTENTION)
 
 
-def is_plain(write: Write) -> bool:
-    """Tell whether it writes journal and ledger alone: most do, and many go in one statement."""
-    if write.job or write.events or write.taken or write.children:
-        return False
-    if write.approvals or write.notices or write.withdraws:
-        return False
-    # Some databases cannot write a row twice in one statement.
-    is_once = len({effect.key for effect in write.effects}) == len(write.effects)
-    return bool(write.entries or write.effects) and is_once
-
-
-def is_last(write: Write) -> bool:
-    """Tell whether the lease is given up by it: whatever the owner writes after it is refused."""
-    return write.job is not None and (write.job.release or write.job.state in ENDED)
-
-
 def progresses(entries: Iterable[JournalEntry]) -> bool:
-    """Tell whether the job has come further with these entries."""
+    """Whether the job makes progress with these entries."""
     return any(entry.state in _FINISHED or entry.checkpoint_no for entry in entries)
 
 
-class Work(NamedTuple):
-    """A write, its entries as rows, and what its lease says while nobody can change it."""
+class _Fenced(NamedTuple):
+    """A write, its entries as rows, and what its locked lease says."""
 
     write: Write
     entries: Rows
@@ -69,7 +55,7 @@ class Work(NamedTuple):
 
 
 def write_all(session: Session, writes: Sequence[tuple[Write, Rows]]) -> None:
-    """Do writes of any kind, all or none; of one job, nothing follows its release or its end.
+    """Make writes of any kind, all or none; of one job, nothing follows its release or end.
 
     Raises:
         LeaseLost: The fence of one of them; nothing may be kept.
@@ -77,7 +63,7 @@ def write_all(session: Session, writes: Sequence[tuple[Write, Rows]]) -> None:
     works = _behind_fences(session, writes)
     now = session.now()
     if entries := [row_ for work in works for row_ in work.entries]:
-        session.upsert(entries)
+        session.write_entries(entries)
     if events := [_event_row(work, event, now) for work in works for event in work.write.events]:
         session.many("insert_event", events)
     for work in works:
@@ -87,24 +73,24 @@ def write_all(session: Session, writes: Sequence[tuple[Write, Rows]]) -> None:
         _end(session, ended, now)
 
 
-def _behind_fences(session: Session, writes: Sequence[tuple[Write, Rows]]) -> list[Work]:
-    """Lock the leases, in a fixed order, and see whether they are the writers'."""
+def _behind_fences(session: Session, writes: Sequence[tuple[Write, Rows]]) -> list[_Fenced]:
+    """Lock the leases, in a fixed order, and check that they are the writers'."""
     ids = session.array(sorted({write.job_id for write, _ in writes}))
     leases = {each[0]: each[1:] for each in session.all("fences", ids=ids)}
-    works: list[Work] = []
+    works: list[_Fenced] = []
     for write, entries in writes:
         owner, epoch, news, claims = leases.get(write.job_id, (None, 0, 0, 0))
         if (owner, epoch) != (write.owner, write.epoch):
             raise LeaseLost(write.job_id, write.epoch)
-        works.append(Work(write, entries, news, claims))
+        works.append(_Fenced(write, entries, news, claims))
     return works
 
 
-def _event_row(work: Work, event: JobEvent, now: float) -> dict[str, Any]:
+def _event_row(work: _Fenced, event: JobEvent, now: float) -> dict[str, Any]:
     return rows.event_row(work.write.job_id, event, now)
 
 
-def _write_rest(session: Session, work: Work, now: float) -> None:
+def _write_rest(session: Session, work: _Fenced, now: float) -> None:
     write = work.write
     if work.claims > 1 and progresses(write.entries):
         session.run("progressed", id=write.job_id)
@@ -112,9 +98,9 @@ def _write_rest(session: Session, work: Work, now: float) -> None:
         session.run("take_messages", id=write.job_id, nos=session.array(write.taken), now=now)
     if write.children:
         submit(session, write.children, write.owner)
-    keep_effects(session, write, now)
+    write_effects(session, write, now)
     if write.job is not None:
-        session.suspects.discard((write.job_id, write.epoch))
+        session.unproven_claims.discard((write.job_id, write.epoch))
         if write.job.state not in ENDED:
             _change(session, write, write.job, work.news, now)
 
@@ -146,12 +132,12 @@ def _change(session: Session, write: Write, change: JobChange, news: int, now: f
         due_at = None if parked else now if late_news else change.due_at
         ready = int(due_at is not None and due_at <= now)
         session.run("release", id=write.job_id, ready=ready, due_at=due_at, wakes=int(not parked))
-    if change.state == JobState.NEEDS_ATTENTION:  # who waits for its end, to be undone, can say so
+    if change.state == JobState.NEEDS_ATTENTION:  # a parent that waits to undo it can say so
         session.run("wake_undoing_parent", id=write.job_id, now=now)
 
 
 def _unless_overtaken(session: Session, job_id: str, change: JobChange) -> JobChange:
-    """Let an owner that puts its job aside not overrule what was asked of it meanwhile.
+    """Keep an owner that parks its job from overruling what was asked of it meanwhile.
 
     That is a cancel, or the resume of a job that was to be paused.
     """

@@ -30,6 +30,7 @@ from tests.support.store import (
     aside,
     claim_one,
     ends,
+    notices,
     releases,
     sql,
     started,
@@ -267,7 +268,7 @@ async def test_time_reminds_and_expires_and_tells_by_the_same_channels(store: St
     found = await store.approval("ap1")
     assert found is not None
     assert found.state is ApprovalState.EXPIRED
-    assert {each.kind for each in await store.notices("a")} == {
+    assert {each.kind for each in await notices(store, "a")} == {
         NoticeKind.ASKED,
         NoticeKind.EXPIRED,
     }
@@ -279,7 +280,7 @@ async def test_people_are_warned_once_before_a_question_expires(store: Store) ->
     await asked(store, "slack", "mail", expires=3600.0, ago=3000.0)
     assert await store.let_time_pass() == 1
     assert await store.let_time_pass() == 0
-    warned = [each for each in await store.notices("a") if each.kind is NoticeKind.EXPIRES_SOON]
+    warned = [each for each in await notices(store, "a") if each.kind is NoticeKind.EXPIRES_SOON]
     assert sorted(each.channel for each in warned) == ["mail", "slack"]
     assert {each.approval_id for each in warned} == {"ap1"}
     kinds = [each.type for each in await store.events("a")]
@@ -391,13 +392,13 @@ async def test_a_link_decides_once(store: Store) -> None:
     made = await asked(store)
     link = new_link(made, "ann", "token", "1234", await store.now() + 60)
     await store.keep_link(link)
-    assert await store.link(link.id) == link
+    assert await store.link(link.id) == (link, made)
     unknown = await store.vote("ap1", yes(made), use_of("another token", "1234"))
     assert isinstance(unknown, Refusal)
     assert isinstance(await store.vote("ap1", yes(made), use_of("token", "1234")), Approval)
     found = await store.link(link.id)
     assert found is not None
-    assert found.used_at is not None
+    assert found[0].used_at is not None
 
 
 async def test_wrong_codes_from_several_programs_at_once_are_each_counted(
@@ -416,7 +417,7 @@ async def test_wrong_codes_from_several_programs_at_once_are_each_counted(
     assert right == await store.vote("ap1", yes(made), wrong)
     found = await store.link(link.id)
     assert found is not None
-    assert found.wrong == MOST_WRONG
+    assert found[0].wrong == MOST_WRONG
     assert len(await store.approvals(ApprovalState.PENDING)) == 1
     kinds = [each.type for each in await store.events("a")]
     assert kinds.count("approval.turned_away") == 22

@@ -1,7 +1,7 @@
--- Jobs and all that belongs to them. Times are UNIX seconds, payloads are JSON text.
+-- Jobs and everything that belongs to them. Times are UNIX seconds, payloads are JSON text.
 
--- Which states there are is said with OR and instr: what IN lists is put into a table for each
--- statement anew.
+-- States are compared with OR and instr instead of IN: SQLite puts the list of an IN into a
+-- temporary table, for each statement again.
 
 CREATE TABLE job (
   id          TEXT    NOT NULL PRIMARY KEY,
@@ -17,7 +17,6 @@ CREATE TABLE job (
   priority    INTEGER NOT NULL,
   input       TEXT    NOT NULL,
   plan        TEXT,
-  options     TEXT    NOT NULL,
   result      TEXT,
   error       TEXT,
   wait        TEXT,
@@ -72,7 +71,7 @@ BEGIN
 END;
 
 -- One row for each job that has not ended: who works on it, and when it may be claimed.
--- Narrow, since it is written more often than all else.
+-- Narrow, since it is written more often than any other table.
 CREATE TABLE lease (
   job_id   TEXT    NOT NULL PRIMARY KEY,
   tenant   TEXT    NOT NULL,
@@ -86,7 +85,7 @@ CREATE TABLE lease (
   epoch    INTEGER NOT NULL,                 -- the number of the claim; only grows
   until    REAL    NOT NULL,                 -- by the clock that counts from the machine's start
   claims   INTEGER NOT NULL,                 -- in a row that ended without progress
-  news     INTEGER NOT NULL,                 -- how often it was told something from outside
+  news     INTEGER NOT NULL,                 -- a counter of messages, commands and other news
   CHECK (owner IS NULL OR (ready = 0 AND due_at IS NULL))
 ) STRICT, WITHOUT ROWID;
 
@@ -119,19 +118,19 @@ CREATE TABLE journal (
   wake_at       REAL,
   started_at    REAL,
   ended_at      REAL,
-  key           TEXT,  -- by which other jobs of the tenant find what a step gave
+  key           TEXT,  -- by which other jobs of the tenant find its result
   PRIMARY KEY (job_id, seq)
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX journal_key ON journal (key) WHERE key IS NOT NULL;
 
--- The identity of an entry never changes: whoever would put another one in its place is refused.
+-- The identity of an entry never changes: a write that would put another one there is refused.
 CREATE TRIGGER journal_place BEFORE UPDATE OF id ON journal WHEN NEW.id <> OLD.id
 BEGIN
   SELECT RAISE(ABORT, 'another entry has this place in the journal');
 END;
 
--- What comes late is passed over: a start that is written after the result, an older checkpoint.
+-- Late writes are ignored: a start that arrives after the result, an older checkpoint.
 CREATE TRIGGER journal_stale BEFORE UPDATE ON journal
 WHEN NEW.id = OLD.id AND (instr(' SUCCEEDED>PENDING SUCCEEDED>RUNNING SKIPPED>RUNNING COMPENSATED>RUNNING'
     || ' COMPENSATING>RUNNING COMPENSATION_FAILED>RUNNING ',
@@ -166,7 +165,7 @@ BEGIN
   SELECT RAISE(ABORT, 'the result of a journal entry never changes');
 END;
 
--- What happened to a job, for people: nothing here is ever changed.
+-- The log of what happened to a job, for people: append-only.
 CREATE TABLE event (
   no     INTEGER NOT NULL PRIMARY KEY,
   job_id TEXT    NOT NULL,
@@ -186,10 +185,10 @@ END;
 CREATE TRIGGER event_outlives BEFORE DELETE ON event
 WHEN EXISTS (SELECT 1 FROM job WHERE id = OLD.job_id)
 BEGIN
-  SELECT RAISE(ABORT, 'the event log is append-only: it goes only with its job');
+  SELECT RAISE(ABORT, 'the event log is append-only: it is deleted only with its job');
 END;
 
--- Messages to jobs. Those received are kept, so that a key is known when it comes again.
+-- Messages to jobs. Received ones are kept, so that a repeated key is recognised.
 CREATE TABLE message (
   no       INTEGER NOT NULL PRIMARY KEY,
   job_id   TEXT    NOT NULL,
@@ -219,7 +218,7 @@ CREATE TABLE schedule (
 CREATE TABLE worker (
   owner TEXT NOT NULL PRIMARY KEY,
   info  TEXT NOT NULL,
-  beat  REAL NOT NULL                        -- by the clock of the leases
+  heartbeat_at REAL NOT NULL                 -- by the clock of the leases
 ) STRICT;
 
 -- Whose turn it is: the last tag given to each tenant of a queue.
@@ -243,8 +242,168 @@ CREATE TABLE fact (
   value TEXT NOT NULL
 ) STRICT;
 
--- Empty. Filled for a moment, once, so that the log of changes (-wal) has its size from the start:
--- to overwrite a part of a file safely takes half the time of adding to it.
+-- Always empty. It is filled for a moment, once, so that the write-ahead log has its full size from
+-- the start: overwriting a part of a file durably takes half the time of appending to it.
 CREATE TABLE pad (
   filler BLOB NOT NULL
+) STRICT;
+
+-- Effects, approvals, notices and budgets.
+
+-- The ledger: written before the first byte is sent, and again when the outcome is known.
+CREATE TABLE effect (
+  job_id     TEXT    NOT NULL,
+  no         INTEGER NOT NULL,               -- its place: effects are undone in the reverse order
+  tenant     TEXT    NOT NULL,
+  key        TEXT    NOT NULL,               -- by which the receiver recognises a repeated call
+  step       TEXT    NOT NULL,
+  part       TEXT    NOT NULL,
+  ordinal    INTEGER NOT NULL,
+  generation INTEGER NOT NULL,
+  kind       TEXT    NOT NULL,
+  target     TEXT    NOT NULL,
+  state      TEXT    NOT NULL CHECK (state IN (
+               'INTENT', 'DONE', 'FAILED', 'IN_DOUBT', 'UNDONE', 'BORROWED')),
+  in_doubt   TEXT    NOT NULL,
+  key_ttl    REAL    NOT NULL,
+  details    TEXT,
+  result     TEXT,
+  problem    TEXT,
+  error      TEXT,
+  undo       TEXT,
+  proof      TEXT    NOT NULL,
+  called_at  REAL    NOT NULL,
+  ended_at   REAL,
+  business   TEXT,                           -- by which all jobs of the tenant find it
+  kept_until REAL,                           -- how long it then outlives its job; NULL: for ever
+  last_called_at REAL,                       -- when the key was last used, if that was noted
+  PRIMARY KEY (job_id, no)
+) STRICT, WITHOUT ROWID;
+
+-- The key is derived from the place of the effect, so places are unique, too.
+CREATE UNIQUE INDEX effect_key ON effect (tenant, key);
+CREATE INDEX effect_business ON effect (tenant, business, generation) WHERE business IS NOT NULL;
+CREATE INDEX effect_kept ON effect (kept_until) WHERE kept_until IS NOT NULL;
+CREATE INDEX effect_open ON effect (tenant, called_at) WHERE state IN ('INTENT', 'IN_DOUBT');
+
+-- An attempt that was stopped before its call says so; by then the line may belong to another one.
+CREATE TRIGGER effect_not_called BEFORE UPDATE ON effect
+WHEN NEW.proof = 'not called' AND (NEW.job_id <> OLD.job_id OR NEW.step <> OLD.step
+  OR NEW.part <> OLD.part OR NEW.ordinal <> OLD.ordinal)
+BEGIN
+  SELECT RAISE(IGNORE);
+END;
+
+CREATE TRIGGER effect_owner BEFORE UPDATE ON effect
+WHEN NEW.job_id <> OLD.job_id AND NEW.proof <> 'not called'
+BEGIN
+  SELECT RAISE(ABORT, 'the key of an effect belongs to another job');
+END;
+
+CREATE TRIGGER effect_place BEFORE UPDATE ON effect
+WHEN NEW.proof <> 'not called'
+  AND (NEW.step <> OLD.step OR NEW.part <> OLD.part OR NEW.ordinal <> OLD.ordinal)
+BEGIN
+  SELECT RAISE(ABORT, 'the key of an effect belongs to another place in its job');
+END;
+
+-- The same line again, since the answer to the first write was lost: ignored.
+CREATE TRIGGER effect_stale BEFORE UPDATE ON effect
+WHEN NEW.job_id = OLD.job_id AND NEW.step = OLD.step AND NEW.part = OLD.part
+  AND NEW.ordinal = OLD.ordinal AND NEW.target = OLD.target AND (
+  instr(' DONE>INTENT FAILED>INTENT IN_DOUBT>INTENT UNDONE>INTENT FAILED>FAILED UNDONE>UNDONE'
+    || ' FAILED>UNDONE ',
+    ' ' || OLD.state || '>' || NEW.state || ' ') > 0
+  OR (instr(' INTENT>INTENT IN_DOUBT>IN_DOUBT ', ' ' || OLD.state || '>' || NEW.state || ' ') > 0
+    AND NEW.proof = OLD.proof AND NEW.last_called_at IS OLD.last_called_at)
+  OR (OLD.state = 'DONE' AND NEW.state = 'DONE' AND NEW.result IS OLD.result))
+BEGIN
+  SELECT RAISE(IGNORE);
+END;
+
+CREATE TRIGGER effect_transition BEFORE UPDATE OF state ON effect
+WHEN NEW.job_id = OLD.job_id AND OLD.state IN ('DONE', 'FAILED', 'UNDONE') AND (
+  instr(' DONE>FAILED DONE>IN_DOUBT FAILED>DONE FAILED>IN_DOUBT UNDONE>DONE UNDONE>FAILED'
+    || ' UNDONE>IN_DOUBT ',
+    ' ' || OLD.state || '>' || NEW.state || ' ') > 0
+  OR (OLD.state = 'DONE' AND NEW.state = 'DONE' AND NEW.result IS NOT OLD.result))
+BEGIN
+  SELECT RAISE(ABORT, 'what is known of an effect never changes');
+END;
+
+-- When a job ends, the outcome of its open calls stays unknown.
+CREATE TRIGGER job_leaves_no_intent AFTER UPDATE OF state ON job
+WHEN NEW.ended_at IS NOT NULL AND OLD.ended_at IS NULL
+BEGIN
+  UPDATE effect SET state = 'IN_DOUBT', ended_at = NEW.ended_at
+  WHERE job_id = NEW.id AND state = 'INTENT';
+END;
+
+CREATE TRIGGER effect_outlives BEFORE DELETE ON effect
+WHEN EXISTS (SELECT 1 FROM job WHERE id = OLD.job_id)
+BEGIN
+  SELECT RAISE(ABORT, 'the ledger is append-only: it is deleted only with its job');
+END;
+
+-- Questions to people, each about one action.
+CREATE TABLE approval (
+  id          TEXT    NOT NULL PRIMARY KEY,
+  tenant      TEXT    NOT NULL,
+  job_id      TEXT    NOT NULL,
+  step        TEXT    NOT NULL,              -- what waits for it
+  state       TEXT    NOT NULL CHECK (state IN (
+                'PENDING', 'APPROVED', 'REJECTED', 'EXPIRED', 'WITHDRAWN')),
+  action_hash TEXT    NOT NULL,
+  no          INTEGER NOT NULL,              -- grows with every change
+  tick_at     REAL,                          -- when to remind, escalate or expire next
+  created_at  REAL    NOT NULL,
+  data        TEXT    NOT NULL
+) STRICT;
+
+-- One question for one action, as long as it is open.
+CREATE UNIQUE INDEX approval_asked ON approval (job_id, step, action_hash) WHERE state = 'PENDING';
+CREATE INDEX approval_step ON approval (job_id, step, created_at);
+CREATE INDEX approval_newest ON approval (state, created_at);
+CREATE INDEX approval_tick ON approval (tick_at) WHERE tick_at IS NOT NULL;
+
+CREATE TRIGGER approval_decided BEFORE UPDATE ON approval
+WHEN OLD.state <> 'PENDING' OR NEW.no <= OLD.no
+BEGIN
+  SELECT RAISE(ABORT, 'an approval is decided once');
+END;
+
+-- Links of mails, by which one person may decide about one approval, once.
+CREATE TABLE link (
+  id          TEXT    NOT NULL PRIMARY KEY,
+  approval_id TEXT    NOT NULL,
+  data        TEXT    NOT NULL
+) STRICT;
+
+CREATE INDEX link_approval ON link (approval_id);
+
+-- Notices to people, kept until they are delivered: a row for each channel and recipient.
+CREATE TABLE notice (
+  id          TEXT    NOT NULL PRIMARY KEY,
+  job_id      TEXT    NOT NULL,
+  approval_id TEXT,
+  channel     TEXT    NOT NULL,
+  recipient   TEXT    NOT NULL,
+  kind        TEXT    NOT NULL,
+  state       TEXT    NOT NULL CHECK (
+    state IN ('WAITING', 'SENDING', 'ADDRESSED', 'DELIVERED', 'GIVEN_UP')),
+  due_at      REAL    NOT NULL,
+  data        TEXT    NOT NULL
+) STRICT;
+
+CREATE INDEX notice_due ON notice (channel, due_at) WHERE state IN ('WAITING', 'SENDING');
+CREATE INDEX notice_recipient ON notice (channel, recipient, due_at)
+  WHERE state IN ('WAITING', 'SENDING');
+CREATE INDEX notice_job ON notice (job_id);
+CREATE INDEX notice_approval ON notice (approval_id) WHERE approval_id IS NOT NULL;
+
+-- What a job and its children may spend, and what is spent.
+CREATE TABLE budget (
+  root_id TEXT    NOT NULL PRIMARY KEY,
+  no      INTEGER NOT NULL,
+  data    TEXT    NOT NULL
 ) STRICT;

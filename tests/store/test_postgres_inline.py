@@ -10,7 +10,7 @@ from perdure.base.errors import StoreError
 from perdure.jobs.state import StepState
 from perdure.store.open import open_store
 from perdure.store.store import Store
-from tests.store.test_at_once import WITHIN, written
+from tests.store.test_inline import WITHIN, written
 from tests.support.postgres_proxy import Proxy, lose_each_answer
 from tests.support.store import claim_one, entry, started, write_of
 

@@ -1,4 +1,4 @@
--- Jobs and all that belongs to them. Times are UNIX seconds, payloads are JSON text:
+-- Jobs and everything that belongs to them. Times are UNIX seconds, payloads are JSON text:
 -- not jsonb, which would give back other text than it was given.
 
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -6,7 +6,7 @@ BEGIN
   RAISE EXCEPTION '%', TG_ARGV[0] USING ERRCODE = 'check_violation';
 END $$;
 
-CREATE FUNCTION pass_over() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION ignore_update() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   RETURN NULL;
 END $$;
@@ -24,7 +24,6 @@ CREATE TABLE job (
   priority    bigint NOT NULL,
   input       text   NOT NULL,
   plan        text,
-  options     text   NOT NULL,
   result      text,
   error       text,
   wait        text,
@@ -88,7 +87,7 @@ CREATE TABLE lease (
   epoch    bigint NOT NULL,                  -- the number of the claim; only grows
   until    float8 NOT NULL,
   claims   bigint NOT NULL,                  -- in a row that ended without progress
-  news     bigint NOT NULL,                  -- how often it was told something from outside
+  news     bigint NOT NULL,                  -- a counter of messages, commands and other news
   CHECK (owner IS NULL OR (ready = 0 AND due_at IS NULL))
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
@@ -119,7 +118,7 @@ CREATE TABLE journal (
   wake_at       float8,
   started_at    float8,
   ended_at      float8,
-  key           text COLLATE "C",           -- by which other jobs of the tenant find what a step gave
+  key           text COLLATE "C",           -- by which other jobs of the tenant find its result
   PRIMARY KEY (job_id, seq)
 ) WITH (fillfactor = 90);
 
@@ -131,20 +130,20 @@ BEGIN
     USING ERRCODE = 'check_violation', CONSTRAINT = 'journal_place';
 END $$;
 
--- The identity of an entry never changes: whoever would put another one in its place is refused.
+-- The identity of an entry never changes: a write that would put another one there is refused.
 -- Triggers fire in the order of their names.
 CREATE TRIGGER journal_0_place BEFORE UPDATE OF id ON journal FOR EACH ROW
 WHEN (NEW.id <> OLD.id)
 EXECUTE FUNCTION refuse_place();
 
--- What comes late is passed over: a start that is written after the result, an older checkpoint.
+-- Late writes are ignored: a start that arrives after the result, an older checkpoint.
 CREATE TRIGGER journal_1_stale BEFORE UPDATE ON journal FOR EACH ROW
 WHEN (OLD.state || '>' || NEW.state IN (
     'SUCCEEDED>PENDING', 'SUCCEEDED>RUNNING', 'SKIPPED>RUNNING', 'COMPENSATED>RUNNING',
     'COMPENSATING>RUNNING', 'COMPENSATION_FAILED>RUNNING')
   OR (OLD.state = 'SUCCEEDED' AND NEW.state = 'SUCCEEDED' AND NEW.output IS NOT DISTINCT FROM OLD.output)
   OR NEW.checkpoint_no < OLD.checkpoint_no)
-EXECUTE FUNCTION pass_over();
+EXECUTE FUNCTION ignore_update();
 
 CREATE TRIGGER journal_2_transition BEFORE UPDATE OF state ON journal FOR EACH ROW
 WHEN (OLD.state || '>' || NEW.state NOT IN (
@@ -161,7 +160,7 @@ WHEN (OLD.state IN ('SUCCEEDED', 'COMPENSATING', 'COMPENSATED', 'COMPENSATION_FA
   AND NEW.output IS DISTINCT FROM OLD.output)
 EXECUTE FUNCTION refuse('the result of a journal entry never changes');
 
--- What happened to a job, for people: nothing here is ever changed.
+-- The log of what happened to a job, for people: append-only.
 CREATE TABLE event (
   no     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   job_id text COLLATE "C" NOT NULL,
@@ -180,7 +179,7 @@ BEGIN
   EXECUTE format('SELECT EXISTS (SELECT 1 FROM %I.job WHERE id = $1)', TG_TABLE_SCHEMA)
     INTO lives USING OLD.job_id;
   IF lives THEN
-    RAISE EXCEPTION 'the event log is append-only: it goes only with its job'
+    RAISE EXCEPTION 'the event log is append-only: it is deleted only with its job'
       USING ERRCODE = 'check_violation';
   END IF;
   RETURN OLD;
@@ -192,10 +191,10 @@ EXECUTE FUNCTION refuse('the event log is append-only');
 CREATE TRIGGER event_outlives BEFORE DELETE ON event FOR EACH ROW
 EXECUTE FUNCTION event_goes_with_its_job();
 
-CREATE TRIGGER event_whole BEFORE TRUNCATE ON event FOR EACH STATEMENT
+CREATE TRIGGER event_truncate BEFORE TRUNCATE ON event FOR EACH STATEMENT
 EXECUTE FUNCTION refuse('the event log is append-only');
 
--- Messages to jobs. Those received are kept, so that a key is known when it comes again.
+-- Messages to jobs. Received ones are kept, so that a repeated key is recognised.
 CREATE TABLE message (
   no       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   job_id   text COLLATE "C" NOT NULL,
@@ -225,7 +224,7 @@ CREATE TABLE schedule (
 CREATE TABLE worker (
   owner text COLLATE "C" NOT NULL PRIMARY KEY,
   info  text   NOT NULL,
-  beat  float8 NOT NULL
+  heartbeat_at float8 NOT NULL
 ) WITH (fillfactor = 50);
 
 -- Whose turn it is: the last tag given to each tenant of a queue.
@@ -249,15 +248,179 @@ CREATE TABLE queue (
   tokens_at float8                           -- … at this time
 ) WITH (fillfactor = 50);
 
--- The number of the last transaction of each connection that writes. When the answer to a commit
--- is lost, this tells whether it happened: nobody has to guess.
-CREATE TABLE op (
-  lane   text COLLATE "C" NOT NULL PRIMARY KEY,
+-- The number of the last transaction of each writer. When the answer to a commit is lost, this tells
+-- whether it happened: nobody has to guess.
+CREATE TABLE last_commit (
+  writer text COLLATE "C" NOT NULL PRIMARY KEY,
   no     bigint NOT NULL,
   at     float8 NOT NULL,
   closed bigint NOT NULL DEFAULT 0           -- what has not happened up to this number never will
 ) WITH (fillfactor = 20);
 
-CREATE TRIGGER op_closed BEFORE UPDATE OF no ON op FOR EACH ROW
+CREATE TRIGGER last_commit_closed BEFORE UPDATE OF no ON last_commit FOR EACH ROW
 WHEN (NEW.no <= OLD.closed OR NEW.no <= OLD.no)
-EXECUTE FUNCTION refuse('this transaction came too late: another one was made in its place');
+EXECUTE FUNCTION refuse('this transaction came too late: it was closed, and made again');
+
+-- Effects, approvals, notices and budgets.
+
+-- The ledger: written before the first byte is sent, and again when the outcome is known.
+CREATE TABLE effect (
+  job_id     text COLLATE "C" NOT NULL,
+  no         bigint NOT NULL,                -- its place: effects are undone in the reverse order
+  tenant     text COLLATE "C" NOT NULL,
+  key        text COLLATE "C" NOT NULL,      -- by which the receiver recognises a repeated call
+  step       text COLLATE "C" NOT NULL,
+  part       text COLLATE "C" NOT NULL,
+  ordinal    bigint NOT NULL,
+  generation bigint NOT NULL,
+  kind       text   NOT NULL,
+  target     text   NOT NULL,
+  state      text COLLATE "C" NOT NULL CHECK (state IN (
+               'INTENT', 'DONE', 'FAILED', 'IN_DOUBT', 'UNDONE', 'BORROWED')),
+  in_doubt   text   NOT NULL,
+  key_ttl    float8 NOT NULL,
+  details    text,
+  result     text,
+  problem    text,
+  error      text,
+  undo       text,
+  proof      text   NOT NULL,
+  called_at  float8 NOT NULL,
+  ended_at   float8,
+  business   text COLLATE "C",               -- by which all jobs of the tenant find it
+  kept_until float8,                         -- how long it then outlives its job; NULL: for ever
+  last_called_at float8,                     -- when the key was last used, if that was noted
+  PRIMARY KEY (job_id, no)
+) WITH (fillfactor = 90);
+
+-- The key is derived from the place of the effect, so places are unique, too.
+CREATE UNIQUE INDEX effect_key ON effect (tenant, key);
+CREATE INDEX effect_business ON effect (tenant, business, generation) WHERE business IS NOT NULL;
+CREATE INDEX effect_kept ON effect (kept_until) WHERE kept_until IS NOT NULL;
+CREATE INDEX effect_open ON effect (tenant, called_at) WHERE state IN ('INTENT', 'IN_DOUBT');
+
+-- Triggers fire in the order of their names.
+-- An attempt that was stopped before its call says so; by then the line may belong to another one.
+CREATE TRIGGER effect_0_not_called BEFORE UPDATE ON effect FOR EACH ROW
+WHEN (NEW.proof = 'not called' AND (NEW.job_id <> OLD.job_id OR NEW.step <> OLD.step
+  OR NEW.part <> OLD.part OR NEW.ordinal <> OLD.ordinal))
+EXECUTE FUNCTION ignore_update();
+
+CREATE TRIGGER effect_1_owner BEFORE UPDATE ON effect FOR EACH ROW
+WHEN (NEW.job_id <> OLD.job_id)
+EXECUTE FUNCTION refuse('the key of an effect belongs to another job');
+
+CREATE TRIGGER effect_1_place BEFORE UPDATE ON effect FOR EACH ROW
+WHEN (NEW.step <> OLD.step OR NEW.part <> OLD.part OR NEW.ordinal <> OLD.ordinal)
+EXECUTE FUNCTION refuse('the key of an effect belongs to another place in its job');
+
+-- The same line again, since the answer to the first write was lost: ignored.
+CREATE TRIGGER effect_2_stale BEFORE UPDATE ON effect FOR EACH ROW
+WHEN (NEW.target = OLD.target AND (
+  OLD.state || '>' || NEW.state IN (
+    'DONE>INTENT', 'FAILED>INTENT', 'IN_DOUBT>INTENT', 'UNDONE>INTENT', 'FAILED>FAILED',
+    'UNDONE>UNDONE', 'FAILED>UNDONE')
+  OR (OLD.state || '>' || NEW.state IN ('INTENT>INTENT', 'IN_DOUBT>IN_DOUBT')
+    AND NEW.proof = OLD.proof AND NEW.last_called_at IS NOT DISTINCT FROM OLD.last_called_at)
+  OR (OLD.state = 'DONE' AND NEW.state = 'DONE' AND NEW.result IS NOT DISTINCT FROM OLD.result)))
+EXECUTE FUNCTION ignore_update();
+
+CREATE TRIGGER effect_3_transition BEFORE UPDATE OF state ON effect FOR EACH ROW
+WHEN (OLD.state || '>' || NEW.state IN (
+  'DONE>FAILED', 'DONE>IN_DOUBT', 'FAILED>DONE', 'FAILED>IN_DOUBT', 'UNDONE>DONE',
+  'UNDONE>FAILED', 'UNDONE>IN_DOUBT')
+  OR (OLD.state = 'DONE' AND NEW.state = 'DONE' AND NEW.result IS DISTINCT FROM OLD.result))
+EXECUTE FUNCTION refuse('what is known of an effect never changes');
+
+CREATE FUNCTION doubt_intents() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  EXECUTE format('UPDATE %I.effect SET state = $1, ended_at = $2 WHERE job_id = $3 AND state = $4',
+                 TG_TABLE_SCHEMA)
+    USING 'IN_DOUBT', NEW.ended_at, NEW.id, 'INTENT';
+  RETURN NULL;
+END $$;
+
+-- When a job ends, the outcome of its open calls stays unknown.
+CREATE TRIGGER job_leaves_no_intent AFTER UPDATE OF state ON job FOR EACH ROW
+WHEN (NEW.ended_at IS NOT NULL AND OLD.ended_at IS NULL)
+EXECUTE FUNCTION doubt_intents();
+
+CREATE FUNCTION effect_goes_with_its_job() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  lives boolean;
+BEGIN
+  EXECUTE format('SELECT EXISTS (SELECT 1 FROM %I.job WHERE id = $1)', TG_TABLE_SCHEMA)
+    INTO lives USING OLD.job_id;
+  IF lives THEN
+    RAISE EXCEPTION 'the ledger is append-only: it is deleted only with its job'
+      USING ERRCODE = 'check_violation';
+  END IF;
+  RETURN OLD;
+END $$;
+
+CREATE TRIGGER effect_outlives BEFORE DELETE ON effect FOR EACH ROW
+EXECUTE FUNCTION effect_goes_with_its_job();
+
+CREATE TRIGGER effect_truncate BEFORE TRUNCATE ON effect FOR EACH STATEMENT
+EXECUTE FUNCTION refuse('the ledger is append-only');
+
+-- Questions to people, each about one action.
+CREATE TABLE approval (
+  id          text COLLATE "C" NOT NULL PRIMARY KEY,
+  tenant      text COLLATE "C" NOT NULL,
+  job_id      text COLLATE "C" NOT NULL,
+  step        text COLLATE "C" NOT NULL,     -- what waits for it
+  state       text COLLATE "C" NOT NULL CHECK (state IN (
+                'PENDING', 'APPROVED', 'REJECTED', 'EXPIRED', 'WITHDRAWN')),
+  action_hash text COLLATE "C" NOT NULL,
+  no          bigint NOT NULL,               -- grows with every change
+  tick_at     float8,                        -- when to remind, escalate or expire next
+  created_at  float8 NOT NULL,
+  data        text   NOT NULL
+) WITH (fillfactor = 50);
+
+-- One question for one action, as long as it is open.
+CREATE UNIQUE INDEX approval_asked ON approval (job_id, step, action_hash) WHERE state = 'PENDING';
+CREATE INDEX approval_step ON approval (job_id, step, created_at);
+CREATE INDEX approval_newest ON approval (state, created_at);
+CREATE INDEX approval_tick ON approval (tick_at) WHERE tick_at IS NOT NULL;
+
+CREATE TRIGGER approval_decided BEFORE UPDATE ON approval FOR EACH ROW
+WHEN (OLD.state <> 'PENDING' OR NEW.no <= OLD.no)
+EXECUTE FUNCTION refuse('an approval is decided once');
+
+-- Links of mails, by which one person may decide about one approval, once.
+CREATE TABLE link (
+  id          text COLLATE "C" NOT NULL PRIMARY KEY,
+  approval_id text COLLATE "C" NOT NULL,
+  data        text   NOT NULL
+);
+
+CREATE INDEX link_approval ON link (approval_id);
+
+-- Notices to people, kept until they are delivered: a row for each channel and recipient.
+CREATE TABLE notice (
+  id          text COLLATE "C" NOT NULL PRIMARY KEY,
+  job_id      text COLLATE "C" NOT NULL,
+  approval_id text COLLATE "C",
+  channel     text COLLATE "C" NOT NULL,
+  recipient   text COLLATE "C" NOT NULL,
+  kind        text   NOT NULL,
+  state       text COLLATE "C" NOT NULL CHECK (
+    state IN ('WAITING', 'SENDING', 'ADDRESSED', 'DELIVERED', 'GIVEN_UP')),
+  due_at      float8 NOT NULL,
+  data        text   NOT NULL
+) WITH (fillfactor = 50);
+
+CREATE INDEX notice_due ON notice (channel, due_at) WHERE state IN ('WAITING', 'SENDING');
+CREATE INDEX notice_recipient ON notice (channel, recipient, due_at)
+  WHERE state IN ('WAITING', 'SENDING');
+CREATE INDEX notice_job ON notice (job_id);
+CREATE INDEX notice_approval ON notice (approval_id) WHERE approval_id IS NOT NULL;
+
+-- What a job and its children may spend, and what is spent.
+CREATE TABLE budget (
+  root_id text COLLATE "C" NOT NULL PRIMARY KEY,
+  no      bigint NOT NULL,
+  data    text   NOT NULL
+) WITH (fillfactor = 50);
