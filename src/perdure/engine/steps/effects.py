@@ -65,9 +65,8 @@ from perdure.jobs.effect import (
     state_after,
 )
 from perdure.jobs.failure import failure_of
-from perdure.jobs.model import EntryKind, JobEvent
+from perdure.jobs.model import JobEvent
 from perdure.jobs.outbox import NoticeKind
-from perdure.jobs.state import ENDED, JobState
 
 EffectCall: TypeAlias = Callable[[str], Any]
 
