@@ -27,7 +27,7 @@ async def leave() -> int:
 
 
 async def exit_of(pid: Pid) -> ExitResult:
-    """Wait for the end of a process that is monitored."""
+    """Wait for the end of a process that is monitored, whatever else is told meanwhile."""
     while True:
         event = await process.events().receive()
         if isinstance(event, Exit) and event.sender is pid:
