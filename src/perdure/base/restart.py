@@ -16,7 +16,7 @@ from enum import StrEnum
 from random import Random
 from typing import NamedTuple
 
-from perdure.base.duration import Duration, named_seconds
+from perdure.base.duration import Duration, named_seconds, spell
 from perdure.base.errors import is_planned
 from perdure.base.retry import Retry
 
@@ -38,10 +38,17 @@ def needs_restart(restart: Restart, reason: BaseException | None) -> bool:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Intensity:
-    """How many restarts in how much time are too many: more than `max_restarts`."""
+    """How many restarts in how much time are too many: more than `max_restarts`.
+
+    Attributes:
+        max_restarts: So many are allowed.
+        max_seconds: The time in which they are counted.
+        window: That time, spelled for people.
+    """
 
     max_restarts: int
     max_seconds: float
+    window: str
 
     def __init__(self, max_restarts: int = 3, max_seconds: Duration = 5) -> None:
         """Check both numbers.
@@ -59,19 +66,23 @@ class Intensity:
             raise ValueError("max_seconds must be longer than 0")
         object.__setattr__(self, "max_restarts", max_restarts)
         object.__setattr__(self, "max_seconds", window)
+        object.__setattr__(self, "window", spell(window))
 
 
 class RestartHistory:
-    """The restarts that still count against an intensity; without one there is no limit."""
+    """The restarts that still count against an intensity; without one there is no limit.
 
-    __slots__ = ("_times", "intensity")
+    Attributes:
+        intensity: The limit.
+        recent: How many restarts count now.
+    """
+
+    __slots__ = ("_times", "intensity", "recent")
 
     def __init__(self, intensity: Intensity | None) -> None:
         self.intensity = intensity
+        self.recent = 0
         self._times: deque[float] = deque()  # the oldest first
-
-    def __len__(self) -> int:
-        return len(self._times)
 
     def record(self, now: float) -> bool:
         """Count one more restart and forget those too long ago; return whether it is too many."""
@@ -81,7 +92,8 @@ class RestartHistory:
         while times and now - times[0] > self.intensity.max_seconds:
             times.popleft()
         times.append(now)
-        return len(times) > self.intensity.max_restarts
+        self.recent = len(times)
+        return self.recent > self.intensity.max_restarts
 
 
 class NextStart(NamedTuple):

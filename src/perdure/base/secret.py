@@ -8,6 +8,7 @@ string, headers, fields with telling names, and tokens with the prefix of their 
 
 import hmac
 import re
+from functools import lru_cache
 from typing import Final, Generic, NoReturn, TypeVar
 
 T = TypeVar("T")
@@ -76,6 +77,7 @@ _ABOUT: Final = frozenset(
 )  # fmt: skip
 
 
+@lru_cache(maxsize=1024)  # every line of every log passes through here, with the same few names
 def is_secret_name(name: str) -> bool:
     """Whether a field of this name holds a secret, in any spelling of the name."""
     words = [word.lower() for word in _WORD.findall(name)]

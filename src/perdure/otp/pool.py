@@ -15,13 +15,13 @@ from math import inf
 from typing import TypedDict, Unpack
 
 from perdure.base import telemetry
-from perdure.base.duration import Duration, named_seconds, spell
+from perdure.base.duration import Duration, named_seconds
 from perdure.base.errors import Shutdown, StartError
 from perdure.base.pid import Pid
 from perdure.base.restart import Intensity
 from perdure.otp.address import ServerRef, Via, pid_of
 from perdure.otp.start import Ack, Stoppable, start
-from perdure.otp.supervision.loop import Child, RestartLoop, StopWanted, times
+from perdure.otp.supervision.loop import Child, RestartLoop, StopWanted
 from perdure.otp.supervision.spec import ChildSpec, SpawnStart
 from perdure.process.api import alive_or_raise, joined
 from perdure.process.event import Cancel
@@ -221,7 +221,7 @@ class PoolLoop(RestartLoop):
                 self.restart_later(child, self._delay)
         self._tell(f"Supervisor started with {size} workers", STARTED, {"size": size})
         self.me.tie().at_death(self._cancel_health_check)
-        self.worked()
+        self._await_health_check()
 
     # Restarts
 
@@ -261,7 +261,7 @@ class PoolLoop(RestartLoop):
         limit = self.history.intensity
         if limit is None or not self.history.record(self.me.loop.time()):
             return None
-        return f"more than {limit.max_restarts} restarts within {spell(limit.max_seconds)}"
+        return f"more than {limit.max_restarts} restarts within {limit.window}"
 
     # Health checks: due when nothing has happened for a while
 
@@ -272,7 +272,11 @@ class PoolLoop(RestartLoop):
         active = len([child for child in self._by_id.values() if child.process is not None])
         self._tell(f"Health check: {active} active workers", HEALTH, {"active": active})
 
-    def worked(self) -> None:
+    async def work(self) -> None:
+        await super().work()
+        self._await_health_check()
+
+    def _await_health_check(self) -> None:
         self._cancel_health_check()
         if self._plan.health_check is not None:
             delay = named_seconds("health_check", self._plan.health_check)
@@ -305,8 +309,7 @@ class PoolLoop(RestartLoop):
 
     def place_of(self, child: Child) -> str:
         name = " ".join((self.label, *(self.me.tie().names or ())))
-        restarts = times(child.restarts)
-        return f"{name} {self.me.pid} as worker {child.spec.id}, restarted {restarts} before"
+        return f"{name} {self.me.pid} as worker {child.spec.id}"
 
     def _tell_failed(self, child: Child, error: StartError) -> None:
         text = f"Failed to start worker {child.spec.id}: {error.reason}"

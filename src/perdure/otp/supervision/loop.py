@@ -122,11 +122,11 @@ class Child:
     """One child of a loop, over all its restarts."""
 
     __slots__ = (
-        "_next",
         "failure",
         "handle",
         "last_pid",
         "loop",
+        "next",
         "process",
         "restarting",
         "restarts",
@@ -153,7 +153,7 @@ class Child:
         self.restarts = 0
         self.since = 0.0  # the loop's time of its last start
         self.timer: asyncio.TimerHandle | None = None  # of a restart after a delay, or of a kill
-        self._next: Supervision | None = None
+        self.next: Supervision | None = None  # who else supervises the same process
 
     @property
     def pid(self) -> Pid | Literal["restarting"] | None:
@@ -166,18 +166,10 @@ class Child:
         """Return what others may know of it."""
         return ChildInfo(id, self.pid, self.spec.type, self.restarts)
 
-    def watch(self, process: Process) -> None:
-        """Be told of the end of this process; so is who was to be told before, if anybody."""
-        self.supervisor = self.loop.me
-        self.process, self.watched = process, process.pid
-        bonds = process.tie()
-        self._next = bonds.supervision
-        bonds.supervision = self
-
     def ended(self, process: Process, outcome: ExitResult) -> None:
         """Pass the end on to the loop; called by the death of the process."""
-        if self._next is not None:
-            self._next.ended(process, outcome)
+        if self.next is not None:
+            self.next.ended(process, outcome)
         if self.stopping:
             self.supervisor.wake()  # the loop waits for exactly this
         elif self.watched is process.pid:
@@ -185,7 +177,7 @@ class Child:
 
     def describe(self) -> str:
         """Return under whom it runs, and how often it was restarted: for the report of a crash."""
-        return self.loop.place_of(self)
+        return f"{self.loop.place_of(self)}, restarted {times(self.restarts)} before"
 
     def disarm(self) -> None:
         """Cancel its timer."""
@@ -288,9 +280,6 @@ class RestartLoop:
         if not isinstance(told, Exit | LinkDown) and told is not _WAKE:
             report_unknown(self, told)
 
-    def worked(self) -> None:
-        """Take note that something was dealt with."""
-
     def cancelled(self, event: Cancel) -> None:  # noqa: ARG002 - for others
         """End, as somebody asks for by a CANCEL."""
         raise StopWanted(None)
@@ -312,7 +301,7 @@ class RestartLoop:
             await self.begin()
             self.begun()
             while True:
-                await self._work()
+                await self.work()
         except StopWanted as stop:
             reason = stop.reason
         except StartError as error:  # of the first start; later ones are dealt with
@@ -334,7 +323,8 @@ class RestartLoop:
         me.trap_links = True
         self.inbox = me.unify()
 
-    async def _work(self) -> None:
+    async def work(self) -> None:
+        """Deal with what comes next."""
         if self.retries:  # what came before the next try is dealt with before it
             await sleep(0)
             self._drain()
@@ -346,7 +336,6 @@ class RestartLoop:
             del self.retries[child]
             self.count_restart(child, child.failure)
             await self.retry(child)
-        self.worked()
 
     def _drain(self) -> None:
         for told in self.inbox.remove(lambda _: True):
@@ -459,11 +448,12 @@ class RestartLoop:
     def watch(self, child: Child, process: Process, handle: Any) -> None:
         """Watch over a living process as this child, from now on."""
         child.handle = handle
-        child.last_pid = process.pid
         child.since = self.me.loop.time()
-        child.watch(process)
-        links = self.me.bonds and self.me.bonds.links
-        if not links or process not in links:
+        child.process, child.supervisor = process, self.me
+        child.last_pid = child.watched = process.pid
+        bonds = process.tie()
+        child.next, bonds.supervision = bonds.supervision, child
+        if bonds.links is None or self.me not in bonds.links:
             link(self.me, process)
 
     async def _start_directly(self, child: Child, start: DirectStart) -> None:
@@ -588,10 +578,7 @@ class RestartLoop:
 
     def place_of(self, child: Child) -> str:
         """Return under whom a child runs, for the report of its crash."""
-        return (
-            f"{_who(self)} as {safe_text(child.spec.id)}, "
-            f"{child.spec.restart}, restarted {times(child.restarts)} before"
-        )
+        return f"{self.label} {self.me.pid} as {safe_text(child.spec.id)}, {child.spec.restart}"
 
 
 async def run_loop(ack: Ack, loop: RestartLoop) -> None:
@@ -646,7 +633,8 @@ GIVE_UP_EVENT = ("perdure", "supervisor", "give_up")
 
 def report_restart(loop: RestartLoop, child: Child, reason: BaseException | None) -> None:
     """Tell that a child ended and is restarted."""
-    _emit(RESTART_EVENT, loop, child, reason)
+    if telemetry.has_handlers(RESTART_EVENT):
+        _emit(RESTART_EVENT, loop, child, reason)
     level = logging.INFO if is_planned(reason) else logging.WARNING
     _write(level, loop, "restarts a child", child, reason)
 
@@ -676,7 +664,8 @@ def report_stopped(loop: RestartLoop, child: Child, process: Process) -> None:
 def report_unknown(loop: RestartLoop, message: object) -> None:
     """Tell that somebody sent to a supervisor what it has no use for."""
     with suppress(Exception):
-        _log.warning("%s got a message and ignores it: %s", _who(loop), safe_text(message))
+        text = safe_text(message)
+        _log.warning("%s %s got a message and ignores it: %s", loop.label, loop.me.pid, text)
 
 
 def _write(
@@ -685,22 +674,17 @@ def _write(
     if loop.me.runtime.settings.report_crashes and _log.isEnabledFor(level):
         with suppress(Exception):  # no broken log handler ends a supervisor
             text = _circumstances(loop, child, reason)
-            _log.log(level, "%s %s\n%s", _who(loop), what, text)
+            _log.log(level, "%s %s %s\n%s", loop.label, loop.me.pid, what, text)
 
 
 def _emit(
     event: telemetry.Event, loop: RestartLoop, child: Child, reason: BaseException | None
 ) -> None:
-    if telemetry.has_handlers(event):
-        telemetry.execute(
-            event,
-            {"restarts": len(loop.history)},
-            {"supervisor": loop.me.pid, "child": child.spec.id, "reason": reason},
-        )
-
-
-def _who(loop: RestartLoop) -> str:
-    return f"{loop.label} {loop.me.pid}"
+    telemetry.execute(
+        event,
+        {"restarts": loop.history.recent},
+        {"supervisor": loop.me.pid, "child": child.spec.id, "reason": reason},
+    )
 
 
 def _circumstances(loop: RestartLoop, child: Child, reason: BaseException | None) -> str:
@@ -714,8 +698,8 @@ def _circumstances(loop: RestartLoop, child: Child, reason: BaseException | None
     ]
     if limit is not None:
         lines.append(
-            f"  restarts of all children: {len(loop.history)} in the last "
-            f"{spell(limit.max_seconds)}, {limit.max_restarts} are allowed"
+            f"  restarts of all children: {loop.history.recent} in the last "
+            f"{limit.window}, {limit.max_restarts} are allowed"
         )
     return "\n".join(lines)
 
