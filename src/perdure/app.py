@@ -1,4 +1,4 @@
-"""App: definitions, a store, and a worker in one object.
+"""App: definitions, a store, and workers in one object.
 
 app = App("sqlite:///perdure.db")
 
@@ -15,17 +15,18 @@ print(app.run_sync(welcome, "Kim"))
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 
-from perdure.base.codec import LIMITS, PayloadLimits, digest, fingerprint
-from perdure.base.duration import Duration, job_seconds
+from perdure.base.codec import LIMITS, PayloadLimits, digest
+from perdure.base.duration import Duration
 from perdure.base.errors import JobNotFound, NotInProcess, StoreError
 from perdure.engine import events
-from perdure.engine.handle import Awaiting, Handle, new_id
-from perdure.engine.people.decide import ApprovalAnswer, LazyStore, decide, delegate
+from perdure.engine.handle import Handle, JobWaits
+from perdure.engine.people.decide import ApprovalAnswer, decide, delegate
 from perdure.engine.policy import Policy
 from perdure.engine.settings import WorkerSettings
+from perdure.engine.submission import new_job
 from perdure.engine.worker.node import WorkerNode
 from perdure.engine.worker.redis_hint import RedisHint
 from perdure.engine.worker.scheduler import Schedules
@@ -35,7 +36,16 @@ from perdure.engine.worker.worker import (
     until_told_to_stop,
     working,
 )
-from perdure.jobs.approval import Approval, ApprovalState, Person, VoteVerdict
+from perdure.jobs.approval import (
+    Approval,
+    ApprovalLink,
+    ApprovalState,
+    LinkUse,
+    Person,
+    Refusal,
+    Vote,
+    VoteVerdict,
+)
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.model import Job, JobQuery, NewJob, QueueLimit
 from perdure.jobs.plan import Plan
@@ -51,7 +61,7 @@ R = TypeVar("R")
 
 
 class App(JobRegistry):
-    """A registry of steps and jobs with a store to keep them in."""
+    """A registry of steps and jobs, the store that keeps the jobs, and workers that run them."""
 
     def __init__(
         self,
@@ -66,17 +76,17 @@ class App(JobRegistry):
         """Describe the app; nothing is opened yet.
 
         Args:
-            url: Where jobs are kept: `sqlite:///file.db` or `postgresql://…`.
-            worker: The bounds of a worker of this app.
-            queues: The queues that its workers serve, with limits if there are any.
+            url: The store: `sqlite:///file.db` or `postgresql://…`.
+            worker: The settings of the workers of this app.
+            queues: The queues that the workers serve, with their limits if there are any.
             limits: The largest payloads.
-            policy: What waits for a person, who may decide, and how people are told.
-            hint: The address of a Redis (`redis://…`) by which the workers of a large fleet take
-                turns to claim. It is never needed, and nothing depends on what it says.
+            policy: What waits for a person, who may decide, and how people are notified.
+            hint: The URL of a Redis (`redis://…`) by which the workers of a large fleet take turns
+                to claim. It is optional, and no fault of it does harm.
         """
         super().__init__()
         self.policy = policy or Policy()
-        self.approval_store = LazyStore(self.store)  # where channels find approvals
+        self.approval_store = LazyStore(self.store)  # for channels
         self.url = url
         self.limits = limits
         self.hint = hint
@@ -84,15 +94,15 @@ class App(JobRegistry):
         self.queues = _limited(queues)
         self._store: Store | None = None
         self._opening = asyncio.Lock()
-        self._awaiting: Awaiting | None = None
-        self.nodes: list[WorkerNode] = []  # its workers in this process
+        self._waits: JobWaits | None = None
+        self._nodes: list[WorkerNode] = []  # its workers in this process
 
     # Open and close
 
     async def store(self) -> Store:
-        """Give the store, opened when first needed."""
+        """Return the store, opening it at the first use."""
         if self._store is None:
-            async with self._opening:  # else two who come at once would open two
+            async with self._opening:  # otherwise concurrent calls would open two
                 if self._store is None:
                     store = open_store(self.url)
                     await store.open()
@@ -100,11 +110,11 @@ class App(JobRegistry):
         return self._store
 
     async def close(self) -> None:
-        """Let the store go."""
+        """Close the store."""
         store, self._store = self._store, None
-        awaiting, self._awaiting = self._awaiting, None
-        if awaiting is not None:
-            awaiting.close(StoreError("the app was closed"))
+        waits, self._waits = self._waits, None
+        if waits is not None:
+            waits.close(StoreError("the app was closed"))
         if store is not None:
             await store.close()
 
@@ -147,81 +157,52 @@ class App(JobRegistry):
     ) -> Handle[Any]: ...
 
     async def submit(self, job: Any, *args: Any, **options: Any) -> Handle[Any]:
-        """Keep a job, to be run by whichever worker is free; durable when it returns.
+        """Store a job, which any worker of this store will run; it is durable on return.
 
         Args:
             job: A job of this app, or a plan of its steps.
             *args: The job's arguments.
-            **options: `tenant`, `user`: whose it is. `key`: the same key of a tenant twice is one
-                job. `queue`, `priority`: others than the job's own. `delay`: not before.
-                `deadline`: fail it if it has not ended by then. All else: arguments of the job.
+            **options: `tenant`, `user`: whose job it is. `key`: submitting the same key of a tenant
+                again returns the same job. `queue`, `priority`: override the job's own. `delay`: do
+                not begin before. `deadline`: fail the job if it has not ended by then. All else are
+                arguments of the job.
 
         Raises:
             ArgumentError: The arguments do not fit; every reason is named.
             PlanError: The plan cannot be run; every reason is named.
-            KeyConflict: The key is that of another job, or of other arguments.
+            KeyConflict: The key belongs to another job, or to other arguments.
         """
-        made = self.new_job(job, args, options)
+        made = self._new_job(job, args, options)
         (submitted,) = kept = await (await self.store()).submit([made], made.user)
         events.submitted([made], kept)
-        self.poke()
+        self._poke()
         definition = None if isinstance(job, Plan) else job
         return await self._handle(submitted.id, definition, new=submitted.created)
 
     async def submit_many(
         self, job: JobDefinition[P, R], calls: Iterable[tuple[Any, ...]], **options: Any
     ) -> list[Handle[R]]:
-        """Keep many jobs at once: all of them, or none.
+        """Store many jobs at once: all of them, or none.
 
         Args:
             job: A job of this app.
-            calls: The arguments of each.
-            **options: As those of `submit`, for all of them; but no `key`.
+            calls: The arguments of each job.
+            **options: Those of `submit`, for all of the jobs; but no `key`.
         """
         if options.get("key") is not None:
             raise ValueError("submit_many takes no key: the same key would make them one job")
-        made = [self.new_job(job, args, dict(options)) for args in calls]
+        made = [self._new_job(job, args, dict(options)) for args in calls]
         store = await self.store()
         submitted = await store.submit(made, made[0].user if made else "")
         events.submitted(made, submitted)
-        self.poke()
+        self._poke()
         return [await self._handle(one.id, job, new=one.created) for one in submitted]
 
-    def new_job(self, job: Any, args: tuple[Any, ...], options: dict[str, Any]) -> NewJob:
-        """Make what is stored of a submission."""
-        known = {name: options.pop(name) for name in _OPTIONS if name in options}
-        check_given(**{name: known[name] for name in _TEXTS if name in known})
-        plan: bytes | None = None
-        if isinstance(job, Plan):
-            job.check(self)
-            name, plan, packed = job.name, job.to_json(), b"{}"
-        else:
-            name = self.job_name(job, "app.submit")
-            packed = job.pack(args, options, self.limits)
-        queue = known.get("queue") or getattr(job, "queue", None) or "default"
-        priority = known.get("priority")
-        deadline = job_seconds(known.get("deadline"))
-        return NewJob(
-            id=new_id(),
-            tenant=known.get("tenant", "default"),
-            user=known.get("user", ""),
-            name=name,
-            version=getattr(job, "version", "1"),
-            input=packed,
-            plan=plan,
-            queue=queue,
-            priority=getattr(job, "priority", 0) if priority is None else priority,
-            key=known.get("key"),
-            fingerprint=fingerprint(job.name, packed, plan or b"null"),
-            delay=job_seconds(known.get("delay")) or 0.0,
-            deadline=getattr(job, "timeout", None) if deadline is None else deadline,
-        )
-
     async def handle(self, job_id: str) -> Handle[Any]:
-        """Find a job by its id.
+        """Return the handle of a job.
 
         Raises:
-            JobNotFound: There is none.
+            JobNotFound: There is no job with this id.
         """
         job = await (await self.store()).job(job_id)
         if job is None:
@@ -232,24 +213,24 @@ class App(JobRegistry):
         self, job_id: str, definition: JobDefinition[Any, R] | None, *, new: bool
     ) -> Handle[R]:
         store = await self.store()
-        if self._awaiting is None:
-            self._awaiting = Awaiting(store)
-        return Handle(store, self._awaiting, job_id, definition, new=new)
+        if self._waits is None:
+            self._waits = JobWaits(store)
+        return Handle(store, self._waits, job_id, definition, new=new)
 
     async def send(
         self, job_id: str, topic: str, payload: Any = None, *, key: str | None = None
     ) -> bool:
-        """Send a message to a job; False: this key was sent before."""
+        """Send a message to a job; False if this key was sent before."""
         return await (await self.handle(job_id)).send(topic, payload, key=key)
 
     async def find_jobs(self, query: JobQuery | None = None) -> list[Job]:
-        """Find jobs, newest first."""
+        """Return jobs, newest first."""
         return await (await self.store()).jobs(query or JobQuery())
 
     @property
     def schedules(self) -> Schedules:
-        """What is submitted again and again, by the rules of cron."""
-        return Schedules(self.store, self.new_job)
+        """The cron schedules of this app."""
+        return Schedules(self.store, self._new_job)
 
     # People
 
@@ -260,7 +241,7 @@ class App(JobRegistry):
         tenant: str | None = None,
         limit: int = 100,
     ) -> list[Approval]:
-        """Find what people are asked, the newest first; those that are open if nothing is said."""
+        """Return approvals, newest first; by default those that are pending."""
         return await (await self.store()).approvals(state, tenant, limit=limit)
 
     async def decide(
@@ -273,20 +254,20 @@ class App(JobRegistry):
         reason: str = "",
         arguments: Mapping[str, Any] | None = None,
     ) -> Approval:
-        """Answer a question of a job, as somebody has seen it.
+        """Approve or reject the action of an approval, as somebody has seen it.
 
         Args:
-            approval: The approval that they saw; or its id, with `action_hash`.
+            approval: The approval that they saw, or its id together with `action_hash`.
             verdict: "approve" or "reject".
-            by: Who decides: a person, or any name of one whom the app's policy knows.
-            action_hash: The `action.hash` of what they saw. If it was edited since, the answer
+            by: Who decides: a person, or any name of one in the app's policy.
+            action_hash: The `action.hash` that they saw. If the action was edited since, the answer
                 is refused as "changed".
             reason: For the audit log.
-            arguments: Approve, but with other arguments: all of them, by name. They are judged
-                anew; if they are more dangerous, this is no yes, and people are asked anew.
+            arguments: Approve with other arguments, by name. They are judged again; if their risk
+                is higher, this does not approve them, and people are asked again.
 
         Raises:
-            DecisionRefused: The answer does not count; `code` and the text say why.
+            DecisionRefused: The answer does not count; `code` and the message say why.
             ArgumentError: The arguments do not fit the step.
         """
         check_given(reason=reason)
@@ -309,17 +290,17 @@ class App(JobRegistry):
     async def delegate(
         self, approval: Approval | str, *, to: str, by: Person | str, reason: str = ""
     ) -> Approval:
-        """Let another person answer a question, instead of one who may; who passes it on may not.
+        """Delegate an approval: another person decides instead of the approver, who no longer may.
 
         Args:
-            approval: Which one, or its id.
-            to: The id of who is to decide, and is told.
-            by: Who passes it on: a person, or any name of one whom the app's policy knows.
+            approval: The approval, or its id.
+            to: The id of the person who is to decide, and is notified.
+            by: The approver: a person, or any name of one in the app's policy.
             reason: For the audit log.
 
         Raises:
-            DecisionRefused: This person may not, the other one cannot take it,
-                or too few would be left to decide.
+            DecisionRefused: This person may not decide, the other one cannot, or too few would be
+                left to decide.
         """
         check_given(to=to, reason=reason)
         id = approval.id if isinstance(approval, Approval) else approval
@@ -329,7 +310,7 @@ class App(JobRegistry):
 
     @contextlib.asynccontextmanager
     async def running(self, settings: WorkerSettings | None = None) -> AsyncGenerator["App", None]:
-        """Have a worker inside the block; it drains at its end."""
+        """Run a worker inside the block; it drains at the end."""
         async with contextlib.AsyncExitStack() as stack:
             bounds = settings or self.worker_settings
             try:
@@ -340,26 +321,26 @@ class App(JobRegistry):
             node = WorkerNode(store, self, bounds, self.queues, self.limits, self.policy)
             if self.hint is not None:
                 node.hint = RedisHint(self.hint, f"perdure:claims:{digest(self.url)[:16]}")
-            self.nodes.append(node)
+            self._nodes.append(node)
             try:
                 async with working(node):
                     yield self
             finally:
-                self.nodes.remove(node)
+                self._nodes.remove(node)
 
     async def run(self, settings: WorkerSettings | None = None) -> None:
-        """Work until told to stop: by SIGTERM or Ctrl-C if this is the main process."""
+        """Be a worker until told to stop: by SIGTERM or Ctrl-C in the main process."""
         async with self.running(settings):
             await until_told_to_stop()
 
     def run_sync(self, job: Any, *args: Any, **options: Any) -> Any:
-        """Run a job from a script, and give its result; or an async function with a worker about.
+        """Run a job from a script, and return its result; or an async function beside a worker.
 
-        Jobs that were left unfinished in the store are worked on meanwhile, too.
+        Meanwhile the worker also runs other jobs that it finds in the store.
 
         Raises:
             JobFailed: The job ended without a result.
-            JobParked: It cannot go on before a person has looked at it.
+            JobParked: It needs the attention of a person.
         """
 
         async def main() -> Any:
@@ -375,7 +356,7 @@ class App(JobRegistry):
         return run(main, settings=runtime_settings(self.worker_settings))
 
     def work(self, settings: WorkerSettings | None = None) -> None:
-        """Be a worker: the main job of a process, until SIGTERM (drain) or a second one (stop)."""
+        """Be a worker, as the purpose of a process, until SIGTERM; a second one cancels steps."""
 
         async def main() -> None:
             try:
@@ -386,9 +367,12 @@ class App(JobRegistry):
         tune_garbage_collection()
         run(main, settings=runtime_settings(settings or self.worker_settings))
 
-    def poke(self) -> None:
-        """Let the workers of this process look for work at once."""
-        for node in self.nodes:
+    def _new_job(self, job: Any, args: tuple[Any, ...], options: dict[str, Any]) -> NewJob:
+        return new_job(self, self.limits, job, args, options)
+
+    def _poke(self) -> None:
+        """Make the workers of this process look for work at once."""
+        for node in self._nodes:
             node.poke()
 
 
@@ -402,5 +386,31 @@ def _limited(queues: Mapping[str, QueueLimit] | Iterable[str]) -> dict[str, Queu
     return limited
 
 
-_TEXTS = ("tenant", "user", "key", "queue")
-_OPTIONS = (*_TEXTS, "priority", "delay", "deadline")
+class LazyStore:
+    """The app's store for its channels, opened at the first use: see `ApprovalStore`."""
+
+    def __init__(self, store: Callable[[], Awaitable[Store]]) -> None:
+        self._store = store
+
+    async def now(self) -> float:
+        return await (await self._store()).now()
+
+    async def approval(self, approval_id: str) -> Approval | None:
+        return await (await self._store()).approval(approval_id)
+
+    async def vote(
+        self, approval_id: str, vote: Vote, use: LinkUse | None = None
+    ) -> Approval | Refusal:
+        result = await (await self._store()).vote(approval_id, vote, use)
+        if events.listens(events.APPROVAL_DECIDE):
+            events.voted(result, vote)
+        return result
+
+    async def keep_link(self, link: ApprovalLink) -> None:
+        await (await self._store()).keep_link(link)
+
+    async def link(self, link_id: str) -> tuple[ApprovalLink, Approval] | None:
+        return await (await self._store()).link(link_id)
+
+    async def turned_away(self, approval_id: str | None, channel: str, why: str) -> None:
+        await (await self._store()).turned_away(approval_id, channel, why)

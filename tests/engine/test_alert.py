@@ -17,7 +17,7 @@ from perdure.jobs.model import QueueLimit
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.state import JobState
 from tests.engine.test_approval import Loud
-from tests.support.engine import QUICK, durable, until
+from tests.support.engine import QUICK, durable, nodes, until
 from tests.support.store import notices
 
 
@@ -54,7 +54,7 @@ async def test_a_step_without_progress_is_told_of_once_however_often_it_is_taken
         for time in (1, 2):
             while await stuck(handle) < time:
                 await perdure.process.sleep("20ms")
-            await store.reap(0, [app.nodes[0].owner])  # as if the worker had died
+            await store.reap(0, [nodes(app)[0].owner])  # as if the worker had died
         assert await handle.result("20s") == 3
         await slack.has_told(1)
     ((kind, text),) = slack.told

@@ -23,6 +23,7 @@ from perdure.engine import events
 from perdure.engine.policy import Policy
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
+from perdure.engine.submission import new_job
 from perdure.integrations.http import reply_of
 from perdure.jobs.approval import Approval
 from perdure.jobs.outbox import Notice
@@ -199,7 +200,7 @@ def test_a_secret_is_no_argument(url: str) -> None:
     async def job(ctx: JobContext, word: Any) -> None: ...
 
     with pytest.raises((ArgumentError, perdure.errors.Unstorable)) as caught:
-        app.new_job(job, (Secret(S),), {})
+        new_job(app, app.limits, job, (Secret(S),), {})
     assert S not in str(caught.value)
 
 

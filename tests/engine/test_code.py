@@ -16,7 +16,7 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.failure import Failure
 from perdure.jobs.plan import Call, Plan, Ref
 from perdure.jobs.state import JobState
-from tests.support.engine import QUICK, durable, until
+from tests.support.engine import QUICK, durable, nodes, until
 
 ONCE = Retry(attempts=1)
 
@@ -129,7 +129,7 @@ async def test_code_that_catches_everything_is_put_aside_all_the_same(app: App) 
         await until(app, handle.id, JobState.WAITING)
         assert len(tries) < 100, "it spins"
         async with asyncio.timeout(10):
-            while app.nodes[0].claimed:
+            while nodes(app)[0].claimed:
                 await perdure.process.sleep("5ms")
 
 

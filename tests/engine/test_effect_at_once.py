@@ -17,7 +17,7 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import EffectState
 from perdure.jobs.state import JobState
 from tests.support import process_effects
-from tests.support.engine import durable, until
+from tests.support.engine import durable, nodes, until
 
 ONCE = Retry(attempts=1)
 TWICE = Retry(attempts=2, initial_delay="1ms", jitter=0)
@@ -68,7 +68,7 @@ def paying(app: App, receiver: Callable[[str], Any], steps: int = 3, **options: 
 
 async def wait_for(app: App, job_id: str, waiters: int) -> None:
     """Wait until so many steps of a job wait for a key that another of them has locked."""
-    (node,) = app.nodes
+    (node,) = nodes(app)
     while True:
         run = node.runs.get(job_id)
         waiting = [] if run is None or run.ledger is None else run.ledger.key_locks.waiting()
@@ -160,7 +160,7 @@ async def test_a_worker_that_takes_the_job_over_calls_with_the_same_key(app: App
         await receiver.called.wait()
         await wait_for(app, handle.id, 2)
         store = await app.store()
-        assert await store.reap(0, [app.nodes[0].owner]) == [handle.id]
+        assert await store.reap(0, [nodes(app)[0].owner]) == [handle.id]
         await receiver.got(2)
         receiver.go.set()
         assert await handle.result(LIMIT) == ["paid by call 2"] * 3

@@ -18,7 +18,7 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.engine.worker.node import WorkerInfo, WorkerNode
 from perdure.engine.worker.reaper import Reaper
 from perdure.jobs.state import JobState, StepState
-from tests.support.engine import QUICK, durable, job_of, until
+from tests.support.engine import QUICK, durable, job_of, nodes, until
 from tests.support.store import sql
 
 
@@ -56,7 +56,7 @@ async def test_a_step_is_ended_when_the_lease_of_its_job_is_taken_away(app: App)
         handle = await app.submit(steps.job)
         await steps.begun.wait()
         store = await app.store()
-        assert await store.reap(0, [app.nodes[0].owner]) == [handle.id]
+        assert await store.reap(0, [nodes(app)[0].owner]) == [handle.id]
         async with asyncio.timeout(5):
             await steps.ended.wait()
         assert await handle.result("10s") == 2
@@ -95,12 +95,12 @@ async def test_what_a_step_does_not_notice_is_refused_by_the_store(app: App) -> 
     async with app.running(slow):
         handle = await app.submit(job)
         await begun.wait()
-        app.nodes[0].draining = True  # it does not take the job again
-        await store.reap(0, [app.nodes[0].owner])
+        nodes(app)[0].draining = True  # it does not take the job again
+        await store.reap(0, [nodes(app)[0].owner])
         async with other.running():
             assert await handle.result("10s") == "second"
         gate.set()
-        while app.nodes[0].claimed:
+        while nodes(app)[0].claimed:
             await perdure.process.sleep("5ms")
     assert went_on == []
     (entry,) = await handle.journal()
@@ -161,7 +161,7 @@ def test_a_step_without_progress_is_not_started_again_while_it_lives(url: str, w
 
 async def renewed_again(app: App, handle: Handle[Any]) -> None:
     """Wait until the lease of a running job was renewed twice more."""
-    (node,) = app.nodes
+    (node,) = nodes(app)
     for _ in range(2):
         run = node.runs[handle.id]
         trusted = run.trusted_until
@@ -178,7 +178,7 @@ async def test_a_step_is_not_started_beside_its_thread_of_a_run_that_lost_its_le
         handle = await app.submit(quiet.job)
         await asyncio.to_thread(quiet.begun.wait, 20)
         store = await app.store()
-        assert await store.reap(0, [app.nodes[0].owner]) == [handle.id]
+        assert await store.reap(0, [nodes(app)[0].owner]) == [handle.id]
         await begun_again(app, handle)
         assert quiet.starts == [1]
         quiet.go.set()
@@ -187,7 +187,7 @@ async def test_a_step_is_not_started_beside_its_thread_of_a_run_that_lost_its_le
 
 async def begun_again(app: App, handle: Handle[Any]) -> None:
     """Wait until the journal says that a second run has begun a step."""
-    (node,) = app.nodes
+    (node,) = nodes(app)
     while (run := node.runs.get(handle.id)) is None or run.epoch < 2 or not run.working:
         await perdure.process.sleep("5ms")
     while not await handle.journal():
@@ -287,7 +287,7 @@ def test_the_heart_survives_what_it_did_not_expect(
         async with app.running():
             handle = await app.submit(steps.job)
             await steps.begun.wait()
-            node = app.nodes[0]
+            node = nodes(app)[0]
             held, node.held = node.held, _broken
             while "renewing leases" not in caplog.text:
                 await perdure.process.sleep("10ms")

@@ -18,7 +18,7 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import EffectState
 from perdure.jobs.model import EntryKind, JobChange, JobNews, JournalEntry, QueueLimit, Write
 from perdure.jobs.state import JobState, StepState
-from tests.support.engine import durable, until
+from tests.support.engine import durable, nodes, until
 
 ONCE = Retry(attempts=1)
 
@@ -76,7 +76,7 @@ class Shop:
 
     async def cancel(self, app: App, job_id: str) -> None:
         """Cancel the job while a write is in flight, and let that through when nothing works."""
-        (node,) = app.nodes
+        (node,) = nodes(app)
         while self.hold is None:
             await perdure.process.sleep("2ms")
         run = node.runs[job_id]

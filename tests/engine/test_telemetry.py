@@ -19,7 +19,7 @@ from perdure.jobs.approval import Person
 from perdure.jobs.parameters import Partial
 from perdure.jobs.state import JobState
 from perdure.store.db_thread import BATCH
-from tests.support.engine import durable, job_of, until
+from tests.support.engine import durable, job_of, nodes, until
 from tests.support.telemetry import Recorder
 
 ALL: list[Event] = [
@@ -334,7 +334,7 @@ async def test_leases_are_told_when_they_are_renewed_and_when_they_are_lost(app:
         async with app.running():
             while not heard.of("lease", "renew"):
                 await perdure.process.sleep("5ms")
-            (node,) = app.nodes
+            (node,) = nodes(app)
             await (await app.store()).reap(0, dead=[node.owner])
             while not heard.of("lease", "lose"):
                 await perdure.process.sleep("5ms")

@@ -7,6 +7,7 @@ import perdure
 from perdure.app import App
 from perdure.engine.run.context import JobContext
 from perdure.engine.settings import WorkerSettings
+from perdure.engine.worker.node import WorkerNode
 from perdure.jobs.state import JobState
 
 # Quick enough for tests, and in the same proportions as the real ones.
@@ -45,9 +46,14 @@ def durable(test: Test) -> Callable[..., None]:
     return run
 
 
+def nodes(app: App) -> list[WorkerNode]:
+    """Return the workers of an app in this process."""
+    return app._nodes  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
 async def obeyed(app: App, job_id: str) -> None:
     """Wait until the worker of a running job has heard what is asked of it."""
-    (node,) = app.nodes
+    (node,) = nodes(app)
     while (run := node.runs.get(job_id)) is not None and run.ending is None:
         await perdure.process.sleep("2ms")
 

@@ -195,12 +195,11 @@ def approval_asked(approval: Approval) -> None:
     telemetry.execute(APPROVAL_ASK, {"count": 1}, _approval(approval))
 
 
-def voted(result: Approval | Refusal, vote: Vote) -> Approval | Refusal:
-    """Tell that somebody has answered, if that counts; `state` says whether it decides."""
-    if isinstance(result, Approval) and listens(APPROVAL_DECIDE):
+def voted(result: Approval | Refusal, vote: Vote) -> None:
+    """Tell that somebody has voted, if the vote counts; `state` says whether it decides."""
+    if isinstance(result, Approval):
         told = {"verdict": vote.verdict, "person": vote.person.id, "channel": vote.channel}
         telemetry.execute(APPROVAL_DECIDE, {"count": 1}, {**_approval(result), **told})
-    return result
 
 
 def _approval(approval: Approval) -> dict[str, Any]:

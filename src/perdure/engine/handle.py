@@ -1,17 +1,20 @@
-"""A handle to a submitted job: ask how it stands, wait for it, tell it what to do."""
+"""A handle to a submitted job: read its state, wait for its end, command it.
+
+However many handles wait for jobs, the store is asked for all of these jobs in one query, and only
+after a hint that something has changed, or twice a second. See `JobWaits`.
+"""
 
 import asyncio
 import contextlib
 import logging
-import secrets
 from contextvars import Context
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from perdure.base.clock import SystemClock
-from perdure.base.codec import decode, digest, encode
+from perdure.base.codec import decode, encode
 from perdure.base.duration import Duration, job_seconds, spell
 from perdure.base.errors import JobFailed, JobNotFound, JobParked, StoreError
 from perdure.base.retry import pause
+from perdure.engine.submission import new_id
 from perdure.jobs.budget import Budget
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.effect import Choice, Effect
@@ -22,162 +25,7 @@ from perdure.jobs.state import ENDED, JobState
 from perdure.jobs.text_limits import check_given
 from perdure.store.store import Store
 
-# From a call of a job to the job that is stored.
-
-_CLOCK = SystemClock()
-
-
-def new_id() -> str:
-    """Draw the id of a job: in the order of time, which keeps indexes small; the rest by chance."""
-    return f"{_CLOCK.time_ns():016x}{secrets.token_hex(8)}"
-
-
-def child_id(parent_id: str, entry_id: str) -> str:
-    """Give the id of the job that a parent submits at a place of its journal: always the same."""
-    return parent_id[:16] + digest("child", parent_id, entry_id)[:16]
-
-
-def child_job(
-    parent: Job,
-    entry: JournalEntry,
-    definition: "JobDefinition[Any, Any]",
-    name: str,
-    packed: bytes,
-) -> NewJob:
-    """Make the job that a parent submits; the same one, however often it is asked for."""
-    return NewJob(
-        id=child_id(parent.id, entry.id),
-        tenant=parent.tenant,
-        user=parent.user,
-        name=name,
-        version=definition.version,
-        input=packed,
-        queue=definition.queue or parent.queue,
-        priority=parent.priority,
-        parent=parent.id,
-        parent_seq=entry.seq,
-        budget_of=parent.budget_of or parent.id,
-        deadline=definition.timeout,
-    )
-
-
-# Waiting for jobs to end: however many wait, the store is asked for all of them at once.
-
 _log = logging.getLogger("perdure.jobs")
-
-# Hints tell when to look; this is how often to look without one.
-_LOOK_EVERY = 0.5
-
-# Between two looks, so that a busy store is not asked after each of its writes.
-_AT_MOST_EVERY = 0.005
-
-
-def reason_of(outcome: JobOutcome) -> str:
-    """Say in one line why a job ended without a result, or is parked."""
-    error = outcome.error
-    return "no reason is known" if error is None else Failure.unpack(error).summary()
-
-
-class Awaiting:
-    """Who waits for which job, on one loop.
-
-    What it does on its own it does in an empty context: it belongs to no process,
-    and so outlives whoever was the first to wait.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._waiters: dict[str, dict[asyncio.Future[JobOutcome], frozenset[JobState]]] = {}
-        self.parked: dict[str, str] = {}  # of the jobs waited for: why, as a person was told
-        self._task: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
-
-    async def reached(self, job_id: str, states: frozenset[JobState] = ENDED) -> JobOutcome:
-        """Wait until a job is in one of these states, or has ended in whichever."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[JobOutcome] = loop.create_future()
-        self._waiters.setdefault(job_id, {})[future] = states
-        self._changed.set()
-        if self._task is None:
-            self._task = Context().run(loop.create_task, self._watch())
-        try:
-            return await future
-        finally:
-            self._forget(job_id, future)
-
-    def _forget(self, job_id: str, future: "asyncio.Future[JobOutcome]") -> None:
-        waiters = self._waiters.get(job_id, {})
-        waiters.pop(future, None)
-        if not waiters:
-            self._waiters.pop(job_id, None)
-        if not self._waiters:
-            self._changed.set()  # nobody waits: the watch ends
-
-    async def _watch(self) -> None:
-        """Look whenever something has changed, as long as anybody waits."""
-        unwatch = self._store.watch(self._changed.set)
-        try:
-            while self._waiters:
-                self._changed.clear()
-                with contextlib.suppress(StoreError):  # the next look tells
-                    await self._look()
-                await pause(_AT_MOST_EVERY)
-                if self._waiters:
-                    await self._hint()
-        except Exception as error:  # noqa: BLE001 - those who wait get it
-            self.close(error)
-        finally:
-            unwatch()
-            self.parked.clear()
-            self._task = None
-
-    async def _look(self) -> None:
-        asked_for = list(self._waiters)
-        outcomes = {each.job_id: each for each in await self._store.outcomes(asked_for)}
-        for job_id in asked_for:
-            outcome = outcomes.get(job_id)
-            if outcome is None:  # it is old, and was deleted
-                self._settle(job_id, JobNotFound(job_id))
-            else:
-                self._settle(job_id, outcome)
-                self._note_parked(outcome)
-
-    def _settle(self, job_id: str, answer: JobOutcome | Exception) -> None:
-        for future, states in tuple(self._waiters.get(job_id, {}).items()):
-            if future.done():
-                continue
-            if isinstance(answer, Exception):
-                future.set_exception(answer)
-            elif answer.state in states or answer.state in ENDED:
-                future.set_result(answer)
-            else:
-                continue
-            self._forget(job_id, future)
-
-    def _note_parked(self, outcome: JobOutcome) -> None:
-        """Say once why those who wait may wait for long."""
-        if outcome.state is not JobState.NEEDS_ATTENTION:
-            self.parked.pop(outcome.job_id, None)
-        elif outcome.job_id in self._waiters and outcome.job_id not in self.parked:
-            why = self.parked[outcome.job_id] = reason_of(outcome)
-            _log.warning(
-                "job %s is parked, and who waits for its result waits for a person: %s. "
-                "Look at it (perdure jobs show), then resume, retry, compensate or cancel it",
-                outcome.job_id,
-                why,
-            )
-
-    def close(self, error: Exception) -> None:
-        """Let nobody wait any longer."""
-        for job_id in tuple(self._waiters):
-            self._settle(job_id, error)
-        self._changed.set()
-
-    async def _hint(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_EVERY):
-                await self._changed.wait()
-
 
 R = TypeVar("R")
 
@@ -186,33 +34,33 @@ _ALSO_PARKED = frozenset({JobState.NEEDS_ATTENTION})
 
 
 class Handle(Generic[R]):
-    """One job, from outside."""
+    """A submitted job."""
 
     def __init__(
         self,
         store: Store,
-        awaiting: Awaiting,
+        waits: "JobWaits",
         job_id: str,
         definition: "JobDefinition[Any, R] | None",
         *,
         new: bool,
     ) -> None:
         self._store = store
-        self._awaiting = awaiting
+        self._waits = waits
         self._definition = definition
         self.id = job_id
-        self.new = new  # False: this key had been submitted before
+        self.new = new  # False: a job with this key was submitted before
 
     def __repr__(self) -> str:
         return f"<handle of job {self.id}>"
 
-    # Looking
+    # Reading
 
     async def job(self) -> Job:
-        """Read the job as it stands.
+        """Return the job as it is now.
 
         Raises:
-            JobNotFound: It was deleted, or never was.
+            JobNotFound: It was deleted, or never existed.
         """
         job = await self._store.job(self.id)
         if job is None:
@@ -220,51 +68,51 @@ class Handle(Generic[R]):
         return job
 
     async def status(self) -> JobState:
-        """Tell the job's state."""
+        """Return the state of the job."""
         return (await self.job()).state
 
     async def journal(self) -> list[JournalEntry]:
-        """Read what the job has done, in order."""
+        """Return what the job has done, in order."""
         return await self._store.journal(self.id)
 
     async def effects(self) -> list[Effect]:
-        """Read what the job did to the world, or may have done, in order."""
+        """Return the effects of the job on the outside world, in order, with those in doubt."""
         return await self._store.effects(self.id)
 
     async def budget(self) -> Budget | None:
-        """Read what the tree of the job, and its forks, may spend, and what is gone."""
+        """Return the budget that the job shares with its tree and its forks, and what is spent."""
         job = await self.job()
         return await self._store.budget(job.budget_of or job.id)
 
     async def events(self) -> list[JobEvent]:
-        """Read all that happened to the job, in order."""
+        """Return the log of the job, in order."""
         found: list[JobEvent] = []
         while page := await self._store.events(self.id, after=found[-1].no if found else 0):
             found += page
         return found
 
     async def wait(self, timeout: Duration = None) -> JobState:
-        """Wait until the job has ended, however it did, and give its state.
+        """Wait until the job has ended in any way, and return its state.
 
         Raises:
-            TimeoutError: It has not, in this time; it goes on.
+            TimeoutError: It has not ended in time; it continues.
         """
         return (await self._reached(timeout)).state
 
     async def result(self, timeout: Duration = None, *, if_parked: IfParked = "wait") -> R:
-        """Wait for the job's result.
+        """Wait for the result of the job, and return it.
 
-        A job that is parked (NEEDS_ATTENTION) has not ended: once a person lets it go on, it may
-        still give one. That it is parked, and why, is logged once as a warning.
+        A job that is parked (NEEDS_ATTENTION) has not ended: once a person has resumed it, it may
+        still return a result. That it is parked, and why, is logged once as a warning.
 
         Args:
-            timeout: For how long; None is for ever.
-            if_parked: "raise" if nobody is there who would look at it.
+            timeout: How long to wait; None is for ever.
+            if_parked: "raise" if no person is there to review it.
 
         Raises:
-            JobFailed: It ended without one.
-            JobParked: It is parked, and you did not want to wait for a person.
-            TimeoutError: It has not ended in this time; it goes on.
+            JobFailed: The job ended without a result.
+            JobParked: It is parked, and `if_parked` is "raise".
+            TimeoutError: It has not ended in time; it continues.
         """
         states = _ALSO_PARKED if if_parked == "raise" else frozenset[JobState]()
         outcome = await self._reached(timeout, states)
@@ -277,15 +125,15 @@ class Handle(Generic[R]):
         return self._definition.unpack_result(outcome.result)
 
     async def until(self, *states: JobState, timeout: Duration = None) -> JobState:
-        """Wait until the job is in one of these states, or has ended; give the state that it is in.
+        """Wait until the job is in one of these states, or has ended; return its state.
 
         Raises:
-            TimeoutError: It is not, in this time; it goes on.
+            TimeoutError: It is not, in time; it continues.
         """
         return (await self._reached(timeout, frozenset(states))).state
 
     async def failure(self) -> Failure | None:
-        """Tell why the job failed, or what it needs attention for; None if it does neither."""
+        """Return why the job failed or needs attention; None if it does neither."""
         error = (await self.job()).error
         return None if error is None else Failure.unpack(error)
 
@@ -295,31 +143,31 @@ class Handle(Generic[R]):
         limit = job_seconds(timeout)
         try:
             async with asyncio.timeout(limit):
-                return await self._awaiting.reached(self.id, states)
+                return await self._waits.reached(self.id, states)
         except TimeoutError:
-            why = self._awaiting.parked.get(self.id)
+            why = self._waits.parked.get(self.id)
             parked = "" if why is None else f": it is parked, and waits for a person: {why}"
             text = f"job {self.id} has not ended within {spell(limit or 0)}{parked}"
             raise TimeoutError(text) from None
 
-    # Telling
+    # Commands
 
     async def send(self, topic: str, payload: Any = None, *, key: str | None = None) -> bool:
-        """Send the job a message, for its `ctx.receive`; False: this key was sent before."""
+        """Send the job a message, for its `ctx.receive`; False if this key was sent before."""
         check_given(topic=topic, key=key)
         data = encode(payload, what=f"message {topic!r}", kind="message")
         return await self._store.send(self.id, topic, data, key)
 
     async def cancel(self, reason: str = "", *, by: str = "") -> None:
-        """End the job: its running steps get CANCEL, then are killed."""
+        """Cancel the job: its running steps get CANCEL, and are killed after a grace."""
         await self._command("cancel", by, reason)
 
     async def pause(self, reason: str = "", *, by: str = "") -> None:
-        """Let the running steps end, and then nothing more until `resume`."""
+        """Pause the job: its running steps end, and nothing else begins until `resume`."""
         await self._command("pause", by, reason)
 
     async def resume(self, reason: str = "", *, by: str = "") -> None:
-        """Let a paused or parked job go on; what parked it gets a fresh set of attempts."""
+        """Continue a paused or parked job; what parked it gets a fresh set of attempts."""
         await self._command("resume", by, reason)
 
     async def retry(self, step: str | None = None, reason: str = "", *, by: str = "") -> None:
@@ -328,7 +176,7 @@ class Handle(Generic[R]):
         await self._command("retry", by, reason, seq=seq)
 
     async def skip(self, step: str, reason: str, *, output: Any = None, by: str = "") -> None:
-        """Take a step as done, with this output: somebody did it by hand."""
+        """Record a step as done with this output, because somebody did it by hand."""
         entry = await self._entry(step)
         await self._command("skip", by, reason, seq=entry.seq, output=encode(output))
 
@@ -339,30 +187,31 @@ class Handle(Generic[R]):
     async def resolve(
         self, effect: int, choice: Choice, *, result: Any = None, reason: str = "", by: str = ""
     ) -> None:
-        """Say what became of an effect that is in doubt, by its number in the ledger.
+        """Settle an effect that is in doubt, by its number in the ledger.
 
         Args:
             effect: Its number.
-            choice: "happened", with the `result` that the call would have given;
-                "did not happen": it is called again; "compensate": all is undone.
-            result: What the receiver gave for it.
-            reason: How that is known.
+            choice: "happened", with the `result` that the call would have returned;
+                "did not happen": it is called again; "compensate": everything is undone.
+            result: What the receiver returned.
+            reason: How this is known.
             by: Who says so.
 
         Raises:
-            IllegalTransition: Nothing is in doubt there.
+            IllegalTransition: That effect is not in doubt.
         """
         output = encode(result) if choice == "happened" else None
         await self._command("resolve", by, reason, effect=effect, choice=choice, output=output)
 
     async def abandon_undo(self, undo: str, reason: str, *, by: str = "") -> None:
-        """Go on with the rest of an undo without this part ("undo:charge#1"), which failed."""
+        """Continue an undo without this part ("undo:charge#1"), which failed."""
         await self.skip(undo, reason, output=LEFT_UNDONE, by=by)
 
     async def fork(self, before: str, *args: Any, by: str = "", **kwargs: Any) -> "Handle[R]":
-        """Submit a copy that has done all before this step; other arguments may be given.
+        """Submit a copy that has done everything before this step; return its handle.
 
-        Whoever gives other arguments is the requester of the copy: four eyes hold for them.
+        The copy may have other arguments. Whoever gives them becomes its requester, so that four
+        eyes hold for them.
 
         Raises:
             LookupError: The job has no such step.
@@ -372,7 +221,7 @@ class Handle(Generic[R]):
         packed, requester = job.input, job.user
         if args or kwargs:
             if self._definition is None:
-                raise ValueError("a plan is forked with the arguments that it has")
+                raise ValueError("a plan cannot be forked with other arguments")
             packed, requester = self._definition.pack(args, kwargs), by
         copy = NewJob(
             id=new_id(),
@@ -389,7 +238,7 @@ class Handle(Generic[R]):
             budget_of=job.budget_of or job.id,
         )
         await self._store.fork(job.id, copy, entry.seq, by)
-        return Handle(self._store, self._awaiting, copy.id, self._definition, new=True)
+        return Handle(self._store, self._waits, copy.id, self._definition, new=True)
 
     async def _entry(self, step: str) -> JournalEntry:
         wanted = step if "#" in step else f"{step}#1"
@@ -408,3 +257,119 @@ class Handle(Generic[R]):
         check_given(by=actor, reason=reason)
         asked = Command(job_id=self.id, action=action, actor=actor, reason=reason, **more)
         await self._store.command(asked)
+
+
+# Waiting
+
+# How often to look without a hint.
+_LOOK_EVERY = 0.5
+
+# The pause between two looks, so that a busy store is not asked after each of its writes.
+_AT_MOST_EVERY = 0.005
+
+
+def reason_of(outcome: JobOutcome) -> str:
+    """Return in one line why a job ended without a result, or is parked."""
+    error = outcome.error
+    return "no reason is known" if error is None else Failure.unpack(error).summary()
+
+
+class JobWaits:
+    """All waits of one app for jobs, on one loop.
+
+    One task looks for all of them, as long as anybody waits. It runs in an empty context, so that
+    it belongs to no process: otherwise it would die with whoever was the first to wait.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiters: dict[str, dict[asyncio.Future[JobOutcome], frozenset[JobState]]] = {}
+        self.parked: dict[str, str] = {}  # why, by the id of a job that is waited for
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    async def reached(self, job_id: str, states: frozenset[JobState] = ENDED) -> JobOutcome:
+        """Return the outcome of a job once it is in one of these states, or has ended in any."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[JobOutcome] = loop.create_future()
+        self._waiters.setdefault(job_id, {})[future] = states
+        self._changed.set()
+        if self._task is None:
+            self._task = Context().run(loop.create_task, self._watch())
+        try:
+            return await future
+        finally:
+            self._forget(job_id, future)
+
+    def _forget(self, job_id: str, future: "asyncio.Future[JobOutcome]") -> None:
+        waiters = self._waiters.get(job_id, {})
+        waiters.pop(future, None)
+        if not waiters:
+            self._waiters.pop(job_id, None)
+        if not self._waiters:
+            self._changed.set()  # nobody waits any more: the task ends
+
+    async def _watch(self) -> None:
+        """Look after each hint, as long as anybody waits."""
+        unwatch = self._store.watch(self._changed.set)
+        try:
+            while self._waiters:
+                self._changed.clear()
+                with contextlib.suppress(StoreError):  # the next look will tell
+                    await self._look()
+                await pause(_AT_MOST_EVERY)
+                if self._waiters:
+                    await self._hint()
+        except Exception as error:  # noqa: BLE001 - raised to those who wait
+            self.close(error)
+        finally:
+            unwatch()
+            self.parked.clear()
+            self._task = None
+
+    async def _look(self) -> None:
+        asked_for = list(self._waiters)
+        outcomes = {each.job_id: each for each in await self._store.outcomes(asked_for)}
+        for job_id in asked_for:
+            outcome = outcomes.get(job_id)
+            if outcome is None:  # it was old, and is deleted
+                self._settle(job_id, JobNotFound(job_id))
+            else:
+                self._settle(job_id, outcome)
+                self._note_parked(outcome)
+
+    def _settle(self, job_id: str, answer: JobOutcome | Exception) -> None:
+        for future, states in tuple(self._waiters.get(job_id, {}).items()):
+            if future.done():
+                continue
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+            elif answer.state in states or answer.state in ENDED:
+                future.set_result(answer)
+            else:
+                continue
+            self._forget(job_id, future)
+
+    def _note_parked(self, outcome: JobOutcome) -> None:
+        """Log once why the wait for a job may take long."""
+        if outcome.state is not JobState.NEEDS_ATTENTION:
+            self.parked.pop(outcome.job_id, None)
+        elif outcome.job_id in self._waiters and outcome.job_id not in self.parked:
+            why = self.parked[outcome.job_id] = reason_of(outcome)
+            _log.warning(
+                "job %s needs attention, and its result waits for a person: %s. "
+                "Review it (perdure jobs show), then resume, retry, compensate or cancel it",
+                outcome.job_id,
+                why,
+            )
+
+    def close(self, error: Exception) -> None:
+        """End all waits with an error."""
+        for job_id in tuple(self._waiters):
+            self._settle(job_id, error)
+        self._changed.set()
+
+    async def _hint(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_EVERY):
+                await self._changed.wait()

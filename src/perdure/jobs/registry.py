@@ -187,18 +187,6 @@ class JobRegistry:
                 "include its registry with `app.include(…)`"
             ) from None
 
-    def step_name(self, step: object, verb: str) -> str:
-        """Return the full name of a step; `verb` names the caller in the error if it is not one."""
-        if not isinstance(step, Step):
-            raise _wrong_kind(verb, "step", step)
-        return self.name(cast("Step[..., Any]", step))
-
-    def job_name(self, job: object, verb: str) -> str:
-        """Return the full name of a job; `verb` names the caller in the error if it is not one."""
-        if not isinstance(job, JobDefinition):
-            raise _wrong_kind(verb, "job", job)
-        return self.name(cast("JobDefinition[..., Any]", job))
-
     def _check(self, name: str, made: Definition) -> None:
         known = self._jobs if isinstance(made, JobDefinition) else self._steps
         check_name(name, "step or job")  # the prefixes too
@@ -223,6 +211,25 @@ class JobRegistry:
     def _is_within(self, other: "JobRegistry") -> bool:
         above = (parent for parent, _ in self._parents)
         return any(each is other or each._is_within(other) for each in above)  # noqa: SLF001
+
+
+def step_name(registry: JobRegistry, step: object, verb: str) -> str:
+    """Return the full name of what must be a step; `verb` is what it is used for.
+
+    Raises:
+        TypeError: It is not a step.
+        UnknownName: It is not registered here.
+    """
+    if not isinstance(step, Step):
+        raise _wrong_kind(verb, "step", step)
+    return registry.name(cast("Step[..., Any]", step))
+
+
+def job_name(registry: JobRegistry, job: object, verb: str) -> str:
+    """Return the full name of what must be a job, likewise."""
+    if not isinstance(job, JobDefinition):
+        raise _wrong_kind(verb, "job", job)
+    return registry.name(cast("JobDefinition[..., Any]", job))
 
 
 def _label(made: Definition, name: str = "") -> str:

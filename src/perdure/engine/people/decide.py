@@ -1,6 +1,11 @@
-"""Answers of people that come through the API of an app: the command line, a dashboard, a test."""
+"""Decisions of people that come by the API of an app: the command line, a dashboard, a test.
 
-from collections.abc import Awaitable, Callable, Mapping
+Whether a vote counts is decided in one place, for all channels: `jobs.approval.decide`, in the
+transaction of `store.vote`. Here is what comes before: who the person is, and what the arguments
+come to that they have edited.
+"""
+
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -11,10 +16,8 @@ from perdure.engine import events
 from perdure.engine.policy import Policy
 from perdure.jobs.approval import (
     Approval,
-    ApprovalLink,
     Delegation,
     Edited,
-    LinkUse,
     Person,
     Refusal,
     Vote,
@@ -29,7 +32,7 @@ from perdure.store.store import Store
 
 
 class ApprovalAnswer(Struct, frozen=True, kw_only=True):
-    """What somebody says to a question."""
+    """What somebody answers to a question."""
 
     approval_id: str
     action_hash: str  # what they saw
@@ -39,8 +42,8 @@ class ApprovalAnswer(Struct, frozen=True, kw_only=True):
     arguments: Mapping[str, Any] | None = None
 
 
-class Office(Protocol):
-    """An app, as far as it is needed here: what there is, and by which policy."""
+class Definitions(Protocol):
+    """What an app says about its steps, and about the people who decide."""
 
     policy: Policy
 
@@ -48,44 +51,47 @@ class Office(Protocol):
     def steps(self) -> Mapping[str, Step[..., Any]]: ...
 
 
-async def decide(store: Store, office: Office, answer: ApprovalAnswer) -> Approval:
-    """Hand an answer in.
+async def decide(store: Store, app: Definitions, answer: ApprovalAnswer) -> Approval:
+    """Hand in an answer; return the approval as it is then.
 
     Raises:
-        DecisionRefused: It does not count.
+        DecisionRefused: The answer does not count.
         ArgumentError: The edited arguments do not fit the step.
     """
     approval = await _approval(store, answer.approval_id)
     edited = None
     if answer.arguments is not None:
-        edited = await _edited(store, office, approval, answer.arguments)
+        edited = await _edited(store, app, approval, answer.arguments)
     vote = Vote(
-        person=await _person(store, office.policy.people, approval, answer.by),
+        person=await _person(store, app.policy.people, approval, answer.by),
         verdict=answer.verdict,
         action_hash=answer.action_hash,
         channel="api",
         reason=answer.reason,
         edited=edited,
     )
-    return _counted(events.voted(await store.vote(approval.id, vote), vote))
+    result = await store.vote(approval.id, vote)
+    if events.listens(events.APPROVAL_DECIDE):
+        events.voted(result, vote)
+    return _counted(result)
 
 
 async def delegate(
     store: Store, people: People, approval_id: str, by: Person | str, to: str, reason: str
 ) -> Approval:
-    """Leave a question to somebody else.
+    """Let somebody else answer a question; return the approval as it is then.
 
     Raises:
-        DecisionRefused: This person may not, or the other one cannot take it.
+        DecisionRefused: This person may not delegate it, or the other one cannot decide.
     """
     approval = await _approval(store, approval_id)
     known = tuple(people.of(approval.tenant))
     other = Person(id=to, tenant=approval.tenant)
-    if people.contacts:  # else who decides is known elsewhere
+    if people.contacts:  # otherwise the people are known elsewhere
         other = await _person(store, people, approval, to)
     if other.is_program:
-        await store.turned_away(approval.id, "api", f"{to} is no person")
-        raise DecisionRefused("not allowed", "an account of a program cannot decide")
+        await store.turned_away(approval.id, "api", f"{to} is not a person")
+        raise DecisionRefused("not allowed", "a program's account cannot decide")
     by = await _person(store, people, approval, by)
     handover = Delegation(by=by, to=other, reason=reason, known=known)
     return _counted(await store.pass_on(approval.id, handover))
@@ -99,7 +105,7 @@ async def _approval(store: Store, approval_id: str) -> Approval:
 
 
 async def _person(store: Store, people: People, approval: Approval, who: Person | str) -> Person:
-    """Find out who somebody is: as the app's people say, if it lists any."""
+    """Return who somebody is: by the people of the app, if it lists any."""
     if isinstance(who, Person) and (not people.contacts or who.tenant != approval.tenant):
         return who
     name = who.id if isinstance(who, Person) else who
@@ -121,22 +127,22 @@ def _counted(result: Approval | Refusal) -> Approval:
 
 
 async def _edited(
-    store: Store, office: Office, approval: Approval, arguments: Mapping[str, Any]
+    store: Store, app: Definitions, approval: Approval, arguments: Mapping[str, Any]
 ) -> Edited:
-    """Check other arguments, and judge them as those were that the job gave."""
+    """Check edited arguments, and judge them as those of the job were judged."""
     if approval.action.budget != b"null":  # it is about the budget itself
         packed = msgspec.json.encode(_limits(approval, arguments))
-        return _judged(office.policy, packed, judge_raise(packed, office.policy.risk))
+        return _judged(app.policy, packed, judge_raise(packed, app.policy.risk))
     entry = next((e for e in await store.journal(approval.job_id) if e.id == approval.step), None)
-    step = None if entry is None else office.steps.get(entry.name)
+    step = None if entry is None else app.steps.get(entry.name)
     if entry is None or step is None:
         raise DecisionRefused("changed", "only the arguments of a step can be edited")
-    # What the person did not name stays as it was seen, and never falls back to a default.
+    # What the person did not name stays as they saw it, and never becomes a default.
     before = msgspec.json.decode(approval.action.input, type=dict[str, Any])
     packed = step.parameters.pack_json(msgspec.json.encode({**before, **arguments}))
-    judgement = judge_call(step, entry.name, packed, office.policy.risk)
-    gate = gate_for(step, entry.name, approval.tenant, judgement, office.policy.gates)
-    return _judged(office.policy, packed, gate.judgement)
+    judgement = judge_call(step, entry.name, packed, app.policy.risk)
+    gate = gate_for(step, entry.name, approval.tenant, judgement, app.policy.gates)
+    return _judged(app.policy, packed, gate.judgement)
 
 
 def _judged(policy: Policy, packed: bytes, judgement: Judgement) -> Edited:
@@ -146,7 +152,7 @@ def _judged(policy: Policy, packed: bytes, judgement: Judgement) -> Edited:
 
 
 def _limits(approval: Approval, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the limits that a person grants instead of those that were asked for."""
+    """Return the limits that a person grants instead of those that were asked for."""
     what = "the limits of a budget"
     try:
         limits = msgspec.convert(dict(arguments), BudgetLimits)
@@ -158,33 +164,3 @@ def _limits(approval: Approval, arguments: Mapping[str, Any]) -> dict[str, Any]:
         texts = [f"`{name}` must be more than {before[name]:g}, or reject it" for name in too_low]
         raise ArgumentError(what, texts)
     return given
-
-
-# The desk of an app: where its channels find approvals, before the store is open.
-
-
-class LazyStore:
-    """Opens the store when it is first asked for something; see `perdure.notify.people.Desk`."""
-
-    def __init__(self, store: Callable[[], Awaitable[Store]]) -> None:
-        self._store = store
-
-    async def now(self) -> float:
-        return await (await self._store()).now()
-
-    async def approval(self, approval_id: str) -> Approval | None:
-        return await (await self._store()).approval(approval_id)
-
-    async def vote(
-        self, approval_id: str, vote: Vote, use: LinkUse | None = None
-    ) -> Approval | Refusal:
-        return events.voted(await (await self._store()).vote(approval_id, vote, use), vote)
-
-    async def keep_link(self, link: ApprovalLink) -> None:
-        await (await self._store()).keep_link(link)
-
-    async def link(self, link_id: str) -> tuple[ApprovalLink, Approval] | None:
-        return await (await self._store()).link(link_id)
-
-    async def turned_away(self, approval_id: str | None, channel: str, why: str) -> None:
-        await (await self._store()).turned_away(approval_id, channel, why)

@@ -14,14 +14,16 @@ from msgspec.structs import replace
 
 from perdure.base.codec import decode, digest, encode
 from perdure.base.duration import Duration, job_seconds
-from perdure.engine.handle import child_job
+from perdure.engine.submission import child_job
 from perdure.engine.journal.run import Operation, Run
 from perdure.engine.journal.verdict import Unwound
 from perdure.engine.people.ask import Approve, Approved, ApproveOptions, approve_request
 from perdure.engine.steps.step import StepOperation
 from perdure.engine.steps.waits import Child, Receive, Sleep, child_failed, no_message
+from perdure.engine.submission import child_job
 from perdure.jobs.definition import JobDefinition, Step
 from perdure.jobs.model import EntryKind, JournalEntry
+from perdure.jobs.registry import job_name, step_name
 from perdure.jobs.state import StepState
 from perdure.jobs.text_limits import check_given
 
@@ -76,7 +78,7 @@ class JobContext:
         self, step: Step[Any, R], key: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> "Operation[R]":
         run = self._run
-        name = run.node.registry.step_name(step, "ctx.run")
+        name = step_name(run.node.registry, step, "ctx.run")
         id = run.journal.identity(name, key)
         packed = step.parameters.pack(args, kwargs, run.node.limits)
         entry = run.visit(id, _STEP, packed)
@@ -211,7 +213,7 @@ class JobContext:
             JobFailed: When awaited: it ended without a result.
         """
         run = self._run
-        full = run.node.registry.job_name(job, "ctx.child")
+        full = job_name(run.node.registry, job, "ctx.child")
         name = f"child:{full}"
         id = run.journal.identity(name)
         packed = job.pack(args, kwargs, run.node.limits)

@@ -13,7 +13,7 @@ from perdure.base.codec import Codec, decode, encode
 from perdure.base.errors import Drift, IllegalTransition, JobError, JobNotFound, StepFailed
 from perdure.base.retry import Retry
 from perdure.engine.crashpoint import crashpoint
-from perdure.engine.handle import child_id
+from perdure.engine.submission import child_id
 from perdure.engine.journal.run import Operation, Run
 from perdure.engine.journal.verdict import (
     Cancelled,
@@ -26,6 +26,7 @@ from perdure.engine.journal.verdict import (
 )
 from perdure.engine.people.ask import alerts
 from perdure.engine.steps.step import StepOperation
+from perdure.engine.submission import child_id
 from perdure.jobs.approval import ApprovalState
 from perdure.jobs.definition import Compensation, OnCancel, Step
 from perdure.jobs.effect import OPEN, Effect, EffectState

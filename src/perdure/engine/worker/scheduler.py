@@ -22,7 +22,7 @@ from typing import Any, Final, cast
 from msgspec.structs import replace
 
 from perdure.base.errors import StoreError, UnknownName
-from perdure.engine.handle import new_id
+from perdure.engine.submission import new_id
 from perdure.engine.worker.node import WorkerNode
 from perdure.engine.worker.periodic import every
 from perdure.jobs.cron import CatchUp, check_cron, due, key, next_time
