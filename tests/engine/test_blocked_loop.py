@@ -74,7 +74,7 @@ def first_worker(url: str, scene: Scene, over: threading.Event) -> None:
         try:
             async with app.running():
                 await asyncio.to_thread(over.wait, WITHIN)
-                assert app.nodes[0].runs == {}  # it has let go
+                assert nodes(app)[0].runs == {}  # it has let go
         finally:
             await app.close()
 

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from perdure.base.codec import decode, digest, encode
 from perdure.base.duration import Duration, job_seconds
-from perdure.engine.submission import child_job
 from perdure.engine.journal.run import Operation, Run
 from perdure.engine.journal.verdict import Unwound
 from perdure.engine.people.ask import Approve, Approved, ApproveOptions, approve_request

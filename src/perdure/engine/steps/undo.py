@@ -13,7 +13,6 @@ from perdure.base.codec import Codec, decode, encode
 from perdure.base.errors import Drift, IllegalTransition, JobError, JobNotFound, StepFailed
 from perdure.base.retry import Retry
 from perdure.engine.crashpoint import crashpoint
-from perdure.engine.submission import child_id
 from perdure.engine.journal.run import Operation, Run
 from perdure.engine.journal.verdict import (
     Cancelled,
