@@ -13,6 +13,7 @@ from perdure.engine.settings import WorkerSettings
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.state import StepState
+from tests.support.engine import nodes
 from tests.support.telemetry import Recorder
 
 WITHIN = 20.0
