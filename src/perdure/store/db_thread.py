@@ -119,9 +119,6 @@ class StoreRequest:
     ) -> None:
         self.write = write
         self.call = call
-        self.entry_rows: list[tuple[Any, ...]] = []
-        self.effect_rows: list[dict[str, Any]] = []
-        self.is_plain = False  # journal and ledger alone: many such writes go in one statement
         self.apart = apart  # it takes locks in an order of its own: never together with others
         self.announces = announces  # a job may fall due by it: others want to know
         self.done = done  # called also if whoever awaits the future is cancelled
@@ -130,19 +127,20 @@ class StoreRequest:
         self.future: asyncio.Future[Any] | None = self.loop.create_future() if awaited else None
         self.result: Any = None
         self.error: BaseException | None = None
+        self.entry_rows: list[tuple[Any, ...]] = []
+        self.effect_rows: list[dict[str, Any]] = []
+        self.is_plain = False  # journal and ledger alone: many such writes go in one statement
         if write is not None:
             # Encoded here, not in the thread: what cannot be stored fails before it touches others.
             self.entry_rows = [entry_row(write, entry) for entry in write.entries]
-            more = (write.job, write.events, write.taken, write.children, write.withdraws)
-            self.is_plain = not any((*more, write.approvals, write.notices))
-            if not self.is_plain:
-                return
-            if not write.effects:
-                self.is_plain = bool(self.entry_rows)
-            elif len({effect.key for effect in write.effects}) == len(write.effects):
-                self.effect_rows = [effect_row(write, effect) for effect in write.effects]
-            else:  # PostgreSQL cannot write a row twice in one statement
-                self.is_plain = False
+            more = write.job or write.events or write.taken or write.children or write.withdraws
+            if write.effects:
+                # PostgreSQL cannot write a row twice in one statement.
+                more = more or len({each.key for each in write.effects}) < len(write.effects)
+                self.effect_rows = [effect_row(write, each) for each in write.effects]
+            self.is_plain = not (more or write.approvals or write.notices) and bool(
+                self.entry_rows or self.effect_rows
+            )
 
 
 class Connection:
@@ -356,7 +354,8 @@ class DbThread:
         request, since = self._inflight
         self._inflight = self.busy_since = None
         self._turn.release()
-        self._report([request], request.loop.time() - since)
+        if telemetry.has_handlers(BATCH):
+            self._report([request], request.loop.time() - since)
         if not is_durable:
             try:
                 self._enqueue(request)
@@ -424,11 +423,10 @@ class DbThread:
             for request in requests:
                 request.error = error
         self.busy_since = None
-        self._report(requests, _CLOCK.monotonic() - since)
+        if telemetry.has_handlers(BATCH):
+            self._report(requests, _CLOCK.monotonic() - since)
 
     def _report(self, requests: Sequence[StoreRequest], duration: float) -> None:
-        if not telemetry.has_handlers(BATCH):
-            return
         failed = sum(request.error is not None for request in requests)
         measured = {"requests": len(requests), "failed": failed, "duration": duration}
         telemetry.execute(BATCH, measured, {"thread": self._thread.name})

@@ -128,16 +128,14 @@ class DatabaseFile:
         Raises:
             StoreUnreachable: There is another file, or none.
         """
-        for path, opened in self._opened.items():
+        for path in self._opened if log else (self._main,):
             try:
                 # A Path would cost as much again, and this follows every commit.
                 found = os.stat(path)  # noqa: PTH116
             except OSError as error:
                 raise StoreUnreachable(_GONE.format(path=path)) from error
-            if (found.st_dev, found.st_ino) != opened:
+            if (found.st_dev, found.st_ino) != self._opened[path]:
                 raise StoreUnreachable(_OTHER.format(path=path))
-            if not log:  # the database comes first
-                return
 
 
 def _is_open_to_others(path: str) -> bool:

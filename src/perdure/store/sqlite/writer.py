@@ -27,7 +27,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, ParamSpec
 
 from perdure.base.clock import Clock
 from perdure.base.errors import JobError, JournalConflict, StoreError, StoreUnreachable
@@ -53,6 +53,8 @@ from perdure.store.sqlite.watch import (
 )
 from perdure.store.verbs.claim import renew
 from perdure.store.verbs.write import progresses, write_all
+
+P = ParamSpec("P")
 
 _log = logging.getLogger("perdure.store")
 
@@ -105,7 +107,7 @@ class SqliteWriter(Connection):
         try:
             if is_new_to_us:  # never again: a file that lost its tables was replaced
                 migrate(database)
-            self._in_transaction(lambda: free_leases_after_boot(self._session, boot_id()))
+            self._in_transaction(free_leases_after_boot, self._session, boot_id())
         except BaseException as error:
             database.close()
             if isinstance(error, sqlite3.Error):
@@ -134,7 +136,7 @@ class SqliteWriter(Connection):
             if self._busy_timeout:
                 self._set_busy_timeout(0.0)
             if not self._single_entry(request):
-                self._in_transaction(lambda: self._plain([request]))
+                self._in_transaction(self._plain, [request])
             self._file.check(log=False)
         except (sqlite3.Error, StoreUnreachable, _Refused):
             return "refused"
@@ -204,15 +206,15 @@ class SqliteWriter(Connection):
         if len(requests) == 1 and self._single_entry(requests[0]):
             return
         try:
-            self._in_transaction(lambda: self._batch(requests))
+            self._in_transaction(self._batch, requests)
         except (_Refused, JobError, sqlite3.IntegrityError):
-            self._in_transaction(lambda: [self._in_savepoint(request) for request in requests])
+            self._in_transaction(self._one_by_one, requests)
 
-    def _in_transaction(self, work: Callable[[], Any]) -> None:
+    def _in_transaction(self, work: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> None:
         database = self._session.database
         database.execute("BEGIN IMMEDIATE")
         try:
-            work()
+            work(*args, **kwargs)
             database.execute("COMMIT")
         except BaseException:
             self._roll_back()
@@ -261,6 +263,10 @@ class SqliteWriter(Connection):
             if claim in session.unproven_claims and progresses(write.entries):
                 session.unproven_claims.discard(claim)
                 session.run("progressed", id=write.job_id)
+
+    def _one_by_one(self, requests: Sequence[StoreRequest]) -> None:
+        for request in requests:
+            self._in_savepoint(request)
 
     def _in_savepoint(self, request: StoreRequest) -> None:
         """Run one request so that its failure undoes only itself."""
