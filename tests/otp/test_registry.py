@@ -284,7 +284,7 @@ async def test_a_supervised_registry_comes_back_empty_and_is_stopped_in_order() 
 @simulated
 async def test_what_is_no_registry_is_refused() -> None:
     process.register("me")
-    with pytest.raises(TypeError, match="no registry"):
+    with pytest.raises(TypeError, match="not a registry"):
         Registry.lookup("me", "k")
 
 

@@ -2,6 +2,9 @@
 
 A table belongs to one process and is gone when that dies, unless there is an heir.
 Every operation is one step that nobody can interrupt: `update_counter` and `take` lose nothing.
+
+`Table` is the handle, `TableState` its inside, `TableIndex` knows all tables of a runtime by name
+and by owner, and the `Rows` classes hold the rows of each kind; those know no process.
 """
 
 import heapq
@@ -24,12 +27,11 @@ from perdure.process.process import Process
 from perdure.process.relations import Destination, check_name
 from perdure.process.waiter import CURRENT, current
 
-# The rows of a table: how each kind keeps them, and until when. It knows no process.
+TRANSFER = "table.transfer"
+"""The topic of the message by which a process learns that a table is now its own."""
 
-FOREVER = float("inf")
-
-# The heap of ends is cleaned of rows that are gone when most of it is, but not for so few.
-_FEW_ENDS = 64
+This: TypeAlias = Union["Table", str]
+"""A table by its handle or its name."""
 
 
 class Kind(StrEnum):
@@ -39,6 +41,378 @@ class Kind(StrEnum):
     ORDERED_SET = "ordered_set"  # one value; keys are sorted
     BAG = "bag"  # many different values
     DUPLICATE_BAG = "duplicate_bag"  # many values
+
+
+class Access(StrEnum):
+    """What processes other than the owner may do."""
+
+    PRIVATE = "private"  # nothing
+    PROTECTED = "protected"  # read
+    PUBLIC = "public"  # read and write
+
+
+class Table:
+    """Rows of a key and a value, outside of any process.
+
+    Every method may also be called on the class, with the table's name in place of the handle:
+    `Table.lookup("prices", "apple")`.
+
+    Values are handed out as they are, not copied: keep immutable ones.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        kind: Kind | Literal["set", "ordered_set", "bag", "duplicate_bag"] = Kind.SET,
+        access: Access | Literal["private", "protected", "public"] = Access.PROTECTED,
+        heir: Destination | HasPid | None = None,
+        ttl: Duration = None,
+    ) -> None:
+        """Make a table that belongs to this process.
+
+        Args:
+            name: Lets others find it.
+            kind: What it may hold under one key.
+            access: What other processes may do.
+            heir: Who gets it when its owner dies, with a message of topic "table.transfer".
+            ttl: How long a row lives, unless `insert` says otherwise.
+
+        Raises:
+            NameTaken: Another table has the name.
+        """
+        me = current("Table")
+        self._state = state = TableState(self, me, name, Kind(kind), Access(access), seconds(ttl))
+        state.heir = None if heir is None else _checked(heir)
+        state.index.add(state, me)
+
+    def __repr__(self) -> str:
+        state = self._state
+        name = "" if state.name is None else f" {state.name!r}"
+        now = "gone" if state.gone else f"{len(state.rows)} rows, owner {state.owner}"
+        return f"<table{name}: {state.kind}, {now}>"
+
+    @property
+    def name(self) -> str | None:
+        """By which others find it."""
+        return self._state.name
+
+    @property
+    def kind(self) -> Kind:
+        """What it may hold under one key."""
+        return self._state.kind
+
+    @property
+    def access(self) -> "Access":
+        """What other processes may do."""
+        return self._state.access
+
+    @property
+    def owner(self) -> Pid:
+        """The process that it belongs to."""
+        return self._state.owner
+
+    @property
+    def heir(self) -> Destination | None:
+        """Who gets it when its owner dies."""
+        return self._state.heir
+
+    @property
+    def gone(self) -> bool:
+        """Whether it was deleted, or its owner died without an heir."""
+        return self._state.gone
+
+    @staticmethod
+    def whereis(name: str) -> "Table | None":
+        """Find a table by its name."""
+        check_name(name)
+        state = index_of(current("whereis")).find(name)
+        return None if state is None else state.handle
+
+    # Reading
+
+    def lookup(self: This, key: Hashable) -> list[Any]:
+        """Return the values of a key, oldest first."""
+        return [row.value for row in _readable(self).rows.of(key)]
+
+    def get(self: This, key: Hashable, default: Any = None) -> Any:
+        """Return the first value of a key."""
+        rows = _readable(self).rows.of(key)
+        return rows[0].value if rows else default
+
+    def member(self: This, key: Hashable) -> bool:
+        """Whether a key has a value."""
+        return bool(_readable(self).rows.of(key))
+
+    def items(self: This) -> list[tuple[Any, Any]]:
+        """Return all keys and values; sorted by key if the kind is "ordered_set"."""
+        return [(row.key, row.value) for row in _readable(self).rows.every()]
+
+    def select(self: This, predicate: Callable[[Any, Any], bool]) -> list[tuple[Any, Any]]:
+        """Return the keys and values that fit."""
+        return [item for item in Table.items(self) if predicate(*item)]
+
+    def size(self: This) -> int:
+        """Count the rows."""
+        return len(_readable(self).rows)
+
+    def __len__(self) -> int:
+        return self.size()
+
+    def __bool__(self) -> bool:
+        return True  # an empty table is a table
+
+    def __contains__(self, key: Hashable) -> bool:
+        return self.member(key)
+
+    # Writing
+
+    def insert(self: This, key: Hashable, value: Any, *, ttl: Duration = None) -> None:
+        """Add a value under a key; the kind says what becomes of values that are there.
+
+        Args:
+            key: Where to find it.
+            value: Anything.
+            ttl: How long it lives; by default as long as the table says.
+        """
+        _writable(self).rows.insert(key, value, seconds(ttl))
+
+    def insert_new(self: This, key: Hashable, value: Any, *, ttl: Duration = None) -> bool:
+        """Add a value only if the key has none; return whether it was added."""
+        rows, limit = _writable(self).rows, seconds(ttl)
+        if rows.of(key):
+            return False
+        rows.insert(key, value, limit)
+        return True
+
+    def delete(self: This, key: Hashable) -> None:
+        """Remove all values of a key; that there is none is fine."""
+        _writable(self).rows.remove(key)
+
+    def take(self: This, key: Hashable) -> list[Any]:
+        """Remove all values of a key, and return them."""
+        return [row.value for row in _writable(self).rows.remove(key)]
+
+    def clear(self: This) -> None:
+        """Remove everything."""
+        _writable(self).rows.clear()
+
+    def update_counter(self: This, key: Hashable, step: int = 1, default: int = 0) -> int:
+        """Add to the number under a key, and return the sum; how long it lives stays the same.
+
+        Args:
+            key: Where the number is.
+            step: What to add; a negative number subtracts.
+            default: The number before the first step.
+
+        Raises:
+            TypeError: There is no number under the key, or the table is a bag.
+        """
+        table = _writable(self)
+        if table.kind not in (Kind.SET, Kind.ORDERED_SET):
+            raise TypeError(f"a counter needs one value for each key; a {table.kind} has many")
+        _check_number("the step", step)
+        rows = table.rows.of(key)
+        if not rows:
+            _check_number("the default", default)
+            table.rows.insert(key, default + step)
+            return default + step
+        _check_number(f"the value of {key!r}", rows[0].value)
+        rows[0].value += step
+        return rows[0].value
+
+    # Owner and heir
+
+    def give_away(self: This, dest: Destination | HasPid) -> None:
+        """Make another process the owner; it gets a message of topic "table.transfer".
+
+        Raises:
+            NotOwner: This process is not the owner.
+            NoProcess: The other one is dead.
+        """
+        state = _owned(self)
+        state.hand_to(alive_or_raise(_checked(dest), "give it a table"))
+
+    def set_heir(self: This, heir: Destination | HasPid | None) -> None:
+        """Set who gets the table when its owner dies; None: nobody, and it is gone."""
+        _owned(self).heir = None if heir is None else _checked(heir)
+
+    def drop(self: This) -> None:
+        """Delete the whole table."""
+        _owned(self).delete()
+
+
+class TableState:
+    """The inside of a table."""
+
+    __slots__ = (
+        *("_runtime", "access", "gone", "handle", "heir"),
+        *("index", "kind", "name", "owner", "rows"),
+    )
+
+    def __init__(
+        self,
+        handle: Table,
+        owner: Process,
+        name: str | None,
+        kind: Kind,
+        access: Access,
+        ttl: float | None,
+    ) -> None:
+        self.handle = handle
+        self.name = name
+        self.kind = kind
+        self.access = access
+        self.owner = owner.pid
+        self.heir: Destination | None = None
+        self.gone = False
+        self.rows = make_rows(kind, owner.loop.time, ttl)
+        self.index = index_of(owner)
+        self._runtime = owner.runtime
+
+    def hand_to(self, process: Process) -> None:
+        """Change the owner, and tell the new one."""
+        giver, self.owner = self.owner, process.pid
+        self.index.take_from(self, giver)
+        self.index.give_to(self, process)
+        with suppress(MailboxFull):  # it is the owner nevertheless
+            process.deliver(Message(TRANSFER, self.handle, giver))
+
+    def pass_on(self) -> None:
+        """Pass on to the heir, or delete: the owner is dying, and nobody has been told yet."""
+        # The heir is looked up by hand: at a death, nobody is the current process.
+        if isinstance(self.heir, str):
+            heir = self._runtime.names.get(self.heir)
+        else:
+            heir = None if self.heir is None else self.heir.target
+        if heir is None or heir.pid is self.owner:
+            self.delete()
+        else:
+            self.hand_to(heir)
+
+    def delete(self) -> None:
+        """Delete the table and its rows."""
+        self.gone = True
+        self.index.remove(self)
+        self.rows.clear()
+
+
+def _found(ref: This) -> TableState:
+    if isinstance(ref, str):
+        check_name(ref)
+        found = index_of(current("find a table")).find(ref)
+        if found is None:
+            raise NoTable(f"there is no table {ref!r}: nobody made it, or its owner has ended")
+        return found
+    state = ref._state  # noqa: SLF001 - of our own class
+    if state.gone:
+        raise NoTable(f"{ref!r} is gone: its owner {state.owner} has ended, or deleted it")
+    return state
+
+
+def _readable(ref: This) -> TableState:
+    state = _found(ref)
+    if state.access is Access.PRIVATE:
+        _check_owner(state, "read")
+    return state
+
+
+def _writable(ref: This) -> TableState:
+    state = _found(ref)
+    if state.access is not Access.PUBLIC:
+        _check_owner(state, "write to")
+    return state
+
+
+def _owned(ref: This) -> TableState:
+    state = _found(ref)
+    _check_owner(state, "give away or delete")
+    return state
+
+
+def _check_owner(table: TableState, verb: str) -> None:
+    me = CURRENT.get(None)
+    if me is None or me.pid is not table.owner:
+        raise NotOwner(f"only its owner {table.owner} may {verb} {table.handle!r}")
+
+
+def _check_number(what: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{what} is not a whole number: {value!r}")
+
+
+def _checked(dest: Destination | HasPid) -> Destination:
+    """Return the pid or the name of who may own a table."""
+    pid = dest if isinstance(dest, Pid | str) else getattr(dest, "pid", None)
+    if isinstance(pid, str):
+        check_name(pid)
+    elif not isinstance(pid, Pid):
+        raise TypeError(f"a table is handed to a pid, a name or a handle; not to {dest!r}")
+    return pid
+
+
+class TableIndex:
+    """All tables of one runtime, by name and by owner."""
+
+    __slots__ = ("_by_name", "_by_owner")
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, TableState] = {}
+        self._by_owner: dict[Pid, dict[TableState, None]] = {}
+
+    def find(self, name: str) -> TableState | None:
+        """Return the table with a name."""
+        return self._by_name.get(name)
+
+    def add(self, table: TableState, owner: Process) -> None:
+        """Add a new table.
+
+        Raises:
+            NameTaken: Another table has its name.
+        """
+        if table.name is not None:
+            check_name(table.name)
+            other = self._by_name.get(table.name)
+            if other is not None:
+                raise NameTaken(table.name, other.owner)
+            self._by_name[table.name] = table
+        self.give_to(table, owner)
+
+    def give_to(self, table: TableState, owner: Process) -> None:
+        """Note who owns a table; one hook at its death, however many tables come and go."""
+        owned = self._by_owner.get(owner.pid)
+        if owned is None:
+            owned = self._by_owner[owner.pid] = {}
+            owner.tie().at_death(partial(self._owner_dies, owner.pid))
+        owned[table] = None
+
+    def take_from(self, table: TableState, owner: Pid) -> None:
+        """Note who no longer owns a table."""
+        self._by_owner[owner].pop(table, None)
+
+    def remove(self, table: TableState) -> None:
+        """Forget a table that is gone."""
+        self.take_from(table, table.owner)
+        if table.name is not None:
+            del self._by_name[table.name]
+
+    def _owner_dies(self, owner: Pid) -> None:
+        for table in tuple(self._by_owner[owner]):
+            table.pass_on()
+        del self._by_owner[owner]
+
+
+def index_of(process: Process) -> TableIndex:
+    """Return the tables of a process's runtime."""
+    return process.runtime.own(TableIndex)
+
+
+# The rows of a table: how each kind keeps them, and until when
+
+FOREVER = float("inf")
+
+# The heap of ends is cleaned of rows that are gone when most of it is, but not for so few.
+_FEW_ENDS = 64
 
 
 class Row:
@@ -75,14 +449,14 @@ class Rows(Generic[C]):
     # What differs between the kinds
 
     def place(self, key: Any) -> Hashable:
-        """Give what stands for the key."""
+        """Return what represents the key."""
         return strict(key)
 
     def _add(self, row: Row) -> Row:
-        """Put a row into its place, and give the one that is there now.
+        """Put a row into its place, and return the one that is there now.
 
         Raises:
-            TypeError: The key is of no use; nothing was changed.
+            TypeError: The key cannot be used; nothing was changed.
         """
         raise NotImplementedError
 
@@ -96,7 +470,7 @@ class Rows(Generic[C]):
     # What is the same
 
     def of(self, key: Any) -> list[Row]:
-        """Give the rows of a key, oldest first."""
+        """Return the rows of a key, oldest first."""
         rows = self._by_key.get(self.place(key), ())
         if not self._ends:  # no row of this table has an end
             return list(rows)
@@ -104,7 +478,7 @@ class Rows(Generic[C]):
         return [row for row in rows if row.end > now]
 
     def every(self) -> list[Row]:
-        """Give all rows."""
+        """Return all rows."""
         self._sweep()
         return [row for rows in self._in_order() for row in rows]
 
@@ -122,7 +496,7 @@ class Rows(Generic[C]):
             heapq.heappush(self._ends, (end, next(self._numbers), row))
 
     def remove(self, key: Any) -> list[Row]:
-        """Take all rows of a key out."""
+        """Remove all rows of a key, and return them."""
         self._sweep()
         rows = list(self._by_key.get(self.place(key), ()))
         for row in rows:
@@ -136,7 +510,7 @@ class Rows(Generic[C]):
         self._size = 0
 
     def _sweep(self) -> None:
-        """Forget the rows whose time is over: at each write, so there is nothing to be armed."""
+        """Forget the rows whose time is over, at each write: no timer is needed."""
         ends = self._ends
         if not ends:
             return
@@ -203,7 +577,7 @@ class OrderedRows(SetRows):
 
 
 class DuplicateBagRows(Rows[dict[Row, None]]):
-    """Many rows for each key: a dict as ordered set, so that one of many leaves unsought."""
+    """Many rows for each key, in a dict as ordered set: one of many is removed without a search."""
 
     def _add(self, row: Row) -> Row:
         self._by_key.setdefault(self.place(row.key), {})[row] = None
@@ -225,7 +599,7 @@ class BagRows(DuplicateBagRows):
     def _add(self, row: Row) -> Row:
         for other in self._by_key.get(self.place(row.key), ()):
             if same(other.value, row.value):
-                other.end = row.end  # its time begins anew
+                other.end = row.end  # its time begins again
                 return other
         return super()._add(row)
 
@@ -241,323 +615,3 @@ _KINDS: dict[Kind, type[Rows[Any]]] = {
 def make_rows(kind: Kind, now: Callable[[], float], ttl: float | None) -> Rows[Any]:
     """Make the rows of an empty table."""
     return _KINDS[kind](now, ttl)
-
-
-# The shelf of a runtime: which tables there are, by name and by owner.
-
-
-class Shelf:
-    """All tables of one runtime."""
-
-    __slots__ = ("_by_name", "_by_owner")
-
-    def __init__(self) -> None:
-        self._by_name: dict[str, Table] = {}
-        self._by_owner: dict[Pid, dict[Table, None]] = {}
-
-    def find(self, name: str) -> "Table | None":
-        """Give the table with a name."""
-        return self._by_name.get(name)
-
-    def name(self, table: "Table", name: str) -> None:
-        """Let a table be found by a name.
-
-        Raises:
-            NameTaken: Another table has it.
-        """
-        check_name(name)
-        other = self._by_name.get(name)
-        if other is not None:
-            raise NameTaken(name, other.owner)
-        self._by_name[name] = table
-
-    def hand_to(self, table: "Table", owner: Process) -> None:
-        """Note who owns a table; one hook at its death, however many tables come and go."""
-        owned = self._by_owner.get(owner.pid)
-        if owned is None:
-            owned = self._by_owner[owner.pid] = {}
-            owner.tie().at_death(partial(self._bequeath, owner.pid))
-        owned[table] = None
-
-    def take_from(self, table: "Table", owner: Pid) -> None:
-        """Note who no longer owns a table."""
-        self._by_owner[owner].pop(table, None)
-
-    def remove(self, table: "Table") -> None:
-        """Forget a table that is gone."""
-        self.take_from(table, table.owner)
-        if table.name is not None:
-            del self._by_name[table.name]
-
-    def _bequeath(self, owner: Pid) -> None:
-        for table in tuple(self._by_owner[owner]):
-            table.inherit()
-        del self._by_owner[owner]
-
-
-def shelf_of(process: Process) -> Shelf:
-    """Give the shelf of a process' runtime."""
-    return process.runtime.own(Shelf)
-
-
-TRANSFER = "table.transfer"
-"""The topic of the message by which a process learns that a table is now its own."""
-
-This: TypeAlias = Union["Table", str]
-"""A table by its handle or its name."""
-
-
-class Access(StrEnum):
-    """What processes other than the owner may do."""
-
-    PRIVATE = "private"  # nothing
-    PROTECTED = "protected"  # read
-    PUBLIC = "public"  # read and write
-
-
-class Table:
-    """Rows of a key and a value, outside of any process.
-
-    Every method may also be called on the class, with the table's name in place of the handle:
-    `Table.lookup("prices", "apple")`.
-
-    Values are handed out as they are, not copied: keep immutable ones.
-    """
-
-    def __init__(
-        self,
-        *,
-        name: str | None = None,
-        kind: Kind | Literal["set", "ordered_set", "bag", "duplicate_bag"] = Kind.SET,
-        access: Access | Literal["private", "protected", "public"] = Access.PROTECTED,
-        heir: Destination | HasPid | None = None,
-        ttl: Duration = None,
-    ) -> None:
-        """Make a table that belongs to this process.
-
-        Args:
-            name: Lets others find it.
-            kind: What it may hold under one key.
-            access: What other processes may do.
-            heir: Who gets it when its owner dies, with a message of topic "table.transfer".
-            ttl: How long a row lives, unless `insert` says otherwise.
-
-        Raises:
-            NameTaken: Another table has the name.
-        """
-        me = current("Table")
-        self.kind = Kind(kind)
-        self.access = Access(access)
-        self.name = name
-        self.owner: Pid = me.pid
-        self.heir: Destination | None = None if heir is None else _checked(heir)
-        self.gone = False
-        self.rows = make_rows(self.kind, me.loop.time, seconds(ttl))
-        self._runtime = me.runtime
-        self._shelf = shelf_of(me)
-        if name is not None:
-            self._shelf.name(self, name)
-        self._shelf.hand_to(self, me)
-
-    def __repr__(self) -> str:
-        name = "" if self.name is None else f" {self.name!r}"
-        state = "gone" if self.gone else f"{len(self.rows)} rows, owner {self.owner}"
-        return f"<table{name}: {self.kind}, {state}>"
-
-    @staticmethod
-    def whereis(name: str) -> "Table | None":
-        """Find a table by its name."""
-        check_name(name)
-        return shelf_of(current("whereis")).find(name)
-
-    # Reading
-
-    def lookup(self: This, key: Hashable) -> list[Any]:
-        """Give the values of a key, oldest first."""
-        return [row.value for row in _readable(self).rows.of(key)]
-
-    def get(self: This, key: Hashable, default: Any = None) -> Any:
-        """Give the first value of a key."""
-        rows = _readable(self).rows.of(key)
-        return rows[0].value if rows else default
-
-    def member(self: This, key: Hashable) -> bool:
-        """Tell whether a key has a value."""
-        return bool(_readable(self).rows.of(key))
-
-    def items(self: This) -> list[tuple[Any, Any]]:
-        """Give all keys and values; sorted by key if the kind is "ordered_set"."""
-        return [(row.key, row.value) for row in _readable(self).rows.every()]
-
-    def select(self: This, predicate: Callable[[Any, Any], bool]) -> list[tuple[Any, Any]]:
-        """Give the keys and values that fit."""
-        return [item for item in Table.items(self) if predicate(*item)]
-
-    def size(self: This) -> int:
-        """Count the rows."""
-        return len(_readable(self).rows)
-
-    def __len__(self) -> int:
-        return self.size()
-
-    def __bool__(self) -> bool:
-        return True  # an empty table is a table
-
-    def __contains__(self, key: Hashable) -> bool:
-        return self.member(key)
-
-    # Writing
-
-    def insert(self: This, key: Hashable, value: Any, *, ttl: Duration = None) -> None:
-        """Add a value under a key; what that does to values that are there, the kind says.
-
-        Args:
-            key: Where to find it.
-            value: Anything.
-            ttl: How long it lives; by default as long as the table says.
-        """
-        _writable(self).rows.insert(key, value, seconds(ttl))
-
-    def insert_new(self: This, key: Hashable, value: Any, *, ttl: Duration = None) -> bool:
-        """Add a value only if the key has none; tell whether it was added."""
-        rows, limit = _writable(self).rows, seconds(ttl)
-        if rows.of(key):
-            return False
-        rows.insert(key, value, limit)
-        return True
-
-    def delete(self: This, key: Hashable) -> None:
-        """Remove all values of a key; that there is none is fine."""
-        _writable(self).rows.remove(key)
-
-    def take(self: This, key: Hashable) -> list[Any]:
-        """Remove all values of a key, and give them."""
-        return [row.value for row in _writable(self).rows.remove(key)]
-
-    def clear(self: This) -> None:
-        """Remove everything."""
-        _writable(self).rows.clear()
-
-    def update_counter(self: This, key: Hashable, step: int = 1, default: int = 0) -> int:
-        """Add to the number under a key, and give the sum; how long it lives stays the same.
-
-        Args:
-            key: Where the number is.
-            step: What to add, or with a negative number to take away.
-            default: The number before the first step.
-
-        Raises:
-            TypeError: There is no number under the key, or the table is a bag.
-        """
-        table = _writable(self)
-        if table.kind not in (Kind.SET, Kind.ORDERED_SET):
-            raise TypeError(f"a counter needs one value for each key; a {table.kind} has many")
-        _check_number("the step", step)
-        rows = table.rows.of(key)
-        if not rows:
-            _check_number("the default", default)
-            table.rows.insert(key, default + step)
-            return default + step
-        _check_number(f"the value of {key!r}", rows[0].value)
-        rows[0].value += step
-        return rows[0].value
-
-    # Owner and heir
-
-    def give_away(self: This, dest: Destination | HasPid) -> None:
-        """Make another process the owner; it gets a message of topic "table.transfer".
-
-        Raises:
-            NotOwner: This process is not the owner.
-            NoProcess: The other one is dead.
-        """
-        table = _owned(self)
-        table.hand_to(alive_or_raise(_checked(dest), "give it a table"))
-
-    def set_heir(self: This, heir: Destination | HasPid | None) -> None:
-        """Say who gets the table when its owner dies; None: nobody, and it is gone."""
-        _owned(self).heir = None if heir is None else _checked(heir)
-
-    def drop(self: This) -> None:
-        """Delete the whole table."""
-        _owned(self).vanish()
-
-    def inherit(self) -> None:
-        """Pass on to the heir, or be gone: the owner is dying, and nobody has heard of it yet."""
-        heir = self._living_heir()
-        if heir is None or heir.pid is self.owner:
-            self.vanish()
-        else:
-            self.hand_to(heir)
-
-    def _living_heir(self) -> Process | None:
-        # It is looked for by hand: this runs at a death, where nobody is the current process.
-        if isinstance(self.heir, str):
-            return self._runtime.names.get(self.heir)
-        return None if self.heir is None else self.heir.target
-
-    def hand_to(self, process: Process) -> None:
-        """Change the owner, and tell the new one."""
-        giver, self.owner = self.owner, process.pid
-        self._shelf.take_from(self, giver)
-        self._shelf.hand_to(self, process)
-        with suppress(MailboxFull):  # it is the owner nevertheless
-            process.deliver(Message(TRANSFER, self, giver))
-
-    def vanish(self) -> None:
-        """Be gone."""
-        self.gone = True
-        self._shelf.remove(self)
-        self.rows.clear()
-
-
-def _found(ref: This) -> Table:
-    if isinstance(ref, str):
-        table = Table.whereis(ref)
-        if table is None:
-            raise NoTable(f"there is no table {ref!r}: nobody made it, or its owner has ended")
-        return table
-    if ref.gone:
-        raise NoTable(f"{ref!r} is gone: its owner {ref.owner} has ended, or deleted it")
-    return ref
-
-
-def _readable(ref: This) -> Table:
-    table = _found(ref)
-    if table.access is Access.PRIVATE:
-        _check_owner(table, "read")
-    return table
-
-
-def _writable(ref: This) -> Table:
-    table = _found(ref)
-    if table.access is not Access.PUBLIC:
-        _check_owner(table, "write to")
-    return table
-
-
-def _owned(ref: This) -> Table:
-    table = _found(ref)
-    _check_owner(table, "give away or delete")
-    return table
-
-
-def _check_owner(table: Table, verb: str) -> None:
-    me = CURRENT.get(None)
-    if me is None or me.pid is not table.owner:
-        raise NotOwner(f"only its owner {table.owner} may {verb} {table!r}")
-
-
-def _check_number(what: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{what} is no whole number: {value!r}")
-
-
-def _checked(dest: Destination | HasPid) -> Destination:
-    """Give the pid or the name of who may own a table."""
-    pid = dest if isinstance(dest, Pid | str) else getattr(dest, "pid", None)
-    if isinstance(pid, str):
-        check_name(pid)
-    elif not isinstance(pid, Pid):
-        raise TypeError(f"a table is handed to a pid, a name or a handle; not to {dest!r}")
-    return pid
