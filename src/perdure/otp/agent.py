@@ -53,58 +53,305 @@ from perdure.process.relations import spread
 from perdure.process.request import Request
 from perdure.process.waiter import current
 
-# What an agent gives away of its state: a copy, unless it is something that nobody can change.
-
 T = TypeVar("T")
+if TYPE_CHECKING:  # a default that only type checkers understand: `Agent` is an `Agent[Any]`
+    from typing_extensions import TypeVar as TypeVarWithDefault
 
-ATOMS: Final[frozenset[type]] = frozenset(
-    {
-        *(NoneType, bool, int, float, complex, str, bytes, range, type, EllipsisType),
-        *(FunctionType, BuiltinFunctionType, Pattern, Pid, MonitorRef, uuid.UUID),
-        *(decimal.Decimal, fractions.Fraction, PurePosixPath, PureWindowsPath),
-        *(dt.date, dt.datetime, dt.time, dt.timedelta, dt.timezone),
-    }
-)
-"""Types whose values never change, and hold nothing that could."""
+    S = TypeVarWithDefault("S", default=Any)
+else:
+    S = TypeVar("S")
+A = TypeVar("A")  # as S, in methods that are also called on the class
+Ts = TypeVarTuple("Ts")
 
 
-def isolated(value: T) -> T:
-    """Give the value itself if nobody can change it, else a deep copy.
+# What stands for an agent when a method is called on the class. In the overloads it is joined by
+# `Agent[Never]`, which no agent is: a checker drops an overload whose `self` fits no agent at all.
+Name: TypeAlias = Pid | str | Via
 
-    Raises:
-        TypeError: It can be changed, and cannot be copied.
+
+class Behaviour(TypedDict, Generic[S], total=False):
+    """The options of an agent.
+
+    Attributes:
+        host: Where the agent runs; the running loop by default.
+        on_stop: Called with the state at a planned end, inside the time for the shutdown;
+            not at a crash or a kill.
+        snapshot: Where the state is saved, and loaded from at the start.
+        isolate: Return copies of what can be changed; True by default.
+        allow_none: Let an update replace a dict, list or set by None; False by default.
+        warn_after: Warn when one function holds the agent for so long; "1s" by default.
     """
-    if type(value) in ATOMS or is_immutable(value):
-        return value
-    try:
-        return deepcopy(value)
-    except Exception as error:
+
+    host: str | None
+    on_stop: Callable[[S], Any] | None
+    snapshot: Snapshot[S] | None
+    isolate: bool
+    allow_none: bool
+    warn_after: Duration
+
+
+class Agent(Stoppable, Generic[S]):
+    """A running agent: what `start` returns. `async with` stops it at the end."""
+
+    __slots__ = ("pid",)
+
+    def __init__(self, pid: Pid) -> None:
+        self.pid = pid
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.pid}>"
+
+    # Starting
+
+    @overload
+    @staticmethod
+    async def start(
+        init: Callable[[], Coroutine[Any, Any, A]],
+        *,
+        name: str | Via | None = None,
+        timeout: Duration = None,
+        **behaviour: Unpack[Behaviour[A]],
+    ) -> "Agent[A]": ...
+    @overload
+    @staticmethod
+    async def start(
+        init: Callable[[], A],
+        *,
+        name: str | Via | None = None,
+        timeout: Duration = None,
+        **behaviour: Unpack[Behaviour[A]],
+    ) -> "Agent[A]": ...
+    @staticmethod
+    async def start(
+        init: Callable[[], Any],
+        *,
+        name: str | Via | None = None,
+        timeout: Duration = None,
+        **behaviour: Unpack[Behaviour[Any]],
+    ) -> "Agent[Any]":
+        """Start an agent that is linked to nobody, and wait until it has its first state.
+
+        Args:
+            init: Returns the first state; runs inside the agent.
+            name: A name for it.
+            timeout: How long `init` may take.
+            **behaviour: See `Behaviour`.
+
+        Raises:
+            StartError: `init` failed or took too long, or the snapshot cannot be used.
+            NameTaken: Another process has the name.
+        """
+        return await _start_of(init, name, behaviour).start(timeout, link=False)
+
+    @overload
+    @staticmethod
+    async def start_link(
+        init: Callable[[], Coroutine[Any, Any, A]],
+        *,
+        name: str | Via | None = None,
+        timeout: Duration = None,
+        **behaviour: Unpack[Behaviour[A]],
+    ) -> "Agent[A]": ...
+    @overload
+    @staticmethod
+    async def start_link(
+        init: Callable[[], A],
+        *,
+        name: str | Via | None = None,
+        timeout: Duration = None,
+        **behaviour: Unpack[Behaviour[A]],
+    ) -> "Agent[A]": ...
+    @staticmethod
+    async def start_link(
+        init: Callable[[], Any],
+        *,
+        name: str | Via | None = None,
+        timeout: Duration = None,
+        **behaviour: Unpack[Behaviour[Any]],
+    ) -> "Agent[Any]":
+        """Start an agent that is linked to the caller; otherwise as `start`."""
+        return await _start_of(init, name, behaviour).start(timeout, link=True)
+
+    @staticmethod
+    def child(
+        init: Callable[[], Any],
+        *,
+        id: Hashable = None,
+        name: str | Via | None = None,
+        restart: RestartWord = "permanent",
+        shutdown: Shutdowns = 5.0,
+        **behaviour: Unpack[Behaviour[Any]],
+    ) -> ChildSpec:
+        """Describe an agent as the child of a supervisor; the id is by default its name."""
+        return ChildSpec(
+            id=id if id is not None else name if isinstance(name, str) else "Agent",
+            start=_start_of(init, name, behaviour),
+            restart=restart,
+            shutdown=shutdown,
+        )
+
+    @staticmethod
+    def child_spec(init: Callable[[], Any]) -> ChildSpec:
+        """Describe an agent as a child, when a supervisor is given `(Agent, init)`."""
+        return Agent.child(init)
+
+    # Functions on the state
+
+    @overload
+    async def get(
+        self: "Agent[A]",
+        fn: Callable[[A, *Ts], Coroutine[Any, Any, T]],
+        *args: *Ts,
+        timeout: Duration = 5.0,
+        isolate: bool | None = None,
+    ) -> T: ...
+    @overload
+    async def get(
+        self: "Agent[A]",
+        fn: Callable[[A, *Ts], T],
+        *args: *Ts,
+        timeout: Duration = 5.0,
+        isolate: bool | None = None,
+    ) -> T: ...
+    @overload
+    async def get(
+        self: "Name | Agent[Never]",
+        fn: Callable[[Any, *Ts], Any],
+        *args: *Ts,
+        timeout: Duration = 5.0,
+        isolate: bool | None = None,
+    ) -> Any: ...
+    async def get(
+        self: ServerRef,
+        fn: Callable[..., Any],
+        *args: Any,
+        timeout: Duration = 5.0,
+        isolate: bool | None = None,
+    ) -> Any:
+        """Return `fn(state, *args)`; the state stays as it is.
+
+        Args:
+            fn: Any function, `async def` or not; it runs inside the agent.
+            *args: Its arguments after the state.
+            timeout: How long to wait.
+            isolate: False returns the object itself, not a copy.
+
+        Raises:
+            CallTimeout: No answer in time; the agent still finishes the function.
+            CallExit: The function raised and the agent died of it, or the agent is dead.
+        """
+        pid = self.pid if type(self) is Agent else pid_of(self, "get")
+        return await ask(pid, (AgentServer.got, fn, args, isolate), timeout)
+
+    @overload
+    async def update(
+        self: "Agent[A]",
+        fn: Callable[[A, *Ts], Coroutine[Any, Any, A]],
+        *args: *Ts,
+        timeout: Duration = 5.0,
+        allow_none: bool | None = None,
+    ) -> None: ...
+    @overload
+    async def update(
+        self: "Agent[A]",
+        fn: Callable[[A, *Ts], A],
+        *args: *Ts,
+        timeout: Duration = 5.0,
+        allow_none: bool | None = None,
+    ) -> None: ...
+    @overload
+    async def update(
+        self: "Name | Agent[Never]",
+        fn: Callable[[Any, *Ts], Any],
+        *args: *Ts,
+        timeout: Duration = 5.0,
+        allow_none: bool | None = None,
+    ) -> None: ...
+    async def update(
+        self: ServerRef,
+        fn: Callable[..., Any],
+        *args: Any,
+        timeout: Duration = 5.0,
+        allow_none: bool | None = None,
+    ) -> None:
+        """Make `fn(state, *args)` the new state; raises as `get`."""
+        pid = self.pid if type(self) is Agent else pid_of(self, "update")
+        await ask(pid, (AgentServer.updated, fn, args, allow_none), timeout)
+
+    @overload
+    async def get_and_update(
+        self: "Agent[A]",
+        fn: Callable[[A, *Ts], Coroutine[Any, Any, tuple[T, A]]],
+        *args: *Ts,
+        timeout: Duration = 5.0,
+        isolate: bool | None = None,
+    ) -> T: ...
+    @overload
+    async def get_and_update(
+        self: "Agent[A]",
+        fn: Callable[[A, *Ts], tuple[T, A]],
+        *args: *Ts,
+        timeout: Duration = 5.0,
+        isolate: bool | None = None,
+    ) -> T: ...
+    @overload
+    async def get_and_update(
+        self: "Name | Agent[Never]",
+        fn: Callable[[Any, *Ts], Any],
+        *args: *Ts,
+        timeout: Duration = 5.0,
+        isolate: bool | None = None,
+    ) -> Any: ...
+    async def get_and_update(
+        self: ServerRef,
+        fn: Callable[..., Any],
+        *args: Any,
+        timeout: Duration = 5.0,
+        isolate: bool | None = None,
+    ) -> Any:
+        """Call `fn(state, *args)`, which returns the reply and the new state; raises as `get`."""
+        pid = self.pid if type(self) is Agent else pid_of(self, "get_and_update")
+        return await ask(pid, (AgentServer.swapped, fn, args, isolate), timeout)
+
+    @overload
+    def cast(
+        self: "Agent[A]", fn: Callable[[A, *Ts], A | Coroutine[Any, Any, A]], *args: *Ts
+    ) -> None: ...
+    @overload
+    def cast(self: "Name | Agent[Never]", fn: Callable[[Any, *Ts], Any], *args: *Ts) -> None: ...
+    def cast(self: ServerRef, fn: Callable[..., Any], *args: Any) -> None:
+        """Update without waiting; it is dropped if nobody has the name."""
+        GenServer.cast(self, (AgentServer.updated, fn, args, None))
+
+    async def stop(
+        self: ServerRef, reason: BaseException | None = None, timeout: Duration = None
+    ) -> None:
+        """End it, after all that was asked before, and wait until it is dead.
+
+        Raises:
+            CallTimeout: It has not ended in time.
+            CallExit: It ended for another reason, or was dead.
+        """
+        await GenServer.stop(self, reason, timeout)
+
+
+def _start_of(init: object, name: str | Via | None, behaviour: Any) -> ServerStart:
+    """Say how an agent is started; bad options are refused at the call, before anything runs."""
+    if not callable(init):
         raise TypeError(
-            f"a {type(value).__qualname__} cannot be copied ({error}): return a part of the state "
-            "that can, or share the very object with isolate=False"
-        ) from error
+            f"an agent starts with a function that returns its first state, not {init!r}"
+        )
+    host: str | None = behaviour.get("host")
+    options = AgentOptions(**{key: behaviour[key] for key in behaviour if key != "host"})
+    options.patience()
+    return ServerStart(AgentServer, (init, options), {}, name, host, _handle)
 
 
-def is_immutable(value: Any) -> bool:
-    """Tell whether nobody can change the value, nor anything in it."""
-    if type(value) in ATOMS or isinstance(value, Enum):
-        return True
-    if type(value) is frozenset or (isinstance(value, tuple) and not hasattr(value, "__dict__")):  # pyright: ignore[reportUnknownArgumentType]
-        return all(map(is_immutable, value))  # pyright: ignore[reportUnknownArgumentType]
-    names = _frozen_fields(value)
-    return names is not None and all(is_immutable(getattr(value, name)) for name in names)  # pyright: ignore[reportUnknownArgumentType]
+def _handle(pid: Pid, _: object) -> Agent[Any]:
+    return Agent(pid)
 
 
-def _frozen_fields(value: Any) -> tuple[str, ...] | None:
-    """Give the fields of a frozen record; None if it is no such thing."""
-    if isinstance(value, Struct):
-        return value.__struct_fields__ if value.__struct_config__.frozen else None
-    if is_dataclass(value) and getattr(value, "__dataclass_params__").frozen:  # noqa: B009
-        return tuple(field.name for field in fields(value))
-    return None
-
-
-# The process behind an agent: it holds the state, and runs the functions that it is sent.
+# The process behind an agent: it holds the state, and runs the functions that it is sent
 
 _log = logging.getLogger("perdure.otp")
 
@@ -132,15 +379,15 @@ class AgentOptions:
         return ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in chosen)
 
     def patience(self) -> float:
-        """Give the seconds after which a function counts as slow."""
+        """Return the seconds after which a function counts as slow."""
         return inf if self.warn_after is None else named_seconds("warn_after", self.warn_after)
 
 
-class Tick:
+class SaveTick:
     """Arrives when it is time to save."""
 
 
-TICK = Tick()
+SAVE_TICK = SaveTick()
 
 NOBODY: Any = None  # who waits for the answer to a cast
 
@@ -257,7 +504,7 @@ class AgentServer(GenServer):
 
     async def handle_info(self, message: Any) -> Any:
         """Save when it is time; end with whatever it is linked to."""
-        if message is TICK and self._options.snapshot is not None:
+        if message is SAVE_TICK and self._options.snapshot is not None:
             await self._save_now_and_then(self._options.snapshot)
             return None
         if isinstance(message, LinkDown):
@@ -304,305 +551,57 @@ class AgentServer(GenServer):
     def _start_timer(self, snapshot: Snapshot[Any]) -> None:
         if snapshot.every is not None:
             process: Any = self._process
-            self._timer = process.loop.call_later(snapshot.every, process.requests().put, TICK)
+            self._timer = process.loop.call_later(snapshot.every, process.requests().put, SAVE_TICK)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
 
-if TYPE_CHECKING:  # a default only type checkers understand: `Agent` alone is an `Agent[Any]`
-    from typing_extensions import TypeVar as TypeVarWithDefault
+# What an agent gives away of its state: a copy, unless it is something that nobody can change
 
-    S = TypeVarWithDefault("S", default=Any)
-else:
-    S = TypeVar("S")
-A = TypeVar("A")  # as S, in methods that are also called on the class
-Ts = TypeVarTuple("Ts")
-
-_GOT, _UPDATED, _SWAPPED = AgentServer.got, AgentServer.updated, AgentServer.swapped
-
-
-# What stands for an agent when a method is called on the class. In the overloads it is joined by
-# `Agent[Never]`, which no agent is: a checker drops an overload whose `self` fits no agent at all.
-Name: TypeAlias = Pid | str | Via
+ATOMS: Final[frozenset[type]] = frozenset(
+    {
+        *(NoneType, bool, int, float, complex, str, bytes, range, type, EllipsisType),
+        *(FunctionType, BuiltinFunctionType, Pattern, Pid, MonitorRef, uuid.UUID),
+        *(decimal.Decimal, fractions.Fraction, PurePosixPath, PureWindowsPath),
+        *(dt.date, dt.datetime, dt.time, dt.timedelta, dt.timezone),
+    }
+)
+"""Types whose values never change, and hold nothing that could."""
 
 
-class Behaviour(TypedDict, Generic[S], total=False):
-    """The options of an agent.
+def isolated(value: T) -> T:
+    """Return the value itself if nobody can change it, otherwise a deep copy.
 
-    Attributes:
-        host: Where the agent runs; the running loop by default.
-        on_stop: Called with the state at a planned end, inside the time for the shutdown;
-            not at a crash or a kill.
-        snapshot: Where the state is saved, and loaded from at the start.
-        isolate: Give copies of what can be changed; True by default.
-        allow_none: Let an update replace a dict, list or set by None; False by default.
-        warn_after: Warn when one function holds the agent for so long; "1s" by default.
+    Raises:
+        TypeError: It can be changed, and cannot be copied.
     """
-
-    host: str | None
-    on_stop: Callable[[S], Any] | None
-    snapshot: Snapshot[S] | None
-    isolate: bool
-    allow_none: bool
-    warn_after: Duration
-
-
-class Agent(Stoppable, Generic[S]):
-    """A running agent: what `start` gives. `async with` stops it at the end."""
-
-    __slots__ = ("pid",)
-
-    def __init__(self, pid: Pid) -> None:
-        self.pid = pid
-
-    def __repr__(self) -> str:
-        return f"<Agent {self.pid}>"
-
-    # Starting
-
-    @overload
-    @staticmethod
-    async def start(
-        init: Callable[[], Coroutine[Any, Any, A]],
-        *,
-        name: str | Via | None = None,
-        timeout: Duration = None,
-        **behaviour: Unpack[Behaviour[A]],
-    ) -> "Agent[A]": ...
-    @overload
-    @staticmethod
-    async def start(
-        init: Callable[[], A],
-        *,
-        name: str | Via | None = None,
-        timeout: Duration = None,
-        **behaviour: Unpack[Behaviour[A]],
-    ) -> "Agent[A]": ...
-    @staticmethod
-    async def start(
-        init: Callable[[], Any],
-        *,
-        name: str | Via | None = None,
-        timeout: Duration = None,
-        **behaviour: Unpack[Behaviour[Any]],
-    ) -> "Agent[Any]":
-        """Start an agent that is linked to nobody, and wait until it has its first state.
-
-        Args:
-            init: Gives the first state; runs inside the agent.
-            name: A name for it.
-            timeout: How long `init` may take.
-            **behaviour: See `Behaviour`.
-
-        Raises:
-            StartError: `init` failed or took too long, or the snapshot cannot be used.
-            NameTaken: Another process has the name.
-        """
-        return await _start_of(init, name, behaviour).start(timeout, link=False)
-
-    @overload
-    @staticmethod
-    async def start_link(
-        init: Callable[[], Coroutine[Any, Any, A]],
-        *,
-        name: str | Via | None = None,
-        timeout: Duration = None,
-        **behaviour: Unpack[Behaviour[A]],
-    ) -> "Agent[A]": ...
-    @overload
-    @staticmethod
-    async def start_link(
-        init: Callable[[], A],
-        *,
-        name: str | Via | None = None,
-        timeout: Duration = None,
-        **behaviour: Unpack[Behaviour[A]],
-    ) -> "Agent[A]": ...
-    @staticmethod
-    async def start_link(
-        init: Callable[[], Any],
-        *,
-        name: str | Via | None = None,
-        timeout: Duration = None,
-        **behaviour: Unpack[Behaviour[Any]],
-    ) -> "Agent[Any]":
-        """Start an agent that is linked to the caller; else as `start`."""
-        return await _start_of(init, name, behaviour).start(timeout, link=True)
-
-    @staticmethod
-    def child(
-        init: Callable[[], Any],
-        *,
-        id: Hashable = None,
-        name: str | Via | None = None,
-        restart: RestartWord = "permanent",
-        shutdown: Shutdowns = 5.0,
-        **behaviour: Unpack[Behaviour[Any]],
-    ) -> ChildSpec:
-        """Say how a supervisor starts and stops it; the id is the name by default."""
-        return ChildSpec(
-            id=id if id is not None else name if isinstance(name, str) else "Agent",
-            start=_start_of(init, name, behaviour),
-            restart=restart,
-            shutdown=shutdown,
-        )
-
-    @staticmethod
-    def child_spec(init: Callable[[], Any]) -> ChildSpec:
-        """Say how a supervisor starts it, when it is given `(Agent, init)`."""
-        return Agent.child(init)
-
-    # Functions on the state
-
-    @overload
-    async def get(
-        self: "Agent[A]",
-        fn: Callable[[A, *Ts], Coroutine[Any, Any, T]],
-        *args: *Ts,
-        timeout: Duration = 5.0,
-        isolate: bool | None = None,
-    ) -> T: ...
-    @overload
-    async def get(
-        self: "Agent[A]",
-        fn: Callable[[A, *Ts], T],
-        *args: *Ts,
-        timeout: Duration = 5.0,
-        isolate: bool | None = None,
-    ) -> T: ...
-    @overload
-    async def get(
-        self: "Name | Agent[Never]",
-        fn: Callable[[Any, *Ts], Any],
-        *args: *Ts,
-        timeout: Duration = 5.0,
-        isolate: bool | None = None,
-    ) -> Any: ...
-    async def get(
-        self: ServerRef,
-        fn: Callable[..., Any],
-        *args: Any,
-        timeout: Duration = 5.0,
-        isolate: bool | None = None,
-    ) -> Any:
-        """Give `fn(state, *args)`; the state stays as it is.
-
-        Args:
-            fn: Any function, `async def` or not; it runs inside the agent.
-            *args: Its arguments after the state.
-            timeout: How long to wait.
-            isolate: False gives the very object, not a copy.
-
-        Raises:
-            CallTimeout: No answer in time; the agent still finishes the function.
-            CallExit: The function raised and the agent died of it, or the agent is dead.
-        """
-        pid = self.pid if type(self) is Agent else pid_of(self, "get")
-        return await ask(pid, (_GOT, fn, args, isolate), timeout)
-
-    @overload
-    async def update(
-        self: "Agent[A]",
-        fn: Callable[[A, *Ts], Coroutine[Any, Any, A]],
-        *args: *Ts,
-        timeout: Duration = 5.0,
-        allow_none: bool | None = None,
-    ) -> None: ...
-    @overload
-    async def update(
-        self: "Agent[A]",
-        fn: Callable[[A, *Ts], A],
-        *args: *Ts,
-        timeout: Duration = 5.0,
-        allow_none: bool | None = None,
-    ) -> None: ...
-    @overload
-    async def update(
-        self: "Name | Agent[Never]",
-        fn: Callable[[Any, *Ts], Any],
-        *args: *Ts,
-        timeout: Duration = 5.0,
-        allow_none: bool | None = None,
-    ) -> None: ...
-    async def update(
-        self: ServerRef,
-        fn: Callable[..., Any],
-        *args: Any,
-        timeout: Duration = 5.0,
-        allow_none: bool | None = None,
-    ) -> None:
-        """Make `fn(state, *args)` the new state; raises as `get`."""
-        pid = self.pid if type(self) is Agent else pid_of(self, "update")
-        await ask(pid, (_UPDATED, fn, args, allow_none), timeout)
-
-    @overload
-    async def get_and_update(
-        self: "Agent[A]",
-        fn: Callable[[A, *Ts], Coroutine[Any, Any, tuple[T, A]]],
-        *args: *Ts,
-        timeout: Duration = 5.0,
-        isolate: bool | None = None,
-    ) -> T: ...
-    @overload
-    async def get_and_update(
-        self: "Agent[A]",
-        fn: Callable[[A, *Ts], tuple[T, A]],
-        *args: *Ts,
-        timeout: Duration = 5.0,
-        isolate: bool | None = None,
-    ) -> T: ...
-    @overload
-    async def get_and_update(
-        self: "Name | Agent[Never]",
-        fn: Callable[[Any, *Ts], Any],
-        *args: *Ts,
-        timeout: Duration = 5.0,
-        isolate: bool | None = None,
-    ) -> Any: ...
-    async def get_and_update(
-        self: ServerRef,
-        fn: Callable[..., Any],
-        *args: Any,
-        timeout: Duration = 5.0,
-        isolate: bool | None = None,
-    ) -> Any:
-        """Let `fn(state, *args)` give a pair: the reply, and the new state; raises as `get`."""
-        pid = self.pid if type(self) is Agent else pid_of(self, "get_and_update")
-        return await ask(pid, (_SWAPPED, fn, args, isolate), timeout)
-
-    @overload
-    def cast(
-        self: "Agent[A]", fn: Callable[[A, *Ts], A | Coroutine[Any, Any, A]], *args: *Ts
-    ) -> None: ...
-    @overload
-    def cast(self: "Name | Agent[Never]", fn: Callable[[Any, *Ts], Any], *args: *Ts) -> None: ...
-    def cast(self: ServerRef, fn: Callable[..., Any], *args: Any) -> None:
-        """Update, and wait for nothing; it does not matter whether anybody is there."""
-        GenServer.cast(self, (_UPDATED, fn, args, None))
-
-    async def stop(
-        self: ServerRef, reason: BaseException | None = None, timeout: Duration = None
-    ) -> None:
-        """End it, after all that was asked before, and wait until it is dead.
-
-        Raises:
-            CallTimeout: It has not ended in time.
-            CallExit: It ended for another reason, or was dead.
-        """
-        await GenServer.stop(self, reason, timeout)
+    if type(value) in ATOMS or is_immutable(value):
+        return value
+    try:
+        return deepcopy(value)
+    except Exception as error:
+        raise TypeError(
+            f"a {type(value).__qualname__} cannot be copied ({error}): return a part of the state "
+            "that can, or share the object itself with isolate=False"
+        ) from error
 
 
-def _start_of(init: object, name: str | Via | None, behaviour: Any) -> ServerStart:
-    """Say how an agent is started; bad options are refused at the call, before anything runs."""
-    if not callable(init):
-        raise TypeError(f"an agent starts with a function that gives its first state, not {init!r}")
-    host: str | None = behaviour.get("host")
-    options = AgentOptions(**{key: behaviour[key] for key in behaviour if key != "host"})
-    options.patience()
-    return ServerStart(AgentServer, (init, options), {}, name, host, _handle)
+def is_immutable(value: Any) -> bool:
+    """Whether nobody can change the value, nor anything in it."""
+    if type(value) in ATOMS or isinstance(value, Enum):
+        return True
+    if type(value) is frozenset or (isinstance(value, tuple) and not hasattr(value, "__dict__")):  # pyright: ignore[reportUnknownArgumentType]
+        return all(map(is_immutable, value))  # pyright: ignore[reportUnknownArgumentType]
+    names = _frozen_fields(value)
+    return names is not None and all(is_immutable(getattr(value, name)) for name in names)  # pyright: ignore[reportUnknownArgumentType]
 
 
-def _handle(pid: Pid, _: object) -> Agent[Any]:
-    return Agent(pid)
+def _frozen_fields(value: Any) -> tuple[str, ...] | None:
+    """Return the fields of a frozen record; None if it is something else."""
+    if isinstance(value, Struct):
+        return value.__struct_fields__ if value.__struct_config__.frozen else None
+    if is_dataclass(value) and getattr(value, "__dataclass_params__").frozen:  # noqa: B009
+        return tuple(field.name for field in fields(value))
+    return None

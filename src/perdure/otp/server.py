@@ -1,15 +1,21 @@
-"""The generic server: state that one process owns, behind requests that it serves in order.
+"""GenServer: state that one process owns, behind requests that it serves in order.
 
-class Counter(GenServer):
-    async def init(self, start: int = 0) -> None:
-        self.count = start
+    class Counter(GenServer):
+        async def init(self, start: int = 0) -> None:
+            self.count = start
 
-    async def handle_call(self, request: Add, frm: Request) -> int:
-        self.count += request.amount
-        return self.count
+        async def handle_call(self, request: Add, frm: Request) -> int:
+            self.count += request.amount
+            return self.count
 
-counter = await Counter.start_link(10)
-total = await GenServer.call(counter, Add(5))
+    counter = await Counter.start_link(10)
+    total = await GenServer.call(counter, Add(5))
+
+Messages, events and requests come through one queue, in the order of their arrival. A server that
+is called while it is idle answers *at once*: the caller lets it run a step right where it is,
+instead of waiting for the scheduler twice. To both it looks as if the scheduler had happened to
+choose that order, and a call costs half. A server that itself calls another waits as usual, so that
+such steps do not nest; and after so many steps in a row everybody else gets a turn.
 """
 
 # What comes out of a `yield from` is unknown to the checker.
@@ -61,7 +67,7 @@ from perdure.process.waiter import (
     own_process,
 )
 
-# What a callback of a server returns to say what happens next.
+# What a callback returns to say what happens next
 
 T = TypeVar("T")
 
@@ -131,131 +137,275 @@ def check_reason(reason: object) -> None:
 DIRECTIVES: Final = frozenset({Absent, Continue, Timeout, Reply, Stop})
 
 
-# The one queue of a server: messages, events and requests in the order of their arrival.
-#
-# A server that is called while it is idle answers *at once*:
-# the caller lets it run a step right where it is, instead of waiting for the scheduler twice.
-# For both it looks as if the scheduler had happened to choose that order,
-# and a call costs half.
+_log = logging.getLogger("perdure.otp")
 
-_LONG = 1e9  # seconds; whether a longer time-out is one at all is looked at with more care
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
-class Queue(Inlet[Any]):
-    """All that a server receives."""
+class Ask(Generic[R_co]):
+    """Derive a request from `Ask[R]`, and type checkers know that its answer is an `R`."""
 
-    __slots__ = ("_calls", "idle", "items")
-
-    def __init__(self, owner: Process) -> None:
-        super().__init__(owner)
-        self._items = self.items = deque[Any]()  # always the same, so that the server may keep it
-        self.asked = True
-        self.idle = False  # whether the server waits for the next item, and for nothing else
-        self._calls = owner.tie().open_calls()
-
-    def put(self, value: Any) -> None:
-        """Add an item, and wake the server."""
-        if self.idle:
-            self.items.append(value)
-            owner: Any = self.owner
-            owner.wake()
-        else:  # it is busy, or its own code reads the inbox in a callback
-            super().put(value)
-
-    def remove(self, unwanted: Callable[[Any], bool]) -> list[Any]:
-        """Take out the items that are unwanted, in order."""
-        items = list(self.items)
-        self.items.clear()
-        self.items.extend(item for item in items if not unwanted(item))
-        return [item for item in items if unwanted(item)]
-
-    def serve_at_once(self, body: object, caller: Process) -> "Request[Any] | None":
-        """Let the server take a request right now, if it is idle; else give None."""
-        owner: Any = self.owner
-        if not self.idle or owner.state != PARKED:
-            return None
-        scheduler = owner.scheduler
-        scheduler.out_of_turn -= 1
-        if scheduler.out_of_turn <= 0:  # so many in a row: now everybody else gets a turn
-            scheduler.out_of_turn = scheduler.in_a_row
-            return None
-        loop = owner.loop
-        asked: Request[Any] = Request(owner.pid, body, caller.pid, caller, None)
-        self.items.append(asked)
-        owner.state = READY
-        RUNNING_TASKS[loop] = owner
-        try:
-            owner.step()
-        finally:
-            RUNNING_TASKS[loop] = caller
-        if not asked.done:
-            self._keep(asked)
-        return asked
-
-    def _keep(self, asked: Request[Any]) -> None:
-        """Let the death of the server end a request, as soon as it is not answered at once."""
-        owner: Any = self.owner
-        if owner.state == DEAD:
-            asked.fail(owner.outcome.error)
-        else:
-            asked.keep(self._calls)
+    __slots__ = ()
 
 
-def one_queue(process: Process) -> Queue:
-    """Give a process one queue for all that it receives; what waits already comes first."""
-    queue = Queue(process)
-    process.unify(queue)
-    return queue
+class GenServer:
+    """Derive from it, and write the callbacks that you need.
 
-
-@types.coroutine
-def send_request(pid: Pid, body: object, timeout: Duration) -> Generator[Any, None, Any]:
-    """Send a request to a server and wait for the answer; as `process.call`, if it is no server.
-
-    Raises:
-        CallTimeout: No reply came in time; a late one is dropped.
-        CallExit: The process died, or was dead; `reason` says why.
+    They run one after another inside the server's process; each may be `async def` or `def`.
+    The state is in `self`.
     """
-    server: Any = pid.target
-    caller: Any = own_process(None)
-    # A server that calls another waits as usual, so that such steps do not nest.
-    if (
-        server is not None
-        and caller is not None
-        and caller.state == RUNNING
-        and (server.loop is caller.loop)
-    ):
-        queue = server._requests  # noqa: SLF001 - the field of our queue
-        if type(queue) is Queue and type(caller._requests) is not Queue:  # noqa: SLF001
-            # The plain number of nearly all calls, without two calls more.
-            if type(timeout) is float and 0.0 <= timeout < _LONG:
-                limit = timeout
-            else:
-                limit = seconds(timeout)
-            asked = queue.serve_at_once(body, caller)
-            if asked is not None:
-                if asked.done and not caller.must_cancel:
-                    return asked.answer_at_once()
-                return (yield from _answer(asked, caller, limit))
-    waiting: Any = ask(server, pid, body, timeout)
-    return (yield from waiting)
+
+    # Callbacks
+
+    def init(self, *args: Any, **_: Any) -> Any:
+        """Make the first state from the arguments that `start` was given.
+
+        Returns:
+            None, Continue or Timeout to go on; Stop or IGNORE not to begin.
+        """
+        if args:
+            raise TypeError(f"{type(self).__qualname__} takes no arguments: it has no init")
+
+    def handle_call(self, request: Any, frm: Request[Any]) -> Any:
+        """Answer a request: return the answer, or Reply, NoReply or Stop."""
+        raise NotImplementedError(
+            f"{type(self).__qualname__} has no handle_call; {frm.sender} called it with "
+            f"{safe_text(request)}"
+        )
+
+    def handle_cast(self, request: Any) -> Any:
+        """Take a request that wants no answer: return None, Continue, Timeout or Stop."""
+        raise NotImplementedError(
+            f"{type(self).__qualname__} has no handle_cast; it was cast {safe_text(request)}"
+        )
+
+    def handle_info(self, message: Any) -> Any:
+        """Take a message, an event or a `Timeout`: return None, Continue, Timeout or Stop.
+
+        By default a `Cancel` ends the server normally, and anything else is logged.
+        """
+        if isinstance(message, Cancel):
+            return Stop(None)
+        _log.error("%s has no handle_info for %s", type(self).__qualname__, safe_text(message))
+        return None
+
+    def handle_continue(self, value: Any) -> Any:
+        """Go on with what a `Continue` brought: return None, Continue, Timeout or Stop."""
+        raise NotImplementedError(
+            f"{type(self).__qualname__} has no handle_continue for {safe_text(value)}"
+        )
+
+    def terminate(self, reason: BaseException | None) -> Any:
+        """Clean up; called at an end of its own, and when a parent stops a server that traps."""
+
+    # Starting
+
+    @classmethod
+    async def start(
+        cls,
+        *args: Any,
+        name: str | Via | None = None,
+        timeout: Duration = None,
+        host: str | None = None,
+        **kwargs: Any,
+    ) -> "ServerHandle":
+        """Start a server that is linked to nobody, and wait until `init` is done.
+
+        Args:
+            *args: The arguments of `init`.
+            name: A name for it.
+            timeout: How long `init` may take.
+            host: Where it runs; the running loop by default.
+            **kwargs: The keyword arguments of `init`.
+
+        Returns:
+            A handle; or `IGNORE`, which the type does not show, if `init` returned that.
+
+        Raises:
+            StartError: `init` failed, stopped, or took too long; `reason` says why.
+            NameTaken: Another process has the name.
+        """
+        return await ServerStart(cls, args, kwargs, name, host).start(timeout, link=False)
+
+    @classmethod
+    async def start_link(
+        cls,
+        *args: Any,
+        name: str | Via | None = None,
+        timeout: Duration = None,
+        host: str | None = None,
+        **kwargs: Any,
+    ) -> "ServerHandle":
+        """Start a server that is linked to the caller; otherwise as `start`."""
+        return await ServerStart(cls, args, kwargs, name, host).start(timeout, link=True)
+
+    @classmethod
+    def child(
+        cls,
+        *args: Any,
+        id: Hashable = None,
+        name: str | Via | None = None,
+        restart: RestartWord = "permanent",
+        shutdown: Shutdowns = 5.0,
+        host: str | None = None,
+        **kwargs: Any,
+    ) -> ChildSpec:
+        """Describe the server as the child of a supervisor.
+
+        The id is by default the name, or else the class; other keywords are those of `init`.
+        """
+        start: Any = ServerStart(cls, args, kwargs, name, host)
+        if cls.start_link.__func__ is not GenServer.start_link.__func__:  # it starts otherwise
+            start = partial(cls.start_link, *args, name=name, host=host, **kwargs)
+        return ChildSpec(
+            id=id if id is not None else name if isinstance(name, str) else cls.__qualname__,
+            start=start,
+            restart=restart,
+            shutdown=shutdown,
+        )
+
+    @classmethod
+    def child_spec(cls, *args: Any) -> ChildSpec:
+        """Describe the server as a child, when a supervisor is given the class alone."""
+        return cls.child(*args)
+
+    # Talking to one
+
+    @overload
+    @staticmethod
+    async def call(ref: ServerRef, request: Ask[R], timeout: Duration = 5.0) -> R: ...
+    @overload
+    @staticmethod
+    async def call(ref: ServerRef, request: object, timeout: Duration = 5.0) -> Any: ...
+    @staticmethod
+    async def call(ref: ServerRef, request: object, timeout: Duration = 5.0) -> Any:
+        """Ask a server and wait for its answer.
+
+        Raises:
+            CallTimeout: No answer came in time; a late one is dropped.
+            CallExit: The server died, or was dead; `reason` says why.
+            NoServer: Nobody has the name; a CallExit too.
+        """
+        if type(ref) is ServerHandle:  # without a call: this is the hot path
+            return await send_request(ref.pid, request, timeout)
+        return await send_request(pid_of(ref, "call"), request, timeout)
+
+    @staticmethod
+    def cast(ref: ServerRef, request: object) -> None:
+        """Send a request that wants no answer; it is dropped if nobody has the name."""
+        try:
+            pid = pid_of(ref, "cast")
+        except NoServer:
+            return
+        server: Process | None = pid.target
+        if server is not None:
+            sender = CURRENT.get(None)
+            server.deliver(Message(CAST, request, sender.pid if sender is not None else None))
+
+    @staticmethod
+    def reply(frm: Request[R], value: R) -> bool:
+        """Answer a request later, and from anywhere; return whether it was still waited for."""
+        return frm.reply(value)
+
+    @staticmethod
+    async def stop(
+        ref: ServerRef, reason: BaseException | None = None, timeout: Duration = None
+    ) -> None:
+        """End a server, after what it has received before, and wait until it is dead.
+
+        Raises:
+            CallTimeout: It has not ended in time.
+            CallExit: It ended for another reason, or was dead.
+        """
+        check_reason(reason)
+        try:
+            await send_request(pid_of(ref, "stop"), StopOrder(reason), timeout)
+        except CallTimeout:
+            raise
+        except CallExit as end:
+            if not same_reason(end.reason, reason):
+                raise
 
 
-def _answer(asked: Request[Any], caller: Process, limit: float | None) -> Generator[Any, None, Any]:
-    """Wait for a server that takes its time."""
-    if asked.done:  # it died, and the caller with it
-        yield PARK
-    elif limit is not None:
-        caller.runtime.deadlines.add(limit, asked)
-    try:
-        while not asked.done:
-            yield PARK
-    finally:
-        asked.give_up()
-    return asked.answer()
+class ServerHandle(Stoppable):
+    """A running server: what `start` returns. `async with` stops it at the end."""
+
+    __slots__ = ("kind", "pid")
+
+    def __init__(self, pid: Pid, kind: type[GenServer]) -> None:
+        self.pid = pid
+        self.kind = kind
+
+    def __repr__(self) -> str:
+        return f"<{self.kind.__qualname__} {self.pid}>"
+
+    @overload
+    async def call(self, request: Ask[R], timeout: Duration = 5.0) -> R: ...
+    @overload
+    async def call(self, request: object, timeout: Duration = 5.0) -> Any: ...
+    async def call(self, request: object, timeout: Duration = 5.0) -> Any:
+        """Ask it and wait for its answer, as `GenServer.call`."""
+        return await send_request(self.pid, request, timeout)
+
+    def cast(self, request: object) -> None:
+        """Send a request that wants no answer."""
+        GenServer.cast(self.pid, request)
+
+    async def stop(self, reason: BaseException | None = None, timeout: Duration = None) -> None:
+        """End it and wait until it is dead, as `GenServer.stop`."""
+        await GenServer.stop(self.pid, reason, timeout)
 
 
-# The life of a server: `init`, then one thing after another, then `terminate`.
+@dataclass(frozen=True, slots=True)
+class ServerStart(DirectStart):
+    """How a server is started; for a supervisor, the start function of the child."""
+
+    kind: type[GenServer]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    name: str | Via | None = None
+    host: str | None = None
+    make_handle: Callable[[Pid, Any], Any] = ServerHandle
+
+    async def __call__(self) -> Any:
+        return await self.start(None, link=True)
+
+    async def start(self, timeout: Duration, *, link: bool) -> Any:
+        """Start the server; return its handle, or IGNORE."""
+        _check_free(self.name)
+        process, value = await start(
+            self.kind, serve, *self._rest(), link=link, timeout=timeout, host=self.host
+        )
+        return self.handle(process, value)
+
+    def is_direct(self) -> bool:
+        return self.host is None
+
+    def begin(self, supervisor: Process, wake: Callable[[], object]) -> tuple[Process, Ack]:
+        _check_free(self.name)
+        ack = Ack(supervisor, wake, linked=True)
+        return begin(supervisor, serve, (ack, *self._rest()), None), ack
+
+    def _rest(self) -> tuple[Any, ...]:
+        return self.kind, self.args, self.kwargs, self.name
+
+    def handle(self, process: Process, value: Any) -> Any:
+        if isinstance(value, NameTaken):
+            raise value
+        return IGNORE if value is IGNORE else self.make_handle(process.pid, self.kind)
+
+
+def _check_free(name: str | Via | None) -> None:
+    if isinstance(name, Via):
+        name.check_free()
+    elif name is not None:
+        check_name(name)
+        if holder := current("start").runtime.names.get(name):
+            raise NameTaken(name, holder.pid)
+
+
+# The life of a server: `init`, then one thing after another, then `terminate`
 
 CAST = "@cast"  # the topic of casts; users cannot send to it
 
@@ -329,7 +479,7 @@ class Serving:
     __slots__ = ("_expiry", "_parent", "_process", "_queue", "_releases", "_server")
 
     def __init__(
-        self, process: Process, queue: Queue, server: "GenServer", parent: Pid | None
+        self, process: Process, queue: "ServerQueue", server: "GenServer", parent: Pid | None
     ) -> None:
         self._process = process
         self._queue = queue
@@ -417,7 +567,7 @@ class Serving:
         return None if stop is None else Ending(stop)
 
     def _order(self, event: Any) -> BaseException | None:
-        """Give the reason, if this is an order to end: from the parent, or from the runtime."""
+        """Return the reason, if this is an order to end: from the parent, or from the runtime."""
         if type(event) is LinkDown and event.sender is self._parent:
             alive = event.sender.target is not None
             return event.error if alive else spread(event.sender, event.error)
@@ -468,12 +618,12 @@ class Serving:
 
 
 async def settled(result: Any) -> Any:
-    """Give what a callback returned, whether it is `async def` or not."""
+    """Return what a callback returned, whether it is `async def` or not."""
     return await result if inspect.isawaitable(result) else result
 
 
 def ends_by_itself(process: Process, error: BaseException) -> bool:
-    """Tell whether the server's own code ends it, and no signal or kill from outside does."""
+    """Whether the server's own code ends it, and no signal or kill from outside."""
     if isinstance(error, ExitNow):  # by `process.exit` or `process.kill` in a callback
         assert process.outcome is not None
         return not isinstance(process.outcome.error, Killed)
@@ -483,7 +633,7 @@ def ends_by_itself(process: Process, error: BaseException) -> bool:
 
 
 def bad_return(server: "GenServer", callback: str, value: object) -> NoReturn:
-    """Refuse a value that means nothing there."""
+    """Refuse a value that has no meaning there."""
     allowed = "None, Continue, Timeout, Stop or " + ("IGNORE" if callback == "init" else "NoReply")
     raise BadReturn(
         f"{type(server).__qualname__}.{callback} returned {safe_text(value)}; "
@@ -491,269 +641,120 @@ def bad_return(server: "GenServer", callback: str, value: object) -> NoReturn:
     )
 
 
-_log = logging.getLogger("perdure.otp")
+# The queue of a server, and calls that are answered at once
 
-R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
-
-
-class Ask(Generic[R_co]):
-    """Derive a request from `Ask[R]`, and type checkers know that its answer is an `R`."""
-
-    __slots__ = ()
+_LONG = 1e9  # seconds; whether a longer time-out is one at all is looked at with more care
 
 
-class GenServer:
-    """Derive from it, and write the callbacks that you need.
+class ServerQueue(Inlet[Any]):
+    """All that a server receives."""
 
-    They run one after another inside the server's process; each may be `async def` or `def`.
-    The state is in `self`.
+    __slots__ = ("_calls", "idle", "items")
+
+    def __init__(self, owner: Process) -> None:
+        super().__init__(owner)
+        self._items = self.items = deque[Any]()  # always the same, so that the server may keep it
+        self.asked = True
+        self.idle = False  # whether the server waits for the next item, and for nothing else
+        self._calls = owner.tie().open_calls()
+
+    def put(self, value: Any) -> None:
+        """Add an item, and wake the server."""
+        if self.idle:
+            self.items.append(value)
+            owner: Any = self.owner
+            owner.wake()
+        else:  # it is busy, or its own code reads the inbox in a callback
+            super().put(value)
+
+    def remove(self, unwanted: Callable[[Any], bool]) -> list[Any]:
+        """Take out the items that are unwanted, in order."""
+        items = list(self.items)
+        self.items.clear()
+        self.items.extend(item for item in items if not unwanted(item))
+        return [item for item in items if unwanted(item)]
+
+    def serve_at_once(self, body: object, caller: Process) -> "Request[Any] | None":
+        """Let the server take a request right now, if it is idle; otherwise return None."""
+        owner: Any = self.owner
+        if not self.idle or owner.state != PARKED:
+            return None
+        scheduler = owner.scheduler
+        scheduler.out_of_turn -= 1
+        if scheduler.out_of_turn <= 0:  # so many in a row: now everybody else gets a turn
+            scheduler.out_of_turn = scheduler.in_a_row
+            return None
+        loop = owner.loop
+        asked: Request[Any] = Request(owner.pid, body, caller.pid, caller, None)
+        self.items.append(asked)
+        owner.state = READY
+        RUNNING_TASKS[loop] = owner
+        try:
+            owner.step()
+        finally:
+            RUNNING_TASKS[loop] = caller
+        if not asked.done:
+            self._keep(asked)
+        return asked
+
+    def _keep(self, asked: Request[Any]) -> None:
+        """Let the death of the server end a request, as soon as it is not answered at once."""
+        owner: Any = self.owner
+        if owner.state == DEAD:
+            asked.fail(owner.outcome.error)
+        else:
+            asked.keep(self._calls)
+
+
+def one_queue(process: Process) -> "ServerQueue":
+    """Give a process one queue for all that it receives; what already waits comes first."""
+    queue = ServerQueue(process)
+    process.unify(queue)
+    return queue
+
+
+@types.coroutine
+def send_request(pid: Pid, body: object, timeout: Duration) -> Generator[Any, None, Any]:
+    """Send a request to a server and wait for the answer; as `process.call`, if it is no server.
+
+    Raises:
+        CallTimeout: No reply came in time; a late one is dropped.
+        CallExit: The process died, or was dead; `reason` says why.
     """
-
-    # Callbacks
-
-    def init(self, *args: Any, **_: Any) -> Any:
-        """Make the first state, of the arguments that `start` was given.
-
-        Returns:
-            None, Continue or Timeout to go on; Stop or IGNORE not to begin.
-        """
-        if args:
-            raise TypeError(f"{type(self).__qualname__} takes no arguments: it has no init")
-
-    def handle_call(self, request: Any, frm: Request[Any]) -> Any:
-        """Answer a request: return the answer, or Reply, NoReply or Stop."""
-        raise NotImplementedError(
-            f"{type(self).__qualname__} has no handle_call; {frm.sender} called it with "
-            f"{safe_text(request)}"
-        )
-
-    def handle_cast(self, request: Any) -> Any:
-        """Take a request that wants no answer: return None, Continue, Timeout or Stop."""
-        raise NotImplementedError(
-            f"{type(self).__qualname__} has no handle_cast; it was cast {safe_text(request)}"
-        )
-
-    def handle_info(self, message: Any) -> Any:
-        """Take a message, an event or a `Timeout`: return None, Continue, Timeout or Stop.
-
-        By default a `Cancel` ends the server normally, and anything else is logged.
-        """
-        if isinstance(message, Cancel):
-            return Stop(None)
-        _log.error("%s has no handle_info for %s", type(self).__qualname__, safe_text(message))
-        return None
-
-    def handle_continue(self, value: Any) -> Any:
-        """Go on with what a `Continue` brought: return None, Continue, Timeout or Stop."""
-        raise NotImplementedError(
-            f"{type(self).__qualname__} has no handle_continue for {safe_text(value)}"
-        )
-
-    def terminate(self, reason: BaseException | None) -> Any:
-        """Clean up; called at an end of its own, and when a parent stops a server that traps."""
-
-    # Starting
-
-    @classmethod
-    async def start(
-        cls,
-        *args: Any,
-        name: str | Via | None = None,
-        timeout: Duration = None,
-        host: str | None = None,
-        **kwargs: Any,
-    ) -> "ServerHandle":
-        """Start a server that is linked to nobody, and wait until `init` is done.
-
-        Args:
-            *args: The arguments of `init`.
-            name: A name for it.
-            timeout: How long `init` may take.
-            host: Where it runs; the running loop by default.
-            **kwargs: The keyword arguments of `init`.
-
-        Returns:
-            A handle; or `IGNORE`, which the type does not tell, if that is what `init` returned.
-
-        Raises:
-            StartError: `init` failed, stopped, or took too long; `reason` says why.
-            NameTaken: Another process has the name.
-        """
-        return await ServerStart(cls, args, kwargs, name, host).start(timeout, link=False)
-
-    @classmethod
-    async def start_link(
-        cls,
-        *args: Any,
-        name: str | Via | None = None,
-        timeout: Duration = None,
-        host: str | None = None,
-        **kwargs: Any,
-    ) -> "ServerHandle":
-        """Start a server that is linked to the caller; otherwise as `start`."""
-        return await ServerStart(cls, args, kwargs, name, host).start(timeout, link=True)
-
-    @classmethod
-    def child(
-        cls,
-        *args: Any,
-        id: Hashable = None,
-        name: str | Via | None = None,
-        restart: RestartWord = "permanent",
-        shutdown: Shutdowns = 5.0,
-        host: str | None = None,
-        **kwargs: Any,
-    ) -> ChildSpec:
-        """Describe the server as the child of a supervisor.
-
-        The id is by default the name, or else the class; other keywords are those of `init`.
-        """
-        start: Any = ServerStart(cls, args, kwargs, name, host)
-        if cls.start_link.__func__ is not GenServer.start_link.__func__:  # it starts otherwise
-            start = partial(cls.start_link, *args, name=name, host=host, **kwargs)
-        return ChildSpec(
-            id=id if id is not None else name if isinstance(name, str) else cls.__qualname__,
-            start=start,
-            restart=restart,
-            shutdown=shutdown,
-        )
-
-    @classmethod
-    def child_spec(cls, *args: Any) -> ChildSpec:
-        """Describe the server as a child, when a supervisor is given the class alone."""
-        return cls.child(*args)
-
-    # Talking to one
-
-    @overload
-    @staticmethod
-    async def call(ref: ServerRef, request: Ask[R], timeout: Duration = 5.0) -> R: ...
-    @overload
-    @staticmethod
-    async def call(ref: ServerRef, request: object, timeout: Duration = 5.0) -> Any: ...
-    @staticmethod
-    async def call(ref: ServerRef, request: object, timeout: Duration = 5.0) -> Any:
-        """Ask a server and wait for its answer.
-
-        Raises:
-            CallTimeout: No answer came in time; a late one is dropped.
-            CallExit: The server died, or was dead; `reason` says why.
-            NoServer: Nobody has the name; a CallExit too.
-        """
-        if type(ref) is ServerHandle:  # without a call: this is the hot path
-            return await send_request(ref.pid, request, timeout)
-        return await send_request(pid_of(ref, "call"), request, timeout)
-
-    @staticmethod
-    def cast(ref: ServerRef, request: object) -> None:
-        """Send a request that wants no answer; it does not matter whether anybody is there."""
-        try:
-            pid = pid_of(ref, "cast")
-        except NoServer:
-            return
-        server: Process | None = pid.target
-        if server is not None:
-            sender = CURRENT.get(None)
-            server.deliver(Message(CAST, request, sender.pid if sender is not None else None))
-
-    @staticmethod
-    def reply(frm: Request[R], value: R) -> bool:
-        """Answer a request later, and from anywhere; tell whether it was still waited for."""
-        return frm.reply(value)
-
-    @staticmethod
-    async def stop(
-        ref: ServerRef, reason: BaseException | None = None, timeout: Duration = None
-    ) -> None:
-        """End a server, after what it has received before, and wait until it is dead.
-
-        Raises:
-            CallTimeout: It has not ended in time.
-            CallExit: It ended for another reason, or was dead.
-        """
-        check_reason(reason)
-        try:
-            await send_request(pid_of(ref, "stop"), StopOrder(reason), timeout)
-        except CallTimeout:
-            raise
-        except CallExit as end:
-            if not same_reason(end.reason, reason):
-                raise
+    server: Any = pid.target
+    caller: Any = own_process(None)
+    # A server that calls another waits as usual, so that such steps do not nest.
+    if (
+        server is not None
+        and caller is not None
+        and caller.state == RUNNING
+        and (server.loop is caller.loop)
+    ):
+        queue = server._requests  # noqa: SLF001 - the field of our queue
+        if type(queue) is ServerQueue and type(caller._requests) is not ServerQueue:  # noqa: SLF001
+            # The plain number of nearly all calls, without two calls more.
+            if type(timeout) is float and 0.0 <= timeout < _LONG:
+                limit = timeout
+            else:
+                limit = seconds(timeout)
+            asked = queue.serve_at_once(body, caller)
+            if asked is not None:
+                if asked.done and not caller.must_cancel:
+                    return asked.answer_at_once()
+                return (yield from _answer(asked, caller, limit))
+    waiting: Any = ask(server, pid, body, timeout)
+    return (yield from waiting)
 
 
-class ServerHandle(Stoppable):
-    """A running server: what `start` gives. `async with` stops it at the end."""
-
-    __slots__ = ("kind", "pid")
-
-    def __init__(self, pid: Pid, kind: type[GenServer]) -> None:
-        self.pid = pid
-        self.kind = kind
-
-    def __repr__(self) -> str:
-        return f"<{self.kind.__qualname__} {self.pid}>"
-
-    @overload
-    async def call(self, request: Ask[R], timeout: Duration = 5.0) -> R: ...
-    @overload
-    async def call(self, request: object, timeout: Duration = 5.0) -> Any: ...
-    async def call(self, request: object, timeout: Duration = 5.0) -> Any:
-        """Ask it and wait for its answer, as `GenServer.call`."""
-        return await send_request(self.pid, request, timeout)
-
-    def cast(self, request: object) -> None:
-        """Send a request that wants no answer."""
-        GenServer.cast(self.pid, request)
-
-    async def stop(self, reason: BaseException | None = None, timeout: Duration = None) -> None:
-        """End it and wait until it is dead, as `GenServer.stop`."""
-        await GenServer.stop(self.pid, reason, timeout)
-
-
-@dataclass(frozen=True, slots=True)
-class ServerStart(DirectStart):
-    """How a server is started; for a supervisor, the start function of the child."""
-
-    kind: type[GenServer]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    name: str | Via | None = None
-    host: str | None = None
-    make_handle: Callable[[Pid, Any], Any] = ServerHandle
-
-    async def __call__(self) -> Any:
-        return await self.start(None, link=True)
-
-    async def start(self, timeout: Duration, *, link: bool) -> Any:
-        """Start the server; return its handle, or IGNORE."""
-        _check_free(self.name)
-        process, value = await start(
-            self.kind, serve, *self._rest(), link=link, timeout=timeout, host=self.host
-        )
-        return self.handle(process, value)
-
-    def is_direct(self) -> bool:
-        return self.host is None
-
-    def begin(self, supervisor: Process, wake: Callable[[], object]) -> tuple[Process, Ack]:
-        _check_free(self.name)
-        ack = Ack(supervisor, wake, linked=True)
-        return begin(supervisor, serve, (ack, *self._rest()), None), ack
-
-    def _rest(self) -> tuple[Any, ...]:
-        return self.kind, self.args, self.kwargs, self.name
-
-    def handle(self, process: Process, value: Any) -> Any:
-        if isinstance(value, NameTaken):
-            raise value
-        return IGNORE if value is IGNORE else self.make_handle(process.pid, self.kind)
-
-
-def _check_free(name: str | Via | None) -> None:
-    if isinstance(name, Via):
-        name.check_free()
-    elif name is not None:
-        check_name(name)
-        if holder := current("start").runtime.names.get(name):
-            raise NameTaken(name, holder.pid)
+def _answer(asked: Request[Any], caller: Process, limit: float | None) -> Generator[Any, None, Any]:
+    """Wait for a server that takes its time."""
+    if asked.done:  # it died, and the caller with it
+        yield PARK
+    elif limit is not None:
+        caller.runtime.deadlines.add(limit, asked)
+    try:
+        while not asked.done:
+            yield PARK
+    finally:
+        asked.give_up()
+    return asked.answer()
