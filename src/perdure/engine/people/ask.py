@@ -1,9 +1,28 @@
-"""Jobs that cannot go on before a person has looked at them: parked, and people alerted."""
+"""How a job asks people, and how it uses what they answer.
+
+There are three ways to ask: `ctx.approve` in the code of a job, a gate before a step, and a
+question in the middle of a step (`request_user_approval`, or a budget that does not suffice). All
+of them write the same row, an `Approval`, in one transaction with the record of what waits for it
+and with the notices that tell people. Then nothing is held in memory: the answer wakes the job, on
+any worker, and the code comes by again and finds it.
+
+So the question "may I?" is asked more than once, and each time it is decided anew:
+
+* The last approval for this place in the journal is read. It counts only if it is *about* exactly
+  this action: the same tenant, job, step, version, arguments and budget. If the code now wants
+  something else, people are asked again.
+* An approval is checked again right before the action (`is_usable`): meanwhile it may have expired,
+  the approver may have lost the role, or the terms may have become stricter.
+* A no is an answer, and so is silence, which parks the job. People are asked again only after one
+  of them has told the job to continue: otherwise a job could ask until somebody says yes.
+* People may edit the arguments. The edited arguments are judged again here, by the policy of this
+  worker, since whoever took the edit may have had another policy.
+"""
 
 import secrets
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, Final, TypedDict
 
 import msgspec
 from msgspec import Struct
@@ -40,56 +59,34 @@ from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import Judgement, RiskLevel
 from perdure.jobs.state import StepState
 
+# The commands by which a person tells a job to continue, as its log names them.
+RETRY: Final = ("retry.asked",)
+_CONTINUE: Final = (*RETRY, "resume.asked", "skip.asked")
 
-def parking_notices(run: Run, verdict: NeedsAttention) -> tuple[Notice, ...]:
-    """Return the alerts that a job is parked; none if people have been told why already."""
-    if verdict.alerted:
-        return ()
-    # A job that is resumed and parked again is told of again.
-    return tuple(alerts(run, NoticeKind.STUCK, str(run.epoch), verdict.failure.summary()))
-
-
-def alerts(run: Run, kind: NoticeKind, about: str, text: str) -> tuple[Notice, ...]:
-    """Make an alert for every channel."""
-    return tuple(
-        Notice(
-            id=digest("alert", run.job.id, kind.value, about, channel.name)[:32],
-            tenant=run.job.tenant,
-            kind=kind,
-            job_id=run.job.id,
-            channel=channel.name,
-            due_at=run.now(),
-            data=encode({"text": text}),
-        )
-        for channel in run.node.policy.channels
-    )
+_APPROVER: Final = frozenset({APPROVER})
+_JUST_AFTER: Final = 0.001  # seconds
 
 
-# Questions of jobs to people: how they are asked, and how a step waits for the answer.
-
-_APPROVER = frozenset({APPROVER})
-_JUST_AFTER = 0.001  # seconds
-RETRIED = ("retry.asked",)
-_LOOKED = (*RETRIED, "resume.asked", "skip.asked")
+# Questions
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """What a person is asked."""
+    """What people are asked."""
 
     step: str  # the identity of what waits
     title: str
-    input: bytes  # what exactly would be done
-    shown: Any = None  # what people see of it; None: the input
+    input: bytes  # the arguments of the action
+    shown: Any = None  # what people see of them; None: all
     judgement: Judgement = Judgement(RiskLevel.HIGH)
     terms: ApprovalTerms | None = None
     version: str = "1"
     budget: bytes = b"null"
-    # How dangerous it would be with another input; None: nobody can edit it.
+    # Judges the risk of other arguments; None: they cannot be edited.
     judge: Callable[[bytes], Judgement] | None = None
-    edits: tuple[Edit, ...] = ()  # that made the input what it is
+    edits: tuple[Edit, ...] = ()  # that made the arguments what they are
 
     def action(self, run: Run) -> Action:
-        """Give all that an answer is bound to."""
+        """Return everything that an answer is bound to."""
         return Action(
             tenant=run.job.tenant,
             job_id=run.job.id,
@@ -100,42 +97,50 @@ class Question(Struct, frozen=True, kw_only=True):
             revision=len(self.edits),
         )
 
+    def is_subject_of(self, found: Approval, run: Run) -> bool:
+        """Whether an approval is about this action, perhaps with edited arguments."""
+        return found.asked == self.action(run)
+
     def edited_as(self, found: Approval) -> "Question":
-        """Give the question with the arguments that people have agreed on."""
+        """Return the question with the arguments that people have agreed on."""
         if self.judge is None or not found.edits:
             return self
         packed = found.action.input
         return replace(self, input=packed, judgement=self.judge(packed), edits=found.edits)
 
-
-def new_approval(run: Run, question: Question, found: Approval | None = None) -> Approval:
-    """Make the row of a question, behind the one that was asked before, whatever our clock says."""
-    before = 0.0 if found is None else found.decided_at or found.created_at
-    level = question.judgement.level
-    shown = question.input if question.shown is None else msgspec.json.encode(question.shown)
-    return Approval(
-        id=secrets.token_hex(16),
-        tenant=run.job.tenant,
-        job_id=run.job.id,
-        step=question.step,
-        action=question.action(run),
-        title=question.title,
-        created_at=max(run.now(), before + _JUST_AFTER),
-        written_by_program=run.job.plan is not None,
-        shown=shown,
-        edits=question.edits,
-        risk=level,
-        reasons=question.judgement.reasons,
-        requester=run.job.user,
-        terms=question.terms or run.node.policy.terms_for(level),
-    )
+    def approval(self, run: Run, earlier: Approval | None) -> Approval:
+        """Return a new approval; it is later than an earlier one, whatever our clock says."""
+        before = 0.0 if earlier is None else earlier.decided_at or earlier.created_at
+        level = self.judgement.level
+        return Approval(
+            id=secrets.token_hex(16),
+            tenant=run.job.tenant,
+            job_id=run.job.id,
+            step=self.step,
+            action=self.action(run),
+            title=self.title,
+            created_at=max(run.now(), before + _JUST_AFTER),
+            written_by_program=run.job.plan is not None,
+            shown=self.input if self.shown is None else msgspec.json.encode(self.shown),
+            edits=self.edits,
+            risk=level,
+            reasons=self.judgement.reasons,
+            requester=run.job.user,
+            terms=self.terms or run.node.policy.terms_for(level),
+        )
 
 
-async def ask(run: Run, approval: Approval, *entries: JournalEntry) -> bool:
-    """Write a question, with what waits for its answer and with the notices to people.
+async def last_asked(run: Run, step: str) -> Approval | None:
+    """Return the last approval for what waits under this identity; None if there is none."""
+    job_id = run.job.id
+    return await run.ask(lambda store: store.approval_of_step(job_id, step))
+
+
+async def _ask(run: Run, approval: Approval, *entries: JournalEntry) -> bool:
+    """Write an approval, with the record of what waits for it and with the notices to people.
 
     Returns:
-        Whether it was asked; if nobody could answer it, the job is parked instead.
+        False if nobody could answer: the job needs attention instead.
     """
     if (why := no_four_eyes(approval)) is not None:
         await run.write(*entries)
@@ -147,16 +152,15 @@ async def ask(run: Run, approval: Approval, *entries: JournalEntry) -> bool:
         data={**told, "risk": str(approval.risk), "hash": approval.action.hash},
         actor=run.node.owner,
     )
-    asked = notices(run, approval)
-    await run.write(*entries, events=(event,), approvals=(approval,), notices=asked)
+    notices = _notices(run, approval)
+    await run.write(*entries, events=(event,), approvals=(approval,), notices=notices)
     if events.listens(events.APPROVAL_ASK):
         events.approval_asked(approval)
     run.node.notices_due.set()
     return True
 
 
-def notices(run: Run, approval: Approval) -> tuple[Notice, ...]:
-    """Make what every channel is to tell."""
+def _notices(run: Run, approval: Approval) -> tuple[Notice, ...]:
     return tuple(
         Notice(
             id=digest("notice", approval.id, channel.name)[:32],
@@ -171,37 +175,29 @@ def notices(run: Run, approval: Approval) -> tuple[Notice, ...]:
     )
 
 
-async def last_asked(run: Run, step: str) -> Approval | None:
-    """Read what was last asked for a step."""
-    job_id = run.job.id
-    return await run.ask(lambda store: store.approval_of_step(job_id, step))
+# Answers
 
 
-def is_about(found: Approval, question: Question, run: Run) -> bool:
-    """Tell whether an approval is about this action, but perhaps with edited arguments."""
-    return found.asked == question.action(run)
+def is_usable(run: Run, found: Approval, asked: Action, question: Question | None = None) -> bool:
+    """Whether an approval allows an action; called right before the action.
 
-
-def usable_now(run: Run, found: Approval, asked: Action, question: Question | None = None) -> bool:
-    """Tell, right before the action, whether it is allowed by an approval.
-
-    Every path to an action comes by here: the gate of a step, a step that `ctx.approve` has opened,
+    Every path to an action comes by here: the gate of a step, a step that `ctx.approve` lets begin,
     `ctx.approve` itself, `request_user_approval`, and the raise of a budget.
 
     Args:
         run: The run that wants to act.
-        found: What people have said.
-        asked: What the job wants to do, as its code gives it.
-        question: How the arguments are judged, if they can be edited.
+        found: What people have decided.
+        asked: The action, with the arguments that the code gives.
+        question: Judges the arguments, if they can be edited.
     """
     people = run.node.policy.people
-    roles = {said.person: said.roles for said in found.decisions}
+    roles = {each.person: each.roles for each in found.decisions}
 
     def lookup(id: str) -> Person | None:
         if people.contacts:
             known = people.by_id(found.tenant, id)
             return known if known is not None and known.id == id else None
-        # Nobody is listed here: who decided was known elsewhere.
+        # This app lists nobody, so whoever took the decision knew the person.
         return Person(id=id, tenant=found.tenant, roles=roles.get(id, _APPROVER))
 
     if unusable(found, asked.hash, run.now(), lookup) is not None:
@@ -210,7 +206,7 @@ def usable_now(run: Run, found: Approval, asked: Action, question: Question | No
         return True
     if question is None or question.judge is None:
         return False
-    # The arguments may have been judged elsewhere, by other rules than ours.
+    # Whoever took the edit may have judged the arguments by another policy than ours.
     level = question.judge(found.action.input).level
     if level == question.judgement.level:
         return level <= found.risk
@@ -218,10 +214,156 @@ def usable_now(run: Run, found: Approval, asked: Action, question: Question | No
     return level <= found.risk and unusable(on_our_terms, asked.hash, run.now(), lookup) is None
 
 
-async def is_looked_at(run: Run, found: Approval, commands: tuple[str, ...] = _LOOKED) -> bool:
-    """Tell whether a person has told the job to go on since a question was decided."""
+async def is_continued(run: Run, found: Approval, commands: tuple[str, ...] = _CONTINUE) -> bool:
+    """Whether a person has told the job to continue since an approval was decided."""
     job_id, since = run.job.id, found.decided_at or 0.0
     return await run.ask(lambda store: store.has_event(job_id, commands, since))
+
+
+def _park_expired(run: Run, approval: Approval) -> None:
+    """Park a job that nobody has answered. Silence is not a no, so nothing is undone."""
+    text = f"nobody decided in time about {approval.title!r}: resume the job to ask again"
+    run.end(NeedsAttention(failure_of(ApprovalExpired(text)), alerted=True))
+
+
+# A step that waits for an answer
+
+
+async def _wait_for_answer(
+    step: StepCall, approval: Approval, entry: JournalEntry, *, is_new: bool
+) -> None:
+    """Let a step wait for an answer, asking first if the approval is new."""
+    step.asked = approval.id  # before the write: the answer may come at once
+    if not is_new:
+        await step.run.write(entry)
+    elif not await _ask(step.run, approval, entry):
+        return
+    await look_for_answer(step)
+
+
+async def look_for_answer(step: StepCall) -> None:
+    """Begin a step again if its question is answered; otherwise let it wait."""
+    run, approval_id = step.run, step.asked
+    assert approval_id is not None
+    approval = await run.ask(lambda store: store.approval(approval_id))
+    if approval is None:
+        raise JobError(f"approval {approval_id} does not exist any more")
+    if approval.state is ApprovalState.PENDING:
+        step.wait()
+    elif approval.state is ApprovalState.EXPIRED:
+        _park_expired(run, approval)
+    else:
+        step.asked = None
+        step.start_again = True
+
+
+# Gates: questions before a step
+
+
+def pass_gate(step: StepCall, decision: GateDecision) -> bool:
+    """Whether a step may begin now; if not, it begins again when its gate is open."""
+    if decision.gate is Gate.RUN:
+        return True
+    work = _record if decision.gate is Gate.RECORD else _ask_about_call
+    step.spawn(lambda: work(step, decision))
+    return False
+
+
+async def _record(step: StepCall, decision: GateDecision) -> None:
+    """Write to the log that a step begins, and open its gate, unless its pass is void by now."""
+    run, used = step.run, decision.opened_by
+    if used is not None and not await _is_pass_usable(run, used):
+        await _ask_about_call(step, decision)
+        return
+    data = {
+        "step": step.entry.id,
+        "risk": str(decision.judgement.level),
+        "reasons": list(decision.judgement.reasons),
+        "opened_by": None if used is None else used.approval,
+    }
+    event = JobEvent(type="step.gated", data=data, actor=run.node.owner)
+    await run.write(step.entry, events=(event,))
+    _open(step)
+
+
+async def _is_pass_usable(run: Run, used: GatePass) -> bool:
+    """Whether the approval that the code has obtained still allows what it was asked for."""
+    found = await last_asked(run, used.approval)
+    asked = Question(step=used.approval, title="", input=used.packed).action(run)
+    return found is not None and is_usable(run, found, asked)
+
+
+async def _ask_about_call(step: StepCall, decision: GateDecision) -> None:
+    """Look for the answer about exactly this call, and ask if there is none that can be used."""
+    run, entry = step.run, step.entry
+    question = Question(
+        step=entry.id,
+        title=f"{entry.name} of job {run.job.name}",
+        input=entry.input or b"null",
+        judgement=decision.judgement,
+        version=step.step.version,
+        judge=partial(run.node.gatekeeper.judge, step.step, entry.name),
+    )
+    found = await last_asked(run, entry.id)
+    if found is not None and question.is_subject_of(found, run):
+        if found.state is ApprovalState.PENDING:
+            await _wait_for_answer(step, found, entry, is_new=False)
+            return
+        if await _obey(step, found, question):
+            return
+        if found.state is ApprovalState.APPROVED:
+            question = question.edited_as(found)
+    await _wait_for_answer(step, question.approval(run, found), entry, is_new=True)
+
+
+async def _obey(step: StepCall, found: Approval, question: Question) -> bool:
+    """Do what was decided about a call; False if people must be asked again."""
+    run = step.run
+    if found.state is not ApprovalState.APPROVED and await is_continued(run, found):
+        return False
+    if found.state is ApprovalState.REJECTED:
+        last = found.decisions[-1]
+        await step.refuse(ApprovalRejected(found.title, last.person, last.reason))
+        return True
+    if found.state is ApprovalState.EXPIRED:
+        _park_expired(run, found)
+        return True
+    if not is_usable(run, found, question.action(run), question):
+        return False
+    if found.action.input != step.entry.input:
+        step.take_arguments(found.action.input)
+    _open(step)
+    return True
+
+
+def _open(step: StepCall) -> None:
+    step.gate_open = step.start_again = True
+
+
+# Questions in the middle of a step
+
+
+async def answer_to(run: Run, question: Question) -> Approval:
+    """Return the answer to a question of a step that is running.
+
+    Raises:
+        ExitForAnswer: There is no answer yet: the step is left until there is one.
+        ExitExpired: Nobody answered in time.
+    """
+    found = await last_asked(run, question.step)
+    if found is not None and question.is_subject_of(found, run):
+        if found.state is ApprovalState.PENDING:
+            raise ExitForAnswer(found, is_new=False)
+        # A no stays a no if the job is resumed for another reason.
+        if found.state is ApprovalState.REJECTED and not await is_continued(run, found, RETRY):
+            return found
+        if found.state is ApprovalState.APPROVED:
+            if is_usable(run, found, question.action(run), question):
+                return found
+            question = question.edited_as(found)
+        if found.state is ApprovalState.EXPIRED and not await is_continued(run, found):
+            raise ExitExpired(found)
+    raise ExitForAnswer(question.approval(run, found), is_new=True)
 
 
 class ExitForAnswer(StepExit):
@@ -233,97 +375,37 @@ class ExitForAnswer(StepExit):
         self.is_new = is_new
 
     async def apply(self, step: StepCall) -> None:
-        """Ask, unless that is done, and let the step wait."""
-        await wait_for(step, self.approval, step.uncount(), is_new=self.is_new)
+        await _wait_for_answer(step, self.approval, step.uncount(), is_new=self.is_new)
 
 
 class ExitExpired(StepExit):
-    """Leaves a step whose question has expired: a person must look at its job."""
+    """Leaves a step whose question has expired, and parks its job."""
 
     def __init__(self, approval: Approval) -> None:
         super().__init__(approval.title)
         self.approval = approval
 
     async def apply(self, step: StepCall) -> None:
-        """Park the job; when it is resumed, people are asked again."""
         await step.run.write(step.uncount())
-        park_expired(step.run, self.approval)
+        _park_expired(step.run, self.approval)
 
 
-async def wait_for(
-    operation: StepCall, approval: Approval, entry: JournalEntry, *, is_new: bool
-) -> None:
-    """Let a step wait for an answer."""
-    # Known before it is written: an answer may come at once.
-    operation.asked = approval.id
-    if not is_new:
-        await operation.run.write(entry)
-    elif not await ask(operation.run, approval, entry):
-        return
-    await look_for_answer(operation)
-
-
-async def look_for_answer(operation: StepCall) -> None:
-    """Begin the step again if its question is answered; else let it wait on."""
-    run, approval_id = operation.run, operation.asked
-    assert approval_id is not None
-    approval = await run.ask(lambda store: store.approval(approval_id))
-    if approval is None:
-        raise JobError(f"approval {approval_id} is gone")
-    if approval.state is ApprovalState.PENDING:
-        operation.wait()
-    elif approval.state is ApprovalState.EXPIRED:
-        park_expired(run, approval)
-    else:
-        operation.asked = None
-        operation.start_again = True
-
-
-def park_expired(run: Run, approval: Approval) -> None:
-    """Park a job that nobody has answered; this is not a no, so nothing is undone."""
-    text = f"nobody decided in time about {approval.title!r}: resume the job to ask again"
-    run.end(NeedsAttention(failure_of(ApprovalExpired(text)), alerted=True))
-
-
-async def answer_to(run: Run, question: Question) -> Approval:
-    """Return the answer to a question of a step that is at work.
-
-    Raises:
-        ExitForAnswer: There is none yet.
-        ExitExpired: Its time is over.
-    """
-    found = await last_asked(run, question.step)
-    if found is not None and is_about(found, question, run):
-        if found.state is ApprovalState.PENDING:
-            raise ExitForAnswer(found, is_new=False)
-        # A no is an answer: a job that is resumed for another reason does not ask again.
-        if found.state is ApprovalState.REJECTED and not await is_looked_at(run, found, RETRIED):
-            return found
-        if found.state is ApprovalState.APPROVED:
-            if usable_now(run, found, question.action(run), question):
-                return found
-            question = question.edited_as(found)
-        if found.state is ApprovalState.EXPIRED and not await is_looked_at(run, found):
-            raise ExitExpired(found)
-    raise ExitForAnswer(new_approval(run, question, found), is_new=True)
-
-
-# `ctx.approve`: a question that the code of a job asks by itself.
+# `ctx.approve`: questions in the code of a job
 
 
 class Approved(Struct, frozen=True):
-    """A yes: who said it, where, and why."""
+    """The answer yes: who gave it, by which channel, and why."""
 
     by: tuple[str, ...]
     reason: str = ""
     channel: str = ""
 
 
-class _Said(Struct, frozen=True):
-    """What is kept of an answer that is no yes."""
+class _NotApproved(Struct, frozen=True):
+    """What is kept of any other answer."""
 
     title: str
-    person: str | None = None  # None: nobody
+    person: str | None = None  # None: nobody answered
     reason: str = ""
 
     def error(self) -> Exception:
@@ -333,7 +415,7 @@ class _Said(Struct, frozen=True):
 
 
 class ApproveOptions(TypedDict, total=False):
-    """What may be said of a question; see `JobContext.approve`."""
+    """The options of a question; see `JobContext.approve`."""
 
     details: Any
     risk: RiskLevel | str
@@ -354,7 +436,7 @@ class ApproveRequest(Struct, frozen=True):
 
 
 def approve_request(run: Run, title: str, options: ApproveOptions) -> ApproveRequest:
-    """Make a question of what the code says."""
+    """Return the question that a title and options describe."""
     level, opens = RiskLevel.of(options.get("risk", "high")), options.get("opens")
     names = None if opens is None else frozenset(run.node.registry.name(step) for step in opens)
     details = options.get("details")
@@ -368,81 +450,83 @@ def approve_request(run: Run, title: str, options: ApproveOptions) -> ApproveReq
 class Approve(Operation[Approved]):
     """A wait for a person."""
 
-    __slots__ = ("_approval", "_asked")
+    __slots__ = ("_approval", "_request")
     waits_for = "approval"
 
     def __init__(
-        self, run: Run, entry: JournalEntry, asked: ApproveRequest, *, recorded: bool
+        self, run: Run, entry: JournalEntry, request: ApproveRequest, *, recorded: bool
     ) -> None:
         super().__init__(run, entry, recorded=recorded)
-        self._asked = asked
+        self._request = request
         self._approval: str | None = None
         if entry.state is StepState.SUCCEEDED and entry.output is not None:
-            self._say_yes(decode(entry.output, Approved))
+            self._approve(decode(entry.output, Approved))
         elif entry.state is StepState.FAILED and entry.output is not None:
-            self.finish(None, decode(entry.output, _Said).error())
+            self.finish(None, decode(entry.output, _NotApproved).error())
 
-    def _say_yes(self, approved: Approved) -> None:
-        asked = self._asked
-        opening = GatePass(self.entry.id, asked.packed, asked.level, asked.opens)
-        self.run.gate_passes = (*self.run.gate_passes, opening)
+    def _approve(self, approved: Approved) -> None:
+        """Give the code its yes, and later steps the pass that comes with it."""
+        request = self._request
+        new = GatePass(self.entry.id, request.packed, request.level, request.opens)
+        self.run.gate_passes = (*self.run.gate_passes, new)
         self.finish(approved)
 
     def start(self) -> None:
         self.spawn(self._look)
 
     def on_news(self) -> None:
-        if self in self.run.working:  # whatever it has just read may be old
+        if self in self.run.working:  # what it has just read may be old
             self.start_again = True
         else:
             self.spawn(self._look)
 
     async def _look(self) -> None:
+        """Use the answer if there is one; otherwise ask, unless that is done, and wait."""
         found = await last_asked(self.run, self.entry.id)
-        if found is None or await self._is_over(found):
-            found = new_approval(self.run, self._question(), found)
-            if not await ask(self.run, found, self.entry):
+        if found is None or await self._must_ask_again(found):
+            found = self._question().approval(self.run, found)
+            if not await _ask(self.run, found, self.entry):
                 return
         self._approval = found.id
         if found.state is ApprovalState.PENDING:
             self.wait()
         else:
-            await self._answered(found)
+            await self._use(found)
 
-    async def _is_over(self, found: Approval) -> bool:
-        """Tell whether people must be asked again: it was about something else, or is void."""
+    async def _must_ask_again(self, found: Approval) -> bool:
         question = self._question()
-        if not is_about(found, question, self.run):
+        if not question.is_subject_of(found, self.run):
             return True
         if found.state is ApprovalState.APPROVED:
-            return not usable_now(self.run, found, question.action(self.run))
-        ended = found.state is not ApprovalState.PENDING
-        return ended and await is_looked_at(self.run, found)
+            return not is_usable(self.run, found, question.action(self.run))
+        decided = found.state is not ApprovalState.PENDING
+        return decided and await is_continued(self.run, found)
 
     def _question(self) -> Question:
-        asked = self._asked
+        request = self._request
         return Question(
             step=self.entry.id,
-            title=asked.title,
-            input=asked.packed,
-            shown=asked.details or {},
-            judgement=Judgement(asked.level),
-            terms=asked.terms,
+            title=request.title,
+            input=request.packed,
+            shown=request.details or {},
+            judgement=Judgement(request.level),
+            terms=request.terms,
         )
 
-    async def _answered(self, found: Approval) -> None:
+    async def _use(self, found: Approval) -> None:
+        """Record a decision, and give it to the code."""
         last = found.decisions[-1] if found.decisions else None
         if found.state is ApprovalState.APPROVED and last is not None:
             by = tuple(each.person for each in found.decisions if each.verdict == "approve")
             approved = Approved(by, last.reason, last.channel)
             await self.run.write(self._ended(StepState.SUCCEEDED, encode(approved, Approved)))
-            self._say_yes(approved)
+            self._approve(approved)
             return
-        rejected = found.state is ApprovalState.REJECTED and last is not None
-        said = _Said(found.title, last.person, last.reason) if rejected and last else None
-        said = said or _Said(found.title)
-        error = said.error()
-        failed = self._ended(StepState.FAILED, encode(said, _Said))
+        answer = _NotApproved(found.title)
+        if found.state is ApprovalState.REJECTED and last is not None:
+            answer = _NotApproved(found.title, last.person, last.reason)
+        error = answer.error()
+        failed = self._ended(StepState.FAILED, encode(answer, _NotApproved))
         await self.run.write(replace(failed, error=failure_of(error).pack()))
         self.finish(None, error)
 
@@ -450,82 +534,4 @@ class Approve(Operation[Approved]):
         return replace(self.entry, state=state, output=output, ended_at=self.run.now())
 
     def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "approval": self._approval, "title": self._asked.title}
-
-
-# Gates before steps: by risk, and before what cannot be undone.
-
-
-def pass_gate(operation: StepCall, decision: GateDecision) -> bool:
-    """Whether a step may begin now; if not, it begins again when its gate is open."""
-    if decision.gate is Gate.RUN:
-        return True
-    work = _record if decision.gate is Gate.RECORD else _ask
-    operation.spawn(lambda: work(operation, decision))
-    return False
-
-
-async def _record(operation: StepCall, way: GateDecision) -> None:
-    opening = way.opened_by
-    if opening is not None and not await _still_opens(operation.run, opening):
-        await _ask(operation, way)
-        return
-    data = {"step": operation.entry.id, "risk": str(way.judgement.level)}
-    opened_by = None if opening is None else opening.approval
-    told = {"reasons": list(way.judgement.reasons), "opened_by": opened_by}
-    event = JobEvent(type="step.gated", data={**data, **told}, actor=operation.run.node.owner)
-    await operation.run.write(operation.entry, events=(event,))
-    _open(operation)
-
-
-async def _still_opens(run: Run, opening: GatePass) -> bool:
-    """Tell whether the yes that the code has obtained can be used as of now."""
-    found = await last_asked(run, opening.approval)
-    asked = Question(step=opening.approval, title="", input=opening.packed).action(run)
-    return found is not None and usable_now(run, found, asked)
-
-
-def _open(operation: StepCall) -> None:
-    operation.gate_open = operation.start_again = True
-
-
-async def _ask(operation: StepCall, way: GateDecision) -> None:
-    """Look for the answer about exactly this call; ask if there is none that can be used."""
-    run, entry, step = operation.run, operation.entry, operation.step
-    question = Question(
-        step=entry.id,
-        title=f"{entry.name} of job {run.job.name}",
-        input=entry.input or b"null",
-        judgement=way.judgement,
-        version=step.version,
-        judge=partial(run.node.gatekeeper.judge, step, entry.name),
-    )
-    found = await last_asked(run, entry.id)
-    if found is not None and is_about(found, question, run):
-        if found.state is ApprovalState.PENDING:
-            await wait_for(operation, found, entry, is_new=False)
-            return
-        if await _is_settled(operation, found, question):
-            return
-        if found.state is ApprovalState.APPROVED:
-            question = question.edited_as(found)
-    await wait_for(operation, new_approval(run, question, found), entry, is_new=True)
-
-
-async def _is_settled(operation: StepCall, found: Approval, question: Question) -> bool:
-    run = operation.run
-    if found.state is not ApprovalState.APPROVED and await is_looked_at(run, found):
-        return False  # others are to be asked again after all
-    if found.state is ApprovalState.REJECTED:
-        said = found.decisions[-1]
-        await operation.refuse(ApprovalRejected(found.title, said.person, said.reason))
-        return True
-    if found.state is ApprovalState.EXPIRED:
-        park_expired(run, found)
-        return True
-    if not usable_now(run, found, question.action(run), question):
-        return False
-    if found.action.input != operation.entry.input:
-        operation.take_arguments(found.action.input)
-    _open(operation)
-    return True
+        return {**super().describe(), "approval": self._approval, "title": self._request.title}

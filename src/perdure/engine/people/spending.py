@@ -11,7 +11,7 @@ from functools import partial
 from perdure.base.codec import decode, encode
 from perdure.base.errors import BudgetExceeded
 from perdure.engine.journal.run import Run
-from perdure.engine.people.ask import RETRIED, Question, answer_to, is_looked_at, last_asked
+from perdure.engine.people.ask import RETRY, Question, answer_to, is_continued, last_asked
 from perdure.jobs.approval import Approval, ApprovalState
 from perdure.jobs.budget import Amount, Budget, BudgetLimits, BudgetRef, Exceeded, Reservation
 from perdure.jobs.effect import Place
@@ -101,9 +101,9 @@ async def _question(run: Run, place: Place, found: Exceeded, reserved: Amount) -
 async def _stands(run: Run, earlier: Approval, found: Exceeded) -> bool:
     if earlier.state is ApprovalState.PENDING:
         return True
-    if earlier.state is ApprovalState.APPROVED:  # else it is used up
+    if earlier.state is ApprovalState.APPROVED:  # otherwise it is used up
         granted = getattr(decode(earlier.action.input, BudgetLimits), found.kind)
         return granted is not None and granted > found.limit
     if earlier.state is ApprovalState.REJECTED:
-        return not await is_looked_at(run, earlier, RETRIED)
-    return not await is_looked_at(run, earlier)
+        return not await is_continued(run, earlier, RETRY)
+    return not await is_continued(run, earlier)

@@ -24,7 +24,7 @@ from perdure.engine.journal.verdict import (
     UndoNeeded,
     Unwound,
 )
-from perdure.engine.people.ask import parking_notices
+from perdure.engine.people.attention import attention_alerts
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.undo import look_back, on_cancel, undo
 from perdure.engine.worker_port import WorkerPort
@@ -178,7 +178,7 @@ async def conclude(run: Run, verdict: RunVerdict, **fields: Unpack[WriteFields])
         if change.state is JobState.WAITING:  # it is undone, also while it waits
             change = replace(change, state=JobState.COMPENSATING)
     if isinstance(verdict, NeedsAttention):
-        fields["notices"] = (*fields.get("notices", ()), *parking_notices(run, verdict))
+        fields["notices"] = (*fields.get("notices", ()), *attention_alerts(run, verdict))
     told = _told(verdict)
     event = JobEvent(type=f"job.{change.state.lower()}", data=told, actor=run.node.owner)
     quiet = isinstance(verdict, Suspended | Drained)

@@ -30,7 +30,7 @@ from perdure.engine import events
 from perdure.engine.crashpoint import crashpoint
 from perdure.engine.journal.step_exit import StepCall, StepExit
 from perdure.engine.journal.verdict import NeedsAttention, Unwound
-from perdure.engine.people.ask import alerts
+from perdure.engine.people.attention import alerts
 from perdure.jobs.definition import Step
 from perdure.jobs.effect import (
     HAPPENED,

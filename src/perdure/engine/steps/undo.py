@@ -23,7 +23,7 @@ from perdure.engine.journal.verdict import (
     UndoEnded,
     UndoNeeded,
 )
-from perdure.engine.people.ask import alerts
+from perdure.engine.people.attention import alerts
 from perdure.engine.steps.step import StepOperation
 from perdure.engine.submission import child_id
 from perdure.jobs.approval import ApprovalState

@@ -24,7 +24,7 @@ from perdure.base.errors import LeaseLost, StoreError
 from perdure.base.retry import Retry, pause
 from perdure.engine import events
 from perdure.engine.journal.run import Run
-from perdure.engine.people.ask import alerts
+from perdure.engine.people.attention import alerts
 from perdure.engine.worker.node import WorkerNode
 from perdure.jobs.approval import Approval
 from perdure.jobs.model import JobEvent, Write
