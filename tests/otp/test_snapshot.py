@@ -204,7 +204,7 @@ async def test_without_any_whole_snapshot_the_start_fails_and_no_file_is_touched
     path: Path,
 ) -> None:
     path.write_bytes(b"{")
-    with pytest.raises(StartError, match="no snapshot is whole") as caught:
+    with pytest.raises(StartError, match="no snapshot is complete") as caught:
         await start_any(dict, snapshot=Snapshot(path))
     assert isinstance(caught.value.reason, SnapshotError)
     assert path.read_bytes() == b"{"
@@ -307,7 +307,7 @@ def test_another_shape_is_refused_and_left_alone(path: Path) -> None:
 
 def test_a_file_that_is_no_snapshot_is_refused(path: Path) -> None:
     path.write_text('{"a": 1}')
-    with pytest.raises(SnapshotError, match="no whole snapshot"):
+    with pytest.raises(SnapshotError, match="not a complete snapshot"):
         load(Snapshot(path))
 
 

@@ -168,7 +168,7 @@ def test_a_class_that_gives_no_spec_is_refused() -> None:
         def child_spec(cls) -> Any:
             return {"id": 1}
 
-    with pytest.raises(TypeError, match="no ChildSpec"):
+    with pytest.raises(TypeError, match="instead of a ChildSpec"):
         as_spec(Wrong)
 
 

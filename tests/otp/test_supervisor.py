@@ -93,7 +93,7 @@ def test_a_start_function_that_gives_no_process_fails(wrong: object) -> None:
         async def start() -> Any:
             return wrong
 
-        with pytest.raises(StartError, match="no pid, handle or IGNORE"):
+        with pytest.raises(StartError, match="instead of a pid, a handle or IGNORE"):
             await Supervisor.start_link([ChildSpec("w", start)])
 
     simulate(main)

@@ -232,7 +232,7 @@ class _Reader:
         self._scalars: Any = pyyaml.constructor.SafeConstructor()
         self._refused: type[Exception] = pyyaml.constructor.ConstructorError
 
-    def value(self, node: "yaml.Node", steps: Steps, line: int | None = None) -> Any:
+    def value(self, node: Any, steps: Steps, line: int | None = None) -> Any:
         """Return the value of a node; its line is that of its key, if it has one."""
         here = _line_of(node)
         if len(steps) > MAX_DEPTH:

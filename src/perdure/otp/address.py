@@ -1,4 +1,4 @@
-"""Names that somebody else than the kernel keeps, such as a registry."""
+"""Whom a request is for: a pid, a name, a handle, or a name that a registry keeps."""
 
 from typing import Protocol, TypeAlias
 
@@ -9,7 +9,10 @@ from perdure.process.waiter import current
 
 
 class Via:
-    """A name of another kind: for `name=` of a start, and wherever a pid or a handle is taken."""
+    """A name that somebody else than the kernel keeps, such as a registry.
+
+    It is accepted by `name=` of a start, and wherever a pid or a handle is.
+    """
 
     __slots__ = ()
 
@@ -31,11 +34,8 @@ class Via:
         raise NotImplementedError
 
     def give(self, process: Process) -> None:
-        """Give the name to a process that was just born and has not run yet."""
+        """Assign the name to a process that was just born and has not run yet."""
         raise NotImplementedError
-
-
-# Whom a request is for: a pid, a name, or anything that has a `.pid`.
 
 
 class HasPid(Protocol):
@@ -43,7 +43,7 @@ class HasPid(Protocol):
 
     @property
     def pid(self) -> Pid:
-        """The process that it stands for now."""
+        """The process that it refers to now."""
         ...
 
 
@@ -55,7 +55,7 @@ def pid_of(ref: ServerRef, verb: str) -> Pid:
 
     Raises:
         NoServer: Nobody has the name.
-        TypeError: It is nothing that stands for a process.
+        TypeError: It does not refer to a process.
     """
     if isinstance(ref, Pid):
         return ref

@@ -336,7 +336,7 @@ class Agent(Stoppable, Generic[S]):
 
 
 def _start_of(init: object, name: str | Via | None, behaviour: Any) -> ServerStart:
-    """Say how an agent is started; bad options are refused at the call, before anything runs."""
+    """Return how an agent is started; refuse bad options before anything runs."""
     if not callable(init):
         raise TypeError(
             f"an agent starts with a function that returns its first state, not {init!r}"

@@ -1,4 +1,4 @@
-"""Application: a program with a root supervisor, that starts and stops in order."""
+"""Application: a program with a root supervisor, which starts and stops in order."""
 
 from typing import Self
 
@@ -28,11 +28,11 @@ class Application:
     # What a subclass says
 
     async def start(self) -> HasPid | Pid:
-        """Start the root supervisor, linked to this process, and give it."""
+        """Start the root supervisor, linked to this process, and return it."""
         raise NotImplementedError(f"{type(self).__name__} needs `async def start`")
 
     async def prep_stop(self) -> None:
-        """Do what must be done while everything still runs, such as to refuse new work."""
+        """Do what must be done while everything still runs, such as refusing new work."""
 
     async def stop(self) -> None:
         """Clean up when nothing runs any more."""
@@ -40,7 +40,7 @@ class Application:
     # What it does
 
     async def wait(self) -> BaseException | None:
-        """Wait until the root supervisor ends by itself, and give the reason; None is normal."""
+        """Wait until the root supervisor ends by itself, and return the reason; None is normal."""
         if self._root is None:
             raise ProcError(f"{type(self).__name__} does not run: enter it with `async with`")
         await joined(self._root)
@@ -51,7 +51,7 @@ class Application:
         """Run it as a program until its root supervisor ends, or a signal asks it to stop.
 
         Raises:
-            BaseException: The reason of the root supervisor, if it is no normal end.
+            BaseException: The reason of the root supervisor, if that is not a normal end.
             KeyboardInterrupt: SIGINT stopped it.
             SystemExit: SIGTERM stopped it.
         """
@@ -71,8 +71,8 @@ class Application:
         if root.target is None:
             raise StartError(type(self), ProcError("its root supervisor has ended already"))
         self._root = root.target
-        # The end of the root is told by `wait`, and must not strike this process.
-        # The root still stops when this process ends, since it watches its parent.
+        # `wait` tells of the end of the root, so it must not end this process too.
+        # The root still stops when this process ends, since it monitors its parent.
         unlink(current("Application"), root, flush=True)
         return self
 

@@ -108,7 +108,7 @@ class Pool(Stoppable):
         **options: Unpack[PoolOptions],
     ) -> ChildSpec:
         """Describe a pool as the child of a supervisor."""
-        PoolPlan(worker, **options)  # a mistake is told here, and not at the start
+        PoolPlan(worker, **options)  # a mistake is raised here, and not at the start
         begin = partial(cls.start_link, worker, name=name, **options)
         return ChildSpec(cls if id is name is None else id or name, begin, type="supervisor")
 

@@ -298,7 +298,7 @@ async def _serve(ack: Ack, name: str, keys: Keys, listeners: tuple[str, ...]) ->
 def _table_of(ref: This) -> "RegistryTable":
     """Return the table of a living registry."""
     if isinstance(ref, Registry):
-        table = ref._table  # noqa: SLF001 - of our own class
+        table = ref._table  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
         if table.pid.target is None:
             raise NoProcess(table.pid, "use the registry")
         return table
@@ -414,7 +414,7 @@ class RegistryTable:
 
     def _tell(self, topic: str, *payload: Any) -> None:
         for listener in self._listeners:
-            # It may be about to be restarted, or slow: that must not fail who registers.
+            # It may be about to be restarted, or slow: the registration must not fail for that.
             with suppress(NotRegistered, MailboxFull):
                 send(listener, topic, list(payload))
 

@@ -553,7 +553,7 @@ class Serving:
         return None if stop is None else Ending(stop)
 
     async def _other(self, item: Any) -> Ending | None:
-        """Handle what is no request."""
+        """Handle what is not a request."""
         server = self._server
         if type(item) is Message and item.topic == CAST:
             callback, result = "handle_cast", server.handle_cast(item.payload)
@@ -707,7 +707,7 @@ class ServerQueue(Inlet[Any]):
 
 
 def one_queue(process: Process) -> "ServerQueue":
-    """Give a process one queue for all that it receives; what already waits comes first."""
+    """Make one queue for all that a process receives; what already waits comes first."""
     queue = ServerQueue(process)
     process.unify(queue)
     return queue
@@ -715,7 +715,7 @@ def one_queue(process: Process) -> "ServerQueue":
 
 @types.coroutine
 def send_request(pid: Pid, body: object, timeout: Duration) -> Generator[Any, None, Any]:
-    """Send a request to a server and wait for the answer; as `process.call`, if it is no server.
+    """Send a request to a server and wait for the answer; as `process.call`, if it is not a server.
 
     Raises:
         CallTimeout: No reply came in time; a late one is dropped.

@@ -2,7 +2,7 @@
 
 The file is JSON with a version and a checksum.
 It is written beside its place, forced to the disk, and renamed,
-so that at every moment there is a whole one; the one before it is kept as `….previous`.
+so that at every moment there is a complete one; the one before it is kept as `….previous`.
 """
 
 import hashlib
@@ -51,11 +51,11 @@ class Snapshot(Generic[S]):
         Args:
             path: The file; its folder must exist.
             every: How often it is written if the state has changed; None: only at a stop.
-            kind: The type of the state, such as `dict[int, Order]`; without it, the state comes
-                back as plain JSON: text keys, lists for tuples, dicts for records.
+            kind: The type of the state, such as `dict[int, Order]`; without it, the state is
+                loaded as plain JSON: text keys, lists for tuples, dicts for records.
             version: The version of the state's shape; raise it when the shape changes.
-            upgrade: Turns the plain JSON of an older version, which it is given, into the shape
-                of this one.
+            upgrade: Called with an older version and its plain JSON; returns the shape of this
+                version.
         """
         seconds = None if every is None else named_seconds("every", every)
         if seconds == 0:
@@ -95,11 +95,11 @@ class LoadedSnapshot:
     checksum: str
 
 
-# Pure: from a state to bytes and back
+# From a state to bytes and back; pure
 
 
 def encode_state(state: object) -> bytes:
-    """Give the state as JSON.
+    """Return the state as JSON.
 
     Raises:
         SnapshotError: It has something in it that JSON cannot say.
@@ -111,18 +111,18 @@ def encode_state(state: object) -> bytes:
 
 
 def checksum_of(state: bytes, version: int) -> str:
-    """Give the checksum of a state; the version belongs to what it means."""
+    """Return the checksum of a state with its version."""
     return hashlib.sha256(b"%d\n" % version + state).hexdigest()
 
 
 def seal(state: bytes, version: int, saved_at: float) -> bytes:
-    """Give the content of a file."""
+    """Return the content of a file."""
     checksum = checksum_of(state, version)
     return msgspec.json.encode(Envelope(FORMAT, version, saved_at, checksum, msgspec.Raw(state)))
 
 
 def unseal(content: bytes) -> Envelope:
-    """Give what is in a file.
+    """Return what is in a file.
 
     Raises:
         SnapshotError: It is damaged: cut off, changed, or no snapshot at all.
@@ -130,16 +130,16 @@ def unseal(content: bytes) -> Envelope:
     try:
         envelope = msgspec.json.decode(content, type=Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SnapshotError(f"it is no whole snapshot ({error})") from error
+        raise SnapshotError(f"it is not a complete snapshot ({error})") from error
     if envelope.format != FORMAT:
         raise SnapshotError(f"its format is {envelope.format!r} instead of {FORMAT!r}")
     if envelope.checksum != checksum_of(bytes(envelope.state), envelope.version):
-        raise SnapshotError("its checksum does not fit its content")
+        raise SnapshotError("its checksum does not match its content")
     return envelope
 
 
 def state_in(envelope: Envelope, snapshot: Snapshot[Any]) -> Any:
-    """Give the state, in the shape of this version.
+    """Return the state, in the shape of this version.
 
     Raises:
         SnapshotError: It has another shape; nothing is wrong with the file.
@@ -166,7 +166,7 @@ def state_in(envelope: Envelope, snapshot: Snapshot[Any]) -> Any:
 
 
 def save(snapshot: Snapshot[Any], content: bytes) -> None:
-    """Write the file; at each moment before, in and after this, a whole one is there.
+    """Write the file; at every moment a complete one is there.
 
     Raises:
         SnapshotError: The system refuses.
@@ -207,10 +207,10 @@ def _force_names(folder: Path) -> None:
 
 
 def load(snapshot: Snapshot[Any]) -> LoadedSnapshot | None:
-    """Read the newest generation that is whole; None if nothing was ever saved.
+    """Return the newest complete generation; None if nothing was ever saved.
 
     Raises:
-        SnapshotError: There are files, but none is whole, or the shape is another one.
+        SnapshotError: There are files, but none is complete, or their shape is another one.
     """
     mistakes: list[str] = []
     for path in (snapshot.path, snapshot.previous):
@@ -226,14 +226,14 @@ def load(snapshot: Snapshot[Any]) -> LoadedSnapshot | None:
         return LoadedSnapshot(state_in(envelope, snapshot), envelope.checksum)
     if mistakes:
         raise SnapshotError(
-            "no snapshot is whole: " + "; ".join(mistakes) + ". "
-            "Restore one of the files, or remove them to begin anew"
+            "no snapshot is complete: " + "; ".join(mistakes) + ". "
+            "Restore one of the files, or remove them to begin again"
         )
     return None
 
 
 def _put_aside(snapshot: Snapshot[Any], mistake: str) -> None:
-    """Move a damaged file away, or the next save would put it in the place of the good one."""
+    """Move a damaged file away, or the next save would put it over the good one."""
     _log.error(
         "the snapshot is damaged, the previous one is used; %s; it is kept as %s",
         mistake,

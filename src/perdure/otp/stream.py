@@ -432,7 +432,9 @@ class Window:
 
     def _not_yours(self) -> Exception:
         if own_process(None) is not self._owner:
-            return NotOwner(f"this stream is read by {self._owner.pid}: another cannot join in")
+            return NotOwner(
+                f"this stream is read by {self._owner.pid}: no other process can read it"
+            )
         return RuntimeError("this stream is already being read by another task")
 
     def _fill(self) -> None:
@@ -492,7 +494,7 @@ class Window:
         self.began(item, process)
         return item
 
-    def began(self, item: Item, process: Process) -> None:
+    def began(self, item: Any, process: Process) -> None:
         """Note that an item has a process of its own."""
         item.process = process
         self._running[item] = None
@@ -581,7 +583,7 @@ class Window:
                 kill(item.process, "its stream was closed")
 
     def _cut(self, process: Process) -> None:
-        """Untie an item that we kill from the consumer, who must not die of that."""
+        """Unlink an item that we kill from the consumer, which must not die of that."""
         if self._options.fail_fast:
             unlink(self._owner, process.pid, flush=True)
 

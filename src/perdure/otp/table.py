@@ -304,7 +304,7 @@ def _found(ref: This) -> TableState:
         if found is None:
             raise NoTable(f"there is no table {ref!r}: nobody made it, or its owner has ended")
         return found
-    state = ref._state  # noqa: SLF001 - of our own class
+    state = ref._state  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     if state.gone:
         raise NoTable(f"{ref!r} is gone: its owner {state.owner} has ended, or deleted it")
     return state

@@ -251,7 +251,7 @@ class Task(Generic[T]):
             _end(process, owner.pid, BRUTAL_KILL if isinstance(how, BrutalKill) else grace)
             await waited([slot], 1, None)
         planned = Killed if isinstance(how, BrutalKill) else Shutdown
-        result = slot.take()
+        result: Ok[T] | Ended = slot.take()
         return None if isinstance(result, Exited) and isinstance(result.reason, planned) else result
 
     def ignore(self) -> Ok[T] | Ended | None:
@@ -352,7 +352,7 @@ async def _end_late(task: Task[T], how: OnTimeout) -> Ok[T] | Ended | None:
 
 
 def _checked(tasks: Iterable[Task[T]]) -> "list[tuple[Task[T], ResultSlot]]":
-    many = [(task, task._slot) for task in tasks]  # noqa: SLF001 - of our own class
+    many = [(task, task._slot) for task in tasks]  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     for _, slot in many:
         slot.check_owner()
     if len(dict(many)) < len(many):

@@ -1,4 +1,4 @@
-"""TaskSupervisor: tasks that belong to a supervisor, and not only to who asked for them.
+"""TaskSupervisor: tasks that belong to a supervisor, and not only to the process that made them.
 
     async with TaskSupervisor(name="fetchers", max_children=100) as fetchers:
         task = fetchers.create(fetch, url)
@@ -45,7 +45,7 @@ class TaskSupervisor(DynamicSupervisor):
     """A supervisor of tasks, and the handle to it.
 
     It starts empty. `restart` in its own `child` is about the supervisor;
-    tasks are not restarted, but for those of `start_child` that ask for it.
+    tasks are not restarted, except those of `start_child` that ask for it.
     Every method may also be called on the class, with a pid or a name in place of the instance:
     `TaskSupervisor.create("fetchers", fetch, url)`.
     """

@@ -1,4 +1,4 @@
-"""`tree()`: who runs under whom, what they wait for, and how often they were restarted.
+"""`tree()`: which processes run, under whom, what they wait for, how often they were restarted.
 
 print(tree())                # for people
 print(tree().json())         # for programs
@@ -24,7 +24,7 @@ from perdure.process.relations import Elsewhere
 from perdure.process.runtime import Runtime
 from perdure.process.waiter import current
 
-_PACKAGE = str(Path(__file__).parent.parent)  # frames of ours say nothing about a user's code
+_PACKAGE = str(Path(__file__).parent.parent)  # our own frames say nothing about a user's code
 
 Kind = Literal["process", "worker", "supervisor"]
 
@@ -34,13 +34,13 @@ class TreeNode:
     """One process in the tree, or a child of a supervisor that does not run now.
 
     Attributes:
-        id: Its id in its supervisor; None if it is nobody's child.
+        id: Its id in its supervisor; None if it is not a child.
         kind: "supervisor", "worker" (another child of a supervisor) or "process".
         label: Its names, or else the function that it runs.
-        state: As in `process.info`; "elsewhere" on another host, "blocked" if that gives no
+        state: As in `process.info`; "elsewhere" on another host, "blocked" if that does not
             answer; "restarting" or "not running".
         restarts: How often its supervisor started it again.
-        info: The whole picture of the process, with its stack; None if it does not run.
+        info: All that is known of the process, with its stack; None if it does not run.
         children: Those it started, the oldest first.
     """
 
@@ -72,7 +72,7 @@ class TreeNode:
             waiting.extend(reversed(node.children))
 
     def as_dict(self) -> dict[str, Any]:
-        """Give it as plain values, ready for JSON."""
+        """Return it as plain values, ready for JSON."""
         own = {"id": _plain(self.id), "kind": self.kind, "label": self.label, "state": self.state}
         below = [child.as_dict() for child in self.children]
         return {**own, "restarts": self.restarts, **_process_as_dict(self), "children": below}
@@ -92,15 +92,15 @@ class Tree:
         return chain.from_iterable(self.roots)
 
     def as_dict(self) -> dict[str, Any]:
-        """Give it as plain values, ready for JSON."""
+        """Return it as plain values, ready for JSON."""
         return {"roots": [root.as_dict() for root in self.roots]}
 
     def json(self, indent: int | None = None) -> str:
-        """Give it as JSON."""
+        """Return it as JSON."""
         return json.dumps(self.as_dict(), indent=indent, ensure_ascii=False)
 
     def find(self, wanted: object) -> TreeNode | None:
-        """Give the first process with this pid, name or id."""
+        """Return the first process with this pid, name or id."""
         return next((node for node in self if _is(node, wanted)), None)
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ class Tree:
 
 
 def tree(root: ServerRef | None = None) -> Tree:
-    """Take a picture of all processes as a tree, or of one and all below it.
+    """Return a snapshot of all processes as a tree, or of one and all below it.
 
     Of processes on threads and OS workers it shows what this loop knows: see `full_tree`.
 
@@ -119,9 +119,9 @@ def tree(root: ServerRef | None = None) -> Tree:
 
 
 async def full_tree(root: ServerRef | None = None, timeout: Duration = "1s") -> Tree:
-    """Take a picture as `tree` does, and ask the workers of hosts about their processes.
+    """Return a snapshot as `tree` does, and ask the workers of hosts about their processes.
 
-    Those of a worker that gives no answer in time have the state "blocked".
+    Those of a worker that does not answer in time have the state "blocked".
 
     Raises:
         NoProcess: The process is dead.
@@ -140,7 +140,7 @@ def _taken(runtime: Runtime, root: ServerRef | None, sight: Sight) -> Tree:
 
 
 class _Subject(NamedTuple):
-    """A process that is drawn; one that a worker has started by itself has only a picture."""
+    """A process that is drawn; of one that a worker started itself only its info is known."""
 
     info: Info
     state: str
@@ -155,7 +155,7 @@ Started = list[tuple[_Subject, TreeNode]]  # those below one, and how they are d
 
 
 def _subjects(runtime: Runtime, sight: Sight) -> dict[Pid, _Subject]:
-    """Give the processes of this loop, and those on other hosts, the oldest first."""
+    """Return the processes of this loop, and those on other hosts, the oldest first."""
     found = {each.pid: _subject(each, sight) for each in _all_of(runtime)}
     for pid, info in sight.infos.items():
         found.setdefault(pid, _Subject(info, info.state.name.lower(), None))
@@ -174,10 +174,10 @@ def _subject(process: Process, sight: Sight) -> _Subject:
 
 
 def _all_of(runtime: Runtime) -> list[Process]:
-    """Give its processes, and what stands in for those on other hosts, the oldest first."""
+    """Return its processes, and the proxies of those on other hosts, the oldest first."""
     found = list(runtime.processes.values())
     if runtime.node is not None:
-        # Without a parent it stands in for somebody who was only heard of.
+        # Without a parent it is the proxy of a process that is only known by its pid.
         found += [each for each in runtime.node.stand_ins.values() if each.parent is not None]
         found.sort(key=lambda each: each.born)
     return found

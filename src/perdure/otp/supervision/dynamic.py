@@ -219,13 +219,13 @@ class DynamicSupervisor(SupervisorHandle):
 
         The id is by default its name, or else the name of the class.
         """
-        cls(name=name, **options)  # a mistake is told here, and not at the start
+        cls(name=name, **options)  # a mistake is raised here, and not at the start
         start = partial(cls.start_link, name=name, **options)
         known_as = next(each for each in (id, name, cls.__name__) if each is not None)
         return ChildSpec(known_as, start, restart, shutdown, "supervisor", significant)
 
     async def start_child(self: ServerRef, spec: ChildLike) -> Any:
-        """Start a child; give its pid, its handle, or `IGNORE` if there is nothing to run.
+        """Start a child; return its pid, its handle, or `IGNORE` if there is nothing to run.
 
         The ids of its children need not differ.
 
@@ -243,7 +243,7 @@ class DynamicSupervisor(SupervisorHandle):
         """Stop a child and forget it, also one that is being restarted.
 
         Raises:
-            ChildError: It is no child.
+            ChildError: It is not a child.
         """
         await request(self, TerminatePid(pid))
 

@@ -343,7 +343,7 @@ class RestartLoop:
 
     def _sort(self, told: Any) -> None:
         """Put work into the backlog, and obey an order to end at once."""
-        kind = type(told)
+        kind: type[Any] = type(told)  # pyright: ignore[reportUnknownVariableType]
         if kind is ChildEnded or kind is RestartDue:
             self._backlog.append(told)
         elif isinstance(told, Request):
@@ -362,11 +362,11 @@ class RestartLoop:
             self.take(told)
 
     async def _deal_with(self, told: ChildEnded | RestartDue | Request[Any]) -> None:
-        if type(told) is ChildEnded:
+        if isinstance(told, ChildEnded):
             if told.child.watched is told.pid:  # else it was stopped meanwhile
                 told.child.process = told.child.watched = None
                 await self.child_ended(told.child, told.reason)
-        elif type(told) is RestartDue:
+        elif isinstance(told, RestartDue):
             if told.child.timer is not None:  # else it was stopped meanwhile
                 told.child.timer = None
                 await self.start_again(told.child)
@@ -430,7 +430,7 @@ class RestartLoop:
         """
         start = child.spec.start
         try:
-            if type(start) is SpawnStart:
+            if isinstance(start, SpawnStart):
                 process = start.spawn(self.me)
                 self.watch(child, process, process.pid)
             elif isinstance(start, DirectStart) and start.is_direct():
@@ -505,7 +505,9 @@ class RestartLoop:
             return
         pid = given if isinstance(given, Pid) else getattr(given, "pid", None)
         if not isinstance(pid, Pid):
-            raise BadReturn(f"its start function gave {given!r}, no pid, handle or IGNORE")
+            raise BadReturn(
+                f"its start function returned {given!r} instead of a pid, a handle or IGNORE"
+            )
         process = reach(pid, self.me.runtime)
         if process is not None:
             self.watch(child, process, given)

@@ -1,6 +1,6 @@
 """PartitionSupervisor: the same child several times, and each key has its own.
 
-One process that everybody calls is a bottleneck; several, each for a part of the keys, are none.
+One process that everybody calls is a bottleneck; several, each for a part of the keys, are not.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -33,7 +33,7 @@ from perdure.otp.supervision.supervisor import (
 )
 
 WithArguments: TypeAlias = Callable[[tuple[Any, ...], int], Sequence[Any]]
-"""Gives the arguments of one partition, out of those of the spec and its number."""
+"""Returns the arguments of one partition, out of those of the spec and its number."""
 
 
 class Resize(NamedTuple):
@@ -53,7 +53,7 @@ class PartitionLoop(OrderedLoop):
         self.partitions = len(specs)
 
     def lookup(self, key: Hashable) -> Pid:
-        """Give the process of a key."""
+        """Return the process of a key."""
         if self.partitions == 0:
             raise ProcError(f"{self.label} has no partitions now: resize it first")
         number = partition_of(key, self.partitions)
@@ -94,7 +94,7 @@ class PartitionLoop(OrderedLoop):
 
 
 def partition_of(key: Hashable, partitions: int) -> int:
-    """Give the number of the partition of a key: an integer by its value, others by their hash."""
+    """Return the partition of a key: an integer by its value, others by their hash."""
     return (abs(key) if isinstance(key, int) else hash(key)) % partitions
 
 
@@ -124,7 +124,7 @@ class PartitionSupervisor(SupervisorHandle):
             partitions: How many; the number of cores by default.
             with_arguments: Gives the arguments of one partition, out of those of the spec and its
                 number, so that each can know which it is.
-            strategy: Whom the restart of one partition concerns.
+            strategy: Which partitions the restart of one concerns.
             max_restarts: With more restarts than this within `max_seconds` it gives up.
             max_seconds: The time in which restarts are counted.
 
@@ -177,12 +177,12 @@ class PartitionSupervisor(SupervisorHandle):
         **options: Any,
     ) -> ChildSpec:
         """Describe it as the child of a supervisor; the id is by default its name."""
-        cls(spec, name=name, **options)  # a mistake is told here, and not at the start
+        cls(spec, name=name, **options)  # a mistake is raised here, and not at the start
         start = partial(cls.start_link, spec, name=name, **options)
         return ChildSpec(id if id is not None else name, start, restart, shutdown, "supervisor")
 
     def lookup(self: ServerRef, key: Hashable) -> Pid:
-        """Give the process of a key: always the same while the number of partitions is.
+        """Return the process of a key: always the same while the number of partitions is.
 
         Raises:
             NoProcess: It is being restarted, or the supervisor is dead.
@@ -191,11 +191,11 @@ class PartitionSupervisor(SupervisorHandle):
         return loop_inside(self, PartitionLoop).lookup(key)
 
     def partitions(self: ServerRef) -> int:
-        """Give the number of partitions."""
+        """Return the number of partitions."""
         return loop_inside(self, PartitionLoop).partitions
 
     async def resize(self: ServerRef, partitions: int) -> int:
-        """Stop or start partitions until there are so many; give the old number.
+        """Stop or start partitions until there are this many; return the old number.
 
         Raises:
             ValueError: It is below 0, or more than at the start.
@@ -213,7 +213,7 @@ def check_partitions(partitions: object, least: int) -> int:
 
 
 def _spec_of(given: ChildLike, number: int, with_arguments: WithArguments | None) -> ChildSpec:
-    """Give the spec of one partition."""
+    """Return the spec of one partition."""
     if with_arguments is None:
         spec = as_spec(given)
     elif isinstance(given, type):
@@ -224,7 +224,7 @@ def _spec_of(given: ChildLike, number: int, with_arguments: WithArguments | None
     else:
         spec = replace(as_spec(given), start=_start_of(given, number, with_arguments))
     if spec.significant:
-        raise ValueError("partitions cannot be significant: the supervisor ends only as a whole")
+        raise ValueError("partitions cannot be significant: the supervisor only ends as a whole")
     return replace(spec, id=number)
 
 

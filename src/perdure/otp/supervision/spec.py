@@ -65,7 +65,7 @@ TypeWord: TypeAlias = ChildType | Literal["worker", "supervisor"]
 Shutdowns: TypeAlias = Duration | BrutalKill
 
 StartFunction = Callable[[], Awaitable[Any]]
-"""Starts a child, in the supervisor's process; gives its pid, a handle with `.pid`, or IGNORE."""
+"""Starts a child in the supervisor's process; returns a pid, a handle with `.pid`, or IGNORE."""
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -79,7 +79,7 @@ class ChildSpec:
     Attributes:
         id: Names it in its supervisor.
         start: Starts it; called in the supervisor's process, at first and at each restart.
-            It gives the pid of a process that it linked to, a handle with a `pid`, or `IGNORE`.
+            It returns the pid of a process that it linked to, a handle with a `pid`, or `IGNORE`.
         restart: When it is started again.
         shutdown: Seconds that it gets to end when it is stopped, before it is killed;
             None = no limit, which is the default for supervisors; `BRUTAL_KILL` = none at all.
@@ -189,7 +189,7 @@ class HasChildSpec(Protocol):
 
     @classmethod
     def child_spec(cls, *args: Any) -> ChildSpec:
-        """Give the spec."""
+        """Return the spec."""
         ...
 
 
@@ -224,7 +224,7 @@ def child(  # noqa: PLR0913  what is said of a child is said at once
     Raises:
         ValueError: A field is bad.
         TypeError: A field has the wrong type, or `what` cannot be a child.
-        SpawnError: `what` is no `async def` function.
+        SpawnError: `what` is not an `async def` function.
     """
     given = {
         "id": DEFAULT if id is None else id,
@@ -250,7 +250,7 @@ def check_function_or_entry(what: Function | str) -> None:
 
 
 def as_spec(given: object) -> ChildSpec:
-    """Give the spec that one of the short forms means.
+    """Return the spec that one of the short forms means.
 
     Raises:
         TypeError: It is none of the forms.
@@ -268,11 +268,11 @@ def as_spec(given: object) -> ChildSpec:
 
 
 def as_specs(children: Iterable[object]) -> list[ChildSpec]:
-    """Give the specs of a list of children.
+    """Return the specs of a list of children.
 
     Raises:
         ValueError: Two have the same id.
-        TypeError: One is no child.
+        TypeError: One is not a child.
     """
     if isinstance(children, str | ChildSpec | type):
         raise TypeError(f"children is a list, not {children!r}")
@@ -294,7 +294,7 @@ def _spec_of_class(cls: type[Any], args: tuple[Any, ...]) -> ChildSpec:
         raise TypeError(f"{cls.__qualname__} has no child_spec(): give it one, or use a ChildSpec")
     spec: object = make(*args)
     if not isinstance(spec, ChildSpec):
-        raise TypeError(f"{cls.__qualname__}.child_spec() gave {spec!r} and no ChildSpec")
+        raise TypeError(f"{cls.__qualname__}.child_spec() returned {spec!r} instead of a ChildSpec")
     return spec
 
 
@@ -323,7 +323,7 @@ def _check_significant(what: str, restart: Restart, significant: object) -> None
         raise TypeError(f"{what}: significant is True or False, not {significant!r}")
     if significant and restart is Restart.PERMANENT:
         raise ValueError(
-            f"{what}: a significant child cannot be permanent, for its end would never count; "
+            f"{what}: a significant child cannot be permanent, since it is always restarted; "
             "make it transient or temporary"
         )
 

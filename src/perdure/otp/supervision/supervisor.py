@@ -339,7 +339,7 @@ class Supervisor(SupervisorHandle):
 
         Args:
             children: Specs, classes with `child_spec()`, or `(class, argument)`; started in order.
-            strategy: Whom the restart of one child concerns.
+            strategy: Which children the restart of one concerns.
             max_restarts: With more restarts than this within `max_seconds` it gives up.
             max_seconds: The time in which restarts are counted.
             auto_shutdown: Whether the end of significant children ends it.
@@ -432,14 +432,14 @@ class Supervisor(SupervisorHandle):
         The id is by default its name.
         """
         specs = as_specs(children)
-        cls(specs, name=name, **options)  # a mistake is told here, and not at the start
+        cls(specs, name=name, **options)  # a mistake is raised here, and not at the start
         start = partial(cls.start_link, specs, name=name, **options)
         return ChildSpec(
             id if id is not None else name, start, restart, shutdown, "supervisor", significant
         )
 
     async def start_child(self: ServerRef, spec: ChildLike) -> Any:
-        """Add a child and start it; give its pid or handle.
+        """Add a child and start it; return its pid or handle.
 
         Raises:
             ChildError: There is a child with this id.
@@ -448,7 +448,7 @@ class Supervisor(SupervisorHandle):
         return await request(self, AddChild(as_spec(spec)))
 
     async def restart_child(self: ServerRef, id: Hashable) -> Any:
-        """Start a child that does not run; give its pid or handle.
+        """Start a child that does not run; return its pid or handle.
 
         Raises:
             ChildError: There is none with this id, or it runs.
