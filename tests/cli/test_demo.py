@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure.cli.demo.mailing import PEOPLE
+from perdure.cli.demo.command import conclusion, is_good
+from perdure.cli.demo.harness import FakeService, ServiceRequest
 from perdure.cli.demo.migration import (
     BATCHES,
     CHECKPOINT_EVERY,
@@ -16,9 +17,7 @@ from perdure.cli.demo.migration import (
     examine,
     has_begun,
 )
-from perdure.cli.demo.order import DONE, UNDONE, lost_of
-from perdure.cli.demo.stage import is_good, verdict
-from perdure.cli.demo.world import Deed, Receiver
+from perdure.cli.demo.scenarios import DONE, PEOPLE, UNDONE, count_lost
 from tests.support.cli import Desk
 
 
@@ -51,12 +50,12 @@ def test_workers_are_killed_nine_times_and_nothing_is_lost_or_doubled(tmp_path: 
     assert counted["steps"] == PAGES + 1 + BATCHES + 1 + 3 + 1
     assert (counted["kills"], counted["effects"]) == (9, BATCHES + len(PEOPLE) + 4 + 1)
     assert (counted["lost"], counted["duplicates"]) == (0, 0)
-    assert counted["requests_repeated"] >= 3  # one in each of the first three acts
+    assert counted["requests_repeated"] >= 3  # one in each of the first three scenarios
     assert counted["items_again"] <= 2 * CHECKPOINT_EVERY
     assert (counted["mails"], counted["mails_twice"]) == (len(PEOPLE), 0)
     assert counted["undone"] == list(UNDONE)
     assert counted["approved_by"] == "ann"
-    for told in ("mail to Lea  │ DONE", "↶ refund 40 USD", "refused (four eyes)", "ann says yes"):
+    for told in ("mail to Lea  │ DONE", "↶ refund 40 USD", "refused (four eyes)", "ann approves"):
         assert told in shown.stdout
     assert shown.stderr == ""
 
@@ -113,21 +112,25 @@ def test_whatever_is_lost_or_doubled_is_bad() -> None:
 def test_what_is_bad_is_said_to_be() -> None:
     bad = {"lost": 2, "duplicates": 1}
 
-    assert verdict(bad).plain == "2 lost, 1 doubled: that must not be."
+    assert conclusion(bad).plain == "2 lost, 1 duplicated: this must not happen."
 
 
-def test_the_receiver_takes_a_key_once_and_sees_rows_that_come_under_two_keys() -> None:
-    receiver = Receiver()
-    for deed in (Deed("a", "one", [1, 2]), Deed("a", "one", [1, 2]), Deed("b", "two", [2])):
-        receiver.take(deed)
+def test_the_service_takes_a_key_once_and_sees_rows_that_come_under_two_keys() -> None:
+    service = FakeService()
+    for request in (
+        ServiceRequest("a", "one", [1, 2]),
+        ServiceRequest("a", "one", [1, 2]),
+        ServiceRequest("b", "two", [2]),
+    ):
+        service.take(request)
 
-    assert (receiver.done, receiver.repeated) == (["one", "two"], 1)
-    assert receiver.rows == {1: 1, 2: 2}
+    assert (service.done, service.repeated) == (["one", "two"], 1)
+    assert service.rows == {1: 1, 2: 2}
 
 
 def test_an_undo_that_is_missing_or_in_the_wrong_order_is_bad() -> None:
     right = [*DONE, *UNDONE]
 
-    assert lost_of(right) == lost_of([*right, UNDONE[0]]) == 0  # twice is counted elsewhere
-    assert lost_of(right[:-1]) == 1
-    assert lost_of([*DONE, *reversed(UNDONE)]) == 1
+    assert count_lost(right) == count_lost([*right, UNDONE[0]]) == 0  # twice is counted elsewhere
+    assert count_lost(right[:-1]) == 1
+    assert count_lost([*DONE, *reversed(UNDONE)]) == 1

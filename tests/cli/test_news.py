@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from perdure.base.clock import SystemClock
-from perdure.cli.up import News
+from perdure.cli.up import UpLog
 from perdure.entries.service import ENTRY_EVENT
 
 
@@ -33,7 +33,7 @@ from perdure.entries.service import ENTRY_EVENT
 )
 def test_each_state_is_told_in_a_line(facts: dict[str, object], told: str) -> None:
     page = io.StringIO()
-    news = News(Console(file=page, width=200), SystemClock(), json=False, width=5)
+    news = UpLog(Console(file=page, width=200), SystemClock(), json=False, width=5)
 
     news.entry(ENTRY_EVENT, {}, {"id": "app:a", **facts}, None)
 

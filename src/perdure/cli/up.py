@@ -47,7 +47,7 @@ _STYLES = {
 _NOT_TOLD = ("starting", "stopping")  # what follows says enough to people
 
 
-class News:
+class UpLog:
     """Tells what happens, for people or for programs."""
 
     def __init__(self, console: Console, clock: Clock, *, json: bool, width: int) -> None:
@@ -171,7 +171,7 @@ def up(
     logging.basicConfig(format="%(asctime)s  %(levelname)s  %(message)s", datefmt="%H:%M:%S")
     width = max(map(len, loaded.plan.order))
     screen = console(_own_output() if json else _shared_output())
-    news = News(screen, SystemClock(), json=json, width=width)
+    news = UpLog(screen, SystemClock(), json=json, width=width)
     raise typer.Exit(_run(folder.resolve(), loaded, news))
 
 
@@ -189,7 +189,7 @@ def _shared_output() -> TextIO:
     return sys.stdout
 
 
-def _run(folder: Path, loaded: Loaded, news: News) -> int:
+def _run(folder: Path, loaded: Loaded, news: UpLog) -> int:
     telemetry.attach(HANDLER, ENTRY_EVENT, news.entry)
     try:
         return run(_serve, folder, loaded, news, settings=Settings(stop_timeout=_patience(loaded)))
@@ -209,7 +209,7 @@ def _patience(loaded: Loaded) -> float:
     return sum(plan.lifecycle.stop_timeout for plan in plans) + SPARE
 
 
-async def _serve(folder: Path, loaded: Loaded, news: News) -> Code:
+async def _serve(folder: Path, loaded: Loaded, news: UpLog) -> Code:
     async with _door(folder, loaded), loaded:
         news.say("up", "Up. Ctrl-C stops it.", folder=str(folder))
         # Not before: a signal while things start is to interrupt the start.

@@ -1,1 +1,1 @@
-"""`perdure demo`: workers are killed at the worst moments, and nothing is lost or done twice."""
+"""`perdure demo`: kills workers at the worst moments, and shows that nothing is lost."""

@@ -1,4 +1,8 @@
-"""The first act: a long migration of many small steps, and one long one."""
+"""The first scenario: a long migration of many small steps and one long one.
+
+Its steps note in a file what they really did. The outcome is computed from these notes and from
+what the fake service received, not from what the journal claims.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,8 +14,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from perdure.app import App
-from perdure.cli.demo.scene import Outcome, Scene, Title, Worker
-from perdure.cli.demo.world import World
+from perdure.cli.demo.harness import Demo, DemoWorker, Heading, Outcome, ServiceClient
 from perdure.engine.handle import Handle
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
@@ -33,32 +36,32 @@ class Migrated(Struct, frozen=True):
     loaded: int
 
 
-def add_to(app: App, world: World) -> None:
+def add_migration(app: App, client: ServiceClient) -> None:
     """Define its steps and its job."""
 
     @app.step
     async def extract(_ctx: StepContext, page: int) -> list[int]:
-        world.note("begin", "extract", page)
-        await sleep(0.15 * world.pace)
-        world.note("end", "extract", page)
+        client.note("begin", "extract", page)
+        await sleep(0.15 * client.pace)
+        client.note("end", "extract", page)
         return list(range(page * ON_A_PAGE, (page + 1) * ON_A_PAGE))
 
     @app.step
     async def convert(ctx: StepContext, customers: list[int]) -> int:
-        world.note("begin", "convert", 0)
+        client.note("begin", "convert", 0)
         async for customer in ctx.items(customers, every=CHECKPOINT_EVERY):
-            await sleep(0.006 * world.pace)
-            world.note("item", "convert", customer)
-        world.note("end", "convert", 0)
+            await sleep(0.006 * client.pace)
+            client.note("item", "convert", customer)
+        client.note("end", "convert", 0)
         return checksum(customers)
 
     @app.step
     async def load(ctx: StepContext, batch: int, rows: list[int]) -> int:
-        world.note("begin", "load", batch)
-        await sleep(0.15 * world.pace)
-        # The key is the same at every attempt, so that the receiver can tell a repetition.
-        await world.do(ctx.idempotency_key, deed(batch), rows)
-        world.note("end", "load", batch)
+        client.note("begin", "load", batch)
+        await sleep(0.15 * client.pace)
+        # The key is the same at every attempt, so that the service recognises a repetition.
+        await client.do(ctx.idempotency_key, load_of(batch), rows)
+        client.note("end", "load", batch)
         return len(rows)
 
     @app.job
@@ -73,24 +76,24 @@ def add_to(app: App, world: World) -> None:
         return Migrated(len(customers), total, loaded)
 
 
-def deed(batch: int) -> str:
-    """Say what is done with a batch."""
-    return f"take batch {batch}"
+def load_of(batch: int) -> str:
+    """Return the request for a batch."""
+    return f"load batch {batch}"
 
 
 def checksum(customers: list[int]) -> int:
-    """Return what the conversion comes to."""
+    """Return the checksum of a conversion."""
     return sum(customer * customer for customer in customers)
 
 
 def expected() -> Migrated:
-    """Return the result of a migration that nothing disturbed."""
+    """Return the result of an undisturbed migration."""
     return Migrated(CUSTOMERS, checksum(list(range(CUSTOMERS))), CUSTOMERS)
 
 
-# What the steps of the demonstration wrote down themselves; pure, but for the file.
+# The notes of the steps.
 
-# What there is to be done, by phase: pages, customers, batches.
+# The amount of work by phase: pages, customers, batches.
 SIZES = {"extract": PAGES, "convert": CUSTOMERS, "load": BATCHES}
 STEPS = {("convert", 0)} | {
     (phase, number) for phase in ("extract", "load") for number in range(SIZES[phase])
@@ -98,7 +101,7 @@ STEPS = {("convert", 0)} | {
 
 
 class Note(Struct, frozen=True):
-    """One line: a step began or ended, or an item was done."""
+    """One note: a step began or ended, or an item was done."""
 
     what: str
     phase: str
@@ -109,17 +112,17 @@ class Note(Struct, frozen=True):
 class Findings(Struct, frozen=True, kw_only=True):
     """What the notes prove."""
 
-    steps: int  # that came to their end
+    steps: int  # that finished
     missing_steps: int
     missing_items: int
-    steps_again: int  # that a kill had interrupted
-    finished_again: int  # never allowed: steps that had ended, and ran again
+    steps_again: int  # interrupted by a kill, and run again
+    finished_again: int  # never allowed: steps that finished and ran again
     items_again: int  # since the last checkpoint
-    too_many_items: int  # never allowed: items that a checkpoint had covered, and that ran again
+    too_many_items: int  # never allowed: items that a checkpoint covered and that ran again
 
 
 def read(folder: Path) -> list[Note]:
-    """Read all whole lines."""
+    """Return the notes so far; an incomplete line is left out."""
     path = folder / "notes"
     text = path.read_text("ascii") if path.exists() else ""
     lines = text[: text.rfind("\n") + 1].splitlines()
@@ -131,7 +134,7 @@ def _note(what: str, phase: str, number: str, worker: str) -> Note:
 
 
 def done(notes: Iterable[Note]) -> Counter[str]:
-    """Count by phase what was done, each thing once."""
+    """Return how much of each phase is done; repetitions count once."""
     wanted = {"extract": "end", "convert": "item", "load": "end"}
     return Counter(
         phase for phase, _ in {(n.phase, n.number) for n in notes if n.what == wanted[n.phase]}
@@ -139,14 +142,14 @@ def done(notes: Iterable[Note]) -> Counter[str]:
 
 
 def has_begun(notes: Iterable[Note], worker: int) -> bool:
-    """Whether a worker has got to work: in the long step, to an item of it."""
+    """Whether a worker has begun to work; in the long step, on an item."""
     return any(
         note.worker == worker and (note.what == "item" or note.phase != "convert") for note in notes
     )
 
 
 def examine(notes: Sequence[Note]) -> Findings:
-    """Find out what ran, and what ran again."""
+    """Return what ran, and what ran again."""
     begun = Counter((note.phase, note.number) for note in notes if note.what == "begin")
     ended = {(note.phase, note.number) for note in notes if note.what == "end"}
     items = [note for note in notes if note.what == "item"]
@@ -164,7 +167,10 @@ def examine(notes: Sequence[Note]) -> Findings:
 
 
 def _finished_again(notes: Sequence[Note]) -> int:
-    """Count finished steps that ran again: the next step begins only when one is recorded."""
+    """Count finished steps that ran again.
+
+    A step counts as finished when the next one begins, since only then is it recorded.
+    """
     again, ended, finished = 0, set[tuple[str, int]](), set[tuple[str, int]]()
     for note in notes:
         step = (note.phase, note.number)
@@ -177,7 +183,7 @@ def _finished_again(notes: Sequence[Note]) -> int:
 
 
 def _beyond_checkpoints(items: Sequence[Note]) -> int:
-    """Count items that a worker did again although more than a checkpoint lay between."""
+    """Count items that ran again although a checkpoint covered them."""
     reached, beyond, worker = 0, 0, 0
     for place in items:
         if place.worker != worker:
@@ -187,12 +193,13 @@ def _beyond_checkpoints(items: Sequence[Note]) -> int:
     return beyond
 
 
-# When the worker of the migration is killed, and what it comes to.
+# The scenario.
 
-TITLE = Title(
+MIGRATION = Heading(
     "A long migration",
-    "Many small steps and a long one, kept in one SQLite file. The worker is a\n"
-    "real process, and is killed five times. Nobody cleans up or restarts the job.",
+    "Many small steps and one long step; their results are kept in a SQLite file.\n"
+    "The worker is a real OS process. It is killed five times, and each time a new\n"
+    "worker continues the job. Nobody cleans up or restarts anything.",
     {
         "extract": (SIZES["extract"], "pages"),
         "convert": (SIZES["convert"], "customers"),
@@ -201,73 +208,75 @@ TITLE = Title(
 )
 
 
-class Kill(Struct, frozen=True):
+class PlannedKill(Struct, frozen=True):
     """When the worker is killed."""
 
     phase: str
-    after: int  # so many pages, customers or batches are done
+    after: int  # when this many pages, customers or batches are done
     told: str
-    in_doubt: bool = False  # the receiver has taken a batch, and its answer is not yet given
+    in_doubt: bool = False  # after the service accepted a batch, before it answers
 
 
 KILLS = (
-    Kill("extract", 7, "while it extracts a page"),
-    Kill("convert", 210, "in the middle of a long step"),
-    Kill("convert", 440, "in the middle of the same step"),
-    Kill("load", 3, "before it sends a batch"),
-    Kill("load", 8, "after an effect, before it could be written down", True),
+    PlannedKill("extract", 7, "while it extracts a page"),
+    PlannedKill("convert", 210, "in the middle of a long step"),
+    PlannedKill("convert", 440, "again in the middle of that step"),
+    PlannedKill("load", 3, "before it sends a batch"),
+    PlannedKill(
+        "load", 8, "after the service accepted a batch, before the worker could record it", True
+    ),
 )
 
 
 class Loss(Struct, frozen=True):
-    """What was done when a worker was killed: without a journal it would be lost."""
+    """What was done when a worker was killed, and would be lost without a journal."""
 
     steps: int
     items: int
     effects: int
 
 
-class MigrationAct:
-    """The first act."""
+class MigrationScenario:
+    """The first scenario."""
 
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
+    def __init__(self, demo: Demo) -> None:
+        self._demo = demo
         self._kills = list(KILLS)
         self._losses: list[Loss] = []
 
-    async def play(self) -> Outcome:
-        """Kill and start workers until the job has ended."""
-        scene = self._scene
-        with scene.stage.act(TITLE):
-            handle: Handle[Migrated] = await scene.app.submit(scene.app.find_job("migrate"))
+    async def run(self) -> Outcome:
+        """Start and kill workers until the job has ended."""
+        demo = self._demo
+        with demo.display.scenario(MIGRATION):
+            handle: Handle[Migrated] = await demo.app.submit(demo.app.find_job("migrate"))
             while not await self._life_of_a_worker(handle):
                 pass
         outcome = self._outcome(handle.id, await handle.result("5s"))
-        scene.stage.draw(closing(self._losses, outcome))
+        demo.display.draw(summary_table(self._losses, outcome))
         return outcome
 
     async def _life_of_a_worker(self, handle: Handle[Migrated]) -> bool:
-        """Start a worker, and kill it or see it through; tell whether the job has ended."""
-        scene = self._scene
+        """Start a worker; return False if it was killed, True if the job has ended."""
+        demo = self._demo
         if self._kills and self._kills[0].in_doubt:
-            scene.receiver.hold_at(deed(self._kills[0].after))
-        async with scene.worker() as worker:
-            if await scene.until(handle, worker, look=lambda: self._has_begun(worker)):
+            demo.service.hold_at(load_of(self._kills[0].after))
+        async with demo.worker() as worker:
+            if await demo.until(handle, worker, look=lambda: self._has_begun(worker)):
                 if self._losses:
-                    scene.stage.say(where(read(scene.folder), worker.pid))
-                if await scene.until(handle, worker, look=self._is_due):
+                    demo.display.say(resumed_at(read(demo.folder), worker.pid))
+                if await demo.until(handle, worker, look=self._is_due):
                     await self._kill(worker)
                     return False
             self._look()
             return True
 
     def _look(self) -> list[Note]:
-        """Read what the steps have written down, and show how far it is."""
-        told = read(self._scene.folder)
-        self._scene.show(done(told))
+        """Return the notes so far, and show the progress."""
+        told = read(self._demo.folder)
+        self._demo.show(done(told))
         return told
 
-    def _has_begun(self, worker: Worker) -> bool:
+    def _has_begun(self, worker: DemoWorker) -> bool:
         return has_begun(self._look(), worker.pid)
 
     def _is_due(self) -> bool:
@@ -276,23 +285,23 @@ class MigrationAct:
             return False
         kill = self._kills[0]
         if kill.in_doubt:
-            return self._scene.receiver.holds
-        # In the middle of something, unless we came too late for that.
+            return self._demo.service.holds
+        # In the middle of some work, unless it is too late for that.
         now = told[-1].what != "end" or told[-1].phase != kill.phase
         return now and done(told)[kill.phase] >= kill.after
 
-    async def _kill(self, worker: Worker) -> None:
+    async def _kill(self, worker: DemoWorker) -> None:
         kill = self._kills.pop(0)
-        told = read(self._scene.folder)
+        told = read(self._demo.folder)
         now = done(told)
         steps = len({(note.phase, note.number) for note in told if note.what == "end"})
-        self._losses.append(Loss(steps, now["convert"], len(self._scene.receiver.done)))
-        await self._scene.kill(worker, kill.told)
+        self._losses.append(Loss(steps, now["convert"], len(self._demo.service.done)))
+        await self._demo.kill(worker, kill.told)
 
     def _outcome(self, job: str, result: Migrated) -> Outcome:
-        """Count what was lost or doubled, by what the steps and the receiver saw themselves."""
-        found = examine(read(self._scene.folder))
-        rows = self._scene.receiver.rows
+        """Count what was lost or duplicated, by the notes and by what the service received."""
+        found = examine(read(self._demo.folder))
+        rows = self._demo.service.rows
         missing = found.missing_steps + found.missing_items + CUSTOMERS - len(rows)
         doubled = rows.total() - len(rows)
         return Outcome(
@@ -310,19 +319,19 @@ class MigrationAct:
         )
 
 
-def where(told: list[Note], worker: int) -> str:
-    """Say where a new worker goes on."""
+def resumed_at(told: list[Note], worker: int) -> str:
+    """Return where a new worker continues, in words."""
     steps = sum(note.what == "end" for note in told)
     first = next((note for note in told if note.worker == worker and note.what == "item"), None)
-    place = f", the next from customer {first.number}" if first else ""
-    return f"worker {worker} goes on: {steps} steps stay done{place}"
+    place = f"; the long step resumes at customer {first.number}" if first else ""
+    return f"worker {worker} continues: {steps} finished steps are kept{place}"
 
 
-def closing(losses: Iterable[Loss], outcome: Outcome) -> RenderableType:
-    """Explain what was saved."""
+def summary_table(losses: Iterable[Loss], outcome: Outcome) -> RenderableType:
+    """Return a table of what was saved."""
     table = Table(box=box.ROUNDED)
-    table.add_column("what had to be done again")
-    table.add_column("starting over\nat each kill", justify="right", style="red")
+    table.add_column("work that was repeated")
+    table.add_column("restarting\nfrom scratch", justify="right", style="red")
     table.add_column("with Perdure", justify="right", style="green")
     found, lost = outcome.more, list(losses)
     again = f"{found['items_again']} since the last checkpoint"
@@ -331,6 +340,6 @@ def closing(losses: Iterable[Loss], outcome: Outcome) -> RenderableType:
     )
     table.add_row("customers converted", str(sum(loss.items for loss in lost)), again)
     table.add_row(
-        "batches taken", str(sum(loss.effects for loss in lost)), str(found["rows_doubled"])
+        "batches loaded", str(sum(loss.effects for loss in lost)), str(found["rows_doubled"])
     )
     return table
