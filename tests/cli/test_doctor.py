@@ -64,7 +64,7 @@ def test_a_broken_rule_is_told_with_the_job_and_what_to_do(filled: str, desk: De
     done = desk.run("doctor", "--store", filled)
 
     assert done.exit_code == 1
-    assert "live_without_lease: A job that has not ended has a lease." in done.stdout
+    assert "live_without_lease: A job that has not ended has a lease row." in done.stdout
     assert "second  the job is PENDING and has no lease" in done.stdout
     assert "→ `perdure jobs cancel JOB`" in done.stdout
 
@@ -112,7 +112,7 @@ def test_without_a_store_the_machine_is_told(desk: Desk) -> None:
     done = desk.run("doctor")
 
     assert done.exit_code == 0
-    assert "say --store" in done.stdout
+    assert "pass --store" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ def test_a_submitted_job_is_run_by_a_worker_and_its_result_waited_for(desk: Desk
         again = desk.run("submit", APP, "welcome", "-a", '{"name": "Kim"}', "--key", "k", "--wait")
 
     assert alone.exit_code == again.exit_code == 0
-    assert "no worker runs yet" in alone.stderr
+    assert "no worker is running" in alone.stderr
     assert again.stdout == '"hello Kim"\n'
-    assert "was submitted before" in again.stderr
+    assert "was already submitted" in again.stderr
 
 
 def test_a_job_whose_queue_nobody_serves_says_so(desk: Desk) -> None:
@@ -42,7 +42,7 @@ def test_a_job_that_an_outage_parks_says_what_to_do_and_goes_on_when_resumed(
     path = tmp_path / "file"
     with desk.worker():
         parked = desk.run("submit", APP, "reach", "-a", json.dumps({"path": str(path)}), "-w")
-        [job] = desk.json("jobs", "list", "--state", "attention")
+        [job] = desk.json("jobs", "list", "--state", "needs_attention")
         path.write_text("here")
         resumed = desk.run("jobs", "resume", job["id"], "--reason", "it is back")
         done = desk.wait_for(job["id"])
@@ -161,9 +161,9 @@ def test_a_waiting_job_says_what_for_and_can_be_paused_resumed_and_cancelled(des
     assert early.exit_code == 5
     assert "only FAILED, CANCELLED" in early.stderr
     assert resumed.exit_code == cancelled.exit_code == 0
-    assert sent.stdout == f"job {job} has the message\n"
+    assert sent.stdout == f"message sent to job {job}\n"
     assert (answered["state"], answered["result"]) == ("COMPLETED", "yes")
-    assert again.stdout == f"job {job} has a message of this key already\n"
+    assert again.stdout == f"job {job} already has a message with this key\n"
     assert (late.exit_code, unreadable.exit_code) == (5, 2)
     assert "receives no more messages" in late.stderr
     assert "the message must be JSON" in unreadable.stderr

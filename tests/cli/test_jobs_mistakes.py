@@ -13,7 +13,7 @@ MISTAKES: list[tuple[list[str], int, str]] = [
         2,
         "the app has: ask, confirm, fetch, order, pay, reach, ship, welcome",
     ),
-    (["submit", APP], 2, "name a job, or a plan with --plan file.json"),
+    (["submit", APP], 2, "name a job, or pass a plan with --plan file.json"),
     (["submit", APP, "welcome"], 2, "`name` is missing"),
     (["submit", APP, "welcome", "-a", '{"name": 1}'], 2, "`name` has the wrong type"),
     (["submit", APP, "welcome", "-a", "{"], 2, "JSON"),
@@ -23,10 +23,10 @@ MISTAKES: list[tuple[list[str], int, str]] = [
     (
         ["submit", "tests/support/jobs_app.py", "x"],
         2,
-        "write its module, tests.support.jobs_app:app",
+        "pass its module, tests.support.jobs_app:app",
     ),
     (["submit", "tests.support.jobs_app", "x"], 2, "tests.support.jobs_app:notes"),
-    (["worker", "tests.support.jobs_app:greet"], 2, "names no App"),
+    (["worker", "tests.support.jobs_app:greet"], 2, "is not an App"),
     (["worker", APP, "--concurrency", "0"], 2, "concurrency"),
     (["worker", APP, "--url", "mysql://x"], 1, "unsupported store 'mysql'"),
     (
@@ -75,7 +75,7 @@ def test_a_job_that_nobody_runs_is_waited_for_only_so_long(desk: Desk) -> None:
     late = desk.run("submit", APP, "welcome", "-a", '{"name": "a"}', "-w", "--timeout", "100ms")
 
     assert late.exit_code == 6
-    assert "has not ended within 100ms; it goes on" in late.stderr
+    assert "has not ended within 100ms; it continues" in late.stderr
 
 
 def test_a_module_that_cannot_be_imported_shows_where(desk: Desk, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def decide(desk: Desk, verdict: str, approval: str, *words: str) -> Result:
 
 def test_a_question_is_seen_shown_and_answered(desk: Desk) -> None:
     first, second = desk.submit("ship"), desk.submit("ship")
-    assert desk.run("approvals", "list").stdout == "Nothing is pending.\n"
+    assert desk.run("approvals", "list").stdout == "No approval is pending.\n"
     with desk.worker():
         while len(pending(desk)) < 2:
             pass
@@ -55,7 +55,7 @@ def test_a_question_is_left_to_somebody_else(desk: Desk) -> None:
         (question,) = pending(desk)
         given = ("approvals", "delegate", question["id"], "--app", APP)
         told = desk.run(*given, "--to", "bob", "--by", "ann", "-r", "on holiday")
-        assert told.stdout == "bob may decide about 'Ship it?' instead of ann.\n"
+        assert told.stdout == "bob may decide 'Ship it?' instead of ann.\n"
         assert "Delegated: ann → bob" in desk.run("approvals", "show", question["id"]).stdout
         assert desk.json("approvals", "list")[0]["delegates"] == [{"from": "ann", "to": "bob"}]
         again = desk.run(*given, "--to", "cas", "--by", "ann")
@@ -73,7 +73,7 @@ def test_only_what_was_seen_is_decided_about(desk: Desk) -> None:
         (question,) = pending(desk)
         given = ("approvals", "approve", question["id"], "--app", APP, "--by", "ann")
         silent = desk.run(*given)
-        assert (silent.exit_code, "say which action you saw" in silent.stderr) == (2, True)
+        assert (silent.exit_code, "pass the action that you saw" in silent.stderr) == (2, True)
         short = desk.run(*given, "--action", question["action_hash"][:15])
         assert (short.exit_code, "needs 16 characters" in short.stderr) == (2, True)
         other = desk.run(*given, "--action", "0" * 16)

@@ -31,7 +31,7 @@ def test_the_example_runs_until_a_signal_stops_it_in_reverse_order(
     number: signal.Signals, private: Path
 ) -> None:
     with started(private, "up", EXAMPLE) as program:
-        begin = lines_until(program, "Up. Ctrl-C stops it.")
+        begin = lines_until(program, "Up. Press Ctrl-C to stop.")
         while "\n".join(begin).count("Task worker") < 4:
             begin += lines_until(program, "Task worker")
         program.send_signal(number)
@@ -75,7 +75,7 @@ def test_what_happens_is_told_to_programs_as_lines_of_json(private: Path) -> Non
 
 def test_the_tree_shows_what_runs(private: Path) -> None:
     with started(private, "up", EXAMPLE) as program:
-        begin = lines_until(program, "Up. Ctrl-C stops it.")
+        begin = lines_until(program, "Up. Press Ctrl-C to stop.")
         while "\n".join(begin).count("Task worker") < 4:
             begin += lines_until(program, "Task worker")
         for_people = perdure(private, "tree")
@@ -99,14 +99,14 @@ def test_the_tree_shows_what_runs(private: Path) -> None:
         ("app.supervisor:pool", "running"),
     ]
     assert again.returncode == 1
-    assert "it runs already" in again.stderr
+    assert "it is already running" in again.stderr
     assert list((private / "perdure").iterdir()) == []
 
 
 def test_without_anything_running_the_tree_says_so(private: Path) -> None:
     gone = perdure(private, "tree")
 
-    assert (gone.returncode, gone.stderr) == (3, "perdure: no `perdure up` runs\n")
+    assert (gone.returncode, gone.stderr) == (3, "perdure: no `perdure up` is running\n")
 
 
 def test_with_several_running_the_tree_asks_which(private: Path, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_it_ends_when_every_service_has_ended(private: Path, tmp_path: Path) -> 
     told = [without_time(line) for line in ended.stdout.splitlines()]
     assert told[1:] == [
         "app:s  exited",
-        "Up. Ctrl-C stops it.",
+        "Up. Press Ctrl-C to stop.",
         "Every service has ended.",
         "Down.",
     ]
@@ -163,7 +163,7 @@ def test_it_fails_when_a_service_has_failed_too_often(private: Path, tmp_path: P
 
     assert failed.returncode == 1
     told = [without_time(line) for line in failed.stdout.splitlines()]
-    assert "app:s  failed      ValueError: no luck; given up after 2 starts" in told
+    assert "app:s  failed      ValueError: no luck; gave up after 2 starts" in told
     assert re.search(r"restarting  ValueError: no luck; start 2 in (9|1[01])(\.\d+)?ms", told[1])
     assert failed.stderr.count("Traceback") == 2  # each crash is reported
 
@@ -216,7 +216,7 @@ def test_with_nothing_marked_there_is_nothing_to_run(private: Path, tmp_path: Pa
     refused = perdure(private, "up", tmp_path)
 
     assert refused.returncode == 2
-    assert refused.stderr.endswith("is marked with `auto_start: true`\n")
+    assert refused.stderr.endswith("has `auto_start: true`\n")
 
 
 def test_with_only_a_host_there_is_nothing_to_run_either(private: Path, tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_with_only_a_host_there_is_nothing_to_run_either(private: Path, tmp_path
     refused = perdure(private, "up", tmp_path)
 
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert f"no service in {tmp_path} is marked with `auto_start: true`" in refused.stderr
+    assert f"no service in {tmp_path} has `auto_start: true`" in refused.stderr
 
 
 def test_sources_import_from_the_current_folder(private: Path, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""The command `perdure`: joins the commands, each of which is a module of its own.
+"""The command `perdure`; each of its commands is a module of its own.
 
-Only the module of the command that was given is imported,
-so that none waits for what only another one needs; `--help` imports them all.
+Only the module of the given command is imported, so that none is slowed down by what only another
+one needs; `--help` imports them all.
 """
 
 import importlib
@@ -12,12 +12,12 @@ import typer
 
 from perdure import __version__
 
-# Each module has a function `add_to(app)`, which adds its command.
+# Each module has a function `add_to(app)` that adds its command.
 COMMANDS = {
     "demo": "perdure.cli.demo.command",
     "worker": "perdure.cli.worker",
     "submit": "perdure.cli.submit",
-    "jobs": "perdure.cli.jobs.group",
+    "jobs": "perdure.cli.jobs.commands",
     "approvals": "perdure.cli.approvals",
     "effects": "perdure.cli.effects",
     "doctor": "perdure.cli.doctor",
@@ -33,19 +33,19 @@ def main() -> None:
 
 
 def make_app(*names: str) -> typer.Typer:
-    """Make the app with these commands."""
+    """Return the app with these commands."""
     app = typer.Typer(
         help="Supervised processes and durable jobs.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
-    app.callback()(_options)  # with it, a single command is a command too
+    app.callback()(_options)  # with a callback, a single command still needs its name
     for name in names:
         importlib.import_module(COMMANDS[name]).add_to(app)
     return app
 
 
-def _tell_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it
     if wanted:
         typer.echo(f"perdure {__version__}")
         raise typer.Exit
@@ -55,7 +55,9 @@ def _options(
     *,
     _version: Annotated[
         bool,
-        typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
-    """Take what stands before the command."""
+    """Take the options before the command."""

@@ -1,4 +1,4 @@
-"""`perdure approvals`: what jobs ask people, and the answers."""
+"""`perdure approvals`: list what jobs ask people, and answer."""
 
 import getpass
 from typing import Annotated, Any, cast
@@ -9,21 +9,22 @@ from rich.table import Table
 from perdure.app import App
 from perdure.base.codec import parse
 from perdure.base.errors import Unstorable
-from perdure.cli.jobs.commands import short
 from perdure.cli.output import Code, Format, FormatOption, cell, console, give, perform, refuse, say
-from perdure.cli.target import AppOption, UrlOption, find_app
+from perdure.cli.target import AppOption, UrlOption, find_app, short
 from perdure.jobs.approval import Approval, ApprovalState, Person, VoteVerdict
 from perdure.jobs.redaction import for_people
 from perdure.notify.message import SHORT_HASH, approval_message, before_edits, spell_time
 
-IdArgument = Annotated[str, typer.Argument(metavar="APPROVAL", help="Its id, or how it begins.")]
-ByOption = Annotated[str, typer.Option("--by", help="Who decides; you, if nobody is named.")]
+IdArgument = Annotated[
+    str, typer.Argument(metavar="APPROVAL", help="The id of the approval, or its first characters.")
+]
+ByOption = Annotated[str, typer.Option("--by", help="Who decides; by default you.")]
 ActionOption = Annotated[
     str | None,
     typer.Option(
         "--action",
         metavar="HASH",
-        help="The action that you saw, as `show` names it; without it, you are shown it and asked.",
+        help="The action that you saw, as `show` prints it; by default you are shown it and asked.",
     ),
 ]
 ReasonOption = Annotated[str, typer.Option("--reason", "-r", help="For the audit log.")]
@@ -31,7 +32,7 @@ ReasonOption = Annotated[str, typer.Option("--reason", "-r", help="For the audit
 
 def add_to(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(help="See what jobs ask, and answer.", no_args_is_help=True)
+    group = typer.Typer(help="List what jobs ask people, and answer.", no_args_is_help=True)
     group.command("list")(list_approvals)
     for command in (show, approve, reject, delegate):
         group.command()(command)
@@ -43,19 +44,19 @@ def list_approvals(
     state: Annotated[ApprovalState, typer.Option("--state", "-s", case_sensitive=False)] = (
         ApprovalState.PENDING
     ),
-    tenant: Annotated[str | None, typer.Option(help="Of this tenant.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
     url: UrlOption = None,
     app: AppOption = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """List what is asked, the newest first; the open questions if no state is named."""
+    """List approvals, newest first; by default those that are pending."""
     found = perform(_list, find_app(app, url), state, tenant)
     if output is Format.JSON:
-        give([facts(each) for each in found], indent=2)
+        give([approval_as_json(each) for each in found], indent=2)
     elif found:
         console().print(_drawn(found))
     else:
-        say(f"Nothing is {state.lower()}.")
+        say(f"No approval is {state.lower()}.")
 
 
 async def _list(app: App, state: ApprovalState, tenant: str | None) -> list[Approval]:
@@ -77,25 +78,25 @@ def _drawn(found: list[Approval]) -> Table:
 def show(
     approval: IdArgument,
     *,
-    full: Annotated[bool, typer.Option("--full", help="All of long texts and lists.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Do not cut long texts and lists.")] = False,
     url: UrlOption = None,
     app: AppOption = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Show exactly what would be done, and what was said so far."""
+    """Show exactly what would be done, and the votes so far."""
     found = perform(_show, find_app(app, url), approval)
     if output is Format.JSON:
-        give(facts(found), indent=2)
+        give(approval_as_json(found), indent=2)
         return
-    _tell(found, full=full)
+    _print(found, full=full)
 
 
-def _tell(found: Approval, *, full: bool) -> None:
+def _print(found: Approval, *, full: bool) -> None:
     card = approval_message(found, full=full)
     lines = [card.title, card.note, *(f"  {name}: {value}" for name, value in card.fields)]
     lines += ["  Arguments:", *(f"    {name}: {value}" for name, value in card.arguments)]
     lines += [f"  - {reason}" for reason in card.reasons]
-    lines += [card.outcome, card.footer, f"All of it: {card.in_full}" if card.in_full else ""]
+    lines += [card.outcome, card.footer, f"In full: {card.in_full}" if card.in_full else ""]
     say(*filter(None, lines))
 
 
@@ -112,12 +113,12 @@ def approve(  # noqa: PLR0913 - the options of a command
     reason: ReasonOption = "",
     arguments: Annotated[
         str | None,
-        typer.Option(help="Approve, but with these arguments: all of them, a JSON object."),
+        typer.Option(help="Approve with these arguments instead: all of them, as a JSON object."),
     ] = None,
     url: UrlOption = None,
     app: AppOption = None,
 ) -> None:
-    """Say yes."""
+    """Approve an action."""
     who = by or getpass.getuser()
     said = {"verdict": "approve", "by": who, "reason": reason, "arguments": arguments}
     _decide(find_app(app, url), approval, action, said)
@@ -132,7 +133,7 @@ def reject(
     url: UrlOption = None,
     app: AppOption = None,
 ) -> None:
-    """Say no."""
+    """Reject an action."""
     said = {"verdict": "reject", "by": by or getpass.getuser(), "reason": reason}
     _decide(find_app(app, url), approval, action, said)
 
@@ -143,15 +144,15 @@ def _decide(app: App, approval: str, action: str | None, said: dict[str, Any]) -
     result = perform(_decided, app, found, {**said, "action_hash": seen})
     card = approval_message(result)
     if result.action != found.action and card.outcome == "":
-        say("You have edited the arguments: everybody is asked about them anew.")
+        say("You edited the arguments: everybody is asked again.")
     else:
-        say(card.outcome or "Your answer counts; others must answer, too.")
+        say(card.outcome or "Your vote counts; others must vote too.")
 
 
 def _seen(found: Approval, action: str | None, verdict: VoteVerdict) -> str:
     """Return the hash of the action that the person saw, or sees now."""
     if action is None:
-        _tell(found, full=True)
+        _print(found, full=True)
         if not _confirmed(verdict):
             refuse("nothing was decided", Code.CONFLICT)
         return found.action.hash
@@ -164,7 +165,9 @@ def _confirmed(verdict: VoteVerdict) -> bool:
     try:
         return typer.confirm(f"{verdict.capitalize()} exactly this?", err=True)
     except typer.Abort:
-        refuse("say which action you saw: --action HASH, as `approvals show` names it", Code.USAGE)
+        refuse(
+            "pass the action that you saw: --action HASH, as `approvals show` prints it", Code.USAGE
+        )
 
 
 async def _decided(app: App, found: Approval, said: dict[str, Any]) -> Approval:
@@ -178,23 +181,23 @@ async def _decided(app: App, found: Approval, said: dict[str, Any]) -> Approval:
 def _arguments(text: str) -> dict[str, Any]:
     given = parse(text, "the arguments")
     if not isinstance(given, dict):
-        raise Unstorable("the arguments must be a JSON object, by parameter name")
+        raise Unstorable("the arguments must be a JSON object with one field per parameter")
     return cast("dict[str, Any]", given)
 
 
 def delegate(
     approval: IdArgument,
     *,
-    to: Annotated[str, typer.Option("--to", help="Who is to decide instead.")],
+    to: Annotated[str, typer.Option("--to", help="Who decides instead.")],
     by: ByOption = "",
     reason: ReasonOption = "",
     url: UrlOption = None,
     app: AppOption = None,
 ) -> None:
-    """Let somebody else decide; who passes it on has no vote any more."""
+    """Delegate a decision; you lose your own vote."""
     who = by or getpass.getuser()
     found = perform(_delegated, find_app(app, url), approval, to, who, reason)
-    say(f"{to} may decide about {approval_message(found).title!r} instead of {who}.")
+    say(f"{to} may decide {approval_message(found).title!r} instead of {who}.")
 
 
 async def _delegated(app: App, approval: str, to: str, by: str, reason: str) -> Approval:
@@ -204,7 +207,7 @@ async def _delegated(app: App, approval: str, to: str, by: str, reason: str) -> 
 
 
 def _person(app: App, approval: Approval, name: str) -> Person:
-    """Return who says it. Nothing proves the name, but who is not known has no role by it."""
+    """Return the person with this name. Nothing proves it, but an unknown person has no role."""
     people = app.policy.people
     if not people.contacts and not approval.terms.approvers:
         hint = "this app lists no people: name it with --app, and list them in its Policy(people=…)"
@@ -213,18 +216,18 @@ def _person(app: App, approval: Approval, name: str) -> Person:
 
 
 async def find(app: App, approval: str) -> Approval:
-    """Find an approval by its id, or by how that begins."""
+    """Return the approval whose id is, or starts with, this text."""
     store = await app.store()
     if (whole := await store.approval(approval)) is not None:
         return whole
     found = [each for each in await app.approvals(None, limit=1000) if each.id.startswith(approval)]
     if len(found) != 1:
-        what = "no approval begins with" if not found else f"{len(found)} approvals begin with"
+        what = "no approval starts with" if not found else f"{len(found)} approvals start with"
         refuse(f"{what} {approval!r}", Code.NOT_FOUND)
     return found[0]
 
 
-def facts(approval: Approval) -> dict[str, Any]:
+def approval_as_json(approval: Approval) -> dict[str, Any]:
     """Return an approval for programs."""
     return {
         "id": approval.id,

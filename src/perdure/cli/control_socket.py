@@ -1,6 +1,6 @@
-"""How a running `perdure up` can be asked: a Unix socket that only its user can open.
+"""The control socket of a running `perdure up`: a Unix socket that only its user can open.
 
-One question, one answer, and nothing can be changed by it.
+A client sends one question and gets one answer; nothing can be changed through it.
 """
 
 import asyncio
@@ -21,43 +21,43 @@ from perdure.base.machine import made_private, temporary_folder
 QUESTION = b"tree\n"
 _log = logging.getLogger("perdure.cli")
 
-PATIENCE = 5.0  # seconds for a question or an answer
-MOST_ASKERS = 8  # at once; one more is turned away
+TIMEOUT = 5.0  # seconds for a question or an answer
+MOST_CLIENTS = 8  # at once; further ones are refused
 LARGEST_ANSWER = 16 << 20
 
-Answer = Callable[[], Awaitable[bytes]]
+GetAnswer = Callable[[], Awaitable[bytes]]
 
 
 def runtime_folder(environ: Mapping[str, str]) -> Path:
-    """Return the private folder of the sockets; make it if it is not there.
+    """Return the private folder of the sockets, creating it if necessary.
 
     Raises:
-        ProcError: Others can write to it.
+        ProcError: Other users have access to it.
     """
     above = environ.get("XDG_RUNTIME_DIR")
     return made_private(Path(above) / "perdure" if above else temporary_folder())
 
 
 def socket_of(folder: Path, runtime: Path) -> Path:
-    """Return the socket of what runs from a folder."""
+    """Return the path of the socket for a folder of entries."""
     name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
     return runtime / f"{name}.sock"
 
 
-# The side that answers
+# The server side.
 
 
 @contextlib.asynccontextmanager
-async def open_door(path: Path, answer: Answer) -> AsyncGenerator[None, None]:
-    """Answer questions inside the `async with` block.
+async def serve_at(path: Path, answer: GetAnswer) -> AsyncGenerator[None, None]:
+    """Answer questions at a socket inside the `async with` block.
 
     Raises:
-        ProcError: Somebody else answers here already.
+        ProcError: Another program already answers there.
     """
     if ask(path) is not None:
-        raise ProcError("it runs already: stop that one first, or look at it with `perdure tree`")
-    server = await asyncio.start_unix_server(_Door(answer).serve, path, limit=1024)
-    os.chmod(path, 0o600)  # noqa: PTH101 - neither it nor what is below waits for a disk
+        raise ProcError("it is already running: stop it first, or inspect it with `perdure tree`")
+    server = await asyncio.start_unix_server(_Server(answer).serve, path, limit=1024)
+    os.chmod(path, 0o600)  # noqa: PTH101 - a sync call, which does not wait for a disk
     try:
         yield
     finally:
@@ -66,23 +66,23 @@ async def open_door(path: Path, answer: Answer) -> AsyncGenerator[None, None]:
             os.unlink(path)  # noqa: PTH108
 
 
-class _Door:
-    def __init__(self, answer: Answer) -> None:
+class _Server:
+    def __init__(self, answer: GetAnswer) -> None:
         self._answer = answer
-        self._askers = 0
+        self._clients = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._askers += 1
+        self._clients += 1
         try:
-            if self._askers <= MOST_ASKERS:
-                async with asyncio.timeout(PATIENCE):
+            if self._clients <= MOST_CLIENTS:
+                async with asyncio.timeout(TIMEOUT):
                     await self._serve(reader, writer)
         except (OSError, TimeoutError, ValueError):
-            pass  # it asked too slowly, too much, or went away
-        except Exception:  # noqa: BLE001 - what runs here must not suffer from a question
-            _log.exception("a question cannot be answered")
+            pass  # the client was too slow, sent too much, or went away
+        except Exception:  # noqa: BLE001 - a question must not harm the services
+            _log.exception("cannot answer a question at the control socket")
         finally:
-            self._askers -= 1
+            self._clients -= 1
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -91,30 +91,30 @@ class _Door:
             await writer.drain()
 
 
-# The side that asks
+# The client side.
 
 
 def ask(path: Path) -> dict[str, Any] | None:
-    """Ask who answers at a socket; None if nobody does.
+    """Return the answer at a socket; None if nobody listens there.
 
     Raises:
-        ProcError: Somebody is there, and gives no answer.
+        ProcError: Somebody listens, but does not answer.
     """
     with socket.socket(socket.AF_UNIX) as line:
-        line.settimeout(PATIENCE)
+        line.settimeout(TIMEOUT)
         try:
             line.connect(str(path))
         except OSError:
             return None
         try:
             line.sendall(QUESTION)
-            return _understood(b"".join(_received(line)))
+            return _decoded(b"".join(_received(line)))
         except OSError as error:
-            raise ProcError(f"it runs, but does not answer: {error}") from error
+            raise ProcError(f"it is running, but does not answer: {error}") from error
 
 
-def everybody(runtime: Path) -> list[dict[str, Any]]:
-    """Ask at every socket."""
+def ask_all(runtime: Path) -> list[dict[str, Any]]:
+    """Return the answers at all sockets of a folder."""
     answers = map(ask, sorted(runtime.glob("*.sock")))
     return [answer for answer in answers if answer is not None]
 
@@ -126,8 +126,8 @@ def _received(line: socket.socket) -> Iterator[bytes]:
         yield piece
 
 
-def _understood(answer: bytes) -> dict[str, Any]:
+def _decoded(answer: bytes) -> dict[str, Any]:
     try:
         return cast("dict[str, Any]", msgspec.json.decode(answer, type=dict))
     except msgspec.MsgspecError:
-        raise ProcError("it runs, but its answer cannot be understood") from None
+        raise ProcError("it is running, but its answer cannot be read") from None

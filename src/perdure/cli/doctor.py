@@ -1,4 +1,4 @@
-"""`perdure doctor`: looks whether the machine and the store keep what they promise."""
+"""`perdure doctor`: checks the machine, the settings of a store, and its invariants."""
 
 import asyncio
 import os
@@ -29,17 +29,17 @@ _RULES: Final = {each.name: each for each in INVARIANTS}
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """Something that is not as it should be."""
+    """One problem."""
 
     check: str
-    rule: str  # what should be
+    rule: str  # what should be true
     what: str
     advice: str
     job: str | None = None
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What was looked at, and what was found."""
+    """What was checked, and what was found."""
 
     perdure: str
     python: str
@@ -64,15 +64,15 @@ def doctor(
             "--store",
             "--url",
             envvar="PERDURE_URL",
-            help="The store to look at, such as `sqlite:///jobs.db` or `postgresql://…`.",
+            help="The store to check, such as `sqlite:///jobs.db` or `postgresql://…`.",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Findings of each rule, at most.")] = 20,
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="The most findings per rule.")] = 20,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
-    """Check the machine, the settings of a store, and that nothing in it breaks a rule.
+    """Check the machine, the settings of a store, and that its contents are consistent.
 
-    Nothing is changed. Exit code 0: nothing was found; 1: something was; 2: it could not look.
+    Changes nothing. Exit code 0: no problem; 1: problems were found; 2: the check failed.
     """
     try:
         report = asyncio.run(examine(store, limit))
@@ -80,17 +80,17 @@ def doctor(
         warn(str(error))
         raise typer.Exit(Code.USAGE) from None
     if json:
-        give(_facts(report), indent=2)
+        give(_as_json(report), indent=2)
     else:
         say(*_lines(report))
     raise typer.Exit(Code.FAILED if report.findings else Code.OK)
 
 
 async def examine(url: str | None, limit: int) -> Report:
-    """Look at everything.
+    """Return the report.
 
     Raises:
-        StoreError: One of its kinds: the store cannot be looked at.
+        StoreError: The store cannot be read.
     """
     here = Report(
         perdure=__version__, python=platform.python_version(), sqlite=sqlite3.sqlite_version
@@ -126,7 +126,7 @@ async def _of_store(report: Report, url: str, store: Store, limit: int) -> Repor
 
 
 def _must_be_there(store: Store) -> None:
-    """Make no new store for a question about an old one."""
+    """Raise JobError if the store does not exist: opening it would create an empty one."""
     if store.path is not None and not store.path.exists():
         raise JobError(f"there is no file {store.path}")
 
@@ -142,7 +142,7 @@ def _of_rule(violation: Violation) -> Finding:
     )
 
 
-# The machine
+# The checks of the file and the settings.
 
 
 def _file(path: Path) -> Iterator[Finding]:
@@ -150,16 +150,16 @@ def _file(path: Path) -> Iterator[Finding]:
         if each.exists() and (mode := stat.S_IMODE(each.stat().st_mode)) & 0o077:
             yield Finding(
                 check="file_mode",
-                rule="Only its owner may read a store: jobs carry people's data.",
+                rule="Only its owner can read a store, since jobs carry personal data.",
                 what=f"{each} has mode {mode:o}",
                 advice=f"chmod 600 {each}",
             )
     if not os.access(path.resolve().parent, os.W_OK):
         yield Finding(
             check="folder",
-            rule="SQLite can write beside its file.",
-            what=f"the folder {path.resolve().parent} cannot be written",
-            advice="let the user of the workers write to it",
+            rule="SQLite can create files beside the store.",
+            what=f"the folder {path.resolve().parent} is not writable",
+            advice="make it writable for the user of the workers",
         )
     if kind := network_file_system(path):
         yield Finding(
@@ -170,11 +170,11 @@ def _file(path: Path) -> Iterator[Finding]:
         )
 
 
-_DURABLE: Final = "What is acknowledged survives a power cut."
+_DURABLE: Final = "Acknowledged writes survive a power failure."
 
 
 def settings_found(settings: Mapping[str, str]) -> Iterator[Finding]:
-    """Say which settings of a database break a promise."""
+    """Yield the settings of a database that break a guarantee."""
     if settings.get("journal_mode", "wal") != "wal":
         mode = settings["journal_mode"]
         yield _setting("SQLite has journal mode " + mode, "PRAGMA journal_mode = WAL")
@@ -194,8 +194,8 @@ def settings_found(settings: Mapping[str, str]) -> Iterator[Finding]:
     ):
         yield Finding(
             check="read_only",
-            rule="A store can be written.",
-            what="PostgreSQL is read-only: a standby, or set so",
+            rule="A store is writable.",
+            what="PostgreSQL is read-only: a standby, or configured so",
             advice="connect to the primary server",
         )
 
@@ -204,10 +204,10 @@ def _setting(what: str, advice: str) -> Finding:
     return Finding(check="durability", rule=_DURABLE, what=what, advice=advice)
 
 
-# Saying it
+# The output.
 
 
-def _facts(report: Report) -> dict[str, Any]:
+def _as_json(report: Report) -> dict[str, Any]:
     found = [
         {name: getattr(each, name) for name in each.__struct_fields__} for each in report.findings
     ]
@@ -227,15 +227,15 @@ def _facts(report: Report) -> dict[str, Any]:
 def _lines(report: Report) -> Iterator[str]:
     yield f"perdure {report.perdure}, Python {report.python}, SQLite {report.sqlite}"
     if report.store is None:
-        yield "No store was named: say --store sqlite:///jobs.db, or set PERDURE_URL."
+        yield "No store was given: pass --store sqlite:///jobs.db, or set PERDURE_URL."
         return
     states = ", ".join(f"{count} {state}" for state, count in sorted(report.jobs.items()) if count)
-    yield f"store   {report.store}"
-    yield f"jobs    {sum(report.jobs.values())}" + (f": {states}" if states else "")
+    yield f"store    {report.store}"
+    yield f"jobs     {sum(report.jobs.values())}" + (f": {states}" if states else "")
     set_to = ", ".join(f"{name} = {value}" for name, value in sorted(report.settings.items()))
-    yield f"set to  {set_to}"
+    yield f"settings {set_to}"
     count = len(report.findings)
-    found = f"{count} found" if count else "nothing found"
+    found = f"{count} problems found" if count else "no problems found"
     yield f"Checked {len(report.rules)} rules and the settings: {found}."
     for (check, rule), same in groupby(report.findings, lambda each: (each.check, each.rule)):
         yield ""

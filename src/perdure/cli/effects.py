@@ -1,4 +1,4 @@
-"""`perdure effects`: what jobs did to the world, and what nobody knows of it."""
+"""`perdure effects`: what jobs did to the outside world, and what is in doubt."""
 
 import getpass
 from typing import Annotated, Any
@@ -9,17 +9,16 @@ from rich.table import Table
 from perdure.app import App
 from perdure.base.codec import parse
 from perdure.base.visible import visible
-from perdure.cli.jobs.commands import IdArgument, find_job, short
-from perdure.cli.jobs.show import effect_facts
+from perdure.cli.jobs.formatting import effect_as_json
 from perdure.cli.output import Code, Format, FormatOption, cell, console, give, perform, refuse, say
-from perdure.cli.target import AppOption, UrlOption, find_app
+from perdure.cli.target import AppOption, JobArgument, UrlOption, find_app, find_job, short
 from perdure.jobs.effect import Choice, Effect
 from perdure.notify.message import spell_time
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(help="See what jobs did to the world.", no_args_is_help=True)
+    group = typer.Typer(help="List and resolve effects of jobs.", no_args_is_help=True)
     group.command("list")(list_effects)
     group.command()(resolve)
     app.add_typer(group, name="effects")
@@ -27,20 +26,22 @@ def add_to(app: typer.Typer) -> None:
 
 def list_effects(
     *,
-    job: Annotated[str | None, typer.Option(help="All of this job, also what is settled.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Of this tenant.")] = None,
+    job: Annotated[
+        str | None, typer.Option(help="All effects of this job, resolved ones too.")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
     url: UrlOption = None,
     app: AppOption = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """List the effects of which it is not known what became of them; or all of one job."""
+    """List the effects that are in doubt, or all effects of one job."""
     found = perform(_list, find_app(app, url), job, tenant)
     if output is Format.JSON:
-        give([effect_facts(each) for each in found], indent=2)
+        give([effect_as_json(each) for each in found], indent=2)
     elif found:
         console().print(_drawn(found))
     else:
-        say("Nothing is in doubt." if job is None else "The job has made no effects.")
+        say("Nothing is in doubt." if job is None else "The job has no effects.")
 
 
 async def _list(app: App, job: str | None, tenant: str | None) -> list[Effect]:
@@ -60,37 +61,41 @@ def _drawn(found: list[Effect]) -> Table:
 
 
 def resolve(  # noqa: PLR0913  an option is a parameter
-    job: IdArgument,
-    effect: Annotated[int, typer.Argument(help="Its number in the ledger of the job.")],
+    job: JobArgument,
+    effect: Annotated[
+        int, typer.Argument(help="The number of the effect in the ledger of the job.")
+    ],
     *,
-    happened: Annotated[bool, typer.Option("--happened", help="It did.")] = False,
-    did_not: Annotated[bool, typer.Option("--did-not", help="It did not: call again.")] = False,
+    happened: Annotated[bool, typer.Option("--happened", help="It happened.")] = False,
+    did_not: Annotated[
+        bool, typer.Option("--did-not", help="It did not happen; call again.")
+    ] = False,
     compensate: Annotated[bool, typer.Option("--compensate", help="Undo the job.")] = False,
     result: Annotated[
-        str | None, typer.Option(help="With --happened: what the receiver gave, as JSON.")
+        str | None, typer.Option(help="With --happened: the result, as JSON.")
     ] = None,
-    reason: Annotated[str, typer.Option("--reason", "-r", help="How that is known.")] = "",
-    by: Annotated[str, typer.Option("--by", help="Who says so; you, if nobody is named.")] = "",
+    reason: Annotated[str, typer.Option("--reason", "-r", help="How you know.")] = "",
+    by: Annotated[str, typer.Option("--by", help="Who decides; by default you.")] = "",
     url: UrlOption = None,
     app: AppOption = None,
 ) -> None:
-    """Say what became of an effect that is in doubt."""
+    """Resolve an effect that is in doubt: say whether it happened."""
     choice = _choice(happened=happened, did_not=did_not, compensate=compensate)
-    told = {"result": result, "reason": reason, "by": by or getpass.getuser()}
-    perform(_resolve, find_app(app, url), job, effect, choice, told)
+    given = {"result": result, "reason": reason, "by": by or getpass.getuser()}
+    perform(_resolve, find_app(app, url), job, effect, choice, given)
     say(f"Effect {effect}: {choice}.")
 
 
 def _choice(*, happened: bool, did_not: bool, compensate: bool) -> Choice:
     if happened + did_not + compensate != 1:
-        refuse("say one of --happened, --did-not and --compensate", Code.USAGE)
+        refuse("pass exactly one of --happened, --did-not and --compensate", Code.USAGE)
     if happened:
         return "happened"
     return "did not happen" if did_not else "compensate"
 
 
-async def _resolve(app: App, job: str, effect: int, choice: Choice, told: dict[str, Any]) -> None:
-    if told["result"] is not None:
-        told["result"] = parse(told["result"], "the result")
+async def _resolve(app: App, job: str, effect: int, choice: Choice, given: dict[str, Any]) -> None:
+    if given["result"] is not None:
+        given["result"] = parse(given["result"], "the result")
     async with app:
-        await (await find_job(app, job)).resolve(effect, choice, **told)
+        await (await find_job(app, job)).resolve(effect, choice, **given)

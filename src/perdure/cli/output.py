@@ -1,15 +1,13 @@
-"""How commands speak: for people or for programs, and by exit codes that mean something.
+"""How commands print, for people or for programs, and which exit codes they return.
 
-Everything that a command shows goes out by here, because nothing that a job or a person wrote may
-reach a terminal as it is: it could move the cursor, or be taken for the markup of `rich`.
+All output goes through here, because no text of a job or a person may reach a terminal as it is: it
+could move the cursor, or contain markup of `rich`.
 """
 
-import io
 import json
-import threading
 from collections.abc import Callable, Coroutine
 from enum import IntEnum, StrEnum
-from typing import IO, Annotated, Any, Final, NoReturn, TextIO, TypeAlias, TypeVar
+from typing import IO, Annotated, Any, Final, NoReturn, TypeAlias, TypeVar
 
 import typer
 from rich.console import Console
@@ -35,76 +33,76 @@ _LINE_BREAK = visible("\n")
 
 
 class Format(StrEnum):
-    """For whom the output of a command is."""
+    """The format of the output: for people or for programs."""
 
     TABLE = "table"
     JSON = "json"
 
 
 FormatOption: TypeAlias = Annotated[
-    Format, typer.Option("--output", "-o", help="For people, or for programs.")
+    Format, typer.Option("--output", "-o", help="A table for people, or JSON for programs.")
 ]
 
 
 class Code(IntEnum):
-    """What the exit code of a command says."""
+    """The exit codes of commands."""
 
     OK = 0
-    FAILED = 1  # it was tried, and failed
-    USAGE = 2  # what was asked for is wrong: options, files, entries
-    NOT_RUNNING = 3  # nothing that could answer runs
+    FAILED = 1  # it failed
+    USAGE = 2  # invalid options, files or entries
+    NOT_RUNNING = 3  # no `perdure up` is running
     NOT_FOUND = 4  # no such job, step or store
-    CONFLICT = 5  # the job is not in a state for that, or the key is another job's
-    TIMED_OUT = 6  # it was waited for so long, and goes on
-    JOB_FAILED = 7  # the job that was waited for has failed, or needs a person
-    JOB_UNDONE = 8  # … was cancelled, or undone
-    SCHEMA = 10  # the store's schema is not the one of this version
+    CONFLICT = 5  # the state of the job does not allow it, or the key belongs to another job
+    TIMED_OUT = 6  # the timeout of a wait has passed; the job continues
+    JOB_FAILED = 7  # the awaited job failed, or needs a person
+    JOB_UNDONE = 8  # the awaited job was cancelled, or undone
+    SCHEMA = 10  # the schema of the store does not fit this version
     INTERRUPTED = 130  # by Ctrl-C
 
 
 def refuse(text: str, code: Code) -> NoReturn:
-    """End the command with a sentence on standard error."""
+    """Exit with a message on standard error."""
     warn(text)
     raise typer.Exit(code)
 
 
 def warn(text: str) -> None:
-    """Say a sentence on standard error; further lines of it are indented, as no line of ours is."""
+    """Print a message on standard error; its further lines are indented, unlike any of ours."""
     shown = visible(without_secrets(text), None, lines=True).replace("\n", "\n  ")
     typer.echo(f"perdure: {shown}", err=True)
 
 
 def say(*lines: str, err: bool = False) -> None:
-    """Say something to people; each text is one line, whatever is in it."""
+    """Print lines for people; each text stays on one line, whatever it contains."""
     shown = (visible(line, None, lines=True).replace("\n", _LINE_BREAK) for line in lines)
     typer.echo("\n".join(shown), err=err)
 
 
 def give(value: Any, indent: int | None = None) -> None:
-    """Return a value to programs."""
+    """Print a value as JSON, for programs."""
     typer.echo(as_json(value, indent))
 
 
 def console(file: IO[str] | None = None) -> Console:
-    """Make the console of a command; it takes no text for markup."""
+    """Return a console that interprets no text as markup."""
     return Console(file=file, markup=False, emoji=False, highlight=False)
 
 
-def cell(text: str, style: str = "", *, lines: bool = False, **look: Any) -> Text:
-    """Make a text for tables; nothing hides in it."""
-    return Text(visible(text, None, lines=lines), style=style, **look)
+def cell(text: str, style: str = "", *, lines: bool = False, **layout: Any) -> Text:
+    """Return a text for tables, with invisible characters spelled out."""
+    return Text(visible(text, None, lines=lines), style=style, **layout)
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
-    """Spell a value for programs; what JSON does not know is spelled as text."""
+    """Return a value as JSON; values that JSON does not know become strings."""
     return visible_json(json.dumps(value, ensure_ascii=False, default=str, indent=indent))
 
 
-# Runs what a command does, and makes of its error a sentence and an exit code.
+# Running a command: an error becomes a message and an exit code.
 
 T = TypeVar("T")
 
-# The first that fits counts.
+# The first match counts.
 _CODES: Final[tuple[tuple[type[Exception], Code], ...]] = (
     (ArgumentError, Code.USAGE),
     (PlanError, Code.USAGE),
@@ -131,12 +129,12 @@ def code_of(error: Exception) -> Code:
 
 
 def code_of_end(state: JobState) -> Code:
-    """Return the exit code for the state that a job was waited for."""
+    """Return the exit code for the state in which an awaited job ended."""
     return _ENDS.get(state, Code.JOB_FAILED)
 
 
 def perform(body: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-    """Run the body of a command as the root process; what it cannot do ends the command."""
+    """Run the body of a command as the root process; exit with a message if it fails."""
     try:
         value, error = run(_settled, body, args)
     except KeyboardInterrupt:
@@ -151,58 +149,10 @@ def perform(body: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
 async def _settled(
     body: Callable[..., Coroutine[Any, Any, T]], args: tuple[Any, ...]
 ) -> tuple[T | None, Exception | None]:
-    """Take the error as a value: it is an answer to the user, no crash of a process."""
+    """Return the error as a value: it is an answer to the user, not a crash of a process."""
     try:
         return await body(*args), None
     except (JobError, TimeoutError, LookupError, typer.Exit) as error:
-        if isinstance(error, KeyError | IndexError):  # a mistake of ours
+        if isinstance(error, KeyError | IndexError):  # a bug of ours
             raise
         return None, error
-
-
-# Standard output, a line at a time: what threads print does not get mixed up within lines.
-
-
-class WholeLines(io.TextIOBase):
-    """Passes on whole lines only, each at once.
-
-    `print` writes a text and the end of its line one after the other,
-    and another thread may come between.
-    """
-
-    def __init__(self, below: TextIO) -> None:
-        """Write to another stream, whose end also ends what is left of a line."""
-        self._below = below
-        self._lock = threading.Lock()
-        self._begun = threading.local()
-
-    @property
-    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The encoding of the stream below."""
-        return self._below.encoding
-
-    def writable(self) -> bool:
-        return True
-
-    def isatty(self) -> bool:
-        return self._below.isatty()
-
-    def fileno(self) -> int:
-        return self._below.fileno()
-
-    def write(self, text: str, /) -> int:
-        lines, end, rest = (getattr(self._begun, "text", "") + text).rpartition("\n")
-        self._begun.text = rest
-        if end:
-            self._pass_on(lines + end)
-        return len(text)
-
-    def flush(self) -> None:
-        begun, self._begun.text = getattr(self._begun, "text", ""), ""
-        if not self._below.closed:  # it may have gone before this one is collected
-            self._pass_on(begun)
-
-    def _pass_on(self, text: str) -> None:
-        with self._lock:
-            self._below.write(text)
-            self._below.flush()

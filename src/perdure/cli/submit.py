@@ -1,6 +1,5 @@
-"""`perdure submit`: gives a job to whichever worker is free."""
+"""`perdure submit`: submits a job, which any worker then runs."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +20,14 @@ from perdure.cli.output import (
     say,
     warn,
 )
-from perdure.cli.target import AppArgument, UrlOption, load_app, settled
+from perdure.cli.target import (
+    AppArgument,
+    UrlOption,
+    load_app,
+    read_argument,
+    read_file,
+    settled,
+)
 from perdure.engine.handle import Handle
 from perdure.jobs.failure import Failure
 from perdure.jobs.model import Job
@@ -29,9 +35,7 @@ from perdure.jobs.plan import Plan
 from perdure.jobs.state import JobState
 
 _FROM_FILE = "; `@file` reads them from a file, `-` from standard input"
-
-
-_SILENCE = 90.0  # seconds without a sign of life, after which a worker is not counted on
+_SILENCE = 90.0  # seconds without a heartbeat after which a worker counts as dead
 
 
 def add_to(app: typer.Typer) -> None:
@@ -42,65 +46,55 @@ def add_to(app: typer.Typer) -> None:
 def submit(  # noqa: PLR0913  an option is a parameter
     app: AppArgument,
     job: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="The job's name; none with --plan.")
+        str | None, typer.Argument(metavar="[JOB]", help="The name of the job; not with --plan.")
     ] = None,
     *,
     json_args: Annotated[
-        str, typer.Option("--json-args", "-a", help=f"The arguments, by name{_FROM_FILE}.")
+        str, typer.Option("--json-args", "-a", help=f"The arguments as a JSON object{_FROM_FILE}.")
     ] = "{}",
     plan: Annotated[
-        Path | None, typer.Option(help="A plan as JSON, to be run instead of a job.")
+        Path | None, typer.Option(help="A JSON file with a plan, instead of a job.")
     ] = None,
-    key: Annotated[str | None, typer.Option(help="The same key twice is one job, not two.")] = None,
-    tenant: Annotated[str, typer.Option(help="Whose job it is.")] = "default",
+    key: Annotated[
+        str | None, typer.Option(help="Idempotency key: submitting twice makes one job.")
+    ] = None,
+    tenant: Annotated[str, typer.Option(help="The tenant of the job.")] = "default",
     user: Annotated[str, typer.Option(help="Who submits it.")] = "",
-    queue: Annotated[str | None, typer.Option(help="Another queue than the job's own.")] = None,
-    priority: Annotated[int | None, typer.Option(help="Higher is earlier.")] = None,
+    queue: Annotated[str | None, typer.Option(help="Overrides the queue of the job.")] = None,
+    priority: Annotated[int | None, typer.Option(help="Higher runs earlier.")] = None,
     delay: Annotated[
         float | None,
         typer.Option(
-            parser=required_seconds, metavar="DURATION", help="Not before, such as `10m`."
+            parser=required_seconds, metavar="DURATION", help="Do not start earlier, such as `10m`."
         ),
     ] = None,
     deadline: Annotated[
         float | None,
         typer.Option(
-            parser=required_seconds, metavar="DURATION", help="It fails if not ended by then."
+            parser=required_seconds, metavar="DURATION", help="The job fails if it takes longer."
         ),
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for its result.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for the result.")] = False,
     timeout: Annotated[
         float | None,
         typer.Option(
-            parser=required_seconds, metavar="DURATION", help="Wait no longer; it goes on."
+            parser=required_seconds,
+            metavar="DURATION",
+            help="Stop waiting after this; the job continues.",
         ),
     ] = None,
     url: UrlOption = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Submit a job; it is durable when this returns, and a worker runs it."""
+    """Submit a job. It is stored durably when this returns, and a worker runs it."""
     if (job is None) == (plan is None):
-        refuse("name a job, or a plan with --plan file.json", Code.USAGE)
+        refuse("name a job, or pass a plan with --plan file.json", Code.USAGE)
     loaded = load_app(app, url)
     given = {"queue": queue, "priority": priority, "delay": delay, "deadline": deadline}
     options = {name: value for name, value in given.items() if value is not None}
     options |= {"tenant": tenant, "user": user, "key": key}
-    text = read_argument(json_args) if plan is None else _read_file(plan)
+    text = read_argument(json_args) if plan is None else read_file(plan)
     raise typer.Exit(perform(_submit, loaded, (job, text, options), (wait, timeout), output))
-
-
-def read_argument(text: str) -> str:
-    """Return the text of an option, or what it says is in a file or on standard input."""
-    if text == "-":
-        return sys.stdin.read()
-    return _read_file(Path(text[1:])) if text.startswith("@") else text
-
-
-def _read_file(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        refuse(f"{path} cannot be read: {error}", Code.USAGE)
 
 
 async def _submit(
@@ -114,12 +108,12 @@ async def _submit(
         await _warn_if_nobody_works(app, (await handle.job()).queue)
         wait, timeout = patience
         if not wait:
-            _tell_submitted(handle, output)
+            _print_submitted(handle, output)
             return Code.OK
         if output is Format.TABLE:
             say(_sentence(handle), err=True)
         job = await settled(await app.store(), handle, timeout)
-        _tell_result(job, output)
+        _print_result(job, output)
         return code_of_end(job.state)
     finally:
         await app.close()
@@ -139,33 +133,33 @@ async def _submitted(app: App, name: str | None, text: str, options: dict[str, A
 
 
 class _Worker(msgspec.Struct):
-    """What a worker tells of itself, as far as it matters here."""
+    """What a worker stores about itself, as far as it matters here."""
 
     queues: list[str] = []
 
 
 async def _warn_if_nobody_works(app: App, queue: str) -> None:
-    told = await (await app.store()).workers()
-    awake = [msgspec.json.decode(info, type=_Worker) for _, age, info in told if age <= _SILENCE]
+    found = await (await app.store()).workers()
+    awake = [msgspec.json.decode(info, type=_Worker) for _, age, info in found if age <= _SILENCE]
     if not awake:
-        warn("no worker runs yet: start one with `perdure worker`")
+        warn("no worker is running: start one with `perdure worker`")
     elif not any(queue in worker.queues for worker in awake):
         text = f"no worker serves the queue {queue!r}: start one with `--queue {queue}`"
         warn(text)
 
 
 def _sentence(handle: Handle[Any]) -> str:
-    return f"job {handle.id} submitted" if handle.new else f"job {handle.id} was submitted before"
+    return f"job {handle.id} submitted" if handle.new else f"job {handle.id} was already submitted"
 
 
-def _tell_submitted(handle: Handle[Any], output: Format) -> None:
+def _print_submitted(handle: Handle[Any], output: Format) -> None:
     if output is Format.JSON:
         give({"id": handle.id, "new": handle.new})
     else:
         say(_sentence(handle))
 
 
-def _tell_result(job: Job, output: Format) -> None:
+def _print_result(job: Job, output: Format) -> None:
     result = None if job.result is None else msgspec.json.decode(job.result)
     error = None if job.error is None else Failure.unpack(job.error)
     if output is Format.JSON:
@@ -177,5 +171,5 @@ def _tell_result(job: Job, output: Format) -> None:
         why = f": {error.summary()}" if error else ""
         warn(f"job {job.id} is {job.state}{why}")
         if job.state is JobState.NEEDS_ATTENTION:
-            text = f"look at it: perdure jobs show {job.id[-8:]}; then resume, retry or cancel it"
+            text = f"run `perdure jobs show {job.id[-8:]}`, then resume, retry or cancel it"
             warn(text)

@@ -1,4 +1,4 @@
-"""What a command works on: an app that is named as `module:app`, or the URL of a store."""
+"""What a command works on: an app named as `module:app`, the URL of a store, a job, an input."""
 
 import asyncio
 import contextlib
@@ -7,43 +7,42 @@ import os
 import sys
 import traceback
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, NoReturn, TypeAlias
+from typing import Annotated, Any, Final, NoReturn, TypeAlias
 
 import typer
 
 from perdure.app import App
 from perdure.base.duration import spell
-from perdure.base.errors import StoreError
+from perdure.base.errors import JobError, JobNotFound, StoreError
 from perdure.base.retry import pause
 from perdure.base.secret import without_secrets
 from perdure.cli.output import Code, refuse
 from perdure.engine.handle import Handle
-from perdure.jobs.model import Job
+from perdure.jobs.model import Job, JobQuery
 from perdure.jobs.state import ENDED, JobState
 from perdure.store.open import open_store
 from perdure.store.store import Store
 
-# The folder in which a command is given: modules in it can be imported, as by `python -m`.
-
 
 def import_from_here() -> str:
-    """Let modules of the current folder be found; give the folder."""
-    here = os.getcwd()  # noqa: PTH109  as it stands in sys.path
+    """Make modules of the current folder importable, as `python -m` does; return the folder."""
+    here = os.getcwd()  # noqa: PTH109  in the form that sys.path has
     if here not in sys.path:
         sys.path.insert(0, here)
     return here
 
 
 AppArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="MODULE:APP", help="Where the app is, such as `billing.jobs:app`.")
+    str, typer.Argument(metavar="MODULE:APP", help="The app, such as `billing.jobs:app`.")
 ]
 UrlOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--url",
         envvar="PERDURE_URL",
-        help="Where the jobs are kept, such as `sqlite:///jobs.db` or `postgresql://…`.",
+        help="The store of the jobs, such as `sqlite:///jobs.db` or `postgresql://…`.",
     ),
 ]
 AppOption: TypeAlias = Annotated[
@@ -52,17 +51,17 @@ AppOption: TypeAlias = Annotated[
         "--app",
         envvar="PERDURE_APP",
         metavar="MODULE:APP",
-        help="The app whose jobs they are, instead of a URL.",
+        help="The app of the jobs, instead of a URL.",
     ),
 ]
 
 
 def load_app(name: str, url: str | None = None) -> App:
-    """Import an app; a URL stands over its own."""
+    """Return an app, importing its module; a URL overrides the app's own."""
     module_name, _, attribute = name.partition(":")
     if "/" in module_name or module_name.endswith(".py"):
         dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")
-        refuse(f"{name!r} is a file: write its module, {dotted}:app", Code.USAGE)
+        refuse(f"{name!r} is a file: pass its module, {dotted}:app", Code.USAGE)
     module = _imported(module_name)
     app = _app_of(module, attribute)
     if url is not None:
@@ -71,18 +70,18 @@ def load_app(name: str, url: str | None = None) -> App:
 
 
 def find_app(app: str | None, url: str | None) -> App:
-    """Return the app of a command that only looks at jobs; a URL alone will do."""
+    """Return the app of a command that needs no code; the URL of a store is enough."""
     if app is not None:
         found = load_app(app, url)
     elif url is not None:
         found = App(url)
     else:
         refuse(
-            "where are the jobs? Say --url sqlite:///jobs.db (or set PERDURE_URL), "
+            "where are the jobs? Pass --url sqlite:///jobs.db (or set PERDURE_URL), "
             "or --app module:app (or set PERDURE_APP)",
             Code.USAGE,
         )
-    _check_it_is_there(found.url)
+    _check_exists(found.url)
     return found
 
 
@@ -97,7 +96,7 @@ def _imported(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            refuse(f"there is no module {error.name!r}; looked in {here} and the rest", Code.USAGE)
+            refuse(f"there is no module {error.name!r} in {here} or on sys.path", Code.USAGE)
         _refuse_import(name, error)
     except Exception as error:  # noqa: BLE001  whatever the user's module raises
         _refuse_import(name, error)
@@ -105,7 +104,7 @@ def _imported(name: str) -> ModuleType:
 
 def _refuse_import(name: str, error: Exception) -> NoReturn:
     traceback.print_exception(error)
-    refuse(f"the module {name!r} cannot be imported, see above", Code.USAGE)
+    refuse(f"module {name!r} cannot be imported, see above", Code.USAGE)
 
 
 def _app_of(module: ModuleType, attribute: str) -> App:
@@ -115,34 +114,97 @@ def _app_of(module: ModuleType, attribute: str) -> App:
     if attribute not in apps:
         known = ", ".join(f"{module.__name__}:{name}" for name in apps) or "none"
         what = f"{module.__name__}:{attribute}" if attribute else module.__name__
-        refuse(f"{what!r} names no App; the module has: {known}", Code.USAGE)
+        refuse(f"{what!r} is not an App; the module has: {known}", Code.USAGE)
     return apps[attribute]
 
 
-def _check_it_is_there(url: str) -> None:
-    """Refuse to make a new empty store for a question about an old one."""
+def _check_exists(url: str) -> None:
+    """Refuse a store that does not exist: looking at it would create an empty one."""
     try:
         store = open_store(url)
     except StoreError as error:
         refuse(str(error), Code.USAGE)
     if store.path is not None and not store.path.exists():
         refuse(
-            f"there is no file {store.path}; it is made when the first job is submitted",
+            f"there is no file {store.path}; it is created when the first job is submitted",
             Code.NOT_FOUND,
         )
 
 
+# Which job: an id may be shortened to its last characters, as tables show it.
+
+SHORT: Final = 8  # an id begins with its time, so its end tells jobs apart
+_LENGTH: Final = 32
+_PAGE, _PAGES = 500, 10  # how many of the newest jobs are searched
+
+JobArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="JOB", help="The id of the job, or its last characters.")
+]
+
+
+def short(job_id: str) -> str:
+    """Return the part of an id that people see."""
+    return job_id[-SHORT:]
+
+
+async def find_job(app: App, text: str) -> Handle[Any]:
+    """Return the job with this id or end of an id.
+
+    Raises:
+        JobNotFound: There is none.
+        JobError: There are several.
+    """
+    if len(text) >= _LENGTH or not text:
+        return await app.handle(text)
+    found = await _ending_with(app, text)
+    if len(found) > 1:
+        raise JobError(f"{text!r} is ambiguous, use more characters: {', '.join(found)}")
+    if not found:
+        raise JobNotFound(text)
+    return await app.handle(found[0])
+
+
+async def _ending_with(app: App, text: str) -> list[str]:
+    found: list[str] = []
+    query = JobQuery(limit=_PAGE)
+    for _ in range(_PAGES):
+        page = await app.find_jobs(query)
+        found += [job.id for job in page if job.id.endswith(text) or job.id == text]
+        if len(page) < _PAGE:
+            break
+        query = JobQuery(limit=_PAGE, before=(page[-1].created_at, page[-1].id))
+    return found
+
+
+# The text of an option.
+
+
+def read_argument(text: str) -> str:
+    """Return the text of an option, or what it refers to: `@file` or `-` for standard input."""
+    if text == "-":
+        return sys.stdin.read()
+    return read_file(Path(text[1:])) if text.startswith("@") else text
+
+
+def read_file(path: Path) -> str:
+    """Return the text of a file."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        refuse(f"{path} cannot be read: {error}", Code.USAGE)
+
+
 # Waiting for a job without being its worker.
 
-# A hint tells when to look; so often at most, and so seldom at least.
+# Seconds between two reads of the store, at least and at most; a hint ends the wait in between.
 AT_MOST_EVERY, AT_LEAST_EVERY = 0.05, 0.5
 
-# Nothing happens any more before a person does something.
+# Nothing more happens until a person acts.
 AT_REST = ENDED | {JobState.NEEDS_ATTENTION}
 
 
-async def looks(store: Store) -> AsyncGenerator[None, None]:
-    """Return a turn at once, and then whenever something may have changed."""
+async def changes(store: Store) -> AsyncGenerator[None, None]:
+    """Yield at once, and then whenever something may have changed."""
     changed = asyncio.Event()
     unwatch = store.watch(changed.set)
     try:
@@ -158,17 +220,17 @@ async def looks(store: Store) -> AsyncGenerator[None, None]:
 
 
 async def settled(store: Store, handle: Handle[Any], timeout: float | None) -> Job:
-    """Wait until a job has ended, or needs a person.
+    """Return a job when it has ended or needs a person.
 
     Raises:
-        TimeoutError: It has not, in this time.
+        TimeoutError: It has not ended within this time.
     """
     try:
-        async with asyncio.timeout(timeout), contextlib.aclosing(looks(store)) as turns:
+        async with asyncio.timeout(timeout), contextlib.aclosing(changes(store)) as turns:
             async for _ in turns:
                 job = await handle.job()
                 if job.state in AT_REST:
                     return job
     except TimeoutError:
         pass
-    raise TimeoutError(f"job {handle.id} has not ended within {spell(timeout)}; it goes on")
+    raise TimeoutError(f"job {handle.id} has not ended within {spell(timeout)}; it continues")

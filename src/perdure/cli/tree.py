@@ -1,4 +1,8 @@
-"""`perdure tree`: what runs in a `perdure up`."""
+"""`perdure tree`: shows the processes of a running `perdure up`.
+
+`snapshot` runs inside `perdure up` and returns a bounded, JSON-ready picture of its entries and
+processes. It travels through the control socket, and the command prints it as a tree.
+"""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -9,21 +13,19 @@ import typer
 
 from perdure.base.duration import spell
 from perdure.base.errors import ProcError, describe
-from perdure.cli.control_socket import ask, everybody, runtime_folder, socket_of
+from perdure.cli.control_socket import ask, ask_all, runtime_folder, socket_of
 from perdure.cli.output import Code, Format, FormatOption, give, refuse, say
 from perdure.entries.load import Loaded
 from perdure.otp.tree import Tree, TreeNode
 
-# The picture that a running `perdure up` gives of itself: bounded, ready for JSON.
-
-MOST_NODES = 2_000  # of all processes; what is left out is counted
+MOST_NODES = 2_000  # processes in a snapshot; those left out are counted
 DEEPEST = 64
 
-Drawn = dict[str, Any]
+Json = dict[str, Any]
 
 
-def draw(folder: str, loaded: Loaded, tree: Tree) -> Drawn:
-    """Draw the entries and the processes."""
+def snapshot(folder: str, loaded: Loaded, tree: Tree) -> Json:
+    """Return the entries and the processes."""
     return {
         "folder": folder,
         "os_pid": os.getpid(),
@@ -32,14 +34,14 @@ def draw(folder: str, loaded: Loaded, tree: Tree) -> Drawn:
     }
 
 
-def _hosts(loaded: Loaded) -> Iterator[Drawn]:
+def _hosts(loaded: Loaded) -> Iterator[Json]:
     for id, host in loaded.hosts.items():
         state = "running" if host.running else "stopped"
         size = {"host": loaded.plan.hosts[id].size.kind, "workers": host.workers}
         yield {"id": id, "kind": "host", "state": state, **size}
 
 
-def _services(loaded: Loaded) -> Iterator[Drawn]:
+def _services(loaded: Loaded) -> Iterator[Json]:
     for id, service in loaded.services.items():
         yield {
             "id": id,
@@ -52,13 +54,13 @@ def _services(loaded: Loaded) -> Iterator[Drawn]:
         }
 
 
-def _nodes(roots: Sequence[TreeNode]) -> list[Drawn]:
-    """Draw so many processes, the upper ones first."""
+def _nodes(roots: Sequence[TreeNode]) -> list[Json]:
+    """Return at most `MOST_NODES` processes, upper levels first."""
     drawn = [_node(root) for root in roots[:MOST_NODES]]
     left = MOST_NODES - len(drawn)
     level = list(zip(roots, drawn, strict=False))
     for _ in range(DEEPEST):
-        following: list[tuple[TreeNode, Drawn]] = []
+        following: list[tuple[TreeNode, Json]] = []
         for node, picture in level:
             shown = node.children[:left]
             left -= len(shown)
@@ -72,7 +74,7 @@ def _nodes(roots: Sequence[TreeNode]) -> list[Drawn]:
     return drawn
 
 
-def _node(node: TreeNode) -> Drawn:
+def _node(node: TreeNode) -> Json:
     info = node.info
     return {
         "id": None if node.id is None else str(node.id),
@@ -89,13 +91,13 @@ def _node(node: TreeNode) -> Drawn:
     }
 
 
-# For people
+# The tree for people.
 
 _BELOW = {"├─ ": "│  ", "└─ ": "   "}
 
 
-def lines(picture: Drawn) -> Iterator[str]:
-    """Spell a picture."""
+def lines(picture: Json) -> Iterator[str]:
+    """Yield the lines of the tree."""
     yield f"{picture['folder']}, OS process {picture['os_pid']}"
     entries = {entry["id"]: entry for entry in picture["entries"]}
     waiting = _branches(picture["roots"], 0, "")
@@ -106,15 +108,15 @@ def lines(picture: Drawn) -> Iterator[str]:
             continue
         entry = entries.get(node["id"])
         yield branch + _line(node, entry)
-        if entry is None or entry["kind"] != "host":  # below a host is only what keeps it
+        if entry is None or entry["kind"] != "host":  # below a host are only its internals
             waiting += _branches(node["children"], node["left_out"], indent)
 
 
 def _branches(
-    nodes: Sequence[Drawn], left_out: int, indent: str
-) -> list[tuple[str, str, Drawn | str]]:
-    """Return the branches below one, the last first."""
-    below: list[Drawn | str] = [*nodes, *([f"… {left_out} more"] if left_out else [])]
+    nodes: Sequence[Json], left_out: int, indent: str
+) -> list[tuple[str, str, Json | str]]:
+    """Return the branches below a node, last first."""
+    below: list[Json | str] = [*nodes, *([f"… {left_out} more"] if left_out else [])]
     ends = ["├─ "] * (len(below) - 1) + ["└─ "]
     drawn = [
         (indent + end, indent + _BELOW[end], node)
@@ -123,14 +125,16 @@ def _branches(
     return drawn[::-1]
 
 
-def _line(node: Drawn, entry: Drawn | None) -> str:
+def _line(node: Json, entry: Json | None) -> str:
     name = node["id"] or node["label"]
-    facts = _facts(node) if entry is None else entry_facts(entry)
-    pid = node["pid"] if entry is None else ""  # that of its keeper says nothing to people
-    return "  ".join(filter(None, [name, pid, ", ".join(facts)]))
+    texts = _describe(node) if entry is None else describe_entry(entry)
+    pid = (
+        node["pid"] if entry is None else ""
+    )  # the pid of an entry's internal process means nothing to people
+    return "  ".join(filter(None, [name, pid, ", ".join(texts)]))
 
 
-def _facts(node: Drawn) -> Iterator[str]:
+def _describe(node: Json) -> Iterator[str]:
     yield node["state"]
     if node["age"] is not None:
         yield f"age {spell(round(node['age'], 1))}"
@@ -143,16 +147,16 @@ def _facts(node: Drawn) -> Iterator[str]:
 _WORKERS = {"inline": "inline", "threads": "{} threads", "os": "{} OS processes"}
 
 
-def entry_facts(entry: Drawn) -> Iterator[str]:
-    """Say how a host or a service fares."""
+def describe_entry(entry: Json) -> Iterator[str]:
+    """Yield the state of a host or a service, in words."""
     yield f"{entry['kind']} {entry['state']}"
     if entry["kind"] == "host":
         yield _WORKERS[entry["host"]].format(entry["workers"])
     else:
-        yield from _service_facts(entry)
+        yield from _describe_service(entry)
 
 
-def _service_facts(entry: Drawn) -> Iterator[str]:
+def _describe_service(entry: Json) -> Iterator[str]:
     if entry["pid"]:
         yield entry["pid"] + (f" on {entry['host']}" if entry["host"] else "")
     if entry["restarts"]:
@@ -169,18 +173,24 @@ def add_to(app: typer.Typer) -> None:
 def tree(
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="[DIR]", help="The folder of the entries; not needed for one."),
+        typer.Argument(
+            metavar="[DIR]", help="The folder of the entries; needed only if several run."
+        ),
     ] = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Show the tree of processes of a running `perdure up`."""
+    """Show the process tree of a running `perdure up`."""
     try:
         runtime = runtime_folder(os.environ)
         picture = _the_only_one(runtime) if folder is None else ask(socket_of(folder, runtime))
     except ProcError as error:
         refuse(str(error), Code.FAILED)
     if picture is None:
-        what = "no `perdure up` runs" if folder is None else f"no `perdure up {folder}` runs"
+        what = (
+            "no `perdure up` is running"
+            if folder is None
+            else f"`perdure up {folder}` is not running"
+        )
         refuse(what, Code.NOT_RUNNING)
     if output is Format.JSON:
         give(picture, indent=2)
@@ -189,8 +199,8 @@ def tree(
 
 
 def _the_only_one(runtime: Path) -> dict[str, Any] | None:
-    answers = everybody(runtime)
+    answers = ask_all(runtime)
     if len(answers) > 1:
         folders = "".join(f"\n  perdure tree {answer['folder']}" for answer in answers)
-        refuse(f"more than one runs, name the folder:{folders}", Code.USAGE)
+        refuse(f"several are running, name the folder:{folders}", Code.USAGE)
     return answers[0] if answers else None

@@ -1,10 +1,12 @@
-"""`perdure up`: runs the entries of a folder until it is asked to stop."""
+"""`perdure up`: runs the entries of a folder until it is told to stop, and logs what happens."""
 
 import contextlib
+import io
 import logging
 import os
 import socket
 import sys
+import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -24,10 +26,10 @@ from perdure.base.errors import EntriesError, ProcError, ProcessExit, describe
 from perdure.base.settings import Settings
 from perdure.base.telemetry import Event, Values
 from perdure.base.visible import visible
-from perdure.cli.control_socket import open_door, runtime_folder, socket_of
-from perdure.cli.output import Code, WholeLines, as_json, cell, console, refuse
+from perdure.cli.control_socket import runtime_folder, serve_at, socket_of
+from perdure.cli.output import Code, as_json, cell, console, refuse
 from perdure.cli.target import import_from_here
-from perdure.cli.tree import draw
+from perdure.cli.tree import snapshot
 from perdure.entries.load import Loaded, load_yaml
 from perdure.entries.service import ENTRY_EVENT
 from perdure.otp.tree import full_tree
@@ -35,7 +37,103 @@ from perdure.process.api import events
 from perdure.process.channel import select
 from perdure.process.runtime import run
 
-# What `perdure up` tells: one line for each thing that happens to an entry.
+HANDLER = "perdure.cli.up"
+SPARE = 5.0  # seconds beyond the stop timeouts of all entries, before everything is killed
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("up")(up)
+
+
+def up(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with _index.yaml files.")],
+    *,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object for each event.")
+    ] = False,
+) -> None:
+    """Run the entries of a folder: start, supervise, and stop them in reverse order.
+
+    Ends on Ctrl-C and SIGTERM, and when every service has ended.
+    """
+    try:
+        loaded = load_yaml(folder)
+    except EntriesError as error:
+        refuse(str(error), Code.USAGE)
+    if not any(id in loaded.services for id in loaded.plan.order):
+        refuse(f"no service in {folder} has `auto_start: true`", Code.USAGE)
+    import_from_here()
+    logging.basicConfig(format="%(asctime)s  %(levelname)s  %(message)s", datefmt="%H:%M:%S")
+    width = max(map(len, loaded.plan.order))
+    screen = console(_own_output() if json else _shared_output())
+    log = UpLog(screen, SystemClock(), json=json, width=width)
+    raise typer.Exit(_run(folder.resolve(), loaded, log))
+
+
+def _own_output() -> TextIO:
+    """Reserve standard output for the log; what services print goes to standard error."""
+    sys.stdout.flush()
+    ours = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return ours
+
+
+def _shared_output() -> TextIO:
+    """Return a standard output on which whole lines appear at once, even through a pipe."""
+    sys.stdout = cast("TextIO", LineWriter(sys.stdout))
+    return sys.stdout
+
+
+def _run(folder: Path, loaded: Loaded, log: "UpLog") -> int:
+    telemetry.attach(HANDLER, ENTRY_EVENT, log.entry)
+    try:
+        return run(_serve, folder, loaded, log, settings=Settings(stop_timeout=_patience(loaded)))
+    except EntriesError as error:
+        refuse(str(error), Code.USAGE)
+    except (ProcError, ProcessExit) as error:
+        refuse(describe(error), Code.FAILED)
+    except KeyboardInterrupt:
+        return Code.INTERRUPTED  # before it was up
+    finally:
+        telemetry.detach(HANDLER)
+
+
+def _patience(loaded: Loaded) -> float:
+    """Return how long an orderly stop may take: entries stop one after the other."""
+    plans = [*loaded.plan.hosts.values(), *loaded.plan.services.values()]
+    return sum(plan.lifecycle.stop_timeout for plan in plans) + SPARE
+
+
+async def _serve(folder: Path, loaded: Loaded, log: "UpLog") -> Code:
+    async with _control_socket(folder, loaded), loaded:
+        log.say("up", "Up. Press Ctrl-C to stop.", folder=str(folder))
+        # Only from here on: a signal during the start must interrupt the start.
+        told = await select(events(), loaded.over)
+        asked = told.channel is not loaded.over
+        text = "Stopping in reverse order." if asked else "Every service has ended."
+        log.say("stopping", text)
+        failed = loaded.failed()
+    log.say("down", "Down.", failed=[service.plan.id for service in failed])
+    return Code.FAILED if failed and not asked else Code.OK
+
+
+@contextlib.asynccontextmanager
+async def _control_socket(folder: Path, loaded: Loaded) -> AsyncGenerator[None, None]:
+    """Answer `perdure tree` inside the block, where the system has Unix sockets."""
+    if not hasattr(socket, "AF_UNIX"):
+        yield
+        return
+    path = socket_of(folder, runtime_folder(os.environ))
+    async with serve_at(path, partial(_answer, str(folder), loaded)):
+        yield
+
+
+async def _answer(folder: str, loaded: Loaded) -> bytes:
+    return msgspec.json.encode(snapshot(folder, loaded, await full_tree()))
+
+
+# The log: one line for each change of an entry.
 
 _STYLES = {
     "running": "green",
@@ -44,20 +142,20 @@ _STYLES = {
     "exited": "cyan",
     "stopped": "dim",
 }
-_NOT_TOLD = ("starting", "stopping")  # what follows says enough to people
+_NOT_LOGGED = ("starting", "stopping")  # for people; the next state says enough
 
 
 class UpLog:
-    """Tells what happens, for people or for programs."""
+    """Prints what happens, for people or for programs."""
 
     def __init__(self, console: Console, clock: Clock, *, json: bool, width: int) -> None:
-        """Tell on a console.
+        """Print on a console.
 
         Args:
-            console: Where.
-            clock: What time it is.
-            json: For programs: a JSON object on each line.
-            width: Of the longest id.
+            console: The console.
+            clock: The source of the times.
+            json: Print a JSON object on each line, for programs.
+            width: The width of the longest id.
         """
         self._console = console
         self._clock = clock
@@ -65,10 +163,10 @@ class UpLog:
         self._width = width
 
     def entry(self, _event: Event, _numbers: Values, facts: Values, _config: object) -> None:
-        """Tell the new state of an entry; a telemetry handler."""
+        """Print the new state of an entry; a telemetry handler."""
         if self._json:
             self._line({"event": "entry", **_for_programs(facts)})
-        elif facts["state"] not in _NOT_TOLD:
+        elif facts["state"] not in _NOT_LOGGED:
             state = str(facts["state"])
             text = Text.assemble(
                 f"{facts['id']:<{self._width}}  ", (f"{state:<10}", _STYLES.get(state, ""))
@@ -76,7 +174,7 @@ class UpLog:
             self._say(text.append("  " + visible(_for_people(facts), None)))
 
     def say(self, event: str, text: str, **facts: object) -> None:
-        """Tell something about the whole."""
+        """Print an event of the whole program."""
         if self._json:
             self._line({"event": event, **facts})
         else:
@@ -86,34 +184,34 @@ class UpLog:
         moment = datetime.fromtimestamp(self._clock.time()).astimezone()
         line = Text.assemble((f"{moment:%H:%M:%S}  ", "dim"), text)
         line.rstrip()
-        with self._read_or_not():
+        with self._if_read():
             self._console.print(line, soft_wrap=True)
 
     def _line(self, facts: Mapping[str, Any]) -> None:
         line = as_json({"time": self._clock.time(), **facts})
-        with self._read_or_not():
+        with self._if_read():
             self._console.out(line, highlight=False)
 
     @contextmanager
-    def _read_or_not(self) -> Generator[None, None, None]:
-        """Fall silent when nobody reads any more: what runs must not suffer from that."""
+    def _if_read(self) -> Generator[None, None, None]:
+        """Fall silent when nobody reads any more; the services must not fail because of that."""
         try:
             yield
-        except (BrokenPipeError, SystemExit):  # the latter is how `rich` tells of it
+        except (BrokenPipeError, SystemExit):  # `rich` turns the first into the second
             self._console.quiet = True
 
 
 def _for_programs(facts: Values) -> dict[str, Any]:
     reason = facts.get("reason")
-    told = {key: value for key, value in facts.items() if value is not None}
-    return {**told, "reason": describe(reason)} if isinstance(reason, BaseException) else told
+    given = {key: value for key, value in facts.items() if value is not None}
+    return {**given, "reason": describe(reason)} if isinstance(reason, BaseException) else given
 
 
 def _for_people(facts: Values) -> str:
     spelled: dict[str, Callable[[], str]] = {
         "running": lambda: _where(facts),
         "restarting": lambda: f"{_why(facts)}; {_again(facts)}",
-        "failed": lambda: _why(facts) + _given_up(facts),
+        "failed": lambda: _why(facts) + _gave_up(facts),
     }
     return spelled.get(str(facts["state"]), str)()
 
@@ -131,107 +229,60 @@ def _why(facts: Values) -> str:
 
 def _again(facts: Values) -> str:
     delay = float(f"{facts['delay']:.3g}")
-    which = f"start {facts['starts'] + 1}" if facts["starts"] else "again"  # it had been stable
+    which = (
+        f"start {facts['starts'] + 1}" if facts["starts"] else "again"
+    )  # after a stable time the count starts anew
     return f"{which} in {spell(delay)}"
 
 
-def _given_up(facts: Values) -> str:
-    return f"; given up after {_counted(facts['starts'], 'start')}" if "starts" in facts else ""
+def _gave_up(facts: Values) -> str:
+    return f"; gave up after {_counted(facts['starts'], 'start')}" if "starts" in facts else ""
 
 
 def _counted(number: int, thing: str) -> str:
     return f"{number} {thing}" + ("" if number == 1 else "s")
 
 
-HANDLER = "perdure.cli.up"
-SPARE = 5.0  # seconds beyond the time-outs of all entries, before everything is killed
+class LineWriter(io.TextIOBase):
+    """Passes on whole lines only, each in one write.
 
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("up")(up)
-
-
-def up(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with _index.yaml files.")],
-    *,
-    json: Annotated[bool, typer.Option("--json", help="A JSON object for each event.")] = False,
-) -> None:
-    """Run the entries of a folder: start what is marked, supervise it, stop it in reverse order.
-
-    It ends on Ctrl-C and on SIGTERM, and by itself when every service has ended.
+    `print` writes a text and the end of its line separately, and the output of another thread could
+    come between them.
     """
-    try:
-        loaded = load_yaml(folder)
-    except EntriesError as error:
-        refuse(str(error), Code.USAGE)
-    if not any(id in loaded.services for id in loaded.plan.order):
-        refuse(f"no service in {folder} is marked with `auto_start: true`", Code.USAGE)
-    import_from_here()
-    logging.basicConfig(format="%(asctime)s  %(levelname)s  %(message)s", datefmt="%H:%M:%S")
-    width = max(map(len, loaded.plan.order))
-    screen = console(_own_output() if json else _shared_output())
-    news = UpLog(screen, SystemClock(), json=json, width=width)
-    raise typer.Exit(_run(folder.resolve(), loaded, news))
 
+    def __init__(self, below: TextIO) -> None:
+        """Write to the stream below."""
+        self._below = below
+        self._lock = threading.Lock()
+        self._partial = threading.local()
 
-def _own_output() -> TextIO:
-    """Take the standard output for us alone: what services print goes to standard error."""
-    sys.stdout.flush()
-    ours = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return ours
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The encoding of the stream below."""
+        return self._below.encoding
 
+    def writable(self) -> bool:
+        return True
 
-def _shared_output() -> TextIO:
-    """Let what services print be seen at once and line by line, also through a pipe."""
-    sys.stdout = cast("TextIO", WholeLines(sys.stdout))
-    return sys.stdout
+    def isatty(self) -> bool:
+        return self._below.isatty()
 
+    def fileno(self) -> int:
+        return self._below.fileno()
 
-def _run(folder: Path, loaded: Loaded, news: UpLog) -> int:
-    telemetry.attach(HANDLER, ENTRY_EVENT, news.entry)
-    try:
-        return run(_serve, folder, loaded, news, settings=Settings(stop_timeout=_patience(loaded)))
-    except EntriesError as error:
-        refuse(str(error), Code.USAGE)
-    except (ProcError, ProcessExit) as error:
-        refuse(describe(error), Code.FAILED)
-    except KeyboardInterrupt:
-        return 130  # before it was up
-    finally:
-        telemetry.detach(HANDLER)
+    def write(self, text: str, /) -> int:
+        lines, end, rest = (getattr(self._partial, "text", "") + text).rpartition("\n")
+        self._partial.text = rest
+        if end:
+            self._pass_on(lines + end)
+        return len(text)
 
+    def flush(self) -> None:
+        partial, self._partial.text = getattr(self._partial, "text", ""), ""
+        if not self._below.closed:  # it may be closed before this one is collected
+            self._pass_on(partial)
 
-def _patience(loaded: Loaded) -> float:
-    """Return the time that an orderly stop may take: one entry stops after another."""
-    plans = [*loaded.plan.hosts.values(), *loaded.plan.services.values()]
-    return sum(plan.lifecycle.stop_timeout for plan in plans) + SPARE
-
-
-async def _serve(folder: Path, loaded: Loaded, news: UpLog) -> Code:
-    async with _door(folder, loaded), loaded:
-        news.say("up", "Up. Ctrl-C stops it.", folder=str(folder))
-        # Not before: a signal while things start is to interrupt the start.
-        told = await select(events(), loaded.over)
-        asked = told.channel is not loaded.over
-        text = "Stopping, the last started first." if asked else "Every service has ended."
-        news.say("stopping", text)
-        failed = loaded.failed()
-    news.say("down", "Down.", failed=[service.plan.id for service in failed])
-    return Code.FAILED if failed and not asked else Code.OK
-
-
-@contextlib.asynccontextmanager
-async def _door(folder: Path, loaded: Loaded) -> AsyncGenerator[None, None]:
-    """Let `perdure tree` look in, where the system has such sockets."""
-    if not hasattr(socket, "AF_UNIX"):
-        yield
-        return
-    path = socket_of(folder, runtime_folder(os.environ))
-    async with open_door(path, partial(_answer, str(folder), loaded)):
-        yield
-
-
-async def _answer(folder: str, loaded: Loaded) -> bytes:
-    return msgspec.json.encode(draw(folder, loaded, await full_tree()))
+    def _pass_on(self, text: str) -> None:
+        with self._lock:
+            self._below.write(text)
+            self._below.flush()

@@ -1,4 +1,4 @@
-"""`perdure worker`: runs the jobs of an app, one of as many workers as are started."""
+"""`perdure worker`: runs the jobs of an app; start as many workers as you like."""
 
 import dataclasses
 import logging
@@ -26,7 +26,7 @@ from perdure.process.runtime import run
 _log = logging.getLogger("perdure.worker")
 
 _HANDLER = "perdure.cli.worker"
-_TOLD = ("FAILED", "COMPENSATED", "NEEDS_ATTENTION")  # what a person should know
+_WARNED = ("FAILED", "COMPENSATED", "NEEDS_ATTENTION")  # what a person should know
 
 
 def add_to(app: typer.Typer) -> None:
@@ -38,18 +38,18 @@ def worker(
     app: AppArgument,
     *,
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", "-c", min=1, help="Jobs that run at once.")
+        int | None, typer.Option("--concurrency", "-c", min=1, help="How many jobs run at once.")
     ] = None,
     queue: Annotated[
-        list[str] | None, typer.Option("--queue", "-q", help="A queue to serve; may be repeated.")
+        list[str] | None, typer.Option("--queue", "-q", help="A queue to serve; repeatable.")
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
     url: UrlOption = None,
 ) -> None:
-    """Run the jobs of an app until it is asked to stop.
+    """Run the jobs of an app until told to stop.
 
     The first Ctrl-C or SIGTERM lets every job reach a safe point, a second one stops at once.
-    A worker that dies in whatever way costs nothing: another one goes on.
+    If a worker dies, no work is lost: another worker continues its jobs.
     """
     logging.basicConfig(
         format="%(asctime)s  %(levelname)s  %(message)s",
@@ -63,7 +63,7 @@ def worker(
     if concurrency is not None:
         settings = dataclasses.replace(settings, concurrency=concurrency)
     tune_garbage_collection()
-    telemetry.attach_many(_HANDLER, (JOB_END, JOB_PARK), _say_how_it_ended)
+    telemetry.attach_many(_HANDLER, (JOB_END, JOB_PARK), _log_end)
     try:
         error = run(_work, loaded, settings, settings=runtime_settings(settings))
     except KeyboardInterrupt:  # before it was up, or the second one
@@ -74,9 +74,9 @@ def worker(
         refuse(str(error), code_of(error))
 
 
-def _say_how_it_ended(_event: Event, _numbers: Values, facts: Values, _config: object) -> None:
+def _log_end(_event: Event, _numbers: Values, facts: Values, _config: object) -> None:
     """Log the end of a job; a telemetry handler."""
-    level = logging.WARNING if facts["state"] in _TOLD else logging.DEBUG
+    level = logging.WARNING if facts["state"] in _WARNED else logging.DEBUG
     why = f": {facts['reason']}" if facts["reason"] else ""
     _log.log(level, "job %s (%s) is %s%s", facts["job_id"], facts["name"], facts["state"], why)
 
@@ -91,8 +91,8 @@ async def _work(app: App, settings: WorkerSettings) -> JobError | None:
         async with app.running(settings):
             _log.info("up: %s", _description(app, settings))
             await until_told_to_stop()
-            _log.info("stopping: every job goes on elsewhere, from where it stands")
-    except JobError as error:  # the store cannot be opened, or is not ours
+            _log.info("stopping: other workers continue the jobs from where they are")
+    except JobError as error:  # the store cannot be opened, or has another schema
         return error
     finally:
         await app.close()

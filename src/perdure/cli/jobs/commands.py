@@ -1,4 +1,7 @@
-"""Which job is meant: ids may be shortened to their end, as tables show them."""
+"""`perdure jobs`: list, show and watch jobs, and control them.
+
+Each command that changes a job is written to the log of the job, with who gave it and why.
+"""
 
 import getpass
 from collections.abc import Awaitable, Callable
@@ -8,209 +11,157 @@ import typer
 
 from perdure.app import App
 from perdure.base.codec import parse
-from perdure.base.errors import JobError, JobNotFound, UnknownName
+from perdure.base.errors import UnknownName
+from perdure.cli.jobs.show import list_jobs, show
+from perdure.cli.jobs.watch import watch
 from perdure.cli.output import Format, FormatOption, give, perform, say
-from perdure.cli.submit import read_argument
-from perdure.cli.target import AppOption, UrlOption, find_app
+from perdure.cli.target import (
+    AppOption,
+    JobArgument,
+    UrlOption,
+    find_app,
+    find_job,
+    read_argument,
+)
 from perdure.engine.handle import Handle
-from perdure.jobs.model import JobQuery
 
-SHORT: Final = 8  # the beginning of an id is its time, so its end tells jobs apart
-_LENGTH: Final = 32
-_PAGE, _PAGES = 500, 10  # how many of the newest jobs are looked through
+JobCommand: TypeAlias = Callable[[Handle[Any]], Awaitable[None]]
 
-IdArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="JOB", help="The id of the job, or its last characters.")
-]
-
-
-def short(job_id: str) -> str:
-    """Return the part of an id that people see."""
-    return job_id[-SHORT:]
-
-
-async def find_job(app: App, text: str) -> Handle[Any]:
-    """Find the job that is meant.
-
-    Raises:
-        JobNotFound: There is none.
-        JobError: There are several.
-    """
-    if len(text) >= _LENGTH or not text:
-        return await app.handle(text)
-    found = await _ending_with(app, text)
-    if len(found) > 1:
-        raise JobError(f"{text!r} may be any of these, say more of it: {', '.join(found)}")
-    if not found:
-        raise JobNotFound(text)
-    return await app.handle(found[0])
-
-
-async def _ending_with(app: App, text: str) -> list[str]:
-    found: list[str] = []
-    query = JobQuery(limit=_PAGE)
-    for _ in range(_PAGES):
-        page = await app.find_jobs(query)
-        found += [job.id for job in page if job.id.endswith(text) or job.id == text]
-        if len(page) < _PAGE:
-            break
-        query = JobQuery(limit=_PAGE, before=(page[-1].created_at, page[-1].id))
-    return found
-
-
-# `perdure jobs send`: a message for a job that waits for one.
-
-
-def send(  # noqa: PLR0913  an option is a parameter
-    job: IdArgument,
-    topic: Annotated[str, typer.Argument(help="What it is about, as in `ctx.receive`.")],
-    message: Annotated[
-        str, typer.Argument(help="The message as JSON; @FILE: from a file; -: from standard input.")
-    ] = "null",
-    *,
-    key: Annotated[
-        str | None, typer.Option("--key", help="Twice the same key is one message.")
-    ] = None,
-    url: UrlOption = None,
-    app: AppOption = None,
-    output: FormatOption = Format.TABLE,
-) -> None:
-    """Send a job a message, for its `ctx.receive`."""
-    id, is_new = perform(_send, find_app(app, url), job, (topic, message), key)
-    if output is Format.JSON:
-        give({"id": id, "new": is_new})
-    else:
-        say(f"job {id} has " + ("the message" if is_new else "a message of this key already"))
-
-
-async def _send(app: App, job: str, what: tuple[str, str], key: str | None) -> tuple[str, bool]:
-    topic, text = what
-    payload = parse(read_argument(text), "the message")
-    async with app:
-        handle = await find_job(app, job)
-        return handle.id, await handle.send(topic, payload, key=key)
-
-
-# `perdure jobs cancel`, `pause`, `resume`, `retry`, `skip`, `compensate` …: each is audited.
-
-Order: TypeAlias = Callable[[Handle[Any]], Awaitable[None]]
-
-ReasonOption: TypeAlias = Annotated[
-    str, typer.Option("--reason", "-r", help="Why; it is kept in the job's log.")
-]
 ByOption: TypeAlias = Annotated[
-    str, typer.Option("--by", default_factory=getpass.getuser, help="Who asks.", show_default="you")
+    str,
+    typer.Option(
+        "--by", default_factory=getpass.getuser, help="Who gives the command.", show_default="you"
+    ),
+]
+ReasonOption: TypeAlias = Annotated[
+    str, typer.Option("--reason", "-r", help="Why; it is kept in the log of the job.")
 ]
 
 
-def cancel(
-    job: IdArgument,
-    *,
-    by: ByOption,
-    reason: ReasonOption = "",
-    url: UrlOption = None,
-    app: AppOption = None,
-    output: FormatOption = Format.TABLE,
-) -> None:
-    """End a job: its running steps are stopped."""
-    _order(find_app(app, url), job, output, lambda it: it.cancel(reason, by=by))
+def add_to(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(help="List, show, watch and control jobs.", no_args_is_help=True)
+    group.command("list")(list_jobs)
+    for command in (show, watch):
+        group.command()(command)
+    for name, (text, action) in _SIMPLE.items():
+        group.command(name, help=text)(_simple(action))
+    for command in (retry, skip, abandon_undo, fork, send):
+        group.command()(command)
+    app.add_typer(group, name="jobs")
 
 
-def pause(
-    job: IdArgument,
-    *,
-    by: ByOption,
-    reason: ReasonOption = "",
-    url: UrlOption = None,
-    app: AppOption = None,
-    output: FormatOption = Format.TABLE,
-) -> None:
-    """Let the running steps of a job end, and then nothing more until `resume`."""
-    _order(find_app(app, url), job, output, lambda it: it.pause(reason, by=by))
+# The commands that only take a reason.
+
+_SIMPLE: Final[dict[str, tuple[str, Callable[..., Awaitable[None]]]]] = {
+    "cancel": ("Cancel a job; its running steps are stopped.", Handle.cancel),
+    "pause": (
+        "Pause a job: its running steps finish, and nothing more runs until `resume`.",
+        Handle.pause,
+    ),
+    "resume": ("Resume a job that is paused or needs attention.", Handle.resume),
+    "compensate": (
+        "Undo what a job did that failed, was cancelled or needs attention.",
+        Handle.compensate,
+    ),
+}
 
 
-def resume(
-    job: IdArgument,
-    *,
-    by: ByOption,
-    reason: ReasonOption = "",
-    url: UrlOption = None,
-    app: AppOption = None,
-    output: FormatOption = Format.TABLE,
-) -> None:
-    """Let a job go on that is paused, or parked because it needed attention."""
-    _order(find_app(app, url), job, output, lambda it: it.resume(reason, by=by))
+def _simple(action: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    def command(
+        job: JobArgument,
+        *,
+        by: ByOption,
+        reason: ReasonOption = "",
+        url: UrlOption = None,
+        app: AppOption = None,
+        output: FormatOption = Format.TABLE,
+    ) -> None:
+        _control(find_app(app, url), job, output, lambda handle: action(handle, reason, by=by))
+
+    return command
+
+
+# The commands with options of their own.
 
 
 def retry(  # noqa: PLR0913  an option is a parameter
-    job: IdArgument,
+    job: JobArgument,
     *,
     by: ByOption,
     step: Annotated[
-        str | None, typer.Option("--from", help="From this step on, such as `load#2`.")
+        str | None, typer.Option("--from", help="Start with this step, such as `load#2`.")
     ] = None,
     reason: ReasonOption = "",
     url: UrlOption = None,
     app: AppOption = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Run a failed job again from where it failed; finished steps are not run again."""
-    _order(find_app(app, url), job, output, lambda it: it.retry(step, reason, by=by))
+    """Retry a failed job from where it failed; finished steps do not run again."""
+    _control(find_app(app, url), job, output, lambda handle: handle.retry(step, reason, by=by))
 
 
 def skip(  # noqa: PLR0913  an option is a parameter
-    job: IdArgument,
+    job: JobArgument,
     step: Annotated[str, typer.Argument(help="The step, such as `load#2`.")],
     *,
     by: ByOption,
-    reason: Annotated[str, typer.Option("--reason", "-r", help="Why; it is kept in the log.")],
-    result: Annotated[
-        str, typer.Option("--result", help="What the step is said to have given, as JSON.")
-    ] = "null",
+    reason: ReasonOption,
+    result: Annotated[str, typer.Option("--result", help="The result of the step, as JSON.")] = (
+        "null"
+    ),
     url: UrlOption = None,
     app: AppOption = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Take a step of a job as done: somebody did it by hand."""
+    """Mark a step of a job as done, because somebody did it by hand."""
 
-    async def order(it: Handle[Any]) -> None:
-        await it.skip(step, reason, output=parse(read_argument(result), "the result"), by=by)
+    async def command(handle: Handle[Any]) -> None:
+        await handle.skip(step, reason, output=parse(read_argument(result), "the result"), by=by)
 
-    _order(find_app(app, url), job, output, order)
-
-
-def compensate(
-    job: IdArgument,
-    *,
-    by: ByOption,
-    reason: ReasonOption = "",
-    url: UrlOption = None,
-    app: AppOption = None,
-    output: FormatOption = Format.TABLE,
-) -> None:
-    """Undo what a job has done that has failed, was cancelled, or needs attention."""
-    _order(find_app(app, url), job, output, lambda it: it.compensate(reason, by=by))
+    _control(find_app(app, url), job, output, command)
 
 
 def abandon_undo(  # noqa: PLR0913  an option is a parameter
-    job: IdArgument,
+    job: JobArgument,
     undo: Annotated[str, typer.Argument(help="What cannot be undone, such as `undo:load#2`.")],
     *,
     by: ByOption,
-    reason: Annotated[str, typer.Option("--reason", "-r", help="Why; it is kept in the log.")],
+    reason: ReasonOption,
     url: UrlOption = None,
     app: AppOption = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Go on with the rest of an undo without this part; the job ends as FAILED."""
-    _order(find_app(app, url), job, output, lambda it: it.abandon_undo(undo, reason, by=by))
+    """Continue an undo without this failed part; the job ends as FAILED."""
+    _control(
+        find_app(app, url), job, output, lambda handle: handle.abandon_undo(undo, reason, by=by)
+    )
+
+
+def _control(app: App, job: str, output: Format, command: JobCommand) -> None:
+    """Give a command to a job, and print its state."""
+    state = perform(_controlled, app, job, command)
+    if output is Format.JSON:
+        give(state)
+        return
+    request = state["request"]
+    later = f"; {request} is requested, and its worker will do it soon" if request else ""
+    say(f"job {state['id']} is {state['state']}{later}")
+
+
+async def _controlled(app: App, job: str, command: JobCommand) -> dict[str, Any]:
+    async with app:
+        handle = await find_job(app, job)
+        await command(handle)
+        now = await handle.job()
+        return {"id": now.id, "state": now.state, "request": now.request}
 
 
 def fork(  # noqa: PLR0913  an option is a parameter
-    job: IdArgument,
+    job: JobArgument,
     *,
     by: ByOption,
-    before: Annotated[str, typer.Option(help="The first step that the copy does itself.")],
+    before: Annotated[str, typer.Option(help="The first step that the copy runs itself.")],
     json_args: Annotated[
         str | None,
         typer.Option("--json-args", "-a", help="Other arguments for the copy; needs --app."),
@@ -219,7 +170,7 @@ def fork(  # noqa: PLR0913  an option is a parameter
     app: AppOption = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Submit a copy of a job that has done everything before a step."""
+    """Submit a copy of a job that keeps the results of all steps before a given one."""
     copy = perform(_fork, find_app(app, url), job, (before, json_args), by)
     if output is Format.JSON:
         give({"id": copy})
@@ -241,24 +192,38 @@ async def _fork(app: App, job: str, what: tuple[str, str | None], by: str) -> st
 async def _arguments(app: App, handle: Handle[Any], text: str) -> tuple[Any, Any]:
     name = (await handle.job()).name
     if name not in app.jobs:
-        raise UnknownName(f"other arguments need the code of {name!r}: say --app module:app")
+        raise UnknownName(f"other arguments need the code of job {name!r}: pass --app module:app")
     parameters = app.find_job(name).parameters
     return parameters.unpack(parameters.pack_json(read_argument(text), app.limits))
 
 
-def _order(app: App, job: str, output: Format, order: Order) -> None:
-    """Return an order, and tell what became of the job."""
-    facts = perform(_ordered, app, job, order)
+def send(  # noqa: PLR0913  an option is a parameter
+    job: JobArgument,
+    topic: Annotated[str, typer.Argument(help="The topic, as in `ctx.receive`.")],
+    message: Annotated[
+        str, typer.Argument(help="The message as JSON; @FILE reads a file, - standard input.")
+    ] = "null",
+    *,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Idempotency key: a second send has no effect.")
+    ] = None,
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Send a message to a job, for its `ctx.receive`."""
+    id, is_new = perform(_send, find_app(app, url), job, (topic, message), key)
     if output is Format.JSON:
-        give(facts)
-        return
-    asked = f", {facts['request']} asked for: its worker does it soon" if facts["request"] else ""
-    say(f"job {facts['id']} is {facts['state']}{asked}")
+        give({"id": id, "new": is_new})
+    elif is_new:
+        say(f"message sent to job {id}")
+    else:
+        say(f"job {id} already has a message with this key")
 
 
-async def _ordered(app: App, job: str, order: Order) -> dict[str, Any]:
+async def _send(app: App, job: str, what: tuple[str, str], key: str | None) -> tuple[str, bool]:
+    topic, text = what
+    payload = parse(read_argument(text), "the message")
     async with app:
         handle = await find_job(app, job)
-        await order(handle)
-        now = await handle.job()
-        return {"id": now.id, "state": now.state, "request": now.request}
+        return handle.id, await handle.send(topic, payload, key=key)

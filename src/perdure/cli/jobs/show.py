@@ -1,5 +1,9 @@
-"""Many jobs in one table."""
+"""`perdure jobs list` and `perdure jobs show`: jobs in a table, and one job in full.
 
+A job in full is a `JobView`, read from the store at one moment; `perdure jobs watch` draws it too.
+"""
+
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
@@ -14,309 +18,40 @@ from rich.text import Text
 
 from perdure.app import App
 from perdure.base.visible import visible
-from perdure.cli.jobs import words
-from perdure.cli.jobs.commands import IdArgument, find_job, short
-from perdure.cli.jobs.words import entry_facts, event_facts, job_facts, message_facts, payload
+from perdure.cli.jobs import formatting
+from perdure.cli.jobs.formatting import effect_as_json, payload, struct_as_json
 from perdure.cli.output import Format, FormatOption, cell, console, give, perform
-from perdure.cli.target import AppOption, UrlOption, find_app
+from perdure.cli.target import AppOption, JobArgument, UrlOption, find_app, find_job, short
 from perdure.engine.handle import Handle
 from perdure.jobs.effect import Effect, EffectState
 from perdure.jobs.failure import Failure
 from perdure.jobs.model import Job, JobEvent, JobMessage, JobQuery, JournalEntry
+from perdure.jobs.saga import UNDO_LIST, is_left_undone
 from perdure.jobs.state import JobState, StepState
 
-_NARROW = 70  # characters of what a job waits for, or of its error
+MOST_ENTRIES = 40  # of a journal and of a log, without --all
+_NARROW = 70  # characters of what a job waits for, or of its error, in a table of jobs
 
 
-def draw_jobs(jobs: Sequence[Job], now: float) -> Table:
-    """Draw jobs, one on a line."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("id", "job", "state", "submitted", "took", ""):
-        table.add_column(name, no_wrap=name in ("id", "state", "submitted"))
-    for job in jobs:
-        table.add_row(
-            short(job.id),
-            cell(_name(job)),
-            words.state(job.state),
-            words.ago(job.created_at, now),
-            words.between(job.started_at, job.ended_at, now),
-            _job_summary(job, now),
-        )
-    return table
-
-
-def counted(counts: Mapping[str, int]) -> str:
-    """Spell how many jobs there are."""
-    total = sum(counts.values())
-    if not total:
-        return "There are no jobs."
-    states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()) if count)
-    return f"{total} in all: {states}"
-
-
-def _name(job: Job) -> str:
-    return job.name if job.tenant == "default" else f"{job.name} of {job.tenant}"
-
-
-def _job_summary(job: Job, now: float) -> Text:
-    if job.request:
-        return cell(f"{job.request} asked for", style="yellow")
-    if job.error is not None:
-        return cell(words.failure(job.error, _NARROW), style="red")
-    if job.wait is not None:
-        return cell(words.cut(f"waits for {words.waits(job.wait, now)}", _NARROW))
-    return Text()
-
-
-# A job on one page: what it is, its journal, its log.
-
-
-class Sheet(Struct, frozen=True, kw_only=True):
-    """All that is known of a job at one moment."""
-
-    job: Job
-    journal: Sequence[JournalEntry]
-    events: Sequence[JobEvent]
-    messages: Sequence[JobMessage]
-    now: float
-    ledger: Sequence[Effect] = ()
-    wide: int = 2_000  # characters of a payload that stand above the tables
-    narrow: int = 60  # … and in their cells
-
-
-def draw(sheet: Sheet, most: int, *, trace: bool = True) -> RenderableType:
-    """Draw a job, with so many of the last entries of its journal and log."""
-    parts: list[RenderableType] = [_facts(sheet), Text()]
-    parts += [_journal(sheet, most), Text()]
-    if sheet.ledger:
-        parts += [draw_ledger(sheet.ledger, sheet.now, sheet.narrow), Text()]
-    parts.append(_log(sheet, most))
-    if trace and sheet.job.error is not None and (text := Failure.unpack(sheet.job.error).trace):
-        parts += [Text(), cell(text.rstrip(), style="dim", lines=True)]
-    return Group(*parts)
-
-
-# What it is
-
-
-def _facts(sheet: Sheet) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, shown in (*_who(sheet.job), *_how(sheet)):
-        table.add_row(name, shown)
-    return table
-
-
-def _who(job: Job) -> Iterator[tuple[str, Any]]:
-    kind = "plan" if job.plan is not None else "job"
-    yield kind, cell(f"{job.name}  {job.id}")
-    where = [f"queue {job.queue}", f"tenant {job.tenant}"]
-    where += [f"user {job.user}"] if job.user else []
-    where += [f"key {job.key}"] if job.key else []
-    where += [f"priority {job.priority}"] if job.priority else []
-    yield "of", cell(", ".join(where))
-    if job.parent:
-        yield "parent", cell(job.parent)
-    if job.forked_from:
-        yield "forked from", cell(job.forked_from)
-
-
-def _how(sheet: Sheet) -> Iterator[tuple[str, Any]]:
-    job, now = sheet.job, sheet.now
-    yield "state", Text.assemble(words.state(job.state), _since(job, now))
-    if job.request:
-        yield "asked", cell(f"{job.request}, not yet obeyed", style="yellow")
-    if job.owner:
-        yield "worker", cell(short(job.owner))
-    if job.wait is not None:
-        yield "waits for", cell(words.waits(job.wait, now))
-    yield "input", cell(words.value(payload(job.input), sheet.wide))
-    if job.result is not None:
-        yield "result", cell(words.value(payload(job.result), sheet.wide))
-    if job.error is not None:
-        yield "error", cell(words.failure(job.error, sheet.wide), style="red")
-    for message in sheet.messages:
-        what = words.value(payload(message.payload), sheet.narrow)
-        yield "message", cell(f"{message.topic}: {what}, not yet received")
-
-
-def _since(job: Job, now: float) -> str:
-    submitted = f"  submitted {words.ago(job.created_at, now)}"
-    if job.started_at is None:
-        return submitted
-    verb = "took" if job.ended_at is not None else "for"
-    return f"{submitted}, {verb} {words.between(job.started_at, job.ended_at, now)}"
-
-
-# What it did
-
-
-def _journal(sheet: Sheet, most: int) -> Table:
-    left_out = len(sheet.journal) - most
-    title = f"Journal: {_counted(sheet.journal)}"
-    table = _table(title, left_out)
-    for name in ("#", "step", "state", "attempts", "began", "took", ""):
-        table.add_column(name, justify="right" if name in ("#", "attempts", "took") else "left")
-    for entry in sheet.journal[max(0, left_out) :]:
-        table.add_row(
-            str(entry.seq),
-            cell(entry.id),
-            words.state(entry.state),
-            str(entry.attempt or ""),
-            "" if entry.started_at is None else words.clock_time(entry.started_at, sheet.now),
-            _took(entry, sheet),
-            _entry_summary(entry, sheet),
-        )
-    return table
-
-
-def _counted(journal: Sequence[JournalEntry]) -> str:
-    if not journal:
-        return "nothing yet"
-    done = sum(entry.state in (StepState.SUCCEEDED, StepState.SKIPPED) for entry in journal)
-    return f"{done} of {len(journal)} known entries done"
-
-
-def _took(entry: JournalEntry, sheet: Sheet) -> str:
-    if entry.ended_at is None and entry.state is not StepState.RUNNING:
-        return ""
-    return words.between(entry.started_at, entry.ended_at or sheet.job.ended_at, sheet.now)
-
-
-def _entry_summary(entry: JournalEntry, sheet: Sheet) -> Text:
-    """Return what matters most of an entry: its error, where it stands, or its output."""
-    now = sheet.now
-    if entry.error is not None:
-        again = (
-            "" if entry.wake_at is None else f"; again at {words.clock_time(entry.wake_at, now)}"
-        )
-        return cell(words.failure(entry.error, sheet.narrow) + again, style="red")
-    if entry.checkpoint is not None and entry.state is not StepState.SUCCEEDED:
-        return cell(
-            f"checkpoint {entry.checkpoint_no}: {_place(payload(entry.checkpoint), sheet.narrow)}"
-        )
-    if entry.output is not None:
-        shown = words.value(payload(entry.output), sheet.narrow)
-        return cell(shown, style="dim", no_wrap=True, overflow="ellipsis")
-    if sheet.job.ended_at is not None and entry.ended_at is None:
-        return cell("interrupted: the job has ended", style="dim")
-    if entry.wake_at is not None:
-        return cell(f"until {words.clock_time(entry.wake_at, now)}")
-    return Text()
-
-
-def _place(checkpoint: Any, narrow: int) -> str:
-    """Spell a checkpoint; that of `ctx.items` by how many items are done."""
-    match checkpoint:
-        case {"ctx.items": int(), "place": int(place)}:
-            return f"{place} items done"
-        case _:
-            return words.value(checkpoint, narrow)
-
-
-# What happened to it
-
-
-def _log(sheet: Sheet, most: int) -> Table:
-    left_out = len(sheet.events) - most
-    table = _table("Log", left_out)
-    for name in ("at", "what", "by", ""):
-        table.add_column(name)
-    for event in sheet.events[max(0, left_out) :]:
-        by = short(event.actor) if len(event.actor) == len(sheet.job.id) else event.actor
-        about = ", ".join(
-            f"{name}: {words.cut(str(fact), sheet.narrow)}" for name, fact in event.data.items()
-        )
-        moment = words.clock_time(event.at, sheet.now)
-        table.add_row(moment, cell(event.type), cell(by), cell(about, style="dim"))
-    return table
-
-
-def _table(title: str, left_out: int) -> Table:
-    if left_out > 0:
-        title += f"; {left_out} earlier ones are left out (--all shows them)"
-    return Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
-    )
-
-
-# The ledger of a job, for `perdure jobs show`.
-
-_STYLES = {
-    EffectState.DONE: "green",
-    EffectState.FAILED: "dim",
-    EffectState.UNDONE: "dim",
-    EffectState.BORROWED: "dim",
-}
-
-
-def draw_ledger(ledger: Sequence[Effect], now: float, narrow: int) -> Table:
-    """Draw what a job did to the world, in order."""
-    doubts = sum(each.state is EffectState.IN_DOUBT for each in ledger)
-    title = f"Effects: {len(ledger)}" + (f", {doubts} in doubt" if doubts else "")
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for name in ("no", "kind", "target", "state", "step", "called", ""):
-        table.add_column(name)
-    for each in ledger:
-        said = "" if each.result is None else words.value(payload(each.result), narrow)
-        table.add_row(
-            str(each.no),
-            cell(each.kind),
-            cell(visible(each.target, narrow)),
-            cell(each.state.value, style=_STYLES.get(each.state, "bold yellow")),
-            cell(each.place.step),
-            words.clock_time(each.called_at, now),
-            cell(said, style="dim"),
-        )
-    return table
-
-
-def effect_facts(effect: Effect) -> dict[str, Any]:
-    """Return a line of the ledger for programs."""
-    return {
-        "job": effect.job_id,
-        "no": effect.no,
-        "tenant": effect.tenant,
-        "kind": effect.kind,
-        "target": effect.target,
-        "state": effect.state.value,
-        "step": effect.place.step,
-        "key": effect.key,
-        "generation": effect.generation,
-        "in_doubt": effect.in_doubt,
-        "details": payload(effect.details),
-        "result": payload(effect.result),
-        "problem": effect.problem,
-        "error": payload(effect.error),
-        "undo": None if effect.undo is None else effect.undo.step,
-        "proof": effect.proof,
-        "called_at": effect.called_at,
-        "ended_at": effect.ended_at,
-    }
-
-
-# `perdure jobs list` and `show`.
-
-MOST_ENTRIES = 40  # of a journal and of a log, that people see unless they ask for all
+# `perdure jobs list`
 
 
 def list_jobs(  # noqa: PLR0913  an option is a parameter
     *,
     state: Annotated[
         list[JobState] | None,
-        typer.Option("--state", "-s", case_sensitive=False, help="May be repeated."),
+        typer.Option("--state", "-s", case_sensitive=False, help="Only this state; repeatable."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Of this job or plan.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Of this tenant.")] = None,
-    queue: Annotated[str | None, typer.Option(help="In this queue.")] = None,
-    key: Annotated[str | None, typer.Option(help="Submitted with this key.")] = None,
+    name: Annotated[str | None, typer.Option(help="Only this job or plan.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
+    queue: Annotated[str | None, typer.Option(help="Only this queue.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only the job with this key.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000)] = 20,
     url: UrlOption = None,
     app: AppOption = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """List jobs, the newest first."""
+    """List jobs, newest first."""
     query = JobQuery(
         states=tuple(state) if state else None,
         name=name,
@@ -334,50 +69,101 @@ async def _list(app: App, query: JobQuery, output: Format) -> None:
         store = await app.store()
         counts, now = await store.counts(query.tenant), await store.now()
     if output is Format.JSON:
-        give([job_facts(job) for job in jobs], indent=2)
+        give([struct_as_json(job) for job in jobs], indent=2)
         return
     screen = console()
     if jobs:
         screen.print(draw_jobs(jobs, now))
     elif counts:
-        screen.print("None of the jobs is like that.")
-    more = f" (the newest {len(jobs)} are shown)" if len(jobs) == query.limit else ""
-    screen.print(counted(counts) + more)
+        screen.print("No job matches.")
+    more = f" (only the newest {len(jobs)} are shown)" if len(jobs) == query.limit else ""
+    screen.print(summary(counts) + more)
+
+
+def draw_jobs(jobs: Sequence[Job], now: float) -> Table:
+    """Return a table of jobs, one per line."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("id", "job", "state", "submitted", "took", ""):
+        table.add_column(name, no_wrap=name in ("id", "state", "submitted"))
+    for job in jobs:
+        table.add_row(
+            short(job.id),
+            cell(job.name if job.tenant == "default" else f"{job.name} of {job.tenant}"),
+            formatting.state(job.state),
+            formatting.ago(job.created_at, now),
+            formatting.duration_between(job.started_at, job.ended_at, now),
+            _job_summary(job, now),
+        )
+    return table
+
+
+def summary(counts: Mapping[str, int]) -> str:
+    """Return how many jobs there are, in words."""
+    total = sum(counts.values())
+    if not total:
+        return "There are no jobs."
+    states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()) if count)
+    return f"{total} in total: {states}"
+
+
+def _job_summary(job: Job, now: float) -> Text:
+    if job.request:
+        return cell(f"{job.request} requested", style="yellow")
+    if job.error is not None:
+        return cell(formatting.short_failure(job.error, _NARROW), style="red")
+    if job.wait is not None:
+        waits = formatting.describe_waits(job.wait, now)
+        return cell(formatting.shorten(f"waits for {waits}", _NARROW))
+    return Text()
+
+
+# `perdure jobs show`
+
+
+class JobView(Struct, frozen=True, kw_only=True):
+    """Everything that is known of a job at one moment."""
+
+    job: Job
+    journal: Sequence[JournalEntry]
+    events: Sequence[JobEvent]
+    messages: Sequence[JobMessage]
+    now: float
+    ledger: Sequence[Effect] = ()
+    wide: int = 2_000  # characters of a payload above the tables
+    narrow: int = 60  # characters of a payload in a table
 
 
 def show(
-    job: IdArgument,
+    job: JobArgument,
     *,
     all_entries: Annotated[
-        bool, typer.Option("--all", help="All of a long journal and log.")
+        bool, typer.Option("--all", help="Show all of a long journal and log.")
     ] = False,
-    full: Annotated[
-        bool, typer.Option("--full", help="All entries, and nothing of them is cut.")
-    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show everything, and cut nothing.")] = False,
     url: UrlOption = None,
     app: AppOption = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Show a job: its journal with states, attempts and errors, what it waits for, its log."""
-    sheet = perform(_show, find_app(app, url), job)
+    view = perform(_show, find_app(app, url), job)
     if output is Format.JSON:
-        give(sheet_facts(sheet), indent=2)
+        give(view_as_json(view), indent=2)
         return
-    most = len(sheet.journal) + len(sheet.events) if all_entries or full else MOST_ENTRIES
+    most = len(view.journal) + len(view.events) if all_entries or full else MOST_ENTRIES
     if full:
-        sheet = msgspec.structs.replace(sheet, wide=sys.maxsize, narrow=sys.maxsize)
-    console().print(draw(sheet, most))
+        view = msgspec.structs.replace(view, wide=sys.maxsize, narrow=sys.maxsize)
+    console().print(draw_job(view, most))
 
 
-async def _show(app: App, job: str) -> Sheet:
+async def _show(app: App, job: str) -> JobView:
     async with app:
-        return await read_sheet(app, await find_job(app, job))
+        return await read_view(app, await find_job(app, job))
 
 
-async def read_sheet(app: App, handle: Handle[Any]) -> Sheet:
-    """Read all that is known of a job."""
+async def read_view(app: App, handle: Handle[Any]) -> JobView:
+    """Return everything that is known of a job now."""
     store = await app.store()
-    return Sheet(
+    return JobView(
         job=await handle.job(),
         journal=await handle.journal(),
         events=await handle.events(),
@@ -387,12 +173,213 @@ async def read_sheet(app: App, handle: Handle[Any]) -> Sheet:
     )
 
 
-def sheet_facts(sheet: Sheet) -> dict[str, Any]:
-    """Return all that is known of a job, for programs."""
+def view_as_json(view: JobView) -> dict[str, Any]:
+    """Return a view for programs."""
     return {
-        **job_facts(sheet.job),
-        "journal": [entry_facts(entry) for entry in sheet.journal],
-        "effects": [effect_facts(effect) for effect in sheet.ledger],
-        "events": [event_facts(event) for event in sheet.events],
-        "messages": [message_facts(message) for message in sheet.messages],
+        **struct_as_json(view.job),
+        "journal": [struct_as_json(entry) for entry in view.journal],
+        "effects": [effect_as_json(effect) for effect in view.ledger],
+        "events": [struct_as_json(event) for event in view.events],
+        "messages": [struct_as_json(message) for message in view.messages],
     }
+
+
+def draw_job(view: JobView, most: int, *, trace: bool = True) -> RenderableType:
+    """Return a job, with at most this many of the last entries of its journal and log."""
+    parts: list[RenderableType] = [_head(view), Text()]
+    parts += [_journal(view, most), Text()]
+    if view.ledger:
+        parts += [_ledger(view.ledger, view.now, view.narrow), Text()]
+    parts.append(_log(view, most))
+    if trace and view.job.error is not None and (text := Failure.unpack(view.job.error).trace):
+        parts += [Text(), cell(text.rstrip(), style="dim", lines=True)]
+    return Group(*parts)
+
+
+def _head(view: JobView) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, shown in (*_identity(view.job), *_status(view)):
+        table.add_row(name, shown)
+    return table
+
+
+def _identity(job: Job) -> Iterator[tuple[str, Any]]:
+    yield "plan" if job.plan is not None else "job", cell(f"{job.name}  {job.id}")
+    where = [f"queue {job.queue}", f"tenant {job.tenant}"]
+    where += [f"user {job.user}"] if job.user else []
+    where += [f"key {job.key}"] if job.key else []
+    where += [f"priority {job.priority}"] if job.priority else []
+    yield "of", cell(", ".join(where))
+    if job.parent:
+        yield "parent", cell(job.parent)
+    if job.forked_from:
+        yield "forked from", cell(job.forked_from)
+
+
+def _status(view: JobView) -> Iterator[tuple[str, Any]]:
+    job, now = view.job, view.now
+    yield "state", Text.assemble(formatting.state(job.state), _since(job, now))
+    if job.request:
+        yield "requested", cell(f"{job.request}, not yet done", style="yellow")
+    if job.owner:
+        yield "worker", cell(short(job.owner))
+    if job.wait is not None:
+        yield "waits for", cell(formatting.describe_waits(job.wait, now))
+    yield "input", cell(formatting.short_json(payload(job.input), view.wide))
+    if job.result is not None:
+        yield "result", cell(formatting.short_json(payload(job.result), view.wide))
+    if job.error is not None:
+        yield "error", cell(formatting.short_failure(job.error, view.wide), style="red")
+    for message in view.messages:
+        what = formatting.short_json(payload(message.payload), view.narrow)
+        yield "message", cell(f"{message.topic}: {what}, not yet received")
+
+
+def _since(job: Job, now: float) -> str:
+    submitted = f"  submitted {formatting.ago(job.created_at, now)}"
+    if job.started_at is None:
+        return submitted
+    verb = "took" if job.ended_at is not None else "for"
+    return f"{submitted}, {verb} {formatting.duration_between(job.started_at, job.ended_at, now)}"
+
+
+# The journal
+
+
+def _journal(view: JobView, most: int) -> Table:
+    left_out = len(view.journal) - most
+    table = _table(f"Journal: {_progress(view.journal)}", left_out)
+    for name in ("#", "step", "state", "attempts", "began", "took", ""):
+        table.add_column(name, justify="right" if name in ("#", "attempts", "took") else "left")
+    for entry in view.journal[max(0, left_out) :]:
+        table.add_row(
+            str(entry.seq),
+            cell(entry.id),
+            formatting.state(entry.state),
+            str(entry.attempt or ""),
+            "" if entry.started_at is None else formatting.clock_time(entry.started_at, view.now),
+            _took(entry, view),
+            _entry_summary(entry, view),
+        )
+    return table
+
+
+def _progress(journal: Sequence[JournalEntry]) -> str:
+    if not journal:
+        return "nothing yet"
+    done = sum(entry.state in (StepState.SUCCEEDED, StepState.SKIPPED) for entry in journal)
+    return f"{done} of {len(journal)} known entries done"
+
+
+def _took(entry: JournalEntry, view: JobView) -> str:
+    if entry.ended_at is None and entry.state is not StepState.RUNNING:
+        return ""
+    end = entry.ended_at or view.job.ended_at
+    return formatting.duration_between(entry.started_at, end, view.now)
+
+
+def _entry_summary(entry: JournalEntry, view: JobView) -> Text:
+    """Return what matters most about an entry: its error, its progress, or its output."""
+    now = view.now
+    if entry.error is not None:
+        wake_at = entry.wake_at
+        again = "" if wake_at is None else f"; again at {formatting.clock_time(wake_at, now)}"
+        return cell(formatting.short_failure(entry.error, view.narrow) + again, style="red")
+    if entry.checkpoint is not None and entry.state is not StepState.SUCCEEDED:
+        saved = _checkpoint(payload(entry.checkpoint), view.narrow)
+        return cell(f"checkpoint {entry.checkpoint_no}: {saved}")
+    if entry.output is not None:
+        return cell(_output(entry, view.narrow), style="dim", no_wrap=True, overflow="ellipsis")
+    if view.job.ended_at is not None and entry.ended_at is None:
+        return cell("interrupted: the job has ended", style="dim")
+    if entry.wake_at is not None:
+        return cell(f"until {formatting.clock_time(entry.wake_at, now)}")
+    return Text()
+
+
+def _checkpoint(checkpoint: Any, narrow: int) -> str:
+    """Return a checkpoint; one of `ctx.items` as the number of items done."""
+    match checkpoint:
+        case {"ctx.items": int(), "place": int(place)}:
+            return f"{place} items done"
+        case _:
+            return formatting.short_json(checkpoint, narrow)
+
+
+def _output(entry: JournalEntry, narrow: int) -> str:
+    """Return the output of an entry; for an undo list, why the job is undone, in words."""
+    output = payload(entry.output)
+    if is_left_undone(entry):
+        return "abandoned"
+    if entry.id != UNDO_LIST:
+        return formatting.short_json(output, narrow)
+    match output:
+        case {"ends": str(state), "error": str(error)}:
+            failure = msgspec.convert(json.loads(error), Failure)
+            why = formatting.shorten(f"because of {failure.summary()}", narrow)
+        case {"ends": str(state), "asked": True}:
+            why = "on request"
+        case {"ends": str(state)}:
+            why = "because it was cancelled"
+        case _:
+            return formatting.short_json(output, narrow)
+    return f"undo the job {why}; then it is {state}"
+
+
+# The ledger
+
+_EFFECT_STYLES = {
+    EffectState.DONE: "green",
+    EffectState.FAILED: "dim",
+    EffectState.UNDONE: "dim",
+    EffectState.BORROWED: "dim",
+}
+
+
+def _ledger(ledger: Sequence[Effect], now: float, narrow: int) -> Table:
+    doubts = sum(each.state is EffectState.IN_DOUBT for each in ledger)
+    title = f"Effects: {len(ledger)}" + (f", {doubts} in doubt" if doubts else "")
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for name in ("no", "kind", "target", "state", "step", "called", ""):
+        table.add_column(name)
+    for each in ledger:
+        result = "" if each.result is None else formatting.short_json(payload(each.result), narrow)
+        table.add_row(
+            str(each.no),
+            cell(each.kind),
+            cell(visible(each.target, narrow)),
+            cell(each.state.value, style=_EFFECT_STYLES.get(each.state, "bold yellow")),
+            cell(each.place.step),
+            formatting.clock_time(each.called_at, now),
+            cell(result, style="dim"),
+        )
+    return table
+
+
+# The log
+
+
+def _log(view: JobView, most: int) -> Table:
+    left_out = len(view.events) - most
+    table = _table("Log", left_out)
+    for name in ("at", "what", "by", ""):
+        table.add_column(name)
+    for event in view.events[max(0, left_out) :]:
+        by = short(event.actor) if len(event.actor) == len(view.job.id) else event.actor
+        about = ", ".join(
+            f"{name}: {formatting.shorten(str(value), view.narrow)}"
+            for name, value in event.data.items()
+        )
+        moment = formatting.clock_time(event.at, view.now)
+        table.add_row(moment, cell(event.type), cell(by), cell(about, style="dim"))
+    return table
+
+
+def _table(title: str, left_out: int) -> Table:
+    if left_out > 0:
+        title += f"; {left_out} earlier entries are left out (--all shows them)"
+    return Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+    )

@@ -3,12 +3,12 @@
 import io
 import threading
 
-from perdure.cli.output import WholeLines
+from perdure.cli.up import LineWriter
 
 
 def test_lines_of_several_threads_stay_whole() -> None:
     below = io.StringIO()
-    stream = WholeLines(below)
+    stream = LineWriter(below)
     begun, done = threading.Event(), threading.Event()
 
     def interrupt() -> None:
@@ -31,7 +31,7 @@ def test_lines_of_several_threads_stay_whole() -> None:
 
 def test_it_is_like_the_stream_below() -> None:
     with open("/dev/null", "w", encoding="utf-8") as below:  # noqa: PTH123
-        stream = WholeLines(below)
+        stream = LineWriter(below)
         assert (stream.encoding, stream.isatty(), stream.fileno()) == (
             "utf-8",
             False,

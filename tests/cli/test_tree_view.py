@@ -2,7 +2,7 @@
 
 from perdure import process
 from perdure.cli import tree as picture
-from perdure.cli.tree import draw, lines
+from perdure.cli.tree import lines, snapshot
 from perdure.entries import load_entries
 from perdure.otp import tree
 from perdure.process import sleep
@@ -24,7 +24,7 @@ async def test_a_long_chain_is_cut_and_what_is_left_out_is_counted() -> None:
     process.spawn(chain, 5_000)
     await sleep("1s")
 
-    drawn = draw("here", load_entries(), tree())
+    drawn = snapshot("here", load_entries(), tree())
 
     depth, node = 0, drawn["roots"][0]
     while node["children"]:
@@ -39,7 +39,7 @@ async def test_of_many_processes_the_first_are_drawn_and_the_others_counted() ->
     for _ in range(picture.MOST_NODES + 10):
         process.spawn(rest)
 
-    drawn = draw("here", load_entries(), tree())
+    drawn = snapshot("here", load_entries(), tree())
 
     [root] = drawn["roots"]
     assert len(root["children"]) == picture.MOST_NODES - 1
@@ -70,9 +70,9 @@ async def test_hosts_are_told_with_what_they_are_made_of_and_services_with_their
     )
     async with entries:
         await sleep("100ms")
-        drawn = draw("here", entries, tree())
+        drawn = snapshot("here", entries, tree())
 
-    facts = {entry["id"]: ", ".join(picture.entry_facts(entry)) for entry in drawn["entries"]}
+    facts = {entry["id"]: ", ".join(picture.describe_entry(entry)) for entry in drawn["entries"]}
     assert facts == {
         "app:here": "host running, inline",
         "app:cpu": "host stopped, 2 OS processes",

@@ -25,7 +25,7 @@ from perdure.entries.service import ENTRY_EVENT
         ),
         (
             {"state": "failed", "reason": ValueError("x"), "starts": 1},
-            "failed      ValueError: x; given up after 1 start",
+            "failed      ValueError: x; gave up after 1 start",
         ),
         ({"state": "failed", "reason": ValueError("x")}, "failed      ValueError: x"),
         ({"state": "exited"}, "exited"),
@@ -33,8 +33,8 @@ from perdure.entries.service import ENTRY_EVENT
 )
 def test_each_state_is_told_in_a_line(facts: dict[str, object], told: str) -> None:
     page = io.StringIO()
-    news = UpLog(Console(file=page, width=200), SystemClock(), json=False, width=5)
+    log = UpLog(Console(file=page, width=200), SystemClock(), json=False, width=5)
 
-    news.entry(ENTRY_EVENT, {}, {"id": "app:a", **facts}, None)
+    log.entry(ENTRY_EVENT, {}, {"id": "app:a", **facts}, None)
 
     assert page.getvalue().rstrip("\n")[len("12:00:00  ") :] == f"app:a  {told}"

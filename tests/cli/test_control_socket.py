@@ -9,7 +9,7 @@ import pytest
 
 from perdure.base.errors import ProcError
 from perdure.cli import control_socket
-from perdure.cli.control_socket import Answer, ask, open_door, runtime_folder, socket_of
+from perdure.cli.control_socket import GetAnswer, ask, runtime_folder, serve_at, socket_of
 
 
 def test_a_folder_that_others_can_enter_is_refused(private: Path) -> None:
@@ -42,13 +42,13 @@ def test_each_folder_has_a_socket_of_its_own(private: Path) -> None:
 
 async def test_a_question_is_answered(private: Path) -> None:
     path = private / "s.sock"
-    async with open_door(path, always(b'{"a": 1}')):
+    async with serve_at(path, always(b'{"a": 1}')):
         assert await asyncio.to_thread(ask, path) == {"a": 1}
 
     assert ask(path) is None
 
 
-def always(text: bytes) -> Answer:
+def always(text: bytes) -> GetAnswer:
     async def answer() -> bytes:
         return text
 
@@ -62,7 +62,7 @@ async def failing() -> bytes:
 @pytest.mark.parametrize("question", [b"kill\n", b"x" * 10_000, b"\n"])
 async def test_another_question_is_not(question: bytes, private: Path) -> None:
     path = private / "s.sock"
-    async with open_door(path, always(b'{"a": 1}')):
+    async with serve_at(path, always(b'{"a": 1}')):
         reader, writer = await asyncio.open_unix_connection(path)
         writer.write(question)
         assert await _read_all(reader) == b""
@@ -71,9 +71,9 @@ async def test_another_question_is_not(question: bytes, private: Path) -> None:
 
 async def test_one_asker_too_many_is_turned_away(private: Path) -> None:
     path = private / "s.sock"
-    async with open_door(path, always(b"{}")):
+    async with serve_at(path, always(b"{}")):
         waiting = [
-            await asyncio.open_unix_connection(path) for _ in range(control_socket.MOST_ASKERS)
+            await asyncio.open_unix_connection(path) for _ in range(control_socket.MOST_CLIENTS)
         ]
         reader, writer = await asyncio.open_unix_connection(path)
         assert await _read_all(reader) == b""
@@ -83,9 +83,9 @@ async def test_one_asker_too_many_is_turned_away(private: Path) -> None:
 
 
 async def test_who_asks_too_slowly_is_left(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_socket, "PATIENCE", 0.01)
+    monkeypatch.setattr(control_socket, "TIMEOUT", 0.01)
     path = private / "s.sock"
-    async with open_door(path, always(b"{}")):
+    async with serve_at(path, always(b"{}")):
         reader, writer = await asyncio.open_unix_connection(path)
         assert await _read_all(reader) == b""
         writer.close()
@@ -93,8 +93,8 @@ async def test_who_asks_too_slowly_is_left(private: Path, monkeypatch: pytest.Mo
 
 async def test_an_answer_that_cannot_be_understood_is_told(private: Path) -> None:
     path = private / "s.sock"
-    async with open_door(path, always(b"nonsense")):
-        with pytest.raises(ProcError, match="it runs, but its answer cannot be understood"):
+    async with serve_at(path, always(b"nonsense")):
+        with pytest.raises(ProcError, match="it is running, but its answer cannot be read"):
             await asyncio.to_thread(ask, path)
 
 
@@ -102,11 +102,11 @@ async def test_an_answer_that_fails_is_logged_and_hurts_nobody(
     private: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = private / "s.sock"
-    async with open_door(path, failing):
+    async with serve_at(path, failing):
         with pytest.raises(ProcError):
             await asyncio.to_thread(ask, path)
 
-    assert caplog.messages == ["a question cannot be answered"]
+    assert caplog.messages == ["cannot answer a question at the control socket"]
 
 
 async def _read_all(reader: asyncio.StreamReader) -> bytes:

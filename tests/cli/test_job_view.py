@@ -1,0 +1,77 @@
+"""How one job is drawn, without a store."""
+
+import io
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from perdure.base.codec import encode
+from perdure.cli.jobs.show import JobView, draw_job
+from perdure.jobs.failure import Failure
+from perdure.jobs.model import EntryKind, Job, JournalEntry
+from perdure.jobs.saga import LEFT_UNDONE, UNDO_LIST
+from perdure.jobs.state import JobState, StepState
+
+JOB = Job(
+    id="0" * 32,
+    tenant="default",
+    user="",
+    name="order",
+    version="1",
+    state=JobState.COMPENSATING,
+    queue="default",
+    priority=0,
+    input=b"{}",
+)
+
+
+def drawn(*entries: JournalEntry) -> str:
+    page = io.StringIO()
+    view = JobView(job=JOB, journal=entries, events=(), messages=(), now=0.0, narrow=200)
+    Console(file=page, width=200).print(draw_job(view, 10))
+    return page.getvalue()
+
+
+def undo_list(**reason: Any) -> JournalEntry:
+    return JournalEntry(
+        seq=3,
+        id=UNDO_LIST,
+        kind=EntryKind.UNDO,
+        name=UNDO_LIST,
+        state=StepState.SUCCEEDED,
+        output=msgspec.json.encode(reason),
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (
+            {"ends": "COMPENSATED", "error": Failure(type="Odd", message="no").pack().decode()},
+            "undo the job because of Odd: no; then it is COMPENSATED",
+        ),
+        ({"ends": "COMPENSATED", "error": None, "asked": True}, "undo the job on request"),
+        ({"ends": "CANCELLED", "error": None}, "undo the job because it was cancelled"),
+    ],
+    ids=["failed", "asked", "cancelled"],
+)
+def test_an_undo_list_says_in_words_why_the_job_is_undone(
+    reason: dict[str, Any], words: str
+) -> None:
+    text = drawn(undo_list(**reason))
+    assert words in text
+    assert '{"ends"' not in text
+
+
+def test_an_undo_that_was_abandoned_is_called_so() -> None:
+    entry = JournalEntry(
+        seq=4,
+        id="undo:charge#1",
+        kind=EntryKind.UNDO,
+        name="undo:charge",
+        state=StepState.SKIPPED,
+        output=encode(LEFT_UNDONE),
+    )
+    assert "abandoned" in drawn(entry)
