@@ -117,7 +117,7 @@ def test_an_answer_that_would_fill_the_memory_is_not_read_and_the_effect_is_done
         async with http((200, body)) as site, app.running():
             site.headers["content-encoding"] = encoding
             handle = await app.submit(paying(app, site_url(site)))
-            with pytest.raises(JobFailed, match="is done, and answered 200"):
+            with pytest.raises(JobFailed, match="was done, and answered 200"):
                 await handle.result("10s")
             assert [line.state for line in await handle.effects()] == ["DONE"]
             assert site.requests.qsize() == 1  # no retry calls it again

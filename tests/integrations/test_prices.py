@@ -13,5 +13,5 @@ def test_a_call_has_a_price_that_grows_with_its_tokens() -> None:
 
 
 def test_a_model_without_a_price_is_not_free() -> None:
-    with pytest.raises(DefinitionError, match="not known"):
+    with pytest.raises(DefinitionError, match="is unknown"):
         price_of("no such model", input_tokens=1)

@@ -1,7 +1,7 @@
-"""What the engine tells telemetry handlers: the names of the events, and what goes along.
+"""The telemetry events of the engine: their names, measurements and metadata.
 
-Where it matters, whoever tells asks first whether anybody listens; that is all it costs then.
-Times are seconds.
+Callers on hot paths first ask whether anybody listens (`listens`), so an event without a handler
+costs one look into a dict. Times are in seconds.
 """
 
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ listens = telemetry.has_handlers
 
 
 class RunFacts(Protocol):
-    """A run, as far as events tell of it."""
+    """What events say of a run."""
 
     @property
     def job(self) -> Job: ...
@@ -58,7 +58,7 @@ class RunFacts(Protocol):
 
 
 class StepFacts(Protocol):
-    """A step, as far as events tell of it."""
+    """What events say of a step."""
 
     @property
     def run(self) -> RunFacts: ...
@@ -70,15 +70,15 @@ class StepFacts(Protocol):
 
 
 def submitted(jobs: Iterable[NewJob], kept: Iterable[Submitted]) -> None:
-    """Tell of jobs that are durable now."""
+    """Emit that jobs have been stored."""
     if listens(JOB_SUBMIT):
         for job, result in zip(jobs, kept, strict=True):
-            told = {**_job(job), "job_id": result.id, "new": result.created}
-            telemetry.execute(JOB_SUBMIT, {"count": 1}, told)
+            facts = {**_job(job), "job_id": result.id, "new": result.created}
+            telemetry.execute(JOB_SUBMIT, {"count": 1}, facts)
 
 
 def claimed(node: WorkerPort, claims: Iterable[Claim]) -> None:
-    """Tell of jobs that this worker has claimed."""
+    """Emit that this worker has claimed jobs."""
     if listens(JOB_CLAIM):
         for claim in claims:
             job = claim.job
@@ -87,7 +87,7 @@ def claimed(node: WorkerPort, claims: Iterable[Claim]) -> None:
 
 
 def concluded(run: RunFacts, change: JobChange, reason: str | None) -> None:
-    """Tell how a run ended, as it is durable now."""
+    """Emit how a run ended, once that is durable."""
     event = JOB_END
     if change.release:
         event = JOB_PARK if change.state == "NEEDS_ATTENTION" else JOB_RELEASE
@@ -99,15 +99,15 @@ def concluded(run: RunFacts, change: JobChange, reason: str | None) -> None:
         "age": run.now() - job.created_at,
         "claims": job.claims,
     }
-    told = {**_job(job), "worker": node.owner, "state": change.state.value, "reason": reason}
-    telemetry.execute(event, measured, told)
+    facts = {**_job(job), "worker": node.owner, "state": change.state.value, "reason": reason}
+    telemetry.execute(event, measured, facts)
 
 
 def stuck(run: RunFacts, reason: str) -> None:
-    """Tell that a job shows no progress."""
+    """Emit that a job shows no progress."""
     if listens(JOB_STUCK):
-        told = {**_job(run.job), "worker": run.node.owner, "reason": reason}
-        telemetry.execute(JOB_STUCK, {"count": 1}, told)
+        facts = {**_job(run.job), "worker": run.node.owner, "reason": reason}
+        telemetry.execute(JOB_STUCK, {"count": 1}, facts)
 
 
 def _job(job: Job | NewJob) -> dict[str, Any]:
@@ -118,88 +118,88 @@ def _job(job: Job | NewJob) -> dict[str, Any]:
 
 
 def step_started(operation: StepFacts, attempt: int) -> None:
-    """Tell that an attempt begins."""
+    """Emit that an attempt begins."""
     telemetry.execute(STEP_START, {"attempt": attempt}, _step(operation))
 
 
 def step_stopped(operation: StepFacts, attempt: int, begun_at: float, outcome: str) -> None:
-    """Tell that an attempt has ended, and how."""
+    """Emit how an attempt has ended."""
     measured = {"attempt": attempt, "duration": operation.run.node.loop.time() - begun_at}
     telemetry.execute(STEP_STOP, measured, {**_step(operation), "outcome": outcome})
 
 
 def step_retried(operation: StepFacts, attempt: int, delay: float, error: str) -> None:
-    """Tell that a step is tried again."""
+    """Emit that a step is retried."""
     if listens(STEP_RETRY):
         measured = {"attempt": attempt, "delay": delay}
         telemetry.execute(STEP_RETRY, measured, {**_step(operation), "reason": error})
 
 
 def checkpoint_saved(operation: StepFacts, number: int, size: int) -> None:
-    """Tell that a checkpoint is durable."""
+    """Emit that a checkpoint is durable."""
     if listens(STEP_CHECKPOINT):
         measured = {"number": number, "bytes": size}
         telemetry.execute(STEP_CHECKPOINT, measured, _step(operation))
 
 
 def undo_failed(operation: StepFacts, attempt: int, error: str) -> None:
-    """Tell that something could not be undone: no attempt is left."""
+    """Emit that something could not be undone, and no attempt is left."""
     if listens(UNDO_FAIL):
-        told = {**_step(operation), "reason": error}
-        telemetry.execute(UNDO_FAIL, {"attempt": attempt}, told)
+        facts = {**_step(operation), "reason": error}
+        telemetry.execute(UNDO_FAIL, {"attempt": attempt}, facts)
 
 
 def _step(operation: StepFacts) -> dict[str, Any]:
     run, entry = operation.run, operation.entry
-    told = {**_job(run.job), "worker": run.node.owner}
-    return {**told, "step": entry.id, "step_name": entry.name}
+    facts = {**_job(run.job), "worker": run.node.owner}
+    return {**facts, "step": entry.id, "step_name": entry.name}
 
 
 # Leases
 
 
 def leases_renewed(node: WorkerPort, asked: int, kept: int, duration: float) -> None:
-    """Tell of a beat of the heart."""
+    """Emit that the leases of a worker were renewed."""
     measured = {"asked": asked, "kept": kept, "duration": duration}
     telemetry.execute(LEASE_RENEW, measured, {"worker": node.owner})
 
 
 def lease_lost(run: RunFacts) -> None:
-    """Tell that a job is not, or may not be, ours any more."""
-    told = {**_job(run.job), "worker": run.node.owner, "epoch": run.epoch}
-    telemetry.execute(LEASE_LOSE, {"count": 1}, told)
+    """Emit that a job is not, or may not be, ours any more."""
+    facts = {**_job(run.job), "worker": run.node.owner, "epoch": run.epoch}
+    telemetry.execute(LEASE_LOSE, {"count": 1}, facts)
 
 
 # Effects and people
 
 
 def effect_written(run: RunFacts, effect: Effect) -> None:
-    """Tell of a line of the ledger: an intent when it is durable, else when it is known."""
-    _tell_effect(EFFECT[effect.state.value], run, effect)
+    """Emit a line of the ledger: an intent once it is durable, any other when it is known."""
+    _effect(EFFECT[effect.state.value], run, effect)
 
 
 def effect_reused(run: RunFacts, effect: Effect) -> None:
-    """Tell that an effect is not repeated: its recorded result is used."""
-    _tell_effect(EFFECT_REUSE, run, effect)
+    """Emit that the recorded result of an effect is used, and it is not repeated."""
+    _effect(EFFECT_REUSE, run, effect)
 
 
-def _tell_effect(event: Event, run: RunFacts, effect: Effect) -> None:
+def _effect(event: Event, run: RunFacts, effect: Effect) -> None:
     if listens(event):
-        told = {**_job(run.job), "worker": run.node.owner, "step": effect.place.step}
-        told |= {"kind": effect.kind, "target": effect.target, "key": effect.key}
-        telemetry.execute(event, {"count": 1}, told)
+        facts = {**_job(run.job), "worker": run.node.owner, "step": effect.place.step}
+        facts |= {"kind": effect.kind, "target": effect.target, "key": effect.key}
+        telemetry.execute(event, {"count": 1}, facts)
 
 
 def approval_asked(approval: Approval) -> None:
-    """Tell that people are asked."""
+    """Emit that people are asked."""
     telemetry.execute(APPROVAL_ASK, {"count": 1}, _approval(approval))
 
 
 def voted(result: Approval | Refusal, vote: Vote) -> None:
-    """Tell that somebody has voted, if the vote counts; `state` says whether it decides."""
+    """Emit that somebody has voted, if the vote counts; `state` says whether it decides."""
     if isinstance(result, Approval):
-        told = {"verdict": vote.verdict, "person": vote.person.id, "channel": vote.channel}
-        telemetry.execute(APPROVAL_DECIDE, {"count": 1}, {**_approval(result), **told})
+        facts = {"verdict": vote.verdict, "person": vote.person.id, "channel": vote.channel}
+        telemetry.execute(APPROVAL_DECIDE, {"count": 1}, {**_approval(result), **facts})
 
 
 def _approval(approval: Approval) -> dict[str, Any]:
@@ -218,6 +218,6 @@ def _approval(approval: Approval) -> dict[str, Any]:
 
 
 def worker(event: Event, node: WorkerPort) -> None:
-    """Tell that a worker is up, drains, or is down."""
-    told = {"worker": node.owner, "queues": tuple(node.queues)}
-    telemetry.execute(event, {"concurrency": node.settings.concurrency}, told)
+    """Emit that a worker is up, drains, or is down."""
+    facts = {"worker": node.owner, "queues": tuple(node.queues)}
+    telemetry.execute(event, {"concurrency": node.settings.concurrency}, facts)

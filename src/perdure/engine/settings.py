@@ -1,4 +1,4 @@
-"""The times and bounds of a worker; checked once, so that they fit together."""
+"""The settings of a worker; checked once, so that they fit together."""
 
 from dataclasses import dataclass
 
@@ -8,38 +8,38 @@ from perdure.base.machine import cores
 
 @dataclass(frozen=True, slots=True, init=False)
 class WorkerSettings:
-    """The bounds of a worker; durations are kept as seconds."""
+    """The settings of a worker; durations are kept as seconds."""
 
-    # Jobs that run at once in this worker.
+    # The most jobs that run at once in this worker.
     concurrency: int
     # OS processes for steps with `isolation="process"`; started when the first of them runs.
     processes: int
-    # How long a claim is good without a renewal.
+    # How long a claim is valid without a renewal.
     lease: float
     # How often all claims of the worker are renewed, in one write.
     heartbeat: float
-    # So long before its lease runs out a worker stops to trust it.
+    # How long before its lease runs out a job is stopped, if no renewal has come through.
     stop_before_expiry: float
-    # A job without any sign of progress for so long is stuck: people are told.
-    # A loop that stands still for so long is taken for dead: its leases are not renewed.
+    # A job without progress for so long is stuck: people are alerted.
+    # An event loop that is blocked for so long counts as dead: its leases are not renewed.
     stuck_after: float
-    # How often a job may take a worker down with it before it is parked.
+    # How often a job may crash its worker before it needs attention.
     max_claims: int
-    # A wait that ends within this stays in memory; a longer one frees the worker.
+    # A shorter wait keeps the job in memory; a longer one frees the worker.
     keep_in_memory: float
-    # How often to look for work when no hint came: the truth behind the hints.
+    # How often to look for work without a hint; hints may be lost, this is not.
     poll: float
-    # What a cancelled step gets between CANCEL and kill.
+    # The time that a cancelled step gets between CANCEL and kill.
     cancel_grace: float
-    # How long a draining worker lets its steps reach a safe point.
+    # The time that the steps of a draining worker get to reach a safe point.
     drain_grace: float
-    # A step that runs longer than this is recorded as started; shorter ones only when they end.
+    # A step that runs longer is recorded when it starts, too; a shorter one only when it ends.
     start_record_after: float
     # How often to look for jobs whose owner is dead.
     reap_every: float
     # How many jobs may be taken from dead owners at a time.
     reap_limit: int
-    # Ended jobs are kept for so long; None = for ever.
+    # How long ended jobs are kept; None: for ever.
     keep: float | None
 
     def __init__(  # noqa: PLR0913  a record has a parameter for each field
@@ -87,8 +87,8 @@ class WorkerSettings:
             ("max_claims", max_claims),
             ("reap_limit", reap_limit),
         ):
-            if type(count) is not int:  # a bool is none, either
-                raise TypeError(f"{name} is a whole number, not {count!r}")
+            if type(count) is not int:  # a bool is not accepted either
+                raise TypeError(f"{name} must be an integer, not {count!r}")
             if count < 1:
                 raise ValueError(f"{name} is at least 1, not {count}")
             object.__setattr__(self, name, count)
@@ -97,7 +97,7 @@ class WorkerSettings:
     def _check_fit(self) -> None:
         for name in ("heartbeat", "poll", "reap_every"):
             if not getattr(self, name):
-                raise ValueError(f"{name} must be longer than nothing: it is how often to look")
+                raise ValueError(f"{name} must be longer than 0: it is how often to look")
         if self.heartbeat > self.lease / 3:
             raise ValueError(
                 f"heartbeat ({self.heartbeat:g} s) must be at most a third of "

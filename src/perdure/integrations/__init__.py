@@ -1,1 +1,1 @@
-"""Perdure beside other libraries; each module needs the library of its name."""
+"""Integrations with other libraries; each module needs the extra of its name."""

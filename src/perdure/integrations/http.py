@@ -1,11 +1,12 @@
-"""HTTP calls as effects, by httpx; needs `perdure[http]`.
+"""HTTP requests as effects, with httpx; needs `perdure[http]`.
 
     answer = await send(ctx, client, "POST", url, json=order, kind="payment", in_doubt="replay")
     answer["body"]["id"]
 
-The key goes along as `Idempotency-Key`. At a first call, 4xx (but 408, 409, 425 and 429) and
-a connection that was never made prove that nothing happened; every other error leaves it in doubt.
-A redirect is such an error: who sends one may have acted before, so it is never followed.
+The key of the effect is sent as `Idempotency-Key`. For a first call, a 4xx status (except 408, 409,
+425 and 429) and a connection that was never made prove that nothing happened; after any other error
+the effect is in doubt. A redirect is such an error, and is never followed: whoever sends one may
+have acted before.
 """
 
 from typing import Any, Final, NotRequired, TypedDict, Unpack, cast
@@ -21,7 +22,7 @@ from perdure.engine.steps.effects import EffectOptions
 from perdure.engine.steps.step_context import StepContext
 
 HEADER: Final = "Idempotency-Key"
-# Of an answer's headers only these are kept: others hold cookies and other secrets.
+# Only these response headers are kept: others may hold cookies and other secrets.
 KEPT: Final = ("content-type", "etag", "location", "request-id", "x-request-id", "retry-after")
 
 TOTAL_TIMEOUT: Final = "10m"
@@ -30,22 +31,22 @@ _OWN: Final = frozenset({"kind", "target", "header", "max_bytes", "total_timeout
 _EFFECT: Final = frozenset(EffectOptions.__annotations__)
 
 
-class Reply(TypedDict):
-    """What is kept of an answer."""
+class HttpReply(TypedDict):
+    """What is kept of a response."""
 
     status: int
     headers: dict[str, str]
-    body: Any  # JSON values if it is JSON, else text
-    unread: NotRequired[str]  # why the body could not be read: it is None then
+    body: Any  # values if it is JSON, otherwise text
+    unread: NotRequired[str]  # why the body, which is None then, could not be read
 
 
 class SendOptions(EffectOptions, total=False):
-    """What may be said besides the options of an effect; all else goes to httpx.
+    """The options of `send`, besides those of an effect; all others go to httpx.
 
-    `kind`: of the effect. `target`: if it is not the host and path of the URL.
-    `header`: the name under which the key goes along. `max_bytes`: of the decoded body;
-    2 MiB if not said, which is also the most that is stored of a result.
-    `total_timeout`: for the request and all of its answer; ten minutes if not said.
+    `kind`: the kind of the effect. `target`: its target, by default the host and path of the URL.
+    `header`: the header that the key is sent in. `max_bytes`: the limit of the decoded body, by
+    default 2 MiB, which is also the limit of a stored result. `total_timeout`: the limit for the
+    request and its whole response, by default ten minutes.
     """
 
     kind: str
@@ -68,13 +69,13 @@ async def send(
     method: str,
     url: str,
     **options: Unpack[SendOptions],
-) -> Reply:
-    """Make a request once, whatever happens; give its answer, or the answer that it had.
+) -> HttpReply:
+    """Make a request once, whatever happens; return its response, or the recorded one.
 
     Raises:
-        httpx.HTTPStatusError: The receiver did not take it, or sends us elsewhere.
-        httpx.TransportError: There was no answer, or not all of it in time.
-        BadResponse: It is done, but the body of the answer is too large, or cannot be decoded.
+        httpx.HTTPStatusError: The receiver refused it, or redirected it.
+        httpx.TransportError: There was no response, or not all of it in time.
+        BadResponse: It was done, but the response body is too large, or cannot be decoded.
     """
     given = cast("dict[str, Any]", options)
     effect = cast("EffectOptions", {name: given[name] for name in given if name in _EFFECT})
@@ -85,39 +86,39 @@ async def send(
     limit = given.get("max_bytes", LIMITS.result)
     within = required_seconds(given.get("total_timeout", TOTAL_TIMEOUT))
 
-    async def call(key: str) -> Reply:
+    async def call(key: str) -> HttpReply:
         request = client.build_request(method, url, headers={**headers, header: key}, **rest)
         answer, unread = await fetch(client, request, limit=limit, within=within, **auth)
         answer.raise_for_status()
         return reply_of(answer, unread)
 
     target = given.get("target") or _target(client, method, url)
-    reply: Reply = await ctx.effect(given.get("kind", "http"), call, target=target, **effect)
+    reply: HttpReply = await ctx.effect(given.get("kind", "http"), call, target=target, **effect)
     if unread := reply.get("unread"):
         raise BadResponse(
-            f"{target} is done, and answered {reply['status']}, "
-            f"but the answer is of no use: {unread}"
+            f"{target} was done, and answered {reply['status']}, "
+            f"but its response cannot be used: {unread}"
         )
     return reply
 
 
-def reply_of(answer: httpx.Response, unread: str = "") -> Reply:
-    """Give what is kept of an answer."""
+def reply_of(answer: httpx.Response, unread: str = "") -> HttpReply:
+    """Return what is kept of a response."""
     kept = {name: answer.headers[name] for name in KEPT if name in answer.headers}
-    if "location" in kept:  # its query may be a key to what it leads to
+    if "location" in kept:  # its query may hold a secret
         kept["location"] = without_secrets(kept["location"])
     if unread:
-        return Reply(status=answer.status_code, headers=kept, body=None, unread=unread)
+        return HttpReply(status=answer.status_code, headers=kept, body=None, unread=unread)
     body: Any = answer.text
     if "json" in kept.get("content-type", "") and answer.content:
         try:
             body = answer.json()
-        except (ValueError, RecursionError):  # it says so, and is not, or only to hurt
+        except (ValueError, RecursionError):  # it is not JSON, or made to do harm
             body = answer.text
-    return Reply(status=answer.status_code, headers=kept, body=body)
+    return HttpReply(status=answer.status_code, headers=kept, body=body)
 
 
 def _target(client: httpx.AsyncClient, method: str, url: str) -> str:
-    """Name the receiver; without the query, which may hold anything."""
+    """Return the method and the URL without its query, which may hold anything."""
     full = client.base_url.join(url)
     return f"{method} {full.host}{full.path}"

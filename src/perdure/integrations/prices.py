@@ -1,4 +1,4 @@
-"""What the use of an LLM costs, by the tables of genai-prices; needs `perdure[prices]`."""
+"""The price of an LLM call, by the tables of genai-prices; needs `perdure[prices]`."""
 
 from genai_prices import Usage, calc_price
 
@@ -8,19 +8,19 @@ from perdure.base.errors import DefinitionError
 def price_of(
     model: str, *, input_tokens: int = 0, output_tokens: int = 0, provider: str | None = None
 ) -> float:
-    """Give the price of a call in USD, for `ctx.spend`.
+    """Return the price of a call in USD, for `ctx.spend`.
 
     Args:
-        model: The name of the model, as the provider spells it.
-        input_tokens: How many tokens go in, or may go in.
-        output_tokens: How many come out, or may come out at most.
-        provider: Whose model it is, where the name alone does not tell.
+        model: The provider's name of the model.
+        input_tokens: The input tokens, or the most that there may be.
+        output_tokens: The output tokens, or the most that there may be.
+        provider: The provider, if several have a model of this name.
 
     Raises:
-        DefinitionError: Nobody knows the price; a guess would make a limit worthless.
+        DefinitionError: The price is unknown; a guess would make a limit worthless.
     """
     usage = Usage(input_tokens=input_tokens, output_tokens=output_tokens)
     try:
         return float(calc_price(usage, model, provider_id=provider).total_price)
     except LookupError as error:
-        raise DefinitionError(f"the price of {model!r} is not known: {error}") from None
+        raise DefinitionError(f"the price of {model!r} is unknown: {error}") from None

@@ -2,18 +2,22 @@
 
 Nobody looks at the very moment of a schedule, and for hours nobody may look at all. So a schedule
 keeps the first time that is still owed, and `due` says which of the times since then get a job.
+
+The parser is imported with the first schedule: most programs have none.
 """
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice, takewhile
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from cronsim import CronSim, CronSimError
 from msgspec import Struct
 
 from perdure.base.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from cronsim import CronSim
 
 CatchUp: TypeAlias = Literal["skip", "one", "all"]
 
@@ -34,7 +38,7 @@ def check_cron(cron: str, timezone: str = "UTC") -> str:
     Raises:
         DefinitionError: The expression or the time zone is invalid.
     """
-    return CronSim(cron, _start(cron, timezone, 0.0)).explain()
+    return _parsed(cron, timezone, 0.0).explain()
 
 
 def next_time(cron: str, timezone: str, after: float) -> float | None:
@@ -77,7 +81,7 @@ def _passed(cron: str, timezone: str, next_at: float, now: float) -> list[float]
     """List the latest times that have passed, at most `MOST_CAUGHT_UP`."""
     # After years of a schedule of every minute, counting forwards from the first missed time would
     # take long. So count backwards to where the latest ones begin, then forwards from there.
-    backwards = CronSim(cron, _start(cron, timezone, now), reverse=True)
+    backwards = _parsed(cron, timezone, now, reverse=True)
     begin = min((time.timestamp() for time in islice(backwards, MOST_CAUGHT_UP)), default=next_at)
     late = [begin] if begin > next_at else [next_at]
     found = takewhile(lambda time: time <= now, _times(cron, timezone, late[0]))
@@ -95,17 +99,19 @@ def _chosen(passed: list[float], now: float, catch_up: CatchUp) -> tuple[float, 
 
 def _times(cron: str, timezone: str, after: float) -> Iterator[float]:
     """Yield the times after a time; strictly later ones, whatever the clocks do."""
-    found = CronSim(cron, _start(cron, timezone, after))
-    stamps = (time.timestamp() for time in found)
+    stamps = (time.timestamp() for time in _parsed(cron, timezone, after))
     return (stamp for stamp in stamps if stamp > after)
 
 
-def _start(cron: str, timezone: str, after: float) -> datetime:
+def _parsed(cron: str, timezone: str, start: float, *, reverse: bool = False) -> "CronSim":
+    """Return the times of an expression from a start on, or back from it."""
+    import cronsim  # noqa: PLC0415 - see the top of this file
+
     try:
-        start = datetime.fromtimestamp(after, ZoneInfo(timezone))
-        CronSim(cron, start)
-    except CronSimError as error:
+        return cronsim.CronSim(
+            cron, datetime.fromtimestamp(start, ZoneInfo(timezone)), reverse=reverse
+        )
+    except cronsim.CronSimError as error:
         raise DefinitionError(f"{cron!r} is not a cron expression: {error}") from None
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise DefinitionError(f"unknown time zone {timezone!r}") from None
-    return start

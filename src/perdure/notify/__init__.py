@@ -1,1 +1,1 @@
-"""Telling people, and hearing their answers: Slack, e-mail, web hooks, and the page of a link."""
+"""Approval channels and alerts: Slack, e-mail, webhooks, and the web pages of mail links."""

@@ -1,1 +1,1 @@
-"""people."""
+"""People: questions and answers, budgets, decisions by the API, and alerts."""

@@ -1,1 +1,1 @@
-"""worker."""
+"""The worker: claims jobs, keeps their leases, and has duties. `worker.working` runs one."""
