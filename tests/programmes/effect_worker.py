@@ -80,7 +80,7 @@ def build(  # noqa: C901 - seven small functions
 
 
 def _work(wanted: dict[str, Any]) -> None:
-    setattr(crashpoint, "_WANTED", wanted["crash"])  # noqa: B010 - the variable was read long ago
+    crashpoint.wanted = wanted["crash"]
     app = build(wanted["url"], wanted["gateway"], wanted["in_doubt"], wanted["key_ttl"])
     app.work()
 

@@ -1,28 +1,26 @@
-"""Named points at which a test can let the whole program die, as by a power cut."""
+"""Named points at which a test can let the whole program die, as by a power cut.
+
+A point costs one test of a variable: `if crashpoint.wanted: crashpoint.reach("after_call")`.
+"""
 
 import os
 import signal
 from pathlib import Path
 from typing import Final
 
-# "after_call": die at the first time; "after_call:3": at the third.
-_WANTED: Final = os.environ.get("PERDURE_CRASH_AT", "")
-# A file that is made before the end, so that the next program goes by.
+# "after_call": die when it is reached first; "after_call:3": the third time. Empty: never.
+wanted = os.environ.get("PERDURE_CRASH_AT", "")
+# A file that is made before the end, so that the next program does not die again.
 _ONCE: Final = os.environ.get("PERDURE_CRASH_ONCE", "")
 
 _counts: dict[str, int] = {}
 
 
-def crashpoint(name: str) -> None:
-    """Die here, if somebody has asked for it."""
-    if _WANTED:
-        _look(name)
-
-
-def _look(name: str) -> None:
-    wanted, _, number = _WANTED.partition(":")
+def reach(name: str) -> None:
+    """Die here, if this is the point that is wanted."""
+    point, _, number = wanted.partition(":")
     _counts[name] = _counts.get(name, 0) + 1
-    if name != wanted or _counts[name] != int(number or 1) or (_ONCE and Path(_ONCE).exists()):
+    if name != point or _counts[name] != int(number or 1) or (_ONCE and Path(_ONCE).exists()):
         return
     if _ONCE:
         Path(_ONCE).touch()

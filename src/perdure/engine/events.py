@@ -175,19 +175,20 @@ def lease_lost(run: RunFacts) -> None:
 
 def effect_written(run: RunFacts, effect: Effect) -> None:
     """Emit a line of the ledger: an intent once it is durable, any other when it is known."""
-    _effect(EFFECT[effect.state.value], run, effect)
+    if listens(event := EFFECT[effect.state.value]):
+        _effect(event, run, effect)
 
 
 def effect_reused(run: RunFacts, effect: Effect) -> None:
     """Emit that the recorded result of an effect is used, and it is not repeated."""
-    _effect(EFFECT_REUSE, run, effect)
+    if listens(EFFECT_REUSE):
+        _effect(EFFECT_REUSE, run, effect)
 
 
 def _effect(event: Event, run: RunFacts, effect: Effect) -> None:
-    if listens(event):
-        facts = {**_job(run.job), "worker": run.node.owner, "step": effect.place.step}
-        facts |= {"kind": effect.kind, "target": effect.target, "key": effect.key}
-        telemetry.execute(event, {"count": 1}, facts)
+    facts = {**_job(run.job), "worker": run.node.owner, "step": effect.place.step}
+    facts |= {"kind": effect.kind, "target": effect.target, "key": effect.key}
+    telemetry.execute(event, {"count": 1}, facts)
 
 
 def approval_asked(approval: Approval) -> None:

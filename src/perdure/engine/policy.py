@@ -51,8 +51,13 @@ class Gatekeeper:
         self._all = policy.risk.rules != RULES or policy.gates != GatePolicy()
 
     def watches(self, step: Step[..., Any]) -> bool:
-        """Whether the calls of a step must be judged; those of most steps need not be."""
-        return self._all or _says_something(step)
+        """Whether the calls of a step must be judged.
+
+        Those of most steps need not be: the default rules could find them to be nothing but LOW.
+        """
+        estimated = step.cost is not None or step.estimated_duration is not None
+        asks = step.approval == "required"
+        return self._all or bool(step.tags) or asks or estimated or step.risk is not _LOW
 
     def decide(
         self,
@@ -74,10 +79,3 @@ class Gatekeeper:
     def judge(self, step: Step[..., Any], name: str, packed: bytes) -> Judgement:
         """Judge how dangerous a call of a step is."""
         return judge_call(step, name, packed, self._policy.risk)
-
-
-def _says_something(step: Step[..., Any]) -> bool:
-    """Whether the default rules could judge a step to be anything but LOW."""
-    estimated = step.cost is not None or step.estimated_duration is not None
-    asks = step.approval == "required"
-    return bool(step.tags) or asks or estimated or step.risk is not _LOW

@@ -27,7 +27,6 @@ from msgspec.structs import replace
 from perdure.base.codec import LIMITS, Codec, PayloadLimits, digest
 from perdure.base.errors import IllegalTransition, Refused, Unstorable, safe_text
 from perdure.base.secret import without_secrets
-from perdure.jobs.items import is_of_items
 from perdure.jobs.policy import http_status, leaves
 
 InDoubt: TypeAlias = Literal["replay", "ask"]
@@ -98,11 +97,6 @@ class Place(Struct, frozen=True):
     ordinal: int
     part: str = ""
 
-    @property
-    def likeness(self) -> tuple[str, str]:
-        """What similar effects have in common, before and after any checkpoint."""
-        return self.step, self.part.partition(":")[2]
-
     def spell(self, mark: str) -> str:
         """Return it as one short text, with `mark` after the step: "act#1?5bf1c8d2e90a7b34#1"."""
         return f"{self.step}{mark}{digest(self.part)[:16]}#{self.ordinal}"
@@ -111,29 +105,6 @@ class Place(Struct, frozen=True):
 def is_of_step(spelled: str, step: str) -> bool:
     """Whether the spelled place of a question is the gate of a step, or a place inside it."""
     return spelled == step or spelled.startswith((f"{step}?", f"{step}$"))
-
-
-class Places:
-    """Counts the places in one execution of a step's code."""
-
-    __slots__ = ("_asked",)
-
-    def __init__(self) -> None:
-        self._asked: dict[str, int] = {}  # requests so far, by part
-
-    def allot(self, step: str, checkpoint: int, item: str, what: str) -> Place:
-        """Return the place of the next request."""
-        part = f"{checkpoint}:{item}:{what}"
-        ordinal = self._asked[part] = self._asked.get(part, 0) + 1
-        return Place(step, ordinal, part)
-
-
-def own_checkpoint(checkpoint: bytes | None, number: int) -> int:
-    """Return the number of the checkpoint that the code continues from; 0: its beginning.
-
-    A checkpoint of `ctx.items` does not count: there the item identifies a request.
-    """
-    return 0 if checkpoint is None or is_of_items(checkpoint) else number
 
 
 class UndoCall(Struct, frozen=True):

@@ -29,7 +29,8 @@ class Ledger:
         self._ask = ask
         self._lines: dict[str, Effect] = {}  # by key
         self._is_read = False
-        # By likeness: the part of the code that made the first effect of this likeness.
+        # By step, item and what is asked for: the part of the code that asked first. The same
+        # with another checkpoint may be a second effect, or the first one asked for again.
         self._parts: dict[tuple[str, str], str] = {}
         self._seen: set[str] = set()  # steps that have made effects in this run
         self.key_locks = KeyLocks()
@@ -37,11 +38,13 @@ class Ledger:
     def add(self, effect: Effect) -> None:
         """Add a line, or replace it by a newer version."""
         self._lines[effect.key] = effect
-        self._parts.setdefault(effect.place.likeness, effect.place.part)
+        place = effect.place
+        self._parts.setdefault((place.step, place.part.partition(":")[2]), place.part)
 
     def has_like(self, place: Place) -> bool:
         """Whether the same was done on the other side of a checkpoint."""
-        return self._parts.get(place.likeness, place.part) != place.part
+        like = (place.step, place.part.partition(":")[2])
+        return self._parts.get(like, place.part) != place.part
 
     def line(self, effect: Effect) -> Effect:
         """Return a line as it stands now."""

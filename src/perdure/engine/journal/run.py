@@ -171,7 +171,8 @@ class Operation(Generic[R]):
                 run.awaited.discard(self)
                 if self.finished:
                     run.resuming -= 1
-                    run.check_if_needed()
+                    if run.waiting or run.held or run.ending is not None:
+                        run.check_soon()
         if run.verdict is not None:
             yield from _refuse(run)
             raise Unwound
@@ -196,6 +197,13 @@ class Operation(Generic[R]):
     def spawn(self, body: Callable[[], Awaitable[None]]) -> None:
         """Start a process that works for it."""
         self.run.start_process(self, body)
+
+    def spawn_again(self, body: Callable[[], Awaitable[None]]) -> None:
+        """Start a process, or start again when the present one ends: what it read may be old."""
+        if self in self.run.working:
+            self.start_again = True
+        else:
+            self.run.start_process(self, body)
 
     def wait(self, until: float | None = None) -> None:
         """Wait for news, or for a time by the store's clock."""
@@ -294,7 +302,7 @@ class Run:
         self.working: dict[Operation[Any], Process] = {}  # those that have a process
         self.waiting: dict[Operation[Any], asyncio.Handle | None] = {}  # for a time, or for news
         self.resuming = 0  # awaits that are over, of which the code does not know yet
-        self._held: list[Operation[Any]] = []  # new ones, while the replay is not over
+        self.held: list[Operation[Any]] = []  # new ones, while the replay is not over
 
         # The end
         self.verdict: RunVerdict | None = None  # how the run has ended
@@ -393,8 +401,8 @@ class Run:
         if self.verdict is not None or id not in self.journal.entries:
             return None  # after a verdict it will never begin: whoever awaits it is unwound
         entry = self.journal.visit(id, kind, packed)
-        if self._held and not self.journal.unvisited:  # the replay is over
-            held, self._held = self._held, []
+        if self.held and not self.journal.unvisited:  # the replay is over
+            held, self.held = self.held, []
             for operation in held:
                 if self.ending is None:
                     operation.start()
@@ -408,14 +416,14 @@ class Run:
         Code that fits its journal asks for everything recorded before it needs the result of
         anything new. If it does not, it has drifted, and nothing new may have happened by then.
         """
-        if not self._held:
+        if not self.held:
             self._arm("replay", _REPLAY_PATIENCE, self._judge_replay)
-        self._held.append(operation)
+        self.held.append(operation)
         self.check_soon()
 
     def _judge_replay(self) -> None:
-        if self._held and self.verdict is None:
-            wanted = ", ".join(operation.entry.id for operation in self._held)
+        if self.held and self.verdict is None:
+            wanted = ", ".join(operation.entry.id for operation in self.held)
             self.stop(NeedsAttention(failure_of(self.journal.missed(f"asks for {wanted}"))))
 
     def start_process(self, operation: Operation[Any], body: Callable[[], Awaitable[None]]) -> None:
@@ -436,7 +444,8 @@ class Run:
             return
         if self._no_work is not None and not self._no_work.done():
             self._no_work.set_result(None)
-        self.check_if_needed()
+        if self.waiting or self.held or self.ending is not None:
+            self.check_soon()
 
     def wait(self, operation: Operation[Any], until: float | None = None) -> None:
         """Let an operation wait for news, or for a time by the store's clock."""
@@ -528,11 +537,6 @@ class Run:
 
     # Whether there is anything left to do
 
-    def check_if_needed(self) -> None:
-        """Check soon whether the run can end or be suspended, if anything speaks for that."""
-        if self.waiting or self._held or self.ending is not None:
-            self.check_soon()
-
     def check_soon(self) -> None:
         """Check, when the code had its turn, whether the run can end or be suspended."""
         if not self._check_scheduled:
@@ -546,16 +550,16 @@ class Run:
         if self.ending is not None:
             self.stop(self.ending)
         elif not _awaits_only(self.process, self.awaited):
-            if self.waiting and not self._held:
+            if self.waiting and not self.held:
                 self._arm("idle", _IDLE_PATIENCE, self._check_idle)
-        elif self._held:
+        elif self.held:
             self._judge_replay()
         elif self.waiting:
             self._suspend()
 
     def _check_idle(self) -> None:
         """Suspend the job, though its code may wait for things that are not operations."""
-        quiet = not (self.working or self.resuming or self._held)
+        quiet = not (self.working or self.resuming or self.held)
         if self.verdict is None and self.ending is None and quiet and self.waiting:
             self._suspend()
 
@@ -619,7 +623,7 @@ class Run:
 
     async def _send(self, write: Write, carried: "_Carried", store: Store) -> None:
         self._in_flight += 1
-        carried.sent()
+        carried.waits, carried.failed = True, False
         try:
             await store.write(write, alone=self._is_only_work(), done=carried.answered)
         except Exception as error:
@@ -750,15 +754,15 @@ class _Carried:
     So two things decide: whether the writer has given up, and whether the last answer was an error.
     """
 
-    __slots__ = ("_failed", "_given_up", "_run", "_waits", "effects", "entries")
+    __slots__ = ("_given_up", "_run", "effects", "entries", "failed", "waits")
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self.entries, run.buffered_entries = run.buffered_entries, {}
         self.effects, run.buffered_effects = run.buffered_effects, {}
-        self._waits = False  # for an answer of the store
+        self.waits = False  # for an answer of the store
         self._given_up = False
-        self._failed = False
+        self.failed = False  # so the store has answered last
 
     def with_entries(self, entries: tuple[JournalEntry, ...]) -> tuple[JournalEntry, ...]:
         """Return the entries of the write; its own replace those that are carried."""
@@ -768,23 +772,19 @@ class _Carried:
         """Return the effects of the write; its own replace those that are carried."""
         return tuple((self.effects | {effect.key: effect for effect in effects}).values())
 
-    def sent(self) -> None:
-        """Take note that the store has the write."""
-        self._waits, self._failed = True, False
-
     def answered(self, error: BaseException | None) -> None:
         """Take note of the answer of the store; it may be told twice."""
-        if not self._waits:
+        if not self.waits:
             return
-        self._waits, self._failed = False, error is not None
-        if self._given_up and self._failed:
+        self.waits, self.failed = False, error is not None
+        if self._given_up and self.failed:
             self.put_back()
         self._run.answered(None, error)
 
     def give_up(self) -> None:
         """Take note that the writer does not wait any more."""
         self._given_up = True
-        if self._failed and not self._waits:
+        if self.failed and not self.waits:
             self.put_back()
 
     def put_back(self) -> None:

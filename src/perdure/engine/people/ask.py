@@ -475,10 +475,7 @@ class Approve(Operation[Approved]):
         self.spawn(self._look)
 
     def on_news(self) -> None:
-        if self in self.run.working:  # what it has just read may be old
-            self.start_again = True
-        else:
-            self.spawn(self._look)
+        self.spawn_again(self._look)
 
     async def _look(self) -> None:
         """Use the answer if there is one; otherwise ask, unless that is done, and wait."""

@@ -1,7 +1,8 @@
 """What the code of a job is given.
 
-The code is ordinary Python, but it is run again from its start after every interruption:
-all that it does to the world it does through this context, which remembers.
+The code is ordinary Python, but it runs again from its start after every interruption. So all that
+it does to the world, and all that may differ from run to run, goes through this context, which
+looks it up in the journal first.
 """
 
 import random
@@ -29,7 +30,7 @@ from perdure.jobs.text_limits import check_given
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Looked up once: a member of an enum is dear where steps are many.
+# Enum member lookup is slow on this hot path.
 _STEP, _PENDING = EntryKind.STEP, StepState.PENDING
 
 
@@ -60,7 +61,7 @@ class JobContext:
     # Steps
 
     def run(self, step: Step[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "Operation[R]":
-        """Run a step, or give what it gave before. Await it, or `gather` several.
+        """Run a step, or return what it returned before. Await it, or `gather` several.
 
         Raises:
             StepFailed: When awaited: the step failed for good.
@@ -70,7 +71,7 @@ class JobContext:
     def run_as(
         self, key: str, step: Step[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> "Operation[R]":
-        """Run a step under an identity of one's own, for branches whose order is not certain."""
+        """Run a step under a key of your own, for branches whose order is nondeterministic."""
         return self._step(step, key, args, kwargs)
 
     def _step(
@@ -107,9 +108,9 @@ class JobContext:
     ) -> list[R | BaseException]: ...
 
     async def gather(self, *operations: Awaitable[R], return_exceptions: bool = False) -> Any:
-        """Run operations at once; give their results in the order in which they are written.
+        """Run operations concurrently; return their results in the order of the arguments.
 
-        All of them are seen to their end, then the first failure in that order is raised.
+        All of them run to their ends, then the first failure in that order is raised.
         """
         for operation in operations:
             if not isinstance(operation, Operation):
@@ -149,29 +150,21 @@ class JobContext:
         """
         run = self._run
         asked = approve_request(run, title, options)
-        id = run.journal.identity("approve")
-        entry = run.visit(id, EntryKind.APPROVE, asked.packed)
-        recorded = entry is not None
-        entry = entry or self._fresh(id, EntryKind.APPROVE, "approve", asked.packed, None)
-        if (
-            entry.input is None
-        ):  # the job is a fork: people are asked again, about what is asked now
+        entry, recorded = self._look_up(EntryKind.APPROVE, "approve", asked.packed)
+        if entry.input is None:  # the job is a fork: people are asked again, about what it asks now
             entry = replace(entry, input=asked.packed)
         return Approve(run, entry, asked, recorded=recorded)
 
     # Waiting
 
     def sleep(self, duration: Duration) -> "Operation[None]":
-        """Wait; no worker is held meanwhile, and a restart does not begin the wait anew."""
+        """Wait. The job needs no worker meanwhile, and a restart does not begin the wait anew."""
         run = self._run
         length = job_seconds(duration)
         if length is None:
             raise TypeError("sleep needs a duration; to wait for ever, receive a message")
-        id = run.journal.identity("sleep")
-        packed = encode(length)
-        entry = run.visit(id, EntryKind.SLEEP, packed)
-        recorded = entry is not None
-        entry = entry or self._fresh(id, EntryKind.SLEEP, "sleep", packed, run.now() + length)
+        until = run.now() + length
+        entry, recorded = self._look_up(EntryKind.SLEEP, "sleep", encode(length), until)
         operation = Sleep(run, entry, recorded=recorded)
         if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
             operation.finish(None)
@@ -186,13 +179,9 @@ class JobContext:
         check_given(topic=topic)
         run = self._run
         limit = job_seconds(timeout)
-        name = f"receive:{topic}"
-        id = run.journal.identity(name)
-        packed = encode(limit)
-        entry = run.visit(id, EntryKind.RECEIVE, packed)
-        recorded = entry is not None
         until = None if limit is None else run.now() + limit
-        entry = entry or self._fresh(id, EntryKind.RECEIVE, name, packed, until)
+        name = f"receive:{topic}"
+        entry, recorded = self._look_up(EntryKind.RECEIVE, name, encode(limit), until)
         if entry.state is _PENDING and entry.wake_at is None and until is not None:
             entry = replace(entry, wake_at=until)  # it is retried: its time begins anew
             run.buffer_entry(entry)
@@ -213,19 +202,24 @@ class JobContext:
         """
         run = self._run
         full = job_name(run.node.registry, job, "ctx.child")
-        name = f"child:{full}"
-        id = run.journal.identity(name)
-        packed = job.pack(args, kwargs, run.node.limits)
-        entry = run.visit(id, EntryKind.CHILD, packed)
-        recorded = entry is not None
-        entry = entry or self._fresh(id, EntryKind.CHILD, name, packed, None)
+        packed = job.parameters.pack(args, kwargs, run.node.limits)
+        entry, recorded = self._look_up(EntryKind.CHILD, f"child:{full}", packed)
         submission = child_job(run.job, entry, job, full, packed)
         operation = Child(run, entry, job, submission, recorded=recorded)
         if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
-            operation.finish(None if entry.output is None else job.unpack_result(entry.output))
+            operation.finish(None if entry.output is None else job.result.decode(entry.output))
         elif entry.state is StepState.FAILED:
             operation.finish(None, child_failed(submission.id, entry))
         return operation
+
+    def _look_up(
+        self, kind: EntryKind, name: str, packed: bytes, wake_at: float | None = None
+    ) -> tuple[JournalEntry, bool]:
+        """Return the entry of what the code asks for now, and whether the journal had it."""
+        run = self._run
+        id = run.journal.identity(name)
+        found = run.visit(id, kind, packed)
+        return found or self._fresh(id, kind, name, packed, wake_at), found is not None
 
     def _fresh(
         self, id: str, kind: EntryKind, name: str, packed: bytes, wake_at: float | None
@@ -241,12 +235,12 @@ class JobContext:
             started_at=self._run.now(),
         )
 
-    # Time and chance, the same at every replay
+    # Time and randomness, the same in every replay
 
     def now(self) -> datetime:
-        """Tell the time, once and for all: a replay gives the same."""
+        """Return the time; a replay returns the same."""
         run = self._run
-        if run.verdict is not None:  # what is drawn now would stand in the journal at a wrong place
+        if run.verdict is not None:  # an entry made now would be at a wrong place in the journal
             raise Unwound
         id = run.journal.identity("now")
         entry = run.visit(id, EntryKind.VALUE, None)
@@ -259,11 +253,11 @@ class JobContext:
         return datetime.fromtimestamp(moment, UTC)
 
     def uuid(self) -> uuid.UUID:
-        """Draw a UUID: random to others, the same at every replay."""
+        """Return a UUID: unpredictable to others, the same in every replay."""
         return uuid.UUID(self._seed("uuid")[:32])
 
     def random(self) -> random.Random:
-        """Give a source of chance that says the same at every replay. Not for secrets."""
+        """Return a source of randomness that is the same in every replay. Not for secrets."""
         return random.Random(self._seed("random"))
 
     def _seed(self, name: str) -> str:

@@ -1,4 +1,22 @@
-"""The core of the engine: run a claimed job as far as it goes, and write how that ended."""
+"""The core of the engine: run a claimed job as far as it goes, and write how that ended.
+
+One process of the worker executes one claim, in three parts:
+
+* **Before.** What others have asked for meanwhile comes first: a job that is to be paused or
+  cancelled does not run its code. Nor does one that has cost too many workers their lives.
+* **The code** runs until it returns or raises, until there is nothing to do for it, or until
+  somebody ends the run; see `perdure.engine.journal.run` for who may do that, and how.
+* **The end** is written in one fenced write, and only when nothing else can be written any more:
+  no step works, and the store has answered every write of them. Only then are journal and ledger
+  complete, and it can be decided from them whether the job must be undone.
+
+If the lease is lost on the way, nothing is written: the next owner goes on from the journal. If the
+end itself cannot be written, because the store refuses it, the job needs attention; to raise that
+error would only crash the next worker with it, too.
+
+Code that does not unwind when its run has ended, for example because it catches everything, is
+abandoned. Its process is killed, and another process ends the run.
+"""
 
 import contextlib
 import logging
@@ -26,7 +44,7 @@ from perdure.engine.journal.verdict import (
 )
 from perdure.engine.people.attention import attention_alerts
 from perdure.engine.run.context import JobContext
-from perdure.engine.steps.undo import look_back, on_cancel, undo
+from perdure.engine.steps.undo import decide_end, on_cancel, undo
 from perdure.engine.worker_port import WorkerPort
 from perdure.jobs.failure import Failure, failure_of, type_name
 from perdure.jobs.model import Claim, JobChange, JobEvent, WriteFields
@@ -56,138 +74,145 @@ async def execute(node: RunOwner, claim: Claim, since: float) -> None:
     run.abandon = partial(_abandon, node, run)
     node.admit(run, since)
     try:
-        verdict = await judge(run)
+        verdict = _verdict_before(run)
+        if verdict is None:
+            undoing = run.job.state is JobState.COMPENSATING
+            verdict = await (undo(run) if undoing else run.run_code(_code))
         if not run.abandoned:
-            await finish(run, verdict)
+            await end_run(run, verdict)
     finally:
         if not run.abandoned:
             node.dismiss(run)
 
 
-async def finish(run: Run, verdict: RunVerdict) -> None:
+async def end_run(run: Run, verdict: RunVerdict) -> None:
     """Wait until nothing works for the job any more, and write how its run ended."""
     await run.stop_operations()
     if isinstance(verdict, RunLost):
         return
+    if isinstance(verdict, RunFailed) and run.job.state is not JobState.COMPENSATING:
+        verdict = _attention_or_failed(run, verdict)
     # If the lease is lost at the last moment, its new owner goes on.
     with contextlib.suppress(Unwound):
         try:
             await run.finish_writes()
-            verdict, fields = await look_back(run, verdict)
+            verdict, fields = await decide_end(run, verdict)
             await conclude(run, verdict, **fields)
         except Exception as error:  # noqa: BLE001 - raised, it would only come again
             _log.exception("the end of job %s cannot be written", run.job.id)
-            run.buffered_entries.clear()  # it may be the culprit, and holds no results
+            run.buffered_entries.clear()  # one of them may be why
             await conclude(run, NeedsAttention(failure_of(error)))
 
 
 def _abandon(node: RunOwner, run: Run) -> None:
     """End a run without its code, which neither returns nor raises."""
-    _log.error("the code of job %s does not leave: its process is given up", run.job.id)
-    give_birth(node.runtime, None, _finish_without_code, (node, run), PLAIN)
+    _log.error("the code of job %s does not unwind: its process is killed", run.job.id)
+    give_birth(node.runtime, None, _end_without_code, (node, run), PLAIN)
 
 
-async def _finish_without_code(node: RunOwner, run: Run) -> None:
+async def _end_without_code(node: RunOwner, run: Run) -> None:
     kill(run.process, "the run of the job has ended")
     try:
-        await finish(run, run.verdict or RunLost())
+        await end_run(run, run.verdict or RunLost())
     finally:
         node.dismiss(run)
 
 
-async def judge(run: Run) -> RunVerdict:
-    """Run the job, unless it must not be run."""
-    if run.job.request == "pause":
+# Before
+
+
+def _verdict_before(run: Run) -> RunVerdict | None:
+    """Return how the run ends without its code; None if the code may run."""
+    job = run.job
+    if job.request == "pause":
         return Paused()
-    if run.job.state is JobState.COMPENSATING:
-        return await undo(run) if run.job.claims <= _most_claims(run) else _crashed(run)
-    if run.job.request == "cancel" and on_cancel(run) != "finish":
+    undoing = job.state is JobState.COMPENSATING
+    if job.request == "cancel" and not undoing and on_cancel(run) != "finish":
         return Cancelled()
-    if run.job.claims > _most_claims(run):
-        return _crashed(run)
-    verdict = await run.run_code(_code)
-    if isinstance(verdict, RunFailed) and _needs_a_person(run, verdict.failure):
-        return NeedsAttention(verdict.failure, alerted=_nobody_answered(verdict.failure))
-    return verdict
+    return _too_many_claims(run) if job.claims > _max_claims(run) else None
 
 
-def _needs_a_person(run: Run, failure: Failure) -> bool:
-    """Tell whether a failure is none of the job's own, so that nothing of it is undone."""
-    return _nobody_answered(failure) or (failure.outage and _waits_out(run))
+def _max_claims(run: Run) -> int:
+    definition, limit = run.node.registry.jobs.get(run.job.name), run.node.settings.max_claims
+    return limit if definition is None else min(limit, definition.max_claims)
 
 
-def _nobody_answered(failure: Failure) -> bool:
-    return failure.type == type_name(ApprovalExpired)
-
-
-def _waits_out(run: Run) -> bool:
-    """Tell whether a job that another system's outage stopped waits for a person to resume it."""
-    if run.job.plan is not None:
-        return True
-    return run.node.registry.find_job(run.job.name).on_outage == "park"
-
-
-def _most_claims(run: Run) -> int:
-    definition, most = run.node.registry.jobs.get(run.job.name), run.node.settings.max_claims
-    return most if definition is None else min(most, definition.max_claims)
-
-
-def _crashed(run: Run) -> NeedsAttention:
+def _too_many_claims(run: Run) -> NeedsAttention:
     undoing = run.job.state is JobState.COMPENSATING
     what = "the undo of this job" if undoing else "this job"
     choices = "resume it, or skip what cannot be undone" if undoing else "resume or cancel it"
     text = (
         f"{run.job.claims - 1} workers in a row took {what} and were lost without any progress on "
-        "it: they died, or were stopped, or their event loop stood still, and it may be what does "
-        f"that to them. Look at the workers' logs, then {choices}. "
+        "it: they died, or were stopped, or their event loop stood still, and the job may be the "
+        f"cause. Look at the workers' logs, then {choices}. "
         'What blocks the loop, or takes a worker down, belongs into a step with isolation="process"'
     )
     return NeedsAttention(failure_of(JobError(text)))
+
+
+# The code
 
 
 async def _code(run: Run) -> bytes:
     """Run the code that the job was submitted for."""
     context, job = JobContext(run), run.job
     if job.plan is not None:
-        return await _plan(context, Plan.from_json(job.plan), run)
+        return await _run_plan(context, Plan.from_json(job.plan), run)
     definition = run.node.registry.find_job(job.name)
-    args, kwargs = definition.unpack(job.input)
+    args, kwargs = definition.parameters.unpack(job.input)
     result = await definition.fn(context, *args, **kwargs)
-    return definition.pack_result(result, run.node.limits)
+    return definition.result.encode(result, run.node.limits)
 
 
-async def _plan(context: JobContext, plan: Plan, run: Run) -> bytes:
-    """Run the calls of a plan, one after the other; the last one gives the result."""
+async def _run_plan(context: JobContext, plan: Plan, run: Run) -> bytes:
+    """Run the calls of a plan, one after the other; returns the result of the last one."""
     outputs: dict[str, Any] = {}
     result = b"null"
     for call in plan.calls:
         step = run.node.registry.find_step(call.step)
         args, kwargs = plan.resolve(call, outputs, step)
         outputs[call.id] = output = await context.run_as(call.id, step, *args, **kwargs)
-        result = step.pack_result(output, run.node.limits)
+        result = step.result.encode(output, run.node.limits)
     return result
+
+
+# The end
+
+
+def _attention_or_failed(run: Run, verdict: RunFailed) -> NeedsAttention | RunFailed:
+    """Let a person look at a failure that is not the job's own: nothing is undone for that."""
+    failure = verdict.failure
+    if failure.type == type_name(ApprovalExpired):
+        return NeedsAttention(failure, alerted=True)
+    return NeedsAttention(failure) if failure.outage and _waits_out(run) else verdict
+
+
+def _waits_out(run: Run) -> bool:
+    """Whether a job that was stopped by an outage of another system waits for a person."""
+    if run.job.plan is not None:
+        return True
+    return run.node.registry.find_job(run.job.name).on_outage == "park"
 
 
 async def conclude(run: Run, verdict: RunVerdict, **fields: Unpack[WriteFields]) -> None:
     """Write how a run ended."""
-    change = change_for(verdict, run.now())
-    if run.job.state is JobState.COMPENSATING and not isinstance(
-        verdict, UndoEnded | NeedsAttention
-    ):
+    change, entries = change_for(verdict, run.now()), ()
+    if isinstance(verdict, UndoNeeded | UndoEnded | NeedsAttention):
+        entries = verdict.entries
+    undone = isinstance(verdict, UndoEnded | NeedsAttention)
+    if run.job.state is JobState.COMPENSATING and not undone:
         change = replace(change, error=run.job.error)
         if change.state is JobState.WAITING:  # it is undone, also while it waits
             change = replace(change, state=JobState.COMPENSATING)
     if isinstance(verdict, NeedsAttention):
         fields["notices"] = (*fields.get("notices", ()), *attention_alerts(run, verdict))
-    told = _told(verdict)
-    event = JobEvent(type=f"job.{change.state.lower()}", data=told, actor=run.node.owner)
+    error = _error_text(verdict)
+    data = {} if error is None else {"error": error}
+    event = JobEvent(type=f"job.{change.state.lower()}", data=data, actor=run.node.owner)
     quiet = isinstance(verdict, Suspended | Drained)
-    entries = (
-        verdict.entries if isinstance(verdict, UndoNeeded | UndoEnded | NeedsAttention) else ()
-    )
     fields["job"], fields["events"] = change, () if quiet else (event,)
     await run.write(*entries, **fields)
-    events.concluded(run, change, told.get("error"))
+    events.concluded(run, change, error)
 
 
 def change_for(verdict: RunVerdict, now: float) -> JobChange:
@@ -209,7 +234,7 @@ def change_for(verdict: RunVerdict, now: float) -> JobChange:
 
 
 def _released(verdict: RunVerdict, now: float) -> JobChange:
-    """Decide when a job that goes on later is due."""
+    """Decide when a job that continues later is due."""
     match verdict:
         case Suspended(due_at, wait):
             return JobChange(state=JobState.WAITING, due_at=due_at, wait=wait, release=True)
@@ -221,12 +246,8 @@ def _released(verdict: RunVerdict, now: float) -> JobChange:
             return JobChange(state=JobState.WAITING, due_at=now, release=True)
 
 
-def _told(verdict: RunVerdict) -> dict[str, str]:
-    """Give what the log says of an end besides its state."""
+def _error_text(verdict: RunVerdict) -> str | None:
+    """Return what the log of the job says of an end besides the state."""
     if isinstance(verdict, UndoEnded) and verdict.state is JobState.FAILED and verdict.error:
-        return {"error": Failure.unpack(verdict.error).summary()}
-    return (
-        {"error": verdict.failure.summary()}
-        if isinstance(verdict, RunFailed | NeedsAttention)
-        else {}
-    )
+        return Failure.unpack(verdict.error).summary()
+    return verdict.failure.summary() if isinstance(verdict, RunFailed | NeedsAttention) else None

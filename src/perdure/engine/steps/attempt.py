@@ -100,38 +100,38 @@ class Attempt:
     # Effects
 
     def effect_asked(self, request: EffectRequest) -> None:
-        self._effects().visit(request)
+        (self.effects or self._open_effects()).visited.add(request.place)
 
     async def effect_begin(self, request: EffectRequest, options: EffectOptions) -> BegunEffect:
         try:
-            return await self._effects().begin(request, options)
+            return await (self.effects or self._open_effects()).begin(request, options)
         except StepExit as leaving:
             raise self._note(leaving) from None
 
     async def effect_done(self, begun: BegunEffect, packed: PackedResult) -> Effect:
-        return self._effects().done(begun, packed)
+        return (self.effects or self._open_effects()).done(begun, packed)
 
     async def effect_failed(
         self, begun: BegunEffect, fault: CallFault | None, options: EffectOptions
     ) -> None:
         try:
-            self._effects().failed(begun, fault, options)
+            (self.effects or self._open_effects()).failed(begun, fault, options)
         except StepExit as leaving:
             raise self._note(leaving) from None
 
     async def record_effect(
         self, kind: str, key: str, target: str, details: Mapping[str, Any]
     ) -> None:
-        await self._effects().record(kind, key, target, details)
+        await (self.effects or self._open_effects()).record(kind, key, target, details)
 
     async def was_effect_recorded(self, kind: str, key: str) -> bool:
-        return await self._effects().was_recorded(kind, key)
+        return await (self.effects or self._open_effects()).was_recorded(kind, key)
 
     def when_unlocked(
         self, request: EffectRequest, options: EffectOptions
     ) -> "asyncio.Future[None] | None":
         """Return a future that is done when `effect_begin` need not wait for another step."""
-        return self._effects().when_unlocked(request, options)
+        return (self.effects or self._open_effects()).when_unlocked(request, options)
 
     async def check_left_open(self) -> None:
         """Let the step succeed only if nothing is left to be found out.
@@ -141,16 +141,15 @@ class Attempt:
                 earlier attempt has left open.
         """
         self.check_exit()
-        await self._effects().check_none_left_open()
+        await (self.effects or self._open_effects()).check_none_left_open()
 
     def check_exit(self) -> None:
         """Raise the exit that the function has caught, if it has."""
         if self.exit is not None:
             raise self.exit
 
-    def _effects(self) -> Effects:
-        if self.effects is None:
-            self.effects = Effects(self._step, self)
+    def _open_effects(self) -> Effects:
+        self.effects = Effects(self._step, self)
         return self.effects
 
     # Money and people

@@ -26,8 +26,7 @@ from msgspec.structs import replace
 from perdure.base.codec import Codec, digest, encode
 from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import DefinitionError, EffectInDoubt, IllegalTransition
-from perdure.engine import events
-from perdure.engine.crashpoint import crashpoint
+from perdure.engine import crashpoint, events
 from perdure.engine.journal.step_exit import StepCall, StepExit
 from perdure.engine.journal.verdict import NeedsAttention, Unwound
 from perdure.engine.people.attention import alerts
@@ -168,14 +167,10 @@ class Effects:
         self._step = step
         self._attempt = attempt
         self._run = step.run
-        self._ledger = self._run.open_ledger()
+        self._ledger = self._run.ledger or self._run.open_ledger()
         # Whether no earlier attempt can have left anything: then the ledger need not be read.
         self._is_fresh = self._ledger.is_first_use(step.entry.id) and not step.recorded
-        self._visited: set[Place] = set()
-
-    def visit(self, request: EffectRequest) -> None:
-        """Take note that the code asks for an effect."""
-        self._visited.add(request.place)
+        self.visited: set[Place] = set()  # where the code has asked for effects
 
     async def begin(self, request: EffectRequest, options: EffectOptions) -> BegunEffect:
         """Write the intent, or find that none is needed; one step at a time for a business key.
@@ -185,8 +180,9 @@ class Effects:
             DefinitionError: It cannot be told from one on the other side of a checkpoint.
         """
         if (key := options.get("key")) is None:
-            found = None if self._is_fresh else await self._ledger.latest(request.place)
-            return await self._begin(request, options, found)
+            if self._is_fresh:
+                return await self._first_call(request, options)
+            return await self._begin(request, options, await self._ledger.latest(request.place))
         business = business_of(self._run.job.tenant, request.kind, key)
         locks = self._ledger.key_locks
         await locks.lock(business, self)
@@ -247,7 +243,7 @@ class Effects:
             # Begin nothing new before the code has asked for what an earlier attempt left open.
             # What is open at this very place has another key: `key` was another one then.
             why = f"the code now asks for a {request.kind} to {request.target} instead"
-            await self._check_for_stray(self._visited - {request.place}, why)
+            await self._check_for_stray(self.visited - {request.place}, why)
         return await self._intend(request, options, 1)
 
     def done(self, begun: BegunEffect, packed: PackedResult) -> Effect:
@@ -343,7 +339,7 @@ class Effects:
             ExitForDecision: It has not, so only a person can tell what became of that.
         """
         if not self._is_fresh:
-            await self._check_for_stray(self._visited, "the code has not asked for it again")
+            await self._check_for_stray(self.visited, "the code has not asked for it again")
 
     async def _check_for_stray(self, visited: set[Place], why: str) -> None:
         stray = await self._ledger.open_elsewhere(self._step.entry.id, visited)
@@ -411,14 +407,16 @@ class Effects:
     ) -> BegunEffect:
         """Write the intent: from here on nobody can say that nothing was called."""
         run = self._run
-        crashpoint("before_intent")
+        if crashpoint.wanted:
+            crashpoint.reach("before_intent")
         line = self._new_line(request, options, generation)
         self._check_lease()
         try:
             # The step goes along: a line of a step that is not in the journal would not be found
             # when the step begins again.
             await run.write(*self._step.take_start_record(), effects=(line,))
-            crashpoint("after_intent")
+            if crashpoint.wanted:
+                crashpoint.reach("after_intent")
             self._check_lease()
         except IllegalTransition:
             return await self._after_conflict(request, options, line.key)

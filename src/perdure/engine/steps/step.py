@@ -24,8 +24,7 @@ from typing import Any, TypeVar, cast
 
 from perdure.base.codec import digest
 from perdure.base.errors import DefinitionError, Permanent, StepTimeout
-from perdure.engine import events
-from perdure.engine.crashpoint import crashpoint
+from perdure.engine import crashpoint, events
 from perdure.engine.journal.run import Operation, Run
 from perdure.engine.journal.step_exit import StepExit
 from perdure.engine.journal.verdict import NeedsAttention, Unwound
@@ -161,40 +160,34 @@ class StepOperation(Operation[R]):
         if events.listens(events.STEP_START):
             events.step_started(self, self.attempt)
 
-    def new_attempt(self) -> StepContext:
-        """Return the context of a new attempt, which is the one that counts from now on."""
-        job, entry = self.run.job, self.entry
+    async def make_attempt(self) -> None:
+        """Call the function, and see to it that what came of it is written and told."""
+        run, step, entry = self.run, self.step, self.entry
         self.live = attempt = Attempt(self)
-        self.progress = progress = StepProgress(
-            job_id=job.id,
-            tenant=job.tenant,
-            user=job.user,
+        self.progress = StepProgress(
+            job_id=run.job.id,
+            tenant=run.job.tenant,
+            user=run.job.user,
             step_id=entry.id,
             attempt=self.attempt,
-            limits=self.run.node.limits,
+            limits=run.node.limits,
             checkpoint=entry.checkpoint,
             checkpoint_no=entry.checkpoint_no,
             undone=self.undone,
             undone_checkpoint=self.undone_checkpoint,
         )
-        return StepContext(attempt, progress)
-
-    async def make_attempt(self) -> None:
-        """Call the function, and see to it that what came of it is written and told."""
-        step, context = self.step, self.new_attempt()
-        attempt = cast("Attempt", self.live)
+        context = StepContext(attempt, self.progress)
         try:
             if step.isolation == "inline" and step.is_async:
                 value = await step.fn(context, *self._args, **self._kwargs)
             else:
                 value = await self._call_function(context)
-            self.disarm()  # it was in time, however long the rest takes
-            if self._expired:
-                return
-            if type(value) is Partial:
+            if self._expiry is not None:
+                self.disarm()  # it was in time, however long the rest takes
+            if self._expired or type(value) is Partial:
                 await self._continue_later(cast("Partial[Any]", value))
                 return
-            output = step.result.encode(value, self.run.node.limits)
+            output = step.result.encode(value, run.node.limits)
             if attempt.exit is not None or self.attempt > 1 or self.recorded:
                 await attempt.check_left_open()
         except StepExit as leaving:
@@ -240,7 +233,9 @@ class StepOperation(Operation[R]):
         if self.key is not None:
             self.unlock_key()
         if self.live is not None:
-            self.live.end()
+            self.live.over = True
+            if self.live.effects is not None:
+                self.live.effects.unlock_keys()
         if self.committing:  # the store tells its end
             return
         if self._expired:  # its end is recorded by `_died_late`
@@ -254,8 +249,8 @@ class StepOperation(Operation[R]):
     def _succeeded(self, output: bytes) -> None:
         """Hand the result to the store. Nobody waits for that: this process has done its work."""
         self.start_unrecorded = False  # from here on the record of its start would be a step back
-        if self.live is not None and self.live.effects is not None:
-            crashpoint("before_step_commit")
+        if crashpoint.wanted and self.live is not None and self.live.effects is not None:
+            crashpoint.reach("before_step_commit")
         if self.on_end is not None:
             self.on_end(_SUCCEEDED)
         self.entry = entry = self._entry(_SUCCEEDED, output=output)
@@ -271,8 +266,8 @@ class StepOperation(Operation[R]):
             run.buffered_entries[self.entry.seq] = self.entry
             self.spawn(self._write_again)
             return
-        if self.live is not None and self.live.effects is not None:
-            crashpoint("after_step_commit")
+        if crashpoint.wanted and self.live is not None and self.live.effects is not None:
+            crashpoint.reach("after_step_commit")
         if self.key is not None:
             self.unlock_key()
         run.progress_at = run.node.loop.time()
@@ -367,6 +362,8 @@ class StepOperation(Operation[R]):
 
     async def _continue_later(self, partial: "Partial[Any]") -> None:
         """Keep what is done so far, and continue from there in a new attempt."""
+        if self._expired:  # it came too late
+            return
         assert self.progress is not None
         assert self.live is not None
         self.live.check_exit()
@@ -454,12 +451,8 @@ class StepOperation(Operation[R]):
     # Questions to people
 
     def on_news(self) -> None:
-        if self.asked is None:
-            return
-        if self in self.run.working:  # what it has just read may be old
-            self.start_again = True
-        else:
-            self.spawn(partial(look_for_answer, self))
+        if self.asked is not None:
+            self.spawn_again(partial(look_for_answer, self))
 
     def take_arguments(self, packed: bytes) -> None:
         self._args, self._kwargs = self.step.parameters.unpack(packed)

@@ -33,13 +33,13 @@ from inspect import isawaitable
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar, Unpack, cast
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from perdure.base.codec import PayloadLimits, decode, digest, encode
 from perdure.base.duration import Duration, job_seconds, required_seconds
 from perdure.base.errors import DefinitionError, Permanent
 from perdure.base.schema import fields_of
-from perdure.engine.crashpoint import crashpoint
+from perdure.engine import crashpoint
 from perdure.engine.journal.step_exit import ExitAtCheckpoint
 from perdure.engine.journal.verdict import Unwound
 from perdure.engine.steps.effects import (
@@ -56,8 +56,6 @@ from perdure.jobs.effect import (
     Effect,
     PackedResult,
     Place,
-    Places,
-    own_checkpoint,
     pack_result,
     unpack_result,
 )
@@ -69,6 +67,7 @@ from perdure.jobs.items import (
     ItemVerdict,
     OnError,
     SaveInterval,
+    is_of_items,
     key_of,
 )
 from perdure.jobs.redaction import plain
@@ -169,16 +168,20 @@ class StepProgress(Struct, kw_only=True):
     checkpoint_no: int
     undone: Effect | None = None  # in the undo of an effect
     undone_checkpoint: bytes | None = None  # in a compensation
-    places: Places | None = None
+    asked: dict[str, int] = field(default_factory=dict[str, int])  # how often, by part of the code
     items: "ItemWalk | None" = None
 
     def allot(self, what: str) -> Place:
-        """Return the place of what the code asks for now."""
-        if self.places is None:
-            self.places = Places()
-        checkpoint = own_checkpoint(self.checkpoint, self.checkpoint_no)
-        item = "" if self.items is None else self.items.cursor.key_in_hand
-        return self.places.allot(self.step_id, checkpoint, item, what)
+        """Return the place of what the code asks for now.
+
+        It is known by the code's own checkpoint, or by the item: a checkpoint of `ctx.items` is not
+        one of the code.
+        """
+        data, item = self.checkpoint, "" if self.items is None else self.items.cursor.key_in_hand
+        number = 0 if data is None or is_of_items(data) else self.checkpoint_no
+        part = f"{number}:{item}:{what}"
+        ordinal = self.asked[part] = self.asked.get(part, 0) + 1
+        return Place(self.step_id, ordinal, part)
 
     def encode_checkpoint(self, checkpoint: Any) -> bytes:
         """Encode a checkpoint within its limit."""
@@ -313,7 +316,8 @@ class StepContext:
             fault = fault_of(begun, error, options) if isinstance(error, Exception) else None
             await port.effect_failed(begun, fault, options)
             raise
-        crashpoint("after_call")
+        if crashpoint.wanted:
+            crashpoint.reach("after_call")
         packed = pack_result(value, RESULT, self._progress.limits)
         return unpack_result(await port.effect_done(begun, packed), RESULT)
 

@@ -1,4 +1,18 @@
-"""Undoing what a job did: the list is stored first, then done as durable steps, one by one."""
+"""Undoing what a job did: the list is written first, then done as durable steps, one by one.
+
+A job that fails, or is cancelled with `on_cancel="compensate"`, does not end at once. When nothing
+works for it any more (`decide_end`), the journal and the ledger say what it did. If any of that can
+be undone, the job becomes COMPENSATING with the first entry of an undo list, and is claimed again
+like any other job. Its run is then not the job's code but a `Saga`:
+
+1. wait until no child works any more, since only then is it known what the children did;
+2. write the list: each undo an entry of the journal, in the reverse order of what is undone;
+3. do one after the other, each as a step with retries, gates and effects of its own.
+
+A crash at any point repeats nothing that is recorded: the list is in the journal, and the end of an
+undo is written together with the change of the step that it undoes. An undo that fails for good
+stops the saga, or not, as the job's `on_undo_failure` says; people decide in the first case.
+"""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -12,7 +26,7 @@ from msgspec.structs import replace
 from perdure.base.codec import Codec, decode, encode
 from perdure.base.errors import Drift, IllegalTransition, JobError, JobNotFound, StepFailed
 from perdure.base.retry import Retry
-from perdure.engine.crashpoint import crashpoint
+from perdure.engine import crashpoint
 from perdure.engine.journal.run import Operation, Run
 from perdure.engine.journal.verdict import (
     Cancelled,
@@ -51,36 +65,483 @@ from perdure.jobs.saga import (
 from perdure.jobs.state import ENDED, JobState, StepState
 from perdure.store.store import Store
 
-# Undoing children: the jobs that a job has submitted.
-#
-# One that is at work is cancelled first, and its end is waited for: only then it is known what it
-# has done. A child undoes itself, as if it had failed; its parent asks it to, and waits.
-
 _S = StepState
 _NOTHING: Final = encode(None)
 
+# An undo is retried more patiently than a step.
+RETRY: Final = Retry(attempts=20, initial_delay="1s", factor=2, max_delay="5m", jitter=0.2)
 
-# Children at work
+_ANYTHING: Final = Codec[Any](Any, "the result of an undo")
+_INTERRUPTED: Final = failure_of(JobError("it was interrupted: the job has ended")).pack()
+
+_YES = ApprovalState.APPROVED
+_UNDOABLE: Final = frozenset({EntryKind.STEP, EntryKind.CHILD})
+_BEGUN: Final = frozenset({_S.RUNNING, _S.PENDING})
+
+
+class UndoReason(Struct, frozen=True):
+    """Why a job is undone, and so what it becomes; kept in the first entry of the list."""
+
+    ends: Literal["COMPENSATED", "CANCELLED"]
+    error: str | None = None  # a packed `Failure`
+    asked: bool = False  # by a person, or by its parent: it did not fail just now
+
+
+def on_cancel(run: Run) -> OnCancel:
+    """Return what a cancel does with what the job did."""
+    definition = None if run.job.plan else run.node.registry.jobs.get(run.job.name)
+    return "abandon" if definition is None else definition.on_cancel
+
+
+# The end of a run
+
+
+async def decide_end(run: Run, verdict: RunVerdict) -> tuple[RunVerdict, WriteFields]:
+    """Decide whether a job that would end now must be undone first, and what else is written."""
+    if isinstance(verdict, Completed):
+        return verdict, await _doubts_of_completed(run)
+    if isinstance(verdict, UndoEnded):
+        return await _decide_undo_end(run, verdict)
+    if isinstance(verdict, RunFailed | Cancelled):
+        return await _decide_failed_end(run, verdict)
+    return verdict, {}
+
+
+async def _decide_failed_end(
+    run: Run, verdict: RunFailed | Cancelled
+) -> tuple[RunVerdict, WriteFields]:
+    journal, ledger = await journal_and_ledger(run)
+    fields = _put_in_doubt(run, ledger)
+    # Before the job itself ends, so that a crash in between only makes this happen twice.
+    running = await stop_children(run, journal)
+    if isinstance(verdict, Cancelled) and on_cancel(run) != "compensate":
+        return verdict, fields
+    if not running:
+        undos = await plan_undo(run, run.job, journal, ledger)
+        if isinstance(undos, PastPivot):
+            return _past_pivot(verdict, undos), fields
+        if not undos:
+            return await _name_effects_left(run, verdict, journal, ledger, fields)
+    error = verdict.failure.pack().decode() if isinstance(verdict, RunFailed) else None
+    reason = UndoReason("CANCELLED" if error is None else "COMPENSATED", error)
+    return UndoNeeded((_first_entry(run, journal, reason),), _packed(error)), fields
+
+
+async def _decide_undo_end(run: Run, verdict: UndoEnded) -> tuple[RunVerdict, WriteFields]:
+    """Call a job undone only if no effect is left that nothing undoes."""
+    journal, ledger = await journal_and_ledger(run)
+    fields = _put_in_doubt(run, ledger)
+    failure = _failure(verdict.error)
+    why = Cancelled() if failure is None else RunFailed(failure)
+    found, fields = await _name_effects_left(run, why, journal, ledger, fields)
+    if isinstance(found, RunFailed) and found is not why:
+        return UndoEnded(JobState.FAILED, found.failure.pack(), verdict.entries), fields
+    return verdict, fields
+
+
+async def _name_effects_left(
+    run: Run,
+    verdict: RunFailed | Cancelled,
+    journal: Sequence[JournalEntry],
+    ledger: Sequence[Effect],
+    fields: WriteFields,
+) -> tuple[RunFailed | Cancelled, WriteFields]:
+    """Name the effects that nothing undoes in the end of the job, and alert people."""
+    named = await effects_left(run, run.job, journal, ledger)
+    if not named:
+        return verdict, fields
+    cancelled = failure_of(JobError("it was cancelled, and is to be undone"))
+    failure = verdict.failure if isinstance(verdict, RunFailed) else cancelled
+    failure = replace(failure, standing=tuple(named))
+    told = alerts(run, NoticeKind.NOT_UNDONE, str(run.epoch), failure.summary())
+    fields["notices"] = (*fields.get("notices", ()), *told)
+    return RunFailed(failure), fields
+
+
+async def journal_and_ledger(run: Run) -> tuple[list[JournalEntry], list[Effect]]:
+    """Read what the job did, up to the last write of this run."""
+    job_id, owner, epoch = run.job.id, run.node.owner, run.epoch
+    return await run.ask(lambda store: store.journal_and_ledger(job_id, owner, epoch))
+
+
+async def _doubts_of_completed(run: Run) -> WriteFields:
+    """Put calls in doubt that a job has left open though it completed."""
+    if run.ledger is None or not (run.interrupted_step or run.ledger.has_intents()):
+        return {}
+    _, ledger = await journal_and_ledger(run)
+    fields = _put_in_doubt(run, ledger)
+    fields["withdraws"] = False
+    return fields if fields.get("effects") else {}
+
+
+def _put_in_doubt(run: Run, ledger: Sequence[Effect]) -> WriteFields:
+    """Put open calls in doubt: this job will not find out any more what became of them."""
+    lines = tuple(
+        line.to(EffectState.IN_DOUBT, run.now())
+        for line in ledger
+        if line.state is EffectState.INTENT
+    )
+    notices = tuple(
+        notice
+        for line in lines
+        for notice in alerts(run, NoticeKind.IN_DOUBT, line.key, f"{line.kind} to {line.target}")
+    )
+    return {"effects": lines, "notices": notices, "withdraws": True}
+
+
+def _past_pivot(verdict: RunFailed | Cancelled, forward: PastPivot) -> NeedsAttention:
+    failed = verdict.failure if isinstance(verdict, RunFailed) else None
+    what = failed.summary() if failed else "it was cancelled"
+    text = f"{forward.pivot} is passed, so nothing is undone and the job can only go on: {what}"
+    return NeedsAttention(replace(failure_of(JobError(text)), step=failed.step if failed else ""))
+
+
+def _first_entry(run: Run, journal: Sequence[JournalEntry], reason: UndoReason) -> JournalEntry:
+    """Return the first entry of the list; the others follow when every child has ended."""
+    old = next((entry for entry in journal if entry.id == UNDO_LIST), None)
+    return JournalEntry(
+        seq=run.journal.next_seq() if old is None else old.seq,
+        id=UNDO_LIST,
+        kind=EntryKind.UNDO,
+        name=UNDO_LIST,
+        state=_S.PENDING,
+        output=msgspec.json.encode(reason),
+        started_at=run.now(),
+    )
+
+
+def _entries(
+    run: Run, journal: Sequence[JournalEntry], undos: Sequence[Undo]
+) -> tuple[JournalEntry, ...]:
+    """Return the rest of the list, and the ends of steps that were interrupted."""
+    listed = [
+        JournalEntry(
+            seq=run.journal.next_seq(),
+            id=undo.id,
+            kind=EntryKind.UNDO,
+            name=undo.id.partition("#")[0],
+            state=_S.PENDING,
+            input=msgspec.json.encode(undo),
+        )
+        for undo in undos
+    ]
+    wanted = {undo.step for undo in undos}
+    interrupted = [
+        replace(entry, state=_S.FAILED, error=entry.error or _INTERRUPTED, ended_at=run.now())
+        for entry in journal
+        if entry.id in wanted and entry.state in _BEGUN
+    ]
+    return (*interrupted, *listed)
+
+
+# The saga
+
+
+async def undo(run: Run) -> RunVerdict:
+    """Continue the undo of a job; whatever is in its way is for a person."""
+    # Nothing of the code is replayed, and no deadline ends an undo.
+    run.journal.unvisited.clear()
+    run.job = replace(run.job, deadline_at=None)
+    saga = Saga(run)
+    verdict = await run.run_code(saga.play)
+    if isinstance(verdict, Completed):
+        return saga.outcome()
+    if not isinstance(verdict, RunFailed | NeedsAttention) or _says_what_to_do(verdict):
+        return verdict
+    why = verdict.failure.summary()
+    text = f"the undo of this job cannot go on: {why}. Fix that, then resume the job"
+    return NeedsAttention(replace(verdict.failure, type=type_name(JobError), message=text))
+
+
+def _says_what_to_do(verdict: RunFailed | NeedsAttention) -> bool:
+    return isinstance(verdict, NeedsAttention) and (verdict.alerted or bool(verdict.entries))
+
+
+class Saga:
+    """The undo list of one job, and how far it is done."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._head: JournalEntry
+        self._reason: UndoReason
+        self._steps: dict[str, JournalEntry] = {}
+        self._ledger: dict[int, Effect] = {}
+        self._entries: dict[str, JournalEntry] = {}
+        self._undos: list[Undo] = []
+
+    def outcome(self) -> UndoEnded:
+        """Return what the job becomes when nothing is left to do."""
+        error = _packed(self._reason.error)
+        states = self.states().items()
+        left = [id for id, state in states if state is _S.FAILED or self._is_left(id)]
+        if left:
+            text = f"{', '.join(left)} could not be undone"
+            return UndoEnded(JobState.FAILED, error or failure_of(JobError(text)).pack())
+        if self._undos or self._reason.asked or self._head.state is _S.SUCCEEDED:
+            return UndoEnded(JobState(self._reason.ends), error)
+        # The children that it waited for have left nothing to undo: it has only failed.
+        ends = JobState.FAILED if self._reason.ends == "COMPENSATED" else JobState.CANCELLED
+        return UndoEnded(ends, error, (self._nothing_listed(),))
+
+    def _nothing_listed(self) -> JournalEntry:
+        return replace(self._head, state=_S.SKIPPED, ended_at=self._run.now())
+
+    def states(self) -> dict[str, StepState]:
+        """Return the state of each undo."""
+        return {id: entry.state for id, entry in self._entries.items()}
+
+    async def play(self, run: Run) -> bytes:
+        """Write the list, if it is not there; then undo one thing after the other."""
+        journal, ledger = await journal_and_ledger(run)
+        head = next((entry for entry in journal if entry.kind is EntryKind.UNDO), None)
+        if head is None or head.state is _S.SKIPPED:  # a person asked for it, or its parent
+            error = None if run.job.error is None else run.job.error.decode()
+            head = _first_entry(run, journal, UndoReason("COMPENSATED", error, asked=True))
+            await run.write(head, **_put_in_doubt(run, ledger))
+        self._head, self._reason = head, decode(head.output or b"", UndoReason)
+        if head.state is _S.PENDING:
+            await self._list(journal)
+        journal, ledger = await journal_and_ledger(run)
+        self._read(journal, ledger)
+        await self._mark_by_hand()
+        while True:
+            match next_undo(self._undos, self.states(), self._on_failure()):
+                case UndoNext(wanted):
+                    await self._do(run, wanted)
+                case UndoStopped(failed):
+                    await self._stop(run, failed)
+                case _:
+                    return b"null"
+
+    async def _list(self, journal: Sequence[JournalEntry]) -> None:
+        """Wait until every child has ended, then write what must be undone."""
+        run = self._run
+        await ChildrenEnd(run, self._head, journal)
+        journal, ledger = await journal_and_ledger(run)
+        undos = await plan_undo(run, run.job, journal, ledger)
+        if isinstance(undos, PastPivot):
+            why = _failure(_packed(self._reason.error))
+            parked = _past_pivot(Cancelled() if why is None else RunFailed(why), undos)
+            run.stop(replace(parked, entries=(self._nothing_listed(),)))
+            raise JobError(parked.failure.message)
+        if undos or self._reason.asked:
+            head = replace(self._head, state=_S.SUCCEEDED, ended_at=run.now())
+            await run.write(head, *_entries(run, journal, undos))
+
+    def _read(self, journal: Sequence[JournalEntry], ledger: Sequence[Effect]) -> None:
+        listed = [
+            entry for entry in journal if entry.kind is EntryKind.UNDO and entry.id != UNDO_LIST
+        ]
+        self._steps = {entry.id: entry for entry in journal if entry.kind in _UNDOABLE}
+        self._ledger = {line.no: line for line in ledger}
+        self._entries = {entry.id: entry for entry in listed}
+        self._undos = [decode(entry.input or b"", Undo) for entry in listed]
+
+    async def _do(self, run: Run, wanted: Undo) -> None:
+        run.visit(wanted.id, EntryKind.UNDO, None)
+        if crashpoint.wanted:
+            crashpoint.reach("before_undo")
+        operation = await self._operation(run, wanted)
+        await self._mark(self._steps[wanted.step], _S.COMPENSATING)
+        with contextlib.suppress(StepFailed):  # the list says what comes next
+            await operation
+        self._entries[wanted.id] = operation.entry
+        if crashpoint.wanted:
+            crashpoint.reach("after_undo")
+
+    async def _operation(self, run: Run, wanted: Undo) -> Operation[Any]:
+        entry = self._entries[wanted.id]
+        if wanted.child is not None:
+            return UndoChild(run, entry, wanted.child, partial(self._ended, wanted))
+        step, undone = await self._step(wanted)
+        operation = StepOperation(run, entry, step, ((), {}), recorded=True)
+        operation.on_end = partial(self._ended, wanted)
+        operation.undone = undone
+        operation.undone_checkpoint = self._steps[wanted.step].checkpoint
+        if run.node.gatekeeper.watches(step):  # a refund moves money, too
+            given = await self._input(self._steps[wanted.step], step)
+            operation.gate, run.gate_passes = run.node.gatekeeper.decide(
+                step, step.name, given, run.job.tenant, run.gate_passes
+            )
+        return operation
+
+    async def _stop(self, run: Run, failed: Undo) -> None:
+        error = self._entries[failed.id].error
+        failure = _failure(error) or failure_of(JobError("nobody knows why"))
+        text = f"{failed.id} could not be undone: {failure.summary()}"
+        notices = alerts(run, NoticeKind.UNDO_FAILED, failed.id, text)
+        await run.write(notices=notices)
+        choices = ["retry", "skip", "abandon_undo"]
+        wait = encode([{"kind": "undo", "id": failed.id, "choices": choices}])
+        run.stop(NeedsAttention(failure_of(JobError(text)), wait, alerted=True))
+        raise JobError(text)
+
+    async def _step(self, wanted: Undo) -> tuple[Step[..., Any], Effect | None]:
+        """Return the step that does an undo, and the effect that it undoes."""
+        find = self._run.node.registry.find_step
+        entry = self._steps[wanted.step]
+        if wanted.effect is not None:
+            line = self._ledger[wanted.effect]
+            assert line.undo is not None
+            step = find(line.undo.step)
+            result = None if line.result is None else decode(line.result, Any)
+            given = decode(line.undo.given, dict[str, Any])
+            call = partial(step.fn, **given)
+            return _step_for(wanted, step, partial(_with_result, call, result)), line
+        step = find(entry.name)
+        if step.undo is None:
+            raise Drift(f"{entry.name} has no compensation any more, and {wanted.id} needs it")
+        args, kwargs = step.unpack(await self._input(entry, step))
+        output = None if entry.output is None else step.unpack_result(entry.output)
+        undo = step.undo
+        made = replace(
+            step,
+            is_async=undo.is_async,
+            retry=undo.retry,
+            timeout=undo.timeout,
+        )
+        return _step_for(wanted, made, partial(_compensate, undo, args, kwargs, output)), None
+
+    async def _input(self, entry: JournalEntry, step: Step[..., Any]) -> bytes:
+        """Return the arguments that the step ran with: a person may have edited them."""
+        given = entry.input or b"{}"
+        if not self._run.node.gatekeeper.watches(step):
+            return given
+        # The last yes: what was asked again after it was not answered, or with no.
+        job_id = self._run.job.id
+        yes = await self._run.ask(lambda store: store.approval_of_step(job_id, entry.id, _YES))
+        return given if yes is None else yes.action.input
+
+    # The steps that are undone
+
+    def _ended(self, wanted: Undo, state: StepState) -> None:
+        """Let the step change in the same write as its undo."""
+        self._entries[wanted.id] = replace(self._entries[wanted.id], state=state)
+        if state is _S.SUCCEEDED:
+            self._note_undone(wanted)
+        entry = self._steps[wanted.step]
+        if state is _S.FAILED:
+            self._note(entry, _S.COMPENSATION_FAILED)
+        elif self._is_undone(entry):
+            self._note(entry, _S.COMPENSATED)
+
+    def _is_undone(self, entry: JournalEntry) -> bool:
+        mine = [undo.id for undo in self._undos if undo.step == entry.id]
+        states = self.states()
+        return all(
+            states[id] in (_S.SUCCEEDED, _S.SKIPPED) and not self._is_left(id) for id in mine
+        )
+
+    def _is_left(self, id: str) -> bool:
+        return is_left_undone(self._entries[id])
+
+    def _note(self, entry: JournalEntry, state: StepState) -> None:
+        if entry.state is _S.SKIPPED:  # what a person said of it stands
+            return
+        self._steps[entry.id] = changed = replace(entry, state=state)
+        self._run.buffered_entries[entry.seq] = changed
+
+    def _note_undone(self, undo: Undo) -> None:
+        """Mark the effects as undone in the same write, so that nobody uses their results any more.
+
+        The compensation of an irreversible step makes up for what it did, and undoes none of it.
+        """
+        find = self._run.node.registry.find_step
+        by_step = undo.effect is None and undo.child is None
+        if by_step and is_irreversible(self._steps[undo.step], find):
+            return
+        for line in tuple(self._ledger.values()):
+            if undoes(undo, line):
+                changed = line.to(EffectState.UNDONE, self._run.now(), proof=undo.id)
+                self._ledger[line.no] = changed
+                self._run.buffer_effect(changed)
+
+    async def _mark(self, entry: JournalEntry, state: StepState) -> None:
+        if entry.state is not state:
+            self._note(entry, state)
+            await self._run.flush()
+
+    async def _mark_by_hand(self) -> None:
+        """Apply what people have decided since: undos that they marked as done."""
+        for undo in self._undos:
+            if self._entries[undo.id].state is _S.SKIPPED and not self._is_left(undo.id):
+                self._note_undone(undo)
+        for entry in tuple(self._steps.values()):
+            if entry.state is _S.COMPENSATION_FAILED and self._is_undone(entry):
+                self._note(entry, _S.COMPENSATED)
+        await self._run.flush()
+
+    def _on_failure(self) -> OnUndoFailure:
+        job = self._run.job
+        definition = None if job.plan else self._run.node.registry.jobs.get(job.name)
+        return "stop" if definition is None else definition.on_undo_failure
+
+
+def _step_for(wanted: Undo, step: Step[..., Any], call: Any) -> Step[..., Any]:
+    """Return the step that runs an undo; it waits for approval as the original does."""
+
+    async def awaited(ctx: Any) -> Any:
+        return await call(ctx)
+
+    def called(ctx: Any) -> Any:
+        return call(ctx)
+
+    return replace(
+        step,
+        name=wanted.id,
+        fn=awaited if step.is_async else called,
+        result=_ANYTHING,
+        retry=step.retry or RETRY,
+        isolation="inline" if step.is_async else "thread",
+        irreversible=False,
+        approval="never" if step.approval == "never" else "by_risk",
+        idempotency_key=None,
+        undo=None,
+    )
+
+
+def _compensate(
+    undo: Compensation, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, ctx: Any
+) -> Any:
+    return undo(ctx, args, kwargs, output)
+
+
+def _with_result(call: Any, result: Any, ctx: Any) -> Any:
+    return call(ctx, result)
+
+
+def _failure(error: bytes | None) -> Failure | None:
+    return None if error is None else Failure.unpack(error)
+
+
+def _packed(error: str | None) -> bytes | None:
+    return None if error is None else error.encode()
+
+
+# Children: the jobs that a job has submitted
+#
+# One that works is cancelled first, and its end is awaited: only then is it known what it has done.
+# A child undoes itself, as if it had failed; its parent asks it to, and waits.
 
 
 def children_of(job_id: str, journal: Sequence[JournalEntry]) -> dict[str, JournalEntry]:
-    """Give the entries that have submitted children, by the ids of these."""
+    """Return the entries that have submitted children, by the ids of the children."""
     return {child_id(job_id, each.id): each for each in journal if each.kind is EntryKind.CHILD}
 
 
 async def stop_children(run: Run, journal: Sequence[JournalEntry]) -> list[JobOutcome]:
-    """Cancel the children that are at work; gives those that have not ended yet.
+    """Cancel the children that have not ended; return those that still have not.
 
     Each does as its own `on_cancel` says.
     """
     ids = list(children_of(run.job.id, journal))
-    at_work = await _at_work(run, ids)
-    for each in at_work:
+    running = await _running(run, ids)
+    for each in running:
         await _cancel(run, each.job_id)
-    return await _at_work(run, [each.job_id for each in at_work])
+    return await _running(run, [each.job_id for each in running])
 
 
-async def _at_work(run: Run, ids: Sequence[str]) -> list[JobOutcome]:
+async def _running(run: Run, ids: Sequence[str]) -> list[JobOutcome]:
     if not ids:
         return []
     found = await run.ask(lambda store: store.outcomes(ids))
@@ -99,28 +560,25 @@ async def _cancel(run: Run, job_id: str) -> None:
 
 
 class ChildrenEnd(Operation[None]):
-    """A wait until no child is at work any more."""
+    """A wait until every child has ended."""
 
-    __slots__ = ("_at_work", "_journal")
+    __slots__ = ("_journal", "_running")
     waits_for = "child"
 
     def __init__(self, run: Run, head: JournalEntry, journal: Sequence[JournalEntry]) -> None:
         super().__init__(run, head, recorded=True)
         self._journal = journal
-        self._at_work: list[JobOutcome] = []
+        self._running: list[JobOutcome] = []
 
     def start(self) -> None:
         self.spawn(self._look)
 
     def on_news(self) -> None:
-        if self in self.run.working:  # whatever it has just read may be old
-            self.start_again = True
-        else:
-            self.spawn(self._look)
+        self.spawn_again(self._look)
 
     async def _look(self) -> None:
-        self._at_work = await stop_children(self.run, self._journal)
-        if self._at_work:
+        self._running = await stop_children(self.run, self._journal)
+        if self._running:
             self.wait()
         else:
             self.finish(None)
@@ -130,27 +588,27 @@ class ChildrenEnd(Operation[None]):
         return [
             {"kind": "child", "id": entries[each.job_id].id, "job": each.job_id}
             | {"state": each.state.value}
-            for each in self._at_work
+            for each in self._running
         ]
 
 
-# What they did
+# What children did
 
 
-async def way_back(
+async def plan_undo(
     run: Run, job: Job, journal: Sequence[JournalEntry], ledger: Sequence[Effect]
 ) -> list[Undo] | PastPivot:
-    """List what must be undone of a job, its children included."""
-    children = await _to_undo(run, job, journal)
+    """Return what must be undone of a job, its children included."""
+    children = await _children_to_undo(run, job, journal)
     if isinstance(children, PastPivot):
         return children
     return undo_list(journal, ledger, run.node.registry.find_step, children)
 
 
-async def _to_undo(
+async def _children_to_undo(
     run: Run, job: Job, journal: Sequence[JournalEntry]
 ) -> dict[str, str] | PastPivot:
-    """Find the children to undo: the jobs by the entries that submitted them."""
+    """Return the children to undo, by the entries that submitted them."""
     entries = children_of(job.id, journal)
     if not entries:
         return {}
@@ -160,7 +618,7 @@ async def _to_undo(
         if child not in states:
             stands: bool | PastPivot = not _is_copied(job, entry)
         else:
-            stands = await _stands(run, child, states[child])
+            stands = await _needs_undo(run, child, states[child])
         if isinstance(stands, PastPivot):
             return PastPivot(f"{stands.pivot} of {entry.id}")
         if stands:
@@ -168,10 +626,10 @@ async def _to_undo(
     return found
 
 
-async def left_standing(
+async def effects_left(
     run: Run, job: Job, journal: Sequence[JournalEntry], ledger: Sequence[Effect]
 ) -> list[str]:
-    """Name what a job and its children leave in the world, and what nothing undoes."""
+    """Name the effects of a job and its children that nothing undoes."""
     found = standing(journal, ledger, run.node.registry.find_step)
     named = [_named(effect, job.id == run.job.id) for effect in found]
     ids = list(children_of(job.id, journal))
@@ -180,7 +638,7 @@ async def left_standing(
         if child is not None and each.state is not JobState.COMPENSATED:
             entries = await run.ask(partial(_journal, child.id))
             lines = await run.ask(partial(_effects, child.id))
-            named += await left_standing(run, child, entries, lines)
+            named += await effects_left(run, child, entries, lines)
     return named
 
 
@@ -207,12 +665,12 @@ async def _outcomes(run: Run, ids: Sequence[str]) -> list[JobOutcome]:
 
 
 def _is_copied(job: Job, entry: JournalEntry) -> bool:
-    """Tell whether a child is that of the job of which this one is a fork."""
+    """Whether an entry was copied from the job of which this one is a fork."""
     return job.forked_from is not None and (entry.started_at or 0.0) < job.created_at
 
 
-async def _stands(run: Run, job_id: str, state: JobState) -> bool | PastPivot:
-    """Tell whether a child has something to undo, or may have."""
+async def _needs_undo(run: Run, job_id: str, state: JobState) -> bool | PastPivot:
+    """Whether a child has something to undo, or may have."""
     if state is JobState.COMPENSATED:
         return False
     if state not in ENDED:  # a child of a child: it is waited for when that one undoes itself
@@ -222,14 +680,14 @@ async def _stands(run: Run, job_id: str, state: JobState) -> bool | PastPivot:
         return has_failed(journal)
     job = await run.ask(lambda store: store.job(job_id))
     ledger = await run.ask(lambda store: store.effects(job_id))
-    undos = [] if job is None else await way_back(run, job, journal, ledger)
+    undos = [] if job is None else await plan_undo(run, job, journal, ledger)
     return undos if isinstance(undos, PastPivot) else bool(undos)
 
 
 class UndoChild(Operation[None]):
     """A wait for a child that undoes itself.
 
-    It is asked again after every crash: one that has begun does not mind.
+    It is asked again after every crash; for one that has begun this changes nothing.
     """
 
     __slots__ = ("_job_id", "ended")
@@ -246,10 +704,7 @@ class UndoChild(Operation[None]):
         self.spawn(self._look)
 
     def on_news(self) -> None:
-        if self in self.run.working:  # whatever it has just read may be old
-            self.start_again = True
-        else:
-            self.spawn(self._look)
+        self.spawn_again(self._look)
 
     async def _look(self) -> None:
         job_id = self._job_id
@@ -300,451 +755,3 @@ class UndoChild(Operation[None]):
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "job": self._job_id}
-
-
-# To undo is worth more patience than to do.
-RETRY: Final = Retry(attempts=20, initial_delay="1s", factor=2, max_delay="5m", jitter=0.2)
-
-_ANYTHING: Final = Codec[Any](Any, "the result of an undo")
-_INTERRUPTED: Final = failure_of(JobError("it was interrupted: the job has ended")).pack()
-
-_YES = ApprovalState.APPROVED
-_UNDOABLE: Final = frozenset({EntryKind.STEP, EntryKind.CHILD})
-_BEGUN: Final = frozenset({_S.RUNNING, _S.PENDING})
-
-
-class Reason(Struct, frozen=True):
-    """Why a job is undone, and so what it becomes; kept in the first entry of the list."""
-
-    ends: Literal["COMPENSATED", "CANCELLED"]
-    error: str | None = None  # a packed `Failure`
-    asked: bool = False  # by a person, or by its parent: it did not fail just now
-
-
-def on_cancel(run: Run) -> OnCancel:
-    """Tell what a cancel does with what the job did."""
-    definition = None if run.job.plan else run.node.registry.jobs.get(run.job.name)
-    return "abandon" if definition is None else definition.on_cancel
-
-
-# Looking back
-
-
-async def look_back(run: Run, verdict: RunVerdict) -> tuple[RunVerdict, WriteFields]:
-    """Decide whether a job that would end now must first be undone, and what is left to write."""
-    if isinstance(verdict, Completed):
-        return verdict, await _open_doubts(run)
-    if isinstance(verdict, UndoEnded):
-        return await _look_back_at_undo(run, verdict)
-    if isinstance(verdict, RunFailed | Cancelled):
-        return await _look_back_at_end(run, verdict)
-    return verdict, {}
-
-
-async def _look_back_at_end(
-    run: Run, verdict: RunFailed | Cancelled
-) -> tuple[RunVerdict, WriteFields]:
-    journal, ledger = await journal_and_ledger(run)
-    fields = _doubts(run, ledger)
-    # Before the job itself ends, so that a crash in between only makes this happen twice.
-    at_work = await stop_children(run, journal)
-    if isinstance(verdict, Cancelled) and on_cancel(run) != "compensate":
-        return verdict, fields
-    if not at_work:
-        undos = await way_back(run, run.job, journal, ledger)
-        if isinstance(undos, PastPivot):
-            return _forward(verdict, undos), fields
-        if not undos:
-            return await _name_standing(run, verdict, journal, ledger, fields)
-    error = verdict.failure.pack().decode() if isinstance(verdict, RunFailed) else None
-    reason = Reason("CANCELLED" if error is None else "COMPENSATED", error)
-    return UndoNeeded((_head(run, journal, reason),), _packed(error)), fields
-
-
-async def _look_back_at_undo(run: Run, verdict: UndoEnded) -> tuple[RunVerdict, WriteFields]:
-    """See whether all that a job did is undone: only then it may be called so."""
-    journal, ledger = await journal_and_ledger(run)
-    fields = _doubts(run, ledger)
-    failure = _failure(verdict.error)
-    why = Cancelled() if failure is None else RunFailed(failure)
-    found, fields = await _name_standing(run, why, journal, ledger, fields)
-    if isinstance(found, RunFailed) and found is not why:
-        return UndoEnded(JobState.FAILED, found.failure.pack(), verdict.entries), fields
-    return verdict, fields
-
-
-async def _name_standing(
-    run: Run,
-    verdict: RunFailed | Cancelled,
-    journal: Sequence[JournalEntry],
-    ledger: Sequence[Effect],
-    fields: WriteFields,
-) -> tuple[RunFailed | Cancelled, WriteFields]:
-    """Let the end of a job name the effects that nothing undoes, and tell people of them."""
-    named = await left_standing(run, run.job, journal, ledger)
-    if not named:
-        return verdict, fields
-    cancelled = failure_of(JobError("it was cancelled, and is to be undone"))
-    failure = verdict.failure if isinstance(verdict, RunFailed) else cancelled
-    failure = replace(failure, standing=tuple(named))
-    told = alerts(run, NoticeKind.NOT_UNDONE, str(run.epoch), failure.summary())
-    fields["notices"] = (*fields.get("notices", ()), *told)
-    return RunFailed(failure), fields
-
-
-async def journal_and_ledger(run: Run) -> tuple[list[JournalEntry], list[Effect]]:
-    """Read what the job did, all that was written for it before this moment included."""
-    job_id, owner, epoch = run.job.id, run.node.owner, run.epoch
-    return await run.ask(lambda store: store.journal_and_ledger(job_id, owner, epoch))
-
-
-async def _open_doubts(run: Run) -> WriteFields:
-    """Tell of calls that a job leaves open though it comes to its own end."""
-    if run.ledger is None or not (run.interrupted_step or run.ledger.has_intents()):
-        return {}
-    _, ledger = await journal_and_ledger(run)
-    fields = _doubts(run, ledger)
-    fields["withdraws"] = False
-    return fields if fields.get("effects") else {}
-
-
-def _doubts(run: Run, ledger: Sequence[Effect]) -> WriteFields:
-    """Say that nobody knows what became of calls that are open: nobody will find out now."""
-    lines = tuple(
-        line.to(EffectState.IN_DOUBT, run.now())
-        for line in ledger
-        if line.state is EffectState.INTENT
-    )
-    notices = tuple(
-        notice
-        for line in lines
-        for notice in alerts(run, NoticeKind.IN_DOUBT, line.key, f"{line.kind} to {line.target}")
-    )
-    return {"effects": lines, "notices": notices, "withdraws": True}
-
-
-def _forward(verdict: RunFailed | Cancelled, forward: PastPivot) -> NeedsAttention:
-    failed = verdict.failure if isinstance(verdict, RunFailed) else None
-    what = failed.summary() if failed else "it was cancelled"
-    text = f"{forward.pivot} is passed, so nothing is undone and the job can only go on: {what}"
-    return NeedsAttention(replace(failure_of(JobError(text)), step=failed.step if failed else ""))
-
-
-def _head(run: Run, journal: Sequence[JournalEntry], reason: Reason) -> JournalEntry:
-    """Make the first entry of the list, which is made when no child is at work any more."""
-    old = next((entry for entry in journal if entry.id == UNDO_LIST), None)
-    return JournalEntry(
-        seq=run.journal.next_seq() if old is None else old.seq,
-        id=UNDO_LIST,
-        kind=EntryKind.UNDO,
-        name=UNDO_LIST,
-        state=_S.PENDING,
-        output=msgspec.json.encode(reason),
-        started_at=run.now(),
-    )
-
-
-def _entries(
-    run: Run, journal: Sequence[JournalEntry], undos: Sequence[Undo]
-) -> tuple[JournalEntry, ...]:
-    """Make the rest of the list, and end the steps that were interrupted."""
-    listed = [
-        JournalEntry(
-            seq=run.journal.next_seq(),
-            id=undo.id,
-            kind=EntryKind.UNDO,
-            name=undo.id.partition("#")[0],
-            state=_S.PENDING,
-            input=msgspec.json.encode(undo),
-        )
-        for undo in undos
-    ]
-    wanted = {undo.step for undo in undos}
-    interrupted = [
-        replace(entry, state=_S.FAILED, error=entry.error or _INTERRUPTED, ended_at=run.now())
-        for entry in journal
-        if entry.id in wanted and entry.state in _BEGUN
-    ]
-    return (*interrupted, *listed)
-
-
-# Going back
-
-
-async def undo(run: Run) -> RunVerdict:
-    """Go on with the undo of a job; whatever is in its way is for a person."""
-    # Nothing of the code is replayed, and no deadline ends an undo.
-    run.journal.unvisited.clear()
-    run.job = replace(run.job, deadline_at=None)
-    saga = Saga(run)
-    verdict = await run.run_code(saga.play)
-    if isinstance(verdict, Completed):
-        return saga.outcome()
-    if not isinstance(verdict, RunFailed | NeedsAttention) or _says_what_to_do(verdict):
-        return verdict
-    why = verdict.failure.summary()
-    text = f"the undo of this job cannot go on: {why}. Fix that, then resume the job"
-    return NeedsAttention(replace(verdict.failure, type=type_name(JobError), message=text))
-
-
-def _says_what_to_do(verdict: RunFailed | NeedsAttention) -> bool:
-    return isinstance(verdict, NeedsAttention) and (verdict.alerted or bool(verdict.entries))
-
-
-class Saga:
-    """The list of one job, as it is worked through."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._head: JournalEntry
-        self._reason: Reason
-        self._steps: dict[str, JournalEntry] = {}
-        self._ledger: dict[int, Effect] = {}
-        self._entries: dict[str, JournalEntry] = {}
-        self._undos: list[Undo] = []
-
-    def outcome(self) -> UndoEnded:
-        """Tell what the job becomes when nothing is left to do."""
-        error = _packed(self._reason.error)
-        states = self.states().items()
-        left = [id for id, state in states if state is _S.FAILED or self._is_left(id)]
-        if left:
-            text = f"{', '.join(left)} could not be undone"
-            return UndoEnded(JobState.FAILED, error or failure_of(JobError(text)).pack())
-        if self._undos or self._reason.asked or self._head.state is _S.SUCCEEDED:
-            return UndoEnded(JobState(self._reason.ends), error)
-        # The children that it waited for have left nothing behind: it has only failed.
-        ends = JobState.FAILED if self._reason.ends == "COMPENSATED" else JobState.CANCELLED
-        return UndoEnded(ends, error, (self._nothing_listed(),))
-
-    def _nothing_listed(self) -> JournalEntry:
-        return replace(self._head, state=_S.SKIPPED, ended_at=self._run.now())
-
-    def states(self) -> dict[str, StepState]:
-        """Give what became of each undo."""
-        return {id: entry.state for id, entry in self._entries.items()}
-
-    async def play(self, run: Run) -> bytes:
-        """Make the list, if it is not there; then undo one thing after the other."""
-        journal, ledger = await journal_and_ledger(run)
-        head = next((entry for entry in journal if entry.kind is EntryKind.UNDO), None)
-        if head is None or head.state is _S.SKIPPED:  # a person asked for it, or its parent
-            error = None if run.job.error is None else run.job.error.decode()
-            head = _head(run, journal, Reason("COMPENSATED", error, asked=True))
-            await run.write(head, **_doubts(run, ledger))
-        self._head, self._reason = head, decode(head.output or b"", Reason)
-        if head.state is _S.PENDING:
-            await self._list(journal)
-        journal, ledger = await journal_and_ledger(run)
-        self._read(journal, ledger)
-        await self._mark_by_hand()
-        while True:
-            match next_undo(self._undos, self.states(), self._on_failure()):
-                case UndoNext(wanted):
-                    await self._do(run, wanted)
-                case UndoStopped(failed):
-                    await self._stop(run, failed)
-                case _:
-                    return b"null"
-
-    async def _list(self, journal: Sequence[JournalEntry]) -> None:
-        """Wait until no child is at work any more, and write down what must be undone."""
-        run = self._run
-        await ChildrenEnd(run, self._head, journal)
-        journal, ledger = await journal_and_ledger(run)
-        undos = await way_back(run, run.job, journal, ledger)
-        if isinstance(undos, PastPivot):
-            why = _failure(_packed(self._reason.error))
-            parked = _forward(Cancelled() if why is None else RunFailed(why), undos)
-            run.stop(replace(parked, entries=(self._nothing_listed(),)))
-            raise JobError(parked.failure.message)
-        if undos or self._reason.asked:
-            head = replace(self._head, state=_S.SUCCEEDED, ended_at=run.now())
-            await run.write(head, *_entries(run, journal, undos))
-
-    def _read(self, journal: Sequence[JournalEntry], ledger: Sequence[Effect]) -> None:
-        listed = [
-            entry for entry in journal if entry.kind is EntryKind.UNDO and entry.id != UNDO_LIST
-        ]
-        self._steps = {entry.id: entry for entry in journal if entry.kind in _UNDOABLE}
-        self._ledger = {line.no: line for line in ledger}
-        self._entries = {entry.id: entry for entry in listed}
-        self._undos = [decode(entry.input or b"", Undo) for entry in listed]
-
-    async def _do(self, run: Run, wanted: Undo) -> None:
-        run.visit(wanted.id, EntryKind.UNDO, None)
-        crashpoint("before_undo")
-        operation = await self._operation(run, wanted)
-        await self._mark(self._steps[wanted.step], _S.COMPENSATING)
-        with contextlib.suppress(StepFailed):  # the list says what comes next
-            await operation
-        self._entries[wanted.id] = operation.entry
-        crashpoint("after_undo")
-
-    async def _operation(self, run: Run, wanted: Undo) -> Operation[Any]:
-        entry = self._entries[wanted.id]
-        if wanted.child is not None:
-            return UndoChild(run, entry, wanted.child, partial(self._ended, wanted))
-        step, undone = await self._step(wanted)
-        operation = StepOperation(run, entry, step, ((), {}), recorded=True)
-        operation.on_end = partial(self._ended, wanted)
-        operation.undone = undone
-        operation.undone_checkpoint = self._steps[wanted.step].checkpoint
-        if run.node.gatekeeper.watches(step):  # a refund moves money, too
-            given = await self._input(self._steps[wanted.step], step)
-            operation.gate, run.gate_passes = run.node.gatekeeper.decide(
-                step, step.name, given, run.job.tenant, run.gate_passes
-            )
-        return operation
-
-    async def _stop(self, run: Run, failed: Undo) -> None:
-        error = self._entries[failed.id].error
-        failure = _failure(error) or failure_of(JobError("nobody knows why"))
-        text = f"{failed.id} could not be undone: {failure.summary()}"
-        notices = alerts(run, NoticeKind.UNDO_FAILED, failed.id, text)
-        await run.write(notices=notices)
-        choices = ["retry", "skip", "abandon_undo"]
-        wait = encode([{"kind": "undo", "id": failed.id, "choices": choices}])
-        run.stop(NeedsAttention(failure_of(JobError(text)), wait, alerted=True))
-        raise JobError(text)
-
-    async def _step(self, wanted: Undo) -> tuple[Step[..., Any], Effect | None]:
-        """Make a step of what undoes a thing."""
-        find = self._run.node.registry.find_step
-        entry = self._steps[wanted.step]
-        if wanted.effect is not None:
-            line = self._ledger[wanted.effect]
-            assert line.undo is not None
-            step = find(line.undo.step)
-            result = None if line.result is None else decode(line.result, Any)
-            given = decode(line.undo.given, dict[str, Any])
-            call = partial(step.fn, **given)
-            return _step_for(wanted, step, partial(_with_result, call, result)), line
-        step = find(entry.name)
-        if step.undo is None:
-            raise Drift(f"{entry.name} has no compensation any more, and {wanted.id} needs it")
-        args, kwargs = step.unpack(await self._input(entry, step))
-        output = None if entry.output is None else step.unpack_result(entry.output)
-        undo = step.undo
-        made = replace(
-            step,
-            is_async=undo.is_async,
-            retry=undo.retry,
-            timeout=undo.timeout,
-        )
-        return _step_for(wanted, made, partial(_compensate, undo, args, kwargs, output)), None
-
-    async def _input(self, entry: JournalEntry, step: Step[..., Any]) -> bytes:
-        """Give the arguments that the step ran with: a person may have edited them."""
-        given = entry.input or b"{}"
-        if not self._run.node.gatekeeper.watches(step):
-            return given
-        # The last yes: what was asked again after it was not answered, or with no.
-        job_id = self._run.job.id
-        yes = await self._run.ask(lambda store: store.approval_of_step(job_id, entry.id, _YES))
-        return given if yes is None else yes.action.input
-
-    # The steps that are undone
-
-    def _ended(self, wanted: Undo, state: StepState) -> None:
-        """Let the step change together with its undo."""
-        self._entries[wanted.id] = replace(self._entries[wanted.id], state=state)
-        if state is _S.SUCCEEDED:
-            self._note_undone(wanted)
-        entry = self._steps[wanted.step]
-        if state is _S.FAILED:
-            self._note(entry, _S.COMPENSATION_FAILED)
-        elif self._is_undone(entry):
-            self._note(entry, _S.COMPENSATED)
-
-    def _is_undone(self, entry: JournalEntry) -> bool:
-        mine = [undo.id for undo in self._undos if undo.step == entry.id]
-        states = self.states()
-        return all(
-            states[id] in (_S.SUCCEEDED, _S.SKIPPED) and not self._is_left(id) for id in mine
-        )
-
-    def _is_left(self, id: str) -> bool:
-        return is_left_undone(self._entries[id])
-
-    def _note(self, entry: JournalEntry, state: StepState) -> None:
-        if entry.state is _S.SKIPPED:  # what a person said of it stands
-            return
-        self._steps[entry.id] = changed = replace(entry, state=state)
-        self._run.buffered_entries[entry.seq] = changed
-
-    def _note_undone(self, undo: Undo) -> None:
-        """Let the ledger say it together with the journal: nobody is given the result any more.
-
-        The compensation of an irreversible step makes up for what it did, and undoes none of it.
-        """
-        find = self._run.node.registry.find_step
-        by_step = undo.effect is None and undo.child is None
-        if by_step and is_irreversible(self._steps[undo.step], find):
-            return
-        for line in tuple(self._ledger.values()):
-            if undoes(undo, line):
-                changed = line.to(EffectState.UNDONE, self._run.now(), proof=undo.id)
-                self._ledger[line.no] = changed
-                self._run.buffer_effect(changed)
-
-    async def _mark(self, entry: JournalEntry, state: StepState) -> None:
-        if entry.state is not state:
-            self._note(entry, state)
-            await self._run.flush()
-
-    async def _mark_by_hand(self) -> None:
-        """Note what people have done since: an undo that is marked as done."""
-        for undo in self._undos:
-            if self._entries[undo.id].state is _S.SKIPPED and not self._is_left(undo.id):
-                self._note_undone(undo)
-        for entry in tuple(self._steps.values()):
-            if entry.state is _S.COMPENSATION_FAILED and self._is_undone(entry):
-                self._note(entry, _S.COMPENSATED)
-        await self._run.flush()
-
-    def _on_failure(self) -> OnUndoFailure:
-        job = self._run.job
-        definition = None if job.plan else self._run.node.registry.jobs.get(job.name)
-        return "stop" if definition is None else definition.on_undo_failure
-
-
-def _step_for(wanted: Undo, step: Step[..., Any], call: Any) -> Step[..., Any]:
-    """Make the step that runs an undo: it passes the gates that its like passes."""
-
-    async def awaited(ctx: Any) -> Any:
-        return await call(ctx)
-
-    def called(ctx: Any) -> Any:
-        return call(ctx)
-
-    return replace(
-        step,
-        name=wanted.id,
-        fn=awaited if step.is_async else called,
-        result=_ANYTHING,
-        retry=step.retry or RETRY,
-        isolation="inline" if step.is_async else "thread",
-        irreversible=False,
-        approval="never" if step.approval == "never" else "by_risk",
-        idempotency_key=None,
-        undo=None,
-    )
-
-
-def _compensate(
-    undo: Compensation, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, ctx: Any
-) -> Any:
-    return undo(ctx, args, kwargs, output)
-
-
-def _with_result(call: Any, result: Any, ctx: Any) -> Any:
-    return call(ctx, result)
-
-
-def _failure(error: bytes | None) -> Failure | None:
-    return None if error is None else Failure.unpack(error)
-
-
-def _packed(error: str | None) -> bytes | None:
-    return None if error is None else error.encode()

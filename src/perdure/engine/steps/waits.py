@@ -1,4 +1,8 @@
-"""What a job can wait for besides steps: a time, a message, another job. None holds a worker."""
+"""What a job can wait for besides steps: a time, a message, another job.
+
+None of them needs a worker while it waits: when the code waits for nothing else, the job is
+suspended, and claimed again when the time has come or there is news.
+"""
 
 import contextlib
 from typing import Any, TypeVar
@@ -24,7 +28,7 @@ R = TypeVar("R")
 
 _NOTHING = encode(None)
 
-# A child that ended so is run again when its parent is retried.
+# A child that ended so runs again when its parent is retried.
 _RETRIED = (JobState.FAILED, JobState.CANCELLED)
 
 
@@ -40,9 +44,9 @@ class Sleep(Operation[None]):
         self.wait(self.entry.wake_at)
 
     def on_due(self) -> None:
-        self.spawn(self._over)
+        self.spawn(self._end)
 
-    async def _over(self) -> None:
+    async def _end(self) -> None:
         done = replace(
             self.entry, state=StepState.SUCCEEDED, output=_NOTHING, ended_at=self.run.now()
         )
@@ -62,7 +66,7 @@ class Receive(Operation[Any]):
 
     @property
     def topic(self) -> str:
-        """What the message must be about."""
+        """The topic of the message."""
         return self.entry.name.removeprefix("receive:")
 
     def start(self) -> None:
@@ -77,13 +81,13 @@ class Receive(Operation[Any]):
 
     def on_due(self) -> None:
         if not self._take():
-            self.spawn(self._too_late)
+            self.spawn(self._time_out)
 
     def _take(self) -> bool:
         message = next((one for one in self.run.messages if one.topic == self.topic), None)
         if message is None:
             return False
-        # Nobody else gets it, whenever the write is done.
+        # Taken before it is written, so that no other operation of this run gets it too.
         self.run.messages.remove(message)
         self.run.received.add(message.no)
         self.spawn(lambda: self._received(message.no, message.payload))
@@ -93,10 +97,10 @@ class Receive(Operation[Any]):
         try:
             value = decode(payload, self._kind)
         except Drift as misfit:  # taken all the same: else it would be the first one for ever
-            told = WrongType(
+            error = WrongType(
                 f"message {self.topic!r} is not of the type that was asked for: {misfit}"
             )
-            await self._give_up(told, taken=(number,))
+            await self._fail(error, taken=(number,))
             return
         done = replace(
             self.entry, state=StepState.SUCCEEDED, output=payload, ended_at=self.run.now()
@@ -104,10 +108,10 @@ class Receive(Operation[Any]):
         await self.run.write(done, taken=(number,))
         self.finish(value)
 
-    async def _too_late(self) -> None:
-        await self._give_up(StepTimeout(f"no message {self.topic!r} came in time"))
+    async def _time_out(self) -> None:
+        await self._fail(StepTimeout(f"no message {self.topic!r} came in time"))
 
-    async def _give_up(self, error: Exception, taken: tuple[int, ...] = ()) -> None:
+    async def _fail(self, error: Exception, taken: tuple[int, ...] = ()) -> None:
         failed = replace(
             self.entry,
             state=StepState.FAILED,
@@ -144,10 +148,7 @@ class Child(Operation[R]):
         self.spawn(self._look if self.recorded else self._submit)
 
     def on_news(self) -> None:
-        if self in self.run.working:  # whatever it has just read may be old
-            self.start_again = True
-        else:
-            self.spawn(self._look)
+        self.spawn_again(self._look)
 
     async def _submit(self) -> None:
         running = replace(self.entry, state=StepState.RUNNING, started_at=self.run.now())
@@ -159,18 +160,18 @@ class Child(Operation[R]):
     async def _look(self) -> None:
         outcomes = await self.run.ask(lambda store: store.outcomes([self._job.id]))
         if not outcomes and self.run.job.forked_from is None:
-            raise JobNotFound(self._job.id)  # to run it again might do all of it twice
-        if not outcomes:  # the journal is that of another job, of which this one is a fork
+            raise JobNotFound(self._job.id)  # to submit it again might do all of it twice
+        if not outcomes:  # the entry was copied from the job of which this one is a fork
             await self._submit()
         elif outcomes[0].state not in ENDED:
             self.wait()
         elif self.entry.state is StepState.PENDING and outcomes[0].state in _RETRIED:
-            await self._revive()
+            await self._retry_child()
         else:
             await self._ended(outcomes[0])
 
-    async def _revive(self) -> None:
-        """Run a child again that had failed: somebody has this job retried from here on."""
+    async def _retry_child(self) -> None:
+        """Run a child again that had failed: somebody retries this job from here on."""
         again = Command(
             job_id=self._job.id,
             action="retry",
@@ -187,10 +188,10 @@ class Child(Operation[R]):
         if outcome.state is JobState.COMPLETED and outcome.result is not None:
             done = replace(self.entry, state=StepState.SUCCEEDED, output=outcome.result)
             await self.run.write(replace(done, ended_at=self.run.now()))
-            self.finish(self._definition.unpack_result(outcome.result))
+            self.finish(self._definition.result.decode(outcome.result))
             return
         error = outcome.error or failure_of(RuntimeError("no reason is known")).pack()
-        # The state is kept as the output, so that a replay raises the very same.
+        # The state is kept as the output, so that a replay raises the same error.
         failed = replace(
             self.entry,
             state=StepState.FAILED,
@@ -206,14 +207,14 @@ class Child(Operation[R]):
 
 
 def child_failed(job_id: str, entry: JournalEntry) -> JobFailed:
-    """Say that a child ended without a result."""
+    """Return the error of a child that ended without a result."""
     state = "FAILED" if entry.output is None else decode(entry.output, str)
     why = "no reason is known" if entry.error is None else Failure.unpack(entry.error).summary()
     return JobFailed(job_id, state, why)
 
 
 def no_message(entry: JournalEntry) -> Exception:
-    """Say again why a wait for a message failed."""
+    """Return the error of a wait for a message, from the journal."""
     failure = Failure.unpack(entry.error or b"")
     kind = WrongType if failure.type.endswith("WrongType") else StepTimeout
     return kind(failure.message)

@@ -216,7 +216,8 @@ class WorkerNode:
     def step_started(self, step: StartedStep) -> None:
         """Record the start of a step, if it does not end soon."""
         self._begun.append(step)
-        self.flush_soon()
+        if self._flush is None:
+            self.flush_soon()
 
     def flush_soon(self) -> None:
         """Write soon what waits to go along with another write."""
