@@ -34,7 +34,6 @@ ACTION = Action(
     step="send_mail#1",
     version="1",
     input=b'{"to":"kim"}',
-    effects=("email",),
     budget=b'{"usd":5}',
 )
 ASKED = Approval(
@@ -93,8 +92,6 @@ def refusal(approval: Approval, cast: Vote, now: float = 1001.0) -> str:
         {"step": "send_mail#2"},
         {"version": "2"},
         {"input": b'{"to":"lee"}'},
-        {"effects": ()},
-        {"effects": ("email", "email")},
         {"budget": b'{"usd":6}'},
     ],
 )

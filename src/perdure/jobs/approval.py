@@ -53,7 +53,6 @@ class Action(Struct, frozen=True, kw_only=True):
     step: str  # its identity in the job
     version: str = "1"
     input: bytes = b"null"  # the resolved arguments, as they are stored
-    effects: tuple[str, ...] = ()  # what it will do to the outside world, as far as that is known
     budget: bytes = b"null"
     revision: int = 0  # counts the edits: editing back is another edit, not the old action
 
@@ -67,8 +66,6 @@ class Action(Struct, frozen=True, kw_only=True):
             self.step,
             self.version,
             self.input,
-            str(len(self.effects)),
-            *self.effects,
             self.budget,
             str(self.revision),
         )

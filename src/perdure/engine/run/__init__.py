@@ -1,1 +1,1 @@
-"""The code of a job: what it may call, and how a claimed job is run to its end."""
+"""Running a claimed job: `executor.execute`, and the `context.JobContext` that its code gets."""
