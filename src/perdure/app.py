@@ -51,8 +51,8 @@ from perdure.jobs.model import Job, JobQuery, NewJob, QueueLimit
 from perdure.jobs.plan import Plan
 from perdure.jobs.registry import JobRegistry
 from perdure.jobs.text_limits import check_defined, check_given
+from perdure.process.process import current
 from perdure.process.runtime import Runtime, run
-from perdure.process.waiter import current
 from perdure.store.open import open_store
 from perdure.store.store import Store
 

@@ -11,13 +11,13 @@ from perdure import Settings, process
 from perdure.base.machine import cores
 from perdure.otp import Task
 from perdure.process import ProcessHost
-from perdure.process.loop import EagerLoop
+from perdure.process.loop import SpinLoop
 from tests.support import work
 
 several_cores = pytest.mark.skipif(cores() == 1, reason="on one core nobody looks")
 
 
-class CountingLoop(EagerLoop):
+class CountingLoop(SpinLoop):
     """Counts how often something is expected."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ def test_a_loop_expects_something_when_it_has_spoken_to_an_os_worker() -> None:
 def test_both_sides_look_for_as_long_as_the_settings_say() -> None:
     async def main() -> tuple[float, float]:
         async with ProcessHost("cpu", kind="os", workers=1):
-            return await work.looks_for(), await Task.create(work.looks_for, host="cpu")
+            return await work.spin_time(), await Task.create(work.spin_time, host="cpu")
 
     assert perdure.run(main, settings=Settings(busy_wait="50us")) == (0.00005, 0.00005)
     assert perdure.run(main, settings=Settings(busy_wait=0)) == (0.0, 0.0)
@@ -59,8 +59,8 @@ _ON_ONE_CORE = """
 import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 import perdure
+print(perdure.run(work.spin_time))
 from tests.support import work
-print(perdure.run(work.looks_for))
 """
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -13,13 +14,13 @@ from perdure.process import Exit, ProcessHost
 from tests.support import bare, work
 from tests.support.hosts import KINDS, event_of
 
-Kind = str
+Kind = Literal["inline", "threads", "os"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_host_is_known_from_its_start_to_its_stop(kind: Kind) -> None:
     async def main() -> None:
-        host = ProcessHost("h", kind=kind)  # pyright: ignore[reportArgumentType]
+        host = ProcessHost("h", kind=kind)
         assert not host.running
         with pytest.raises(SpawnError, match="unknown host"):
             process.spawn(work.double, 1, host="h")
@@ -44,7 +45,7 @@ def test_a_host_is_known_from_its_start_to_its_stop(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_more_processes_than_the_limit_live_on_a_host(kind: Kind) -> None:
     async def main() -> None:
-        async with ProcessHost("h", kind=kind, workers=1, max_processes=2):  # pyright: ignore[reportArgumentType]
+        async with ProcessHost("h", kind=kind, workers=1, max_processes=2):
             pids = [process.spawn_monitored(work.wait_for_ever, host="h") for _ in range(2)]
             with pytest.raises(SpawnError, match="has 2 processes"):
                 process.spawn(work.double, 1, host="h")
@@ -59,7 +60,7 @@ def test_no_more_processes_than_the_limit_live_on_a_host(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stop_cancels_waits_and_then_kills(kind: Kind) -> None:
     async def main() -> None:
-        host = await ProcessHost("h", kind=kind, workers=1).start()  # pyright: ignore[reportArgumentType]
+        host = await ProcessHost("h", kind=kind, workers=1).start()
         polite = process.spawn_monitored(work.until_cancelled, host="h")
         deaf = process.spawn_monitored(work.ignore_cancel, host="h")
         plain = process.spawn_monitored(work.wait_for_ever, host="h")
@@ -68,8 +69,47 @@ def test_a_stop_cancels_waits_and_then_kills(kind: Kind) -> None:
         ends = {ended.sender: ended.result for ended in [await event_of(Exit) for _ in range(3)]}
         assert ends[polite].value == "cancelled"
         assert isinstance(ends[deaf].error, Killed)
-        assert isinstance(ends[plain].error, perdure.errors.Shutdown)
-        assert ends[plain].error.detail == "host 'h' stops"
+        assert isinstance(ends[plain].error, Killed)
+
+    perdure.run(main)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stop_leaves_a_process_that_reads_no_events_the_time_to_finish(kind: Kind) -> None:
+    async def main() -> None:
+        host = await ProcessHost("h", kind=kind, workers=1).start()
+        slow = process.spawn_monitored(work.until_told, host="h")
+        await _all_run("h")
+        stop = asyncio.create_task(host.stop("1h"))
+        while host.running:
+            await process.sleep(0)
+        process.send(slow, "go", None)
+        await stop
+        assert (await event_of(Exit)).result.ok
+
+    perdure.run(main)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stop_sends_cancel_to_a_process_that_has_not_run_yet(kind: Kind) -> None:
+    async def main() -> None:
+        host = await ProcessHost("h", kind=kind, workers=1).start()
+        process.spawn_monitored(work.until_cancelled, host="h")
+        await host.stop("1h")
+        assert (await event_of(Exit)).result.value == "cancelled"
+
+    perdure.run(main)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_end_of_the_block_interrupts_a_process_that_reads_no_events(kind: Kind) -> None:
+    async def main() -> None:
+        async with ProcessHost("h", kind=kind, workers=1):
+            process.spawn_monitored(work.wait_for_ever, host="h")
+            await _all_run("h")
+        ended = (await event_of(Exit)).result.error
+        assert isinstance(ended, perdure.errors.Shutdown)
+        assert ended.detail == "host 'h' stops"
 
     perdure.run(main)
 
@@ -77,7 +117,7 @@ def test_a_stop_cancels_waits_and_then_kills(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_is_linked_to_a_server_on_a_host_reads_that_the_host_stops(kind: Kind) -> None:
     async def main() -> None:
-        async with ProcessHost("h", kind=kind, workers=1):  # pyright: ignore[reportArgumentType]
+        async with ProcessHost("h", kind=kind, workers=1):
             await perdure.otp.Agent.start_link(int, host="h")
 
     with pytest.raises(perdure.errors.Shutdown, match="host 'h' stops"):
@@ -93,7 +133,7 @@ async def _all_run(host: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_said_before_the_stop_is_heard(kind: Kind) -> None:
     async def main() -> None:
-        host = await ProcessHost("h", kind=kind, workers=1).start()  # pyright: ignore[reportArgumentType]
+        host = await ProcessHost("h", kind=kind, workers=1).start()
         process.spawn(work.say_goodbye, process.self_pid(), 3000, host="h")
         await process.inbox().receive()
         await host.stop()
@@ -106,7 +146,7 @@ def test_what_is_said_before_the_stop_is_heard(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_host_that_is_left_running_ends_with_the_program(kind: Kind) -> None:
     async def main() -> None:
-        await ProcessHost("h", kind=kind, workers=1).start()  # pyright: ignore[reportArgumentType]
+        await ProcessHost("h", kind=kind, workers=1).start()
         process.spawn(work.wait_for_ever, host="h")
 
     perdure.run(main)
@@ -115,7 +155,7 @@ def test_a_host_that_is_left_running_ends_with_the_program(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_host_that_is_killed_takes_its_processes_along(kind: Kind) -> None:
     async def main() -> None:
-        host = await ProcessHost("h", kind=kind, workers=1).start()  # pyright: ignore[reportArgumentType]
+        host = await ProcessHost("h", kind=kind, workers=1).start()
         pid = process.spawn_monitored(work.wait_for_ever, host="h")
         process.kill(host.pid)
         ended = await event_of(Exit)
@@ -177,7 +217,7 @@ async def _start_a_host() -> None:
 )
 def test_bad_options_are_refused(options: dict[str, object], what: str) -> None:
     with pytest.raises(ValueError, match=what):
-        ProcessHost(**{"name": "h", "kind": "os", **options})  # pyright: ignore[reportArgumentType]
+        ProcessHost(**{"name": "h", "kind": "os", **options})
 
 
 def test_a_host_works_in_a_loop_that_is_somebody_elses() -> None:

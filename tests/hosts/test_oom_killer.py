@@ -54,7 +54,7 @@ def test_a_kill_by_the_oom_killer_is_told_as_such_and_the_worker_is_replaced(gro
             assert event.sender == hungry
             assert isinstance(error, HostDown)
             assert "(SIGKILL)" in error.cause
-            assert error.cause.endswith("the system killed for want of memory meanwhile")
+            assert error.cause.endswith("the system ran out of memory meanwhile")
             process.spawn_monitored(work.double, 7, host="cpu")
             assert (await event_of(Exit)).result.value == 14
 

@@ -21,11 +21,11 @@ from perdure.errors import (
 )
 from perdure.process import Channel, Pid
 from perdure.process.event import ExitResult
+from perdure.process.exit_reason import EXIT_WITHOUT_VALUE
 from perdure.process.hosts import signals
-from perdure.process.hosts.frame import Garbage, Unframer, frame
+from perdure.process.hosts.frame import InvalidFrame, Unframer, frame
 from perdure.process.hosts.packing import pack_signal, unpack_signal
-from perdure.process.hosts.pickling import RemoteCopy, dumps, loads, pack, place_of, unpack
-from perdure.process.relations import LEFT
+from perdure.process.hosts.pickling import RemoteRepr, dumps, loads, pack, pid_address, unpack
 from tests.support.work import Explosive, Odd
 
 SOMEBODY = Pid("inline", object())
@@ -109,8 +109,8 @@ def test_a_field_that_cannot_cross_is_told_in_words() -> None:
     error.lock = threading.Lock()  # pyright: ignore[reportAttributeAccessIssue]
     odd = Odd(1, "x")
     odd.why = threading.Lock()  # pyright: ignore[reportAttributeAccessIssue]
-    assert isinstance(there_and_back(odd).why, RemoteCopy)
-    assert isinstance(there_and_back(error).lock, RemoteCopy)
+    assert isinstance(there_and_back(odd).why, RemoteRepr)
+    assert isinstance(there_and_back(error).lock, RemoteRepr)
 
 
 def test_of_exceptions_that_wrap_each_other_each_crosses_once() -> None:
@@ -175,7 +175,7 @@ def test_a_pid_is_the_same_object_again() -> None:
 
 
 def test_an_end_without_a_value_stays_that() -> None:
-    assert there_and_back(LEFT) is LEFT
+    assert there_and_back(EXIT_WITHOUT_VALUE) is EXIT_WITHOUT_VALUE
 
 
 def test_what_cannot_cross_is_refused_with_advice() -> None:
@@ -197,19 +197,19 @@ def test_other_values_are_pickled(value: Any) -> None:
 
 def sent(signal: signals.Signal) -> Any:
     """Give what arrives of a signal."""
-    place_of(SOMEBODY)  # whoever gets signals is known there, for it has gone out before
+    pid_address(SOMEBODY)  # whoever gets signals is known there, for it has gone out before
     [item] = Unframer().feed(frame([pack_signal(signal)]))
     return unpack_signal(item)
 
 
 SIGNALS: list[signals.Signal] = [
-    signals.Ask(SOMEBODY, 1, (1, 2), None),
-    signals.Answer(1, ValueError),
-    signals.Exited(SOMEBODY, None),
-    signals.Exited(SOMEBODY, ExitResult(None, None)),
-    signals.Exited(SOMEBODY, ExitResult({1, 2}, None)),
-    signals.CancelAsk(SOMEBODY, None, 1.5, "why"),
-    signals.Hosts(["cpu"]),
+    signals.RequestSignal(SOMEBODY, 1, (1, 2), None),
+    signals.ReplySignal(1, ValueError),
+    signals.ExitedSignal(SOMEBODY, None),
+    signals.ExitedSignal(SOMEBODY, ExitResult(None, None)),
+    signals.ExitedSignal(SOMEBODY, ExitResult({1, 2}, None)),
+    signals.CancelSignal(SOMEBODY, None, 1.5, "why"),
+    signals.HostsSignal(["cpu"]),
 ]
 
 
@@ -219,18 +219,18 @@ def test_a_signal_arrives_as_it_was(signal: signals.Signal) -> None:
 
 
 def test_a_process_that_left_is_told_from_one_that_returned_none() -> None:
-    assert sent(signals.Exited(SOMEBODY, LEFT)).outcome is LEFT
-    assert sent(signals.Exited(SOMEBODY, ExitResult())).outcome is not LEFT
+    assert sent(signals.ExitedSignal(SOMEBODY, EXIT_WITHOUT_VALUE)).outcome is EXIT_WITHOUT_VALUE
+    assert sent(signals.ExitedSignal(SOMEBODY, ExitResult())).outcome is not EXIT_WITHOUT_VALUE
 
 
 @pytest.mark.parametrize("value", [2**64, -(2**64), "\ud800", [2**64], {"\udcff": 1}])
 def test_what_msgpack_cannot_say_is_pickled(value: object) -> None:
-    assert sent(signals.Answer(1, value)) == signals.Answer(1, value)
+    assert sent(signals.ReplySignal(1, value)) == signals.ReplySignal(1, value)
 
 
 def test_the_end_of_a_process_arrives_even_if_its_value_cannot_be_unpacked() -> None:
-    outcome = sent(signals.Exited(SOMEBODY, ExitResult(Explosive(), None))).outcome
-    assert isinstance(outcome.value, RemoteCopy)
+    outcome = sent(signals.ExitedSignal(SOMEBODY, ExitResult(Explosive(), None))).outcome
+    assert isinstance(outcome.value, RemoteRepr)
     assert "not here" in outcome.value.text
 
 
@@ -238,12 +238,12 @@ def test_the_end_of_a_process_arrives_whatever_its_error_is() -> None:
     error = ValueError("ring")
     error.__cause__ = KeyError("of causes")
     error.__cause__.__cause__ = error
-    outcome = sent(signals.Exited(SOMEBODY, ExitResult(None, error))).outcome
+    outcome = sent(signals.ExitedSignal(SOMEBODY, ExitResult(None, error))).outcome
     assert isinstance(outcome.error, ValueError)
 
 
 def test_a_kill_arrives_even_if_its_detail_cannot_be_unpacked() -> None:
-    assert sent(signals.Kill(SOMEBODY, Explosive())).dest is SOMEBODY
+    assert sent(signals.KillSignal(SOMEBODY, Explosive())).dest is SOMEBODY
 
 
 # Frames
@@ -251,7 +251,7 @@ def test_a_kill_arrives_even_if_its_detail_cannot_be_unpacked() -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 8, 13, 20, 1000])
 def test_frames_come_whole_out_of_pieces_of_any_size(size: int) -> None:
-    told = [signals.Hosts([str(number)]) for number in range(50)]
+    told = [signals.HostsSignal([str(number)]) for number in range(50)]
     data = frame([pack_signal(each) for each in told[:1]])
     data += frame([pack_signal(each) for each in told[1:]])
     unframer, items = Unframer(), list[Any]()
@@ -266,9 +266,9 @@ def test_frames_come_whole_out_of_pieces_of_any_size(size: int) -> None:
     ids=["text", "zeros", "ones", "no signal", "no msgpack"],
 )
 def test_what_is_no_frame_is_refused(data: bytes) -> None:
-    before = pack_signal(signals.Ready())
-    with pytest.raises(Garbage) as raised:
+    before = pack_signal(signals.WorkerReadySignal())
+    with pytest.raises(InvalidFrame) as raised:
         Unframer().feed(frame([before]) + data)
-    assert [unpack_signal(item) for item in raised.value.items] == [signals.Ready()]
-    with pytest.raises(Garbage):
+    assert [unpack_signal(item) for item in raised.value.items] == [signals.WorkerReadySignal()]
+    with pytest.raises(InvalidFrame):
         Unframer().feed(data)

@@ -19,9 +19,9 @@ from perdure.process.hosts import signals
 from perdure.process.hosts.frame import Unframer, frame
 from perdure.process.hosts.packing import pack_signal, unpack_signal
 from perdure.process.hosts.pickling import PIDS
-from perdure.process.hosts.root_node import first_node_of
+from perdure.process.hosts.root_node import root_node_of
 from perdure.process.hosts.wire import SocketWire
-from perdure.process.waiter import current
+from perdure.process.process import current
 from tests.support import work
 from tests.support.hosts import event_of, on_os_host
 
@@ -33,7 +33,7 @@ def on_a_wire(case: WireCase) -> Callable[[], None]:
 
     async def main() -> None:
         ours, theirs = socket.socketpair()
-        wire = SocketWire(first_node_of(current().runtime), ours, "test", 1000)
+        wire = SocketWire(root_node_of(current().runtime), ours, "test", 1000)
         try:
             await case(wire, theirs)
         finally:
@@ -51,7 +51,7 @@ def said(*payloads: object) -> bytes:
     """Give the frame of messages to the running process."""
     me = process.self_pid()
     PIDS.add(me)  # as one that has crossed
-    told = [signals.Send(me, Message("said", payload, None)) for payload in payloads]
+    told = [signals.SendSignal(me, Message("said", payload, None)) for payload in payloads]
     return frame([pack_signal(each) for each in told])
 
 
@@ -65,11 +65,11 @@ async def closed(wire: SocketWire) -> None:
 async def test_what_was_said_before_a_death_is_heard_though_no_answer_can_be_sent(
     wire: SocketWire, other: socket.socket
 ) -> None:
-    wire.post(signals.Ping(1))
+    wire.post(signals.PingSignal(1))
     wire.flush()  # it lies unread in a socket that is closed now
     other.sendall(said(1, 2))
     other.close()
-    wire.post(signals.Ping(2))
+    wire.post(signals.PingSignal(2))
     wire.flush()  # the system says that nobody is there
     assert [(await process.inbox().receive()).payload for _ in range(2)] == [1, 2]
     if not wire.closed:
@@ -106,12 +106,13 @@ async def test_a_reader_that_falls_behind_gets_everything_in_order(
     wire: SocketWire, other: socket.socket
 ) -> None:
     for number in range(200):
-        wire.post(signals.Hosts([str(number), "x" * 10_000]))
+        wire.post(signals.HostsSignal([str(number), "x" * 10_000]))
         wire.flush()
     received = bytearray()
     other.setblocking(False)
     wanted = b"".join(
-        frame([pack_signal(signals.Hosts([str(number), "x" * 10_000]))]) for number in range(200)
+        frame([pack_signal(signals.HostsSignal([str(number), "x" * 10_000]))])
+        for number in range(200)
     )
     while len(received) < len(wanted):
         try:
@@ -119,7 +120,7 @@ async def test_a_reader_that_falls_behind_gets_everything_in_order(
         except BlockingIOError:
             await perdure.process.sleep("1ms")  # the loop writes the rest
     assert received == wanted
-    wire.offer(signals.Hosts([]))  # there is room again
+    wire.offer(signals.HostsSignal([]))  # there is room again
 
 
 @on_a_wire
@@ -134,7 +135,7 @@ async def test_what_several_threads_post_arrives_whole_and_in_the_order_of_each(
         await offload(lambda: [post(thread, number) for number in range(count)])
 
     def post(thread: int, number: int) -> None:
-        wire.post(signals.Hosts([str(thread), str(number), "x" * 70_000]))
+        wire.post(signals.HostsSignal([str(thread), str(number), "x" * 70_000]))
 
     async def read() -> list[Any]:
         unframer, items = Unframer(), list[Any]()
@@ -167,7 +168,7 @@ async def test_a_worker_that_writes_garbage_is_ended(host: str) -> None:
         process.spawn_monitored(work.write_garbage, host="garbage")
         error = (await event_of(Exit)).result.error
         assert isinstance(error, HostDown)
-        assert "no signal" in error.cause
+        assert "not a signal" in error.cause
 
 
 @on_os_host

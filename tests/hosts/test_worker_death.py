@@ -16,8 +16,8 @@ from perdure import process
 from perdure.errors import CallExit, HostBusy, HostDown, Killed, SpawnError
 from perdure.otp import Supervisor, child
 from perdure.process import Exit, LinkDown, ProcessHost, offload
-from perdure.process.hosts.workers import cause_of, memory_kills
-from perdure.process.signal import stop_politely
+from perdure.process.hosts.workers import cause_of, oom_kills
+from perdure.process.lifecycle import stop_gracefully
 from tests.support import work
 from tests.support.hosts import event_of
 
@@ -78,8 +78,8 @@ async def test_a_process_that_wants_too_much_memory_fails_alone() -> None:
 
 
 def test_a_kill_for_want_of_memory_is_told_from_another() -> None:
-    assert memory_kills() >= 0
-    assert cause_of(-9, memory_was_short=True).endswith("for want of memory meanwhile")
+    assert oom_kills() >= 0
+    assert cause_of(-9, memory_was_short=True).endswith("ran out of memory meanwhile")
     assert cause_of(-9) == "killed by signal 9 (SIGKILL)"
     assert cause_of(-11, memory_was_short=True) == "killed by signal 11 (SIGSEGV)"
 
@@ -113,7 +113,7 @@ async def test_a_polite_stop_ends_a_process_that_never_waits_at_its_deadline() -
         reader, writer = os.pipe()
         pid = process.spawn_monitored(work.write_and_block, os.getpid(), writer, host="cpu")
         await offload(os.read, reader, 1)
-        stop_politely(pid.target, 0.05)
+        stop_gracefully(pid.target, 0.05)
         assert isinstance((await event_of(Exit)).result.error, Killed)
         os.close(reader)
         os.close(writer)

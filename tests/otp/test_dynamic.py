@@ -11,7 +11,7 @@ from perdure.otp.supervision.dynamic import DynamicLoop, DynamicSupervisor
 from perdure.otp.supervision.spec import BRUTAL_KILL, IGNORE, ChildSpec, ChildType, child
 from perdure.otp.supervision.supervisor import Supervisor, loop_inside
 from perdure.process import Exit, Pid, sleep
-from perdure.process.spawn import PLAIN, give_birth
+from perdure.process.lifecycle import PLAIN, spawn_process
 from perdure.testing import simulate, simulated
 from tests.support.children import Family, refuse_to_stop
 from tests.support.processes import crash, give, live_timers, living, now, wait_forever
@@ -310,7 +310,7 @@ async def test_a_process_can_be_admitted_without_a_request() -> None:
     async with DynamicSupervisor() as sup:
         children: DynamicLoop = loop_inside(sup, DynamicLoop)
         spec = child(crash, restart="temporary")
-        born = give_birth(children.me.runtime, children.me, crash, (), PLAIN)
+        born = spawn_process(children.me.runtime, children.me, crash, (), PLAIN)
         children.admit(spec, born)
         assert (await sup.count_children()).specs in (0, 1)
         await sleep(1)
@@ -333,7 +333,7 @@ async def test_nobody_is_admitted_while_it_stops() -> None:
     children: DynamicLoop = loop_inside(sup, DynamicLoop)
     with pytest.raises(NoProcess, match="stopping"):
         children.check_room()
-    born = give_birth(children.me.runtime, children.me, late, (), PLAIN)
+    born = spawn_process(children.me.runtime, children.me, late, (), PLAIN)
     with pytest.raises(NoProcess, match="stopping"):
         children.admit(child(late), born)
     await stopping

@@ -8,7 +8,7 @@ from perdure import process, telemetry
 from perdure.errors import Shutdown, SpawnError
 from perdure.otp.pool import Pool
 from perdure.process import sleep
-from perdure.process.relations import Entry
+from perdure.process.process import SpawnTarget
 from perdure.testing import simulated
 from tests.support.processes import crash, exit_of, give, others_rest, wait_forever
 
@@ -139,7 +139,7 @@ async def test_a_worker_that_cannot_be_started_is_told_and_tried_again() -> None
     assert "no:such:entry" in told[0]
     assert pool.workers() == []
 
-    process.self_pid().target.runtime.entries["no:such:entry"] = Entry(stay)
+    process.self_pid().target.runtime.spawn_ids["no:such:entry"] = SpawnTarget(stay)
     await sleep("101ms")
     assert [worker.id for worker in pool.workers()] == [1, 2]
 

@@ -14,7 +14,7 @@ from perdure.otp.registry import Registry
 from perdure.otp.start import Ack, start
 from perdure.otp.supervision.supervisor import Supervisor
 from perdure.process import Channel, sleep
-from perdure.process.waiter import current
+from perdure.process.process import current
 from perdure.testing import simulated
 from tests.support.processes import crash, exit_of, give, others_rest, wait_forever
 
@@ -419,11 +419,11 @@ async def test_the_lock_of_a_holder_that_refuses_to_die_is_free_when_it_is_aband
 @simulated
 async def test_a_process_that_locks_a_thousand_times_leaves_one_hook() -> None:
     registry = await unique()
-    before = len(process.self_pid().target.tie().releases or ())
+    before = len(process.self_pid().target.get_relations().cleanups or ())
     for number in range(1000):
         async with registry.lock(number % 2):
             pass
-    assert len(process.self_pid().target.tie().releases) == before + 1
+    assert len(process.self_pid().target.get_relations().cleanups) == before + 1
 
 
 @simulated

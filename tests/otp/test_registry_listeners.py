@@ -8,7 +8,7 @@ from perdure import process
 from perdure.otp.registry import Registry
 from perdure.otp.start import Ack, start
 from perdure.process import Message, select
-from perdure.process.waiter import current
+from perdure.process.process import current
 from perdure.testing import simulated
 from tests.support.processes import exit_of, others_rest, wait_forever
 

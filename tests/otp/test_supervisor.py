@@ -11,7 +11,7 @@ from perdure.otp.start import start as handshake
 from perdure.otp.supervision.spec import IGNORE, ChildSpec, child
 from perdure.otp.supervision.supervisor import Supervisor
 from perdure.process import Exit, Pid, sleep
-from perdure.process.waiter import current
+from perdure.process.process import current
 from perdure.testing import simulate, simulated
 from tests.support.children import Family, states
 from tests.support.processes import crash, give, living, now, wait_forever

@@ -204,7 +204,7 @@ async def test_a_table_that_changes_hands_a_thousand_times_leaves_one_hook_each(
         table.give_away(pid)
         assert (await process.inbox().receive()).payload is table
     for owner in (pid, process.self_pid()):
-        assert len(owner.target.bonds.releases) == 1
+        assert len(owner.target.relations.cleanups) == 1
 
 
 @simulated

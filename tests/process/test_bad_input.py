@@ -65,13 +65,13 @@ SPAWNS = [
 ]
 
 BAD_FUNCTIONS: list[tuple[Callable[[], Any], str]] = [
-    (lambda: plain, "plain is none: declare it `async def`"),
-    (lambda: lambda: give(1), "lambda.* is none: declare it `async def`"),
-    (lambda: generator, "generator is none"),
+    (lambda: plain, "plain is not async: declare it `async def`; or, if it blocks, .*offload"),
+    (lambda: lambda: give(1), "lambda.* is not async: declare it `async def`"),
+    (lambda: generator, "generator is an async generator, .* has a `yield`"),
     (lambda: give(1), r"write spawn\(give, …\) instead of spawn\(give\(…\)\)"),
-    (lambda: int, "int is none"),
-    (lambda: None, "`async def` function; None is none"),
-    (lambda: 5, "`async def` function; 5 is none"),
+    (lambda: int, "int is not async"),
+    (lambda: None, "`async def` function: None is no function"),
+    (lambda: 5, "`async def` function: 5 is no function"),
     (lambda: "app:unknown", "unknown entry 'app:unknown'"),
 ]
 

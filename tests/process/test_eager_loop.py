@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 import perdure
-from perdure.process.loop import EagerLoop, EagerSelector, Hope, new_loop
+from perdure.process.loop import SpinBackoff, SpinLoop, SpinSelector, new_loop
 
 
 class Connection:
@@ -40,16 +40,14 @@ def connection() -> Iterator[Connection]:
 
 
 @pytest.fixture
-def selector(connection: Connection) -> Iterator[EagerSelector]:
-    with EagerSelector(connection.now) as made:
+def selector(connection: Connection) -> Iterator[SpinSelector]:
+    with SpinSelector(connection.now) as made:
         made.register(connection.here, selectors.EVENT_READ)
         made.look_for = 10.0  # ticks
         yield made
 
 
-def test_what_comes_while_it_looks_is_given(
-    selector: EagerSelector, connection: Connection
-) -> None:
+def test_what_comes_while_it_looks_is_given(selector: SpinSelector, connection: Connection) -> None:
     selector.expect()
     [(key, _)] = selector.select(20.0)
     assert key.fileobj is connection.here
@@ -57,7 +55,7 @@ def test_what_comes_while_it_looks_is_given(
 
 
 def test_what_comes_is_also_given_to_one_who_waits_without_limit(
-    selector: EagerSelector, connection: Connection
+    selector: SpinSelector, connection: Connection
 ) -> None:
     selector.expect()
     [(key, _)] = selector.select()
@@ -65,14 +63,14 @@ def test_what_comes_is_also_given_to_one_who_waits_without_limit(
 
 
 def test_it_looks_only_if_something_is_expected(
-    selector: EagerSelector, connection: Connection
+    selector: SpinSelector, connection: Connection
 ) -> None:
     connection.send()
     assert selector.select(20.0)
     assert connection.ticks == 0
 
 
-def test_an_expectation_holds_for_one_wait(selector: EagerSelector, connection: Connection) -> None:
+def test_an_expectation_holds_for_one_wait(selector: SpinSelector, connection: Connection) -> None:
     selector.expect()
     selector.select(20.0)
     selector.select(20.0)
@@ -80,7 +78,7 @@ def test_an_expectation_holds_for_one_wait(selector: EagerSelector, connection: 
 
 
 def test_a_poll_does_not_use_up_the_expectation(
-    selector: EagerSelector, connection: Connection
+    selector: SpinSelector, connection: Connection
 ) -> None:
     selector.expect()
     assert selector.select(0) == []
@@ -89,7 +87,7 @@ def test_a_poll_does_not_use_up_the_expectation(
 
 
 def test_a_wait_that_is_shorter_than_a_look_is_a_sleep(
-    selector: EagerSelector, connection: Connection
+    selector: SpinSelector, connection: Connection
 ) -> None:
     selector.expect()
     assert selector.select(0.001) == []
@@ -97,7 +95,7 @@ def test_a_wait_that_is_shorter_than_a_look_is_a_sleep(
 
 
 def test_after_a_look_in_vain_it_sleeps_until_something_comes(
-    selector: EagerSelector, connection: Connection
+    selector: SpinSelector, connection: Connection
 ) -> None:
     selector.look_for = 0.5  # it is over at the first tick
     selector.expect()
@@ -107,7 +105,7 @@ def test_after_a_look_in_vain_it_sleeps_until_something_comes(
 
 
 def test_after_a_look_in_vain_the_next_is_left_out(
-    selector: EagerSelector, connection: Connection
+    selector: SpinSelector, connection: Connection
 ) -> None:
     selector.look_for = 0.5
     connection.send()
@@ -117,7 +115,7 @@ def test_after_a_look_in_vain_the_next_is_left_out(
     assert connection.ticks == 2
 
 
-def test_no_time_to_look_means_no_look(selector: EagerSelector, connection: Connection) -> None:
+def test_no_time_to_look_means_no_look(selector: SpinSelector, connection: Connection) -> None:
     selector.look_for = 0.0
     connection.send()
     selector.expect()
@@ -127,7 +125,7 @@ def test_no_time_to_look_means_no_look(selector: EagerSelector, connection: Conn
 
 
 def test_looks_in_vain_become_ever_rarer() -> None:
-    hope, skipped = Hope(), list[int]()
+    hope, skipped = SpinBackoff(), list[int]()
     for _ in range(9):
         hope.was_in_vain()
         skips = 0
@@ -138,7 +136,7 @@ def test_looks_in_vain_become_ever_rarer() -> None:
 
 
 def test_one_success_brings_all_hope_back() -> None:
-    hope = Hope()
+    hope = SpinBackoff()
     for _ in range(5):
         hope.was_in_vain()
     while not hope.is_worth_it():
@@ -153,7 +151,7 @@ async def _loop() -> asyncio.AbstractEventLoop:
 
 
 def test_run_makes_an_eager_loop() -> None:
-    assert type(perdure.run(_loop)) is EagerLoop
+    assert type(perdure.run(_loop)) is SpinLoop
 
 
 def test_run_takes_the_loop_that_it_is_given() -> None:

@@ -71,7 +71,7 @@ async def test_select_waits_until_something_is_ready() -> None:
 @simulated
 async def test_the_result_unpacks_to_channel_value_ok_and_has_the_very_channel() -> None:
     a, b = Channel[int](), await filled(5)
-    selected = await select(a, b.case_receive())
+    selected = await select(a, b)
     channel, value, ok = selected
     assert channel is b
     assert (value, ok, selected.default) == (5, True, False)

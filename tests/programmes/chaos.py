@@ -19,7 +19,7 @@ from perdure import process
 from perdure.errors import CallExit, HostDown, Killed
 from perdure.otp import GenServer, Supervisor
 from perdure.process import Exit, LinkDown, Pid, ProcessHost
-from perdure.process.waiter import current
+from perdure.process.process import current
 from tests.support import work
 from tests.support.child_processes import Offspring
 
@@ -35,7 +35,7 @@ class Traces(NamedTuple):
 
     descriptors: int
     children: int
-    stand_ins: int
+    proxies: int
     observers: int
     megabytes: float
 
@@ -57,7 +57,7 @@ def traces(children: Offspring) -> Traces:
     return Traces(
         len(list(Path("/proc/self/fd").iterdir())),
         len(children()),
-        len(node.stand_ins),
+        len(node.proxies),
         len(node._observers),  # noqa: SLF001
         int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE / 1e6,
     )
@@ -172,7 +172,7 @@ async def _calm(children: Offspring) -> Traces:
 def _check(before: Traces, after: Traces, deaths: int) -> None:
     assert after.descriptors == before.descriptors, (before, after)
     assert after.children == before.children == WORKERS, (before, after)
-    assert after.stand_ins <= before.stand_ins + 2, (before, after)
+    assert after.proxies <= before.proxies + 2, (before, after)
     assert after.observers <= before.observers + 2, (before, after)
     assert after.megabytes - before.megabytes < 10 + deaths / 20, (before, after)
 

@@ -17,14 +17,14 @@ import pytest
 import perdure
 from perdure import testing
 from perdure.process import runtime as running
-from perdure.process.api import joined
+from perdure.process.api import wait_exit
 from perdure.process.event import ExitResult
 from perdure.process.hosts import signals
-from perdure.process.hosts.root_node import FirstNode, first_node_of
-from perdure.process.hosts.workers import Plan, ThreadWorker
+from perdure.process.hosts.root_node import RootNode, root_node_of
+from perdure.process.hosts.workers import ThreadWorker, WorkerOptions
+from perdure.process.lifecycle import make_coroutine
+from perdure.process.process import current
 from perdure.process.runtime import Runtime
-from perdure.process.spawn import make_coroutine
-from perdure.process.waiter import current
 from perdure.testing import simulation
 from tests.support.virtual_child import (
     Show,
@@ -36,7 +36,7 @@ from tests.support.virtual_child import (
 
 KIND = os.environ.get("PERDURE_TEST_HOST", "inline")
 
-_PLAN = Plan("worker", 65_536, None, None)
+_PLAN = WorkerOptions("worker", 65_536, None, None)
 
 
 # What cannot hold on a worker, by a part of the test's id, with the reason.
@@ -73,7 +73,7 @@ def _nothing(*_: object) -> None:
 
 
 class _Worker(ThreadWorker):
-    def __init__(self, first: FirstNode, runtime: Runtime, loop: Any, ended: Any) -> None:
+    def __init__(self, first: RootNode, runtime: Runtime, loop: Any, ended: Any) -> None:
         super().__init__(first, _PLAN, "worker.1", _nothing, _nothing)
         self._given = runtime, loop
         self._ended = ended
@@ -99,20 +99,20 @@ def _run_in_thread(runtime: Runtime, main: Any, args: tuple[Any, ...], make_loop
 
     async def first() -> ExitResult:
         me = current()
-        node, loop = first_node_of(me.runtime), me.loop
+        node, loop = root_node_of(me.runtime), me.loop
         ended: Any = loop.create_future()
 
         def on_end(error: BaseException | None) -> None:
             loop.call_soon_threadsafe(ended.set_result, error)
 
         worker = _Worker(node, runtime, make_loop(), on_end)
-        worker.begin()
-        process = runtime.kind(runtime, main, args, make_coroutine(main, args), None, {})
+        worker.start()
+        process = runtime.process_class(runtime, main, args, make_coroutine(main, args), None, {})
         runtime.root = process
-        worker.wire.post(signals.Start(process))
-        stand_in = node.meet(process.pid, worker.wire, full=True)
-        await joined(stand_in)
-        worker.stop(runtime.settings.stop_timeout)
+        worker.wire.post(signals.StartSignal(process))
+        proxy = node.add_proxy(process.pid, worker.wire, full=True)
+        await wait_exit(proxy)
+        worker.stop(runtime.settings.stop_timeout, interrupt=True)
         error = await ended
         if error is not None:
             raise error

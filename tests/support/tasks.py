@@ -4,7 +4,7 @@ from typing import NoReturn
 
 from perdure import process
 from perdure.process import Exit, ExitResult, Pid, sleep
-from perdure.process.spawn import Function
+from perdure.process.process import Function
 
 
 async def give(value: int) -> int:

@@ -16,16 +16,14 @@ import perdure
 from perdure import testing
 from perdure.base.settings import Settings
 from perdure.process import offload
-from perdure.process.api import joined
+from perdure.process.api import wait_exit
 from perdure.process.hosts import child
-from perdure.process.hosts.host import OsLaunch
-from perdure.process.hosts.root_node import first_node_of
-from perdure.process.hosts.workers import Limits, OsWorker, Plan
-from perdure.process.process import Process
+from perdure.process.hosts.host import OsHost
+from perdure.process.hosts.root_node import root_node_of
+from perdure.process.hosts.workers import HostLimits, OsWorker, WorkerOptions
+from perdure.process.lifecycle import PLAIN, spawn_process, stop_gracefully
+from perdure.process.process import Process, SpawnOptions, current
 from perdure.process.runtime import Runtime
-from perdure.process.signal import stop_politely
-from perdure.process.spawn import PLAIN, Options, give_birth
-from perdure.process.waiter import current
 from perdure.testing import simulation
 from perdure.testing.clock import Deadlock, VirtualLoop
 from perdure.testing.simulation import Leak
@@ -51,15 +49,15 @@ class VirtualProgram:
     async def _main(self) -> None:
         me = current()
         self._jobs: asyncio.Queue[Any] = asyncio.Queue()
-        limits = Limits(1, None, dedicated=False, max_restarts=1000, max_seconds=1)
-        launch = _Launch(first_node_of(me.runtime), Plan("worker", 65_536, None, None), limits)
-        launch.begin()
-        await launch.all_ready()
+        limits = HostLimits(1, None, dedicated=False, max_restarts=1000, max_seconds=1)
+        host = _Host(root_node_of(me.runtime), WorkerOptions("worker", 65_536, None, None), limits)
+        host.start()
+        await host.all_ready()
         self._began.set_result(me.loop)
         while True:
             call, done = await self._jobs.get()
             try:
-                done.set_result(await _on_worker(launch, call))
+                done.set_result(await _on_worker(me, host, call))
             except BaseException as error:  # noqa: BLE001 - raised in the test
                 done.set_exception(error)
 
@@ -70,18 +68,20 @@ class VirtualProgram:
         return done.result(_PATIENCE)
 
 
-async def _on_worker(launch: OsLaunch, call: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
-    stand_in = launch.birth(None, *call, Options(), None)
-    await joined(stand_in)
-    assert stand_in.outcome is not None
-    if stand_in.outcome.error is not None:
-        raise stand_in.outcome.error
-    return stand_in.outcome.value
+async def _on_worker(
+    me: Process, host: OsHost, call: tuple[Callable[..., Any], tuple[Any, ...]]
+) -> Any:
+    proxy = host.spawn(me.runtime, None, *call, SpawnOptions())
+    await wait_exit(proxy)
+    assert proxy.outcome is not None
+    if proxy.outcome.error is not None:
+        raise proxy.outcome.error
+    return proxy.outcome.value
 
 
-class _Launch(OsLaunch):
-    def _hire(self, label: str, on_ready: Any, on_down: Any) -> OsWorker:
-        return _Worker(self.node, self._plan, label, on_ready, on_down)
+class _Host(OsHost):
+    def _new_worker(self, label: str, on_ready: Any, on_down: Any) -> OsWorker:
+        return _Worker(self._node, self._options, label, on_ready, on_down)
 
 
 # In the child
@@ -141,7 +141,7 @@ async def be_a_test(
     hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, database=None)
     hypothesis.settings.load_profile("ci")
     me = current()
-    testing.simulate = simulation.simulate = partial(_simulate, me.runtime)
+    testing.simulate = simulation.simulate = partial(_simulate, _runtime(me))
     test = _found(module, name)
     keywords |= {each: parameters(test, each)[place] for each, place in places.items()}
     with _unseen(me):
@@ -169,7 +169,7 @@ def _simulate(runtime: Runtime, main: Callable[..., Any], *args: Any, **options:
     done: Future[Any] = Future()
 
     def begin() -> None:
-        give_birth(runtime, None, _tell_of, (done, partial(main, *args), Show(**options)), PLAIN)
+        spawn_process(runtime, None, _tell_of, (done, partial(main, *args), Show(**options)), PLAIN)
 
     runtime.loop.call_soon_threadsafe(begin)
     return done.result(_PATIENCE)
@@ -182,18 +182,23 @@ async def _tell_of(done: "Future[Any]", body: Callable[..., Any], show: Show) ->
         done.set_exception(error)
 
 
+def _runtime(process: Process) -> Runtime:
+    assert isinstance(process.runtime, Runtime)
+    return process.runtime
+
+
 async def _perform(body: Callable[..., Any], show: Show) -> Any:
     """Set the stage, run a body as root process, and look whether it left anything."""
     me = current()
     loop: Any = me.loop
-    runtime, before = me.runtime, me.runtime.settings
+    runtime, before = _runtime(me), me.runtime.settings
     known = set(runtime.processes)
     with _unseen(me):
         _set_stage(runtime, loop, show)
-        root = runtime.root = give_birth(runtime, None, body, (), PLAIN)
+        root = runtime.root = spawn_process(runtime, None, body, (), PLAIN)
         _on_stage.append(root)
         try:
-            await joined(root)
+            await wait_exit(root)
             await _end_what_is_left(runtime, known)
         finally:
             _on_stage.clear()
@@ -245,7 +250,7 @@ async def _end_what_is_left(runtime: Runtime, known: set[Any]) -> None:
     """End what the body left behind, as the end of a program does."""
     for pid, left in tuple(runtime.processes.items()):
         if pid not in known and pid.target is not None:
-            stop_politely(left, runtime.settings.stop_timeout)
+            stop_gracefully(left, runtime.settings.stop_timeout)
     for pid, left in tuple(runtime.processes.items()):
         if pid not in known:
-            await joined(left)
+            await wait_exit(left)

@@ -15,7 +15,7 @@ from typing import Any
 from perdure import process
 from perdure.otp import GenServer, Task
 from perdure.process import Cancel, Message, Pid, sleep
-from perdure.process.loop import EagerLoop
+from perdure.process.loop import SpinLoop
 
 
 class Odd(Exception):
@@ -325,11 +325,11 @@ def _enter(members: Path) -> None:
     members.write_text(str(os.getpid()), "ascii")
 
 
-async def looks_for() -> float:
+async def spin_time() -> float:
     """Tell how long the loop looks for an answer before it sleeps."""
     loop = asyncio.get_running_loop()
-    assert isinstance(loop, EagerLoop)
-    return loop.looks_for
+    assert isinstance(loop, SpinLoop)
+    return loop.spin_time
 
 
 async def segfault() -> None:

@@ -8,7 +8,6 @@
      ├── NoProcess                  the process is dead: an ordinary race
      ├── NoTable                    the table is gone: its owner ended, or it was deleted
      ├── SpawnError                 a process could not be started; nothing was created
-     │    └── NameTakenAtBirth      … because its name is taken; also a NameTaken
      ├── ChannelClosed              the other side closed the channel
      ├── MailboxFull                the receiver is slower than its senders
      ├── MaxChildren                a supervisor has reached its limit of children
@@ -125,10 +124,6 @@ class NoTable(ProcError, LookupError):
 
 class SpawnError(ProcError):
     """A process could not be started; nothing was created."""
-
-
-class NameTakenAtBirth(NameTaken, SpawnError):
-    """A process could not be started because the name it was to have is taken."""
 
 
 class ChannelClosed(ProcError):

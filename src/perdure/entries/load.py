@@ -32,9 +32,8 @@ from perdure.otp.supervision.spec import ChildSpec
 from perdure.otp.supervision.supervisor import Supervisor
 from perdure.process.channel import Channel, select
 from perdure.process.hosts import ProcessHost
-from perdure.process.relations import Entry
+from perdure.process.process import SpawnTarget, current
 from perdure.process.runtime import Runtime
-from perdure.process.waiter import current
 
 MAX_FILES = 1_000  # in one folder: more is a wrong folder, such as the root of a disk
 MAX_FOLDERS = 50_000
@@ -237,16 +236,16 @@ class Loaded:
 
     def _publish(self, functions: Mapping[str, Function]) -> None:
         """Let processes be spawned by the ids of these entries."""
-        entries = self._runtime.entries
+        entries = self._runtime.spawn_ids
         if taken := [id for id in functions if id in entries]:
             raise ProcError(f"an entry {taken[0]!r} is loaded already")
         for id, function in functions.items():
             definition = self.plan.definitions[id]
-            entries[id] = Entry(function, definition.host, definition.input or ())
+            entries[id] = SpawnTarget(function, definition.host, definition.input or ())
 
     def _withdraw(self) -> None:
         for id in self.plan.definitions:
-            self._runtime.entries.pop(id, None)
+            self._runtime.spawn_ids.pop(id, None)
 
     def _explained(self, error: StartError) -> EntriesError:
         plan = self.plan.hosts.get(str(error.child)) or self.plan.services[str(error.child)]

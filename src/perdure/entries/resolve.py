@@ -30,7 +30,7 @@ from perdure.entries.model import (
     shown,
 )
 from perdure.entries.yaml import Document, Location
-from perdure.process.spawn import check_function
+from perdure.process.lifecycle import check_function
 
 Function: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
 

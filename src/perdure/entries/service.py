@@ -24,13 +24,12 @@ from perdure.otp.start import Ack
 from perdure.otp.supervision.loop import Child, RestartLoop, StopWanted
 from perdure.otp.supervision.spec import ChildSpec, SpawnStart
 from perdure.process.api import context, send
-from perdure.process.death import kill
 from perdure.process.event import Cancel, Exit, LinkDown, Message
+from perdure.process.exit_reason import linked_reason
 from perdure.process.hosts import ProcessHost
-from perdure.process.process import Process
-from perdure.process.relations import find_entry, spread
-from perdure.process.signal import monitor, stop_politely
-from perdure.process.waiter import current
+from perdure.process.lifecycle import find_spawn_id, kill, stop_gracefully
+from perdure.process.process import Process, current
+from perdure.process.relations import monitor
 
 ENTRY_EVENT = ("perdure", "entry", "state")
 
@@ -179,11 +178,11 @@ class ServiceLoop(RestartLoop):
     async def begin(self) -> None:
         plan = self._service.plan
         # Not by its id: the defaults of the entry are in the plan already, or were overridden.
-        function = find_entry(self.me.runtime.entries, plan.process).function
+        function = find_spawn_id(self.me.runtime.spawn_ids, plan.process).function
         values = {_SUPERVISOR: self.me.pid}
         start = SpawnStart(function, plan.input, host=plan.host, values=values)
         self._child = child = Child(ChildSpec(plan.id, start, "transient"), self)
-        self.me.tie().at_death(self._cancel_timer)
+        self.me.at_exit(self._cancel_timer)
         try:
             await self.start(child)
         except StartError as error:
@@ -292,7 +291,7 @@ class ServiceLoop(RestartLoop):
         service.become(ServiceState.STOPPED, reason=service.error)
 
     def ask_to_end(self, child: Child, process: Process) -> None:  # noqa: ARG002
-        stop_politely(process, self._lifecycle.stop_timeout, self.me.pid, "the service stops")
+        stop_gracefully(process, self._lifecycle.stop_timeout, self.me.pid, "the service stops")
 
     def stopped(self, child: Child, process: Process) -> None:  # noqa: ARG002
         outcome = process.outcome
@@ -330,7 +329,7 @@ async def _end_wanted(me: Process, id: str, host: Pid) -> BaseException | None:
             case Cancel():
                 return None
             case LinkDown(sender=sender, error=error) if sender is me.parent:
-                return spread(sender, error)
+                return linked_reason(sender, error)
             case Exit(sender=sender, result=result) if sender is host:
                 state = ServiceState.STOPPED if result.ok else ServiceState.FAILED
                 emit(id, state, reason=result.error)

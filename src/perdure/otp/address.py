@@ -4,8 +4,7 @@ from typing import Protocol, TypeAlias
 
 from perdure.base.errors import NoServer, NotRegistered
 from perdure.base.pid import Pid
-from perdure.process.process import Process
-from perdure.process.waiter import current
+from perdure.process.process import Process, current
 
 
 class Via:

@@ -49,9 +49,9 @@ from perdure.otp.snapshot import Snapshot, checksum_of, encode_state, load, save
 from perdure.otp.start import Stoppable
 from perdure.otp.supervision.spec import ChildSpec, RestartWord, Shutdowns
 from perdure.process.event import LinkDown
-from perdure.process.relations import spread
+from perdure.process.exit_reason import linked_reason
+from perdure.process.process import current
 from perdure.process.request import Request
-from perdure.process.waiter import current
 
 T = TypeVar("T")
 if TYPE_CHECKING:  # a default that only type checkers understand: `Agent` is an `Agent[Any]`
@@ -413,7 +413,7 @@ class AgentServer(GenServer):
             self.state = await settled(first())
         else:
             self.state = await self._restored(first, options.snapshot)
-            process.tie().at_death(self._stop_timer)
+            process.at_exit(self._stop_timer)
             self._start_timer(options.snapshot)
 
     # Functions
@@ -509,7 +509,7 @@ class AgentServer(GenServer):
             return None
         if isinstance(message, LinkDown):
             alive = message.sender.target is not None
-            return Stop(message.error if alive else spread(message.sender, message.error))
+            return Stop(message.error if alive else linked_reason(message.sender, message.error))
         return super().handle_info(message)
 
     async def terminate(self, reason: BaseException | None) -> None:

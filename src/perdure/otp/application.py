@@ -5,11 +5,10 @@ from typing import Self
 from perdure.base.errors import ProcError, Shutdown, StartError
 from perdure.base.pid import Pid
 from perdure.otp.address import HasPid
-from perdure.process.api import joined
-from perdure.process.process import Process
+from perdure.process.api import wait_exit
+from perdure.process.process import Process, current
+from perdure.process.relations import unlink
 from perdure.process.runtime import run
-from perdure.process.signal import unlink
-from perdure.process.waiter import current
 
 
 class Application:
@@ -43,7 +42,7 @@ class Application:
         """Wait until the root supervisor ends by itself, and return the reason; None is normal."""
         if self._root is None:
             raise ProcError(f"{type(self).__name__} does not run: enter it with `async with`")
-        await joined(self._root)
+        await wait_exit(self._root)
         assert self._root.outcome is not None
         return self._root.outcome.error
 
@@ -90,4 +89,4 @@ class Application:
             await self.prep_stop()
         finally:
             root.exit_signal(current("Application").pid, Shutdown())
-            await joined(root)
+            await wait_exit(root)

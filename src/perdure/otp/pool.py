@@ -23,12 +23,10 @@ from perdure.otp.address import ServerRef, Via, pid_of
 from perdure.otp.start import Ack, Stoppable, start
 from perdure.otp.supervision.loop import Child, RestartLoop, StopWanted
 from perdure.otp.supervision.spec import ChildSpec, SpawnStart
-from perdure.process.api import alive_or_raise, joined
+from perdure.process.api import resolve_alive, wait_exit
 from perdure.process.event import Cancel
-from perdure.process.process import Process
-from perdure.process.signal import cancel, stop_politely
-from perdure.process.spawn import Function, check_function
-from perdure.process.waiter import current
+from perdure.process.lifecycle import cancel, check_function, stop_gracefully
+from perdure.process.process import Function, Process, current
 
 STARTED = ("perdure", "pool", "started")
 WORKER_FAILED = ("perdure", "pool", "worker", "failed")
@@ -119,7 +117,7 @@ class Pool(Stoppable):
             NoProcess: The pool has ended.
             TypeError: It is not a pool.
         """
-        process = alive_or_raise(pid_of(self, "workers"), "list its workers")
+        process = resolve_alive(pid_of(self, "workers"), "list its workers")
         if process.function is not _serve:
             raise TypeError(f"{self!r} is not a pool")
         loop: PoolLoop = process.args[1]
@@ -127,9 +125,9 @@ class Pool(Stoppable):
 
     async def stop(self: ServerRef) -> None:
         """End the pool normally, its workers first, and wait until all are gone."""
-        process = alive_or_raise(pid_of(self, "stop"), "stop it")
+        process = resolve_alive(pid_of(self, "stop"), "stop it")
         cancel(process, current("stop").pid, None)
-        await joined(process)
+        await wait_exit(process)
 
 
 # Its inside
@@ -220,7 +218,7 @@ class PoolLoop(RestartLoop):
                 self._tell_failed(child, error)
                 self.restart_later(child, self._delay)
         self._tell(f"Supervisor started with {size} workers", STARTED, {"size": size})
-        self.me.tie().at_death(self._cancel_health_check)
+        self.me.at_exit(self._cancel_health_check)
         self._await_health_check()
 
     # Restarts
@@ -300,7 +298,7 @@ class PoolLoop(RestartLoop):
         super().parent_ended(parent, error)
 
     def ask_to_end(self, child: Child, process: Process) -> None:  # noqa: ARG002
-        stop_politely(process, self._shutdown, self.me.pid, "the pool ends")
+        stop_gracefully(process, self._shutdown, self.me.pid, "the pool ends")
 
     def stopped(self, child: Child, process: Process) -> None:
         """Tell nothing: how workers end with their pool is their own matter."""
@@ -308,7 +306,7 @@ class PoolLoop(RestartLoop):
     # Telling
 
     def place_of(self, child: Child) -> str:
-        name = " ".join((self.label, *(self.me.tie().names or ())))
+        name = " ".join((self.label, *(self.me.get_relations().names or ())))
         return f"{name} {self.me.pid} as worker {child.spec.id}"
 
     def _tell_failed(self, child: Child, error: StartError) -> None:

@@ -38,12 +38,12 @@ from perdure.base.pid import Pid
 from perdure.otp.address import Via
 from perdure.otp.start import Ack, Stoppable, start
 from perdure.otp.supervision.spec import ChildSpec
-from perdure.process.api import alive_or_raise, events, joined, send
+from perdure.process.api import events, resolve_alive, send, wait_exit
 from perdure.process.event import Cancel
-from perdure.process.process import Process
-from perdure.process.relations import check_name
-from perdure.process.signal import cancel
-from perdure.process.waiter import current, current_waiter
+from perdure.process.lifecycle import cancel
+from perdure.process.names import check_name
+from perdure.process.process import Process, current
+from perdure.process.waiter import current_waiter
 
 
 class Keys(StrEnum):
@@ -130,7 +130,7 @@ class Registry(Stoppable):
         """End the registry normally, and wait until it is gone."""
         process: Process = _table_of(self).pid.target
         cancel(process, current("stop").pid, None)
-        await joined(process)
+        await wait_exit(process)
 
     # Entries of this process
 
@@ -302,7 +302,7 @@ def _table_of(ref: This) -> "RegistryTable":
         if table.pid.target is None:
             raise NoProcess(table.pid, "use the registry")
         return table
-    process = alive_or_raise(ref, "use the registry")
+    process = resolve_alive(ref, "use the registry")
     if process.function is not _serve or not isinstance(process.args[0], RegistryTable):
         raise TypeError(f"{ref!r} is not a registry")
     return process.args[0]
@@ -343,7 +343,7 @@ class RegistryTable:
         # Dicts as ordered sets, so that one of a million subscribers leaves without a search.
         self._by_key: dict[Hashable, dict[RegistryEntry, None]] = {}
         self._by_pid: dict[Pid, dict[RegistryEntry, None]] = {}
-        owner.tie().at_death(self._close)
+        owner.at_exit(self._close)
 
     def of(self, key: Hashable) -> Collection[RegistryEntry]:
         """Return the entries of a key, oldest first."""
@@ -370,7 +370,7 @@ class RegistryTable:
         owned = self._by_pid.get(process.pid)
         if owned is None:
             owned = self._by_pid[process.pid] = {}
-            process.tie().at_death(partial(self._forget, process.pid))
+            process.at_exit(partial(self._forget, process.pid))
         entry = RegistryEntry(key, process.pid, value)
         self._by_key.setdefault(strict(key), {})[entry] = None
         owned[entry] = None
@@ -479,7 +479,7 @@ class Locks:
         if turns is None:
             turns = self._turns[holder.pid] = {}
             # A process that was abandoned never leaves its `async with` blocks.
-            holder.tie().at_death(partial(self._forget, holder.pid))
+            holder.at_exit(partial(self._forget, holder.pid))
         return turns
 
     def _check_open(self) -> None:

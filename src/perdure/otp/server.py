@@ -51,10 +51,13 @@ from perdure.base.pid import Pid
 from perdure.otp.address import ServerRef, Via, pid_of
 from perdure.otp.start import Ack, Stoppable, begin, start
 from perdure.otp.supervision.spec import IGNORE, ChildSpec, DirectStart, RestartWord, Shutdowns
+from perdure.process.api import ask
 from perdure.process.event import Cancel, LinkDown, Message
-from perdure.process.process import STREAK, Inlet, Process
-from perdure.process.relations import ExitNow, Upgrade, check_name, register, same_reason, spread
-from perdure.process.request import Request, ask
+from perdure.process.exit_reason import ExitNow, Upgrade, linked_reason, same_reason
+from perdure.process.names import check_name
+from perdure.process.process import STREAK, MailboxChannel, Process, current
+from perdure.process.relations import register
+from perdure.process.request import Request
 from perdure.process.waiter import (
     CURRENT,
     DEAD,
@@ -63,7 +66,6 @@ from perdure.process.waiter import (
     READY,
     RUNNING,
     RUNNING_TASKS,
-    current,
     own_process,
 )
 
@@ -521,7 +523,7 @@ class Serving:
             streak -= 1
             if not streak:  # so many without a wait: now everybody else
                 streak = STREAK
-                yield from self._process.scheduler.breathe()
+                yield from self._process.scheduler.yield_if_due()
                 continue  # a task inside may have taken it
             item: Any = items.popleft()
             if self._expiry is not None:
@@ -570,7 +572,7 @@ class Serving:
         """Return the reason, if this is an order to end: from the parent, or from the runtime."""
         if type(event) is LinkDown and event.sender is self._parent:
             alive = event.sender.target is not None
-            return event.error if alive else spread(event.sender, event.error)
+            return event.error if alive else linked_reason(event.sender, event.error)
         if type(event) is Cancel and event.sender is None:
             return Shutdown(event.reason)
         return None
@@ -598,7 +600,7 @@ class Serving:
             return
         if not self._releases:  # a killed server leaves no timer
             self._releases = True
-            self._process.tie().at_death(self._disarm)
+            self._process.at_exit(self._disarm)
         loop = self._process.loop
         expiry.handle = loop.call_later(timeout.seconds, self._queue.put, expiry)
 
@@ -646,7 +648,7 @@ def bad_return(server: "GenServer", callback: str, value: object) -> NoReturn:
 _LONG = 1e9  # seconds; whether a longer time-out is one at all is looked at with more care
 
 
-class ServerQueue(Inlet[Any]):
+class ServerQueue(MailboxChannel[Any]):
     """All that a server receives."""
 
     __slots__ = ("_calls", "idle", "items")
@@ -654,9 +656,9 @@ class ServerQueue(Inlet[Any]):
     def __init__(self, owner: Process) -> None:
         super().__init__(owner)
         self._items = self.items = deque[Any]()  # always the same, so that the server may keep it
-        self.asked = True
+        self.requested = True
         self.idle = False  # whether the server waits for the next item, and for nothing else
-        self._calls = owner.tie().open_calls()
+        self._calls = owner.get_relations().get_open_requests()
 
     def put(self, value: Any) -> None:
         """Add an item, and wake the server."""
@@ -680,9 +682,9 @@ class ServerQueue(Inlet[Any]):
         if not self.idle or owner.state != PARKED:
             return None
         scheduler = owner.scheduler
-        scheduler.out_of_turn -= 1
-        if scheduler.out_of_turn <= 0:  # so many in a row: now everybody else gets a turn
-            scheduler.out_of_turn = scheduler.in_a_row
+        scheduler.inline_calls_left -= 1
+        if scheduler.inline_calls_left <= 0:  # so many in a row: now everybody else gets a turn
+            scheduler.inline_calls_left = scheduler.max_inline_calls
             return None
         loop = owner.loop
         asked: Request[Any] = Request(owner.pid, body, caller.pid, caller, None)
@@ -703,13 +705,13 @@ class ServerQueue(Inlet[Any]):
         if owner.state == DEAD:
             asked.fail(owner.outcome.error)
         else:
-            asked.keep(self._calls)
+            asked.track(self._calls)
 
 
 def one_queue(process: Process) -> "ServerQueue":
     """Make one queue for all that a process receives; what already waits comes first."""
     queue = ServerQueue(process)
-    process.unify(queue)
+    process.merge_channels(queue)
     return queue
 
 
@@ -740,7 +742,7 @@ def send_request(pid: Pid, body: object, timeout: Duration) -> Generator[Any, No
             asked = queue.serve_at_once(body, caller)
             if asked is not None:
                 if asked.done and not caller.must_cancel:
-                    return asked.answer_at_once()
+                    return asked.inline_answer()
                 return (yield from _answer(asked, caller, limit))
     waiting: Any = ask(server, pid, body, timeout)
     return (yield from waiting)
@@ -756,5 +758,5 @@ def _answer(asked: Request[Any], caller: Process, limit: float | None) -> Genera
         while not asked.done:
             yield PARK
     finally:
-        asked.give_up()
+        asked.withdraw()
     return asked.answer()

@@ -15,13 +15,13 @@ from perdure.base.duration import Duration, seconds, spell
 from perdure.base.errors import SpawnError, StartError
 from perdure.base.pid import MonitorRef, Pid
 from perdure.otp.address import Via
-from perdure.process.death import kill
+from perdure.process.channel import add_receiver, poll_channel, remove_receiver
 from perdure.process.event import Message
-from perdure.process.process import Process
-from perdure.process.relations import reach
-from perdure.process.signal import link as link_processes
-from perdure.process.spawn import PLAIN, Function, Options, give_birth
-from perdure.process.waiter import Waiter, current, current_waiter
+from perdure.process.lifecycle import PLAIN, kill, spawn_process
+from perdure.process.process import Function, Process, SpawnOptions, current
+from perdure.process.relations import link as link_processes
+from perdure.process.relations import resolve
+from perdure.process.waiter import Waiter, current_waiter
 
 
 async def start(
@@ -82,14 +82,14 @@ def begin(
 ) -> Process:
     """Spawn a process that will acknowledge its start."""
     if not isinstance(name, Via):
-        options = PLAIN if host is None and name is None else Options(host, name)
-        return give_birth(starter.runtime, starter, body, args, options)
+        options = PLAIN if host is None and name is None else SpawnOptions(host, name)
+        return spawn_process(starter.runtime, starter, body, args, options)
     if host is not None:
         raise SpawnError(
             "a registry's names are known on one loop only: use plain text as the name with host="
         )
     name.check_free()
-    child = give_birth(starter.runtime, starter, body, args, PLAIN)
+    child = spawn_process(starter.runtime, starter, body, args, PLAIN)
     name.give(child)
     return child
 
@@ -118,7 +118,7 @@ class Ack:
         self._done = True
         self.value = value
         if self.linked and self._starter.pid.target is not None:
-            links = self._starter.bonds and self._starter.bonds.links
+            links = self._starter.relations and self._starter.relations.links
             if not links or process not in links:
                 link_processes(self._starter, process)
         self._wake()
@@ -139,21 +139,23 @@ class RemoteAck(Ack):
     def __init__(self, starter: Process, waiter: Waiter, *, linked: bool) -> None:
         super().__init__(starter, waiter.wake, linked=linked)
         self._topic = f"@ready.{MonitorRef().number}"
-        self._channel = starter.listen(self._topic, whole=False)
-        self._channel.join(waiter)
+        self._channel = starter.listen(self._topic, whole_messages=False)
+        add_receiver(self._channel, waiter)
         self._waiter = waiter
 
     @property
     def done(self) -> bool:
-        if not self._done and (found := self._channel.poll(self._waiter)) is not None and found.ok:
-            self._done, self.value = True, found.value
+        if not self._done:
+            found = poll_channel(self._channel, self._waiter)
+            if found is not None and found.ok:
+                self._done, self.value = True, found.value
         return self._done
 
     def handed_over(self) -> "AckSender":
         return AckSender(self._starter.pid, self._topic, self.linked)
 
     def close(self) -> None:
-        self._channel.leave(self._waiter)
+        remove_receiver(self._channel, self._waiter)
         if self._starter.pid.target is not None:
             self._starter.unlisten(self._channel)
 
@@ -167,7 +169,7 @@ class AckSender(NamedTuple):
 
     def ready(self, process: Process, value: Any = None) -> None:
         """Tell the starter; the link goes before, so that no death after this is missed."""
-        starter = reach(self.starter, process.runtime)
+        starter = resolve(self.starter, process.runtime)
         if starter is None:
             return
         if self.linked:

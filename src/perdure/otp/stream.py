@@ -44,31 +44,23 @@ from perdure.base.machine import cores
 from perdure.base.pid import Pid
 from perdure.base.result import Exited, Ok
 from perdure.otp.task import callers_of, consume_link, result_of
-from perdure.process.death import EXIT_EVENT, kill
 from perdure.process.event import ExitResult
-from perdure.process.process import Process
-from perdure.process.relations import Collector, spread
-from perdure.process.signal import cancel, link, unlink
-from perdure.process.spawn import (
+from perdure.process.exit_reason import linked_reason
+from perdure.process.lifecycle import (
+    EXIT_EVENT,
     PLAIN,
     SPAWN_EVENT,
-    Function,
-    Options,
+    cancel,
     check_function,
-    give_birth,
+    emit_spawn_event,
     is_plain,
+    kill,
     make_coroutine,
-    tell_of_birth,
+    spawn_process,
 )
-from perdure.process.waiter import (
-    NOBODY,
-    PARK,
-    Waiter,
-    current,
-    current_waiter,
-    own_process,
-    set_process,
-)
+from perdure.process.process import Collector, Function, Process, SpawnOptions, current
+from perdure.process.relations import link, unlink
+from perdure.process.waiter import NO_WAITER, PARK, Waiter, current_waiter, own_process, set_process
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -150,7 +142,7 @@ def async_stream(  # noqa: PLR0913 - the options that Elixir has, and two
 
 def _launch_on(host: str, fn: Function, value: object) -> Process:
     owner = current("async_stream")
-    return give_birth(owner.runtime, owner, fn, (value,), Options(host))
+    return spawn_process(owner.runtime, owner, fn, (value,), SpawnOptions(host))
 
 
 class AsyncStream(Generic[T]):
@@ -379,7 +371,7 @@ class Window:
         self.waiting: deque[Item] = deque()  # pulled, and not begun
         self.finished = None if options.ordered else self._queue
         self._inline = InlineItems(owner, fn, self)
-        owner.tie().at_death(self._orphaned)
+        owner.at_exit(self._orphaned)
 
     # What the consumer does
 
@@ -487,7 +479,7 @@ class Window:
         if options.launch is not None:
             process = options.launch(self._fn, value)
         else:
-            process = give_birth(owner.runtime, owner, self._fn, (value,), PLAIN)
+            process = spawn_process(owner.runtime, owner, self._fn, (value,), PLAIN)
         process.collector = item = Item(self, self.callers, (value,))
         if options.fail_fast:
             link(owner, process)
@@ -542,7 +534,7 @@ class Window:
         """Wait for the item that was started first; the others come after it."""
         process = oldest.process
         assert process is not None
-        left = max(0.0, process.born + limit - process.runtime.now())
+        left = max(0.0, process.spawned_at + limit - process.runtime.now())
         self._timer = process.loop.call_later(left, self._look, limit)
 
     def _look(self, limit: float) -> None:
@@ -553,7 +545,7 @@ class Window:
             process = item.process
             if item.late or process is None:
                 continue
-            if process.born + limit > now:
+            if process.spawned_at + limit > now:
                 self._arm(item, limit)
                 return
             item.late = True
@@ -592,9 +584,9 @@ class Window:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        bonds = self._owner.bonds
-        if bonds is not None and bonds.releases and self._orphaned in bonds.releases:
-            bonds.releases.remove(self._orphaned)
+        relations = self._owner.relations
+        if relations is not None and relations.cleanups and self._orphaned in relations.cleanups:
+            relations.cleanups.remove(self._orphaned)
 
     def _forget_waiting(self) -> None:
         for item in self.waiting:
@@ -622,11 +614,13 @@ class Window:
         outcome = self._owner.outcome
         error = None if outcome is None else outcome.error
         pid = self._owner.pid
-        reason = Shutdown("its stream's consumer ended") if error is None else spread(pid, error)
+        reason = (
+            Shutdown("its stream's consumer ended") if error is None else linked_reason(pid, error)
+        )
         for item in tuple(self._running):
             if item.process is not None:
                 cancel(item.process, pid, _GRACE, "its stream's consumer ended")
-                item.process.condemn(ExitResult(None, reason))
+                item.process.force_exit(ExitResult(None, reason))
 
     def abandoned(self) -> None:
         """Kill what runs: nobody holds the stream any more, so nobody can ask for a result.
@@ -688,8 +682,8 @@ class InlineItems:
         self._process = process
         # First in the queue: what has been pulled begins before the consumer goes on.
         process.scheduler.ready.appendleft(process)
-        if not process.scheduler.awake:
-            process.scheduler.rouse()
+        if not process.scheduler.turn_scheduled:
+            process.scheduler.schedule_turn()
 
     def drop(self) -> None:
         """Let go of the process: the two know each other."""
@@ -703,7 +697,7 @@ class InlineItems:
         if process is None:  # dropped while it stood in the queue
             return PARK
         # With a seed every item is a step of its own, so that it can be put into any order.
-        items = 1 if process.scheduler.seeded else _ITEMS_PER_LOOK
+        items = 1 if process.scheduler.shuffled else _ITEMS_PER_LOOK
         now = process.runtime.now
         deadline = now() + process.runtime.settings.turn_time
         while self._window.waiting:
@@ -714,7 +708,7 @@ class InlineItems:
                 process.loop.call_soon(process.wake)
                 break
         process.context = self._idle
-        process.drive(_as_coroutine(self))
+        process.set_code(_as_coroutine(self))
         process.collector = None
         self._window.wake()
         return PARK
@@ -732,18 +726,18 @@ class InlineItems:
             item: InlineWork = waiting.popleft()
             process.pid = pid = Pid(host, process)
             process.args = item.args
-            process.born = now()
+            process.spawned_at = now()
             process.collector = item
             process.context = context = item.context
             context.run(set_process, process)
             processes[pid] = process
             process.coro = code = item.code
             if tell_birth:
-                tell_of_birth(process)
+                emit_spawn_event(process)
             try:
                 yielded = context.run(code.send, None)
             except StopIteration as stop:
-                if process.bonds is not None or tell_death or process.is_marked():
+                if process.relations is not None or tell_death or process.was_signalled():
                     self._give_up(process, item)
                     raise  # it ends like any other
                 item.result = Ok(stop.value)
@@ -755,7 +749,7 @@ class InlineItems:
             else:
                 self._give_up(process, item)
                 return yielded
-            process.shed()
+            process.recycle()
             if finished is not None:
                 finished.append(item)
         return _ALL_DONE
@@ -763,7 +757,7 @@ class InlineItems:
     def _give_up(self, process: Process, item: InlineWork) -> None:
         """Leave the process to an item; the others get another one."""
         self._process = None
-        process.drive(item.code)
+        process.set_code(item.code)
         item.code = item.context = None
         self._window.began(item, process)
         if self._window.waiting:
@@ -836,7 +830,7 @@ class AsyncFeed(Generic[A]):
         self._ended = False
         self._wanted = False
         self._wake = wake  # tells the consumer of a value
-        self._asked = NOBODY  # the task's waiter, woken when a value is wanted
+        self._asked = NO_WAITER  # the task's waiter, woken when a value is wanted
         self._task: asyncio.Task[None] | None = None
 
     def take(self) -> A:
@@ -852,7 +846,7 @@ class AsyncFeed(Generic[A]):
         self._wanted = True
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
-        elif self._asked is not NOBODY:
+        elif self._asked is not NO_WAITER:
             self._asked.wake()
         return NOT_YET
 
@@ -882,7 +876,7 @@ class AsyncFeed(Generic[A]):
             while not self._wanted:
                 yield waiter.pause()
         finally:
-            self._asked = NOBODY
+            self._asked = NO_WAITER
 
     async def close(self) -> None:
         """Stop the input, and wait for its cleanup."""

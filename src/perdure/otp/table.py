@@ -21,11 +21,12 @@ from perdure.base.errors import MailboxFull, NameTaken, NoTable, NotOwner
 from perdure.base.pid import Pid
 from perdure.otp.address import HasPid
 from perdure.otp.registry import same, strict
-from perdure.process.api import alive_or_raise
+from perdure.process.api import resolve_alive
 from perdure.process.event import Message
-from perdure.process.process import Process
-from perdure.process.relations import Destination, check_name
-from perdure.process.waiter import CURRENT, current
+from perdure.process.names import check_name
+from perdure.process.process import Process, current
+from perdure.process.relations import Destination
+from perdure.process.waiter import CURRENT
 
 TRANSFER = "table.transfer"
 """The topic of the message by which a process learns that a table is now its own."""
@@ -231,7 +232,7 @@ class Table:
             NoProcess: The other one is dead.
         """
         state = _owned(self)
-        state.hand_to(alive_or_raise(_checked(dest), "give it a table"))
+        state.hand_to(resolve_alive(_checked(dest), "give it a table"))
 
     def set_heir(self: This, heir: Destination | HasPid | None) -> None:
         """Set who gets the table when its owner dies; None: nobody, and it is gone."""
@@ -383,7 +384,7 @@ class TableIndex:
         owned = self._by_owner.get(owner.pid)
         if owned is None:
             owned = self._by_owner[owner.pid] = {}
-            owner.tie().at_death(partial(self._owner_dies, owner.pid))
+            owner.at_exit(partial(self._owner_dies, owner.pid))
         owned[table] = None
 
     def take_from(self, table: TableState, owner: Pid) -> None:

@@ -51,15 +51,14 @@ from perdure.base.pid import MonitorRef, Pid
 from perdure.base.result import Exited, Ok
 from perdure.otp.supervision.spec import BRUTAL_KILL, BrutalKill, ChildSpec, RestartWord, Shutdowns
 from perdure.otp.supervision.spec import child as process_child
-from perdure.process.death import kill
 from perdure.process.event import ExitResult
-from perdure.process.process import Process
-from perdure.process.relations import LEFT, Bonds, reach, spread
+from perdure.process.exit_reason import EXIT_WITHOUT_VALUE, linked_reason
+from perdure.process.lifecycle import kill, spawn_process
+from perdure.process.process import Process, Relations, SpawnOptions, current
+from perdure.process.relations import resolve, unlink
 from perdure.process.report import call_of
-from perdure.process.signal import unlink
-from perdure.process.spawn import Options, give_birth
 from perdure.process.timer import sleep
-from perdure.process.waiter import Waiter, current, current_waiter
+from perdure.process.waiter import Waiter, current_waiter
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -67,8 +66,8 @@ R = TypeVar("R")  # of the functions that make a task: the class itself has no t
 
 Ended = Exited[BaseException | None]
 
-_ALONE: Final = Options()
-_LINKED: Final = Options(link=True)
+_ALONE: Final = SpawnOptions()
+_LINKED: Final = SpawnOptions(link=True)
 
 
 class _ElixirName:
@@ -150,7 +149,7 @@ class Task(Generic[T]):
         owner = current("Task.create")
         options = _placed(fn, kwargs, _LINKED)
         slot = ResultSlot(owner, line_of_caller(1))
-        process = give_birth(owner.runtime, owner, bound(fn, kwargs), args, options)
+        process = spawn_process(owner.runtime, owner, bound(fn, kwargs), args, options)
         slot.fill_from(process)
         return Task(slot)
 
@@ -370,15 +369,15 @@ def _check_options(limit: Any, on_timeout: Any) -> None:
 # How a task is started and ended
 
 
-def _start(fn: Callable[..., Coroutine[Any, Any, Any]], args: Any, options: Options) -> Pid:
+def _start(fn: Callable[..., Coroutine[Any, Any, Any]], args: Any, options: SpawnOptions) -> Pid:
     parent = current("Task.start")
-    process = give_birth(parent.runtime, parent, fn, args, options)
+    process = spawn_process(parent.runtime, parent, fn, args, options)
     process.collector = NoResult((parent.pid, *callers_of(parent)))
     watch_length(process, line_of_caller(2))
     return process.pid
 
 
-def _placed(fn: Callable[..., Any], kwargs: dict[str, Any], options: Options) -> Options:
+def _placed(fn: Callable[..., Any], kwargs: dict[str, Any], options: SpawnOptions) -> SpawnOptions:
     """Take `host` out of the keyword arguments, if it is not for the function itself."""
     if "host" not in kwargs or "host" in inspect.signature(fn).parameters:
         return options
@@ -400,12 +399,12 @@ def _end(process: Process, sender: Pid, grace: float | BrutalKill | None) -> Non
     process.exit_signal(sender, Shutdown())
     if grace is None:
         return
-    bonds = process.tie()
+    relations = process.get_relations()
     when = process.loop.time() + grace
-    if bonds.deadline is None or when < bonds.deadline.when():
-        if bonds.deadline is not None:
-            bonds.deadline.cancel()
-        bonds.deadline = process.loop.call_at(when, kill, process)
+    if relations.cancel_timer is None or when < relations.cancel_timer.when():
+        if relations.cancel_timer is not None:
+            relations.cancel_timer.cancel()
+        relations.cancel_timer = process.loop.call_at(when, kill, process)
 
 
 # The slot of a result, which is the collector of the process
@@ -471,7 +470,7 @@ class ResultSlot:
 
     def process(self) -> Process | None:
         """Return the process while it is alive."""
-        return None if self.pid is None else reach(self.pid, current("a task").runtime)
+        return None if self.pid is None else resolve(self.pid, current("a task").runtime)
 
     def story(self) -> str:
         """Tell what the task runs, and where it was made."""
@@ -550,7 +549,7 @@ class ResultSlot:
             assert self.outcome is not None
             assert self.outcome.error is not None
             assert self.pid is not None
-            owner.condemn(ExitResult(None, spread(self.pid, self.outcome.error)))
+            owner.force_exit(ExitResult(None, linked_reason(self.pid, self.outcome.error)))
 
 
 def callers_of(process: Process) -> tuple[Pid, ...]:
@@ -560,7 +559,7 @@ def callers_of(process: Process) -> tuple[Pid, ...]:
 
 def result_of(outcome: ExitResult) -> Ok[Any] | Ended:
     """Return how a process ended as a result; only a return is a value."""
-    if outcome.error is None and outcome is not LEFT:
+    if outcome.error is None and outcome is not EXIT_WITHOUT_VALUE:
         return Ok(outcome.value)
     return Exited(outcome.error)
 
@@ -570,12 +569,12 @@ def consume_link(owner: Process | None, process: Process) -> bool:
 
     A trapping owner keeps the link: it asked to be told by an event.
     """
-    if owner is None or owner.trap_links or owner.bonds is None or process.bonds is None:
+    if owner is None or owner.trap_links or owner.relations is None or process.relations is None:
         return False
-    if owner not in (process.bonds.links or ()):
+    if owner not in (process.relations.links or ()):
         return False
-    owner.bonds.drop_link(process)
-    process.bonds.drop_link(owner)
+    owner.relations.remove_link(process)
+    process.relations.remove_link(owner)
     return True
 
 
@@ -677,23 +676,23 @@ def remember(slot: ResultSlot) -> None:
     owner: Process | None = slot.owner.target
     if owner is None:
         return
-    bonds = owner.tie()
-    if bonds.uncollected is None:
-        bonds.uncollected = {}
-        bonds.at_death(partial(_owner_ends, owner.pid, bonds))
-    bonds.uncollected[slot] = None
+    relations = owner.get_relations()
+    if relations.unawaited is None:
+        relations.unawaited = {}
+        owner.at_exit(partial(_owner_ends, owner.pid, relations))
+    relations.unawaited[slot] = None
 
 
 def forget(slot: ResultSlot) -> None:
     """Note that the owner has asked, or need not any more."""
     owner: Process | None = slot.owner.target
-    if owner is not None and owner.bonds is not None and owner.bonds.uncollected is not None:
-        owner.bonds.uncollected.pop(slot, None)
+    if owner is not None and owner.relations is not None and owner.relations.unawaited is not None:
+        owner.relations.unawaited.pop(slot, None)
 
 
-def _owner_ends(pid: Pid, bonds: Bonds) -> None:
+def _owner_ends(pid: Pid, relations: Relations) -> None:
     owner: Process | None = pid.target
-    slots: list[ResultSlot] = list(bonds.uncollected or ())
+    slots: list[ResultSlot] = list(relations.unawaited or ())
     if not slots or owner is None or owner.outcome is None:
         return
     reason = owner.outcome.error
@@ -764,4 +763,4 @@ def watch_length(process: Process, made_at: CodeLine) -> None:
     watch: Any = LongTaskWatch(process.pid, made_at)
     process.runtime.deadlines.add(limit, watch)
     if watch.timer is not None:  # a timer of its own must not outlive the task
-        process.tie().at_death(watch.timer.cancel)
+        process.at_exit(watch.timer.cancel)

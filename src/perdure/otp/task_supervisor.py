@@ -31,10 +31,8 @@ from perdure.otp.task import (
     callers_of,
     line_of_caller,
 )
-from perdure.process.process import Process
-from perdure.process.signal import link
-from perdure.process.spawn import Function
-from perdure.process.waiter import current
+from perdure.process.process import Function, Process, current
+from perdure.process.relations import link
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -16,13 +16,10 @@ from perdure.base.duration import Duration, required_seconds, spell
 from perdure.base.pid import Pid
 from perdure.otp.address import ServerRef, pid_of
 from perdure.otp.supervision.loop import Child, RestartLoop, loop_of
-from perdure.process.api import alive_or_raise
-from perdure.process.hosts.remote_info import Sight, look_around
-from perdure.process.introspect import Info, picture
-from perdure.process.process import Process
-from perdure.process.relations import Elsewhere
-from perdure.process.runtime import Runtime
-from perdure.process.waiter import current
+from perdure.process.api import resolve_alive
+from perdure.process.hosts.remote_info import RemoteInfos, remote_infos
+from perdure.process.introspect import Info, info_of
+from perdure.process.process import Process, ProcessRuntime, RemoteProcess, current
 
 _PACKAGE = str(Path(__file__).parent.parent)  # our own frames say nothing about a user's code
 
@@ -115,7 +112,7 @@ def tree(root: ServerRef | None = None) -> Tree:
     Raises:
         NoProcess: The process is dead.
     """
-    return _taken(current("tree").runtime, root, Sight({}, frozenset()))
+    return _taken(current("tree").runtime, root, RemoteInfos({}, frozenset()))
 
 
 async def full_tree(root: ServerRef | None = None, timeout: Duration = "1s") -> Tree:
@@ -127,13 +124,13 @@ async def full_tree(root: ServerRef | None = None, timeout: Duration = "1s") -> 
         NoProcess: The process is dead.
     """
     runtime = current("full_tree").runtime
-    return _taken(runtime, root, await look_around(runtime, required_seconds(timeout)))
+    return _taken(runtime, root, await remote_infos(runtime, required_seconds(timeout)))
 
 
-def _taken(runtime: Runtime, root: ServerRef | None, sight: Sight) -> Tree:
+def _taken(runtime: ProcessRuntime, root: ServerRef | None, sight: RemoteInfos) -> Tree:
     subjects = _subjects(runtime, sight)
     if root is not None:
-        roots = [subjects[alive_or_raise(pid_of(root, "tree"), "look at it").pid]]
+        roots = [subjects[resolve_alive(pid_of(root, "tree"), "look at it").pid]]
     else:
         roots = [each for each in subjects.values() if each.info.parent not in subjects]
     return Tree(tuple(_drawn(subjects.values(), roots)))
@@ -154,7 +151,7 @@ class _Subject(NamedTuple):
 Started = list[tuple[_Subject, TreeNode]]  # those below one, and how they are drawn
 
 
-def _subjects(runtime: Runtime, sight: Sight) -> dict[Pid, _Subject]:
+def _subjects(runtime: ProcessRuntime, sight: RemoteInfos) -> dict[Pid, _Subject]:
     """Return the processes of this loop, and those on other hosts, the oldest first."""
     found = {each.pid: _subject(each, sight) for each in _all_of(runtime)}
     for pid, info in sight.infos.items():
@@ -162,24 +159,24 @@ def _subjects(runtime: Runtime, sight: Sight) -> dict[Pid, _Subject]:
     return found
 
 
-def _subject(process: Process, sight: Sight) -> _Subject:
+def _subject(process: Process, sight: RemoteInfos) -> _Subject:
     info = sight.infos.get(process.pid)
     if info is None:
-        info = picture(process)
-        if isinstance(process, Elsewhere):
+        info = info_of(process)
+        if isinstance(process, RemoteProcess):
             return _Subject(
                 info, "blocked" if process.pid in sight.blocked else "elsewhere", process
             )
     return _Subject(info, info.state.name.lower(), process)
 
 
-def _all_of(runtime: Runtime) -> list[Process]:
+def _all_of(runtime: ProcessRuntime) -> list[Process]:
     """Return its processes, and the proxies of those on other hosts, the oldest first."""
     found = list(runtime.processes.values())
     if runtime.node is not None:
         # Without a parent it is the proxy of a process that is only known by its pid.
-        found += [each for each in runtime.node.stand_ins.values() if each.parent is not None]
-        found.sort(key=lambda each: each.born)
+        found += [each for each in runtime.node.proxies.values() if each.parent is not None]
+        found.sort(key=lambda each: each.spawned_at)
     return found
 
 

@@ -1,4 +1,10 @@
-"""The verbs of starting: spawn and its family."""
+"""The verbs: what `perdure.process` exports and user code calls.
+
+Starting: `spawn` and its family. Talking: `send`, `inbox`, `listen`, `call`. Living together:
+names, options, monitors, links. Ending: `cancel`, `kill`, `exit`.
+Only waiting is `async`. Every other verb changes bookkeeping in one go, so it is a plain function
+and cannot be interrupted half-way.
+"""
 
 import asyncio
 import contextlib
@@ -12,25 +18,25 @@ from perdure.base.duration import Duration, seconds
 from perdure.base.errors import CallExit, Killed, NoProcess, ProcError, ProcessExit, SpawnError
 from perdure.base.pid import MonitorRef, Pid
 from perdure.base.settings import Overflow, Settings
-from perdure.process import death, relations, signal
 from perdure.process.channel import Channel
 from perdure.process.event import Event, ExitResult, Message
-from perdure.process.introspect import Info, picture
-from perdure.process.process import Bound, Process
-from perdure.process.relations import (
-    LEFT,
-    Destination,
-    ExitNow,
-    Upgrade,
-    check_name,
-    find_entry,
-    holder_of,
-    reach,
-)
-from perdure.process.request import Request, ask
+from perdure.process.exit_reason import EXIT_WITHOUT_VALUE, ExitNow, Upgrade
+from perdure.process.introspect import Info, info_of
+from perdure.process.lifecycle import PLAIN, check_function, find_spawn_id, spawn_process
+from perdure.process.lifecycle import cancel as cancel_process
+from perdure.process.lifecycle import kill as kill_process
+from perdure.process.names import check_name
+from perdure.process.process import Function, MailboxBound, Process, SpawnOptions, current
+from perdure.process.relations import Destination, holder_of, resolve
+from perdure.process.relations import link as add_link
+from perdure.process.relations import monitor as start_monitor
+from perdure.process.relations import register as register_name
+from perdure.process.relations import unlink as remove_link
+from perdure.process.relations import unmonitor as stop_monitor
+from perdure.process.relations import unregister as unregister_name
+from perdure.process.request import Request
 from perdure.process.runtime import AdoptedProcess
-from perdure.process.spawn import PLAIN, Function, Options, check_function, give_birth
-from perdure.process.waiter import current, current_waiter, own_process
+from perdure.process.waiter import current_waiter, own_process
 
 Values = Mapping[str, Any]
 
@@ -55,9 +61,9 @@ def spawn(
         SpawnError: It cannot be started; nothing was created.
         NameTaken: Another process has the name; nothing was created.
     """
-    options = PLAIN if host is name is context is None else Options(host, name, context)
+    options = PLAIN if host is name is context is None else SpawnOptions(host, name, context)
     parent = current("spawn")
-    return give_birth(parent.runtime, parent, function, args, options).pid
+    return spawn_process(parent.runtime, parent, function, args, options).pid
 
 
 def spawn_monitored(
@@ -68,7 +74,9 @@ def spawn_monitored(
     context: Values | None = None,
 ) -> Pid:
     """Start a process and monitor it, as one act: its end always gives an EXIT event."""
-    return _spawn("spawn_monitored", function, args, Options(host, name, context, monitor=True))
+    return _spawn(
+        "spawn_monitored", function, args, SpawnOptions(host, name, context, monitor=True)
+    )
 
 
 def spawn_linked(
@@ -79,7 +87,7 @@ def spawn_linked(
     context: Values | None = None,
 ) -> Pid:
     """Start a process and link to it, as one act: if one of the two fails, so does the other."""
-    return _spawn("spawn_linked", function, args, Options(host, name, context, link=True))
+    return _spawn("spawn_linked", function, args, SpawnOptions(host, name, context, link=True))
 
 
 def spawn_linked_monitored(
@@ -90,13 +98,15 @@ def spawn_linked_monitored(
     context: Values | None = None,
 ) -> Pid:
     """Start a process, link to it and monitor it, as one act."""
-    options = Options(host, name, context, link=True, monitor=True)
+    options = SpawnOptions(host, name, context, link=True, monitor=True)
     return _spawn("spawn_linked_monitored", function, args, options)
 
 
-def _spawn(verb: str, function: Function | str, args: tuple[Any, ...], options: Options) -> Pid:
+def _spawn(
+    verb: str, function: Function | str, args: tuple[Any, ...], options: SpawnOptions
+) -> Pid:
     parent = current(verb)
-    return give_birth(parent.runtime, parent, function, args, options).pid
+    return spawn_process(parent.runtime, parent, function, args, options).pid
 
 
 def spawner(
@@ -105,14 +115,14 @@ def spawner(
     """Give a builder that spawns with these options."""
     if name is not None:
         check_name(name)
-    return Spawner(Options(host, name, None if context is None else dict(context)))
+    return Spawner(SpawnOptions(host, name, None if context is None else dict(context)))
 
 
 @dataclass(frozen=True, slots=True)
 class Spawner:
     """Spawns with options; each `with_…` gives a new builder and leaves the old as it was."""
 
-    _options: Options = field(default_factory=Options)
+    _options: SpawnOptions = field(default_factory=SpawnOptions)
     _messages: tuple[tuple[str, tuple[Any, ...]], ...] = ()
 
     def with_context(self, values: Values) -> Self:
@@ -150,14 +160,14 @@ class Spawner:
         """Start a process, link to it and monitor it."""
         return self._spawn(function, args, self._options._replace(link=True, monitor=True))
 
-    def _spawn(self, function: Function | str, args: tuple[Any, ...], options: Options) -> Pid:
+    def _spawn(self, function: Function | str, args: tuple[Any, ...], options: SpawnOptions) -> Pid:
         parent = current("spawn")
         runtime = parent.runtime
         holder = runtime.names.get(options.name or "")
-        target = None if holder is None else reach(holder.pid, runtime)
+        target = None if holder is None else resolve(holder.pid, runtime)
         if target is None:
             self._check_room(runtime.settings)
-            target = give_birth(runtime, parent, function, args, options)
+            target = spawn_process(runtime, parent, function, args, options)
         else:
             _relate(parent, target, options)
         for topic, payload in self._messages:
@@ -172,11 +182,11 @@ class Spawner:
             raise SpawnError(f"{count} messages at birth: a mailbox here takes only {limit}")
 
 
-def _relate(parent: Process, target: Process, options: Options) -> None:
+def _relate(parent: Process, target: Process, options: SpawnOptions) -> None:
     if options.link:
-        signal.link(parent, target)
+        add_link(parent, target)
     if options.monitor:
-        signal.monitor(parent, target.pid)
+        start_monitor(parent, target.pid)
 
 
 async def run_process(function: Callable[..., Any] | str, *args: Any) -> Any:
@@ -189,8 +199,8 @@ async def run_process(function: Callable[..., Any] | str, *args: Any) -> Any:
         Exception: Whatever it raised.
     """
     parent = current("run_process")
-    child = give_birth(parent.runtime, parent, function, args, Options())
-    await joined(child)
+    child = spawn_process(parent.runtime, parent, function, args, SpawnOptions())
+    await wait_exit(child)
     outcome = child.outcome
     assert outcome is not None
     if isinstance(outcome.error, ProcessExit):
@@ -201,7 +211,7 @@ async def run_process(function: Callable[..., Any] | str, *args: Any) -> Any:
 
 
 @types.coroutine
-def joined(process: Process) -> Generator[Any, None, None]:
+def wait_exit(process: Process) -> Generator[Any, None, None]:
     """Wait until a process is dead."""
     waiter = current_waiter()
 
@@ -224,12 +234,12 @@ def upgrade(function: Function | str, *args: Any) -> NoReturn:
     process = current("upgrade")
     if isinstance(process, AdoptedProcess) or not process.runs_now():
         raise ProcError("upgrade is called by the process itself, not by a task inside it")
-    if process.is_unified():  # other code would not know what all this is that it receives
+    if process.has_merged_channels():  # other code would not know what all this is that it receives
         raise ProcError(
             "a server cannot be upgraded: stop it and start another, or let its callbacks differ"
         )
     if isinstance(function, str):
-        entry = find_entry(process.runtime.entries, function)
+        entry = find_spawn_id(process.runtime.spawn_ids, function)
         function, args = entry.function, args or entry.args
     check_function(function)
     raise Upgrade(function, args)
@@ -268,7 +278,7 @@ def send(dest: Destination, topic: str, payload: Any = None, /, *more: Any) -> b
         origin = sender.pid
         if origin.target is None:
             raise NoProcess(origin, "send")
-    target: Process | None = dest.target if type(dest) is Pid else locate(dest, "send")
+    target: Process | None = dest.target if type(dest) is Pid else resolve_destination(dest, "send")
     if target is None:
         return False
     if more:
@@ -289,7 +299,7 @@ def events() -> Channel[Event]:
 def listen(topic: str, *, message: bool = False) -> Channel[Any]:
     """Give the channel of one topic: bare payloads, or whole messages with `message=True`."""
     check_topic(topic)
-    return current("listen").listen(topic, whole=message)
+    return current("listen").listen(topic, whole_messages=message)
 
 
 def unlisten(channel: Channel[Any]) -> None:
@@ -307,9 +317,37 @@ async def call(dest: Destination, request: Any, timeout: Duration = 5.0) -> Any:
         CallExit: The process died, or was dead; `reason` says why.
         NotRegistered: No process has that name.
     """
-    target: Process | None = dest.target if type(dest) is Pid else locate(dest, "call")
+    target: Process | None = dest.target if type(dest) is Pid else resolve_destination(dest, "call")
     pid = dest if type(dest) is Pid else target.pid  # pyright: ignore[reportOptionalMemberAccess]
     return await ask(target, pid, request, timeout)
+
+
+@types.coroutine
+def ask(
+    server: Process | None, pid: Pid, body: object, timeout: Duration = 5.0
+) -> Generator[Any, None, Any]:
+    """Send a request to a server, None if it is dead, and wait for the answer."""
+    limit = seconds(timeout)
+    caller = current("call")
+    if server is None:
+        raise CallExit(NoProcess(pid), f"the call to {pid}")
+    if server is caller:
+        raise CallExit(ProcError("a process cannot call itself"), f"the call to {pid}")
+    if server.loop is not caller.loop and (server := resolve(pid, caller.runtime)) is None:
+        raise CallExit(NoProcess(pid), f"the call to {pid}")
+    waiter = current_waiter()
+    open_requests = server.get_relations().get_open_requests()
+    request: Request[Any] = Request(server.pid, body, caller.pid, waiter, open_requests)
+    open_requests[request] = None
+    server.add_request(request)
+    if limit is not None:
+        caller.runtime.deadlines.add(limit, request)
+    try:
+        while not request.done:
+            yield waiter.pause()
+    finally:
+        request.withdraw()
+    return request.answer()
 
 
 def requests() -> Channel[Request[Any]]:
@@ -317,17 +355,17 @@ def requests() -> Channel[Request[Any]]:
     return current("requests").requests()
 
 
-def locate(dest: Destination, verb: str) -> Process | None:
+def resolve_destination(dest: Destination, verb: str) -> Process | None:
     """Find the process behind a pid or a name; None if the pid is dead."""
     runtime = current(verb).runtime
     if type(dest) is Pid:
-        return reach(dest, runtime)
-    return reach(holder_of(runtime.names, dest).pid, runtime)
+        return resolve(dest, runtime)
+    return resolve(holder_of(runtime.names, dest).pid, runtime)
 
 
-def alive_or_raise(dest: Destination, verb: str) -> Process:
+def resolve_alive(dest: Destination, verb: str) -> Process:
     """Find the living process behind a pid or a name."""
-    target = locate(dest, verb)
+    target = resolve_destination(dest, verb)
     if target is None:
         assert isinstance(dest, Pid)
         raise NoProcess(dest, verb)
@@ -376,12 +414,12 @@ def info(dest: Destination) -> Info:
     Raises:
         NoProcess: It is dead.
     """
-    return picture(alive_or_raise(dest, "look at it"))
+    return info_of(resolve_alive(dest, "look at it"))
 
 
 def processes() -> list[Info]:
     """Take a picture of every process, oldest first."""
-    return [picture(process) for process in current("processes").runtime.processes.values()]
+    return [info_of(process) for process in current("processes").runtime.processes.values()]
 
 
 # Names
@@ -395,19 +433,17 @@ def register(name: str, pid: Pid | None = None) -> None:
         NoProcess: The process is dead.
     """
     me = current("register")
-    relations.register(
-        me.runtime.names, name, me if pid is None else alive_or_raise(pid, "register")
-    )
+    register_name(me.runtime.names, name, me if pid is None else resolve_alive(pid, "register"))
 
 
 def unregister(name: str) -> bool:
     """Free a name; tell whether anybody had it."""
-    return relations.unregister(current("unregister").runtime.names, name)
+    return unregister_name(current("unregister").runtime.names, name)
 
 
 def whereis(name: str) -> Pid | None:
     """Find the process with a name."""
-    relations.check_name(name)
+    check_name(name)
     holder = current("whereis").runtime.names.get(name)
     return holder.pid if holder is not None else None
 
@@ -418,7 +454,7 @@ def pid_of(name: str) -> Pid:
     Raises:
         NotRegistered: Nobody has it.
     """
-    return relations.holder_of(current("pid_of").runtime.names, name).pid
+    return holder_of(current("pid_of").runtime.names, name).pid
 
 
 @contextlib.contextmanager
@@ -467,7 +503,7 @@ def set_options(**options: Any) -> None:
     checked = {name: _check_option(name, value) for name, value in options.items()}
     me.trap_links = checked.get("trap_links", me.trap_links)
     limit = checked.get("mailbox_limit", me.bound.limit)
-    me.set_bound(Bound(limit, checked.get("overflow", me.bound.overflow)))
+    me.set_bound(MailboxBound(limit, checked.get("overflow", me.bound.overflow)))
 
 
 def _check_option(name: str, value: Any) -> Any:
@@ -509,8 +545,8 @@ def monitor(dest: Destination) -> MonitorRef:
     Each call is a monitor of its own, with its own event.
     """
     me = current("monitor")
-    target = locate(dest, "monitor")
-    return signal.monitor(me, target.pid if target is not None else _pid(dest))
+    target = resolve_destination(dest, "monitor")
+    return start_monitor(me, target.pid if target is not None else _pid(dest))
 
 
 def unmonitor(watched: Destination | MonitorRef, *, flush: bool = True) -> None:
@@ -520,9 +556,9 @@ def unmonitor(watched: Destination | MonitorRef, *, flush: bool = True) -> None:
     """
     me = current("unmonitor")
     if not isinstance(watched, MonitorRef):
-        target = locate(watched, "unmonitor")
+        target = resolve_destination(watched, "unmonitor")
         watched = target.pid if target is not None else _pid(watched)
-    signal.unmonitor(me, watched, flush=flush)
+    stop_monitor(me, watched, flush=flush)
 
 
 @contextlib.contextmanager
@@ -542,7 +578,7 @@ def link(dest: Destination) -> None:
         NoProcess: It is dead.
     """
     me = current("link")
-    signal.link(me, alive_or_raise(dest, "link to it"))
+    add_link(me, resolve_alive(dest, "link to it"))
 
 
 def unlink(dest: Destination, *, flush: bool = True) -> None:
@@ -551,8 +587,8 @@ def unlink(dest: Destination, *, flush: bool = True) -> None:
     With `flush` a `LinkDown` that already waits is taken out too.
     """
     me = current("unlink")
-    target = locate(dest, "unlink")
-    signal.unlink(me, target.pid if target is not None else _pid(dest), flush=flush)
+    target = resolve_destination(dest, "unlink")
+    remove_link(me, target.pid if target is not None else _pid(dest), flush=flush)
 
 
 # Ends
@@ -568,7 +604,7 @@ def cancel(dest: Destination, timeout: Duration = None, reason: object = None) -
     """
     me = current("cancel")
     limit = seconds(timeout)
-    signal.cancel(alive_or_raise(dest, "cancel it"), me.pid, limit, reason)
+    cancel_process(resolve_alive(dest, "cancel it"), me.pid, limit, reason)
 
 
 def kill(dest: Destination) -> None:
@@ -581,11 +617,11 @@ def kill(dest: Destination) -> None:
         NoProcess: It is dead.
     """
     me = current("kill")
-    target = alive_or_raise(dest, "kill it")
+    target = resolve_alive(dest, "kill it")
     if target is me and me.runs_now():
         me.outcome = ExitResult(None, Killed())
         raise ExitNow
-    death.kill(target)
+    kill_process(target)
 
 
 def exit(reason: BaseException | None = None, dest: Destination | None = None) -> None:  # noqa: A001
@@ -602,16 +638,16 @@ def exit(reason: BaseException | None = None, dest: Destination | None = None) -
     if reason is not None and not isinstance(reason, BaseException):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"an exit reason is an exception, or None for normal; not {reason!r}")
     me = current("exit")
-    target = me if dest is None else alive_or_raise(dest, "signal it")
+    target = me if dest is None else resolve_alive(dest, "signal it")
     if target is not me:
         if reason is not None:
             target.exit_signal(me.pid, reason)
         return
-    outcome = LEFT if reason is None else ExitResult(None, reason)
+    outcome = EXIT_WITHOUT_VALUE if reason is None else ExitResult(None, reason)
     if me.runs_now():
         me.outcome = me.outcome or outcome
         raise ExitNow
-    me.condemn(outcome)  # from a task inside it
+    me.force_exit(outcome)  # from a task inside it
     raise asyncio.CancelledError
 
 

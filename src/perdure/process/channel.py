@@ -1,9 +1,19 @@
 """Channels, values from one process to another in order, and `select`.
 
-A channel is also a *case* of `select`: anything with `poll`, `join` and `leave` is.
+A channel is also a *case* of `select`, as is `channel.case_send(value)`.
 The rule that keeps order: receivers stand in a line, only the first for whom there is something
 may take, and whoever changes anything wakes that one.
+
+A send that must wait is an *offer* in the channel, and the receiver takes the value out of it.
+A value is therefore always in exactly one place, the offer or the channel or the receiver, and a
+sender or a receiver that is cancelled loses nothing.
+
+Channels, cases and `select` call each other's underscore methods: inside of this file and its
+subclasses they are one implementation, and no part of what users see.
 """
+
+# ruff: noqa: SLF001
+# pyright: reportPrivateUsage=false
 
 import types
 from collections import deque
@@ -11,17 +21,17 @@ from collections.abc import Collection, Generator, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from perdure.base.errors import ChannelClosed
-from perdure.process.waiter import NOBODY, Waiter, current_waiter, own_process
+from perdure.process.waiter import NO_WAITER, Waiter, current_waiter, own_process
 
 T = TypeVar("T")
 
-# An empty deque weighs 760 bytes, a list 56, and most channels have neither values nor a line:
-# each is made when it is needed.
-NOTHING: Any = ()
+# An empty deque takes 760 bytes, a list 56, and most channels have neither values nor a line:
+# each is made when it is first needed.
+EMPTY: Any = ()
 
 
 class Selected(NamedTuple):
-    """What `select` chose.
+    """What `select` has done.
 
     `ok` is False if the channel is closed and empty; then `value` is None.
     """
@@ -37,23 +47,23 @@ class Selected(NamedTuple):
 
 
 class Case(Protocol):
-    """One of the things that a `select` waits for."""
+    """One of the operations that a `select` waits for."""
 
-    def poll(self, waiter: Waiter | None) -> Selected | None:
-        """Do it now if it is possible for this waiter, else do nothing."""
+    def _poll(self, waiter: Waiter | None) -> Selected | None:
+        """Do it now if this waiter can, and return what was done; else None."""
         ...
 
-    def join(self, waiter: Waiter) -> None:
+    def _join(self, waiter: Waiter) -> None:
         """Stand in line."""
         ...
 
-    def leave(self, waiter: Waiter) -> None:
-        """Leave the line, and pass on what is there for the next."""
+    def _leave(self, waiter: Waiter) -> None:
+        """Leave the line, and wake the next if there is something for it."""
         ...
 
 
 class Channel(Generic[T]):
-    """A line of values with a capacity.
+    """A queue of values with a capacity.
 
     With capacity 0 a send waits for its receiver; otherwise it waits only while the channel is
     full.
@@ -63,7 +73,7 @@ class Channel(Generic[T]):
 
     __slots__ = (
         "__weakref__",
-        "_certain",
+        "_committed",
         "_items",
         "_receivers",
         "_senders",
@@ -74,10 +84,10 @@ class Channel(Generic[T]):
     def __init__(self, capacity: int = 0) -> None:
         self.capacity = max(0, capacity)
         self.closed = False
-        self._items: deque[T] = NOTHING
-        self._receivers: list[Waiter] = NOTHING
-        self._certain = 0  # those of them that wait for nothing else
-        self._senders: list[SendCase[T]] = NOTHING
+        self._items: deque[T] = EMPTY
+        self._receivers: list[Waiter] = EMPTY
+        self._committed = 0  # how many of them wait for nothing else
+        self._senders: list[SendCase[T]] = EMPTY
 
     def __len__(self) -> int:
         return len(self._items)
@@ -101,19 +111,19 @@ class Channel(Generic[T]):
         return (yield from self._receive())
 
     def _receive(self) -> Generator[Any, None, T]:
-        if self._turn_of(None):
+        if self._can_take(None):
             return self._take(None)
         waiter = current_waiter()
-        self.join(waiter)
-        self._certain += 1
+        self._join(waiter)
+        self._committed += 1
         try:
             while True:
                 yield waiter.pause()
-                if self._turn_of(waiter):
+                if self._can_take(waiter):
                     return self._take(waiter)
         finally:
-            self._certain -= 1
-            self.leave(waiter)
+            self._committed -= 1
+            self._leave(waiter)
 
     def __aiter__(self) -> Self:
         return self
@@ -125,13 +135,13 @@ class Channel(Generic[T]):
             raise StopAsyncIteration from None
 
     def _has_for(self, waiter: Waiter | None) -> bool:
-        """Tell whether there is anything for a receiver; its own offer is nothing for it."""
+        """Whether there is anything for a receiver; its own offer does not count."""
         if self._items or self.closed:
             return True
         return any(offer.waiter is not waiter for offer in self._senders)
 
-    def _turn_of(self, waiter: Waiter | None) -> bool:
-        """Tell whether a receiver may take now: nobody before it in the line can."""
+    def _can_take(self, waiter: Waiter | None) -> bool:
+        """Whether a receiver may take now: there is something, and nobody before it can take it."""
         for other in self._receivers:
             if other is waiter:
                 break
@@ -143,11 +153,11 @@ class Channel(Generic[T]):
         if self._items:
             value = self._items.popleft()
             if self._senders and len(self._items) < self.capacity:
-                self._items.append(self._senders[0].accept())  # it waited longest for the place
+                self._items.append(self._senders[0]._accept())  # it waited longest for the place
             return value
         for offer in self._senders:
             if offer.waiter is not waiter:
-                return offer.accept()
+                return offer._accept()
         raise ChannelClosed
 
     def _wake_next(self) -> None:
@@ -169,66 +179,62 @@ class Channel(Generic[T]):
         yield from wait_for_first((SendCase(self, value),))
 
     def close(self) -> None:
-        """Close it: nothing more can be sent, what is in it can still be received."""
+        """Close it: nothing more can be sent; what is in it can still be received."""
         self.closed = True
-        offers, self._senders = self._senders, NOTHING
+        offers, self._senders = self._senders, EMPTY
         for offer in offers:
             offer.waiter.wake()
         for waiter in tuple(self._receivers):
             waiter.wake()
 
-    def accepts(self, value: T) -> bool:
-        """Take a value over if that is possible at once; those who wait to send come first."""
+    def _try_send(self, value: T) -> bool:
+        """Accept a value if that is possible at once; those who wait to send come first."""
         if self.closed:
             raise ChannelClosed("cannot send: the channel is closed")
-        # A receiver that waits for this channel alone will take one, so it is room for one.
-        if self._senders or len(self._items) >= self.capacity + self._certain:
+        # A receiver that waits for this channel alone will take a value: it counts as room.
+        if self._senders or len(self._items) >= self.capacity + self._committed:
             return False
-        if self._items is NOTHING:
+        if self._items is EMPTY:
             self._items = deque()
         self._items.append(value)
         self._wake_next()
         return True
 
-    def add_offer(self, offer: "SendCase[T]") -> None:
-        """Let a sender wait."""
-        if self._senders is NOTHING:
+    def _add_offer(self, offer: "SendCase[T]") -> None:
+        """Let a sender wait in line."""
+        if self._senders is EMPTY:
             self._senders = []
         self._senders.append(offer)
-        self._wake_next()  # a select may stand in the line, which takes when it runs
+        self._wake_next()  # a select may stand in line, and takes when it runs
 
-    def drop_offer(self, offer: "SendCase[T]") -> None:
-        """Forget a sender that waits no more."""
+    def _remove_offer(self, offer: "SendCase[T]") -> None:
+        """Remove a sender that waits no more."""
         if offer in self._senders:
             self._senders.remove(offer)
 
     # As a case of `select`
 
-    def case_receive(self) -> Self:
-        """Give the case "receive from this channel"; the channel itself means the same."""
-        return self
-
     def case_send(self, value: T) -> "SendCase[T]":
-        """Give the case "send this value"."""
+        """Return the case "send this value" of a `select`."""
         return SendCase(self, value)
 
-    def check_reader(self) -> None:
-        """Refuse whoever may not receive here; anybody may from a plain channel."""
+    def _check_reader(self) -> None:
+        """Raise if the running code may not receive here; from a plain channel anybody may."""
 
-    def poll(self, waiter: Waiter | None) -> Selected | None:
-        if not self._turn_of(waiter):
+    def _poll(self, waiter: Waiter | None) -> Selected | None:
+        if not self._can_take(waiter):
             return None
         try:
             return Selected(self, self._take(waiter), True)
         except ChannelClosed:
             return Selected(self, None, False)
 
-    def join(self, waiter: Waiter) -> None:
-        if self._receivers is NOTHING:
+    def _join(self, waiter: Waiter) -> None:
+        if self._receivers is EMPTY:
             self._receivers = []
         self._receivers.append(waiter)
 
-    def leave(self, waiter: Waiter) -> None:
+    def _leave(self, waiter: Waiter) -> None:
         if waiter in self._receivers:
             self._receivers.remove(waiter)
         if self._receivers:
@@ -236,7 +242,7 @@ class Channel(Generic[T]):
 
 
 class SendCase(Generic[T]):
-    """The case "send this value", and the offer that waits in the channel's line."""
+    """The case "send this value": the offer that waits in the channel's line."""
 
     __slots__ = ("channel", "siblings", "taken", "value", "waiter")
 
@@ -244,67 +250,67 @@ class SendCase(Generic[T]):
         self.channel = channel
         self.value = value
         self.taken = False
-        self.waiter: Waiter = NOBODY
-        # The offers of the same select: when one is taken, the others are void at once,
-        # since the select itself may run only after a second receiver has looked.
+        self.waiter: Waiter = NO_WAITER
+        # The offers of the same select. When one is taken the others are void at once: before
+        # the select itself runs, a second receiver may have looked.
         self.siblings: Collection[SendCase[Any]] = ()
 
-    def poll(self, waiter: Waiter | None) -> Selected | None:  # noqa: ARG002 - same for each
-        return self.selected() if self.channel.accepts(self.value) else None
+    def _poll(self, waiter: Waiter | None) -> Selected | None:  # noqa: ARG002 - same for each
+        return self._selected() if self.channel._try_send(self.value) else None
 
-    def join(self, waiter: Waiter) -> None:
+    def _join(self, waiter: Waiter) -> None:
         self.waiter = waiter
         self.taken = False
-        self.channel.add_offer(self)
+        self.channel._add_offer(self)
 
-    def leave(self, waiter: Waiter) -> None:  # noqa: ARG002
-        self.channel.drop_offer(self)
+    def _leave(self, waiter: Waiter) -> None:  # noqa: ARG002
+        self.channel._remove_offer(self)
 
-    def accept(self) -> T:
-        """Take the offered value: the receiver calls this."""
+    def _accept(self) -> T:
+        """Take the offered value; the receiver calls this."""
         self.taken = True
         for offer in self.siblings or (self,):
-            offer.leave(offer.waiter)
+            offer._leave(offer.waiter)
         self.waiter.wake()
         return self.value
 
-    def selected(self) -> Selected:
+    def _selected(self) -> Selected:
         return Selected(self.channel, self.value, True)
 
 
 def wait_for_first(cases: Sequence[Case]) -> Generator[Any, None, Selected]:
-    """Wait until the first of the cases, in written order, can be done; do it and only it."""
-    if (selected := first_ready(cases, None)) is not None:
+    """Wait until a case can be done, and do only that one; of several the first."""
+    if (selected := _first_ready(cases, None)) is not None:
         return selected
     waiter = current_waiter()
     offers: list[SendCase[Any]] = [case for case in cases if isinstance(case, SendCase)]
     for offer in offers:
         offer.siblings = offers
     for case in cases:
-        case.join(waiter)
+        case._join(waiter)
     try:
         while True:
             yield waiter.pause()
-            selected = _taken(offers) or first_ready(cases, waiter)
+            selected = _taken(offers) or _first_ready(cases, waiter)
             if selected is not None:
                 return selected
     finally:
         for case in cases:
-            case.leave(waiter)
+            case._leave(waiter)
 
 
 def _taken(offers: Sequence[SendCase[Any]]) -> Selected | None:
-    """Give the offer that a receiver has taken: then all is decided."""
+    """Return the offer that a receiver has taken: then the select is decided."""
     for offer in offers:
         if offer.taken:
-            return offer.selected()
+            return offer._selected()
     return None
 
 
-def first_ready(cases: Sequence[Case], waiter: Waiter | None) -> Selected | None:
-    """Do the first case that can be done now."""
+def _first_ready(cases: Sequence[Case], waiter: Waiter | None) -> Selected | None:
+    """Do the first case that can be done now, and return it."""
     for case in cases:
-        if (selected := case.poll(waiter)) is not None:
+        if (selected := case._poll(waiter)) is not None:
             return selected
     return None
 
@@ -316,11 +322,11 @@ def select(
     """Wait until one of the cases can be done, and do only that one.
 
     A channel means "receive from it", `channel.case_send(value)` means "send to it".
-    If several can be done, the first in the written order is.
+    If several can be done, the first of them is.
 
     Args:
         *cases: What to wait for.
-        default: If nothing can be done now, do not wait: give a result with `.default` True.
+        default: If nothing can be done now, do not wait: return a result with `.default` True.
 
     Returns:
         The channel, the value, and False instead of True if that channel is closed and empty.
@@ -330,17 +336,40 @@ def select(
     """
     for case in cases:
         if isinstance(case, Channel):
-            case.check_reader()
+            case._check_reader()
         elif not isinstance(case, SendCase):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(
                 f"select waits for channels and channel.case_send(value), not for {case!r}"
             )
     process = own_process(None)
-    if process is not None and process.scheduler.tires():
-        # Before anything is taken, so that nothing is lost if this is where it ends.
-        yield from process.scheduler.breathe()
+    if process is not None and process.scheduler.streak_is_over():
+        # Before anything is taken, so that nothing is lost if the process is interrupted here.
+        yield from process.scheduler.yield_if_due()
     if default:
-        return first_ready(cases, None) or Selected(None, None, True)
+        return _first_ready(cases, None) or Selected(None, None, True)
     if not cases:
         raise ValueError("select needs at least one case, or it would wait for ever")
     return (yield from wait_for_first(cases))
+
+
+# For the layers above, which wait for a channel among other things, in a loop of their own
+
+
+def add_receiver(channel: Channel[Any], waiter: Waiter) -> None:
+    """Wake a waiter when it may take a value, until `remove_receiver`."""
+    channel._join(waiter)
+
+
+def poll_channel(channel: Channel[Any], waiter: Waiter) -> Selected | None:
+    """Take a value if this waiter may take one now."""
+    return channel._poll(waiter)
+
+
+def remove_receiver(channel: Channel[Any], waiter: Waiter) -> None:
+    """Undo `add_receiver`."""
+    channel._leave(waiter)
+
+
+def try_send(channel: Channel[T], value: T) -> bool:
+    """Send a value if that is possible at once; whether it was."""
+    return channel._try_send(value)

@@ -1,6 +1,6 @@
 """What a process receives: messages from others, events from the kernel.
 
-They are structs of msgspec: immutable, matched like dataclasses, and made in a quarter of the time.
+They are msgspec structs: immutable, matched like dataclasses, and created in a quarter of the time.
 """
 
 from enum import StrEnum

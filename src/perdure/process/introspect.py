@@ -1,21 +1,17 @@
-"""What can be seen of a process from outside."""
+"""What can be seen of a process from outside: `process.info`."""
 
 import traceback
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from perdure.base.pid import Pid
-from perdure.process.relations import Bonds
+from perdure.process.process import Process, Relations
 from perdure.process.report import call_of
 from perdure.process.waiter import State
-
-if TYPE_CHECKING:
-    from perdure.process.process import Process
 
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """A picture of one process at one moment."""
+    """What one process looked like at one moment."""
 
     pid: Pid
     names: tuple[str, ...]
@@ -35,25 +31,25 @@ class Info:
     stack: tuple[str, ...] = field(repr=False)
 
 
-def picture(process: "Process") -> Info:
-    """Take the picture."""
-    bonds = process.bonds or Bonds()
+def info_of(process: Process) -> Info:
+    """Return what a process looks like now."""
+    relations = process.relations or Relations()
     return Info(
         pid=process.pid,
-        names=tuple(bonds.names or ()),
+        names=tuple(relations.names or ()),
         function=call_of(process),
         state=State(process.state),
-        age=process.runtime.now() - process.born,
+        age=process.runtime.now() - process.spawned_at,
         trap_links=process.trap_links,
         mailbox=process.mailbox_length(),
         parent=process.parent,
         ancestors=_ancestors(process),
-        links=frozenset(peer.pid for peer in bonds.links or ()),
-        monitors=tuple((bonds.watching or {}).values()),
-        monitored_by=tuple(watcher.pid for watcher in (bonds.watchers or {}).values()),
-        tasks=len(bonds.tasks or ()),
+        links=frozenset(peer.pid for peer in relations.links or ()),
+        monitors=tuple((relations.monitors or {}).values()),
+        monitored_by=tuple(watcher.pid for watcher in (relations.monitored_by or {}).values()),
+        tasks=len(relations.tasks or ()),
         callers=process.collector.callers if process.collector is not None else (),
-        pending_tasks=sum(task.ended for task in bonds.uncollected or ()),
+        pending_tasks=sum(task.ended for task in relations.unawaited or ()),
         stack=tuple(
             f"{frame.filename}:{frame.lineno} in {frame.name}"
             for frame in traceback.StackSummary.extract(
@@ -63,8 +59,8 @@ def picture(process: "Process") -> Info:
     )
 
 
-def _ancestors(process: "Process") -> tuple[Pid, ...]:
-    """Name the parent, its parent, and so on, as far as they are alive to be asked."""
+def _ancestors(process: Process) -> tuple[Pid, ...]:
+    """Return the parent, its parent, and so on, as far as they are alive to be asked."""
     ancestors: list[Pid] = []
     parent = process.parent
     while parent is not None:

@@ -1,7 +1,8 @@
-"""An asyncio loop that looks for a moment longer before it sleeps.
+"""An asyncio loop that spins for a moment before it sleeps.
 
-To be woken from sleep takes the system longer than a call to an OS worker and its answer take
-in all, so whoever expects an answer soon looks out for it awake, as Erlang's schedulers do.
+To be woken from a sleep in the selector takes longer than a whole call to an OS worker and its
+answer. So a loop that has just sent something to a worker polls for the answer first, as Erlang's
+schedulers do. Polling that finds nothing backs off exponentially, so it costs next to nothing.
 """
 
 import asyncio
@@ -12,106 +13,106 @@ from collections.abc import Callable
 from perdure.base.clock import SystemClock
 from perdure.base.machine import cores
 
-_MOST_SKIPS = 64  # so that hopeless looking costs next to nothing, and hope is not given up
+_MAX_SKIPS = 64  # so that spinning in vain costs next to nothing, and is still tried at times
 
 Ready = list[tuple[selectors.SelectorKey, int]]
 
 
-class Hope:
-    """Whether it is worth to look once more; pure. What was in vain is tried ever less often."""
+class SpinBackoff:
+    """Decides whether to spin; pure. After each spin in vain, twice as many are skipped."""
 
-    __slots__ = ("_skips", "_vain")
+    __slots__ = ("_next_skips", "_skips")
 
     def __init__(self) -> None:
-        self._skips = 0  # that are still to be made
-        self._vain = 0  # how many are made after the next look in vain
+        self._skips = 0  # spins that are still to be skipped
+        self._next_skips = 0  # how many are skipped after the next spin in vain
 
-    def is_worth_it(self) -> bool:
-        """Tell whether to look now."""
+    def should_spin(self) -> bool:
+        """Whether to spin now; counts a skip if not."""
         if self._skips:
             self._skips -= 1
             return False
         return True
 
-    def came_true(self) -> None:
-        """Learn that what was looked for has come."""
-        self._vain = 0
+    def succeeded(self) -> None:
+        """Note that something came while spinning."""
+        self._next_skips = 0
 
-    def was_in_vain(self) -> None:
-        """Learn that it has not come in time."""
-        self._skips = self._vain = min(2 * self._vain or 1, _MOST_SKIPS)
+    def failed(self) -> None:
+        """Note that nothing came while spinning."""
+        self._skips = self._next_skips = min(2 * self._next_skips or 1, _MAX_SKIPS)
 
 
-class EagerSelector(selectors.DefaultSelector):
-    """The system's selector, which looks for a while before it sleeps if something is expected."""
+class SpinSelector(selectors.DefaultSelector):
+    """The system's selector, which spins before it sleeps if an answer is expected."""
 
     def __init__(self, now: Callable[[], float] = SystemClock.monotonic) -> None:
         super().__init__()
-        self.look_for = 0.0  # seconds
+        self.spin_time = 0.0  # seconds
         self._now = now
         self._expecting = False
-        self._hope = Hope()
+        self._backoff = SpinBackoff()
 
     def expect(self) -> None:
-        """Learn that something may come very soon."""
+        """Spin before the next sleep: something may come very soon."""
         self._expecting = True
 
     def select(self, timeout: float | None = None) -> Ready:
-        """Give what is ready; wait for it if nothing is."""
-        if self._expecting and (timeout is None or timeout > self.look_for):
+        """Return what is ready; wait for it if nothing is."""
+        if self._expecting and (timeout is None or timeout > self.spin_time):
             self._expecting = False
-            if self.look_for and self._hope.is_worth_it() and (ready := self._look()):
+            if self.spin_time and self._backoff.should_spin() and (ready := self._spin()):
                 return ready
         return super().select(timeout)
 
-    def _look(self) -> Ready:
-        now, look = self._now, super().select
-        until = now() + self.look_for
+    def _spin(self) -> Ready:
+        now, poll = self._now, super().select
+        until = now() + self.spin_time
         while now() < until:
-            if ready := look(0):
-                self._hope.came_true()
+            if ready := poll(0):
+                self._backoff.succeeded()
                 return ready
-        self._hope.was_in_vain()
+        self._backoff.failed()
         return []
 
 
-class EagerLoop(asyncio.SelectorEventLoop):
-    """The usual loop on an eager selector."""
+class SpinLoop(asyncio.SelectorEventLoop):
+    """The usual loop on a selector that spins."""
 
     def __init__(self) -> None:
-        self._eager = EagerSelector()
-        super().__init__(self._eager)
-        self.expect = self._eager.expect
+        self._spin_selector = SpinSelector()
+        super().__init__(self._spin_selector)
+        self.expect = self._spin_selector.expect
 
     @property
-    def looks_for(self) -> float:
-        """How long it looks before it sleeps, in seconds."""
-        return self._eager.look_for
+    def spin_time(self) -> float:
+        """How long it spins before it sleeps, in seconds; always 0 on a machine with one core."""
+        return self._spin_selector.spin_time
 
-    def look_for(self, seconds: float) -> None:
-        """Set that; never on one core, which others need."""
-        self._eager.look_for = seconds if cores() > 1 else 0.0
+    @spin_time.setter
+    def spin_time(self, seconds: float) -> None:
+        self._spin_selector.spin_time = seconds if cores() > 1 else 0.0
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Make the loop that asyncio would make, an eager one if that is its usual one."""
+    """Return a new loop: a `SpinLoop`, unless the policy of the program asks for another kind."""
     loop = asyncio.new_event_loop()
     if sys.platform == "win32" or type(loop) is not asyncio.SelectorEventLoop:
-        return loop  # such as the policy of the program says
+        return loop
     loop.close()
-    return EagerLoop()
+    return SpinLoop()
 
 
-def tune(loop: asyncio.AbstractEventLoop, look_for: float) -> None:
-    """Set how long a loop looks before it sleeps, if it can look at all."""
-    if isinstance(loop, EagerLoop):
-        loop.look_for(look_for)
+def set_spin_time(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+    """Set how long a loop spins before it sleeps, if it can spin at all."""
+    if isinstance(loop, SpinLoop):
+        loop.spin_time = seconds
 
 
 def expectation(loop: asyncio.AbstractEventLoop) -> Callable[[], object]:
-    """Give what is to be called when something may come to a loop very soon."""
-    return loop.expect if isinstance(loop, EagerLoop) else _expect_nothing
+    """Return what to call when an answer may come to a loop very soon."""
+    return loop.expect if isinstance(loop, SpinLoop) else _expect_nothing
 
 
 def _expect_nothing() -> None:
-    """Say nothing to a loop that cannot look."""
+    """Do nothing, for a loop that cannot spin."""

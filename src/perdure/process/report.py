@@ -1,4 +1,4 @@
-"""Reports that a person can act on, through the standard `logging`."""
+"""Reports of crashes and hanging processes that a person can act on, through `logging`."""
 
 import io
 import logging
@@ -8,14 +8,12 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from perdure.base.duration import spell
 from perdure.base.errors import describe, safe_text
+from perdure.process.process import Process
 from perdure.process.waiter import ENDING
-
-if TYPE_CHECKING:
-    from perdure.process.process import Process
 
 _log = logging.getLogger("perdure.process")
 
@@ -23,8 +21,8 @@ _ARGUMENT_WIDTH = 80
 _OURS = str(Path(__file__).parent.parent)
 
 
-def report_crash(process: "Process", error: BaseException) -> None:
-    """Log the end of a process that failed: what, why, who started it, and where it broke."""
+def report_crash(process: Process, error: BaseException) -> None:
+    """Log the crash of a process: what ran, why it failed, who started it, and where it broke."""
     if not process.runtime.settings.report_crashes:
         return
     _log.error(
@@ -36,9 +34,9 @@ def report_crash(process: "Process", error: BaseException) -> None:
     )
 
 
-def report_abandoned(process: "Process") -> None:
-    """Log that a process, or a task that it started, would not end."""
-    tasks = process.tie().tasks or ()
+def report_abandoned(process: Process) -> None:
+    """Log that a process, or a task that it started, did not end."""
+    tasks = process.get_relations().tasks or ()
     stack = io.StringIO()
     process.print_stack(file=stack)
     for task in tasks:
@@ -56,38 +54,38 @@ def report_abandoned(process: "Process") -> None:
     )
 
 
-def _circumstances(process: "Process") -> str:
-    age = process.runtime.now() - process.born
-    bonds = process.tie()
+def _circumstances(process: Process) -> str:
+    age = process.runtime.now() - process.spawned_at
+    relations = process.get_relations()
     lines = [f"function: {call_of(process)}", f"started by: {_starter_of(process)}"]
     if process.collector is not None and process.collector.callers[:1] != (process.parent,):
         lines.append(f"on behalf of: {', '.join(map(str, process.collector.callers))}")
-    if bonds.supervision is not None:
-        lines.append(f"supervised by: {bonds.supervision.describe()}")
+    if relations.supervision is not None:
+        lines.append(f"supervised by: {relations.supervision.describe()}")
     since = moment(process, age)
-    names = ", ".join(bonds.names or ()) or "none"
+    names = ", ".join(relations.names or ()) or "none"
     lines.append(f"lived: {spell(round(age, 3))}, since {since}, name: {names}")
     return "".join(f"  {line}\n" for line in lines)
 
 
-def _starter_of(process: "Process") -> str:
+def _starter_of(process: Process) -> str:
     if process.parent is None:
         return "the runtime"
     parent: Process | None = process.parent.target
     if parent is None:
         return f"{process.parent}, which is dead"
-    names = parent.bonds.names if parent.bonds is not None else None
+    names = parent.relations.names if parent.relations is not None else None
     return f"{parent.pid} {', '.join(names or ()) or name_of(parent)}"
 
 
-def moment(process: "Process", age: float) -> str:
-    """Spell when something of so many seconds began, by the wall clock."""
+def moment(process: Process, age: float) -> str:
+    """Return when something of this age in seconds began, by the wall clock, as text."""
     began = datetime.fromtimestamp(process.runtime.clock.time() - age, tz=UTC)
     return f"{began:%Y-%m-%d %H:%M:%S}Z"
 
 
 def _trace_of(error: BaseException) -> str:
-    """Spell the traceback, without our own frames before the user's: those are what matters."""
+    """Return the traceback as text, without the kernel's frames before the user's."""
     told = traceback.TracebackException.from_exception(error)
     left: list[traceback.TracebackException | None] = [told]
     while left:
@@ -102,17 +100,17 @@ def _skip_our_frames(stack: traceback.StackSummary) -> None:
     ours = 0
     while ours < len(stack) and stack[ours].filename.startswith(_OURS):
         ours += 1
-    if ours < len(stack):  # else the error is all our own
+    if ours < len(stack):  # otherwise the error is the kernel's own
         del stack[:ours]
 
 
-def call_of(process: "Process") -> str:
-    """Spell the call that started a process, as code, with long arguments cut."""
+def call_of(process: Process) -> str:
+    """Return the call that started a process, as code, with long arguments cut."""
     return f"{name_of(process)}({', '.join(filter(None, map(_short, process.args)))})"
 
 
-def name_of(process: "Process") -> str:
-    """Spell the function of a process, with its module."""
+def name_of(process: Process) -> str:
+    """Return the name of the function of a process, with its module."""
     function: object = process.function
     while isinstance(function, partial):
         function = cast("partial[object]", function).func

@@ -1,44 +1,38 @@
 """Request and reply: the one exchange that must be safe, bounded in time, and fast.
 
-The answer comes through a slot of its own, not through the caller's mailbox,
-so a late answer is dropped and cannot be taken for another one.
-The server's death fails the call at once.
+The answer comes through a slot of its own, not through the caller's mailbox, so a late answer is
+dropped and cannot be taken for another one. The server's death fails the call at once: the server
+keeps its open requests, and its end fails them. `api.ask` sends a request and waits for it.
 """
 
 import asyncio
-import types
 from collections import deque
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from perdure.base.duration import Duration, seconds, spell
-from perdure.base.errors import CallExit, CallTimeout, NoProcess, ProcError
+from perdure.base.duration import spell
+from perdure.base.errors import CallExit, CallTimeout
 from perdure.base.pid import Pid
-from perdure.process.relations import reach
-from perdure.process.waiter import Waiter, current, current_waiter
-
-if TYPE_CHECKING:
-    from perdure.process.process import Process
+from perdure.process.waiter import Waiter
 
 R = TypeVar("R")
 
 
 class Request(Struct, Generic[R], eq=False):
-    """A question to a server, and the place for its answer.
+    """A request to a server, and the slot for its answer.
 
     The server gets it from `process.requests()`, reads `body` and calls `reply`,
-    at once or later, itself or by another process.
+    at once or later, itself or in another process.
     """
 
     _server: Pid
     body: Any
     sender: Pid | None
     _waiter: Waiter
-    # Where the server keeps it until it is answered; None while the caller runs and has not
-    # begun to wait.
-    _open: "dict[Request[Any], None] | None"
+    # The open requests of the server, which this is one of; None while the server answers inside
+    # the step of its caller, who has not begun to wait.
+    _open_requests: "dict[Request[Any], None] | None"
     done: bool = False
     timer: asyncio.TimerHandle | None = None
     _value: Any = None
@@ -48,13 +42,13 @@ class Request(Struct, Generic[R], eq=False):
         return f"<request {self.body!r} from {self.sender}>"
 
     def reply(self, value: R) -> bool:
-        """Answer; only the first answer counts, and none after the caller has given up."""
+        """Answer; False if the request was answered already, or its caller waits no more."""
         if self.done:
             return False
         self._value = value
         self.done = True
-        if self._open is not None:
-            self._close(self._open)
+        if self._open_requests is not None:
+            self._close(self._open_requests)
         return True
 
     def fail(self, reason: BaseException | None) -> None:
@@ -72,81 +66,50 @@ class Request(Struct, Generic[R], eq=False):
 
     def _finish(self) -> None:
         self.done = True
-        if self._open is not None:
-            self._close(self._open)
+        if self._open_requests is not None:
+            self._close(self._open_requests)
 
-    def _close(self, calls: "dict[Request[Any], None]") -> None:
-        calls.pop(self, None)
+    def _close(self, open_requests: "dict[Request[Any], None]") -> None:
+        open_requests.pop(self, None)
         if self.timer is not None:
             self.timer.cancel()
         self._waiter.wake()
 
-    def keep(self, calls: "dict[Request[Any], None]") -> None:
-        """Stand among the open calls of the server, whose death ends it."""
-        self._open = calls
-        calls[self] = None
+    def track(self, open_requests: "dict[Request[Any], None]") -> None:
+        """Be one of the open requests of the server, whose death fails them."""
+        self._open_requests = open_requests
+        open_requests[self] = None
 
-    def give_up(self) -> None:
-        """Take the question back: the caller itself was interrupted."""
+    def withdraw(self) -> None:
+        """End the call without an answer: the caller was interrupted."""
         if not self.done:
             self._finish()
 
-    def reply_given(self) -> tuple[R] | None:
-        """Give the reply, alone in a tuple; None if the request ended without one."""
-        return (self._value,) if self.done and self._error is None else None
-
-    def answer_at_once(self) -> R:
-        """Give the answer of a request that was never kept: it is gone with its caller."""
+    def inline_answer(self) -> R:
+        """Return the answer of a request that was never tracked, or raise."""
         if self._error is not None:
             raise self._error
         return self._value
 
     def answer(self) -> R:
-        """Give the answer to the caller, or raise."""
+        """Return the answer to the caller, or raise; drops both body and answer."""
         if self._error is not None:
             raise self._error
         value, self._value = self._value, None
-        self.body = None  # it is answered: nothing of it is needed any more
+        self.body = None
         return value
 
 
-@types.coroutine
-def ask(
-    server: "Process | None", pid: Pid, body: object, timeout: Duration = 5.0
-) -> Generator[Any, None, Any]:
-    """Send a request to a server and wait for the answer."""
-    limit = seconds(timeout)
-    caller = current("call")
-    if server is None:
-        raise CallExit(NoProcess(pid), f"the call to {pid}")
-    if server is caller:
-        raise CallExit(ProcError("a process cannot call itself"), f"the call to {pid}")
-    if server.loop is not caller.loop and (server := reach(pid, caller.runtime)) is None:
-        raise CallExit(NoProcess(pid), f"the call to {pid}")
-    waiter = current_waiter()
-    calls = server.tie().open_calls()
-    request: Request[Any] = Request(server.pid, body, caller.pid, waiter, calls)
-    calls[request] = None
-    server.ask(request)
-    if limit is not None:
-        caller.runtime.deadlines.add(limit, request)
-    try:
-        while not request.done:
-            yield waiter.pause()
-    finally:
-        request.give_up()
-    return request.answer()
+# So many different time-outs have a queue; any other gets a timer of its own for each call.
+_MAX_QUEUES = 16
 
-
-# So many lengths of time-outs have a queue; with more of them, a timer for each call is cheaper.
-_QUEUES = 16
-
-# A queue of time-outs is cleaned of answered calls when it has grown to this, and then doubled.
+# A queue is cleaned of answered calls when it has grown to this length, and then to twice what
+# was left.
 _FIRST_CLEANING = 256
 
 
 class Deadlines:
-    """The time-outs of calls, cheap because nearly all of them never come.
+    """The time-outs of calls, cheap because nearly all of them never expire.
 
     Calls with the same time-out expire in the order in which they were made:
     a queue for each length, and one timer of the loop for each queue.
@@ -165,11 +128,11 @@ class Deadlines:
         queue = self._queues.get(limit)
         when = self._loop.time() + limit
         if queue is None:
-            if len(self._queues) >= _QUEUES:
+            if len(self._queues) >= _MAX_QUEUES:
                 request.timer = self._loop.call_at(when, request.expire, limit)
                 return
             queue = self._queues[limit] = deque()
-            self._timers[limit] = self._loop.call_at(when, self._look, limit)
+            self._timers[limit] = self._loop.call_at(when, self._expire, limit)
         else:
             while queue and queue[0][1].done:
                 queue.popleft()
@@ -178,23 +141,23 @@ class Deadlines:
         queue.append((when, request))
 
     def _clean(self, limit: float) -> deque[tuple[float, Request[Any]]]:
-        """Drop answered calls that wait behind one that is not."""
+        """Drop answered calls that stand behind an open one."""
         queue = deque(entry for entry in self._queues[limit] if not entry[1].done)
         self._queues[limit] = queue
         self._cleaning = max(_FIRST_CLEANING, 2 * len(queue))
         return queue
 
-    def _look(self, limit: float) -> None:
+    def _expire(self, limit: float) -> None:
         queue, now = self._queues[limit], self._loop.time()
         while queue and (queue[0][1].done or queue[0][0] <= now):
             queue.popleft()[1].expire(limit)
         if queue:
-            self._timers[limit] = self._loop.call_at(queue[0][0], self._look, limit)
+            self._timers[limit] = self._loop.call_at(queue[0][0], self._expire, limit)
         else:
             del self._queues[limit], self._timers[limit]
 
     def close(self) -> None:
-        """Disarm all timers: the runtime ends."""
+        """Cancel all timers: the runtime ends."""
         for handle in self._timers.values():
             handle.cancel()
         self._queues.clear()

@@ -1,4 +1,10 @@
-"""The runtime: all processes of one program, from the root process to the last one stopped."""
+"""The runtime: all processes of one loop, from the root process to the last one stopped.
+
+`run` makes a loop and lives on it; `async with Runtime()` moves in on a loop that runs already,
+and makes the running task its root process.
+A stop goes from the top: first those whose parent is gone, then those that they leave behind. So
+a supervisor stops its children in its own order, and only orphans are stopped from here.
+"""
 
 import asyncio
 import contextlib
@@ -7,31 +13,51 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Token
 from types import GeneratorType, TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from perdure.base.clock import Clock, SystemClock
 from perdure.base.errors import NotInProcess, Shutdown, SpawnError
 from perdure.base.pid import Pid
 from perdure.base.settings import Settings
-from perdure.process.death import adopt_task, finish, freeze, kill
 from perdure.process.event import ExitResult
-from perdure.process.loop import new_loop, tune
-from perdure.process.process import Bound, Process
-from perdure.process.relations import Elsewhere, Entry, Names
+from perdure.process.lifecycle import (
+    cancel,
+    check_function,
+    finish,
+    keep_forever,
+    kill,
+    own_task,
+    spawn_process,
+    stop_gracefully,
+)
+from perdure.process.loop import new_loop, set_spin_time
+from perdure.process.names import Names
+from perdure.process.process import (
+    Function,
+    Host,
+    MailboxBound,
+    NodePort,
+    Process,
+    RemoteProcess,
+    SpawnOptions,
+    SpawnTarget,
+)
 from perdure.process.request import Deadlines
 from perdure.process.scheduler import Scheduler, Shuffle
-from perdure.process.signal import stop_politely
-from perdure.process.spawn import Function, Options, check_function, give_birth
 from perdure.process.waiter import CURRENT, RUNNING, WAITING
-
-# Whose task is it: every asyncio task that a process starts belongs to that process.
 
 T = TypeVar("T")
 Inner = Callable[..., "asyncio.Future[Any]"]
 
+INLINE = "inline"
+_ECHO = 0.05  # seconds: sooner than a person can ask twice
+
 
 class TaskFactory:
-    """The task factory of a loop on which runtimes live; one, however many they are."""
+    """The task factory of a loop: a task that a process starts belongs to that process.
+
+    The runtimes on a loop share one.
+    """
 
     def __init__(self, inner: Inner | None) -> None:
         self.inner = inner
@@ -42,14 +68,14 @@ class TaskFactory:
     ) -> "asyncio.Future[Any]":
         context = options.get("context")
         owner = CURRENT.get(None) if context is None else context.get(CURRENT)
-        if _is_generator(coro):  # a wait of the kernel, which asyncio takes for none
+        if _is_generator(coro):  # a wait of the kernel, which asyncio does not take for a coroutine
             coro = _awaited(coro)
         if self.inner is None:
             task = asyncio.Task(coro, loop=loop, **options)
         else:
             task = self._by_inner(owner, loop, coro, options)
         if owner is not None and owner.pid.target is not None:
-            adopt_task(owner, task)  # pyright: ignore[reportArgumentType]
+            own_task(owner, task)  # pyright: ignore[reportArgumentType]
         return task
 
     def _by_inner(
@@ -79,7 +105,7 @@ async def _awaited(wait: Awaitable[T]) -> T:
 
 
 def install(loop: asyncio.AbstractEventLoop) -> None:
-    """See to it that the tasks of a loop belong to the processes that start them."""
+    """Let the asyncio tasks of a loop belong to the processes that start them."""
     factory = loop.get_task_factory()
     if not isinstance(factory, TaskFactory):
         factory = TaskFactory(factory)
@@ -96,13 +122,10 @@ def uninstall(loop: asyncio.AbstractEventLoop) -> None:
             loop.set_task_factory(factory.inner)
 
 
-# The root process: either `main` of `perdure.run`, or a task of asyncio that was adopted.
-
-
 class AdoptedProcess(Process):
     """An asyncio task that is the root process while it is inside `async with Runtime()`.
 
-    asyncio goes on to drive it; the kernel only gives it an identity, a mailbox and relations.
+    asyncio keeps driving it; the kernel only gives it an identity, a mailbox and relations.
     """
 
     __slots__ = ("_interrupts", "task")
@@ -122,9 +145,9 @@ class AdoptedProcess(Process):
         self.task.cancel()
 
     def absorb(self, error: BaseException | None) -> bool:
-        """Take back our own interrupts; tell whether they were all there were.
+        """Take back our own interrupts; whether nobody else has cancelled the task.
 
-        If somebody else cancelled the task too, that cancellation must go on.
+        If somebody else has, that cancellation must go on.
         """
         remaining = 0
         for _ in range(self._interrupts):
@@ -136,41 +159,12 @@ async def _adopted() -> None:
     """Stand for the code of an adopted task in listings."""
 
 
-INLINE = "inline"
-_ECHO = 0.05  # seconds: sooner than a person can ask twice
-
-
-class Host(Protocol):
-    """Where processes run that do not run on this loop."""
-
-    def birth(
-        self,
-        runtime: "Runtime",
-        parent: Process | None,
-        function: "Function",
-        args: tuple[Any, ...],
-        options: "Options",
-    ) -> Process:
-        """Start a process there; give what stands in for it here."""
-        ...
-
-
-class Node(Protocol):
-    """The border of a runtime to other loops."""
-
-    stand_ins: dict[Pid, Any]
-
-    def stand_in(self, pid: Pid) -> Process | None:
-        """Give what stands in here for a process that runs elsewhere."""
-        ...
-
-
 class Runtime:
     """All processes of one asyncio loop.
 
     `async with Runtime():` makes the running task the root process, for programs that already
     have a loop; `perdure.run(main)` makes the loop too.
-    At the end everything that is left is asked to end, and killed after `stop_timeout`.
+    At the end every process that is left is asked to end, and killed after `stop_timeout`.
     """
 
     def __init__(
@@ -181,37 +175,37 @@ class Runtime:
         shuffle: Shuffle | None = None,
     ) -> None:
         self.settings = settings or Settings()
-        self.bound = Bound(self.settings.mailbox_limit, self.settings.overflow)
+        self.mailbox_bound = MailboxBound(self.settings.mailbox_limit, self.settings.overflow)
         self._shuffle = shuffle
         self.clock = clock or SystemClock()
         self.now = self.clock.monotonic  # by which the age of a process is measured
         self.host_name = INLINE
         self.processes: dict[Pid, Process] = {}
-        self.names = Names()
-        self.entries: dict[str, Entry] = {}  # what can be spawned by an id
+        self.names: Names[Process] = Names()
+        self.spawn_ids: dict[str, SpawnTarget] = {}
         self.root: Process | None = None
-        self.kind: type[Process] = Process  # of those that are born here
-        self.hosts: dict[str, Host] = {}  # that run, by their names
-        self.node: Node | None = None  # its border to other loops, if there is any
+        self.process_class: type[Process] = Process
+        self.hosts: dict[str, Host] = {}  # those that run
+        self.node: NodePort | None = None  # its border to other loops, if there is any
         self._owned: dict[Callable[[], Any], Any] = {}
-        self.stopping = Shutdown("the runtime stops")
+        self.stop_reason = Shutdown("the runtime stops")
         self._closers: list[Callable[[], None]] = []
-        self.burials: list[asyncio.Future[None]] = []
+        self.exit_waiters: list[asyncio.Future[None]] = []
         self.received: list[signal.Signals] = []  # that ask the program to stop
         self._last_signal: tuple[signal.Signals, float] | None = None
         self._token: Token[Process] | None = None
 
     def use(self, settings: Settings) -> None:
-        """Have other bounds from now on, for processes that are still to be born."""
+        """Use other settings for processes that are still to be started."""
         self.settings = settings
-        self.bound = Bound(settings.mailbox_limit, settings.overflow)
-        self.scheduler = Scheduler(self.loop, settings, self._shuffle)
-        tune(self.loop, settings.busy_wait)
+        self.mailbox_bound = MailboxBound(settings.mailbox_limit, settings.overflow)
+        self.scheduler = Scheduler(self.loop, settings, finish, self._shuffle)
+        set_spin_time(self.loop, settings.busy_wait)
 
     # What processes ask of it
 
-    def host_of(self, name: str) -> "Host | None":
-        """Give a host that runs; None for the running loop itself.
+    def host_of(self, name: str) -> Host | None:
+        """Return a host that runs; None for the running loop itself.
 
         Raises:
             SpawnError: There is none of that name.
@@ -221,61 +215,69 @@ class Runtime:
         host = self.hosts.get(name)
         if host is None:
             known = ", ".join(map(repr, (INLINE, *self.hosts)))
-            raise SpawnError(f"unknown host {name!r}: those that run here are {known}")
+            raise SpawnError(f"unknown host {name!r}: the hosts that run here are {known}")
         return host
 
     def own(self, kind: Callable[[], T]) -> T:
-        """Give the one object of a class that a layer above keeps here, made when first needed."""
+        """Return the one object of a class that a layer above keeps here, made once."""
         if kind not in self._owned:
             self._owned[kind] = kind()
         return self._owned[kind]
 
-    def tell_of_burial(self) -> None:
+    def wake_exit_waiters(self) -> None:
         """Wake who waits for processes to be gone."""
-        burials, self.burials = self.burials, []
-        for burial in burials:
-            if not burial.done():
-                burial.set_result(None)
+        waiters, self.exit_waiters = self.exit_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     # Begin and end
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Move in on a loop."""
+        """Begin to live on a loop."""
         self.loop = loop
-        self.scheduler = Scheduler(loop, self.settings, self._shuffle)
-        tune(loop, self.settings.busy_wait)
+        self.scheduler = Scheduler(loop, self.settings, finish, self._shuffle)
+        set_spin_time(loop, self.settings.busy_wait)
         self.deadlines = Deadlines(loop)
         install(loop)
 
     def at_close(self, closer: Callable[[], None]) -> None:
-        """Call something when the runtime has moved out."""
+        """Call something when the runtime is closed."""
         self._closers.append(closer)
 
     def close(self) -> None:
-        """Move out, and leave the loop as it was."""
+        """End, and leave the loop as it was."""
         self.deadlines.close()
         uninstall(self.loop)
         for closer in self._closers:
             closer()
 
-    async def stop(self, timeout: float | None = None) -> None:
-        """End all processes: those without a living parent first, then those they leave."""
+    async def stop(self, timeout: float | None = None, *, interrupt: bool = True) -> None:
+        """End all processes: those without a living parent first, then those they leave.
+
+        Each gets CANCEL, and is killed after the timeout. With `interrupt`, one that does not
+        read its events is interrupted at once, since nobody would read its CANCEL.
+        """
         limit = self.loop.time() + (self.settings.stop_timeout if timeout is None else timeout)
         asked: set[Pid] = set()
         try:
             while self.processes:
                 for process in self._orphans(asked):
                     asked.add(process.pid)
-                    stop_politely(process, max(0.0, limit - self.loop.time()))
+                    left = max(0.0, limit - self.loop.time())
+                    if interrupt:
+                        stop_gracefully(process, left)
+                    else:
+                        cancel(process, None, left, self.stop_reason.detail)
                 await self._new_orphans(asked)
-        except BaseException:  # whoever waits for the end was interrupted: no more patience
+        except BaseException:  # whoever waits for the end was interrupted: kill
             self.kill_all()
             while self.processes:
-                await self._next_burial()
+                await self._next_exit()
             raise
 
     def _orphans(self, asked: set[Pid]) -> list[Process]:
-        """Give those to be stopped now, youngest first: nobody above them will do it."""
+        """Return those to be stopped now, youngest first: nobody above them will do it."""
         return [
             process
             for process in reversed(self.processes.values())
@@ -284,46 +286,46 @@ class Runtime:
         ]
 
     async def _new_orphans(self, asked: set[Pid]) -> None:
-        """Wait until there may be some: a parent has died, or a child was born.
+        """Wait until there may be some: a parent has died, or a child was spawned.
 
-        To look through all processes at each of their deaths would be too dear if they are many.
+        Looking through all processes at each death would be quadratic in their number.
         """
         known = set(self.processes)
         parents = {self.processes[pid].parent for pid in known - asked}
         while self.processes:
-            await self._next_burial()
+            await self._next_exit()
             youngest = next(reversed(self.processes), None)
             if youngest not in known or any(self._is_gone(parent) for parent in parents if parent):
                 return
 
     def _is_gone(self, parent: Pid) -> bool:
-        """Tell whether a parent cannot stop its children: it is dead, or lives elsewhere."""
+        """Whether a parent cannot stop its children: it is dead, or lives elsewhere."""
         target: Process | None = parent.target
-        elsewhere = isinstance(target, Elsewhere)  # in another OS process
-        return target is None or elsewhere or target.runtime is not self
+        remote = isinstance(target, RemoteProcess)
+        return target is None or remote or target.runtime is not self
 
     def kill_all(self) -> None:
         """Kill every process."""
         for process in tuple(self.processes.values()):
-            kill(process, self.stopping.detail)
+            kill(process, self.stop_reason.detail)
 
     async def wait_for(self, process: Process) -> None:
-        """Wait until a process is buried."""
+        """Wait until a process is dead."""
         while process.pid.target is not None:
-            await self._next_burial()
+            await self._next_exit()
 
-    async def _next_burial(self) -> None:
-        burial = self.loop.create_future()
-        self.burials.append(burial)
-        await burial
+    async def _next_exit(self) -> None:
+        waiter = self.loop.create_future()
+        self.exit_waiters.append(waiter)
+        await waiter
 
     def on_signal(self, number: signal.Signals) -> None:
-        """Obey a signal that asks the program to stop."""
-        if self.hears(number):
+        """Handle a signal that asks the program to stop."""
+        if self._is_new(number):
             self.interrupted(number)
 
-    def hears(self, number: signal.Signals) -> bool:
-        """Tell whether a signal is a new one: `timeout` sends one to a program and to its group."""
+    def _is_new(self, number: signal.Signals) -> bool:
+        """Whether a signal is new: `timeout` sends one to a program, and again to its group."""
         now, last = self.loop.time(), self._last_signal
         self._last_signal = (number, now)
         return last is None or last[0] is not number or now - last[1] > _ECHO
@@ -334,7 +336,7 @@ class Runtime:
         if len(self.received) > 1:
             self.kill_all()
         elif self.root is not None and self.root.pid.target is not None:
-            stop_politely(self.root, self.settings.stop_timeout)
+            stop_gracefully(self.root, self.settings.stop_timeout)
 
     # The running task as root process
 
@@ -359,7 +361,7 @@ class Runtime:
         root = self.root
         assert isinstance(root, AdoptedProcess)
         assert self._token is not None
-        condemned = root.outcome
+        forced = root.outcome
         if root.pid.target is not None:  # not abandoned meanwhile
             finish(root, None, error)
         CURRENT.reset(self._token)
@@ -368,14 +370,12 @@ class Runtime:
             await self.stop()
         finally:
             self.close()
-        if condemned is None or not root.absorb(error):
+        if forced is None or not root.absorb(error):
             return False
-        if condemned.error is not None:
-            raise condemned.error
+        if forced.error is not None:
+            raise forced.error
         return True  # it ended itself, normally
 
-
-# `run`: from a plain program into a process, and back.
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -386,17 +386,17 @@ def run(
     settings: Settings | None = None,
     loop_factory: LoopFactory | None = None,
 ) -> Any:
-    """Run `main` as the root process, and give its value or raise what it raised.
+    """Run `main` as the root process, and return its value or raise what it raised.
 
     When it has ended, every process that is left gets CANCEL and is killed after
     `settings.stop_timeout`.
-    SIGINT and SIGTERM end the root process in the same polite way, a second one kills:
-    if the root reads its events it gets CANCEL, otherwise its code is interrupted.
+    SIGINT and SIGTERM stop the root process in the same way: if it reads its events it gets
+    CANCEL, otherwise its code is interrupted. A second signal kills.
 
     Args:
         main: An `async def` function.
         *args: Its arguments.
-        settings: The bounds of the runtime.
+        settings: The settings of the runtime.
         loop_factory: Makes the asyncio loop; the usual one by default.
 
     Raises:
@@ -445,34 +445,34 @@ def _check_no_loop(main: Function) -> None:
     )
 
 
-def close_loop(loop: asyncio.AbstractEventLoop, patience: float) -> None:
-    """Close a loop as `asyncio.run` does, but do not wait for ever for tasks that refuse to end."""
+def close_loop(loop: asyncio.AbstractEventLoop, timeout: float) -> None:
+    """Close a loop as `asyncio.run` does, but wait only so long for tasks that do not end."""
     try:
-        loop.run_until_complete(_end_tasks(patience))
+        loop.run_until_complete(_end_tasks(timeout))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.run_until_complete(loop.shutdown_default_executor())
     finally:
         loop.close()
 
 
-async def _end_tasks(patience: float) -> None:
+async def _end_tasks(timeout: float) -> None:
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
     if tasks:
-        done, refusing = await asyncio.wait(tasks, timeout=patience)
+        done, refusing = await asyncio.wait(tasks, timeout=timeout)
         for task in done:
             if not task.cancelled():
                 task.exception()  # nobody is left to ask for it
         for task in refusing:
-            freeze(task)
+            keep_forever(task)
 
 
 async def _serve(runtime: Runtime, main: Function, args: tuple[Any, ...]) -> ExitResult:
     runtime.open(asyncio.get_running_loop())
     try:
         with _signals(runtime):
-            root = give_birth(runtime, None, main, args, Options())
+            root = spawn_process(runtime, None, main, args, SpawnOptions())
             runtime.root = root
             await runtime.wait_for(root)
             await runtime.stop()

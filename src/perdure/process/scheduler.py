@@ -1,7 +1,22 @@
 """The scheduler: runs the processes of one asyncio loop.
 
-One loop callback, `turn`, drains the queue of ready processes under a budget,
-so that a storm of messages cannot starve timers and I/O.
+A process is not an `asyncio.Task`. A task costs a handle, a future and a turn of the loop for each
+step; here all processes of a loop share one loop callback, `turn`, which drains the queue of ready
+processes. That is what makes a message cheap. Two things keep it fair:
+
+- A turn ends when its budget of steps or of time is used up, and asks the loop for another one.
+  So timers and sockets get their turn in a storm of messages.
+- A process that receives message after message without ever waiting would never return to the
+  scheduler at all. So receiving counts: after a streak of values taken without a wait, the
+  process looks at the clock, and yields once if its time is up (`streak_is_over`,
+  `yield_if_due`).
+
+Exactly one turn is scheduled at a time: `turn_scheduled` is set by whoever makes the queue
+non-empty, and cleared by the turn that finds it empty. Both happen on the thread of the loop,
+except for wake-ups by another thread, which go through `call_soon_threadsafe`.
+
+The scheduler knows nothing about the death of a process: `finish` is given to it, and is called
+with a process whose code has returned or raised.
 """
 
 import asyncio
@@ -12,122 +27,129 @@ from threading import get_ident
 from typing import Any
 
 from perdure.base.settings import Settings
-from perdure.process.death import finish
 from perdure.process.waiter import PARK, PARKED, READY, RUNNING, RUNNING_TASKS
 
-# The time is looked at once in so many steps: often enough to be fair, seldom enough to be free.
-_STEPS_PER_LOOK = 32
+# The clock is read once in so many steps: often enough to be fair, seldom enough to be free.
+_STEPS_PER_CLOCK_READ = 32
 
-# Whoever has a long mailbox, or talks to itself, must not stop the loop: having received so much
-# at a stretch, without a wait, it looks whether its time is up, and is so often let go on.
+# A process that has received so many values without a wait checks whether its time is up.
+# A turn's time is at most so many streaks, however fast the values come.
 STREAK = 1024
-_STREAKS = 16
+_STREAKS_PER_TURN = 16
 
-# So many servers in a row may answer a call at once, in the step of their caller.
-_IN_A_ROW = 16
+# So many nested servers may answer a call directly, inside the step of their caller.
+_MAX_INLINE_CALLS = 16
 
 Shuffle = Callable[[MutableSequence[Any]], None]
+Finish = Callable[[Any, object, BaseException | None], None]
 
 
 class Scheduler:
     """The queue of processes that can run now."""
 
     __slots__ = (
+        "_clock_reads",
         "_context",
-        "_looks",
         "_shuffle",
         "_steps",
         "_streak",
         "_thread",
-        "_tired_at",
         "_turn_time",
-        "awake",
-        "in_a_row",
+        "_yield_at",
+        "finish",
+        "inline_calls_left",
         "loop",
-        "out_of_turn",
+        "max_inline_calls",
         "ready",
+        "turn_scheduled",
     )
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         settings: Settings,
+        finish: Finish,
         shuffle: Shuffle | None = None,
     ) -> None:
-        """Start with nothing to do.
+        """Start with an empty queue.
 
         Args:
             loop: The loop that gives the turns.
             settings: The budget of a turn.
-            shuffle: Puts the ready processes into another order at each turn,
-                by which tests find and replay races.
+            finish: Called with a process whose code has ended, its value and its error.
+            shuffle: Reorders the ready processes at each turn; tests use it to find and replay
+                races.
         """
         self.loop = loop
+        self.finish = finish
         self.ready: deque[Any] = deque()
-        self.awake = False
-        # How many steps may still be taken where they are needed, before one comes through here;
-        # none where a test draws the order, which must see every step.
-        self.out_of_turn = self.in_a_row = 0 if shuffle is not None else _IN_A_ROW
+        self.turn_scheduled = False
+        # How many calls may still be served inside their callers before one goes through the
+        # queue; none under a shuffle, which must see every step.
+        self.inline_calls_left = self.max_inline_calls = 0 if shuffle else _MAX_INLINE_CALLS
         self._shuffle = shuffle
         self._context = Context()
         self._thread = get_ident()
         self._streak = STREAK
-        self._steps = min(_STEPS_PER_LOOK, settings.turn_steps)
-        self._looks = settings.turn_steps // self._steps
+        self._steps = min(_STEPS_PER_CLOCK_READ, settings.turn_steps)
+        self._clock_reads = settings.turn_steps // self._steps
         self._turn_time = settings.turn_time
-        self._tired_at = 0.0
+        self._yield_at = 0.0
 
     @property
-    def seeded(self) -> bool:
-        """Whether a test draws the order of steps."""
+    def shuffled(self) -> bool:
+        """Whether a test decides the order of steps."""
         return self._shuffle is not None
 
-    def rouse(self) -> None:
+    def schedule_turn(self) -> None:
         """Ask the loop for a turn."""
-        self.awake = True
-        # In a context of its own: what happens in a turn is nobody's, least of all that of
-        # the process which happened to be woken first.
+        self.turn_scheduled = True
+        # A turn runs in a context of its own: it serves many processes, and must not inherit
+        # the context variables of the one that happened to be woken first.
         if get_ident() == self._thread:
             self.loop.call_soon(self.turn, context=self._context)
         else:  # a thread that a process started sends a message
             self.loop.call_soon_threadsafe(self.turn, context=self._context)
 
-    def tires(self) -> bool:
-        """Count what is done without a wait; tell when everybody else should get a turn."""
+    def streak_is_over(self) -> bool:
+        """Count one operation without a wait; whether the others should now get a turn."""
         self._streak -= 1
         if self._streak:
             return False
         self._streak = STREAK
         return True
 
-    def breathe(self) -> Generator[None, None, None]:
-        """Give everybody else a turn, if the time is up."""
+    def yield_if_due(self) -> Generator[None, None, None]:
+        """Give everybody else a turn, if the time of this one is up."""
         now = self.loop.time
-        # A streak counts as some time at least, for loops on which the time stands still.
-        self._tired_at -= self._turn_time / _STREAKS
-        if now() >= self._tired_at:
+        # A streak counts as some time at least, for loops on which time stands still.
+        self._yield_at -= self._turn_time / _STREAKS_PER_TURN
+        if now() >= self._yield_at:
             yield
-            self._tired_at = now() + self._turn_time
+            self._yield_at = now() + self._turn_time
 
     def turn(self) -> None:
-        """Let ready processes step until none is left or the budget is used up."""
+        """Step ready processes until none is left or the budget is used up."""
         now = self.loop.time
-        self._tired_at = deadline = now() + self._turn_time
+        self._yield_at = deadline = now() + self._turn_time
         if self._shuffle is not None:
             self._shuffle(self.ready)
         try:
-            for _ in range(self._looks):
+            for _ in range(self._clock_reads):
                 if not self._run(self._steps):
-                    self.awake = False
+                    self.turn_scheduled = False
                     return
                 if now() >= deadline:
                     break
         finally:
             RUNNING_TASKS.pop(self.loop, None)
-        self.rouse()
+        self.schedule_turn()
 
     def _run(self, steps: int) -> bool:  # noqa: C901 - the hot path, on one screen
-        """Let processes step, so often: the core loop of the kernel; tell whether it could."""
+        """Take so many steps, the core loop of the kernel; False if the queue ran empty.
+
+        This is `Process.step` for the plain case, without its calls.
+        """
         loop, ready = self.loop, self.ready
         for _ in range(steps):
             if not ready:
@@ -138,7 +160,7 @@ class Scheduler:
                 continue
             process.state = RUNNING
             send = process.send
-            if send is None:  # its first step: not before, since newborns are many and small
+            if send is None:  # bound at the first step, since many processes never take one
                 send = process.send = process.coro.send
             try:
                 yielded = process.context.run(send, None)
@@ -150,10 +172,10 @@ class Scheduler:
                 else:
                     process.pause_for(yielded)
                 continue
-            # Out of the handler, so that its error is nobody's context.
+            # Outside of the handler, so that this error does not become the context of another.
             if type(error) is StopIteration:  # it returned
-                finish(process, error.value, None)
+                self.finish(process, error.value, None)
             else:
-                finish(process, None, error)
-            error = None  # its traceback knows this frame: without this, a cycle for each death
+                self.finish(process, None, error)
+            error = None  # its traceback refers to this frame: otherwise a cycle for each death
         return True

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import Any, ParamSpec, TypeVar
 
-from perdure.process.waiter import current
+from perdure.process.process import current
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,7 +1,7 @@
 """Time as channels: `after`, `timer`, `ticker`; and `sleep`.
 
 A timer of the loop is armed only while somebody waits for it.
-So a loop that makes a new `after("5s")` at each turn leaves nothing behind.
+So code that makes a new `after("5s")` for each `select` leaves nothing behind.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ class Timer(Channel[float]):
         return self
 
     def stop(self) -> bool:
-        """Yield nothing any more, until `reset`; tell whether it was still to yield."""
+        """Yield nothing any more, until `reset`; whether it was still going to."""
         was_armed, self._when = self._when is not None, None
         self._rearm()
         return was_armed
 
     def reset(self, delay: Duration) -> bool:
-        """Start anew from now; tell whether it was still to yield."""
+        """Start anew from now; whether it was still going to yield."""
         seconds = _positive(delay, "a timer")
         was_armed, self._when = self._when is not None, self._loop.time() + seconds
         self._rearm()
@@ -56,12 +56,12 @@ class Timer(Channel[float]):
     def _next(self) -> float | None:
         return None
 
-    def join(self, waiter: Waiter) -> None:
-        super().join(waiter)
+    def _join(self, waiter: Waiter) -> None:
+        super()._join(waiter)
         self._rearm()
 
-    def leave(self, waiter: Waiter) -> None:
-        super().leave(waiter)
+    def _leave(self, waiter: Waiter) -> None:
+        super()._leave(waiter)
         self._rearm()
 
     def _rearm(self) -> None:
@@ -79,7 +79,7 @@ class Timer(Channel[float]):
 
 
 class Ticker(Timer):
-    """A channel that yields again and again; a reader that is late misses ticks, not order."""
+    """A channel that yields periodically; a reader that is late misses ticks."""
 
     __slots__ = ("_period",)
 
@@ -88,30 +88,30 @@ class Ticker(Timer):
         self._period = period
 
     def reset(self, delay: Duration) -> bool:
-        """Tick in this period from now on."""
+        """Tick with this period from now on."""
         was_armed = super().reset(delay)
         self._period = _positive(delay, "a ticker")
         return was_armed
 
     def _next(self) -> float | None:
         due = self._when or 0.0
-        # A tick that is missing only by the rounding of floats has come too, else it came twice.
+        # A tick that is early only by the rounding of floats counts, or it would come twice.
         missed = int((self._loop.time() - due) / self._period + 1e-6)
         return due + (missed + 1) * self._period
 
 
 def after(delay: Duration) -> Timer:
-    """Give a channel that yields once, `delay` from now: the time-out case of a `select`."""
+    """Return a channel that yields once, `delay` from now: the time-out case of a `select`."""
     return Timer(required_seconds(delay))
 
 
 def timer(delay: Duration) -> Timer:
-    """Give a channel that yields once, and can be stopped and reset."""
+    """Return a channel that yields once, and can be stopped and reset."""
     return Timer(_positive(delay, "a timer"))
 
 
 def ticker(period: Duration) -> Ticker:
-    """Give a channel that yields every `period`."""
+    """Return a channel that yields every `period`."""
     return Ticker(_positive(period, "a ticker"))
 
 

@@ -1,30 +1,26 @@
 """Who waits: one small interface for processes and for plain asyncio tasks.
 
-A wait in the kernel is always the same loop:
-look at the state; if it is not yet so, `yield waiter.pause()` and look again.
-Whoever changes the state calls `wake`.
-Nothing is handed over with the wake-up, so nothing is lost when the waiter is cancelled instead,
-and a wake-up too many does no harm.
+A wait in the kernel is always the same loop: look at the state, and if it is not yet as wanted,
+`yield waiter.pause()` and look again. Whoever changes the state calls `wake`.
+The wake-up itself carries nothing. So nothing is lost when the waiter is cancelled between the
+wake-up and its next step, and a wake-up too many does no harm.
 """
 
 import asyncio
 import sys
 from contextvars import ContextVar
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from perdure.base.errors import NoProcess, NotInProcess
-
-if TYPE_CHECKING:
-    from perdure.process.process import Process
+from perdure.base.errors import NotInProcess
 
 
 class State(IntEnum):
-    """Where a process stands."""
+    """The state of a process."""
 
     READY = 0  # in the scheduler's queue
     RUNNING = 1  # its coroutine is being stepped right now
-    PARKED = 2  # waits in the kernel, until somebody wakes it
+    PARKED = 2  # waits in the kernel until somebody wakes it
     WAITING = 3  # waits for an asyncio future, or for the next turn of the loop
     ENDING = 4  # its coroutine has finished, tasks that it started have not
     DEAD = 5
@@ -38,7 +34,7 @@ _tasks: Any = asyncio.tasks
 
 
 class _RunningTasks:
-    """The same as the dict of older versions, which is asyncio's own."""
+    """Does for Python 3.14 what a dict of asyncio did in older versions."""
 
     def __setitem__(self, loop: asyncio.AbstractEventLoop, task: object) -> None:
         _tasks._swap_current_task(loop, task)  # noqa: SLF001
@@ -48,14 +44,14 @@ class _RunningTasks:
 
 
 # What runs now on each loop: where `asyncio.current_task` looks.
-# Written directly, since leaving and entering by asyncio's hooks costs a tenth of a short step.
+# Written directly, since entering and leaving by asyncio's hooks costs a tenth of a short step.
 RUNNING_TASKS: Any = (
     _RunningTasks() if sys.version_info >= (3, 14) else _tasks._current_tasks  # noqa: SLF001
 )
 
 
 class Park:
-    """What a process yields to its scheduler to be left alone until somebody wakes it."""
+    """What a process yields to its scheduler in order to sleep until somebody wakes it."""
 
     __slots__ = ()
 
@@ -69,15 +65,15 @@ class Waiter:
     __slots__ = ()
 
     def pause(self) -> object:
-        """Give what must be yielded to pause."""
+        """Return what the code must yield to pause."""
         raise NotImplementedError
 
     def wake(self) -> None:
-        """Make it look at the state again, soon."""
+        """Make the code look at the state again, soon."""
         raise NotImplementedError
 
 
-NOBODY = Waiter()
+NO_WAITER = Waiter()
 
 
 class TaskWaiter(Waiter):
@@ -91,7 +87,7 @@ class TaskWaiter(Waiter):
 
     def pause(self) -> object:
         future: Any = self.loop.create_future()
-        # The mark by which a task knows a future that was yielded by an await.
+        # The mark by which a task recognises a future that was yielded by an await.
         future._asyncio_future_blocking = True  # noqa: SLF001
         self.future = future
         return future
@@ -101,34 +97,18 @@ class TaskWaiter(Waiter):
             self.future.set_result(None)
 
 
-# Who am I: the process that the running code belongs to.
-#
-# A context variable, so that tasks, callbacks and generators which a process starts belong to it.
+# The process that the running code belongs to. It is a context variable, so that tasks, callbacks
+# and generators which a process starts belong to it too. Untyped here, below the process;
+# `process.current` returns it with its type.
+CURRENT: ContextVar[Any] = ContextVar("perdure.process")
 
-CURRENT: ContextVar["Process"] = ContextVar("perdure.process")
-
-# `CURRENT.get` and `CURRENT.set`, bound once: by their own names they are half as dear.
+# `CURRENT.get` and `CURRENT.set`, bound once: that halves their cost.
 own_process = CURRENT.get
 set_process = CURRENT.set
 
 
-def current(verb: str = "this") -> "Process":
-    """Give the running process.
-
-    Raises:
-        NotInProcess: the code runs outside of any process.
-        NoProcess: the process was abandoned, or has ended and left this code behind.
-    """
-    process = own_process(None)
-    if process is None:
-        raise NotInProcess(verb)
-    if process.pid.target is None:
-        raise NoProcess(process.pid, verb)
-    return process
-
-
 def current_waiter() -> Waiter:
-    """Give the waiter for the code that is running now: the process itself, or a task in it.
+    """Return the waiter for the code that runs now: the process itself, or a task inside it.
 
     While a process is RUNNING no task of it can run, so its state tells the two apart.
     """

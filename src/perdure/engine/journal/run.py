@@ -84,10 +84,9 @@ from perdure.jobs.model import (
     Write,
     WriteFields,
 )
-from perdure.process.death import kill
-from perdure.process.process import Process
-from perdure.process.spawn import PLAIN, give_birth
-from perdure.process.waiter import Waiter, current, current_waiter
+from perdure.process.lifecycle import PLAIN, kill, spawn_process
+from perdure.process.process import Process, current
+from perdure.process.waiter import Waiter, current_waiter
 from perdure.store.store import Store
 
 R = TypeVar("R")
@@ -429,7 +428,7 @@ class Run:
     def start_process(self, operation: Operation[Any], body: Callable[[], Awaitable[None]]) -> None:
         """Start a process that works for an operation."""
         self._stop_waiting(operation)
-        self.working[operation] = give_birth(
+        self.working[operation] = spawn_process(
             self.node.runtime, self.process, _work, (self, operation, body), PLAIN
         )
 
@@ -517,7 +516,7 @@ class Run:
         for operation, process in tuple(self.working.items()):
             operation.on_lease_lost()
             if not process.done():
-                process.tie().at_death(partial(self.process_ended, operation))
+                process.at_exit(partial(self.process_ended, operation))
                 kill(process, "the lease of the job is lost")
 
     def _lease_lost(self) -> None:
@@ -807,7 +806,7 @@ def _awaits_only(process: Process, awaited: Collection[Operation[Any]]) -> bool:
     from here, and so does not count.
     """
     by_process = any(process in operation.waiters for operation in awaited)
-    tasks = None if process.bonds is None else process.bonds.tasks
+    tasks = None if process.relations is None else process.relations.tasks
     if not tasks:
         return by_process
     by_tasks = sum(len(operation.waiters) for operation in awaited) - by_process

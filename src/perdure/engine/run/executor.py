@@ -50,8 +50,8 @@ from perdure.jobs.failure import Failure, failure_of, type_name
 from perdure.jobs.model import Claim, JobChange, JobEvent, WriteFields
 from perdure.jobs.plan import Plan
 from perdure.jobs.state import JobState
-from perdure.process.death import kill
-from perdure.process.spawn import PLAIN, give_birth
+from perdure.process.lifecycle import kill
+from perdure.process.lifecycle import PLAIN, spawn_process
 
 _log = logging.getLogger("perdure.worker")
 
@@ -107,7 +107,7 @@ async def end_run(run: Run, verdict: RunVerdict) -> None:
 def _abandon(node: RunOwner, run: Run) -> None:
     """End a run without its code, which neither returns nor raises."""
     _log.error("the code of job %s does not unwind: its process is killed", run.job.id)
-    give_birth(node.runtime, None, _end_without_code, (node, run), PLAIN)
+    spawn_process(node.runtime, None, _end_without_code, (node, run), PLAIN)
 
 
 async def _end_without_code(node: RunOwner, run: Run) -> None:

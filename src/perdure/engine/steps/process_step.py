@@ -51,15 +51,13 @@ from perdure.jobs.parameters import Partial
 from perdure.jobs.redaction import plain as without_types
 from perdure.process.api import call, send
 from perdure.process.channel import select
-from perdure.process.death import kill
 from perdure.process.event import Cancel, Exit, ExitResult
 from perdure.process.hosts.host import ProcessHost
-from perdure.process.hosts.pickling import MISSING, import_file
-from perdure.process.process import Process
+from perdure.process.hosts.pickling import IMPORT_FALLBACKS, import_file
+from perdure.process.lifecycle import kill, spawn_process, stop_gracefully
+from perdure.process.process import Process, SpawnOptions, current
+from perdure.process.relations import monitor
 from perdure.process.request import Request
-from perdure.process.signal import monitor, stop_politely
-from perdure.process.spawn import Options, give_birth
-from perdure.process.waiter import current
 
 # How often a step that waits for a free OS process reports progress.
 _PROGRESS_EVERY = 0.5
@@ -155,7 +153,11 @@ async def call_in_os_process(operation: TimedStep, attempt: Attempt, progress: S
     """Run a step in an OS process of its own; its time begins when the function does."""
     steps, grace = operation.run.node.step_host, operation.run.node.settings.cancel_grace
     me = current("a step")
-    events, requests, signs = me.events(), me.requests(), me.listen("progress", whole=False)
+    events, requests, signs = (
+        me.events(),
+        me.requests(),
+        me.listen("progress", whole_messages=False),
+    )
     operation.disarm()
     steps.wanted.set()
     await _with_progress(attempt, steps.ready.wait)
@@ -172,7 +174,7 @@ async def call_in_os_process(operation: TimedStep, attempt: Attempt, progress: S
                     raise attempt.exit
                 return _outcome(operation, attempt, result)
             case Cancel():
-                stop_politely(other, grace)
+                stop_gracefully(other, grace)
             case "begun":
                 operation.arm()
                 attempt.progress()
@@ -198,19 +200,19 @@ async def _with_progress(attempt: Attempt, wait: Callable[[], Awaitable[object]]
 
 async def _start(steps: StepHost, me: Process, step: StepToRun) -> Process:
     """Start the other process, with its end tied to ours: whoever kills this one kills that one."""
-    options = Options(host=steps.name, monitor=True)
+    options = SpawnOptions(host=steps.name, monitor=True)
     try:
         while True:
             try:
-                other = give_birth(me.runtime, me, run_step, (me.pid, step), options)
+                other = spawn_process(me.runtime, me, run_step, (me.pid, step), options)
                 break
             except SpawnError:  # the one before has not quite gone
                 await pause(_LOOK_AGAIN)
     except BaseException:
         steps.places.release()
         raise
-    other.tie().at_death(steps.places.release)
-    me.tie().at_death(lambda: None if other.done() else kill(other, "the step has ended"))
+    other.at_exit(steps.places.release)
+    me.at_exit(lambda: None if other.done() else kill(other, "the step has ended"))
     return other
 
 
@@ -508,7 +510,7 @@ def find_step(step: StepToRun) -> Step[..., Any]:
         Drift: It is not there.
     """
     found = _find(step)
-    if found is None and any(load() for load in MISSING):
+    if found is None and any(load() for load in IMPORT_FALLBACKS):
         found = _find(step)
     if isinstance(found, Step):
         return cast("Step[..., Any]", found)

@@ -43,11 +43,8 @@ from perdure.jobs.model import JobEvent, JournalEntry
 from perdure.jobs.parameters import Partial
 from perdure.jobs.policy import Again, GiveUp, decide_retry, is_permanent
 from perdure.jobs.state import StepState
-from perdure.process.death import kill
-from perdure.process.process import Process
-from perdure.process.signal import stop_politely
-from perdure.process.spawn import PLAIN, give_birth
-from perdure.process.waiter import current
+from perdure.process.lifecycle import PLAIN, kill, spawn_process, stop_gracefully
+from perdure.process.process import Process, current
 
 R = TypeVar("R")
 
@@ -153,7 +150,7 @@ class StepOperation(Operation[R]):
         self.start_unrecorded = True
         self._stop_told = False
         self.live = self.progress = None
-        run.working[self] = give_birth(node.runtime, run.process, _attempt, (self,), PLAIN)
+        run.working[self] = spawn_process(node.runtime, run.process, _attempt, (self,), PLAIN)
         node.step_started(self)
         if self.step.timeout is not None:
             self.arm()
@@ -399,10 +396,10 @@ class StepOperation(Operation[R]):
             self._interrupted = self.run.interrupted_step = True
             if self.start_unrecorded:  # what it may have done must be known
                 self.run.buffered_entries.setdefault(self.entry.seq, self.running_entry())
-            process.tie().at_death(partial(self._died, process))
+            process.at_exit(partial(self._died, process))
         if self.live is not None:
             self.live.cancelled.set()
-        stop_politely(process, self.run.node.settings.cancel_grace, why="the job ends")
+        stop_gracefully(process, self.run.node.settings.cancel_grace, why="the job ends")
 
     def _died(self, process: Process) -> None:
         """Take note of a process that may have been abandoned, and so never said it was done."""
@@ -434,7 +431,7 @@ class StepOperation(Operation[R]):
         if process is not None and not process.done() and self.run.verdict is None:
             self._expired = self.run.interrupted_step = True
             self.on_lease_lost()
-            process.tie().at_death(self._died_late)
+            process.at_exit(self._died_late)
             kill(process, "the step's time is up")
 
     def _died_late(self) -> None:

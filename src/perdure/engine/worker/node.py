@@ -22,8 +22,8 @@ from perdure.engine.worker_port import StartedStep, StepHost
 from perdure.jobs.model import JobNews, QueueLimit
 from perdure.jobs.registry import JobRegistry
 from perdure.jobs.state import JobState
-from perdure.process.spawn import PLAIN, give_birth
-from perdure.process.waiter import current
+from perdure.process.lifecycle import PLAIN, spawn_process
+from perdure.process.process import current
 from perdure.store.store import Store
 
 
@@ -156,7 +156,7 @@ class WorkerNode:
                 run.end(Paused())
             case _:
                 run.unpause()
-                give_birth(self.runtime, run.process, _read_news, (run, news.news), PLAIN)
+                spawn_process(self.runtime, run.process, _read_news, (run, news.news), PLAIN)
 
     def _finishes(self, run: Run) -> bool:
         """Whether a job runs to its own end although somebody has cancelled it."""
@@ -232,7 +232,7 @@ class WorkerNode:
             self._begun.popleft().record_start()
         for run in tuple(self.runs.values()):
             if (run.buffered_entries or run.buffered_effects) and run.verdict is None:
-                give_birth(self.runtime, run.process, _flush_run, (run,), PLAIN)
+                spawn_process(self.runtime, run.process, _flush_run, (run,), PLAIN)
         if self._begun:
             self.flush_soon()
 

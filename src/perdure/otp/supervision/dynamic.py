@@ -23,7 +23,7 @@ from perdure.otp.supervision.spec import (
 )
 from perdure.otp.supervision.strategy import Strategy
 from perdure.otp.supervision.supervisor import SupervisorHandle, request
-from perdure.process.death import kill
+from perdure.process.lifecycle import kill
 from perdure.process.process import Process
 
 

@@ -59,15 +59,15 @@ from perdure.otp.supervision.spec import (
     SpawnStart,
     StartFunction,
 )
-from perdure.process.death import kill
 from perdure.process.event import Cancel, Exit, ExitResult, LinkDown
-from perdure.process.process import Inlet, Process
-from perdure.process.relations import Supervision, reach, spread
+from perdure.process.exit_reason import linked_reason
+from perdure.process.lifecycle import kill
+from perdure.process.process import MailboxChannel, Process, Supervision, current
+from perdure.process.relations import link, monitor, resolve
 from perdure.process.report import moment
 from perdure.process.request import Request
-from perdure.process.signal import link, monitor
 from perdure.process.timer import sleep
-from perdure.process.waiter import PARK, current
+from perdure.process.waiter import PARK
 
 # How long a start function that is no longer wanted gets to clean up.
 START_CLEANUP = 5.0
@@ -216,7 +216,7 @@ class RestartLoop:
     """
 
     me: Process
-    inbox: Inlet[Any]
+    inbox: MailboxChannel[Any]
     ack: Ack
 
     def __init__(self, label: str, intensity: Intensity | None) -> None:
@@ -286,7 +286,7 @@ class RestartLoop:
 
     def parent_ended(self, parent: Pid, error: BaseException | None) -> None:
         """End with the parent."""
-        raise StopWanted(None if error is None else spread(parent, error))
+        raise StopWanted(None if error is None else linked_reason(parent, error))
 
     # The core
 
@@ -321,7 +321,7 @@ class RestartLoop:
         self._opened = True
         self.me = me
         me.trap_links = True
-        self.inbox = me.unify()
+        self.inbox = me.merge_channels()
 
     async def work(self) -> None:
         """Deal with what comes next."""
@@ -451,9 +451,9 @@ class RestartLoop:
         child.since = self.me.loop.time()
         child.process, child.supervisor = process, self.me
         child.last_pid = child.watched = process.pid
-        bonds = process.tie()
-        child.next, bonds.supervision = bonds.supervision, child
-        if bonds.links is None or self.me not in bonds.links:
+        relations = process.get_relations()
+        child.next, relations.supervision = relations.supervision, child
+        if relations.links is None or self.me not in relations.links:
             link(self.me, process)
 
     async def _start_directly(self, child: Child, start: DirectStart) -> None:
@@ -508,7 +508,7 @@ class RestartLoop:
             raise BadReturn(
                 f"its start function returned {given!r} instead of a pid, a handle or IGNORE"
             )
-        process = reach(pid, self.me.runtime)
+        process = resolve(pid, self.me.runtime)
         if process is not None:
             self.watch(child, process, given)
             return
@@ -567,7 +567,7 @@ class RestartLoop:
     async def _end_strays(self) -> None:
         """Stop what start functions began that failed or were given up, the youngest first."""
         known = {child.process for child in self.children()}
-        links = self.me.tie().links or {}
+        links = self.me.get_relations().links or {}
         strays = [peer for peer in links if peer.parent is self.me.pid and peer not in known]
         for stray in reversed(strays):
             kind = "worker" if loop_of(stray) is None else "supervisor"

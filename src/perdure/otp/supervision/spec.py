@@ -10,10 +10,9 @@ from perdure.base.duration import Duration, named_seconds
 from perdure.base.pid import Pid
 from perdure.base.restart import Restart
 from perdure.otp.start import Ack
-from perdure.process.process import Process
-from perdure.process.signal import link
-from perdure.process.spawn import PLAIN, Function, Options, check_function, give_birth
-from perdure.process.waiter import current
+from perdure.process.lifecycle import PLAIN, check_function, spawn_process
+from perdure.process.process import Function, Process, SpawnOptions, current
+from perdure.process.relations import link
 
 
 class BrutalKill(Enum):
@@ -168,8 +167,8 @@ class SpawnStart(DirectStart):
     def spawn(self, parent: Process) -> Process:
         """Spawn the process; whoever supervises it links to it."""
         plain = self.host is None and self.name is None and self.values is None
-        options = PLAIN if plain else Options(self.host, self.name, self.values)
-        return give_birth(parent.runtime, parent, self.function, self.args, options)
+        options = PLAIN if plain else SpawnOptions(self.host, self.name, self.values)
+        return spawn_process(parent.runtime, parent, self.function, self.args, options)
 
     def begin(self, supervisor: Process, wake: Callable[[], object]) -> tuple[Process, None]:  # noqa: ARG002
         return self.spawn(supervisor), None

@@ -47,8 +47,8 @@ from perdure.otp.supervision.strategy import (
     affected_again,
     ends_supervisor,
 )
-from perdure.process.api import alive_or_raise, call
-from perdure.process.relations import same_reason
+from perdure.process.api import call, resolve_alive
+from perdure.process.exit_reason import same_reason
 
 StrategyWord: TypeAlias = Strategy | Literal["one_for_one", "one_for_all", "rest_for_one"]
 AutoShutdownWord: TypeAlias = AutoShutdown | Literal["never", "any_significant", "all_significant"]
@@ -73,7 +73,7 @@ def loop_inside(ref: ServerRef, kind: type[L]) -> L:
         NoProcess: It is dead.
         TypeError: It is something else.
     """
-    process = alive_or_raise(pid_of(ref, "look into"), "look into it")
+    process = resolve_alive(pid_of(ref, "look into"), "look into it")
     loop = loop_of(process)
     if not isinstance(loop, kind):
         raise TypeError(f"{ref!r} is not a supervisor of the kind that is needed here")

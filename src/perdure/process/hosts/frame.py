@@ -1,6 +1,6 @@
 """Frames: how packed signals go over a socket, many at once.
 
-A frame is its own length, in eight bytes, and a msgpack list of signals.
+A frame is its length in eight bytes, and a msgpack list of signals.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,12 +9,12 @@ from typing import Any
 
 from msgspec.msgpack import Decoder
 
-_LIST = 0xDD  # how a msgpack list begins, whose length is told in four bytes
+_LIST = 0xDD  # the first byte of a msgpack list with a length of four bytes
 _HEAD = Struct(">QBI")  # the length of the frame, and the beginning of the list
 _HEAD_SIZE = _HEAD.size
 _LENGTH = 8  # bytes before the list
 
-LARGEST_SIGNAL = 1 << 30  # bytes; what is larger goes by a file, or by shared memory
+LARGEST_SIGNAL = 1 << 30  # bytes; pass what is larger by a file, or by shared memory
 # A frame is sent as soon as it has a large signal, or 4096 small ones (of up to 64 KiB).
 LARGEST_FRAME = LARGEST_SIGNAL + (1 << 28)
 
@@ -28,7 +28,7 @@ def frame(signals: Sequence[bytes]) -> bytes:
     return _write_head(_HEAD_SIZE + len(body), _LIST, len(signals)) + body
 
 
-class Garbage(ValueError):
+class InvalidFrame(ValueError):
     """What came is no frame of ours; `items` are the signals that came before it."""
 
     def __init__(self, items: list[list[Any]]) -> None:
@@ -37,37 +37,37 @@ class Garbage(ValueError):
 
 
 class Unframer:
-    """Takes the frames out of what is read, piece by piece."""
+    """Extracts the frames from what is read, piece by piece."""
 
     def __init__(self) -> None:
         self._kept = bytearray()  # the beginning of a frame
 
     def feed(self, data: bytes) -> list[list[Any]]:
-        """Give the signals of all frames that are whole now.
+        """Return the signals of all frames that are complete now.
 
         Raises:
-            Garbage: This is no frame of ours.
+            InvalidFrame: This is no frame of ours.
         """
         items: list[list[Any]] = []
         size = len(data)
         try:
             if size > _HEAD_SIZE and not self._kept and _read_head(data)[0] == size:
-                return _decode(data[_LENGTH:])  # one frame, and it is whole: nearly always
+                return _decode(data[_LENGTH:])  # one complete frame: nearly always
             self._kept += data
-            for frame in _whole_frames(self._kept):
+            for frame in _complete_frames(self._kept):
                 items += _decode(frame)
         except (ValueError, RecursionError) as error:
-            raise Garbage(items) from error
+            raise InvalidFrame(items) from error
         return items
 
 
-def _whole_frames(received: bytearray) -> Iterator[bytearray]:
-    """Take the whole frames out of what was received."""
+def _complete_frames(received: bytearray) -> Iterator[bytearray]:
+    """Remove the complete frames from what was received, and yield them."""
     start = 0
     while len(received) - start >= _HEAD_SIZE:
         length, kind, _ = _read_head(received, start)
         if kind != _LIST or not _HEAD_SIZE < length <= LARGEST_FRAME:
-            raise ValueError("no head of a frame")
+            raise ValueError("not the head of a frame")
         end = start + length
         if len(received) < end:
             break

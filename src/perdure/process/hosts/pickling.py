@@ -1,8 +1,18 @@
-"""Copies of what cannot cross to another OS process as it is; above all of exceptions.
+"""How values, exceptions and pids cross between OS processes.
 
-In a pickled value a number stands for each exception. The exceptions go along apart, each once,
-however they hang together: as causes, arguments and fields of each other, in a ring, by thousands.
-So one that cannot cross is told in words alone, and the others are as they were.
+**Trust.** Only a parent and the children that it started itself talk this way, over a private
+socket. Both are inside the trust boundary: each unpickles what the other sends, and to unpickle is
+to run code. What persons and payloads say crosses as text and bytes inside of that, and is never
+unpickled: `loads` is given what `dumps` returned in the other process, and nothing else.
+
+**Values.** Plain ones go as msgpack, which is fast; everything else is pickled.
+
+**Exceptions.** Many cannot be pickled, and one of them must not spoil the rest: so in a pickled
+value a number stands for each exception. The exceptions travel beside the value, each once, however
+they refer to each other: as causes, arguments and fields, in a ring, by thousands. One that cannot
+be pickled arrives as a `RemoteError` with its text and its traceback, and the others as they were.
+
+**Pids.** A pid crosses as its number, and becomes the one pid object of that number again.
 """
 
 import importlib
@@ -22,14 +32,15 @@ from perdure.base.errors import NotPortable, RemoteError, safe_text
 from perdure.base.pid import Pid
 from perdure.process.channel import Channel
 from perdure.process.event import ExitResult
+from perdure.process.exit_reason import EXIT_WITHOUT_VALUE
 from perdure.process.hosts.frame import LARGEST_SIGNAL
-from perdure.process.relations import LEFT, Elsewhere
+from perdure.process.process import RemoteProcess
 
 Load = Callable[[bytes], Any]
 
 
-class RemoteCopy(NamedTuple):
-    """Stands for a value of another OS process that could not cross."""
+class RemoteRepr(NamedTuple):
+    """Stands for a value of another OS process that could not be pickled."""
 
     kind: str
     text: str
@@ -38,57 +49,57 @@ class RemoteCopy(NamedTuple):
         return f"{self.text} (a {self.kind})"
 
 
-def in_words(value: object) -> RemoteCopy:
-    """Give what stands for a value that cannot cross."""
-    return RemoteCopy(type(value).__qualname__, safe_text(value))
+def repr_of(value: object) -> RemoteRepr:
+    """Return what stands for a value that cannot be pickled."""
+    return RemoteRepr(type(value).__qualname__, safe_text(value))
 
 
-def unreadable(error: Exception) -> RemoteCopy:
-    """Give what stands for a value that came and cannot be unpacked."""
-    return RemoteCopy("value that cannot be unpacked", safe_text(error))
+def unreadable(error: Exception) -> RemoteRepr:
+    """Return what stands for a value that came and cannot be unpickled."""
+    return RemoteRepr("value that cannot be unpacked", safe_text(error))
 
 
-class Told(NamedTuple):
-    """An exception on its way: in words, and packed as far as that is possible."""
+class PickledError(NamedTuple):
+    """An exception on its way: as text, and pickled as far as that is possible."""
 
     kind: str
     text: str
     trace: str
-    made_of: bytes | None  # its class and arguments; None: they cannot cross
-    fields: dict[str, bytes | RemoteCopy]
+    made_of: bytes | None  # its class and arguments; None: they cannot be pickled
+    fields: dict[str, bytes | RemoteRepr]
     cause: int | None
 
 
-class Errors:
-    """The exceptions in a value that is being packed."""
+class ErrorTable:
+    """The exceptions in a value that is being pickled."""
 
-    def __init__(self, dump: "Callable[[Any, Errors], bytes]") -> None:
+    def __init__(self, dump: "Callable[[Any, ErrorTable], bytes]") -> None:
         self._dump = dump
         self._all: list[BaseException] = []
         self._numbers: dict[int, int] = {}
 
     def number(self, error: BaseException) -> int:
-        """Give the number that stands for an exception."""
+        """Return the number that stands for an exception."""
         number = self._numbers.setdefault(id(error), len(self._all))
         if number == len(self._all):
             self._all.append(error)
         return number
 
-    def told(self) -> list[Told]:
-        """Pack them, with those that are found in them meanwhile."""
-        return [self._tell(error) for error in self._all]
+    def pickled(self) -> list[PickledError]:
+        """Return them pickled, with those that are found in them meanwhile."""
+        return [self._pickle(error) for error in self._all]
 
-    def _tell(self, error: BaseException) -> Told:
+    def _pickle(self, error: BaseException) -> PickledError:
         kind = type(error)
         name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
         trace = "".join(traceback.format_tb(error.__traceback__))
         args, fields = _parts_of(error)
-        return Told(
+        return PickledError(
             name,
             safe_text(error, str),
             trace,
             self._packed((kind, args)),
-            {key: self._packed(value) or in_words(value) for key, value in fields.items()},
+            {key: self._packed(value) or repr_of(value) for key, value in fields.items()},
             None if error.__cause__ is None else self.number(error.__cause__),
         )
 
@@ -100,7 +111,7 @@ class Errors:
 
 
 def _parts_of(error: BaseException) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Give what an exception is made of; its own `__init__` is not called again."""
+    """Return what an exception is made of; its own `__init__` is not called again."""
     if type(error).__module__ == "builtins":
         made_of: Any = error.__reduce__()
         return made_of[1], (made_of[2:] or ({},))[0] or {}
@@ -108,31 +119,31 @@ def _parts_of(error: BaseException) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 class _Restored:
-    """The exceptions of a value that is being unpacked."""
+    """The exceptions of a value that is being unpickled."""
 
-    def __init__(self, told: list[Told], load: Load) -> None:
-        self._told = told
+    def __init__(self, pickled: list[PickledError], load: Load) -> None:
+        self._pickled = pickled
         self._load = load
         self._errors: dict[int, BaseException] = {}
-        self._in_words: set[int] = set()
+        self._text_only: set[int] = set()
 
-    def give(self, number: int) -> BaseException:
-        """Give the exception for which a number stands."""
+    def get(self, number: int) -> BaseException:
+        """Return the exception for which a number stands."""
         if number not in self._errors:
-            told = self._told[number]
-            # An exception that is an argument of its own arguments finds itself in words there.
-            self._errors[number] = RemoteError(told.kind, told.text, told.trace)
-            if (error := self._rebuilt(told)) is None:
-                self._in_words.add(number)
+            pickled = self._pickled[number]
+            # An exception among its own arguments finds this text-only version of itself there.
+            self._errors[number] = RemoteError(pickled.kind, pickled.text, pickled.trace)
+            if (error := self._rebuilt(pickled)) is None:
+                self._text_only.add(number)
             else:
                 self._errors[number] = error
         return self._errors[number]
 
-    def _rebuilt(self, told: Told) -> BaseException | None:
-        if told.made_of is None:
+    def _rebuilt(self, pickled: PickledError) -> BaseException | None:
+        if pickled.made_of is None:
             return None
         try:
-            kind, args = self._load(told.made_of)
+            kind, args = self._load(pickled.made_of)
             if kind.__module__ == "builtins":
                 return kind(*args)
             error: BaseException = kind.__new__(kind, *args)
@@ -142,19 +153,19 @@ class _Restored:
         return error
 
     def complete(self) -> None:
-        """Give all of them what exceptions may have of each other."""
-        for number, told in enumerate(self._told):
-            error = self.give(number)
-            if number not in self._in_words:
-                _fill(error, {key: self._field(each) for key, each in told.fields.items()})
-            if told.trace:
-                note = f"Traceback of another OS process (most recent call last):\n{told.trace}"
+        """Set the fields, causes and tracebacks, which may refer to other exceptions."""
+        for number, pickled in enumerate(self._pickled):
+            error = self.get(number)
+            if number not in self._text_only:
+                _fill(error, {key: self._field(each) for key, each in pickled.fields.items()})
+            if pickled.trace:
+                note = f"Traceback of another OS process (most recent call last):\n{pickled.trace}"
                 error.add_note(note)
-            if told.cause is not None:
-                error.__cause__ = self.give(told.cause)
+            if pickled.cause is not None:
+                error.__cause__ = self.get(pickled.cause)
 
-    def _field(self, packed: bytes | RemoteCopy) -> Any:
-        if isinstance(packed, RemoteCopy):
+    def _field(self, packed: bytes | RemoteRepr) -> Any:
+        if isinstance(packed, RemoteRepr):
             return packed
         try:
             return self._load(packed)
@@ -169,87 +180,80 @@ def _fill(error: BaseException, fields: dict[str, Any]) -> None:
         vars(error).update(fields)
 
 
-class _OpenCopy(threading.local):
+class _Restoring(threading.local):
     restored: _Restored | None = None
 
 
-_open_copy = _OpenCopy()
+_restoring = _Restoring()
 
 
-def restore(told: list[Told], data: bytes, load: Load) -> Any:
-    """Unpack a value, with the exceptions in it."""
-    before, _open_copy.restored = _open_copy.restored, (restored := _Restored(told, load))
+def restore(pickled: list[PickledError], data: bytes, load: Load) -> Any:
+    """Unpickle a value, with the exceptions in it."""
+    before, _restoring.restored = _restoring.restored, (restored := _Restored(pickled, load))
     try:
         value = load(data)
         restored.complete()
     finally:
-        _open_copy.restored = before
+        _restoring.restored = before
     return value
 
 
-def numbered(number: int) -> BaseException:
-    """Give an exception of the value that is being unpacked."""
-    assert _open_copy.restored is not None
-    return _open_copy.restored.give(number)
+def error_at(number: int) -> BaseException:
+    """Return an exception of the value that is being unpickled."""
+    assert _restoring.restored is not None
+    return _restoring.restored.get(number)
 
 
-# What crosses between OS processes, and how: values, pids, exceptions.
-#
-# Only a parent and the children that it started itself talk this way, over a private socket.
-# Both are inside the trust boundary: each unpickles what the other sends, and to unpickle is to run
-# code. What persons and payloads say crosses as text and bytes inside of that, and is never
-# unpickled: `loads` is given what `dumps` gave in the other process, and nothing else.
+# Values
 
-_PICKLED = 1  # the code of what msgpack cannot say
+_PICKLED = 1  # the msgpack extension code of a pickled value
 _SIMPLE: frozenset[object] = frozenset({NoneType, bool, int, float, str, bytes})
-_DEEPEST = 4  # how deep a value is looked into before pickle takes it
-_LONGEST = 32  # and how far
+# How deep and how far a value is inspected before pickle takes it.
+_MAX_DEPTH = 4
+_MAX_LENGTH = 32
 
 
 _type_of: Callable[[Any], object] = type
 
 
-# Values
-
-
 def pack(value: Any) -> Any:
-    """Give a value as msgpack can say it: as it is, or pickled.
+    """Return a value as msgpack can encode it: as it is, or pickled.
 
     Raises:
-        NotPortable: It cannot cross.
+        NotPortable: It cannot be pickled.
     """
-    if type(value) in _SIMPLE or _is_plain(value, _DEEPEST):
+    if type(value) in _SIMPLE or _is_plain(value, _MAX_DEPTH):
         return value
     return pickled(value)
 
 
 def pickled(value: Any) -> Ext:
-    """Give a value as msgpack can say it, whatever it is.
+    """Return a value pickled, as msgpack can encode it.
 
     Raises:
-        NotPortable: It cannot cross.
+        NotPortable: It cannot be pickled.
     """
     data = dumps(value)
     if len(data) > LARGEST_SIGNAL:
         raise NotPortable(
             f"{safe_text(value)[:200]} cannot cross to another OS process: it has "
-            f"{len(data):,} bytes, and {LARGEST_SIGNAL:,} are the most; "
-            "pass the place of a file instead"
+            f"{len(data):,} bytes, and the limit is {LARGEST_SIGNAL:,}; "
+            "pass the path of a file instead"
         )
     return Ext(_PICKLED, data)
 
 
 def unpack(packed: Any) -> Any:
-    """Give the value again."""
+    """Return the value again."""
     return loads(bytes(packed.data)) if type(packed) is Ext else packed
 
 
 def _is_plain(value: Any, depth: int) -> bool:
-    """Tell whether msgpack gives back exactly what it got: no tuple, no set, no subclass."""
+    """Whether msgpack returns exactly what it got: no tuple, no set, no subclass."""
     kind = _type_of(value)
     if kind in _SIMPLE:
         return True
-    if not depth or (kind is not list and kind is not dict) or len(value) > _LONGEST:
+    if not depth or (kind is not list and kind is not dict) or len(value) > _MAX_LENGTH:
         return False
     if kind is dict:
         return all(type(key) is str and _is_plain(each, depth - 1) for key, each in value.items())
@@ -257,32 +261,34 @@ def _is_plain(value: Any, depth: int) -> bool:
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle.
+    """Pickle a value.
 
     Raises:
         NotPortable: It cannot be pickled.
     """
-    errors = Errors(_dump)
+    errors = ErrorTable(_dump)
     data = _dump(value, errors)
-    told = errors.told()
-    return data if not told else pickle.dumps(_WithErrors(told, data), pickle.HIGHEST_PROTOCOL)
+    pickled_errors = errors.pickled()
+    if not pickled_errors:
+        return data
+    return pickle.dumps(_WithErrors(pickled_errors, data), pickle.HIGHEST_PROTOCOL)
 
 
 class _WithErrors(NamedTuple):
     """A pickled value, and the exceptions in it."""
 
-    told: list[Told]
+    pickled: list[PickledError]
     data: bytes
 
     def __reduce__(self) -> Any:
-        return _restored, (self.told, self.data)
+        return _restored, (self.pickled, self.data)
 
 
-def _restored(told: list[Told], data: bytes) -> Any:
-    return restore(told, data, loads)
+def _restored(pickled: list[PickledError], data: bytes) -> Any:
+    return restore(pickled, data, loads)
 
 
-def _dump(value: Any, errors: Errors) -> bytes:
+def _dump(value: Any, errors: ErrorTable) -> bytes:
     buffer = io.BytesIO()
     try:
         _Pickler(buffer, errors).dump(value)
@@ -297,8 +303,8 @@ def _dump(value: Any, errors: Errors) -> bytes:
     return buffer.getvalue()
 
 
-# Called when something of the main module is not there, to import it; tell whether that helped.
-MISSING: list[Callable[[], bool]] = []
+# Called when a name of the main module is missing, to import it; return whether that helped.
+IMPORT_FALLBACKS: list[Callable[[], bool]] = []
 
 
 def loads(data: bytes) -> Any:
@@ -306,27 +312,27 @@ def loads(data: bytes) -> Any:
     try:
         return pickle.loads(data)  # noqa: S301
     except AttributeError:
-        if not any(load() for load in MISSING):
+        if not any(load() for load in IMPORT_FALLBACKS):
             raise
         return pickle.loads(data)  # noqa: S301
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, buffer: io.BytesIO, errors: Errors) -> None:
+    def __init__(self, buffer: io.BytesIO, errors: ErrorTable) -> None:
         super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
         self._errors = errors
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is Pid:
-            return found, place_of(obj)
+            return pid_at, pid_address(obj)
         if isinstance(obj, BaseException):
-            return numbered, (self._errors.number(obj),)
+            return error_at, (self._errors.number(obj),)
         if isinstance(obj, type) and (alias := vars(obj).get("__portable_name__")) is not None:
             return _by_name, alias
         if isinstance(obj, Channel):
             raise TypeError("a Channel belongs to one loop: send messages to a pid instead")
-        if obj is LEFT:  # which is told from other ends by being this one
-            return _left, ()
+        if obj is EXIT_WITHOUT_VALUE:  # which is recognised by its identity
+            return _exit_without_value, ()
         return NotImplemented
 
 
@@ -335,27 +341,29 @@ def _by_name(module: str, name: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _left() -> ExitResult:
-    return LEFT
+def _exit_without_value() -> ExitResult:
+    return EXIT_WITHOUT_VALUE
 
 
 # Functions, with the file of their module: entries are loaded from files that have no import name
 
 
 def dump_call(function: Callable[..., Any], args: tuple[Any, ...], values: Any) -> bytes:
-    """Pack what a process runs.
+    """Pickle what a process runs.
 
     Raises:
-        NotPortable: It cannot cross.
+        NotPortable: It cannot be pickled.
     """
     module = getattr(function, "__module__", None) or ""
     file = getattr(sys.modules.get(module), "__file__", None)
     return dumps((module, file, dumps((function, args, dict(values)))))
 
 
-def load_call(call: Any, gate: Any) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """Unpack what a process runs; import its module first."""
-    if isinstance(call, tuple):  # of another thread, which needs no packing
+def load_call(
+    call: Any, resolver: Any
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """Unpickle what a process runs; import its module first."""
+    if isinstance(call, tuple):  # of another thread, which needs no pickling
         return call  # pyright: ignore[reportUnknownVariableType]
     module, file, packed = loads(call)
     if module and module not in sys.modules:
@@ -365,12 +373,12 @@ def load_call(call: Any, gate: Any) -> tuple[Callable[..., Any], tuple[Any, ...]
             if file is None:
                 raise
             import_file(module, file)
-    open_gate(gate)
+    set_pid_resolver(resolver)
     return loads(packed)
 
 
 def import_file(name: str, file: str) -> None:
-    """Import a module that has no place on the path."""
+    """Import a module that is not on the path."""
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
@@ -387,77 +395,77 @@ def import_file(name: str, file: str) -> None:
 
 DEAD_HERE, LIVES_HERE, LIVES_ELSEWHERE = range(3)
 
-_KEPT = 16_384  # pids of the dead that stay known, so that they are the same when they come again
+_KEPT_DEAD = 16_384  # dead pids that stay known, so that they are the same when they come again
 
-Place = tuple[str, int, int]
+PidAddress = tuple[str, int, int]  # its host, its number, and where its process lives
 
 
 class PidTable:
-    """The pids that crossed the border of this OS process: each is one object here."""
+    """The pids that have crossed the border of this OS process: each is one object here."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[str, int], Pid] = {}
-        self.places: dict[Pid, Place] = {}  # as which they went out the first time
-        self._sweep_at = 2 * _KEPT
+        self.addresses: dict[Pid, PidAddress] = {}  # under which they first went out
+        self._sweep_at = 2 * _KEPT_DEAD
 
     def add(self, pid: Pid) -> None:
-        """Know a pid from now on."""
+        """Add a pid; forget old dead ones when there are too many."""
         self.known[pid.host, pid.number] = pid
         if len(self.known) >= self._sweep_at:
             self._sweep()
 
     def _sweep(self) -> None:
-        known = tuple(self.known.items())  # at once: another thread may add to it
+        known = tuple(self.known.items())  # in one go: another thread may add to it
         dead = [key for key, pid in known if pid.target is None]
-        for key in dead[: max(0, len(dead) - _KEPT)]:
-            self.places.pop(self.known.pop(key), None)
-        self._sweep_at = 2 * max(len(self.known), _KEPT)
+        for key in dead[: max(0, len(dead) - _KEPT_DEAD)]:
+            self.addresses.pop(self.known.pop(key), None)
+        self._sweep_at = 2 * max(len(self.known), _KEPT_DEAD)
 
 
 PIDS = PidTable()
 
 
-class Gate(Protocol):
-    """Through which a pid comes in that is not known yet."""
+class PidResolver(Protocol):
+    """Makes a proxy for a pid that is new here."""
 
-    def meet(self, pid: Pid, *, lives_there: bool) -> None:
-        """Make a stand-in for it; its process lives at the other end, or beyond."""
+    def resolve_pid(self, pid: Pid, *, lives_there: bool) -> None:
+        """Make the proxy; its process lives at the other end of a wire, or beyond."""
         ...
 
 
-class _Open(threading.local):
-    gate: Gate | None = None
+class _Current(threading.local):
+    resolver: PidResolver | None = None
 
 
-_open = _Open()
+_current = _Current()
 
 
-def open_gate(gate: Gate) -> None:
-    """Let pids in through this gate, until another is opened; whoever unpacks opens his own."""
-    _open.gate = gate
+def set_pid_resolver(resolver: PidResolver) -> None:
+    """Set who makes proxies in this thread; whoever unpickles sets their own first."""
+    _current.resolver = resolver
 
 
-def place_of(pid: Pid) -> Place:
-    """Say which pid it is, and where its process lives, or lived when it was first said."""
-    place = PIDS.places.get(pid)
-    if place is None:
+def pid_address(pid: Pid) -> PidAddress:
+    """Return which pid it is, and where its process lived when the pid first went out."""
+    address = PIDS.addresses.get(pid)
+    if address is None:
         target: object = pid.target
         if target is None:
             lives = DEAD_HERE
         else:
-            lives = LIVES_ELSEWHERE if isinstance(target, Elsewhere) else LIVES_HERE
+            lives = LIVES_ELSEWHERE if isinstance(target, RemoteProcess) else LIVES_HERE
         PIDS.add(pid)
-        place = PIDS.places[pid] = (pid.host, pid.number, lives)
-    return place
+        address = PIDS.addresses[pid] = (pid.host, pid.number, lives)
+    return address
 
 
-def found(host: str, number: int, lives: int) -> Pid:
-    """Give the pid of a place; one that is not known yet comes in through the gate."""
+def pid_at(host: str, number: int, lives: int) -> Pid:
+    """Return the pid of an address, with a proxy if it is new here."""
     pid = PIDS.known.get((host, number))
     if pid is None:
         pid = Pid(host, None, number)
         PIDS.add(pid)
-        gate = _open.gate
-        if gate is not None and lives != DEAD_HERE:
-            gate.meet(pid, lives_there=lives == LIVES_HERE)
+        resolver = _current.resolver
+        if resolver is not None and lives != DEAD_HERE:
+            resolver.resolve_pid(pid, lives_there=lives == LIVES_HERE)
     return pid

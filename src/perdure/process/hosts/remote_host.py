@@ -1,29 +1,93 @@
-"""A process that a thread starts on a host, until the first node has started it."""
+"""A host as a worker sees it: processes are started on it by way of the root node.
+
+`spawn` returns at once, with a pid that the worker has made. The root node starts the process
+later, so a start that fails there is the end of the new process, and not an error of `spawn`.
+Until then, what is sent to the pid must neither get lost nor overtake itself.
+"""
 
 from collections.abc import Callable
 from contextvars import Context
 from threading import Lock
 from typing import Any
 
-from perdure.base.errors import HostBusy, MailboxFull, NameTakenAtBirth, NotPortable, SpawnError
+from perdure.base.errors import HostBusy, MailboxFull, NotPortable, SpawnError
 from perdure.base.pid import Pid
 from perdure.process.event import Message
-from perdure.process.hosts import signals
-from perdure.process.hosts.node import Node
+from perdure.process.hosts.node import Node, Proxy, Wire
 from perdure.process.hosts.pickling import dump_call
-from perdure.process.hosts.proxy import StandIn, Wire
-from perdure.process.process import Process
-from perdure.process.relations import check_name
-from perdure.process.runtime import Runtime
-from perdure.process.spawn import NO_VALUES, Function, Options, make_coroutine, relate
+from perdure.process.hosts.signals import SpawnOnHostSignal
+from perdure.process.lifecycle import (
+    NO_VALUES,
+    apply_options,
+    check_name_is_free,
+    make_coroutine,
+)
+from perdure.process.process import Function, Process, ProcessRuntime, SpawnOptions
 
-_MOST = 65_536  # messages that may wait for a birth
+_MAX_KEPT = 65_536  # messages that may wait for the start of a process
 
 
-class Unborn(StandIn):
-    """Stands for it, in a program with threads, where all share one pid.
+class RemoteHost:
+    """Asks the root node to start processes on a host."""
 
-    What is sent to it waits here: on two ways, later messages could overtake earlier ones.
+    def __init__(self, name: str, node: Node, *, is_own: bool = False) -> None:
+        """Refer to a host.
+
+        Args:
+            name: Its name.
+            node: The node that asks.
+            is_own: Whether this very OS process is one of its workers.
+        """
+        self.name = name
+        self._node = node
+        self._is_own = is_own
+
+    def spawn(
+        self,
+        runtime: ProcessRuntime,
+        parent: Process | None,
+        function: Function,
+        args: tuple[Any, ...],
+        options: SpawnOptions,
+    ) -> Process:
+        """Start a process on the host, and return what stands for it here."""
+        home: Any = self._node.home
+        check_name_is_free(runtime, options.name)
+        if self._node.threaded:
+            make_coroutine(function, args).close()
+            call: Any = (function, args, inherited_values(parent, options))
+        else:
+            call = pickled_call(self.name, parent, function, args, options)
+        pid = Pid(f"{self.name}@{runtime.host_name}", None)
+        kind = PendingSpawn if self._node.threaded else Proxy
+        process: Process = self._node.add_proxy(pid, home, full=True, kind=kind)
+        process.describe(function, args, parent)
+        origin = None if parent is None else parent.pid
+        wanted = SpawnOnHostSignal(self.name, pid, origin, options.name, call)
+        if self._is_own:
+            process = self._spawn_on_own_host(home, wanted, process)
+        else:
+            home.post(wanted)
+        apply_options(runtime, parent, process, options._replace(name=None))
+        return process
+
+    def _spawn_on_own_host(self, home: Any, wanted: SpawnOnHostSignal, proxy: Process) -> Process:
+        """Stop this loop until it is known which worker gets the process.
+
+        If it is this one, nobody may know the process by a proxy: there would be two paths to it,
+        and relations to both.
+        """
+        wanted.number = next(self._node.numbers)
+        if home.ask_now(wanted, wanted.number).here:
+            Context().run(home.handle_early)  # its start is among that
+        return wanted.pid.target or proxy
+
+
+class PendingSpawn(Proxy):
+    """A process that a thread starts on a host, until the root node has started it.
+
+    All threads share its pid, so others may send to it already. Their messages wait here: on two
+    paths, later messages could overtake earlier ones.
     """
 
     __slots__ = ("_kept", "_lock")
@@ -37,14 +101,14 @@ class Unborn(StandIn):
         with self._lock:
             target: Process | None = self.pid.target
             if target is self:
-                if len(self._kept) >= _MOST:
-                    raise HostBusy(self.pid.host, _MOST)
+                if len(self._kept) >= _MAX_KEPT:
+                    raise HostBusy(self.pid.host, _MAX_KEPT)
                 self._kept.append(message)
                 return True
         return target is not None and target.deliver(message)
 
-    def become(self, target: Process, deliver: Callable[[Message], object]) -> None:
-        """Hand all on to the process, or to what leads to it, and let the pid lead there."""
+    def started(self, target: Process, deliver: Callable[[Message], object]) -> None:
+        """Pass all messages on to the process, or to its proxy, and let the pid lead there."""
         with self._lock:
             for message in self._kept:
                 try:
@@ -54,98 +118,34 @@ class Unborn(StandIn):
             self.pid.target = target
 
 
-def be_born(pid: Pid, target: Process, deliver: Callable[[Message], object]) -> None:
-    """Let the pid that a worker has given lead to its process, with what was sent to it so far."""
-    unborn: Process | None = pid.target
-    if isinstance(unborn, Unborn):
-        unborn.become(target, deliver)
+def set_target(pid: Pid, target: Process, deliver: Callable[[Message], object]) -> None:
+    """Let the pid that a worker has made lead to its process, with what was sent to it so far."""
+    pending: Process | None = pid.target
+    if isinstance(pending, PendingSpawn):
+        pending.started(target, deliver)
     else:
         pid.target = target
 
 
-# A host as a worker sees it: it is started on, by way of the first node.
-
-
-class FarHost:
-    """Asks the first node to start processes.
-
-    It has no answer at once, so a start that fails there is the end of the new process.
-    """
-
-    def __init__(self, name: str, node: Node, *, near: bool = False) -> None:
-        """Know a host.
-
-        Args:
-            name: Its name.
-            node: The node from which it is seen.
-            near: Whether this very OS process is one of its workers.
-        """
-        self.name = name
-        self._node = node
-        self._near = near
-
-    def birth(
-        self,
-        runtime: Runtime,
-        parent: Process | None,
-        function: Function,
-        args: tuple[Any, ...],
-        options: Options,
-    ) -> Process:
-        """Start a process on the host; give what stands in for it here."""
-        home: Any = self._node.home
-        if options.name is not None:
-            check_name(options.name)
-            if holder := runtime.names.get(options.name):
-                raise NameTakenAtBirth(options.name, holder.pid)
-        if self._node.threaded:
-            make_coroutine(function, args).close()
-            call: Any = (function, args, inherited(parent, options))
-        else:
-            call = portable_call(self.name, parent, function, args, options)
-        pid = Pid(f"{self.name}@{runtime.host_name}", None)
-        kind = Unborn if self._node.threaded else StandIn
-        process: Process = self._node.meet(pid, home, full=True, kind=kind)
-        process.describe(function, args, parent)
-        origin = None if parent is None else parent.pid
-        wanted = signals.SpawnOn(self.name, pid, origin, options.name, call)
-        if self._near:
-            process = self._start_near(home, wanted, process)
-        else:
-            home.post(wanted)
-        relate(runtime, parent, process, options._replace(name=None))
-        return process
-
-    def _start_near(self, home: Any, wanted: signals.SpawnOn, stand_in: Process) -> Process:
-        """Wait where it is started: if that is here, nobody may know it by a stand-in.
-
-        Otherwise there would be two ways to it, and ties to both.
-        """
-        wanted.number = next(self._node.numbers)
-        if home.ask_now(wanted, wanted.number).here:
-            Context().run(home.deal_with_early)  # its birth is among that
-        return wanted.pid.target or stand_in
-
-
-def inherited(parent: Process | None, options: Options) -> dict[str, Any]:
-    """Give the values that a new process sees by `process.context()`."""
+def inherited_values(parent: Process | None, options: SpawnOptions) -> dict[str, Any]:
+    """Return the values that a new process sees by `process.context()`."""
     return {**(parent.values if parent is not None else NO_VALUES), **(options.values or {})}
 
 
-def portable_call(
+def pickled_call(
     host: str,
     parent: Process | None,
     function: Function,
     args: tuple[Any, ...],
-    options: Options,
+    options: SpawnOptions,
 ) -> bytes:
-    """Pack what a process runs, having checked that it could be started here.
+    """Pickle what a process runs, after a check that it could be started here.
 
     Raises:
-        SpawnError: It cannot be started, or cannot cross.
+        SpawnError: It cannot be started, or cannot be pickled.
     """
     make_coroutine(function, args).close()
     try:
-        return dump_call(function, args, inherited(parent, options))
+        return dump_call(function, args, inherited_values(parent, options))
     except NotPortable as error:
         raise SpawnError(f"cannot start a process on host {host!r}: {error}") from error

@@ -1,114 +1,84 @@
-"""Look at processes that run on other loops: ask their workers, and wait only so long."""
+"""Infos of processes on other loops: ask their workers, and wait only so long."""
 
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from perdure.base.duration import Duration, required_seconds, spell
 from perdure.base.errors import CallTimeout
 from perdure.base.pid import Pid
-from perdure.process.api import alive_or_raise
-from perdure.process.hosts import signals
-from perdure.process.hosts.proxy import StandIn, Wire
-from perdure.process.introspect import Info, picture
+from perdure.process.api import resolve_alive
+from perdure.process.hosts.node import Proxy, Wire
+from perdure.process.hosts.signals import InfoRequestSignal
+from perdure.process.introspect import Info, info_of
+from perdure.process.process import ProcessRuntime, current
 from perdure.process.relations import Destination
-from perdure.process.runtime import Runtime
-from perdure.process.waiter import current
-
-if TYPE_CHECKING:
-    from perdure.process.hosts.node import Node
 
 
-MOST = 2_000  # processes of which one worker gives pictures
-
-Pictures = list[Info]
-
-
-class Sight(NamedTuple):
-    """What was seen of the processes on other loops."""
+class RemoteInfos(NamedTuple):
+    """What is known of the processes on other loops."""
 
     infos: dict[Pid, Info]
-    blocked: frozenset[Pid]  # those whose worker gave no answer in time
+    blocked: frozenset[Pid]  # those whose worker has not answered in time
 
 
-def answer_looks(node: "Node") -> None:
-    """Let a node show its processes to others, and take in what others show."""
-    node.handlers[signals.Look] = partial(_show, node.runtime)
-    node.handlers[signals.Seen] = partial(_on_seen, node)
-
-
-def _show(runtime: Runtime, wire: Wire, told: signals.Look) -> None:
-    wanted = told.pids
-    known = runtime.processes
-    processes = known.values() if wanted is None else (known[p] for p in wanted if p in known)
-    wire.post(signals.Seen(told.number, [picture(each) for each in islice(processes, MOST)]))
-
-
-def _on_seen(node: "Node", _: Wire, told: signals.Seen) -> None:
-    answer = node.looks.pop(told.number, None)
-    if answer is not None and not answer.done():
-        answer.set_result(told.infos)
-
-
-async def look_around(runtime: Runtime, timeout: float) -> Sight:
-    """Take pictures of all processes on the workers that this loop has started something on."""
+async def remote_infos(runtime: ProcessRuntime, timeout: float) -> RemoteInfos:
+    """Return infos of all processes on the workers that this loop has started something on."""
     node: Any = runtime.node
-    stand_ins: list[StandIn] = [] if node is None else list(node.stand_ins.values())
-    wires = {each.wire for each in stand_ins if each.parent is not None}
+    proxies: list[Proxy] = [] if node is None else list(node.proxies.values())
+    wires = {each.wire for each in proxies if each.parent is not None}
     if not wires:
-        return Sight({}, frozenset())
+        return RemoteInfos({}, frozenset())
     seen = await _ask(node, wires, None, timeout)
-    infos = {info.pid: info for pictures in seen.values() for info in pictures}
-    blocked = {each.pid for each in stand_ins if each.wire in wires and each.wire not in seen}
-    for each in stand_ins:
+    infos = {info.pid: info for found in seen.values() for info in found}
+    blocked = {each.pid for each in proxies if each.wire in wires and each.wire not in seen}
+    for each in proxies:
         if each.pid in infos:
-            infos[each.pid] = _completed(infos[each.pid], picture(each))
-    return Sight(infos, frozenset(blocked))
+            infos[each.pid] = _completed(infos[each.pid], info_of(each))
+    return RemoteInfos(infos, frozenset(blocked))
 
 
 async def full_info(dest: Destination, timeout: Duration = "1s") -> Info:
-    """Take a picture of a process, wherever it runs: its worker is asked.
+    """Return what a process looks like, wherever it runs: its worker is asked.
 
     Raises:
         NoProcess: It is dead.
-        CallTimeout: Its worker gives no answer in time: its loop is blocked.
+        CallTimeout: Its worker does not answer in time: its loop is blocked.
     """
     limit = required_seconds(timeout)
-    process = alive_or_raise(dest, "look at it")
-    if not isinstance(process, StandIn):
-        return picture(process)
+    process = resolve_alive(dest, "look at it")
+    if not isinstance(process, Proxy):
+        return info_of(process)
     wire, pid = process.wire, process.pid
     seen = await _ask(current().runtime.node, {wire}, [pid], limit)
     if wire not in seen:
         why = TimeoutError(f"its loop is blocked: no answer within {spell(limit)}")
         raise CallTimeout(why, f"a look at {pid}")
-    alive_or_raise(pid, "look at it")
-    near = picture(process)  # all that is known, if it has just begun, or runs farther away
+    resolve_alive(pid, "look at it")
+    near = info_of(process)  # all that is known, if it has just started, or runs farther away
     return _completed(seen[wire][0], near) if seen[wire] else near
 
 
 async def _ask(
     node: Any, wires: Iterable[Wire], pids: list[Pid] | None, timeout: float
-) -> dict[Wire, Pictures]:
-    """Ask workers for pictures; give those of the workers that have answered in time."""
-    answers: dict[Wire, asyncio.Future[Pictures]] = {}
+) -> dict[Wire, list[Info]]:
+    """Ask workers for infos; return those of the workers that have answered in time."""
+    answers: dict[Wire, asyncio.Future[list[Info]]] = {}
     numbers: list[int] = []
     for wire in wires:
         numbers.append(next(node.numbers))
-        answers[wire] = node.looks[numbers[-1]] = node.runtime.loop.create_future()
-        wire.post(signals.Look(numbers[-1], pids))
+        answers[wire] = node.open_infos[numbers[-1]] = node.runtime.loop.create_future()
+        wire.post(InfoRequestSignal(numbers[-1], pids))
     try:
         await asyncio.wait(answers.values(), timeout=timeout)
     finally:
         for number in numbers:
-            node.looks.pop(number, None)
+            node.open_infos.pop(number, None)
     return {wire: answer.result() for wire, answer in answers.items() if answer.done()}
 
 
 def _completed(far: Info, near: Info) -> Info:
-    """Add to a picture what only this loop knows: a monitor is known where it watches from."""
+    """Add to an info what only this loop knows: a monitor is known where it monitors from."""
     others = [pid for pid in near.monitored_by if pid not in far.monitored_by]
     return replace(far, monitored_by=(*far.monitored_by, *others), callers=near.callers)

@@ -1,9 +1,9 @@
-"""What nodes tell each other: each signal is one thing that is done to a process elsewhere.
+"""The signals between nodes: each is one thing that is done to a process on another loop.
 
 Signals between two nodes arrive in the order in which they were sent.
 """
 
-from typing import Any
+from typing import Any, get_args
 
 from msgspec import Struct
 
@@ -12,15 +12,15 @@ from perdure.process.event import ExitResult, Message
 from perdure.process.introspect import Info
 
 
-class Send(Struct):
+class SendSignal(Struct):
     """Deliver a message."""
 
     dest: Pid
     message: Message
 
 
-class Ask(Struct):
-    """Deliver a request; the answer is to carry its number."""
+class RequestSignal(Struct):
+    """Deliver a request; the reply carries the same number."""
 
     dest: Pid
     number: int
@@ -28,28 +28,28 @@ class Ask(Struct):
     sender: Pid | None
 
 
-class Answer(Struct):
-    """The answer to a request."""
+class ReplySignal(Struct):
+    """The reply to a request."""
 
     number: int
     value: Any
 
 
-class NoAnswer(Struct):
-    """A request gets no answer, for this reason."""
+class RequestFailedSignal(Struct):
+    """A request gets no reply, for this reason."""
 
     number: int
     reason: BaseException
 
 
-class Withdraw(Struct):
-    """Nobody waits for the answer to a request any more."""
+class WithdrawSignal(Struct):
+    """Nobody waits for the reply to a request any more."""
 
     number: int
 
 
-class Spawn(Struct):
-    """Start a process; what it runs is packed, so that a failure to unpack it is its own end."""
+class SpawnSignal(Struct):
+    """Start a process; `call` is pickled apart, so that a failure to unpickle it ends it alone."""
 
     pid: Pid
     parent: Pid | None
@@ -57,16 +57,16 @@ class Spawn(Struct):
     call: bytes
 
 
-class Start(Struct):
-    """Start a process that was made by another thread."""
+class StartSignal(Struct):
+    """Start a process that another thread has made."""
 
     process: Any
 
 
-class SpawnOn(Struct):
-    """Start a process on a host, which only the first node can find.
+class SpawnOnHostSignal(Struct):
+    """Start a process on a host, which only the root node knows.
 
-    With a number it is answered by `Placed`.
+    With a number it is answered by `PlacedSignal`.
     """
 
     host: str
@@ -77,64 +77,64 @@ class SpawnOn(Struct):
     number: int = 0
 
 
-class Placed(Struct):
-    """Whether a process was started on the very worker that wanted it."""
+class PlacedSignal(Struct):
+    """Whether a process was started on the worker that asked for it."""
 
     number: int
     here: bool
 
 
-class Watch(Struct):
-    """Tell me of the end of a process; in full, or only that it is gone."""
+class WatchSignal(Struct):
+    """Tell me of the end of a process; in full, with its outcome."""
 
     pid: Pid
     full: bool
 
 
-class Exited(Struct):
-    """A process has ended; None: the receiver had not asked how."""
+class ExitedSignal(Struct):
+    """A process has ended; the outcome is None if the receiver had not asked for it in full."""
 
     pid: Pid
     outcome: ExitResult | None
 
 
-class Lost(Struct):
-    """The thread at the other end of this wire is gone, or given up."""
+class WireLostSignal(Struct):
+    """The thread at the other end of this wire has ended, or is abandoned."""
 
     reason: BaseException
 
 
-class Link(Struct):
-    """Tie two processes; the first is mine."""
+class LinkSignal(Struct):
+    """Link two processes; the first is mine."""
 
     mine: Pid
     yours: Pid
 
 
-class Unlink(Struct):
-    """Untie two processes; the first is mine."""
+class UnlinkSignal(Struct):
+    """Unlink two processes; the first is mine."""
 
     mine: Pid
     yours: Pid
 
 
 class ExitSignal(Struct):
-    """Let a process take in an exit signal."""
+    """Send an exit signal to a process."""
 
     dest: Pid
     sender: Pid
     reason: BaseException
 
 
-class Condemn(Struct):
-    """Decide how a process ends."""
+class ForceExitSignal(Struct):
+    """Decide how a process ends, and interrupt it."""
 
     dest: Pid
     outcome: ExitResult
 
 
-class CancelAsk(Struct):
-    """Ask a process to end within so many seconds."""
+class CancelSignal(Struct):
+    """Send CANCEL to a process, and kill it after so many seconds."""
 
     dest: Pid
     sender: Pid | None
@@ -142,8 +142,8 @@ class CancelAsk(Struct):
     reason: object
 
 
-class StopPolitely(Struct):
-    """End a process by CANCEL if it reads its events, else by a shutdown."""
+class StopGracefullySignal(Struct):
+    """Send CANCEL to a process that reads its events, and a shutdown signal to any other."""
 
     dest: Pid
     timeout: float
@@ -151,14 +151,14 @@ class StopPolitely(Struct):
     why: str | None
 
 
-class Kill(Struct):
+class KillSignal(Struct):
     """End a process by force."""
 
     dest: Pid
     detail: object
 
 
-class Claim(Struct):
+class ClaimNameSignal(Struct):
     """Give a name to a process of mine, if it is free."""
 
     number: int
@@ -166,131 +166,137 @@ class Claim(Struct):
     pid: Pid
 
 
-class Claimed(Struct):
-    """Who has the name that was claimed; None: it is yours."""
+class NameClaimedSignal(Struct):
+    """Who holds the name that was claimed; None: you do."""
 
     number: int
     holder: Pid | None
 
 
-class Unclaim(Struct):
-    """Free a name, whoever has it; answered by `Claimed` with who had it."""
+class FreeNameSignal(Struct):
+    """Free a name, whoever holds it; answered by `NameClaimedSignal` with who held it."""
 
     number: int
     name: str
 
 
-class NameGone(Struct):
-    """A process has a name no more."""
+class NameRemovedSignal(Struct):
+    """A process no longer holds a name."""
 
     name: str
     pid: Pid
 
 
-class NameGiven(Struct):
-    """A process has a name."""
+class NameAddedSignal(Struct):
+    """A process holds a name."""
 
     name: str
     pid: Pid
 
 
-class Hosts(Struct):
+class HostsSignal(Struct):
     """The names of the hosts that run."""
 
     names: list[str]
 
 
-class Begin(Struct):
-    """What a new worker must know before all else."""
+class InitWorkerSignal(Struct):
+    """What a new worker must know first."""
 
     worker: str
     host: str
     settings: Any
     names: dict[str, Pid]
     hosts: list[str]
-    entries: dict[str, Any]
+    spawn_ids: dict[str, Any]
     preparation: dict[str, Any]
 
 
-class Ready(Struct):
+class WorkerReadySignal(Struct):
     """A worker is ready."""
 
 
-class Stop(Struct):
-    """End all processes within so many seconds, and then yourself."""
+class StopWorkerSignal(Struct):
+    """End all processes within so many seconds, and then yourself.
+
+    With `interrupt`, a process that does not read its events is interrupted at once.
+    """
 
     timeout: float
+    interrupt: bool = True
 
 
-class Stopped(Struct):
-    """A worker has ended all its processes; nothing comes after this."""
+class WorkerStoppedSignal(Struct):
+    """A worker has ended all its processes; nothing follows."""
 
 
-class Ping(Struct):
-    """Is your loop alive?"""
-
-    number: int
-
-
-class Pong(Struct):
-    """It is."""
+class PingSignal(Struct):
+    """Ask whether the loop of a worker responds."""
 
     number: int
 
 
-class Look(Struct):
-    """Give pictures of your processes: of these, or of all."""
+class PongSignal(Struct):
+    """It does."""
+
+    number: int
+
+
+class InfoRequestSignal(Struct):
+    """Send infos of your processes: of these, or of all."""
 
     number: int
     pids: list[Pid] | None
 
 
-class Seen(Struct):
-    """The pictures that were asked for; one is missing if its process is not there."""
+class InfoReplySignal(Struct):
+    """The infos that were asked for, of those processes that are there."""
 
     number: int
     infos: list[Info]
 
 
-class Log(Struct):
-    """A record of the standard logging."""
+class LogSignal(Struct):
+    """A record of the standard `logging`."""
 
     record: dict[str, Any]
 
 
 Signal = (
-    Send
-    | Ask
-    | Answer
-    | NoAnswer
-    | Withdraw
-    | Spawn
-    | Start
-    | SpawnOn
-    | Placed
-    | Watch
-    | Exited
-    | Lost
-    | Link
-    | Unlink
+    SendSignal
+    | RequestSignal
+    | ReplySignal
+    | RequestFailedSignal
+    | WithdrawSignal
+    | SpawnSignal
+    | StartSignal
+    | SpawnOnHostSignal
+    | PlacedSignal
+    | WatchSignal
+    | ExitedSignal
+    | WireLostSignal
+    | LinkSignal
+    | UnlinkSignal
     | ExitSignal
-    | Condemn
-    | CancelAsk
-    | StopPolitely
-    | Kill
-    | Claim
-    | Claimed
-    | Unclaim
-    | NameGone
-    | NameGiven
-    | Hosts
-    | Begin
-    | Ready
-    | Stop
-    | Stopped
-    | Ping
-    | Pong
-    | Look
-    | Seen
-    | Log
+    | ForceExitSignal
+    | CancelSignal
+    | StopGracefullySignal
+    | KillSignal
+    | ClaimNameSignal
+    | NameClaimedSignal
+    | FreeNameSignal
+    | NameRemovedSignal
+    | NameAddedSignal
+    | HostsSignal
+    | InitWorkerSignal
+    | WorkerReadySignal
+    | StopWorkerSignal
+    | WorkerStoppedSignal
+    | PingSignal
+    | PongSignal
+    | InfoRequestSignal
+    | InfoReplySignal
+    | LogSignal
 )
+
+SIGNALS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Signal)}

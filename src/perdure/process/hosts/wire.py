@@ -1,4 +1,10 @@
-"""The wire between two loops of one interpreter: signals are handed over as they are."""
+"""Wires between nodes: within one interpreter, and to a child OS process.
+
+Between two loops of one interpreter signals are handed over as they are. To a child OS process
+they go as bytes over a socket pair, many in one frame: what is posted in one turn of the scheduler
+is sent by one system call. To that end the socket wire stands in the scheduler's queue as if it
+were a process; its step sends what the processes before it have posted.
+"""
 
 import logging
 import socket
@@ -12,21 +18,20 @@ from typing import Any
 from perdure.base.errors import HostBusy, Killed, NotPortable
 from perdure.base.pid import Pid
 from perdure.process.event import ExitResult
-from perdure.process.hosts import signals
-from perdure.process.hosts.frame import Garbage, Unframer, frame
-from perdure.process.hosts.node import Node
+from perdure.process.hosts.frame import InvalidFrame, Unframer, frame
+from perdure.process.hosts.node import Node, Proxy
 from perdure.process.hosts.packing import (
     UNPACKERS,
     Item,
-    answers,
-    asks,
+    is_blocking_answer,
+    is_request,
     pack_signal,
     substitute,
     unpack_any,
     unpack_signal,
 )
-from perdure.process.hosts.pickling import open_gate
-from perdure.process.hosts.proxy import StandIn
+from perdure.process.hosts.pickling import set_pid_resolver
+from perdure.process.hosts.signals import ExitedSignal, Signal, WatchSignal, WireLostSignal
 from perdure.process.loop import expectation
 from perdure.process.request import Request
 from perdure.process.waiter import RUNNING_TASKS, WAITING
@@ -42,32 +47,32 @@ class ThreadWire:
         self.here = here
         self.there = there
         self.back: ThreadWire = self
-        # The other loop ends a process that refuses, so this is for a loop that is blocked.
+        # The other loop abandons a process that refuses to end; this is for a loop that is blocked.
         self.grace: float | None = 2 * here.runtime.settings.abandon_after
-        self.asked: dict[int, Request[Any]] = {}  # by the other loop, and not answered yet
+        self.unanswered: dict[int, Request[Any]] = {}  # requests of the other loop
         self._limit = limit
 
-    def post(self, signal: signals.Signal) -> None:
+    def post(self, signal: Signal) -> None:
         """Send a signal that must arrive."""
-        self.there.take_in(signal, self.back)
+        self.there.receive_from_thread(signal, self.back)
 
-    def offer(self, signal: signals.Signal) -> None:
+    def offer(self, signal: Signal) -> None:
         """Send a signal, if not too many wait already."""
         if self.there.waiting >= self._limit:
             raise HostBusy(self.there.runtime.host_name, self.there.waiting)
         self.post(signal)
 
-    def force(self, stand_in: StandIn, detail: object) -> None:
-        """Give up a process that nobody can end: a thread cannot be killed."""
+    def force(self, proxy: Proxy, detail: object) -> None:
+        """Abandon a process that nobody can end: a thread cannot be killed."""
         _log.warning(
             "process %s was killed and did not end: its thread is blocked; it is abandoned.\n"
             "Code that never waits belongs on a host of the kind 'os'.",
-            stand_in.pid,
+            proxy.pid,
         )
-        stand_in.abandon(detail)
-        told = signals.Exited(stand_in.pid, ExitResult(None, Killed(detail)))
+        proxy.abandon(detail)
+        ended = ExitedSignal(proxy.pid, ExitResult(None, Killed(detail)))
         for wire in self._hub.wires_to(self.there):
-            wire.here.take_in(told, wire)  # in its place: it cannot tell them itself
+            wire.here.receive_from_thread(ended, wire)  # for it: a blocked loop cannot tell them
 
 
 class Hub:
@@ -79,7 +84,7 @@ class Hub:
         self._wires: dict[tuple[Node, Node], ThreadWire] = {}
 
     def between(self, here: Node, there: Node) -> ThreadWire:
-        """Give the wire from one node to another."""
+        """Return the wire from one node to another."""
         with self._lock:
             wire = self._wires.get((here, there))
             if wire is None:
@@ -89,50 +94,42 @@ class Hub:
             return wire
 
     def join(self, node: Node) -> None:
-        """Let a node reach all others."""
+        """Connect a node to all others."""
 
         def route(pid: Pid) -> ThreadWire | None:
             target = pid.target
             there = None if target is None else target.runtime.node
             return None if there is None or there is node else self.between(node, there)
 
-        node.share(route)
+        node.enable_threads(route)
 
     def wires_to(self, node: Node) -> list[ThreadWire]:
-        """Give the wires of all who know a node."""
+        """Return the wires of all nodes that know a node."""
         with self._lock:
             return [wire for wire in self._wires.values() if wire.there is node]
 
     def leave(self, node: Node, reason: BaseException) -> None:
-        """Forget a node that has ended, or is given up; all who know it are told."""
+        """Forget a node that has ended, or is abandoned, and tell all nodes that know it."""
         for wire in self.wires_to(node):
-            wire.here.take_in(signals.Lost(reason), wire)
+            wire.here.receive_from_thread(WireLostSignal(reason), wire)
         with self._lock:
             for pair in [pair for pair in self._wires if node in pair]:
                 del self._wires[pair]
 
 
-# The wire between a parent and its child OS process: frames of many signals over a socket pair.
-#
-# What is posted in one turn of the scheduler goes out as one frame.
-
-# Bytes that are read at once: a larger buffer is new memory of the system at each read,
-# which costs more than all else.
+# Bytes that are read at once. A larger buffer is fresh memory of the system at each read, and that
+# costs more than everything else.
 _READ = 1 << 16
 _FRAME_SIGNALS = 4096  # in one frame, so that the other end begins before all has arrived
-_LARGE = _READ  # a signal of so many bytes waits for no others
-_LONG_STEP = 0.002  # seconds without a flush, after which nobody waits for the steps of others
+_LARGE = _READ  # a signal of more bytes is sent without waiting for others
+_LONG_STEP = 0.002  # seconds; after so long a step, a flush goes before the steps of others
 _UNSENT_BYTES = 1 << 26  # that may wait in our memory because the other end does not read
 
 
 class SocketWire:
-    """One end of the wire.
+    """One end of the wire to another OS process."""
 
-    To the scheduler it is something ready to step, in the line of processes:
-    its step sends what those before it have posted.
-    """
-
-    state = WAITING  # as the scheduler asks: it has no code to go on with
+    state = WAITING  # for the scheduler: it has no coroutine to be sent on
     must_cancel = False
 
     def __init__(self, node: Node, sock: socket.socket, label: str, limit: int) -> None:
@@ -142,46 +139,46 @@ class SocketWire:
             node: The node at this end.
             sock: The socket, which belongs to the wire from now on.
             label: Names the host in errors.
-            limit: How many signals may wait here before senders are refused.
+            limit: How many signals may wait here before senders get `HostBusy`.
         """
         self.node = node
         self.label = label
-        self.is_home = False  # leads to the first node, which knows everybody
+        self.is_home = False  # leads to the root node, which knows everybody
         self.closed = False
         self.on_closed: Callable[[], object] = lambda: None
         self.on_garbage: Callable[[], object] = lambda: None
-        self.on_force: Callable[[StandIn, object], object] | None = None
+        self.on_force: Callable[[Proxy, object], object] | None = None
         self.grace: float | None = None
         self._limit = limit
         self._loop = node.runtime.loop
         self._thread = get_ident()
         self._expect_answer = expectation(self._loop)
         self._sock = sock
-        self._queued = False  # whether it stands in the scheduler's line
+        self._queued = False  # whether it stands in the scheduler's queue
         self._queued_at = 0.0
         self._posted: list[bytes] = []  # signals that are not in a frame yet
-        # Frames that the other end does not take yet; of long ones no copies are made.
+        # Frames that the other end does not take yet; views, so that long ones are not copied.
         self._unsent: deque[tuple[memoryview, int]] = deque()
         self._waiting = self._waiting_bytes = 0  # signals in them, and bytes
         self._unframer = Unframer()
-        self.asked: dict[int, Request[Any]] = {}  # by the other end, and not answered yet
-        self._early: list[Item] = []  # came while an answer was waited for
+        self.unanswered: dict[int, Request[Any]] = {}  # requests of the other end
+        self._early: list[Item] = []  # came while this loop stood still for an answer
         sock.setblocking(False)
-        # Nothing that is done here is done by the process that happens to start a worker.
+        # Not in the context of the process that happens to start a worker.
         Context().run(self._loop.add_reader, sock.fileno(), self._on_readable)
 
     # Out
 
-    def post(self, signal: signals.Signal) -> None:
+    def post(self, signal: Signal) -> None:
         """Send a signal that must arrive."""
         if self.closed:
             return
-        # Packed now: what is wrong with it is told to the sender, and the value may change later.
+        # Packed now: an error is raised to the sender, and the value may change later.
         packed = pack_signal(signal)
         if get_ident() == self._thread:
             self._add(packed)
-        else:  # a call that was offloaded sends a message, or logs
-            with suppress(RuntimeError):  # the loop is closed: nobody hears it any more
+        else:  # an offloaded call sends a message, or logs
+            with suppress(RuntimeError):  # the loop is closed: nobody reads it any more
                 self._loop.call_soon_threadsafe(self._add, packed, context=Context())
 
     def _add(self, packed: bytes) -> None:
@@ -192,7 +189,7 @@ class SocketWire:
             self.flush()
 
     def _queue_up(self) -> None:
-        """Stand in the line of processes; before all others, if steps are long here."""
+        """Stand in the scheduler's queue; before all others, if steps are long here."""
         self._queued = True
         now, scheduler = self._loop.time(), self.node.runtime.scheduler
         if now - self._queued_at > _LONG_STEP:
@@ -200,10 +197,10 @@ class SocketWire:
         else:
             scheduler.ready.append(self)
         self._queued_at = now
-        if not scheduler.awake:
-            scheduler.rouse()
+        if not scheduler.turn_scheduled:
+            scheduler.schedule_turn()
 
-    def offer(self, signal: signals.Signal) -> None:
+    def offer(self, signal: Signal) -> None:
         """Send a signal, if not too many wait already."""
         if self._unsent:
             waiting = self._waiting + len(self._posted)
@@ -227,12 +224,12 @@ class SocketWire:
             self._keep(memoryview(data)[sent:], len(posted))
 
     def _send(self, data: bytes | memoryview) -> int:
-        """Send; tell how much the other end has taken."""
+        """Send; return how many bytes the other end has taken."""
         try:
             return self._sock.send(data)
         except BlockingIOError:
             return 0
-        except OSError:  # it is gone; what it has said before is still to be read
+        except OSError:  # it is gone; what it has sent before is still to be read
             return len(data)
 
     def _keep(self, data: memoryview, count: int) -> None:
@@ -254,30 +251,30 @@ class SocketWire:
             self._waiting -= count
         self._loop.remove_writer(self._sock.fileno())
 
-    def force(self, stand_in: StandIn, detail: object) -> None:
+    def force(self, proxy: Proxy, detail: object) -> None:
         """End a process that a kill did not end; its worker knows how."""
         if self.on_force is not None:
-            self.on_force(stand_in, detail)
+            self.on_force(proxy, detail)
 
     # In
 
-    def meet(self, pid: Pid, *, lives_there: bool) -> None:
-        """Make a stand-in for a pid that is new here.
+    def resolve_pid(self, pid: Pid, *, lives_there: bool) -> None:
+        """Make a proxy for a pid that is new here, unless its process must be dead.
 
-        The first node knows all that lives beyond it, so what is new to it is dead.
+        The root node knows every living process beyond it, so one that is new to it is dead.
         """
         if lives_there or self.is_home:
-            self.node.meet(pid, self, full=False)
-            self.post(signals.Watch(pid, full=False))
+            self.node.add_proxy(pid, self, full=False)
+            self.post(WatchSignal(pid, full=False))
 
     def _on_readable(self) -> None:
-        # Those who are woken by what has come run right here, and what they answer goes out:
-        # that is two turns of the loop less. So nobody needs to ask the loop for a turn.
+        # Processes that are woken by what has come run right here, and their answers go out at
+        # once: that saves two turns of the loop. So nobody needs to ask the loop for a turn.
         scheduler = self.node.runtime.scheduler
-        ready, scheduler.awake, self._queued = scheduler.ready, True, True
+        ready, scheduler.turn_scheduled, self._queued = scheduler.ready, True, True
         try:
-            self._deal_with(self._read() or ())
-            if len(ready) == 1:  # one call, or one answer: nearly always
+            self._handle(self._read() or ())
+            if len(ready) == 1:  # one request or one reply: nearly always
                 RUNNING_TASKS[self._loop] = process = ready.popleft()
                 process.step()
         finally:
@@ -288,10 +285,10 @@ class SocketWire:
             if ready:
                 scheduler.turn()
             else:
-                scheduler.awake = False
+                scheduler.turn_scheduled = False
 
     def _read(self) -> list[Item] | None:
-        """Give the signals that have come; None if nothing is there to be read."""
+        """Return the signals that have come; None if there is nothing to read."""
         try:
             data = self._sock.recv(_READ)
         except BlockingIOError:
@@ -301,15 +298,15 @@ class SocketWire:
         if data:
             try:
                 return self._unframer.feed(data)
-            except Garbage as garbage:
+            except InvalidFrame as invalid:
                 self.on_garbage()
                 self.close()
-                return garbage.items
+                return invalid.items
         self.close()
         return None
 
-    def _deal_with(self, items: Iterable[Item]) -> None:
-        open_gate(self)
+    def _handle(self, items: Iterable[Item]) -> None:
+        set_pid_resolver(self)
         node = self.node
         for item in items:
             signal = None
@@ -320,25 +317,25 @@ class SocketWire:
                 if signal is None:
                     self._refuse(item, error)
                 else:
-                    node.report_mistake(signal)
+                    node.report_handler_error(signal)
 
-    def deal_with_early(self) -> None:
-        """Take in what came while an answer was waited for."""
+    def handle_early(self) -> None:
+        """Handle what came while this loop stood still for an answer."""
         early, self._early = self._early, []
-        self._deal_with(early)
+        self._handle(early)
 
     def _refuse(self, item: Item, error: Exception) -> None:
-        """Deal with a signal that cannot be unpacked here: a class in it is not to be found."""
+        """Answer a signal that cannot be unpacked here, since a class in it was not found."""
         why = NotPortable(f"it cannot be unpacked in the other OS process: {error}")
         instead = substitute(item, why)
         if instead is None:
             self.node.report_lost(f"a signal of host {self.label!r}", error)
-        elif asks(item):
+        elif is_request(item):
             self.post(instead)
         else:
             self.node.receive(self, instead)
 
-    # A question that must be answered before anything else happens
+    # A question that stops this loop until it is answered
 
     def ask_now(self, question: Any, number: int) -> Any:
         """Send a question and stop everything on this loop until its answer is there."""
@@ -363,32 +360,32 @@ class SocketWire:
         while not self.closed:
             items = self._read() or []
             for place, item in enumerate(items):
-                if answers(item):  # this question, for there is never another
-                    open_gate(self)
+                if is_blocking_answer(item):  # this question: there is never another
+                    set_pid_resolver(self)
                     answer: Any = unpack_signal(item)
                     assert answer.number == number
                     self._early.extend(items[place + 1 :])
-                    self._loop.call_soon(self.deal_with_early, context=Context())
+                    self._loop.call_soon(self.handle_early, context=Context())
                     return answer
                 self._early.append(item)
         raise ConnectionError("the parent of this worker is gone")
 
     # The end
 
-    def say_last(self, signal: signals.Signal) -> None:
-        """Send all that is left, with this last; wait until it is out."""
+    def send_last(self, signal: Signal) -> None:
+        """Send all that is left, and this as the last; wait until it is out."""
         self.post(signal)
         with suppress(OSError):
             self._send_all()
         self.close()
 
     def drain(self) -> None:
-        """Take in what has arrived from an end that is gone: nothing is lost."""
+        """Handle what has arrived from an end that is gone: nothing is lost."""
         while not self.closed and (items := self._read()) is not None:
-            self._deal_with(items)
+            self._handle(items)
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         if self.closed:
             return
         self.closed = True
@@ -397,5 +394,5 @@ class SocketWire:
         self._sock.close()
         self._posted.clear()
         self._unsent.clear()
-        self.deal_with_early()
+        self.handle_early()
         self.on_closed()

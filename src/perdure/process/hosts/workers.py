@@ -1,4 +1,13 @@
-"""A worker of a host, as the host sees it: a loop elsewhere, in a thread or in an OS process."""
+"""The workers of a host, as the host sees them: loops in threads, or in child OS processes.
+
+A worker is started, gets processes, and is gone at some point: stopped, killed, or dead by itself.
+It tells its host exactly once, by `on_down`, and only then are its processes counted as dead.
+The `WorkerPool` picks the worker for the next process, replaces those that died, and gives up when
+too many die in too short a time.
+
+Nothing waits for ever for a worker. An OS process that does not stop is killed, one whose loop does
+not answer pings is killed too, and a thread, which nobody can kill, is abandoned.
+"""
 
 import asyncio
 import logging
@@ -17,18 +26,27 @@ from typing import Any, NamedTuple, Protocol
 from perdure.base import telemetry
 from perdure.base.errors import HostDown, Killed, Shutdown, SpawnError
 from perdure.base.restart import Intensity, RestartHistory
-from perdure.process.channel import Channel
+from perdure.process.channel import Channel, try_send
 from perdure.process.event import ExitResult
-from perdure.process.hosts import signals
-from perdure.process.hosts.child import ALONE, OUT_OF_MEMORY, UNHEARD, pack_entries
-from perdure.process.hosts.node import Node, share
-from perdure.process.hosts.proxy import StandIn, Wire
-from perdure.process.hosts.root_node import FirstNode
+from perdure.process.hosts.child import (
+    IGNORED_SIGNALS,
+    OUT_OF_MEMORY,
+    PARENT_GONE,
+    pickle_spawn_ids,
+)
+from perdure.process.hosts.node import Node, Proxy, Wire, share_processes
+from perdure.process.hosts.root_node import RootNode
+from perdure.process.hosts.signals import (
+    InitWorkerSignal,
+    PingSignal,
+    StopWorkerSignal,
+    WorkerStoppedSignal,
+)
 from perdure.process.hosts.wire import SocketWire
 from perdure.process.runtime import Runtime, close_loop
 
 
-class Plan(NamedTuple):
+class WorkerOptions(NamedTuple):
     """What a worker needs to know of its host."""
 
     host: str
@@ -37,25 +55,25 @@ class Plan(NamedTuple):
     kill_after: float | None
 
 
-class Worker(Protocol):
+class HostWorker(Protocol):
     """A loop elsewhere."""
 
     label: str
     load: int  # processes that were placed on it and live
     ready: bool
-    doomed: bool  # it is being killed: whatever is placed on it now dies with it
-    sacrificed: bool  # ended by us, to end a process in it: no failure of its own
+    being_killed: bool  # whatever is placed on it now dies with it
+    ended_on_purpose: bool  # killed to end a process in it: no failure of its own
 
     @property
     def wire(self) -> Wire:
         """The way to it."""
         ...
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start it; `on_ready` or `on_down` is called later."""
         ...
 
-    def stop(self, timeout: float) -> None:
+    def stop(self, timeout: float, *, interrupt: bool) -> None:
         """Let it end its processes and itself; `on_down` is called at the end."""
         ...
 
@@ -68,99 +86,101 @@ class Worker(Protocol):
         ...
 
 
-OnReady = Callable[[Worker], object]
-OnDown = Callable[[Worker, str | None], object]
+OnReady = Callable[[HostWorker], object]
+OnDown = Callable[[HostWorker, str | None], object]
 """Called once, when a worker is gone: with the cause, or with None if it was stopped."""
 
 
-def count_in(worker: Worker, stand_in: StandIn) -> None:
-    """Let a process count as load of a worker until it ends."""
+def count_in(worker: HostWorker, proxy: Proxy) -> None:
+    """Count a process as load of a worker until it ends."""
     worker.load += 1
 
     def leave() -> None:
         worker.load -= 1
 
-    stand_in.on_end = leave
+    proxy.on_end = leave
 
-
-# A worker that is a thread of this program, with a loop of its own.
 
 _log = logging.getLogger("perdure.host")
 
-_JOIN = 1.0  # seconds that a thread gets to end when its loop has said goodbye
-_LAST_JOIN = 0.2  # and when the program ends, whose threads are given up anyway
+_JOIN = 1.0  # seconds that a thread gets to end when its loop has ended all processes
+_LAST_JOIN = 0.2  # and when the program ends, which abandons its threads anyway
 
 
 class ThreadWorker:
-    """One thread of a host."""
+    """A worker that is a thread of this program, with a loop of its own."""
 
     def __init__(
-        self, first: FirstNode, plan: Plan, label: str, on_ready: OnReady, on_down: OnDown
+        self,
+        root: RootNode,
+        options: WorkerOptions,
+        label: str,
+        on_ready: OnReady,
+        on_down: OnDown,
     ) -> None:
         self.label = label
         self.load = 0
         self.ready = False
-        self.doomed = False  # a thread cannot be killed
-        self.sacrificed = False
-        self._plan = plan
-        self._first = first
+        self.being_killed = False  # a thread cannot be killed
+        self.ended_on_purpose = False
+        self._options = options
+        self._root = root
         self._on_ready = on_ready
         self._on_down = on_down
         self._opened = threading.Event()
-        self._failure: OSError | None = None  # instead of a loop
+        self._failure: OSError | None = None  # why it has no loop
         self._timer: asyncio.TimerHandle | None = None
         self._cause: str | None = None  # why we ended it ourselves
         self._down = False
         self._thread = threading.Thread(target=self._run, name=label, daemon=True)
 
-    def begin(self) -> None:
-        """Start the thread, and wait the moment until it has a loop.
+    def start(self) -> None:
+        """Start the thread, and wait until it has a loop.
 
         Raises:
             OSError: It cannot have one.
             RuntimeError: There can be no more threads.
         """
-        share(self._first.runtime)
+        share_processes(self._root.runtime)
         self._thread.start()
         self._opened.wait()
         if self._failure is not None:
             raise self._failure
-        self.wire = self._first.hub.between(self._first, self.node)
-        self._first.workers[self.wire] = self
+        self.wire = self._root.hub.between(self._root, self.node)
+        self._root.workers[self.wire] = self
         self.ready = True
         self._on_ready(self)
 
-    def stop(self, timeout: float) -> None:
-        """Let it end its processes; if its loop is blocked, nobody waits for ever."""
-        self.wire.post(signals.Stop(timeout))
-        self._wait(timeout, "it is blocked")
+    def stop(self, timeout: float, *, interrupt: bool) -> None:
+        """Let it end its processes; if its loop is blocked, it is abandoned."""
+        self.wire.post(StopWorkerSignal(timeout, interrupt))
+        self._abandon_after(timeout, "it is blocked")
 
     def destroy(self, cause: str) -> None:
         """Kill its processes; the thread itself cannot be killed."""
         if not self._down:
             self._cause = self._cause or cause
-            self.wire.post(signals.Stop(0.0))
-            self._wait(0.0, cause)
+            self.wire.post(StopWorkerSignal(0.0))
+            self._abandon_after(0.0, cause)
 
-    def _wait(self, timeout: float, cause: str) -> None:
-        """Give it up if it does not end; nobody waits for ever."""
+    def _abandon_after(self, timeout: float, cause: str) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        patience = timeout + self._first.runtime.settings.abandon_after + _JOIN
-        self._timer = self._first.runtime.loop.call_later(patience, self._give_up, cause)
+        limit = timeout + self._root.runtime.settings.abandon_after + _JOIN
+        self._timer = self._root.runtime.loop.call_later(limit, self._give_up, cause)
 
     def _give_up(self, cause: str) -> None:
         _log.warning("the thread %s does not end (%s) and is abandoned", self.label, cause)
         self._is_down(cause)
 
     def reap(self) -> None:
-        """Wait a moment for its end: no loop will hear of it."""
+        """Wait a moment for its end: the loop that would be told of it ends."""
         self.destroy("the program ends")
         self._thread.join(_LAST_JOIN)
         self._is_down(self._cause)
 
     def on_stopped(self) -> None:
-        """Take note that its loop has ended all processes."""
+        """Note that its loop has ended all processes."""
         self._thread.join(_JOIN)
         self._is_down(self._cause)
 
@@ -170,28 +190,28 @@ class ThreadWorker:
         self._down = True
         if self._timer is not None:
             self._timer.cancel()
-        self._first.workers.pop(self.wire, None)
-        reason = HostDown(self._plan.host, self.label, cause or "it was stopped")
-        self._first.lose(self.wire, reason)
-        self._first.hub.leave(self.node, reason)
+        self._root.workers.pop(self.wire, None)
+        reason = HostDown(self._options.host, self.label, cause or "it was stopped")
+        self._root.wire_lost(self.wire, reason)
+        self._root.hub.leave(self.node, reason)
         self._on_down(self, cause)
 
     # In the thread
 
     def make_loop(self) -> asyncio.AbstractEventLoop:
-        """Make the loop of the thread."""
+        """Return the loop of the thread."""
         return asyncio.new_event_loop()
 
     def make_runtime(self) -> Runtime:
-        """Make the runtime of the thread."""
-        first = self._first.runtime
-        return Runtime(first.settings, clock=first.clock)
+        """Return the runtime of the thread."""
+        root = self._root.runtime
+        return Runtime(root.settings, clock=root.clock)
 
     def _run(self) -> None:
-        first, runtime = self._first.runtime, self.make_runtime()
-        runtime.host_name = self._plan.host
-        runtime.stopping = Shutdown(f"host {self._plan.host!r} stops")
-        runtime.names, runtime.entries, runtime.hosts = first.names, first.entries, first.hosts
+        root, runtime = self._root.runtime, self.make_runtime()
+        runtime.host_name = self._options.host
+        runtime.stop_reason = Shutdown(f"host {self._options.host!r} stops")
+        runtime.names, runtime.spawn_ids, runtime.hosts = root.names, root.spawn_ids, root.hosts
         try:
             loop = self.make_loop()
         except OSError as error:  # no descriptors are left
@@ -208,35 +228,34 @@ class ThreadWorker:
     async def _live(self, runtime: Runtime) -> None:
         loop = asyncio.get_running_loop()
         runtime.open(loop)
-        share(runtime)
+        share_processes(runtime)
         self.node = node = Node(runtime)
-        hub = self._first.hub
+        hub = self._root.hub
         hub.join(node)
-        node.home = hub.between(node, self._first)
-        asked: asyncio.Future[float] = loop.create_future()
+        node.home = hub.between(node, self._root)
+        stop: asyncio.Future[StopWorkerSignal] = loop.create_future()
 
-        def on_stop(_: object, told: signals.Stop) -> None:
-            if asked.done():
-                runtime.kill_all()  # the second time is an order
+        def on_stop(_: object, wanted: StopWorkerSignal) -> None:
+            if stop.done():
+                runtime.kill_all()  # the second time by force
             else:
-                asked.set_result(told.timeout)
+                stop.set_result(wanted)
 
-        node.handlers[signals.Stop] = on_stop
+        node.handlers[StopWorkerSignal] = on_stop
         self._opened.set()
         try:
-            await runtime.stop(await asked)
+            wanted = await stop
+            await runtime.stop(wanted.timeout, interrupt=wanted.interrupt)
         finally:
-            node.close(HostDown(self._plan.host, self.label, "it was stopped"))
+            node.close(HostDown(self._options.host, self.label, "it was stopped"))
             runtime.close()
-            node.home.post(signals.Stopped())
+            node.home.post(WorkerStoppedSignal())
 
-
-# A worker that is a child OS process, as its parent sees it.
 
 BLOCKED_EVENT = ("perdure", "host", "blocked")
 
 # What a child runs first. A worker needs the kernel, and not all that `perdure` exports:
-# the package itself is loaded when something of it is first asked for.
+# the package itself is loaded when something of it is first used.
 _BOOT = """
 import importlib.util, sys, types
 
@@ -254,35 +273,40 @@ from {entry} import main
 main({fd})
 """
 
-_LOOK = 0.02  # seconds between looks at a child's death, where the system cannot tell of it
-_GOODBYE = 2.0  # seconds that a child gets to end when it has said goodbye
+_POLL = 0.02  # seconds between checks for a child's death, where the system has no pidfd
+_EXIT_TIME = 2.0  # seconds that a child gets to exit when it has ended all processes
 
 
 class OsWorker:
-    """One child of a host of the kind "os"."""
+    """A worker that is a child OS process."""
 
     entry = "perdure.process.hosts.child"  # the module whose `main` the child runs
 
     def __init__(
-        self, first: FirstNode, plan: Plan, label: str, on_ready: OnReady, on_down: OnDown
+        self,
+        root: RootNode,
+        options: WorkerOptions,
+        label: str,
+        on_ready: OnReady,
+        on_down: OnDown,
     ) -> None:
         self.label = label
         self.load = 0
         self.ready = False
-        self.doomed = False
-        self.sacrificed = False
-        self._first = first
-        self._plan = plan
+        self.being_killed = False
+        self.ended_on_purpose = False
+        self._root = root
+        self._options = options
         self._on_ready = on_ready
         self._on_down = on_down
-        self._loop = first.runtime.loop
+        self._loop = root.runtime.loop
         self._child: subprocess.Popen[bytes]
         self._cause: str | None = None  # why we ended it ourselves
         self._stopped = False
         self._down = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._pidfd: int | None = None
-        self._memory_kills = memory_kills()
+        self._oom_kills = oom_kills()
         self._pings = 0
         self._ponged = 0
 
@@ -293,8 +317,8 @@ class OsWorker:
 
     # Begin
 
-    def begin(self) -> None:
-        """Start the child; signals may be posted at once, it reads them when it is ready."""
+    def start(self) -> None:
+        """Start the child; signals may be posted at once, and are read when it is ready."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -302,128 +326,130 @@ class OsWorker:
         except BaseException:
             ours.close()
             raise
-        self.wire = SocketWire(self._first, ours, self._plan.host, self._plan.queue_size)
+        self.wire = SocketWire(self._root, ours, self._options.host, self._options.queue_size)
         self.wire.on_closed = self._on_closed
         self.wire.on_garbage = self._on_garbage
         self.wire.on_force = self._force
-        abandon_after = self._first.runtime.settings.abandon_after
-        self.wire.grace = self._plan.kill_after or 2 * abandon_after
-        self._first.workers[self.wire] = self
-        self.wire.post(self._begin_signal())
+        abandon_after = self._root.runtime.settings.abandon_after
+        self.wire.grace = self._options.kill_after or 2 * abandon_after
+        self._root.workers[self.wire] = self
+        self.wire.post(self._init_signal())
         self._watch()
 
-    def _begin_signal(self) -> signals.Begin:
-        runtime = self._first.runtime
-        names = self._first.follow(self.wire)
-        return signals.Begin(
+    def _init_signal(self) -> InitWorkerSignal:
+        runtime = self._root.runtime
+        names = self._root.add_replica(self.wire)
+        return InitWorkerSignal(
             self.label,
-            self._plan.host,
+            self._options.host,
             runtime.settings,
             names,
             list(runtime.hosts),
-            pack_entries(runtime.entries),
+            pickle_spawn_ids(runtime.spawn_ids),
             _preparation(self.label),
         )
 
     def on_ready(self) -> None:
-        """Take note that its loop runs."""
+        """Note that its loop runs."""
         self.ready = True
         self._on_ready(self)
-        if self._plan.blocked_after is not None:
-            self._ping(self._plan.blocked_after)
+        if self._options.blocked_after is not None:
+            self._ping(self._options.blocked_after)
 
-    # Is its loop alive?
+    # Does its loop respond?
 
     def _ping(self, limit: float) -> None:
-        """Ask its loop for an answer, twice within the time in which one must come."""
+        """Ping its loop, twice within the time in which an answer must come."""
         self._pings += 1
-        self.wire.post(signals.Ping(self._pings))
-        self._later("ping", limit / 2, self._look_for_pong, limit)
+        self.wire.post(PingSignal(self._pings))
+        self._later("ping", limit / 2, self._check_pong, limit)
 
-    def _look_for_pong(self, limit: float) -> None:
+    def _check_pong(self, limit: float) -> None:
         if self._ponged == self._pings:
             self._ping(limit)
         elif self._pings - self._ponged >= 2:  # noqa: PLR2004 - both halves of the time
             telemetry.execute(
-                BLOCKED_EVENT, {"seconds": limit}, {"host": self._plan.host, "worker": self.label}
+                BLOCKED_EVENT,
+                {"seconds": limit},
+                {"host": self._options.host, "worker": self.label},
             )
             self.destroy(f"its loop was blocked for {limit:g} s")
         else:
             self._pings += 1
-            self._later("ping", limit / 2, self._look_for_pong, limit)
+            self._later("ping", limit / 2, self._check_pong, limit)
 
     def on_pong(self, number: int) -> None:
-        """Take note that its loop has answered."""
+        """Note that its loop has answered."""
         self._ponged = self._pings if number else self._ponged
 
     # End
 
-    def stop(self, timeout: float) -> None:
-        """Let it end its processes and itself; force it when that takes too long."""
-        self.wire.post(signals.Stop(timeout))
-        patience = timeout + self._first.runtime.settings.abandon_after
-        self._later("stop", patience, self.destroy, "it did not stop in time")
+    def stop(self, timeout: float, *, interrupt: bool) -> None:
+        """Let it end its processes and itself; kill it when that takes too long."""
+        self.wire.post(StopWorkerSignal(timeout, interrupt))
+        limit = timeout + self._root.runtime.settings.abandon_after
+        self._later("stop", limit, self.destroy, "it did not stop in time")
 
     def on_stopped(self) -> None:
-        """Take note that it has ended all processes, and now ends itself."""
+        """Note that it has ended all processes, and exits now."""
         self._stopped = True
-        self._later("stop", _GOODBYE, self.destroy, "it did not end")
+        self._later("stop", _EXIT_TIME, self.destroy, "it did not end")
 
     def destroy(self, cause: str) -> None:
         """Kill it."""
         if self._down:
             return
-        self.doomed = True
+        self.being_killed = True
         if self._cause is None:
             self._cause = cause
         with suppress(ProcessLookupError):
             self._child.kill()
 
     def reap(self) -> None:
-        """Kill it, and take note of its end here and now: the loop that would see it ends."""
+        """Kill it, and note its end here and now: the loop that would see it ends."""
         self.destroy("the program ends")
         self._child.wait()
         self._on_exit()
 
-    def _force(self, stand_in: StandIn, detail: object) -> None:
-        """End a process that a kill did not end, by ending the child if nobody else is harmed."""
-        if self.load <= 1 or self._plan.kill_after is not None:
-            stand_in.end(ExitResult(None, Killed(detail)))
-            self.sacrificed = True
-            self.destroy(f"to end {stand_in.pid}, which never waits")
+    def _force(self, proxy: Proxy, detail: object) -> None:
+        """End a process that a kill did not end, by killing the child if nobody else is harmed."""
+        if self.load <= 1 or self._options.kill_after is not None:
+            proxy.end(ExitResult(None, Killed(detail)))
+            self.ended_on_purpose = True
+            self.destroy(f"to end {proxy.pid}, which never waits")
         else:
-            self._first.report_lost(
-                f"control over process {stand_in.pid}, which never waits: it is abandoned, "
+            self._root.report_lost(
+                f"control over process {proxy.pid}, which never waits: it is abandoned, "
                 "for others run in the same OS process (use dedicated=True for such work)",
                 Killed(detail),
             )
-            stand_in.abandon(detail)
+            proxy.abandon(detail)
 
     # Its death
 
     def _watch(self) -> None:
-        """Be told when it ends."""
+        """Be notified when it ends."""
         try:
             self._pidfd = os.pidfd_open(self._child.pid)
         except (AttributeError, OSError):
-            self._look()
+            self._poll_exit()
         else:
             self._loop.add_reader(self._pidfd, self._on_exit)
 
-    def _look(self) -> None:
+    def _poll_exit(self) -> None:
         if self._child.poll() is None:
-            self._later("look", _LOOK, self._look)
+            self._later("look", _POLL, self._poll_exit)
         else:
             self._on_exit()
 
     def _on_closed(self) -> None:
-        """Take note that it cannot be heard any more; whatever it does now, it must end."""
+        """Note that its end of the wire is closed; whatever it does now, it must end."""
         if not self._down:
-            self._later("closed", _GOODBYE, self._end_closed)
+            self._later("closed", _EXIT_TIME, self._end_closed)
 
     def _on_garbage(self) -> None:
-        """End it: what it says has no meaning, and nothing that it says later can have one."""
-        self.destroy("it wrote to its wire what is no signal")
+        """Kill it: it sent what is no signal, so nothing that follows can be understood."""
+        self.destroy("it wrote to its wire what is not a signal")
 
     def _end_closed(self) -> None:
         if self._child.poll() is None:
@@ -439,14 +465,14 @@ class OsWorker:
             os.close(self._pidfd)
         self.wire.drain()
         self.wire.close()
-        for timer in self._timers.values():  # also those that its last words have set
+        for timer in self._timers.values():  # also those that its last signals have set
             timer.cancel()
-        self._first.unfollow(self.wire)
-        self._first.workers.pop(self.wire, None)
-        short = memory_kills() > self._memory_kills
+        self._root.remove_replica(self.wire)
+        self._root.workers.pop(self.wire, None)
+        short = oom_kills() > self._oom_kills
         cause = None if self._stopped and not status else self._cause or cause_of(status, short)
-        reason = HostDown(self._plan.host, self.label, cause or "it was stopped")
-        self._first.lose(self.wire, reason)
+        reason = HostDown(self._options.host, self.label, cause or "it was stopped")
+        self._root.wire_lost(self.wire, reason)
         self._on_down(self, cause)
 
     def _later(self, what: str, delay: float, act: Callable[..., object], *args: Any) -> None:
@@ -455,11 +481,14 @@ class OsWorker:
         self._timers[what] = self._loop.call_later(delay, act, *args)
 
 
-_OWN_CAUSES = {OUT_OF_MEMORY: "it ran out of memory", ALONE: "it could not hear us any more"}
+_OWN_CAUSES = {
+    OUT_OF_MEMORY: "it ran out of memory",
+    PARENT_GONE: "its connection to the parent broke",
+}
 
 
 def cause_of(status: int, memory_was_short: bool = False) -> str:  # noqa: FBT001, FBT002
-    """Say how an OS process ended."""
+    """Return how an OS process ended, as text."""
     if status in _OWN_CAUSES:
         return _OWN_CAUSES[status]
     if status >= 0:
@@ -469,12 +498,12 @@ def cause_of(status: int, memory_was_short: bool = False) -> str:  # noqa: FBT00
     except ValueError:
         name = "unknown"
     by_system = memory_was_short and -status == signal.SIGKILL
-    hint = "; the system killed for want of memory meanwhile" if by_system else ""
+    hint = "; the system ran out of memory meanwhile" if by_system else ""
     return f"killed by signal {-status} ({name}){hint}"
 
 
-def memory_kills() -> int:
-    """Count what the system has killed so far because memory was short; 0 if it does not say."""
+def oom_kills() -> int:
+    """Return how many processes the system has killed for lack of memory; 0 if it does not say."""
     with suppress(OSError), open("/proc/vmstat", "rb") as counters:  # noqa: PTH123 - no disk is read
         for line in counters:
             if line.startswith(b"oom_kill "):
@@ -483,7 +512,7 @@ def memory_kills() -> int:
 
 
 def _preparation(label: str) -> dict[str, Any]:
-    """Say where to find modules, and which is the main module, as `multiprocessing` does."""
+    """Return where modules are found, and which is the main one, as `multiprocessing` does."""
     preparation: dict[str, Any] = get_preparation_data(label)
     preparation.pop("authkey", None)  # it is no child of multiprocessing's
     return preparation
@@ -495,7 +524,7 @@ def _start_child(fd: int, entry: str) -> "subprocess.Popen[bytes]":
     # As `multiprocessing` starts its children: with the options of this interpreter.
     options_of: Any = getattr(subprocess, "_args_from_interpreter_flags")  # noqa: B009
     flags: list[str] = options_of()
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, UNHEARD)  # which a child inherits
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)  # which a child inherits
     try:
         return subprocess.Popen(  # noqa: S603 - our own interpreter
             [sys.executable, *flags, "-c", code],
@@ -506,21 +535,19 @@ def _start_child(fd: int, entry: str) -> "subprocess.Popen[bytes]":
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-# The workers of a host: who gets the next process, who is replaced, and how all of them end.
-
 WORKER_UP = ("perdure", "host", "worker", "up")
 WORKER_DOWN = ("perdure", "host", "worker", "down")
 
-# Seconds until a worker is tried again that could not even be started.
-_AGAIN = 0.1
+# Seconds until the next attempt to start a worker that could not be started.
+_RETRY_START = 0.1
 
-Hire = Callable[[str, OnReady, OnDown], Worker]
+NewWorker = Callable[[str, OnReady, OnDown], HostWorker]
 
-# Labels are never used twice: they are part of the pids that a worker gives.
+# Labels are never used twice: they are part of the pids that a worker makes.
 _labels = count(1)
 
 
-class Limits(NamedTuple):
+class HostLimits(NamedTuple):
     """The bounds of a host."""
 
     workers: int
@@ -530,51 +557,53 @@ class Limits(NamedTuple):
     max_seconds: float
 
 
-class Staff:
+class WorkerPool:
     """The workers of one host that runs."""
 
-    def __init__(self, runtime: Runtime, host: str, limits: Limits, hire: Hire) -> None:
-        self.workers: list[Worker] = []
-        self.failure: Channel[HostDown] = Channel(1)  # when it gives up
+    def __init__(
+        self, runtime: Runtime, host: str, limits: HostLimits, new_worker: NewWorker
+    ) -> None:
+        self.workers: list[HostWorker] = []
+        self.failure: Channel[HostDown] = Channel(1)  # has a value when it gives up
         self._runtime = runtime
         self._host = host
         self._limits = limits
-        self._hire = hire
+        self._new_worker = new_worker
         self._history = RestartHistory(Intensity(limits.max_restarts, limits.max_seconds))
         self._stopping = False
-        self._given_up: HostDown | None = None
-        self._waiting: list[asyncio.Future[None]] = []  # for a change
+        self._given_up: HostDown | None = None  # why it gave up
+        self._change_waiters: list[asyncio.Future[None]] = []
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start all workers.
 
         Raises:
             HostDown: The system does not allow it.
         """
         for _ in range(self._limits.workers):
-            self._begin_one()
+            self._start_one()
 
-    def _begin_one(self) -> Worker:
+    def _start_one(self) -> HostWorker:
         label = f"{self._host}.{next(_labels)}"
-        worker = self._hire(label, self._on_ready, self._on_down)
+        worker = self._new_worker(label, self._on_ready, self._on_down)
         try:
-            worker.begin()
+            worker.start()
         except (OSError, RuntimeError) as error:  # no more processes, descriptors or threads
             raise HostDown(self._host, label, f"it could not be started: {error}") from error
         self.workers.append(worker)
         return worker
 
-    def pick(self) -> Worker:
-        """Give the worker that has least to do; of equals the one that waits longest.
+    def pick(self) -> HostWorker:
+        """Return the worker with the fewest processes; of equals the one that waits longest.
 
         Raises:
             SpawnError: The host takes no more processes.
         """
-        most = self._limits.max_processes
+        limit = self._limits.max_processes
         if self._stopping:
             raise SpawnError(f"host {self._host!r} is stopping")
-        if most is not None and sum(worker.load for worker in self.workers) >= most:
-            raise SpawnError(f"host {self._host!r} has {most} processes, and takes no more")
+        if limit is not None and sum(worker.load for worker in self.workers) >= limit:
+            raise SpawnError(f"host {self._host!r} is full: it has {limit} processes")
         worker = self._least_loaded()
         if worker is None:
             raise SpawnError(
@@ -585,61 +614,65 @@ class Staff:
         self.workers.append(worker)
         return worker
 
-    def _least_loaded(self) -> Worker | None:
-        """Give the worker that has least to do; None if no more may be given to any."""
-        able = [each for each in self.workers if not each.doomed]
+    def _least_loaded(self) -> HostWorker | None:
+        """Return the worker with the fewest processes; None if none may get one more."""
+        able = [each for each in self.workers if not each.being_killed]
         free = [each for each in able if not each.load] if self._limits.dedicated else able
         if free:
             return min(free, key=lambda each: each.load)
         if len(able) == self._limits.workers:
             return None
         try:
-            return self._begin_one()  # the one that follows those which are being killed
+            return self._start_one()  # the successor of one that is being killed
         except HostDown as error:
             raise SpawnError(str(error)) from error
 
     # Workers come and go
 
-    def _on_ready(self, worker: Worker) -> None:
+    def _on_ready(self, worker: HostWorker) -> None:
         telemetry.execute(WORKER_UP, {}, {"host": self._host, "worker": worker.label})
-        self._tell()
+        self._changed()
 
-    def _on_down(self, worker: Worker, cause: str | None) -> None:
+    def _on_down(self, worker: HostWorker, cause: str | None) -> None:
         if worker in self.workers:
             self.workers.remove(worker)
         telemetry.execute(
             WORKER_DOWN, {}, {"host": self._host, "worker": worker.label, "cause": cause}
         )
-        self._replace(worker.label, cause or "it ended by itself", counts=not worker.sacrificed)
-        self._tell()
+        self._replace(
+            worker.label, cause or "it ended by itself", counts=not worker.ended_on_purpose
+        )
+        self._changed()
 
     def _replace(self, label: str, cause: str, *, counts: bool = True) -> None:
         if self._stopping:
             return
         if counts and self._history.record(self._runtime.loop.time()):
             self._give_up(label, cause)
-        elif len(self.workers) < self._limits.workers:  # it may have been replaced already
+        elif len(self.workers) < self._limits.workers:  # otherwise it was replaced already
             try:
-                self._begin_one()
+                self._start_one()
             except HostDown as error:
-                self._runtime.loop.call_later(_AGAIN, self._replace, error.worker, error.cause)
+                self._runtime.loop.call_later(
+                    _RETRY_START, self._replace, error.worker, error.cause
+                )
 
     def _give_up(self, label: str, cause: str) -> None:
         why = f"{cause}; more than {self._limits.max_restarts} workers died too soon"
         self._stopping = True
         self._given_up = HostDown(self._host, label, why)
-        self.failure.accepts(self._given_up)
-        self._tell()
+        try_send(self.failure, self._given_up)
+        self._changed()
 
-    def _tell(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for each in waiting:
+    def _changed(self) -> None:
+        waiters, self._change_waiters = self._change_waiters, []
+        for each in waiters:
             if not each.done():
                 each.set_result(None)
 
-    async def _change(self) -> None:
+    async def _next_change(self) -> None:
         change = self._runtime.loop.create_future()
-        self._waiting.append(change)
+        self._change_waiters.append(change)
         await change
 
     async def all_ready(self) -> None:
@@ -651,22 +684,22 @@ class Staff:
         while sum(worker.ready for worker in self.workers) < self._limits.workers:
             if self._stopping:
                 raise self._given_up or HostDown(self._host, "all", "it was stopped")
-            await self._change()
+            await self._next_change()
 
     # The end
 
-    async def stop(self, timeout: float) -> None:
+    async def stop(self, timeout: float, *, interrupt: bool) -> None:
         """End all workers, with their processes, and wait until they are gone."""
         self._stopping = True
-        self._tell()
+        self._changed()
         for worker in tuple(self.workers):
-            worker.stop(timeout)
+            worker.stop(timeout, interrupt=interrupt)
         while self.workers:
-            await self._change()
+            await self._next_change()
 
     def destroy(self, cause: str) -> None:
         """End all workers by force."""
         self._stopping = True
-        self._tell()
+        self._changed()
         for worker in tuple(self.workers):
             worker.destroy(cause)
