@@ -99,9 +99,9 @@ async def test_what_is_wrong_with_sources_is_told_at_once_before_anything_starts
         ),
         f"22: entry app:no_method: {tmp_path}/w.py has no 'sirve': did you mean serve?",
         (
-            "26: entry app:plain: a process runs an `async def` function; plain is none: "
-            "declare it `async def`; if it blocks or computes, call it by `await offload(…)` "
-            "inside one, or run that on a host of threads or OS processes"
+            "26: entry app:plain: a process runs an `async def` function: plain is not async: "
+            "declare it `async def`; or, if it blocks, spawn an `async def` function that calls "
+            "`await process.offload(plain, …)`, or that runs on a host"
         ),
         (
             "27: entry app:one: one(worker_id: int) -> None does not take this input: "

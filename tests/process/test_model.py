@@ -134,7 +134,7 @@ class Machine:
     async def found(self, ties: int) -> None:
         """Begin with some processes; each bit says who traps, and who is linked to whom."""
         for who in range(FIRST_PROCESSES):
-            self.spawned_at(None, link=False, monitor=False, spawn=process.spawn)
+            self.born(None, link=False, monitor=False, spawn=process.spawn)
             if ties >> who & 1:
                 self.tell(who, partial(process.set_options, trap_links=True))
                 self.model.set_trap(who, on=True)
@@ -149,7 +149,7 @@ class Machine:
     async def carry_out(self, rule: Rule) -> None:
         living = self.model.living
         if not living:
-            self.spawned_at(None, link=False, monitor=False, spawn=process.spawn)
+            self.born(None, link=False, monitor=False, spawn=process.spawn)
             return
         actor, other = living[rule.actor % len(living)], rule.other % len(self.pids)
         command, expected = getattr(self, rule.verb)(actor, other, rule)
@@ -180,7 +180,7 @@ class Machine:
         }[link, monitor]
         if len(self.pids) >= MOST_PROCESSES:
             return bool, "False"
-        return partial(self.spawned_at, actor, link=link, monitor=monitor, spawn=spawn), "None"
+        return partial(self.born, actor, link=link, monitor=monitor, spawn=spawn), "None"
 
     def born(
         self, parent: int | None, *, link: bool, monitor: bool, spawn: Callable[..., Pid]
