@@ -61,7 +61,7 @@ async def test_a_worker_that_announces_too_much_is_heard_no_more(
 def test_what_is_too_large_is_refused_where_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "LARGEST_SIGNAL", 1000)
     for payload in (b"x" * 2000, "x" * 2000, ["x" * 100] * 30, {"x": {1, "y" * 2000}}):
-        with pytest.raises(NotPortable, match="1,000 are the most"):
+        with pytest.raises(NotPortable, match="the limit is 1,000"):
             pack_signal(signals.SendSignal(ME, Message("t", payload, None)))
     pack_signal(signals.SendSignal(ME, Message("t", "x" * 800, None)))
 

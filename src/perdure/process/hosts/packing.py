@@ -71,7 +71,7 @@ def _too_large(signal: Signal, size: int) -> bytes:
         error = NotPortable(f"its value cannot cross to another OS process: {text}")
         return _encode(_pack_exited(ExitedSignal(signal.pid, ExitResult(None, error))))
     raise NotPortable(
-        f"a {type(signal).__name__} cannot cross to another OS process: {text}; "
+        f"a {type(signal).__name__.removesuffix('Signal')} cannot cross to another OS process: {text}; "
         "pass the path of a file instead"
     )
 
