@@ -50,8 +50,7 @@ from perdure.jobs.failure import Failure, failure_of, type_name
 from perdure.jobs.model import Claim, JobChange, JobEvent, WriteFields
 from perdure.jobs.plan import Plan
 from perdure.jobs.state import JobState
-from perdure.process.lifecycle import kill
-from perdure.process.lifecycle import PLAIN, spawn_process
+from perdure.process.lifecycle import PLAIN, kill, spawn_process
 
 _log = logging.getLogger("perdure.worker")
 
