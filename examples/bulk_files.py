@@ -1,4 +1,4 @@
-"""A thousand files in one step: those that cannot be read are reported, the others are done."""
+"""A thousand files in one step: those that cannot be decoded are reported, the others are done."""
 
 import os
 import tempfile
@@ -10,7 +10,7 @@ import perdure
 from perdure import App, JobContext, StepContext
 
 FILES = 1000
-EVERY_BAD = 250  # of so many files one is no text
+EVERY_BAD = 250  # one in this many files is not text
 
 app = App(os.environ.get("PERDURE_URL", "sqlite:///bulk_files.db"))
 
@@ -27,8 +27,8 @@ def find(ctx: StepContext, folder: str) -> list[str]:
 
 @app.step
 async def index(ctx: StepContext, paths: list[str], into: str) -> Report:
-    # After a crash it goes on with the first file that was not done at the last checkpoint.
-    # Each file has a result of its own, so that to do one twice does no harm.
+    # After a crash this continues with the first file after the last checkpoint. Each file has its
+    # own result, so processing one twice does no harm.
     async for path in ctx.items(paths, every=100, on_error="skip"):
         await perdure.process.offload(count_words, Path(path), Path(into))
     report = ctx.item_report
@@ -49,7 +49,7 @@ def count_words(path: Path, into: Path) -> None:
 def write_files(folder: Path) -> None:
     for number in range(FILES):
         bad = number % EVERY_BAD == EVERY_BAD - 1
-        text = b"\xff\xfe no text" if bad else b"word " * (number % 7 + 1)
+        text = b"\xff\xfe not text" if bad else b"word " * (number % 7 + 1)
         (folder / f"{number:04}.txt").write_bytes(text)
 
 
@@ -57,7 +57,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as source, tempfile.TemporaryDirectory() as into:
         write_files(Path(source))
         report = app.run_sync(index_files, source, into)
-        print(f"{report.files} files done, {len(report.bad)} left out:")
+        print(f"{report.files} files done, {len(report.bad)} skipped:")
         for bad in report.bad:
             print(f"  {bad}")
 

@@ -1,7 +1,7 @@
-"""A cancel asks a process to end, and gives it time to clean up.
+"""A cancel asks a process to stop, and gives it time to clean up.
 
-The worker gets a CANCEL event, tidies and returns: that is a normal end, with a result.
-If it did not end within the 100 ms, it would be killed.
+The worker gets a CANCEL event, cleans up and returns: a normal end, with a result.
+If it did not end within 100 ms, it would be killed.
 """
 
 import perdure
@@ -17,11 +17,11 @@ async def worker_main() -> str:
 
         if result.channel is events:
             if isinstance(result.value, process.Cancel):
-                # Free what the worker holds.
+                # Release what the worker holds.
                 cleanup()
                 return "cancelled gracefully"
         else:
-            # Handle a message of the inbox.
+            # Handle a message from the inbox.
             handle_message(result.value)
 
 

@@ -1,4 +1,4 @@
-"""Chain: each process is linked to the next. When the first fails, the failure walks to the last.
+"""Chain: each process is linked to the next. When the first fails, so do all.
 
 A -> B -> C -> D -> E -> F
 """
@@ -25,7 +25,7 @@ async def chain_node_main(depth: int) -> None:
     if depth > 0:
         process.spawn_linked(chain_node_main, depth - 1)
 
-    # Wait for the death of the parent: it reaches us in the middle of the sleep.
+    # Wait for the death of the parent, which interrupts the sleep.
     await sleep("5s")
 
 

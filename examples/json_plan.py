@@ -1,6 +1,6 @@
-"""A plan: a job that is data. A program, or a language model, may write it.
+"""A plan: a job that is data, written by a program or a language model.
 
-It is checked as a whole before anything runs, and every mistake in it is told.
+It is checked as a whole before anything runs, and every mistake is reported.
 """
 
 import os
@@ -54,7 +54,7 @@ def main() -> None:
     try:
         Plan.from_json(WRONG).check(app)
     except PlanError as error:
-        print(f"\nAnother one is refused before anything runs, since {error}")
+        print(f"\nAnother plan is refused before anything runs: {error}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A link is two-way: if one of the two fails, the other is told, or dies with it.
+"""A link is two-way: if one of the two fails, the other gets an event, or dies with it.
 
 Here a worker links itself to a process that it did not start.
 """
@@ -21,7 +21,7 @@ async def worker_main() -> str:
     target, sender = message.payload, message.sender
     assert sender is not None
 
-    # Link in both directions; were the target dead, this would raise.
+    # Link in both directions; if the target were dead, this would raise.
     process.link(target)
 
     # Tell the sender that we are linked.

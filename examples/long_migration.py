@@ -1,7 +1,7 @@
-"""A migration of a thousand customers that may be killed at any moment, and is then run again.
+"""A migration of a thousand customers that can be killed at any moment and run again.
 
-Each run goes on where the last one was: finished steps are not done again,
-and the step in which it died goes on from its checkpoint.
+Each run continues where the last one stopped: finished steps do not run again, and the step in
+which it was killed continues from its checkpoint.
 """
 
 import os
@@ -12,7 +12,7 @@ from perdure import App, JobContext, StepContext
 PAGES = 10
 ON_A_PAGE = 100
 
-# `PACE=0` does not pretend that the work is slow.
+# With `PACE=0` the work takes no time.
 PACE = float(os.environ.get("PACE", "1"))
 
 app = App(os.environ.get("PERDURE_URL", "sqlite:///long_migration.db"))
@@ -28,7 +28,7 @@ async def extract(ctx: StepContext, page: int) -> list[str]:
 @app.step
 async def convert(ctx: StepContext, customers: list[str]) -> int:
     if ctx.previous_checkpoint is not None:
-        print("going on from the last checkpoint")
+        print("continuing from the last checkpoint")
     async for customer in ctx.items(customers, every=50):
         await perdure.process.sleep(0.01 * PACE)
         if customer.endswith("00"):
@@ -39,7 +39,7 @@ async def convert(ctx: StepContext, customers: list[str]) -> int:
 @app.step
 async def load(ctx: StepContext, count: int) -> str:
     await perdure.process.sleep(0.5 * PACE)
-    # A receiver that honours the key does it once, however often a crash makes us ask.
+    # A receiver that honours the key does it once, however often a crash repeats the call.
     return f"{count} customers loaded, key {ctx.idempotency_key[:8]}"
 
 
@@ -51,5 +51,5 @@ async def migrate(ctx: JobContext, pages: int) -> str:
 
 
 if __name__ == "__main__":
-    # The key makes it one migration, however often this program is started.
+    # The key makes this one migration, however often the program is started.
     print(app.run_sync(migrate, PAGES, key="migration"))

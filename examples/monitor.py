@@ -1,4 +1,4 @@
-"""Monitoring is one-way: the parent is told when a worker ends, and goes on.
+"""Monitoring is one-way: the parent gets an event when a worker ends, and continues.
 
 Run it with `python -m examples.monitor`.
 """
@@ -11,7 +11,7 @@ from perdure import process
 async def main() -> None:
     events = process.events()
 
-    # Start the worker and monitor it, as one act: its end cannot be missed.
+    # Start and monitor the worker atomically, so that its end cannot be missed.
     # If it cannot be started, this raises.
     process.spawn_monitored(task_worker)
 

@@ -1,6 +1,6 @@
 """A process that already runs can be monitored too.
 
-Were it dead by then, the EXIT event would come at once: there is no race to lose.
+If it is dead by then, the EXIT event comes at once: there is no race.
 """
 
 import perdure

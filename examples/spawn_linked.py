@@ -1,4 +1,4 @@
-"""Start a child and link to it as one act, so that even a child that dies at once is noticed."""
+"""Start a child and link to it atomically, so that even a child that dies at once is noticed."""
 
 import perdure
 from examples.workers import child_worker
@@ -6,7 +6,7 @@ from perdure import process
 
 
 async def parent_main() -> None:
-    # Handle the death of a child, instead of dying with it.
+    # Handle the death of a child instead of dying with it.
     process.set_options(trap_links=True)
 
     events = process.events()

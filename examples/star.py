@@ -1,4 +1,4 @@
-"""Star: many children linked to one parent. When the parent fails, each child is told."""
+"""Star: many children linked to one parent. When the parent fails, each child gets an event."""
 
 import perdure
 from perdure import process

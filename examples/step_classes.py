@@ -1,8 +1,8 @@
-"""Steps as classes: objects that are made with what they need, and take one value as input.
+"""Steps as classes: objects with dependencies that take one value as input.
 
-A step goes through files and keeps its place by hand; one file is broken, until it is mended.
-Another sends a mail: an effect, which happens once, however often the step is tried.
-The same order for a second time finds that all is done already, by the keys of the steps.
+One step works through files and saves checkpoints itself; one file is broken until it is repaired.
+Another sends a mail: an effect, which happens once however often the step is retried.
+A second submission finds, by the idempotency keys of the steps, that everything is already done.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ class Bulk:
 
 @dataclass
 class Progress:
-    """The checkpoint: a place, and no results."""
+    """The checkpoint: a position, not results."""
 
     processed_count: int = 0
     failed_file: str | None = None
@@ -58,11 +58,11 @@ class BulkFileProcess:
             try:
                 self.process(file)
             except ValueError as error:
-                # Keep how far it came, and end.
+                # Save the position, and fail.
                 await ctx.save_checkpoint(Progress(index, failed_file=file))
                 raise Permanent(f"Stuck at file: {file}") from error
 
-            # A checkpoint now and then: after a crash at most a hundred files are done again.
+            # A checkpoint every hundred files: after a crash at most so many are done again.
             if (index + 1) % 100 == 0:
                 await ctx.save_checkpoint(Progress(index + 1))
                 print(f"Checkpoint at file {index + 1}/{len(bulk.files)}")
@@ -70,14 +70,14 @@ class BulkFileProcess:
 
     def process(self, file: str) -> None:
         if file in self.broken:
-            raise ValueError("no text")
+            raise ValueError("not text")
 
     def idempotency_key(self, bulk: Bulk) -> str:
         return digest(*bulk.files)
 
 
 class Gateway:
-    """A receiver that honours keys: a repeated call gets the first one's answer."""
+    """A receiver that honours keys: a repeated call gets the answer of the first."""
 
     def __init__(self) -> None:
         self.answers: dict[str, str] = {}
@@ -98,7 +98,7 @@ class ExternalEmail:
         self.gateway = gateway
 
     async def execute(self, mail: Mail, ctx: StepContext) -> str:
-        # Written down before and after the call, with a key that the gateway knows again.
+        # Recorded before and after the call, with a key that the gateway recognises.
         return await ctx.effect(
             "email",
             lambda key: self.gateway.send(key, mail),
@@ -110,7 +110,7 @@ class ExternalEmail:
     async def compensate(self, mail: Mail, message_id: str | None, ctx: StepContext) -> None:
         if message_id is None:
             return  # it was never sent
-        # A mail cannot be called back. Another one explains.
+        # A mail cannot be recalled, so another one explains.
         sorry = Mail(mail.to, f"Please ignore: {mail.subject}", "")
         await ctx.effect("email", lambda key: self.gateway.send(key, sorry), target=mail.to)
 
@@ -134,11 +134,11 @@ async def main() -> None:
     print(f"The job is {await handle.wait()}")
 
     bulk_file_process.broken.clear()
-    await handle.retry(reason="142.txt is mended", by="kim")
+    await handle.retry(reason="142.txt is repaired", by="kim")
     print(f"Sent as {await handle.result()}")
 
     again = await app.submit(report, FILES, "kim@example.com")
-    print(f"Asked for again: {await again.result()}")
+    print(f"Submitted again: {await again.result()}")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ async def main() -> None:
     # Cancel the worker.
     process.cancel(worker, "100ms")
 
-    # Nothing is told: nobody monitors it any more.
+    # No event comes: nobody monitors it any more.
     result = await select(events, after("200ms"))
     if result.channel is events:
         process.fail("should not receive event after unmonitor")

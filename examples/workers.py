@@ -10,13 +10,13 @@ from perdure.process import sleep
 
 
 async def task_worker() -> str:
-    """Do one task and give its result."""
+    """Do one task and return its result."""
     await sleep("10ms")
     return "task done"
 
 
 async def long_worker() -> str:
-    """Work for a very long time, but end at once when asked to."""
+    """Work for a very long time, but stop at once when cancelled."""
     async for event in process.events():
         if isinstance(event, process.Cancel):
             break
@@ -30,7 +30,7 @@ async def error_worker() -> None:
 
 
 async def child_worker() -> None:
-    """Die young."""
+    """Fail at once."""
     await sleep("5ms")
     process.fail("child error")
 

@@ -1,4 +1,4 @@
-"""Submit a job and a plan, say yes to what the job asks, send it its message, and wait for both."""
+"""Submit a job and a plan, approve what the job asks, send its message, and wait for both."""
 
 import contextlib
 
@@ -20,9 +20,9 @@ async def main() -> None:
     )
     await handle.until(JobState.WAITING)
     for asked in await app.approvals(tenant="acme"):
-        print(f"{asked.title}? {ANN.id} says yes")
+        print(f"{asked.title}? {ANN.id} approves")
         await app.decide(asked, "approve", by=ANN, reason="the customer is known")
-    with contextlib.suppress(IllegalTransition):  # it has ended: this is not the first run
+    with contextlib.suppress(IllegalTransition):  # the job has ended: this is not the first run
         await app.send(handle.id, "signed", "Kim", key="envelope 12")
     print(await handle.result(timeout="1h"))
     for mail in GATEWAY.sent.values():

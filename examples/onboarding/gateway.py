@@ -1,10 +1,10 @@
-"""Stands for a mail server in the world outside."""
+"""A fake mail server."""
 
 from examples.onboarding.model import Mail
 
 
 class Gateway:
-    """Sends a mail once for each key, however often it is asked to."""
+    """Sends a mail once for each key, however often it is called."""
 
     def __init__(self) -> None:
         self.sent: dict[str, Mail] = {}

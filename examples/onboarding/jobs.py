@@ -17,7 +17,7 @@ app = App(os.environ.get("PERDURE_URL", "sqlite:///onboarding.db"))
     irreversible=True,
 )
 async def send_mail(ctx: StepContext, mail: Mail) -> str:
-    async def deliver(key: str) -> str:  # stable over crashes and retries: the gateway knows it
+    async def deliver(key: str) -> str:  # the key is stable across crashes and retries
         return await GATEWAY.send(mail, key)
 
     return await ctx.effect("email", deliver, target="gateway", in_doubt="replay", key_ttl="24h")
@@ -25,9 +25,9 @@ async def send_mail(ctx: StepContext, mail: Mail) -> str:
 
 @send_mail.compensate
 async def send_apology(ctx: StepContext, mail: Mail, message_id: str | None) -> None:
-    """Do what is the nearest to taking a mail back."""
+    """Apologise, since a mail cannot be recalled."""
     if message_id is None:
-        return  # it never left
+        return  # it was never sent
     sorry = Mail(mail.to, "Sorry", f"Please forget {message_id}")
     await ctx.effect("email", partial(GATEWAY.send, sorry), target="gateway", in_doubt="replay")
 
@@ -46,7 +46,7 @@ async def check(ctx: StepContext, source: str) -> bool:
 async def convert(ctx: StepContext, files: list[str]) -> Report:
     converted = 0
     async for _name in ctx.items(files, every=100, or_after="30s"):
-        converted += 1  # after a crash it goes on behind the last item that was saved
+        converted += 1  # after a crash this continues after the last checkpoint
     return Report(converted)
 
 
@@ -55,8 +55,8 @@ async def onboard(ctx: JobContext, customer: Customer, reflection: str = "3d") -
     profile = await ctx.run(enrich, customer)
     parts = await ctx.gather(*(ctx.run(check, source) for source in profile.sources))
     report = await ctx.run(convert, profile.files)
-    await ctx.approve("send the contract", risk="high", expires="2h")  # holds no worker
-    await ctx.sleep(reflection)  # holds no worker
+    await ctx.approve("send the contract", risk="high", expires="2h")  # occupies no worker
+    await ctx.sleep(reflection)  # occupies no worker
     answer = await ctx.receive("signed", timeout="7d")
     text = f"{answer} signed; {sum(parts)} checks, {report.converted} pages"
     return await ctx.run(send_mail, Mail(customer.address, "Welcome", text))

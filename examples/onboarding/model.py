@@ -1,4 +1,4 @@
-"""What goes into the journal."""
+"""What the journal stores."""
 
 from dataclasses import dataclass
 

@@ -1,6 +1,6 @@
-"""Place an order: `python -m examples.payment_saga [pay|reserve|confirm|end]` breaks it there.
+"""Place an order; `python -m examples.payment_saga [pay|reserve|confirm|end]` makes it fail there.
 
-Kill it in the middle, and start it again with the same words: nothing is done or undone twice.
+Kill it in the middle and start it again with the same arguments: nothing is done or undone twice.
 """
 
 import sys

@@ -2,7 +2,7 @@
 
 import os
 
-from examples.payment_saga.world import act
+from examples.payment_saga.service import call
 from perdure import App, JobContext, Retry, StepContext, WorkerSettings
 from perdure.errors import Permanent
 
@@ -14,52 +14,54 @@ app = App(
 SOON = Retry(attempts=3, initial_delay="10ms")
 
 
-async def deed(ctx: StepContext, name: str, target: str) -> str:
-    """Do one thing to the world: our receiver honours keys."""
-    return str(await ctx.effect(name, lambda key: act(name, key), target=target, in_doubt="replay"))
+async def request(ctx: StepContext, name: str, target: str) -> str:
+    """Call the service as an effect; it honours keys."""
+    return str(
+        await ctx.effect(name, lambda key: call(name, key), target=target, in_doubt="replay")
+    )
 
 
 def fail_if(name: str, broken: str) -> None:
-    """Break where the caller of the program wants it."""
+    """Fail where the command line says."""
     if name == broken:
-        raise Permanent(f"{name} does not work today")
+        raise Permanent(f"{name} is out of order")
 
 
 @app.step(retry=SOON)
 async def pay(ctx: StepContext, order: int, broken: str) -> str:
     fail_if("pay", broken)
-    return await deed(ctx, "payment", f"card of order {order}")
+    return await request(ctx, "payment", f"card of order {order}")
 
 
 @pay.compensate(retry=SOON)
 async def refund(ctx: StepContext, order: int, broken: str, receipt: str | None) -> None:
-    if receipt is not None:  # else the payment was never made
-        await deed(ctx, "refund", f"card of order {order}")
+    if receipt is not None:  # None: the payment was never made
+        await request(ctx, "refund", f"card of order {order}")
 
 
 @app.step(retry=SOON)
 async def reserve(ctx: StepContext, order: int, broken: str) -> str:
     fail_if("reserve", broken)
-    return await deed(ctx, "reservation", f"goods of order {order}")
+    return await request(ctx, "reservation", f"goods of order {order}")
 
 
 @reserve.compensate(retry=SOON)
 async def release(ctx: StepContext, order: int, broken: str, receipt: str | None) -> None:
     if receipt is not None:
-        await deed(ctx, "release", f"goods of order {order}")
+        await request(ctx, "release", f"goods of order {order}")
 
 
 @app.step(retry=SOON)
 async def confirm(ctx: StepContext, order: int, broken: str) -> str:
     fail_if("confirm", broken)
-    return await deed(ctx, "confirmation mail", f"buyer of order {order}")
+    return await request(ctx, "confirmation mail", f"buyer of order {order}")
 
 
 @confirm.compensate(retry=SOON)
 async def apologise(ctx: StepContext, order: int, broken: str, receipt: str | None) -> None:
-    """Send what is the nearest to undoing a mail."""
+    """Send a second mail, since the first cannot be undone."""
     if receipt is not None:
-        await deed(ctx, "cancellation mail", f"buyer of order {order}")
+        await request(ctx, "cancellation mail", f"buyer of order {order}")
 
 
 @app.job

@@ -1,4 +1,4 @@
-"""A supervised worker pool: workers crash, are restarted, and the work goes on.
+"""A supervised worker pool: workers crash, are restarted, and the work continues.
 
 Run it with `python -m examples.pool`. It is made of three kinds of process:
 

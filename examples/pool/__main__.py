@@ -7,7 +7,7 @@ import perdure
 from examples.pool.console import show_reports
 from examples.pool.dispatcher import Jobs, dispatch
 
-DESCRIPTION = "Workers crash on some jobs, are restarted after 100 ms, and the work goes on."
+DESCRIPTION = "Workers crash on some jobs, are restarted after 100 ms, and the work continues."
 ENDING = """\
 Ctrl-C and SIGTERM stop in order: each worker finishes its job, and the exit code is 0.
 A second one kills at once; the exit code is then 130 or 143."""

@@ -1,4 +1,4 @@
-"""How the reports of the pool, and the crash reports of the kernel, look on a terminal."""
+"""How the logs of the pool and the crash reports of the kernel appear on a terminal."""
 
 import logging
 import os

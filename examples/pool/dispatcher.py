@@ -1,8 +1,7 @@
-"""The dispatcher: hands each job to a worker that has nothing to do.
+"""The dispatcher: hands each job to an idle worker.
 
-It monitors the workers.
-When one dies, its job is tried again by another, but only three times:
-a poisoned job would kill worker after worker.
+It monitors the workers. When one dies, another retries its job, but only three times: a poisoned
+job would kill worker after worker.
 """
 
 import itertools
@@ -21,7 +20,7 @@ ATTEMPTS = 3
 
 
 async def dispatch(worker_count: int, job_count: int | None) -> "Jobs":
-    """Get all jobs done, or as many as there is time for until somebody cancels us."""
+    """Get all jobs done, or as many as possible until somebody cancels us."""
     process.register("dispatcher")
     supervisor = process.spawn_linked_monitored(supervise, worker_count)
     jobs = Jobs(job_count)
@@ -48,10 +47,10 @@ async def next_news() -> process.Message | process.Event:
 
 
 class Jobs:
-    """Which jobs wait, who does which, and what became of the others."""
+    """Which jobs wait, which worker does which, and what became of the others."""
 
     def __init__(self, count: int | None) -> None:
-        """Begin with `count` new jobs; None: as many as anybody can do."""
+        """Begin with `count` new jobs; None: without end."""
         self.count = count
         self.new = map(Job, itertools.count(1) if count is None else range(1, count + 1))
         self.again: deque[Job] = deque()
@@ -73,7 +72,7 @@ class Jobs:
             process.send(worker, "work", job)
 
     def note(self, news: process.Message | process.Event) -> None:
-        """Keep the books."""
+        """Record what happened."""
         match news:
             case process.Message(topic="ready", sender=Pid() as worker):
                 process.monitor(worker)

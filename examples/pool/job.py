@@ -1,4 +1,4 @@
-"""The jobs: most are harmless, some break the worker that does them."""
+"""The jobs: most are harmless, some crash the worker that does them."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from perdure.process import sleep
 
 @dataclass(frozen=True)
 class Job:
-    """Something to be done, and for which time it is tried."""
+    """Something to do, and the number of the attempt."""
 
     number: int
     attempt: int = 1
@@ -17,17 +17,17 @@ class Job:
 
     @property
     def is_flaky(self) -> bool:
-        """True if it fails at the first attempt."""
+        """Whether it fails at the first attempt."""
         return self.number % 10 == 7
 
     @property
     def is_poisoned(self) -> bool:
-        """True if it fails at every attempt."""
+        """Whether it fails at every attempt."""
         return self.number % 25 == 13
 
 
 async def perform(job: Job) -> str:
-    """Do the job: a real one would call somebody else's server here."""
+    """Do the job; a real one would call another server here."""
     await sleep("300ms")
     if job.is_poisoned:
         raise ValueError(f"{job} is poisoned")

@@ -26,7 +26,7 @@ Workers = dict[Pid, Worker]
 
 async def supervise(worker_count: int = 4) -> None:
     """Start the workers, and restart each that dies, until somebody cancels us."""
-    # The death of a worker is an event to us, and not our own death.
+    # The death of a worker is an event for us, not our own death.
     process.set_options(trap_links=True)
     events = process.events()
     workers: Workers = {}
@@ -42,7 +42,7 @@ async def supervise(worker_count: int = 4) -> None:
                 await restart_worker(workers, pid)
 
             case process.Exit(sender=pid, result=end) if end.ok:
-                workers.pop(pid, None)  # it is done, so nobody takes its place
+                workers.pop(pid, None)  # it is done, so it is not replaced
 
             case process.Cancel():
                 await stop_workers(workers)
@@ -69,7 +69,7 @@ async def restart_worker(workers: Workers, pid: Pid) -> None:
     worker = workers.pop(pid)
     log.warning("Worker %s died after %.1fs, restarting", worker.id, now() - worker.started_at)
 
-    # A short delay, so that a worker which dies at once does not keep us busy.
+    # A short delay, so that a worker that dies at once does not keep us busy.
     await sleep("100ms")
     start_worker(workers, worker.id)
 

@@ -1,4 +1,4 @@
-"""An indexer of web pages: fetches many at once and counts the words that they use most.
+"""An indexer of web pages: fetches them concurrently and counts their most frequent words.
 
 Run it with `python -m examples.url_indexer URL… --top 20`. Its supervision tree:
 

@@ -13,7 +13,7 @@ from perdure import process
 from perdure.errors import Shutdown
 from perdure.process import Pid
 
-DESCRIPTION = "Fetches web pages, many at once, and prints the words that they use most."
+DESCRIPTION = "Fetches web pages concurrently and prints their most frequent words."
 ENDING = """\
 Pages that fail are tried again, then skipped and logged.
 Ctrl-C stops in order and prints what was counted so far; a second one ends at once.
@@ -23,7 +23,7 @@ The exit code is 1 if no page could be counted."""
 async def main(options: argparse.Namespace) -> int:
     async with App():
         with bar(len(options.urls)) as progress:
-            # A process of its own, so that this one is free to hear of Ctrl-C.
+            # A process of its own, so that this one is free to receive Ctrl-C.
             await ended(process.spawn_monitored(index, options, progress))
         counts = await top(options.top)
     print_counts(counts)
@@ -35,7 +35,7 @@ async def index(options: argparse.Namespace, progress: Progress) -> None:
 
 
 async def ended(runner: Pid) -> None:
-    """Wait for the end of the runner; if we are asked to end, end it."""
+    """Wait for the end of the runner; if we are cancelled, stop it."""
     async for event in process.events():
         match event:
             case process.Exit(sender=sender, result=end) if sender is runner:

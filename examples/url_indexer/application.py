@@ -1,4 +1,4 @@
-"""The application: what runs, and who restarts it."""
+"""The application: what runs, and what restarts it."""
 
 from collections import Counter
 

@@ -15,12 +15,12 @@ from perdure import telemetry
 
 log = logging.getLogger("examples.url_indexer")
 
-# What the program gives goes to stdout; what it says meanwhile does not.
+# The result goes to stdout; progress and logs go to stderr.
 console = Console(stderr=True)
 
 
 def show_log(*, verbose: bool) -> None:
-    """Print what is logged, each fetch too if that is wanted."""
+    """Print the log, with each fetch if `verbose`."""
     if console.is_terminal:
         above_the_bar = RichHandler(console=console, show_path=False, highlighter=NullHighlighter())
         logging.basicConfig(format="%(message)s", handlers=[above_the_bar])
@@ -40,7 +40,7 @@ def _log_fetch(
 
 @contextmanager
 def bar(total: int) -> Generator[Advance, None, None]:
-    """Show a progress bar; on anything but a terminal show nothing."""
+    """Show a progress bar on a terminal, and nothing elsewhere."""
     columns = (TextColumn("Pages"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         pages = progress.add_task("pages", total=total)

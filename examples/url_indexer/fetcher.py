@@ -19,7 +19,7 @@ FETCH = ("app", "fetch")
 
 
 async def fetch_and_tokenize(url: str) -> Ok[int] | Err[Any]:
-    """Fetch a page, with up to four attempts, and count its words; give their number."""
+    """Fetch a page, with up to four attempts, and count its words; return how many."""
     with telemetry.span(FETCH, url=url) as span:
         result = await with_retry(functools.partial(http_get, url))
         match result:
@@ -58,12 +58,12 @@ def _client() -> httpx.AsyncClient:
 
 @functools.cache
 def _trusted() -> ssl.SSLContext:
-    """Load the certificates once: that takes longer than to fetch a page."""
+    """Load the certificates once, since that takes longer than fetching a page."""
     return httpx.create_ssl_context()
 
 
 def log_failure(url: str, reason: object) -> None:
-    """Say which page is skipped, and why."""
+    """Log which page is skipped, and why."""
     log.warning("fetch failed %s: %s", url, spell(reason))
 
 

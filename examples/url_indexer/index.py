@@ -16,11 +16,11 @@ async def inc_tokens(tokens: list[str]) -> None:
 
 
 async def top(n: int) -> list[tuple[str, int]]:
-    """Give the most frequent words; those that are equally frequent by the alphabet."""
+    """Return the most frequent words; equally frequent ones in alphabetical order."""
     return await Agent.get(NAME, _most_frequent, n)
 
 
-# These run inside the agent. It has all its state to itself, so it need not copy it.
+# These run inside the agent, which owns its state and need not copy it.
 
 
 def _count(counts: Counts, tokens: list[str]) -> Counts:

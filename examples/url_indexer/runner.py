@@ -1,4 +1,4 @@
-"""The runner: all pages, so many at a time."""
+"""The runner: fetches all pages, a few at a time."""
 
 from collections.abc import Callable, Iterable
 
@@ -19,15 +19,15 @@ async def run(
     timeout: Duration = 5.0,
     progress: Progress | None = None,
 ) -> list[tuple[str, int]]:
-    """Index the pages, skip those that fail, and give the 20 most frequent words.
+    """Index the pages, skip those that fail, and return the 20 most frequent words.
 
     Args:
         urls: The pages.
         max_concurrency: How many are fetched at once; the number of cores by default.
         timeout: How long one page may take, with all its attempts.
-        progress: Called with the number of pages that are done and that were begun.
+        progress: Called with the numbers of pages that are done and that were started.
     """
-    # Not linked: a fetch that crashes is one page less, and nothing more.
+    # Not linked: a fetch that crashes costs one page, and nothing more.
     # In a block: if we are stopped, so are the fetches.
     async with TaskSupervisor.async_stream_nolink(
         FETCHERS,
@@ -40,6 +40,6 @@ async def run(
         progress=progress,
     ) as results:
         async for result in results:
-            if isinstance(result, Exited):  # it ended before it could say so itself
+            if isinstance(result, Exited):  # it ended before it could log that itself
                 log_failure(*result.reason)
     return await top(20)

@@ -40,7 +40,7 @@ def test_a_migration_that_is_killed_goes_on_when_it_is_started_again(
     second = run("long_migration", environment)
     third = run("long_migration", environment)
 
-    assert second[0] == "going on from the last checkpoint"
+    assert second[0] == "continuing from the last checkpoint"
     assert second[1].startswith(("converting customer 400", "converting customer 500"))
     assert not any(line.startswith("extracted") for line in second)
     assert second[-1].startswith("1000 customers loaded, key ")
@@ -52,7 +52,7 @@ def test_files_that_cannot_be_read_are_reported_and_the_others_done(
 ) -> None:
     lines = run("bulk_files", environment)
 
-    assert lines[0] == "996 files done, 4 left out:"
+    assert lines[0] == "996 files done, 4 skipped:"
     assert [line.split(":")[0].strip() for line in lines[1:]] == [
         "0249.txt",
         "0499.txt",
@@ -85,5 +85,5 @@ def test_steps_as_classes_go_on_at_their_checkpoint_and_are_done_once(
         "Checkpoint at file 200/250",
         "Mail to kim@example.com: 250 files are done",
         "Sent as message 1",
-        "Asked for again: message 1",
+        "Submitted again: message 1",
     ]

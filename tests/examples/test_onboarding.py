@@ -31,7 +31,7 @@ def lines_of_a_run(folder: Path) -> list[str]:
 
 def test_the_customer_gets_one_mail_when_the_contract_is_signed(tmp_path: Path) -> None:
     assert lines_of_a_run(tmp_path) == [
-        "send the contract? ann says yes",
+        "send the contract? ann approves",
         "mail 1 to kim@example.com",
         "Kim signed; 2 checks, 250 pages",
         "3 rows loaded",

@@ -16,7 +16,7 @@ def order(folder: Path, broken: str, crash: str = "") -> subprocess.CompletedPro
     environment = {
         **os.environ,
         "PERDURE_URL": f"sqlite:///{folder / 'jobs.db'}",
-        "WORLD": str(folder / "world"),
+        "SERVICE_FILE": str(folder / "world"),
         "PERDURE_CRASH_AT": crash,
     }
     command = [sys.executable, "-m", "examples.payment_saga", broken]

@@ -56,7 +56,7 @@ MIGRATION = Plan("migration", [Call("extract", source="a"), Call("load", rows=Re
 def problems(*calls: Call, name: str = "p") -> list[str]:
     with pytest.raises(PlanError) as caught:
         Plan(name, calls).check(registry)
-    assert str(caught.value).startswith("the plan cannot be run:\n- ")
+    assert str(caught.value).startswith("the plan cannot run:\n- ")
     return caught.value.problems
 
 

@@ -17,7 +17,7 @@ class Worker:
 
 
 async def main(worker_count: int = 4) -> None:
-    # The death of a worker is an event to us, and not our own death.
+    # The death of a worker is an event for us, not our own death.
     process.set_options(trap_links=True)
 
     events = process.events()
@@ -44,7 +44,7 @@ async def main(worker_count: int = 4) -> None:
         channel, event, _ = await select(events, timeout)
 
         if channel is timeout:
-            # A health check now and then
+            # A periodic health check
             print(f"Health check: {len(workers)} active workers")
 
         elif isinstance(event, process.LinkDown) and event.sender in workers:
@@ -62,7 +62,7 @@ async def main(worker_count: int = 4) -> None:
 
 
 def stop(workers: dict[Pid, Worker]) -> None:
-    """Ask all workers to end; the host waits for them."""
+    """Cancel all workers; the host waits for them."""
     for pid in filter(process.alive, workers):
         process.cancel(pid, "1s")
 

@@ -53,21 +53,29 @@ def add_to(app: typer.Typer) -> None:
 
 # The commands that only take a reason.
 
-_SIMPLE: Final[dict[str, tuple[str, Callable[..., Awaitable[None]]]]] = {
-    "cancel": ("Cancel a job; its running steps are stopped.", Handle.cancel),
+SimpleAction: TypeAlias = Callable[[Handle[Any], str, str], Awaitable[None]]
+
+_SIMPLE: Final[dict[str, tuple[str, SimpleAction]]] = {
+    "cancel": (
+        "Cancel a job; its running steps are stopped.",
+        lambda handle, reason, by: handle.cancel(reason, by=by),
+    ),
     "pause": (
         "Pause a job: its running steps finish, and nothing more runs until `resume`.",
-        Handle.pause,
+        lambda handle, reason, by: handle.pause(reason, by=by),
     ),
-    "resume": ("Resume a job that is paused or needs attention.", Handle.resume),
+    "resume": (
+        "Resume a job that is paused or needs attention.",
+        lambda handle, reason, by: handle.resume(reason, by=by),
+    ),
     "compensate": (
         "Undo what a job did that failed, was cancelled or needs attention.",
-        Handle.compensate,
+        lambda handle, reason, by: handle.compensate(reason, by=by),
     ),
 }
 
 
-def _simple(action: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+def _simple(action: SimpleAction) -> Callable[..., None]:
     def command(
         job: JobArgument,
         *,
@@ -77,7 +85,7 @@ def _simple(action: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         app: AppOption = None,
         output: FormatOption = Format.TABLE,
     ) -> None:
-        _control(find_app(app, url), job, output, lambda handle: action(handle, reason, by=by))
+        _control(find_app(app, url), job, output, lambda handle: action(handle, reason, by))
 
     return command
 
