@@ -21,7 +21,7 @@ from perdure.base.retry import Retry
 from perdure.entries.model import Lifecycle
 from perdure.entries.resolve import HostPlan, ServicePlan
 from perdure.otp.start import Ack
-from perdure.otp.supervision.loop import Child, RestartLoop, StopWanted
+from perdure.otp.supervision.loop import SupervisedChild, RestartLoop, StopWanted
 from perdure.otp.supervision.spec import ChildSpec, SpawnStart
 from perdure.process.api import context, send
 from perdure.process.event import Cancel, Exit, LinkDown, Message
@@ -158,7 +158,7 @@ class _Late(NamedTuple):
 class ServiceLoop(RestartLoop):
     """The supervisor of one service."""
 
-    _child: Child
+    _child: SupervisedChild
 
     def __init__(self, service: Service) -> None:
         super().__init__(f"Service {service.plan.id}", None)
@@ -170,7 +170,7 @@ class ServiceLoop(RestartLoop):
         self._delay = 0.0
         service.starts = service.restarts = 0
 
-    def children(self) -> Iterable[Child]:
+    def children(self) -> Iterable[SupervisedChild]:
         return (self._child,)
 
     # Starting
@@ -181,7 +181,7 @@ class ServiceLoop(RestartLoop):
         function = find_spawn_id(self.me.runtime.spawn_ids, plan.process).function
         values = {_SUPERVISOR: self.me.pid}
         start = SpawnStart(function, plan.input, host=plan.host, values=values)
-        self._child = child = Child(ChildSpec(plan.id, start, "transient"), self)
+        self._child = child = SupervisedChild(ChildSpec(plan.id, start, "transient"), self)
         self.me.at_exit(self._cancel_timer)
         try:
             await self.start(child)
@@ -197,19 +197,19 @@ class ServiceLoop(RestartLoop):
         if self._lifecycle.startup == "optional":
             super().begun()
 
-    async def start_again(self, child: Child) -> bool:
+    async def start_again(self, child: SupervisedChild) -> bool:
         self._service.restarts += 1
         started = await super().start_again(child)
         if started:
             self._spawned(child)
         return started
 
-    def restart_failed(self, child: Child, error: StartError) -> None:
+    def restart_failed(self, child: SupervisedChild, error: StartError) -> None:
         self._service.starts += 1
         self._decide(error.reason)
         self.restart_later(child, self._delay)
 
-    def _spawned(self, child: Child) -> None:
+    def _spawned(self, child: SupervisedChild) -> None:
         service = self._service
         process = child.process
         assert process is not None
@@ -246,20 +246,20 @@ class ServiceLoop(RestartLoop):
 
     # Ending
 
-    async def child_ended(self, child: Child, reason: BaseException | None) -> None:
+    async def child_ended(self, child: SupervisedChild, reason: BaseException | None) -> None:
         self._cancel_timer()
         self._service.pid = None
         if self._late:
             reason = TimeoutError("it was not ready in time")
         await super().child_ended(child, reason)
 
-    def count_restart(self, child: Child, reason: BaseException | None) -> None:  # noqa: ARG002
+    def count_restart(self, child: SupervisedChild, reason: BaseException | None) -> None:  # noqa: ARG002
         self._decide(reason)
 
-    async def restart(self, child: Child) -> None:
+    async def restart(self, child: SupervisedChild) -> None:
         self.restart_later(child, self._delay)
 
-    async def forget(self, child: Child, reason: BaseException | None) -> None:  # noqa: ARG002
+    async def forget(self, child: SupervisedChild, reason: BaseException | None) -> None:  # noqa: ARG002
         self._decide(reason)
 
     def _decide(self, error: BaseException | None) -> None:
@@ -290,10 +290,10 @@ class ServiceLoop(RestartLoop):
         await super().end_children()
         service.become(ServiceState.STOPPED, reason=service.error)
 
-    def ask_to_end(self, child: Child, process: Process) -> None:  # noqa: ARG002
+    def ask_to_end(self, child: SupervisedChild, process: Process) -> None:  # noqa: ARG002
         stop_gracefully(process, self._lifecycle.stop_timeout, self.me.pid, "the service stops")
 
-    def stopped(self, child: Child, process: Process) -> None:  # noqa: ARG002
+    def stopped(self, child: SupervisedChild, process: Process) -> None:  # noqa: ARG002
         outcome = process.outcome
         self._service.pid = None
         self._service.error = None if outcome is None else outcome.error

@@ -21,7 +21,7 @@ from perdure.base.pid import Pid
 from perdure.base.restart import Intensity
 from perdure.otp.address import ServerRef, Via, pid_of
 from perdure.otp.start import Ack, Stoppable, start
-from perdure.otp.supervision.loop import Child, RestartLoop, StopWanted
+from perdure.otp.supervision.loop import SupervisedChild, RestartLoop, StopWanted
 from perdure.otp.supervision.spec import ChildSpec, SpawnStart
 from perdure.process.api import resolve_alive, wait_exit
 from perdure.process.event import Cancel
@@ -194,10 +194,10 @@ class PoolLoop(RestartLoop):
         self._plan = plan
         self._delay = named_seconds("restart_delay", plan.restart_delay)
         self._shutdown = named_seconds("shutdown", plan.shutdown)
-        self._by_id: dict[int, Child] = {}
+        self._by_id: dict[int, SupervisedChild] = {}
         self._health_timer: asyncio.TimerHandle | None = None
 
-    def children(self) -> Iterable[Child]:
+    def children(self) -> Iterable[SupervisedChild]:
         return self._by_id.values()
 
     def workers(self) -> list[PoolWorker]:
@@ -211,7 +211,7 @@ class PoolLoop(RestartLoop):
     async def begin(self) -> None:
         size = self._plan.size
         for worker_id in range(1, size + 1):
-            child = self._by_id[worker_id] = Child(self._plan.child_spec(worker_id), self)
+            child = self._by_id[worker_id] = SupervisedChild(self._plan.child_spec(worker_id), self)
             try:
                 await self.start(child)
             except StartError as error:
@@ -223,11 +223,11 @@ class PoolLoop(RestartLoop):
 
     # Restarts
 
-    def needs_restart(self, child: Child, reason: BaseException | None) -> bool:  # noqa: ARG002
+    def needs_restart(self, child: SupervisedChild, reason: BaseException | None) -> bool:  # noqa: ARG002
         """Whether it is started again: a shutdown from outside is no reason to be one fewer."""
         return reason is not None
 
-    def count_restart(self, child: Child, reason: BaseException | None) -> None:
+    def count_restart(self, child: SupervisedChild, reason: BaseException | None) -> None:
         age = self.me.loop.time() - child.since
         too_many = self._one_more()
         what = f"giving up: {too_many}" if too_many else "restarting"
@@ -241,16 +241,16 @@ class PoolLoop(RestartLoop):
         if too_many:
             raise StopWanted(Shutdown(too_many))
 
-    async def restart(self, child: Child) -> None:
+    async def restart(self, child: SupervisedChild) -> None:
         self.restart_later(child, self._delay)
 
-    def restart_failed(self, child: Child, error: StartError) -> None:
+    def restart_failed(self, child: SupervisedChild, error: StartError) -> None:
         self._tell_failed(child, error)
         if too_many := self._one_more():
             raise StopWanted(Shutdown(too_many))
         self.restart_later(child, self._delay)
 
-    async def forget(self, child: Child, reason: BaseException | None) -> None:  # noqa: ARG002
+    async def forget(self, child: SupervisedChild, reason: BaseException | None) -> None:  # noqa: ARG002
         """Let it go: it is done, and nobody takes its place."""
         self._by_id = {id: each for id, each in self._by_id.items() if each is not child}
 
@@ -297,19 +297,19 @@ class PoolLoop(RestartLoop):
             raise StopWanted(Shutdown("its parent ended"))
         super().parent_ended(parent, error)
 
-    def ask_to_end(self, child: Child, process: Process) -> None:  # noqa: ARG002
+    def ask_to_end(self, child: SupervisedChild, process: Process) -> None:  # noqa: ARG002
         stop_gracefully(process, self._shutdown, self.me.pid, "the pool ends")
 
-    def stopped(self, child: Child, process: Process) -> None:
+    def stopped(self, child: SupervisedChild, process: Process) -> None:
         """Tell nothing: how workers end with their pool is their own matter."""
 
     # Telling
 
-    def place_of(self, child: Child) -> str:
+    def place_of(self, child: SupervisedChild) -> str:
         name = " ".join((self.label, *(self.me.get_relations().names or ())))
         return f"{name} {self.me.pid} as worker {child.spec.id}"
 
-    def _tell_failed(self, child: Child, error: StartError) -> None:
+    def _tell_failed(self, child: SupervisedChild, error: StartError) -> None:
         text = f"Failed to start worker {child.spec.id}: {error.reason}"
         self._tell(text, WORKER_FAILED, worker=child.spec.id, reason=error.reason)
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from perdure.base.duration import Duration, required_seconds, spell
 from perdure.base.pid import Pid
 from perdure.otp.address import ServerRef, pid_of
-from perdure.otp.supervision.loop import Child, RestartLoop, loop_of
+from perdure.otp.supervision.loop import SupervisedChild, RestartLoop, loop_of
 from perdure.process.api import resolve_alive
 from perdure.process.hosts.remote_info import RemoteInfos, remote_infos
 from perdure.process.introspect import Info, info_of
@@ -202,7 +202,7 @@ def _drawn(subjects: Collection[_Subject], roots: Sequence[_Subject]) -> list[Tr
     return [nodes[each.info.pid] for each in roots]
 
 
-def _node(subject: _Subject, child: Child | None, started: Started) -> TreeNode:
+def _node(subject: _Subject, child: SupervisedChild | None, started: Started) -> TreeNode:
     loop, info = subject.loop, subject.info
     return TreeNode(
         id=None if child is None else child.spec.id,
@@ -215,7 +215,7 @@ def _node(subject: _Subject, child: Child | None, started: Started) -> TreeNode:
     )
 
 
-def _nodes_below(children: list[Child], started: Started) -> tuple[TreeNode, ...]:
+def _nodes_below(children: list[SupervisedChild], started: Started) -> tuple[TreeNode, ...]:
     """Return the children of a supervisor in start order, then what else a process started."""
     running = {each.process: node for each, node in started if each.process is not None}
     supervised = [
@@ -227,7 +227,7 @@ def _nodes_below(children: list[Child], started: Started) -> tuple[TreeNode, ...
     return (*supervised, *others)
 
 
-def _children_of(loop: RestartLoop | None) -> list[Child]:
+def _children_of(loop: RestartLoop | None) -> list[SupervisedChild]:
     return [] if loop is None else list(loop.children())
 
 
@@ -235,13 +235,13 @@ def _activity(loop: RestartLoop | None, info: Info) -> str:
     return info.function.split("(", maxsplit=1)[0] if loop is None else loop.label
 
 
-def _absent(child: Child) -> TreeNode:
+def _absent(child: SupervisedChild) -> TreeNode:
     state = "restarting" if child.restarting or child.process is not None else "not running"
     kind: Kind = "supervisor" if child.spec.type == "supervisor" else "worker"
     return TreeNode(child.spec.id, kind, "", state, child.restarts, None, ())
 
 
-def _kind(loop: RestartLoop | None, child: Child | None) -> Kind:
+def _kind(loop: RestartLoop | None, child: SupervisedChild | None) -> Kind:
     if loop is not None or (child is not None and child.spec.type == "supervisor"):
         return "supervisor"
     return "process" if child is None else "worker"

@@ -12,7 +12,7 @@ from perdure.base.errors import ChildError, MaxChildren, NoProcess
 from perdure.base.pid import Pid
 from perdure.base.restart import Intensity
 from perdure.otp.address import ServerRef, Via
-from perdure.otp.supervision.loop import Child, RestartLoop
+from perdure.otp.supervision.loop import RestartLoop, SupervisedChild
 from perdure.otp.supervision.spec import (
     IGNORE,
     ChildLike,
@@ -48,9 +48,9 @@ class DynamicLoop(RestartLoop):
     def __init__(self, label: str, intensity: Intensity, max_children: int | None = None) -> None:
         super().__init__(label, intensity)
         self.max_children = max_children
-        self.by_pid: dict[Pid | None, Child] = {}
+        self.by_pid: dict[Pid | None, SupervisedChild] = {}
 
-    def children(self) -> Iterable[Child]:
+    def children(self) -> Iterable[SupervisedChild]:
         return self.by_pid.values()
 
     def check_room(self) -> None:
@@ -68,7 +68,7 @@ class DynamicLoop(RestartLoop):
     def _stops(self) -> NoProcess:
         return NoProcess(self.me.pid, "start a child, for it is stopping")
 
-    def admit(self, spec: ChildSpec, process: Process) -> Child:
+    def admit(self, spec: ChildSpec, process: Process) -> SupervisedChild:
         """Take in a process that was just born, at once and without a request.
 
         Raises:
@@ -77,19 +77,19 @@ class DynamicLoop(RestartLoop):
         if self.ending:
             kill(process, "its supervisor is stopping")
             raise self._stops()
-        child = Child(spec, self)
+        child = SupervisedChild(spec, self)
         self.watch(child, process, process.pid)
         self.by_pid[process.pid] = child
         return child
 
-    async def restart(self, child: Child) -> None:
+    async def restart(self, child: SupervisedChild) -> None:
         old = child.last_pid
         if await self.start_again(child):
             del self.by_pid[old]
             if child.last_pid is not old:  # else there is nothing to run any more
                 self.by_pid[child.last_pid] = child
 
-    async def forget(self, child: Child, reason: BaseException | None) -> None:  # noqa: ARG002
+    async def forget(self, child: SupervisedChild, reason: BaseException | None) -> None:  # noqa: ARG002
         del self.by_pid[child.last_pid]
 
     async def answer(self, body: object) -> Any:
@@ -101,12 +101,12 @@ class DynamicLoop(RestartLoop):
             case _:
                 return await super().answer(body)
 
-    def id_of(self, child: Child) -> None:
+    def id_of(self, child: SupervisedChild) -> None:
         """Return none: ids need not differ here, so they name nobody."""
 
     async def _add(self, spec: ChildSpec) -> Any:
         self.check_room()
-        child = Child(spec, self)
+        child = SupervisedChild(spec, self)
         given = await self.start(child)
         if given is not IGNORE:
             self.by_pid[child.last_pid] = child

@@ -118,7 +118,7 @@ class Counts(NamedTuple):
     workers: int
 
 
-class Child:
+class SupervisedChild:
     """One child of a loop, over all its restarts."""
 
     __slots__ = (
@@ -189,7 +189,7 @@ class Child:
 class ChildEnded(NamedTuple):
     """In the queue of a loop: a process of a child ended."""
 
-    child: Child
+    child: SupervisedChild
     pid: Pid
     reason: BaseException | None
 
@@ -197,7 +197,7 @@ class ChildEnded(NamedTuple):
 class RestartDue(NamedTuple):
     """In the queue of a loop: the delay before a restart is over."""
 
-    child: Child
+    child: SupervisedChild
 
 
 _WAKE = object()  # in the queue of a loop: look again, the start that you wait for has moved on
@@ -223,7 +223,7 @@ class RestartLoop:
         self.label = label
         self.history = RestartHistory(intensity)
         self.ending = False
-        self.retries: dict[Child, None] = {}
+        self.retries: dict[SupervisedChild, None] = {}
         self._opened = False
         self._parent: Pid | None = None
         self._parent_ref: MonitorRef | None = None
@@ -235,7 +235,7 @@ class RestartLoop:
 
     # What a kind of loop says
 
-    def children(self) -> Iterable[Child]:
+    def children(self) -> Iterable[SupervisedChild]:
         """Return all children, in start order."""
         raise NotImplementedError
 
@@ -246,15 +246,15 @@ class RestartLoop:
         """Tell whoever started the loop that it runs."""
         self.ack.ready(self.me, value=True)
 
-    async def restart(self, child: Child) -> None:
+    async def restart(self, child: SupervisedChild) -> None:
         """Restart a child that ended, at once or later, and whoever is restarted with it."""
         await self.start_again(child)
 
-    async def retry(self, child: Child) -> None:
+    async def retry(self, child: SupervisedChild) -> None:
         """Restart a child whose last restart failed."""
         await self.restart(child)
 
-    async def forget(self, child: Child, reason: BaseException | None) -> None:
+    async def forget(self, child: SupervisedChild, reason: BaseException | None) -> None:
         """Deal with the end of a child that is not restarted."""
 
     async def end_children(self) -> None:
@@ -271,7 +271,7 @@ class RestartLoop:
             case _:
                 raise TypeError(f"{self.label} does not understand {body!r}")
 
-    def id_of(self, child: Child) -> Hashable:
+    def id_of(self, child: SupervisedChild) -> Hashable:
         """Return the id by which others know a child."""
         return child.spec.id
 
@@ -378,7 +378,7 @@ class RestartLoop:
 
     # Restarts: the one decision
 
-    async def child_ended(self, child: Child, reason: BaseException | None) -> None:
+    async def child_ended(self, child: SupervisedChild, reason: BaseException | None) -> None:
         """Deal with the end of a child."""
         if self.needs_restart(child, reason):
             self.count_restart(child, reason)
@@ -386,11 +386,11 @@ class RestartLoop:
         else:
             await self.forget(child, reason)
 
-    def needs_restart(self, child: Child, reason: BaseException | None) -> bool:
+    def needs_restart(self, child: SupervisedChild, reason: BaseException | None) -> bool:
         """Whether a child that ended is started again."""
         return needs_restart(child.spec.restart, reason)
 
-    def count_restart(self, child: Child, reason: BaseException | None) -> None:
+    def count_restart(self, child: SupervisedChild, reason: BaseException | None) -> None:
         """Count one restart, also one that is tried again; too many of them are the end."""
         if self.history.record(self.me.loop.time()):
             report_gave_up(self, child, reason)
@@ -398,7 +398,7 @@ class RestartLoop:
         if not child.restarting:  # else its failure has been reported
             report_restart(self, child, reason)
 
-    async def start_again(self, child: Child) -> bool:
+    async def start_again(self, child: SupervisedChild) -> bool:
         """Start a child again; return whether that succeeded."""
         child.restarting = True
         try:
@@ -410,19 +410,19 @@ class RestartLoop:
         child.restarts += 1
         return True
 
-    def restart_failed(self, child: Child, error: StartError) -> None:
+    def restart_failed(self, child: SupervisedChild, error: StartError) -> None:
         """See to it that a restart which failed is tried again."""
         self.retries[child] = None
         report_restart_failed(self, child, error)
 
-    def restart_later(self, child: Child, delay: float) -> None:
+    def restart_later(self, child: SupervisedChild, delay: float) -> None:
         """Restart a child after a delay."""
         child.restarting = True
         child.timer = self.me.loop.call_later(delay, self.inbox.put, RestartDue(child))
 
     # Starting
 
-    async def start(self, child: Child) -> Any:
+    async def start(self, child: SupervisedChild) -> Any:
         """Start a child and return what its start function gave.
 
         Raises:
@@ -445,7 +445,7 @@ class RestartLoop:
         child.restarting = False
         return child.handle
 
-    def watch(self, child: Child, process: Process, handle: Any) -> None:
+    def watch(self, child: SupervisedChild, process: Process, handle: Any) -> None:
         """Watch over a living process as this child, from now on."""
         child.handle = handle
         child.since = self.me.loop.time()
@@ -456,7 +456,7 @@ class RestartLoop:
         if relations.links is None or self.me not in relations.links:
             link(self.me, process)
 
-    async def _start_directly(self, child: Child, start: DirectStart) -> None:
+    async def _start_directly(self, child: SupervisedChild, start: DirectStart) -> None:
         """Spawn the process here, and wait for its acknowledgement in our own inbox."""
         process, ack = start.begin(self.me, self._wake_up)
         self.watch(child, process, None)
@@ -480,7 +480,7 @@ class RestartLoop:
     def _wake_up(self) -> None:
         self.inbox.put(_WAKE)
 
-    async def _call(self, child: Child, start: StartFunction) -> None:
+    async def _call(self, child: SupervisedChild, start: StartFunction) -> None:
         """Run a start function, as a task inside this process, and go on listening."""
         task = self.me.loop.create_task(_called(start))
         task.add_done_callback(lambda _: self._wake_up())
@@ -498,7 +498,7 @@ class RestartLoop:
         finally:
             self._fallen = None
 
-    def _attach(self, child: Child, given: Any) -> None:
+    def _attach(self, child: SupervisedChild, given: Any) -> None:
         """Take what a start function gave as this child."""
         child.handle = given
         if given is IGNORE:
@@ -520,7 +520,7 @@ class RestartLoop:
 
     # Stopping
 
-    async def stop(self, children: Sequence[Child]) -> None:
+    async def stop(self, children: Sequence[SupervisedChild]) -> None:
         """Stop children, all at once, and wait until they are gone."""
         stopping = [child for child in children if self._begin_stop(child)]
         try:
@@ -535,7 +535,7 @@ class RestartLoop:
                 child.disarm()
                 child.stopping = False
 
-    def _begin_stop(self, child: Child) -> bool:
+    def _begin_stop(self, child: SupervisedChild) -> bool:
         """Ask a child to end; return whether there is a process to wait for."""
         child.restarting = False
         child.watched = None
@@ -549,7 +549,7 @@ class RestartLoop:
             self.ask_to_end(child, process)
         return True
 
-    def ask_to_end(self, child: Child, process: Process) -> None:
+    def ask_to_end(self, child: SupervisedChild, process: Process) -> None:
         """Ask a process to end, and see to it that it is killed when its time is up."""
         shutdown = child.spec.shutdown
         if shutdown is BRUTAL_KILL:
@@ -560,7 +560,7 @@ class RestartLoop:
             late = "it did not stop in time"
             child.timer = self.me.loop.call_later(shutdown, kill, process, late)
 
-    def stopped(self, child: Child, process: Process) -> None:
+    def stopped(self, child: SupervisedChild, process: Process) -> None:
         """Take note that a child was stopped."""
         report_stopped(self, child, process)
 
@@ -572,13 +572,13 @@ class RestartLoop:
         for stray in reversed(strays):
             kind = "worker" if loop_of(stray) is None else "supervisor"
             start = SpawnStart(stray.function, stray.args)
-            child = Child(ChildSpec(stray.pid, start, type=kind), self)
+            child = SupervisedChild(ChildSpec(stray.pid, start, type=kind), self)
             self.watch(child, stray, stray.pid)
             await self.stop([child])
 
     # What is said of it
 
-    def place_of(self, child: Child) -> str:
+    def place_of(self, child: SupervisedChild) -> str:
         """Return under whom a child runs, for the report of its crash."""
         return f"{self.label} {self.me.pid} as {safe_text(child.spec.id)}, {child.spec.restart}"
 
@@ -595,7 +595,7 @@ def loop_of(process: Process) -> RestartLoop | None:
     return process.args[1] if process.function is run_loop else None
 
 
-def count(children: Iterable[Child]) -> Counts:
+def count(children: Iterable[SupervisedChild]) -> Counts:
     """Count children."""
     all_of_them = tuple(children)
     supervisors = sum(child.spec.type is ChildType.SUPERVISOR for child in all_of_them)
@@ -612,7 +612,7 @@ def first_reason(error: BaseException) -> BaseException:
 
 @types.coroutine
 def _gone(process: Process) -> Generator[Any, None, None]:
-    """Wait until a child is dead; its death wakes us, see `Child.ended`."""
+    """Wait until a child is dead; its death wakes us, see `SupervisedChild.ended`."""
     while not process.done():
         yield PARK
 
@@ -633,7 +633,7 @@ RETRY_EVENT = ("perdure", "supervisor", "restart_failed")
 GIVE_UP_EVENT = ("perdure", "supervisor", "give_up")
 
 
-def report_restart(loop: RestartLoop, child: Child, reason: BaseException | None) -> None:
+def report_restart(loop: RestartLoop, child: SupervisedChild, reason: BaseException | None) -> None:
     """Tell that a child ended and is restarted."""
     if telemetry.has_handlers(RESTART_EVENT):
         _emit(RESTART_EVENT, loop, child, reason)
@@ -641,21 +641,21 @@ def report_restart(loop: RestartLoop, child: Child, reason: BaseException | None
     _write(level, loop, "restarts a child", child, reason)
 
 
-def report_restart_failed(loop: RestartLoop, child: Child, error: StartError) -> None:
+def report_restart_failed(loop: RestartLoop, child: SupervisedChild, error: StartError) -> None:
     """Tell that a child could not be started again, and that it will be tried once more."""
     _emit(RETRY_EVENT, loop, child, error.reason)
     what = "could not restart a child and tries again"
     _write(logging.WARNING, loop, what, child, error.reason)
 
 
-def report_gave_up(loop: RestartLoop, child: Child, reason: BaseException | None) -> None:
+def report_gave_up(loop: RestartLoop, child: SupervisedChild, reason: BaseException | None) -> None:
     """Tell that there were too many restarts."""
     _emit(GIVE_UP_EVENT, loop, child, reason)
     what = "gives up: it stops all its children and ends"
     _write(logging.ERROR, loop, what, child, reason)
 
 
-def report_stopped(loop: RestartLoop, child: Child, process: Process) -> None:
+def report_stopped(loop: RestartLoop, child: SupervisedChild, process: Process) -> None:
     """Tell that a child that was to stop did not stop as it should."""
     error = process.outcome.error if process.outcome is not None else None
     if not is_planned(error) and child.spec.shutdown is not BRUTAL_KILL:
@@ -671,7 +671,7 @@ def report_unknown(loop: RestartLoop, message: object) -> None:
 
 
 def _write(
-    level: int, loop: RestartLoop, what: str, child: Child, reason: BaseException | None
+    level: int, loop: RestartLoop, what: str, child: SupervisedChild, reason: BaseException | None
 ) -> None:
     if loop.me.runtime.settings.report_crashes and _log.isEnabledFor(level):
         with suppress(Exception):  # no broken log handler ends a supervisor
@@ -680,7 +680,7 @@ def _write(
 
 
 def _emit(
-    event: telemetry.Event, loop: RestartLoop, child: Child, reason: BaseException | None
+    event: telemetry.Event, loop: RestartLoop, child: SupervisedChild, reason: BaseException | None
 ) -> None:
     telemetry.execute(
         event,
@@ -689,7 +689,7 @@ def _emit(
     )
 
 
-def _circumstances(loop: RestartLoop, child: Child, reason: BaseException | None) -> str:
+def _circumstances(loop: RestartLoop, child: SupervisedChild, reason: BaseException | None) -> str:
     age = loop.me.loop.time() - child.since
     since = f"{moment(loop.me, age)} ({spell(round(age, 3))})"
     limit = loop.history.intensity

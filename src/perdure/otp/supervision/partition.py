@@ -14,7 +14,7 @@ from perdure.base.machine import cores
 from perdure.base.pid import Pid
 from perdure.base.restart import Intensity
 from perdure.otp.address import ServerRef, Via
-from perdure.otp.supervision.loop import Child, RestartLoop
+from perdure.otp.supervision.loop import RestartLoop, SupervisedChild
 from perdure.otp.supervision.spec import (
     ChildLike,
     ChildSpec,
@@ -80,12 +80,12 @@ class PartitionLoop(OrderedLoop):
             await self.stop([self.by_id[number]])
             del self.by_id[number]
         for number in range(before, wanted):
-            child = self.by_id[number] = Child(self.specs[number], self)
+            child = self.by_id[number] = SupervisedChild(self.specs[number], self)
             await self._start_or_forget(child)
             self.partitions = number + 1
         return before
 
-    async def _start_or_forget(self, child: Child) -> None:
+    async def _start_or_forget(self, child: SupervisedChild) -> None:
         try:
             await self.start(child)
         except ProcError:

@@ -20,13 +20,13 @@ from perdure.base.result import Err
 from perdure.otp.address import ServerRef, Via, pid_of
 from perdure.otp.start import Stoppable, start
 from perdure.otp.supervision.loop import (
-    Child,
     ChildInfo,
     CountChildren,
     Counts,
     RestartLoop,
     StopLoop,
     StopWanted,
+    SupervisedChild,
     WhichChildren,
     loop_of,
     run_loop,
@@ -200,16 +200,16 @@ class OrderedLoop(RestartLoop):
         super().__init__(label, intensity)
         self.strategy = strategy
         self.auto_shutdown = auto_shutdown
-        self.by_id = {spec.id: Child(spec, self) for spec in specs}
+        self.by_id = {spec.id: SupervisedChild(spec, self) for spec in specs}
 
-    def children(self) -> Iterable[Child]:
+    def children(self) -> Iterable[SupervisedChild]:
         return self.by_id.values()
 
     async def begin(self) -> None:
         for child in tuple(self.by_id.values()):
             await self._start_first(child)
 
-    async def _start_first(self, child: Child) -> Any:
+    async def _start_first(self, child: SupervisedChild) -> Any:
         given = await self.start(child)
         if given is IGNORE and child.spec.restart is Restart.TEMPORARY:
             self.by_id.pop(child.spec.id, None)
@@ -217,13 +217,13 @@ class OrderedLoop(RestartLoop):
 
     # Restarts
 
-    async def restart(self, child: Child) -> None:
+    async def restart(self, child: SupervisedChild) -> None:
         if self.strategy is Strategy.ONE_FOR_ONE:
             await self.start_again(child)
         else:
             await self._restart_group(affected(self.strategy, list(self.by_id), child.spec.id))
 
-    async def retry(self, child: Child) -> None:
+    async def retry(self, child: SupervisedChild) -> None:
         await self._restart_group(affected_again(self.strategy, list(self.by_id), child.spec.id))
 
     async def _restart_group(self, ids: list[Hashable]) -> None:
@@ -236,19 +236,19 @@ class OrderedLoop(RestartLoop):
             elif not await self.start_again(child):
                 return  # the rest is started when this one is
 
-    async def forget(self, child: Child, reason: BaseException | None) -> None:  # noqa: ARG002
+    async def forget(self, child: SupervisedChild, reason: BaseException | None) -> None:  # noqa: ARG002
         if child.spec.restart is Restart.TEMPORARY:
             del self.by_id[child.spec.id]
         if child.spec.significant:
             self._significant_ended(child)
 
-    def _significant_ended(self, child: Child) -> None:
+    def _significant_ended(self, child: SupervisedChild) -> None:
         others = [each for each in self.by_id.values() if each.spec.significant]
         active = any(each is not child and each.pid is not None for each in others)
         if ends_supervisor(self.auto_shutdown, others_active=active):
             raise StopWanted(Shutdown(f"significant child {child.spec.id!r} ended"))
 
-    async def _stop_in_order(self, children: Iterable[Child]) -> None:
+    async def _stop_in_order(self, children: Iterable[SupervisedChild]) -> None:
         for child in reversed(tuple(children)):
             await self.stop([child])
 
@@ -279,25 +279,25 @@ class OrderedLoop(RestartLoop):
         if known is not None:
             pid = None if known.process is None else known.process.pid
             raise ChildError("already_started", spec.id, pid)
-        child = self.by_id[spec.id] = Child(spec, self)
+        child = self.by_id[spec.id] = SupervisedChild(spec, self)
         try:
             return await self._start_first(child)
         except StartError:
             del self.by_id[spec.id]
             raise
 
-    async def _terminate(self, child: Child) -> None:
+    async def _terminate(self, child: SupervisedChild) -> None:
         await self.stop([child])
         if child.spec.restart is Restart.TEMPORARY:
             del self.by_id[child.spec.id]
 
-    def _known(self, id: Hashable) -> Child:
+    def _known(self, id: Hashable) -> SupervisedChild:
         child = self.by_id.get(id)
         if child is None:
             raise ChildError("not_found", id)
         return child
 
-    def _idle(self, id: Hashable) -> Child:
+    def _idle(self, id: Hashable) -> SupervisedChild:
         child = self._known(id)
         if child.process is not None:
             raise ChildError("running", id, child.process.pid)
