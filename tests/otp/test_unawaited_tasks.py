@@ -41,7 +41,7 @@ async def test_an_owner_that_ends_is_told_which_tasks_it_forgot_and_where_it_mad
     assert "2 of its tasks" in text
     assert "forgets" in text
     assert "give" in text
-    assert "test_task_leftovers.py:" in text
+    assert "test_unawaited_tasks.py:" in text
 
 
 @simulated
