@@ -21,7 +21,7 @@ from perdure.base.retry import Retry
 from perdure.entries.model import Lifecycle
 from perdure.entries.resolve import HostPlan, ServicePlan
 from perdure.otp.start import Ack
-from perdure.otp.supervision.loop import SupervisedChild, RestartLoop, StopWanted
+from perdure.otp.supervision.loop import RestartLoop, StopWanted, SupervisedChild
 from perdure.otp.supervision.spec import ChildSpec, SpawnStart
 from perdure.process.api import context, send
 from perdure.process.event import Cancel, Exit, LinkDown, Message

@@ -21,7 +21,7 @@ from perdure.base.pid import Pid
 from perdure.base.restart import Intensity
 from perdure.otp.address import ServerRef, Via, pid_of
 from perdure.otp.start import Ack, Stoppable, start
-from perdure.otp.supervision.loop import SupervisedChild, RestartLoop, StopWanted
+from perdure.otp.supervision.loop import RestartLoop, StopWanted, SupervisedChild
 from perdure.otp.supervision.spec import ChildSpec, SpawnStart
 from perdure.process.api import resolve_alive, wait_exit
 from perdure.process.event import Cancel

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from perdure.base.duration import Duration, required_seconds, spell
 from perdure.base.pid import Pid
 from perdure.otp.address import ServerRef, pid_of
-from perdure.otp.supervision.loop import SupervisedChild, RestartLoop, loop_of
+from perdure.otp.supervision.loop import RestartLoop, SupervisedChild, loop_of
 from perdure.process.api import resolve_alive
 from perdure.process.hosts.remote_info import RemoteInfos, remote_infos
 from perdure.process.introspect import Info, info_of
