@@ -48,7 +48,7 @@ async def test_a_child_is_linked_once_and_not_monitored(spec: ChildSpec) -> None
     async with Supervisor([spec]) as supervisor:
         pid = await child_of(supervisor)
         assert list(process.info(pid).links).count(supervisor.pid) == 1
-        watched = supervisor.pid.target.relations.watching.values()
+        watched = supervisor.pid.target.relations.monitors.values()
         assert list(watched) == [process.self_pid()]  # its own parent
 
 
