@@ -62,7 +62,7 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"mailbox_limit": True}, "mailbox_limit is a number or None, not True"),
     ({"mailbox_limit": "5"}, "mailbox_limit is a number or None, not '5'"),
     ({"overflow": "explode"}, "'explode' is not a valid Overflow"),
-    ({"colour": "red"}, "option 'colour' is not supported; the options are trap_links, "),
+    ({"colour": "red"}, "there is no option 'colour'; the options are trap_links, "),
 ]
 
 
@@ -146,3 +146,22 @@ async def test_a_failure_in_the_block_restores_the_option() -> None:
     with pytest.raises(ValueError, match="boom"), process.trap_links():
         await crash()
     assert process.get_options().trap_links is False
+
+
+@simulated
+async def test_the_option_of_otp_is_told_what_it_is_called_here() -> None:
+    with pytest.raises(ValueError, match="no option 'trap_exit': write trap_links"):
+        process.set_options(trap_exit=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"), [("spawn_link", "spawn_linked"), ("spawn_monitor", "spawn_monitored")]
+)
+def test_the_verbs_of_otp_are_told_what_they_are_called_here(name: str, instead: str) -> None:
+    with pytest.raises(AttributeError, match=f"'{name}': write process.{instead}$"):
+        getattr(process, name)
+
+
+def test_an_unknown_verb_is_an_ordinary_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"has no attribute 'sponn'$"):
+        getattr(process, "sponn")  # noqa: B009

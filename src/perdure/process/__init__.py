@@ -1,4 +1,4 @@
-"""The kernel: processes on one asyncio loop, and the verbs to use them.
+"""The kernel: processes on asyncio loops, and the verbs to use them.
 
 from perdure import process
 
@@ -6,6 +6,8 @@ pid = process.spawn_monitored(worker, 1)
 process.send(pid, "work", "a")
 event = await process.events().receive()
 """
+
+from typing import NoReturn
 
 from perdure.base.clock import Clock, SystemClock
 from perdure.base.errors import is_normal, is_planned
@@ -137,3 +139,15 @@ __all__ = [
     "upgrade",
     "whereis",
 ]
+
+# The names of OTP that are spelled otherwise here.
+_SPELLED = {
+    "spawn_link": "spawn_linked",
+    "spawn_monitor": "spawn_monitored",
+    "demonitor": "unmonitor",
+}
+
+
+def __getattr__(name: str) -> NoReturn:
+    hint = f": write process.{_SPELLED[name]}" if name in _SPELLED else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")

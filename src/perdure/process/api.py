@@ -41,6 +41,9 @@ from perdure.process.waiter import current_waiter, own_process
 Values = Mapping[str, Any]
 
 
+# Starting
+
+
 def spawn(
     function: Function | str,
     *args: Any,
@@ -54,7 +57,7 @@ def spawn(
         function: An `async def` function, or the id of a loaded entry.
         *args: Its arguments.
         host: Where it runs; the running loop by default.
-        name: A name that it is born with.
+        name: A name that it has from its start.
         context: Values that it and its descendants see by `process.context()`.
 
     Raises:
@@ -73,7 +76,7 @@ def spawn_monitored(
     name: str | None = None,
     context: Values | None = None,
 ) -> Pid:
-    """Start a process and monitor it, as one act: its end always gives an EXIT event."""
+    """Start a process and monitor it, in one go: its end always gives an EXIT event."""
     return _spawn(
         "spawn_monitored", function, args, SpawnOptions(host, name, context, monitor=True)
     )
@@ -86,7 +89,7 @@ def spawn_linked(
     name: str | None = None,
     context: Values | None = None,
 ) -> Pid:
-    """Start a process and link to it, as one act: if one of the two fails, so does the other."""
+    """Start a process and link to it, in one go: if one of the two fails, so does the other."""
     return _spawn("spawn_linked", function, args, SpawnOptions(host, name, context, link=True))
 
 
@@ -97,7 +100,7 @@ def spawn_linked_monitored(
     name: str | None = None,
     context: Values | None = None,
 ) -> Pid:
-    """Start a process, link to it and monitor it, as one act."""
+    """Start a process, link to it and monitor it, in one go."""
     options = SpawnOptions(host, name, context, link=True, monitor=True)
     return _spawn("spawn_linked_monitored", function, args, options)
 
@@ -112,7 +115,7 @@ def _spawn(
 def spawner(
     host: str | None = None, name: str | None = None, context: Values | None = None
 ) -> "Spawner":
-    """Give a builder that spawns with these options."""
+    """Return a builder that spawns with these options."""
     if name is not None:
         check_name(name)
     return Spawner(SpawnOptions(host, name, None if context is None else dict(context)))
@@ -120,7 +123,7 @@ def spawner(
 
 @dataclass(frozen=True, slots=True)
 class Spawner:
-    """Spawns with options; each `with_…` gives a new builder and leaves the old as it was."""
+    """Spawns with options; each `with_…` returns a new builder and leaves the old one as it was."""
 
     _options: SpawnOptions = field(default_factory=SpawnOptions)
     _messages: tuple[tuple[str, tuple[Any, ...]], ...] = ()
@@ -131,7 +134,7 @@ class Spawner:
         return replace(self, _options=self._options._replace(values=merged))
 
     def with_name(self, name: str) -> Self:
-        """Spawn or signal: if the name is held, start nothing and send to its holder."""
+        """Spawn or signal: if another process holds the name, send to it and start nothing."""
         check_name(name)
         return replace(self, _options=self._options._replace(name=name))
 
@@ -140,7 +143,7 @@ class Spawner:
         return replace(self, _options=self._options._replace(host=host))
 
     def with_message(self, topic: str, *payload: Any) -> Self:
-        """Queue a message that is delivered right after birth."""
+        """Add a message that is delivered right after the start."""
         check_topic(topic)
         return replace(self, _messages=(*self._messages, (topic, payload)))
 
@@ -176,10 +179,10 @@ class Spawner:
         return target.pid
 
     def _check_room(self, settings: Settings) -> None:
-        """Refuse messages that a new mailbox would refuse: then the process is there already."""
+        """Raise now for messages that the new mailbox would reject, when the process is there."""
         limit, count = settings.mailbox_limit, len(self._messages)
         if limit is not None and count > limit and settings.overflow is Overflow.REJECT:
-            raise SpawnError(f"{count} messages at birth: a mailbox here takes only {limit}")
+            raise SpawnError(f"{count} messages for a new process: its mailbox takes only {limit}")
 
 
 def _relate(parent: Process, target: Process, options: SpawnOptions) -> None:
@@ -190,9 +193,9 @@ def _relate(parent: Process, target: Process, options: SpawnOptions) -> None:
 
 
 async def run_process(function: Callable[..., Any] | str, *args: Any) -> Any:
-    """Run a function as a process of its own, wait for its end, and give its value.
+    """Run a function as a process of its own, wait for its end, and return its value.
 
-    If the caller is interrupted meanwhile, the process goes on.
+    If the caller is interrupted meanwhile, the process continues.
 
     Raises:
         CallExit: It was killed, shut down, or died by a link.
@@ -227,17 +230,15 @@ def wait_exit(process: Process) -> Generator[Any, None, None]:
 
 
 def upgrade(function: Function | str, *args: Any) -> NoReturn:
-    """Go on as the same process with other code: same pid, names, links, monitors, mailbox.
+    """Continue as the same process with other code: same pid, names, links, monitors, mailbox.
 
     Does not return. Tasks that the old code started are stopped first.
     """
     process = current("upgrade")
     if isinstance(process, AdoptedProcess) or not process.runs_now():
         raise ProcError("upgrade is called by the process itself, not by a task inside it")
-    if process.has_merged_channels():  # other code would not know what all this is that it receives
-        raise ProcError(
-            "a server cannot be upgraded: stop it and start another, or let its callbacks differ"
-        )
+    if process.has_merged_channels():  # other code would not understand what it receives
+        raise ProcError("a server cannot be upgraded: stop it and start another one")
     if isinstance(function, str):
         entry = find_spawn_id(process.runtime.spawn_ids, function)
         function, args = entry.function, args or entry.args
@@ -245,26 +246,26 @@ def upgrade(function: Function | str, *args: Any) -> NoReturn:
     raise Upgrade(function, args)
 
 
-# The verbs of talking: send, receive, listen, call.
+# Talking
 
-# Topics that were found good: most programs have a few, and checking one is dearer than this.
-_TOPICS_REMEMBERED = 1024
+# Topics that passed the check: most programs have a few, and a lookup is cheaper than the check.
+_MAX_KNOWN_TOPICS = 1024
 _KNOWN_TOPICS: set[str] = set()
 
 
 def send(dest: Destination, topic: str, payload: Any = None, /, *more: Any) -> bool:
     """Send a message; never waits.
 
-    Without a payload the receiver gets None, with one that value, with more a list of them.
-    The payload is handed over as it is, not copied.
+    Without a payload the receiver gets None, with several a list of them.
+    On the same loop the payload is not copied.
 
     Returns:
-        False if the pid is dead: processes race with death all the time.
+        False if the pid is dead, which is an ordinary race.
 
     Raises:
         NotRegistered: No process has that name.
-        ValueError: The topic is empty or begins with "@", which is the runtime's own.
-        MailboxFull: The receiver has a limit and the overflow rule "reject".
+        ValueError: The topic is empty or begins with "@", which is reserved.
+        MailboxFull: The receiver has a mailbox limit and the overflow rule "reject".
     """
     try:
         if topic not in _KNOWN_TOPICS:
@@ -287,17 +288,17 @@ def send(dest: Destination, topic: str, payload: Any = None, /, *more: Any) -> b
 
 
 def inbox() -> Channel[Message]:
-    """Give the channel of all messages whose topic has no listener."""
+    """Return the channel of all messages whose topic has no listener."""
     return current("inbox").inbox()
 
 
 def events() -> Channel[Event]:
-    """Give the channel of `Exit`, `LinkDown` and `Cancel` events."""
+    """Return the channel of `Exit`, `LinkDown` and `Cancel` events."""
     return current("events").events()
 
 
 def listen(topic: str, *, message: bool = False) -> Channel[Any]:
-    """Give the channel of one topic: bare payloads, or whole messages with `message=True`."""
+    """Return the channel of one topic: payloads, or whole messages with `message=True`."""
     check_topic(topic)
     return current("listen").listen(topic, whole_messages=message)
 
@@ -308,7 +309,7 @@ def unlisten(channel: Channel[Any]) -> None:
 
 
 async def call(dest: Destination, request: Any, timeout: Duration = 5.0) -> Any:
-    """Ask a process and wait for its reply.
+    """Send a request to a process and wait for its reply.
 
     The other process gets a `Request` from `requests()` and calls its `reply`.
 
@@ -351,12 +352,12 @@ def ask(
 
 
 def requests() -> Channel[Request[Any]]:
-    """Give the channel of requests that others made by `call`."""
+    """Return the channel of requests that others made by `call`."""
     return current("requests").requests()
 
 
 def resolve_destination(dest: Destination, verb: str) -> Process | None:
-    """Find the process behind a pid or a name; None if the pid is dead."""
+    """Return the process of a pid or a name; None if the pid is dead."""
     runtime = current(verb).runtime
     if type(dest) is Pid:
         return resolve(dest, runtime)
@@ -364,7 +365,7 @@ def resolve_destination(dest: Destination, verb: str) -> Process | None:
 
 
 def resolve_alive(dest: Destination, verb: str) -> Process:
-    """Find the living process behind a pid or a name."""
+    """Return the living process of a pid or a name; raise if it is dead."""
     target = resolve_destination(dest, verb)
     if target is None:
         assert isinstance(dest, Pid)
@@ -373,43 +374,39 @@ def resolve_alive(dest: Destination, verb: str) -> Process:
 
 
 def check_topic(topic: object) -> None:
-    """Refuse what cannot be a topic."""
+    """Raise unless this can be a topic."""
     if not isinstance(topic, str):
         raise TypeError(f"a topic is text, not {topic!r}")
     if not topic:
         raise ValueError("a topic must not be empty")
     if topic.startswith("@"):
-        raise ValueError(f"topic {topic!r}: topics that begin with '@' are the runtime's own")
-    if len(_KNOWN_TOPICS) < _TOPICS_REMEMBERED:
+        raise ValueError(f"topic {topic!r}: topics that begin with '@' are reserved")
+    if len(_KNOWN_TOPICS) < _MAX_KNOWN_TOPICS:
         _KNOWN_TOPICS.add(topic)
 
-
-# The verbs of living together: who I am, names, options, monitors, links, and ends.
-#
-# They only change bookkeeping, so they are plain functions and cannot be interrupted half-way.
 
 # Who I am, and who is there
 
 
 def self_pid() -> Pid:
-    """Give the pid of the running process."""
+    """Return the pid of the running process."""
     return current("self_pid").pid
 
 
 def context() -> Mapping[str, Any]:
-    """Give the values that this process inherited or was spawned with."""
+    """Return the values that this process inherited or was spawned with."""
     return MappingProxyType(dict(current("context").values))
 
 
 def alive(dest: Destination) -> bool:
-    """Tell whether a process lives; False already when its EXIT is received."""
+    """Whether a process is alive; False already when its EXIT is received."""
     if isinstance(dest, Pid):
         return dest.target is not None
     return whereis(dest) is not None
 
 
 def info(dest: Destination) -> Info:
-    """Take a picture of a process.
+    """Return what a process looks like now.
 
     Raises:
         NoProcess: It is dead.
@@ -418,7 +415,7 @@ def info(dest: Destination) -> Info:
 
 
 def processes() -> list[Info]:
-    """Take a picture of every process, oldest first."""
+    """Return what every process of this loop looks like now, oldest first."""
     return [info_of(process) for process in current("processes").runtime.processes.values()]
 
 
@@ -426,7 +423,7 @@ def processes() -> list[Info]:
 
 
 def register(name: str, pid: Pid | None = None) -> None:
-    """Give a process, by default this one, a name; it may have many.
+    """Give a process, by default this one, a name; it may have several.
 
     Raises:
         NameTaken: Another process has it.
@@ -437,29 +434,29 @@ def register(name: str, pid: Pid | None = None) -> None:
 
 
 def unregister(name: str) -> bool:
-    """Free a name; tell whether anybody had it."""
+    """Free a name; whether anybody held it."""
     return unregister_name(current("unregister").runtime.names, name)
 
 
 def whereis(name: str) -> Pid | None:
-    """Find the process with a name."""
+    """Return the process that holds a name; None if nobody does."""
     check_name(name)
     holder = current("whereis").runtime.names.get(name)
     return holder.pid if holder is not None else None
 
 
 def pid_of(name: str) -> Pid:
-    """Find the process with a name.
+    """Return the process that holds a name.
 
     Raises:
-        NotRegistered: Nobody has it.
+        NotRegistered: Nobody does.
     """
     return holder_of(current("pid_of").runtime.names, name).pid
 
 
 @contextlib.contextmanager
 def registered(name: str) -> Generator[None, None, None]:
-    """Have a name inside the `with` block."""
+    """Hold a name inside the `with` block."""
     register(name)
     try:
         yield
@@ -487,13 +484,13 @@ class ProcessOptions:
 
 
 def get_options() -> ProcessOptions:
-    """Give the options of this process."""
+    """Return the options of this process."""
     me = current("get_options")
     return ProcessOptions(me.trap_links, me.bound.limit, me.bound.overflow)
 
 
 def set_options(**options: Any) -> None:
-    """Change options of this process: all of them, or on any mistake none.
+    """Change options of this process: all that are given, or none if one is wrong.
 
     Raises:
         ValueError: An option is unknown, or its value is out of range.
@@ -522,7 +519,8 @@ def _check_option(name: str, value: Any) -> Any:
             return Overflow(value)
         case _:
             known = ", ".join(option.name for option in fields(ProcessOptions))
-            raise ValueError(f"option {name!r} is not supported; the options are {known}")
+            hint = ": write trap_links" if name == "trap_exit" else ""
+            raise ValueError(f"there is no option {name!r}{hint}; the options are {known}")
 
 
 @contextlib.contextmanager
@@ -540,7 +538,7 @@ def trap_links() -> Generator[None, None, None]:
 
 
 def monitor(dest: Destination) -> MonitorRef:
-    """Get one EXIT event when the process ends; of a dead one at once, with `NoProcess`.
+    """Get one EXIT event when a process ends; of a dead one at once, with `NoProcess`.
 
     Each call is a monitor of its own, with its own event.
     """
@@ -552,7 +550,7 @@ def monitor(dest: Destination) -> MonitorRef:
 def unmonitor(watched: Destination | MonitorRef, *, flush: bool = True) -> None:
     """Stop monitoring: one monitor by its ref, or all of a process.
 
-    With `flush` an event that already waits is taken out too, so none comes after this.
+    With `flush` an event that already waits is removed too, so none comes after this.
     """
     me = current("unmonitor")
     if not isinstance(watched, MonitorRef):
@@ -572,7 +570,7 @@ def monitored(dest: Destination) -> Generator[MonitorRef, None, None]:
 
 
 def link(dest: Destination) -> None:
-    """Share fate with a process: if one of the two ends abnormally, so does the other.
+    """Link to a process: if one of the two ends abnormally, so does the other.
 
     Raises:
         NoProcess: It is dead.
@@ -584,7 +582,7 @@ def link(dest: Destination) -> None:
 def unlink(dest: Destination, *, flush: bool = True) -> None:
     """End a link; always succeeds, also if there is none or the process is dead.
 
-    With `flush` a `LinkDown` that already waits is taken out too.
+    With `flush` a `LinkDown` that already waits is removed too.
     """
     me = current("unlink")
     target = resolve_destination(dest, "unlink")
@@ -608,7 +606,7 @@ def cancel(dest: Destination, timeout: Duration = None, reason: object = None) -
 
 
 def kill(dest: Destination) -> None:
-    """End a process by force. What its code does cannot change that any more.
+    """End a process by force: nothing that its code does can change that.
 
     Its `finally` blocks run, but each wait in them is interrupted again;
     if it still does not end, it is abandoned: counted as dead, and reported.
@@ -625,11 +623,11 @@ def kill(dest: Destination) -> None:
 
 
 def exit(reason: BaseException | None = None, dest: Destination | None = None) -> None:  # noqa: A001
-    """End oneself, or send an exit signal to another process.
+    """End this process, or send an exit signal to another one.
 
     Without `dest` it does not return.
     Another process ends with this reason, unless it traps links: then it gets a `LinkDown`.
-    To another, None (normal) is ignored.
+    A normal reason (None) to another process is ignored.
 
     Raises:
         NoProcess: The other process is dead.
@@ -652,7 +650,7 @@ def exit(reason: BaseException | None = None, dest: Destination | None = None) -
 
 
 def fail(text: str) -> NoReturn:
-    """End this process, or whatever catches errors in it, with an error of this text."""
+    """Raise a RuntimeError with this text."""
     raise RuntimeError(text)
 
 

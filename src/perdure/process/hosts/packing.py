@@ -70,9 +70,9 @@ def _too_large(signal: Signal, size: int) -> bytes:
     if isinstance(signal, ExitedSignal):
         error = NotPortable(f"its value cannot cross to another OS process: {text}")
         return _encode(_pack_exited(ExitedSignal(signal.pid, ExitResult(None, error))))
+    what = type(signal).__name__.removesuffix("Signal").lower()
     raise NotPortable(
-        f"a {type(signal).__name__.removesuffix('Signal')} cannot cross to another OS process: {text}; "
-        "pass the path of a file instead"
+        f"a {what} cannot cross to another OS process: {text}; pass the path of a file instead"
     )
 
 
