@@ -33,7 +33,7 @@ def attempts(keys: list[str], policy: ItemPolicy, bad: set[int], checkpoint: Any
     while True:
         cursor = Cursor.start(keys, checkpoint, policy)
         verdict = work(cursor, done, bad)
-        if verdict is not ItemVerdict.GO_ON:
+        if verdict is not ItemVerdict.CONTINUE:
             return cursor, done, verdict
         checkpoint = cursor.checkpoint()
 
@@ -103,7 +103,7 @@ def test_an_item_is_bad_only_after_its_tries() -> None:
     for _ in range(3):
         verdicts.append(work(cursor, done, {0}))
         cursor = Cursor.start(list("ab"), cursor.checkpoint(), policy)
-    assert verdicts == [ItemVerdict.AGAIN, ItemVerdict.AGAIN, ItemVerdict.GO_ON]
+    assert verdicts == [ItemVerdict.AGAIN, ItemVerdict.AGAIN, ItemVerdict.CONTINUE]
     assert work(cursor, done, {0}) is None
     assert done == [1]
 
@@ -112,7 +112,7 @@ def test_a_permanent_error_needs_no_further_tries() -> None:
     cursor = Cursor.start(["a"], None, ItemPolicy(on_error="skip", attempts=3))
     cursor.begin(0)
     permanent = Failure(type="Permanent", message="", permanent=True)
-    assert cursor.failed(permanent) is ItemVerdict.GO_ON
+    assert cursor.failed(permanent) is ItemVerdict.CONTINUE
 
 
 def test_too_many_bad_items_fail_the_step() -> None:
@@ -141,7 +141,7 @@ def test_items_in_quarantine_are_all_that_a_later_retry_does() -> None:
 
 def test_a_crash_before_the_end_does_not_open_the_quarantine() -> None:
     cursor = Cursor.start(list("abc"), None, QUARANTINE)
-    assert work(cursor, [], {0}) is ItemVerdict.GO_ON
+    assert work(cursor, [], {0}) is ItemVerdict.CONTINUE
     done: list[int] = []
     work(Cursor.start(list("abc"), cursor.checkpoint(), QUARANTINE), done)
     assert done == [1, 2]

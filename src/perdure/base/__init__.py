@@ -1,1 +1,1 @@
-"""What every layer stands on: errors, time, durations, results, retries, telemetry, settings."""
+"""What every layer builds on: errors, time, durations, results, retries, telemetry, settings."""

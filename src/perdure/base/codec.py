@@ -247,11 +247,11 @@ def canonical(value: Any) -> bytes:
 
 def digest(*parts: bytes | str) -> str:
     """Return the SHA-256 of some parts, each after its length: `"a", "b"` is not `"ab"`."""
-    told = [VERSION]
+    hashed = [VERSION]
     for part in parts:
         data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
-        told += (b"%d:" % len(data), data)
-    return hashlib.sha256(b"".join(told)).hexdigest()
+        hashed += (b"%d:" % len(data), data)
+    return hashlib.sha256(b"".join(hashed)).hexdigest()
 
 
 def fingerprint(name: str, *payloads: bytes) -> str:

@@ -136,11 +136,11 @@ class Readable(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Return True for every record, changing it if necessary."""
         try:
-            told = record.getMessage()
+            text = record.getMessage()
         except Exception:  # noqa: BLE001 - the handlers report it
             return True
-        shown = readable(told)
-        if shown != told:
+        shown = readable(text)
+        if shown != text:
             record.msg, record.args = shown, None
         if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
             text = "".join(traceback.format_exception(*record.exc_info))

@@ -109,8 +109,8 @@ async def _serve(folder: Path, loaded: Loaded, log: "UpLog") -> Code:
     async with _control_socket(folder, loaded), loaded:
         log.say("up", "Up. Press Ctrl-C to stop.", folder=str(folder))
         # Only from here on: a signal during the start must interrupt the start.
-        told = await select(events(), loaded.over)
-        asked = told.channel is not loaded.over
+        first = await select(events(), loaded.over)
+        asked = first.channel is not loaded.over
         text = "Stopping in reverse order." if asked else "Every service has ended."
         log.say("stopping", text)
         failed = loaded.failed()

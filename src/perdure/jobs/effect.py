@@ -1,7 +1,7 @@
 """The ledger of effects: what a job did to the outside world, or may have done; pure.
 
 An effect is recorded as INTENT before the first byte leaves, and then as what became of it. Only
-DONE stands for the call: an attempt is not a result.
+DONE replaces the call: an attempt is not a result.
 
     INTENT ── DONE        it happened; its result is stored, and returned instead of a new call
        │ ├─── FAILED      it certainly did not happen; the next call has a new key
@@ -316,7 +316,7 @@ def settled_by_person(
         case "did not happen":
             return effect.to(_E.FAILED, at, proof=person)
         case "compensate":
-            # It stays in doubt, and its undo is told that it is.
+            # It stays in doubt, and its undo sees that.
             return effect if effect.state is _E.IN_DOUBT else effect.to(_E.IN_DOUBT, at)
 
 
@@ -348,7 +348,7 @@ def unpack_result(effect: Effect, codec: Codec[Any]) -> Any:
 
     Raises:
         Unstorable: The effect happened, but its result could not be stored.
-        Drift: The stored result does not fit the code any more.
+        Drift: The stored result no longer fits the code.
     """
     if effect.problem is not None:
         raise Unstorable(

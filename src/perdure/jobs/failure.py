@@ -25,7 +25,7 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         type: The class of the exception, with its module unless it is a builtin.
         message: Its text without secrets, cut to `LONGEST_MESSAGE`.
-        trace: The end of its traceback, likewise, cut to `LONGEST_TRACE`.
+        trace: The end of its traceback without secrets, cut to `LONGEST_TRACE`.
         attempt: Which attempt failed, from 1.
         permanent: Trying again cannot help.
         outage: Another system failed and may recover.
@@ -85,7 +85,7 @@ def type_name(kind: type[Any]) -> str:
 def _trace(error: BaseException) -> str:
     try:
         text = "".join(traceback.format_exception(error))
-    except Exception as broken:  # noqa: BLE001  somebody's broken __str__
+    except Exception as broken:  # noqa: BLE001  a broken __str__
         return f"(no traceback: {type(broken).__name__})"
     # The end says what happened and where, so the beginning is what goes.
     return _clean(text[-_SCANNED * LONGEST_TRACE :])[-LONGEST_TRACE:]

@@ -51,7 +51,7 @@ class ItemVerdict(StrEnum):
 
     FAIL = "fail"  # the step fails, and its own retry policy applies
     AGAIN = "again"  # the same, but count the attempt at this item: save the checkpoint
-    GO_ON = "go on"  # save the checkpoint, and continue with the next item
+    CONTINUE = "continue"  # save the checkpoint, and continue with the next item
 
 
 class BadItem(Struct, frozen=True):
@@ -73,7 +73,7 @@ class ItemReport(Struct, frozen=True, kw_only=True):
 class _Saved(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """The checkpoint: everything before `place` is done, except for what is named here."""
 
-    # The version of this format. Its name tells this checkpoint from those that users write.
+    # The version of this format. The odd name distinguishes it from checkpoints of users.
     items: int = field(name="ctx.items")
     place: int = 0
     before: str = ""  # fingerprint of the keys before `place`
@@ -214,7 +214,7 @@ class Cursor:
         aside = BadItem(place, shown, failure.summary()[:LONGEST_TEXT])
         (saved.skipped if self.policy.on_error == "skip" else saved.quarantined).append(aside)
         self._settle(place)
-        return ItemVerdict.GO_ON
+        return ItemVerdict.CONTINUE
 
     def _settle(self, place: int) -> None:
         saved = self._saved

@@ -112,7 +112,7 @@ class Notice(Struct, frozen=True, kw_only=True):
         """Return the notice after a failed attempt: to be retried later, or given up."""
         tries = self.tries + 1
         text = without_secrets(error)[:LONGEST_ERROR]
-        told = replace(self, state=NoticeState.WAITING, tries=tries, error=text)
+        retried = replace(self, state=NoticeState.WAITING, tries=tries, error=text)
         if tries >= RETRY.attempts:
-            return replace(told, state=NoticeState.GIVEN_UP)
-        return replace(told, due_at=now + RETRY.delay(tries, random))
+            return replace(retried, state=NoticeState.GIVEN_UP)
+        return replace(retried, due_at=now + RETRY.delay(tries, random))

@@ -44,7 +44,7 @@ Why: TypeAlias = Literal["permanent", "not retried", "used up"]
 
 
 class Again(Struct, frozen=True):
-    """Try again after so many seconds."""
+    """Retry after a delay in seconds."""
 
     delay: float
 

@@ -226,7 +226,12 @@ def step_name(registry: JobRegistry, step: object, verb: str) -> str:
 
 
 def job_name(registry: JobRegistry, job: object, verb: str) -> str:
-    """Return the full name of what must be a job, likewise."""
+    """Return the full name of what must be a job; `verb` is what it is used for.
+
+    Raises:
+        TypeError: It is not a job.
+        UnknownName: It is not registered here.
+    """
     if not isinstance(job, JobDefinition):
         raise _wrong_kind(verb, "job", job)
     return registry.name(cast("JobDefinition[..., Any]", job))

@@ -281,12 +281,12 @@ class Demo:
         finally:
             worker.kill()
 
-    async def kill(self, worker: DemoWorker, told: str) -> None:
+    async def kill(self, worker: DemoWorker, why: str) -> None:
         """Kill a worker and show it."""
         worker.kill()
         self.kills += 1
         self._worker = f"worker {worker.pid} is dead"
-        self.display.say(f"kill -9 {worker.pid}  {told}", "bold red")
+        self.display.say(f"kill -9 {worker.pid}  {why}", "bold red")
         await sleep(self._interval)
 
     def show(self, done: Counter[str]) -> None:

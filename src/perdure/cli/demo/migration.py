@@ -213,7 +213,7 @@ class PlannedKill(Struct, frozen=True):
 
     phase: str
     after: int  # when this many pages, customers or batches are done
-    told: str
+    shown: str  # after `kill -9`
     in_doubt: bool = False  # after the service accepted a batch, before it answers
 
 
@@ -272,31 +272,31 @@ class MigrationScenario:
 
     def _look(self) -> list[Note]:
         """Return the notes so far, and show the progress."""
-        told = read(self._demo.folder)
-        self._demo.show(done(told))
-        return told
+        notes = read(self._demo.folder)
+        self._demo.show(done(notes))
+        return notes
 
     def _has_begun(self, worker: DemoWorker) -> bool:
         return has_begun(self._look(), worker.pid)
 
     def _is_due(self) -> bool:
-        told = self._look()
+        notes = self._look()
         if not self._kills:
             return False
         kill = self._kills[0]
         if kill.in_doubt:
             return self._demo.service.holds
         # In the middle of some work, unless it is too late for that.
-        now = told[-1].what != "end" or told[-1].phase != kill.phase
-        return now and done(told)[kill.phase] >= kill.after
+        now = notes[-1].what != "end" or notes[-1].phase != kill.phase
+        return now and done(notes)[kill.phase] >= kill.after
 
     async def _kill(self, worker: DemoWorker) -> None:
         kill = self._kills.pop(0)
-        told = read(self._demo.folder)
-        now = done(told)
-        steps = len({(note.phase, note.number) for note in told if note.what == "end"})
+        notes = read(self._demo.folder)
+        now = done(notes)
+        steps = len({(note.phase, note.number) for note in notes if note.what == "end"})
         self._losses.append(Loss(steps, now["convert"], len(self._demo.service.done)))
-        await self._demo.kill(worker, kill.told)
+        await self._demo.kill(worker, kill.shown)
 
     def _outcome(self, job: str, result: Migrated) -> Outcome:
         """Count what was lost or duplicated, by the notes and by what the service received."""
@@ -319,10 +319,10 @@ class MigrationScenario:
         )
 
 
-def resumed_at(told: list[Note], worker: int) -> str:
+def resumed_at(notes: list[Note], worker: int) -> str:
     """Return where a new worker continues, in words."""
-    steps = sum(note.what == "end" for note in told)
-    first = next((note for note in told if note.worker == worker and note.what == "item"), None)
+    steps = sum(note.what == "end" for note in notes)
+    first = next((note for note in notes if note.worker == worker and note.what == "item"), None)
     place = f"; the long step resumes at customer {first.number}" if first else ""
     return f"worker {worker} continues: {steps} finished steps are kept{place}"
 

@@ -267,8 +267,9 @@ class PayoutScenario:
     async def _decide(self) -> None:
         app, display = self._demo.app, self._demo.display
         (asked,) = await app.approvals()
-        told = f"{asked.title}: {asked.risk}, {', '.join(asked.reasons)}; {asked.shown.decode()}"
-        display.draw(Text(f"  ? {told}", "yellow"))
+        why = ", ".join(asked.reasons)
+        question = f"{asked.title}: {asked.risk}, {why}; {asked.shown.decode()}"
+        display.draw(Text(f"  ? {question}", "yellow"))
         try:
             await app.decide(asked, "approve", by=KIM, reason="it is mine")
         except DecisionRefused as refusal:

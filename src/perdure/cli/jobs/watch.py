@@ -102,9 +102,9 @@ class ViewDiff:
                 self._last = event.no
                 yield {"event": struct_as_json(event)}
         for entry in view.journal:
-            stands = (entry.state.value, entry.attempt, entry.checkpoint_no)
-            if self._entries.get(entry.seq) != stands:
-                self._entries[entry.seq] = stands
+            current = (entry.state.value, entry.attempt, entry.checkpoint_no)
+            if self._entries.get(entry.seq) != current:
+                self._entries[entry.seq] = current
                 yield {"entry": struct_as_json(entry)}
 
 

@@ -340,7 +340,7 @@ class StepOperation(Operation[R]):
         onward = self._entry(
             StepState.PENDING, checkpoint=checkpoint, checkpoint_no=self.entry.checkpoint_no + 1
         )
-        kind = "item.skipped" if verdict is ItemVerdict.GO_ON else "item.retried"
+        kind = "item.skipped" if verdict is ItemVerdict.CONTINUE else "item.retried"
         await self._begin_again(onward, self._event(kind, failure))
         return True
 
