@@ -14,9 +14,9 @@ from perdure.app import App
 from perdure.base.errors import DefinitionError, JobFailed
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
-from perdure.engine.steps.thread_step import StepThreads
 from perdure.jobs.definition import step_of
 from perdure.jobs.state import JobState
+from perdure.process.threads import ThreadPool
 from tests.hosts.test_trust import Trap
 from tests.support import process_steps
 from tests.support.engine import QUICK, durable, until
@@ -273,7 +273,7 @@ async def test_a_thread_that_comes_too_late_saves_nothing(app: App) -> None:
 
 @durable
 async def test_a_thread_that_never_returns_gives_its_place_to_another(app: App) -> None:
-    threads = StepThreads(1)
+    threads = ThreadPool("test", 1)
     gate = threading.Event()
     stuck = asyncio.ensure_future(threads.call(gate.wait))
     await asyncio.sleep(0)

@@ -1,5 +1,6 @@
 """`offload`: a blocking call in a thread."""
 
+import asyncio
 import contextvars
 import threading
 from typing import Any
@@ -9,7 +10,8 @@ import pytest
 import perdure
 from perdure import process
 from perdure.errors import Killed
-from perdure.process import Exit, offload
+from perdure.process import Exit, offload, threads
+from perdure.process.threads import ThreadPool
 
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="none")
 
@@ -90,3 +92,38 @@ def test_more_calls_than_threads_wait_their_turn() -> None:
 
 async def _one(number: int) -> int:
     return await offload(int, number)
+
+
+def test_a_call_that_was_left_behind_gives_its_place_to_another() -> None:
+    async def main() -> None:
+        pool, go = ThreadPool("test", 1), threading.Event()
+        started = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def block() -> None:
+            loop.call_soon_threadsafe(started.set)
+            go.wait(30)
+
+        stuck = asyncio.ensure_future(pool.call(block, owner="stuck"))
+        await started.wait()
+        stuck.cancel()
+        assert await pool.call(lambda: "done") == "done"
+        (ended,) = pool.unfinished(lambda owner: owner == "stuck")
+        go.set()
+        await asyncio.wrap_future(ended)
+        assert pool.unfinished(lambda _: True) == []
+
+    perdure.run(main)
+
+
+def test_a_thread_without_work_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_IDLE_TIME", 0.001)
+
+    async def main() -> None:
+        pool = ThreadPool("test", 1)
+        thread = await pool.call(threading.current_thread)
+        thread.join(30)
+        assert not thread.is_alive()
+        assert await pool.call(lambda: "again") == "again"
+
+    perdure.run(main)

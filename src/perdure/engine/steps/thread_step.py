@@ -1,4 +1,4 @@
-"""A step whose function runs in a thread: its port to the loop, and the threads themselves.
+"""A step whose function runs in a thread: its port to the loop.
 
 A synchronous function blocks its thread; an async one gets a loop of its own there, by which it can
 be cancelled. What either asks of the engine is done on the worker's loop, in the context of the
@@ -12,12 +12,10 @@ which step a thread works for, so that the next run of the job does not start th
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
-from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar, cast
 
 from perdure.engine.steps.effects import BegunEffect, CallFault, EffectOptions, EffectRequest
@@ -25,12 +23,14 @@ from perdure.engine.steps.step_context import StepContext, StepPort, StepProgres
 from perdure.jobs.budget import Amount
 from perdure.jobs.definition import is_async
 from perdure.jobs.effect import Effect, PackedResult, Place
+from perdure.process.threads import ThreadPool
 from perdure.process.waiter import set_process
 
 T = TypeVar("T")
 
-# How many functions run at once in one program; more of them wait.
-_THREADS = 32
+# Functions of steps have threads of their own: they may wait for calls that are offloaded.
+# So many run at once in one program; more of them wait.
+_STEP_THREADS = ThreadPool("perdure-step", 32)
 
 
 class ThreadUse(NamedTuple):
@@ -161,127 +161,10 @@ async def call_in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) 
 
 async def _call(function: Callable[[], T], use: ThreadUse | None) -> T:
     variables = copy_context()
-    variables.run(set_process, None)  # pyright: ignore[reportArgumentType]
-    return await _STEP_THREADS.call(lambda: variables.run(function), use)
+    variables.run(set_process, None)
+    return await _STEP_THREADS.call(partial(variables.run, function), use)
 
 
 def older_calls(use: ThreadUse) -> list["Future[None]"]:
     """List the ends of calls in which earlier runs of a job still work on the same step."""
-    return _STEP_THREADS.older(use)
-
-
-class StepThreads:
-    """A number of threads, started when they are needed."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._queue: SimpleQueue[_Call] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._queued = 0
-        self._idle = 0  # threads that take the next call, or are about to
-        self._places = 0  # threads that were not left behind
-        self._of_steps: set[_Call] = set()  # calls for steps that have not ended, left or not
-
-    async def call(self, function: Callable[[], T], use: ThreadUse | None = None) -> T:
-        """Call a function in a thread; if the caller is cancelled, it is left to itself there."""
-        call = _Call(function, use)
-        with self._lock:
-            self._queued += 1
-            if use is not None:
-                self._of_steps.add(call)
-            self._start_thread_if_needed()
-        self._queue.put(call)
-        try:
-            return await call.future
-        except asyncio.CancelledError:
-            self._leave(call)
-            raise
-
-    def _start_thread_if_needed(self) -> None:
-        if self._queued > self._idle and self._places < self._most:
-            self._places += 1
-            self._idle += 1
-            threading.Thread(target=self._serve, name="perdure-step", daemon=True).start()
-
-    def _leave(self, call: "_Call") -> None:
-        with self._lock:
-            call.left = True
-            if call.runs:
-                self._places -= 1
-                self._start_thread_if_needed()
-
-    def older(self, use: ThreadUse) -> list["Future[None]"]:
-        """List the ends of calls in which earlier runs of a job still work on the same step."""
-        with self._lock:
-            return [call.end() for call in self._of_steps if call.is_older_than(use)]
-
-    def _ended(self, call: "_Call") -> None:
-        self._of_steps.discard(call)
-        if call.ended is not None:
-            call.ended.set_result(None)
-
-    def _serve(self) -> None:
-        while True:
-            call = self._queue.get()
-            with self._lock:
-                self._queued -= 1
-                self._idle -= 1
-                call.runs = not call.left
-            if call.runs:
-                call.do()
-            with self._lock:
-                self._ended(call)
-                if call.runs and call.left:  # its place was given to another
-                    return
-                call.runs = False
-                self._idle += 1
-            del call  # else its result would be kept until there is another
-
-
-class _Call:
-    """A function to be called, and who waits for its result."""
-
-    __slots__ = ("ended", "function", "future", "left", "loop", "runs", "use")
-
-    def __init__(self, function: Callable[[], Any], use: ThreadUse | None) -> None:
-        self.function = function
-        self.use = use
-        self.ended: Future[None] | None = None  # for who waits for its thread
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Any] = self.loop.create_future()
-        self.runs = False
-        self.left = False  # nobody waits for it any more
-
-    def is_older_than(self, use: ThreadUse) -> bool:
-        """Whether it is of another run of the same step."""
-        mine = self.use
-        return mine is not None and mine[:2] == use[:2] and mine != use
-
-    def end(self) -> "Future[None]":
-        """Return a future that is done when its thread has done with it."""
-        if self.ended is None:
-            self.ended = Future()
-        return self.ended
-
-    def do(self) -> None:
-        value: Any = None
-        error: BaseException | None = None
-        try:
-            value = self.function()
-        except StopIteration as stop:  # which no future takes
-            error = RuntimeError(f"the function raised {stop!r}")
-        except BaseException as raised:  # noqa: BLE001 - whoever waits gets it
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it who waited
-            self.loop.call_soon_threadsafe(self._set_result, value, error)
-
-    def _set_result(self, value: Any, error: BaseException | None) -> None:
-        if self.future.done():
-            return
-        if error is None:
-            self.future.set_result(value)
-        else:
-            self.future.set_exception(error)
-
-
-_STEP_THREADS = StepThreads(_THREADS)
+    return _STEP_THREADS.unfinished(lambda other: other[:2] == use[:2] and other != use)
