@@ -1,6 +1,9 @@
 """Three workers on one store: each job has one owner at a time, and a zombie changes nothing.
 
-`python -m tests.programmes.fleet --jobs 1000 --url sqlite:///…`
+`python -m tests.programmes.fleet --jobs 1000 --url sqlite:///…?kill_stopped_writer=1`
+
+One worker is stopped for good. If it happens to hold the write lock of SQLite, the others could never
+go on unless the URL lets them kill it.
 """
 
 import argparse
@@ -132,7 +135,7 @@ def main() -> None:
     parser.add_argument("--url", default="")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        url = options.url or f"sqlite:///{folder}/jobs.db"
+        url = options.url or f"sqlite:///{folder}/jobs.db?kill_stopped_writer=1"
         tally = asyncio.run(share(url, options.jobs, Path(folder), freeze=True))
     sys.stdout.write(f"{tally}\n")
     if tally.wrong:

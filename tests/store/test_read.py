@@ -7,7 +7,15 @@ from msgspec.structs import replace
 
 from perdure.base.errors import IllegalTransition, JobNotFound
 from perdure.jobs.effect import Effect, Place
-from perdure.jobs.model import Claim, Command, JobEvent, JobOutcome, JobQuery, Schedule
+from perdure.jobs.model import (
+    Claim,
+    Command,
+    EntryKind,
+    JobEvent,
+    JobOutcome,
+    JobQuery,
+    Schedule,
+)
 from perdure.jobs.state import JobState, StepState
 from perdure.store.store import Store
 from tests.support.store import (
@@ -309,3 +317,35 @@ async def test_prune_keeps_a_whole_tree_while_there_is_a_doubt_in_it(store: Stor
     )
     await store.command(resolved)
     assert await store.prune(await store.now() + 60, 10) == 3
+
+
+async def test_a_job_is_being_undone_from_when_it_is_told_to_until_it_has_ended(
+    store: Store,
+) -> None:
+    claim = await started(store)
+    assert not await store.is_being_undone("a")
+
+    await store.write(write_of(claim, job=releases(JobState.COMPENSATING, due_at=0.0)))
+    assert await store.is_being_undone("a")
+    await store.command(Command(job_id="a", action="pause", actor="kim"))
+    assert await store.is_being_undone("a")
+
+    await store.command(Command(job_id="a", action="resume", actor="kim"))
+    await store.write(write_of(await claim_one(store), job=ends(JobState.COMPENSATED)))
+    assert not await store.is_being_undone("a")
+
+
+async def test_an_undo_that_found_nothing_to_undo_does_not_count(store: Store) -> None:
+    claim = await started(store)
+    nothing = entry(0, StepState.SKIPPED, id="undo", kind=EntryKind.UNDO)
+    await store.write(write_of(claim, nothing))
+    assert not await store.is_being_undone("a")
+
+    await store.write(
+        write_of(claim, entry(1, StepState.PENDING, id="undo:pay#1", kind=EntryKind.UNDO))
+    )
+    assert await store.is_being_undone("a")
+
+
+async def test_a_job_that_is_not_there_is_not_being_undone(store: Store) -> None:
+    assert not await store.is_being_undone("nobody")

@@ -89,6 +89,7 @@ def entry(row: Row) -> JournalEntry:
 
 def effect_row(write: Write, effect: Effect) -> dict[str, Any]:
     """Return a line of the ledger by the names of its columns, with owner and epoch."""
+    details, result, error = effect.details, effect.result, effect.error
     undo = _STAYS if effect.stays else None
     if effect.undo is not None:
         undo = msgspec.json.encode(effect.undo).decode()
@@ -105,10 +106,10 @@ def effect_row(write: Write, effect: Effect) -> dict[str, Any]:
         "state": effect.state.value,
         "in_doubt": effect.in_doubt,
         "key_ttl": effect.key_ttl,
-        "details": text(effect.details),
-        "result": text(effect.result),
+        "details": None if details is None else details.decode(),
+        "result": None if result is None else result.decode(),
         "problem": effect.problem,
-        "error": text(effect.error),
+        "error": None if error is None else error.decode(),
         "undo": undo,
         "proof": effect.proof,
         "called_at": effect.called_at,

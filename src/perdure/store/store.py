@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
+from perdure.base.clock import Clock
 from perdure.base.errors import StoreError
 from perdure.jobs.model import Claim, QueueLimit, Write
 from perdure.store import verbs
@@ -111,7 +112,13 @@ class Store:
     path: Path | None = None  # of the file, if the store is one
 
     def __init__(
-        self, *, writer: DbThread, control: DbThread, reader: DbThread, renewer: Renewer
+        self,
+        *,
+        writer: DbThread,
+        control: DbThread,
+        reader: DbThread,
+        renewer: Renewer,
+        clock: Clock | None = None,
     ) -> None:
         self.writer = writer
         self.control = control
@@ -119,6 +126,7 @@ class Store:
         # The result of every step goes this way, so there is nothing in between.
         self.write_soon = writer.write_soon
         self._renewer = renewer
+        self._clock = clock  # of this machine, if the store counts by it
         self._watchers: list[_Watcher] = []
         self._is_open = False
 
@@ -151,9 +159,11 @@ class Store:
         # The writer brings the schema up to date, so it starts first.
         return list(dict.fromkeys([self.writer, self.control, self.reader]))
 
+    _server_time = reads(verbs.read.now)
+
     async def now(self) -> float:
         """Return UNIX seconds by the store's clock, by which all due times are kept."""
-        raise NotImplementedError
+        return await self._server_time() if self._clock is None else self._clock.time()
 
     # Jobs
 

@@ -17,10 +17,6 @@ from perdure.store.statements import Session
 from perdure.store.store import Store, reads
 
 
-def _now(session: Session) -> float:
-    return session.now()
-
-
 def _durability(session: Session) -> dict[str, str]:
     """Return the settings by which a commit is durable, by their names."""
     return {name: setting for name, setting in session.all("server_settings")}  # noqa: C416  rows are no pairs to the type checker
@@ -35,7 +31,6 @@ class PostgresStore(Store):
     """
 
     durability = reads(_durability)
-    _server_time = reads(_now)
 
     def __init__(self, url: str) -> None:
         target = Target(url)
@@ -65,9 +60,6 @@ class PostgresStore(Store):
         except BaseException:
             self._commit_watch.stop()
             raise
-
-    async def now(self) -> float:
-        return await self._server_time()
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         self._listener.start()

@@ -18,7 +18,7 @@ INSERT INTO budget (root_id, no, data) VALUES (:id, :no, :data)
 ON CONFLICT (root_id) DO UPDATE SET no = excluded.no, data = excluded.data
 
 -- name: delete_budgets
--- Unless a fork, or a child, may still spend of it.
+-- Unless a fork or a child may still spend from it.
 DELETE FROM budget
 WHERE root_id IN (SELECT value FROM json_each(:ids))  -- sqlite
 WHERE root_id = ANY(:ids)  -- postgres

@@ -1,5 +1,5 @@
--- What must always be true of the tables. Each statement gives what breaks one rule: the job, and
--- what is wrong. Each is one statement, so that it sees one moment of a store that is at work.
+-- What must always be true of the tables. Each statement returns what breaks one rule: the job, and
+-- what is wrong. It is a single statement, so that it sees one moment of a store that is in use.
 
 -- name: open_effects_of_ended
 SELECT job.id, 'effect ' || effect.no || ' (' || effect.kind || ') is INTENT and the job is ' || job.state
@@ -14,7 +14,7 @@ WHERE approval.state = 'PENDING' AND job.ended_at IS NOT NULL
 LIMIT :limit
 
 -- name: open_spendings_of_ended
--- The identity of a spending begins with the id of its job.
+-- The id of a reservation begins with the id of its job.
 SELECT job.id, 'spending ' || held.key || ' of the budget of ' || budget.root_id || ' is open and the job is ' || job.state
 FROM budget
 CROSS JOIN json_each(budget.data, '$.reserved') AS held  -- sqlite
@@ -85,12 +85,12 @@ WHERE job.state = 'COMPENSATED'
 LIMIT :limit
 
 -- name: standing_work
--- What a job that says COMPENSATED, or a child of it that has completed, did and has not undone.
+-- What a COMPENSATED job, or a completed child of it, did and has not undone.
 WITH RECURSIVE tree (root, id) AS (
   SELECT id, id FROM job WHERE state = 'COMPENSATED'
   UNION
   SELECT tree.root, job.id FROM tree JOIN job ON job.parent = tree.id
-), compensated (name, step) AS (  -- steps of which it is known that they have a compensation
+), compensated (name, step) AS (  -- steps that are known to have a compensation
   SELECT DISTINCT job.name, substr(journal.name, 6)
   FROM journal JOIN job ON job.id = journal.job_id
   WHERE journal.kind = 'undo' AND journal.id LIKE 'undo:%' AND journal.id NOT LIKE '%/%'
@@ -129,7 +129,7 @@ WHERE entry.kind = 'undo' AND entry.state = 'SUCCEEDED' AND entry.input IS NOT N
 LIMIT :limit
 
 -- name: late_entries
--- The list of what to undo is made when nothing works any more: what comes later is not in it.
+-- The list of what to undo is made when all work has stopped: what comes later is not in it.
 SELECT entry.job_id, entry.id || ' has place ' || entry.seq || ', behind the list of what to undo'
 FROM journal AS first
 JOIN journal AS entry ON entry.job_id = first.job_id AND entry.seq > first.seq AND entry.kind <> 'undo'

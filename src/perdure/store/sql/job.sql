@@ -87,7 +87,7 @@ SELECT state, count(*) FROM job GROUP BY state
 SELECT state, count(*) FROM job WHERE tenant = :tenant GROUP BY state
 
 -- name: prunable
--- The first jobs of trees that may go: as long as one job of a tree may still be undone, the undo
+-- The roots of trees that may be deleted: as long as one job of a tree may still be undone, the undo
 -- needs all of it.
 SELECT id FROM job
 WHERE ended_at < :before AND root IS NULL
@@ -96,8 +96,8 @@ WHERE ended_at < :before AND root IS NULL
             OR (SELECT count(*) FILTER (WHERE state IN ('INTENT', 'IN_DOUBT'))
                 FROM effect WHERE effect.job_id = part.id) > 0)
        FROM job AS part WHERE part.root = job.id) = 0
-  -- A doubt is not forgotten: others may wait for its end. As a filter, since a condition would
-  -- be taken for one of the index of all that is open.
+  -- An effect in doubt is kept: other jobs may wait for its outcome. This is a FILTER, since for a
+  -- plain condition the planner would choose the index of open effects.
   AND (SELECT count(*) FILTER (WHERE state IN ('INTENT', 'IN_DOUBT'))
        FROM effect WHERE effect.job_id = job.id) = 0
 ORDER BY ended_at

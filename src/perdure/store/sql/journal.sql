@@ -9,9 +9,9 @@ ORDER BY job_id, seq
 -- name: copy_journal
 INSERT INTO journal (job_id, seq, id, kind, name, state, attempt, input, output, error, checkpoint,
                      checkpoint_no, wake_at, started_at, ended_at)
--- Without attempts and keys: what another job has done is neither undone nor lent by this one.
--- Without the yes of people: they said it to another job, and are asked again.
--- Without what is at work, or was undone: this job begins it by itself.
+-- Without attempts and keys: this job neither undoes nor shares what another job has done.
+-- Without approvals: people gave them to another job, and are asked again.
+-- Without what is running, or was undone: this job does it itself.
 SELECT :id, seq, id, kind, name, CASE WHEN anew THEN 'PENDING' ELSE state END, 0,
        CASE WHEN asks THEN NULL ELSE input END, CASE WHEN anew THEN NULL ELSE output END,
        CASE WHEN anew THEN NULL ELSE error END, CASE WHEN anew THEN NULL ELSE checkpoint END,
@@ -30,7 +30,7 @@ ORDER BY seq
 LIMIT 1
 
 -- name: answered_step
--- A step that is done, and has asked people on its way.
+-- A finished step that has asked people.
 SELECT journal.id FROM journal JOIN approval
   ON approval.job_id = journal.job_id AND approval.state = 'APPROVED'
   AND substr(approval.step, 1, length(journal.id) + 1) = journal.id || '?'
@@ -47,9 +47,9 @@ LIMIT 1
 
 -- name: retry_entries
 UPDATE journal SET state = 'PENDING', attempt = 0, error = NULL, ended_at = NULL,
-                   -- When a sleep ends is certain; all else that had a time gets it anew.
+                   -- The end of a sleep stays; everything else gets a new time.
                    wake_at = CASE kind WHEN 'sleep' THEN wake_at END,
-                   -- What a step has given so far belongs to its checkpoint.
+                   -- The output of a step so far belongs to its checkpoint.
                    output = CASE WHEN kind = 'step' AND state <> 'SKIPPED' THEN output END
 WHERE job_id = :id AND seq >= :seq
   AND (state IN ('PENDING', 'RUNNING', 'FAILED') OR (state = 'SKIPPED' AND seq = :skipped))

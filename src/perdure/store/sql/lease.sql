@@ -101,7 +101,7 @@ UPDATE lease SET until = :until
 WHERE owner = :owner
   AND job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
   AND job_id = ANY(ARRAY(  -- postgres
-    -- In the order in which those who write lock them.  -- postgres
+    -- In the order in which writes lock them.  -- postgres
     SELECT job_id FROM lease WHERE job_id = ANY(:ids) ORDER BY job_id FOR UPDATE))  -- postgres
 RETURNING job_id, epoch
 

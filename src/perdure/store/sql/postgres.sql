@@ -191,7 +191,7 @@ WITH moment AS MATERIALIZED (
 SELECT id FROM added
 
 -- name: submitted_before
--- What a submission kept whose answer was lost.
+-- What a submission inserted whose answer was lost.
 SELECT id FROM last_commit, LATERAL (SELECT * FROM job WHERE id = ANY(:ids) AND created_at = at OFFSET 0) AS ours
 WHERE writer = :writer
 

@@ -1,7 +1,7 @@
 -- name: put_schedule
 INSERT INTO schedule (tenant, name, cron, job, timezone, catch_up, paused, next_at, last_at)
 VALUES (:tenant, :name, :cron, :job, :timezone, :catch_up, :paused, :next_at, :last_at)
--- A program keeps its schedules at each start: a time that is due stays due, and a pause lasts.
+-- A program puts its schedules at each start: a time that is due stays due, and a pause lasts.
 ON CONFLICT (tenant, name) DO UPDATE SET
   cron = excluded.cron, job = excluded.job, timezone = excluded.timezone,
   catch_up = excluded.catch_up,

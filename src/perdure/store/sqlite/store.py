@@ -68,14 +68,11 @@ class SqliteStore(Store):
             control=writer,
             reader=DbThread("perdure-reader", SqliteReader(file, clock)),
             renewer=SqliteRenewer(file, clock),
+            clock=clock or SystemClock(),
         )
         self.path = file.path
         self._wal = Path(f"{file.path}-wal")
-        self._clock = clock or SystemClock()
         self._has_claimed = False
-
-    async def now(self) -> float:
-        return self._clock.time()
 
     async def claim(
         self, owner: str, queues: Mapping[str, QueueLimit], free: int, lease: float

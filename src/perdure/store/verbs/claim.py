@@ -15,70 +15,6 @@ from perdure.store.statements import Row, Session
 _UNLIMITED = QueueLimit()
 
 
-class _Capacity:
-    """How much one claim may still take from a queue."""
-
-    __slots__ = ("_running", "free", "per_tenant", "wanted")
-
-    def __init__(self, free: int, per_tenant: int | None, running: Counter[str]) -> None:
-        self.free = free
-        self.wanted = free
-        self.per_tenant = per_tenant
-        self._running = running
-
-    def take(self, tenant: str) -> bool:
-        """Count a job of this tenant in, if the limits allow it; return whether they do."""
-        assert self.per_tenant is not None
-        if self.free <= 0 or self._running[tenant] >= self.per_tenant:
-            return False
-        self._running[tenant] += 1
-        self.free -= 1
-        return True
-
-    def full(self) -> list[str]:
-        """Return the tenants that have reached their limit."""
-        if self.per_tenant is None:
-            return []
-        return [tenant for tenant, number in self._running.items() if number >= self.per_tenant]
-
-
-def _capacity(session: Session, queue: str, limit: QueueLimit, free: int) -> _Capacity:
-    """Return what the limits of a queue leave for one claim."""
-    if limit == _UNLIMITED:
-        return _Capacity(free, None, Counter())
-    session.lock(f"queue {queue}")
-    running = Counter[str]()
-    if limit.running is not None or limit.running_per_tenant is not None:
-        running.update({each[0]: each[1] for each in session.all("running", queue=queue)})
-    if limit.running is not None:
-        free = min(free, limit.running - running.total())
-    if limit.rate is not None:
-        free = min(free, int(_tokens(session, queue, limit)))
-    return _Capacity(free, limit.running_per_tenant, running)
-
-
-def _take_tokens(session: Session, queue: str, limit: QueueLimit, taken: int) -> None:
-    """Take so many claims from the rate limit of the queue."""
-    if limit.rate is not None:
-        left = _tokens(session, queue, limit) - taken
-        session.run("set_tokens", queue=queue, tokens=left, at=session.clock())
-
-
-def _tokens(session: Session, queue: str, limit: QueueLimit) -> float:
-    """Return what is in the token bucket: it holds `rate` claims and fills in `per` seconds."""
-    assert limit.rate is not None
-    tokens, at = session.one("tokens", queue=queue) or (None, None)
-    if tokens is None or at is None:
-        return limit.rate
-    clock = session.clock()
-    if at > clock:
-        # The clock was ahead, or counts from another start of the machine. The time is corrected
-        # in the database, since else the bucket would not fill before the clock is there again.
-        session.run("set_tokens", queue=queue, tokens=tokens, at=clock)
-        at = clock
-    return min(limit.rate, tokens + (clock - at) * limit.rate / limit.per)
-
-
 class Grant(NamedTuple):
     """A lease that was just given."""
 
@@ -88,13 +24,6 @@ class Grant(NamedTuple):
     news: int
     now: float
     job: Job | None = None  # if it was read along, and has neither journal nor messages
-
-
-class _Candidate(NamedTuple):
-    rank: tuple[int, int]  # higher priority first, then by turn: queues count apart
-    job_id: str
-    queue: str
-    tag: int
 
 
 def claim(
@@ -153,59 +82,6 @@ def in_order(grants: Sequence[Grant], loaded: Sequence[Claim]) -> list[Claim]:
     return [claims[grant.job_id] for grant in grants if grant.job_id in claims]
 
 
-def _pick(
-    session: Session, queues: Mapping[str, QueueLimit], free: int, now: float
-) -> list[_Candidate]:
-    found: list[_Candidate] = []
-    for queue, limit in queues.items():
-        session.run("wake_timers", queue=queue, now=now)
-        found += _candidates(session, queue, _capacity(session, queue, limit, free))
-    if len(queues) > 1:
-        found.sort(key=lambda each: each.rank)
-    return found[:free]
-
-
-def _candidates(session: Session, queue: str, room: _Capacity) -> list[_Candidate]:
-    """Return the jobs that the limits of the queue let run, in order."""
-    if room.free <= 0:
-        return []
-    (served,) = session.one("served", queue=queue) or (0,)
-    if room.per_tenant is None:
-        return [_candidate(queue, each, served) for each in _ready(session, queue, room)]
-    chosen: dict[str, _Candidate] = {}
-    while room.free > 0:
-        taken = 0
-        for each in _ready(session, queue, room):
-            if each[0] not in chosen and room.take(each[1]):
-                chosen[each[0]] = _candidate(queue, each, served)
-                taken += 1
-        if not taken:
-            break
-    return list(chosen.values())
-
-
-def _ready(session: Session, queue: str, room: _Capacity) -> Sequence[Row]:
-    full = room.full()
-    if not full:
-        return session.all("ready", queue=queue, limit=room.wanted)
-    return session.all("ready_but", queue=queue, limit=room.wanted, full=session.array(full))
-
-
-def _candidate(queue: str, found: Row, served: int) -> _Candidate:
-    job_id, _, priority, tag = found
-    return _Candidate((-priority, tag - served), job_id, queue, tag)
-
-
-def _serve(
-    session: Session, picked: Sequence[_Candidate], queues: Mapping[str, QueueLimit]
-) -> None:
-    for queue, limit in queues.items():
-        tags = [each.tag for each in picked if each.queue == queue]
-        if tags:
-            session.best_effort("set_served", queue=queue, tag=max(tags))
-            _take_tokens(session, queue, limit, len(tags))
-
-
 def renew(session: Session, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
     """Prolong the leases that are still the owner's; return their jobs."""
     ids = session.array([job_id for job_id, _ in held])
@@ -238,3 +114,134 @@ def next_due(session: Session, queues: Sequence[str]) -> float | None:
     """Return when the next unowned job falls due; None if none has a time."""
     found = session.one("next_due", queues=session.array(queues))
     return found[0] if found else None
+
+
+# Which jobs a claim takes
+
+
+class _Candidate(NamedTuple):
+    rank: tuple[int, int]  # higher priority first, then by turn: queues count apart
+    job_id: str
+    queue: str
+    tag: int
+
+
+class _Capacity:
+    """How much one claim may still take from a queue."""
+
+    __slots__ = ("_running", "free", "per_tenant", "wanted")
+
+    def __init__(self, free: int, per_tenant: int | None, running: Counter[str]) -> None:
+        self.free = free
+        self.wanted = free
+        self.per_tenant = per_tenant
+        self._running = running
+
+    def take(self, tenant: str) -> bool:
+        """Count a job of this tenant in, if the limits allow it; return whether they do."""
+        assert self.per_tenant is not None
+        if self.free <= 0 or self._running[tenant] >= self.per_tenant:
+            return False
+        self._running[tenant] += 1
+        self.free -= 1
+        return True
+
+    def full(self) -> list[str]:
+        """Return the tenants that have reached their limit."""
+        if self.per_tenant is None:
+            return []
+        return [tenant for tenant, number in self._running.items() if number >= self.per_tenant]
+
+
+def _pick(
+    session: Session, queues: Mapping[str, QueueLimit], free: int, now: float
+) -> list[_Candidate]:
+    found: list[_Candidate] = []
+    for queue, limit in queues.items():
+        session.run("wake_timers", queue=queue, now=now)
+        found += _candidates(session, queue, _capacity(session, queue, limit, free))
+    if len(queues) > 1:
+        found.sort(key=lambda each: each.rank)
+    return found[:free]
+
+
+def _candidates(session: Session, queue: str, capacity: _Capacity) -> list[_Candidate]:
+    """Return the jobs that the limits of the queue let run, in order."""
+    if capacity.free <= 0:
+        return []
+    (served,) = session.one("served", queue=queue) or (0,)
+    if capacity.per_tenant is None:
+        return [_candidate(queue, each, served) for each in _ready(session, queue, capacity)]
+    chosen: dict[str, _Candidate] = {}
+    while capacity.free > 0:
+        taken = 0
+        for each in _ready(session, queue, capacity):
+            if each[0] not in chosen and capacity.take(each[1]):
+                chosen[each[0]] = _candidate(queue, each, served)
+                taken += 1
+        if not taken:
+            break
+    return list(chosen.values())
+
+
+def _ready(session: Session, queue: str, capacity: _Capacity) -> Sequence[Row]:
+    full = capacity.full()
+    if not full:
+        return session.all("ready", queue=queue, limit=capacity.wanted)
+    return session.all("ready_but", queue=queue, limit=capacity.wanted, full=session.array(full))
+
+
+def _candidate(queue: str, found: Row, served: int) -> _Candidate:
+    job_id, _, priority, tag = found
+    return _Candidate((-priority, tag - served), job_id, queue, tag)
+
+
+def _serve(
+    session: Session, picked: Sequence[_Candidate], queues: Mapping[str, QueueLimit]
+) -> None:
+    """Record what was taken: the tag that is served now, and the tokens of the rate."""
+    for queue, limit in queues.items():
+        tags = [each.tag for each in picked if each.queue == queue]
+        if tags:
+            session.best_effort("set_served", queue=queue, tag=max(tags))
+            _take_tokens(session, queue, limit, len(tags))
+
+
+# Limits of a queue
+
+
+def _capacity(session: Session, queue: str, limit: QueueLimit, free: int) -> _Capacity:
+    """Return what the limits of a queue leave for one claim."""
+    if limit == _UNLIMITED:
+        return _Capacity(free, None, Counter())
+    session.lock(f"queue {queue}")
+    running = Counter[str]()
+    if limit.running is not None or limit.running_per_tenant is not None:
+        running.update({each[0]: each[1] for each in session.all("running", queue=queue)})
+    if limit.running is not None:
+        free = min(free, limit.running - running.total())
+    if limit.rate is not None:
+        free = min(free, int(_tokens(session, queue, limit)))
+    return _Capacity(free, limit.running_per_tenant, running)
+
+
+def _take_tokens(session: Session, queue: str, limit: QueueLimit, taken: int) -> None:
+    """Take so many claims from the rate limit of the queue."""
+    if limit.rate is not None:
+        left = _tokens(session, queue, limit) - taken
+        session.run("set_tokens", queue=queue, tokens=left, at=session.clock())
+
+
+def _tokens(session: Session, queue: str, limit: QueueLimit) -> float:
+    """Return what is in the token bucket: it holds `rate` claims and fills in `per` seconds."""
+    assert limit.rate is not None
+    tokens, at = session.one("tokens", queue=queue) or (None, None)
+    if tokens is None or at is None:
+        return limit.rate
+    clock = session.clock()
+    if at > clock:
+        # The clock was ahead, or counts from another start of the machine. The time is corrected
+        # in the database, since else the bucket would not fill before the clock is there again.
+        session.run("set_tokens", queue=queue, tokens=tokens, at=clock)
+        at = clock
+    return min(limit.rate, tokens + (clock - at) * limit.rate / limit.per)

@@ -29,6 +29,11 @@ _DELETIONS = (
 )
 
 
+def now(session: Session) -> float:
+    """Return UNIX seconds by the store's clock."""
+    return session.now()
+
+
 def job(session: Session, job_id: str, tenant: str | None = None) -> Job | None:
     """Return a job; None if there is none, or none that this tenant may see."""
     found = session.one("get_job", id=job_id)

@@ -19,21 +19,6 @@ from perdure.store.verbs.budget import settle_ended
 from perdure.store.verbs.effect import write_effects
 from perdure.store.verbs.submit import submit
 
-
-def end_jobs(session: Session, jobs: Sequence[Mapping[str, Any]], now: float) -> None:
-    """End jobs, each given as the parameters of `end_job`; the caller has locked their leases.
-
-    Nothing of them stays open: questions are withdrawn, and reservations are settled.
-    """
-    job_ids = [job["id"] for job in jobs]
-    ids = session.array(job_ids)
-    session.many("end_job", [{**job, "now": now} for job in jobs])
-    session.run("end_leases", ids=ids)
-    session.run("wake_parents", ids=ids, now=now)
-    withdraw_open(session, job_ids, now)
-    settle_ended(session, job_ids)
-
-
 Rows = Sequence[tuple[Any, ...]]
 
 _FINISHED: Final = (StepState.SUCCEEDED, StepState.FAILED)
@@ -62,7 +47,7 @@ def write_all(session: Session, writes: Sequence[tuple[Write, Rows]]) -> None:
     """
     works = _behind_fences(session, writes)
     now = session.now()
-    if entries := [row_ for work in works for row_ in work.entries]:
+    if entries := [row for work in works for row in work.entries]:
         session.write_entries(entries)
     if events := [_event_row(work, event, now) for work in works for event in work.write.events]:
         session.many("insert_event", events)
@@ -110,6 +95,20 @@ def _end(session: Session, writes: Sequence[Write], now: float) -> None:
         {**_outcome(write.job_id, write.job), "epoch": write.epoch} for write in writes if write.job
     ]
     end_jobs(session, outcomes, now)
+
+
+def end_jobs(session: Session, jobs: Sequence[Mapping[str, Any]], now: float) -> None:
+    """End jobs, each given as the parameters of `end_job`; the caller has locked their leases.
+
+    Nothing of them stays open: questions are withdrawn, and reservations are settled.
+    """
+    job_ids = [job["id"] for job in jobs]
+    ids = session.array(job_ids)
+    session.many("end_job", [{**job, "now": now} for job in jobs])
+    session.run("end_leases", ids=ids)
+    session.run("wake_parents", ids=ids, now=now)
+    withdraw_open(session, job_ids, now)
+    settle_ended(session, job_ids)
 
 
 def _outcome(job_id: str, change: JobChange) -> dict[str, Any]:
