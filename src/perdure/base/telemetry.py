@@ -19,7 +19,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeAlias, cast
 
 # pyright: reportUnusedImport=false
-import perdure.base.visible  # noqa: F401  its import makes the logs of the package readable
+from perdure.base import visible as _visible  # noqa: F401  makes the logs of the package readable
 from perdure.base.clock import Clock, SystemClock
 
 Event: TypeAlias = tuple[str, ...]
