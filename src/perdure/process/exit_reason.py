@@ -5,7 +5,6 @@ A reason is None for a normal end, and otherwise an exception.
 any other exception is a crash.
 """
 
-from asyncio import CancelledError
 from collections.abc import Callable
 from typing import Any
 
@@ -32,13 +31,6 @@ class Upgrade(BaseException):
         super().__init__(function)
         self.function = function
         self.args = args
-
-
-def reason_of(error: BaseException) -> BaseException:
-    """Return the exit reason for an exception that left the code of a process."""
-    if isinstance(error, CancelledError):
-        return Killed("its task was cancelled")
-    return error
 
 
 def linked_reason(dead: Pid, reason: BaseException) -> BaseException:

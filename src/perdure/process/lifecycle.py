@@ -41,7 +41,7 @@ from perdure.base import telemetry
 from perdure.base.errors import Killed, NameTaken, Shutdown, SpawnError, safe_text
 from perdure.base.pid import MonitorRef, Pid
 from perdure.process.event import Cancel, Exit, ExitResult, LinkDown
-from perdure.process.exit_reason import UNREPORTED, Upgrade, linked_reason, reason_of
+from perdure.process.exit_reason import UNREPORTED, Upgrade, linked_reason
 from perdure.process.names import check_name
 from perdure.process.process import (
     Function,
@@ -374,7 +374,8 @@ def _decide_outcome(process: Process, error: BaseException) -> None:
     if isinstance(error, Upgrade):
         process.get_relations().upgrade = error
         return
-    process.outcome = ExitResult(None, reason_of(error))
+    cancelled = isinstance(error, asyncio.CancelledError)
+    process.outcome = ExitResult(None, Killed("its task was cancelled") if cancelled else error)
     if error.__traceback__ is not None:
         # Cut our own frame off: people look for their code, and it would keep the process alive.
         error.__traceback__ = error.__traceback__.tb_next

@@ -310,9 +310,20 @@ class Runtime:
             kill(process, self.stop_reason.detail)
 
     async def wait_for(self, process: Process) -> None:
-        """Wait until a process is dead."""
-        while process.pid.target is not None:
-            await self._next_exit()
+        """Wait until a process is dead.
+
+        By a callback of its own, and not by `exit_waiters`, which every death wakes.
+        """
+        if process.done():
+            return
+        ended: asyncio.Future[None] = self.loop.create_future()
+
+        def on_end(_: object) -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        process.add_done_callback(on_end)
+        await ended
 
     async def _next_exit(self) -> None:
         waiter = self.loop.create_future()
