@@ -18,7 +18,7 @@ from perdure.cli.demo.migration import (
     has_begun,
 )
 from perdure.cli.demo.scenarios import DONE, PEOPLE, UNDONE, count_lost
-from tests.support.cli import Desk
+from tests.support.cli import CommandLine
 
 
 def steps(phase: str, numbers: range, worker: int = 1) -> list[Note]:
@@ -41,7 +41,7 @@ def undisturbed() -> list[Note]:
 @pytest.mark.once
 @pytest.mark.timeout(150)
 def test_workers_are_killed_nine_times_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
-    shown = Desk(tmp_path).program("demo", "--once", "--json", "--pace", 0.5)
+    shown = CommandLine(tmp_path).program("demo", "--once", "--json", "--pace", 0.5)
 
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert shown.stdout.count("kill -9") == 9

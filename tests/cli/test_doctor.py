@@ -7,7 +7,7 @@ import pytest
 
 from perdure.cli.doctor import settings_found
 from perdure.store.open import open_store
-from tests.support.cli import Desk
+from tests.support.cli import CommandLine
 from tests.support.store import claim_one, new_job, sql
 
 
@@ -19,10 +19,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    desk = Desk(tmp_path)
-    desk.forget_url()
-    return desk
+def cli(tmp_path: Path) -> CommandLine:
+    cli = CommandLine(tmp_path)
+    cli.forget_url()
+    return cli
 
 
 async def _two_jobs(url: str) -> None:
@@ -41,8 +41,8 @@ async def filled(url: str) -> str:
     return url
 
 
-def test_a_healthy_store_has_no_finding_of_any_rule(filled: str, desk: Desk) -> None:
-    done = desk.run("doctor", "--store", filled, "--json")
+def test_a_healthy_store_has_no_finding_of_any_rule(filled: str, cli: CommandLine) -> None:
+    done = cli.run("doctor", "--store", filled, "--json")
 
     report = json.loads(done.stdout)
     assert [each for each in report["findings"] if each["check"] != "durability"] == []
@@ -58,10 +58,10 @@ def test_a_healthy_store_has_no_finding_of_any_rule(filled: str, desk: Desk) -> 
         }
 
 
-def test_a_broken_rule_is_told_with_the_job_and_what_to_do(filled: str, desk: Desk) -> None:
+def test_a_broken_rule_is_told_with_the_job_and_what_to_do(filled: str, cli: CommandLine) -> None:
     sql(filled, "DELETE FROM lease WHERE job_id = 'second'")
 
-    done = desk.run("doctor", "--store", filled)
+    done = cli.run("doctor", "--store", filled)
 
     assert done.exit_code == 1
     assert "live_without_lease: A job that has not ended has a lease row." in done.stdout
@@ -69,21 +69,21 @@ def test_a_broken_rule_is_told_with_the_job_and_what_to_do(filled: str, desk: De
     assert "→ `perdure jobs cancel JOB`" in done.stdout
 
 
-def test_a_store_that_others_can_read_is_found(tmp_path: Path, desk: Desk) -> None:
-    desk.run(
+def test_a_store_that_others_can_read_is_found(tmp_path: Path, cli: CommandLine) -> None:
+    cli.run(
         "submit",
         "tests.support.jobs_app:app",
         "welcome",
         "-a",
         '{"name": "Kim"}',
         "--url",
-        desk.url,
+        cli.url,
     )
     for name in ("jobs.db", "jobs.db-wal"):
         (tmp_path / name).touch()
         (tmp_path / name).chmod(0o644)
 
-    done = desk.run("doctor", "--store", desk.url)
+    done = cli.run("doctor", "--store", cli.url)
 
     assert done.exit_code == 1
     for name in ("jobs.db", "jobs.db-wal"):
@@ -94,22 +94,22 @@ def test_a_store_that_others_can_read_is_found(tmp_path: Path, desk: Desk) -> No
 @pytest.mark.parametrize(
     "address", ["sqlite:////nowhere/at/all.db", "redis://here", "postgresql://127.0.0.1:1/x"]
 )
-def test_a_store_that_cannot_be_looked_at_is_no_finding(address: str, desk: Desk) -> None:
-    done = desk.run("doctor", "--store", address)
+def test_a_store_that_cannot_be_looked_at_is_no_finding(address: str, cli: CommandLine) -> None:
+    done = cli.run("doctor", "--store", address)
 
     assert done.exit_code == 2
     assert done.stderr.startswith("perdure: ")
 
 
-def test_a_file_that_is_not_there_is_not_made(tmp_path: Path, desk: Desk) -> None:
-    done = desk.run("doctor", "--store", f"sqlite:///{tmp_path}/none.db")
+def test_a_file_that_is_not_there_is_not_made(tmp_path: Path, cli: CommandLine) -> None:
+    done = cli.run("doctor", "--store", f"sqlite:///{tmp_path}/none.db")
 
     assert done.exit_code == 2
     assert not (tmp_path / "none.db").exists()
 
 
-def test_without_a_store_the_machine_is_told(desk: Desk) -> None:
-    done = desk.run("doctor")
+def test_without_a_store_the_machine_is_told(cli: CommandLine) -> None:
+    done = cli.run("doctor")
 
     assert done.exit_code == 0
     assert "pass --store" in done.stdout

@@ -4,20 +4,13 @@ import json
 import signal
 from pathlib import Path
 
-import pytest
-
-from tests.support.cli import APP, LONGEST_WAIT, Desk
+from tests.support.cli import APP, LONGEST_WAIT, CommandLine
 
 
-@pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
-
-
-def test_a_submitted_job_is_run_by_a_worker_and_its_result_waited_for(desk: Desk) -> None:
-    alone = desk.run("submit", APP, "welcome", "-a", '{"name": "Kim"}', "--key", "k")
-    with desk.worker("--concurrency", 2):
-        again = desk.run("submit", APP, "welcome", "-a", '{"name": "Kim"}', "--key", "k", "--wait")
+def test_a_submitted_job_is_run_by_a_worker_and_its_result_waited_for(cli: CommandLine) -> None:
+    alone = cli.run("submit", APP, "welcome", "-a", '{"name": "Kim"}', "--key", "k")
+    with cli.worker("--concurrency", 2):
+        again = cli.run("submit", APP, "welcome", "-a", '{"name": "Kim"}', "--key", "k", "--wait")
 
     assert alone.exit_code == again.exit_code == 0
     assert "no worker is running" in alone.stderr
@@ -25,10 +18,10 @@ def test_a_submitted_job_is_run_by_a_worker_and_its_result_waited_for(desk: Desk
     assert "was already submitted" in again.stderr
 
 
-def test_a_job_whose_queue_nobody_serves_says_so(desk: Desk) -> None:
-    with desk.worker():
-        lost = desk.run("submit", APP, "welcome", "-a", '{"name": "Kim"}', "--queue", "nowhere")
-        fine = desk.run("submit", APP, "welcome", "-a", '{"name": "Kim"}')
+def test_a_job_whose_queue_nobody_serves_says_so(cli: CommandLine) -> None:
+    with cli.worker():
+        lost = cli.run("submit", APP, "welcome", "-a", '{"name": "Kim"}', "--queue", "nowhere")
+        fine = cli.run("submit", APP, "welcome", "-a", '{"name": "Kim"}')
 
     assert lost.exit_code == fine.exit_code == 0
     assert "no worker serves the queue 'nowhere'" in lost.stderr
@@ -37,15 +30,15 @@ def test_a_job_whose_queue_nobody_serves_says_so(desk: Desk) -> None:
 
 
 def test_a_job_that_an_outage_parks_says_what_to_do_and_goes_on_when_resumed(
-    desk: Desk, tmp_path: Path
+    cli: CommandLine, tmp_path: Path
 ) -> None:
     path = tmp_path / "file"
-    with desk.worker():
-        parked = desk.run("submit", APP, "reach", "-a", json.dumps({"path": str(path)}), "-w")
-        [job] = desk.json("jobs", "list", "--state", "needs_attention")
+    with cli.worker():
+        parked = cli.run("submit", APP, "reach", "-a", json.dumps({"path": str(path)}), "-w")
+        [job] = cli.json("jobs", "list", "--state", "needs_attention")
         path.write_text("here")
-        resumed = desk.run("jobs", "resume", job["id"], "--reason", "it is back")
-        done = desk.wait_for(job["id"])
+        resumed = cli.run("jobs", "resume", job["id"], "--reason", "it is back")
+        done = cli.wait_for(job["id"])
 
     assert parked.exit_code == 7
     assert "is NEEDS_ATTENTION: perdure.errors.StepFailed: step call#1" in parked.stderr
@@ -54,8 +47,8 @@ def test_a_job_that_an_outage_parks_says_what_to_do_and_goes_on_when_resumed(
     assert (done["state"], done["result"]) == ("COMPLETED", "here")
 
 
-def test_a_worker_stops_in_order_when_it_is_asked_to(desk: Desk) -> None:
-    with desk.worker() as worker:
+def test_a_worker_stops_in_order_when_it_is_asked_to(cli: CommandLine) -> None:
+    with cli.worker() as worker:
         worker.send_signal(signal.SIGTERM)
         _, errors = worker.communicate(timeout=LONGEST_WAIT)
 
@@ -64,13 +57,13 @@ def test_a_worker_stops_in_order_when_it_is_asked_to(desk: Desk) -> None:
     assert "Traceback" not in errors
 
 
-def test_a_worker_says_which_jobs_have_failed_or_wait_for_a_person(desk: Desk) -> None:
-    with desk.worker() as worker:
-        failed = desk.submit("fetch", path="/nowhere/at/all")
-        parked = desk.submit("reach", path="/nowhere/at/all")
-        desk.submit("welcome", name="Kim")
+def test_a_worker_says_which_jobs_have_failed_or_wait_for_a_person(cli: CommandLine) -> None:
+    with cli.worker() as worker:
+        failed = cli.submit("fetch", path="/nowhere/at/all")
+        parked = cli.submit("reach", path="/nowhere/at/all")
+        cli.submit("welcome", name="Kim")
         for job in (failed, parked):
-            desk.wait_for(job)
+            cli.wait_for(job)
         worker.send_signal(signal.SIGTERM)
         _, errors = worker.communicate(timeout=LONGEST_WAIT)
 
@@ -83,47 +76,49 @@ def test_a_worker_says_which_jobs_have_failed_or_wait_for_a_person(desk: Desk) -
     assert any(line.startswith(f"job {parked} (reach) is NEEDS_ATTENTION: ") for line in said)
 
 
-def test_arguments_come_from_a_file_or_from_standard_input(desk: Desk, tmp_path: Path) -> None:
+def test_arguments_come_from_a_file_or_from_standard_input(
+    cli: CommandLine, tmp_path: Path
+) -> None:
     (tmp_path / "kim.json").write_text('{"name": "Kim"}')
-    first = desk.json("submit", APP, "welcome", "-a", f"@{tmp_path / 'kim.json'}")
-    second = desk.run("submit", APP, "welcome", "-a", "-", input='{"name": "Lee"}')
+    first = cli.json("submit", APP, "welcome", "-a", f"@{tmp_path / 'kim.json'}")
+    second = cli.run("submit", APP, "welcome", "-a", "-", input='{"name": "Lee"}')
 
-    assert desk.json("jobs", "show", first["id"])["input"] == {"name": "Kim"}
+    assert cli.json("jobs", "show", first["id"])["input"] == {"name": "Kim"}
     assert second.exit_code == 0
-    assert desk.json("jobs", "list")[0]["input"] == {"name": "Lee"}
+    assert cli.json("jobs", "list")[0]["input"] == {"name": "Lee"}
 
 
-def test_a_plan_is_submitted_from_a_file(desk: Desk, tmp_path: Path) -> None:
+def test_a_plan_is_submitted_from_a_file(cli: CommandLine, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     calls = [{"step": "greet", "arguments": {"name": "plan"}}]
     plan.write_text(json.dumps({"name": "p", "calls": calls}))
-    with desk.worker():
-        done = desk.run("submit", APP, "--plan", plan, "--wait", "-o", "json")
+    with cli.worker():
+        done = cli.run("submit", APP, "--plan", plan, "--wait", "-o", "json")
     plan.write_text(json.dumps({"name": "p", "calls": [{"step": "gret"}]}))
-    wrong = desk.run("submit", APP, "--plan", plan)
+    wrong = cli.run("submit", APP, "--plan", plan)
 
     assert json.loads(done.stdout)["result"] == "hello plan"
     assert wrong.exit_code == 2
     assert "there is no step 'gret'" in wrong.stderr
 
 
-def test_a_failed_job_is_shown_retried_skipped_and_forked(desk: Desk, tmp_path: Path) -> None:
+def test_a_failed_job_is_shown_retried_skipped_and_forked(cli: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "file"
-    with desk.worker():
-        waited = desk.run("submit", APP, "fetch", "-a", json.dumps({"path": str(path)}), "-w")
-        [job] = desk.json("jobs", "list", "--state", "failed")
-        shown = desk.run("jobs", "show", job["id"][-8:])
+    with cli.worker():
+        waited = cli.run("submit", APP, "fetch", "-a", json.dumps({"path": str(path)}), "-w")
+        [job] = cli.json("jobs", "list", "--state", "failed")
+        shown = cli.run("jobs", "show", job["id"][-8:])
         path.write_text("here")
-        fork = desk.json("jobs", "fork", job["id"], "--before", "need#1")["id"]
-        retried = desk.run("jobs", "retry", job["id"], "--by", "kim", "--reason", "it is there")
-        done, copy = desk.wait_for(job["id"]), desk.wait_for(fork)
+        fork = cli.json("jobs", "fork", job["id"], "--before", "need#1")["id"]
+        retried = cli.run("jobs", "retry", job["id"], "--by", "kim", "--reason", "it is there")
+        done, copy = cli.wait_for(job["id"]), cli.wait_for(fork)
         path.unlink()
-        other = desk.submit("fetch", path=str(path))
-        desk.wait_for(other)
-        skipped = desk.run(
+        other = cli.submit("fetch", path=str(path))
+        cli.wait_for(other)
+        skipped = cli.run(
             "jobs", "skip", other, "need#1", "--reason", "by hand", "--result", '"mine"'
         )
-        by_hand = desk.wait_for(other)
+        by_hand = cli.wait_for(other)
 
     assert waited.exit_code == 7
     assert "is FAILED: perdure.errors.StepFailed: step need#1" in waited.stderr
@@ -137,23 +132,25 @@ def test_a_failed_job_is_shown_retried_skipped_and_forked(desk: Desk, tmp_path: 
     assert [entry["state"] for entry in by_hand["journal"]] == ["SUCCEEDED", "SKIPPED"]
 
 
-def test_a_waiting_job_says_what_for_and_can_be_paused_resumed_and_cancelled(desk: Desk) -> None:
-    with desk.worker():
-        job, other = desk.submit("ask", who="Kim"), desk.submit("ask", who="Lee")
-        while desk.json("jobs", "show", job)["state"] != "WAITING":
+def test_a_waiting_job_says_what_for_and_can_be_paused_resumed_and_cancelled(
+    cli: CommandLine,
+) -> None:
+    with cli.worker():
+        job, other = cli.submit("ask", who="Kim"), cli.submit("ask", who="Lee")
+        while cli.json("jobs", "show", job)["state"] != "WAITING":
             pass
-        shown = desk.run("jobs", "show", job)
-        listed = desk.run("jobs", "list")
-        paused = desk.run("jobs", "pause", job)
-        early = desk.run("jobs", "retry", job)
-        resumed = desk.run("jobs", "resume", job)
-        sent = desk.run("jobs", "send", job, "answer", '"yes"', "--key", "k")
-        answered = desk.wait_for(job)
-        again = desk.run("jobs", "send", job, "answer", '"yes"', "--key", "k")
-        late = desk.run("jobs", "send", job, "answer", '"no"')
-        unreadable = desk.run("jobs", "send", job, "answer", "yes")
-        cancelled = desk.run("jobs", "cancel", other)
-        ended = desk.run("jobs", "watch", other)
+        shown = cli.run("jobs", "show", job)
+        listed = cli.run("jobs", "list")
+        paused = cli.run("jobs", "pause", job)
+        early = cli.run("jobs", "retry", job)
+        resumed = cli.run("jobs", "resume", job)
+        sent = cli.run("jobs", "send", job, "answer", '"yes"', "--key", "k")
+        answered = cli.wait_for(job)
+        again = cli.run("jobs", "send", job, "answer", '"yes"', "--key", "k")
+        late = cli.run("jobs", "send", job, "answer", '"no"')
+        unreadable = cli.run("jobs", "send", job, "answer", "yes")
+        cancelled = cli.run("jobs", "cancel", other)
+        ended = cli.run("jobs", "watch", other)
 
     assert "waits for  a message 'answer'" in shown.stdout
     assert "waits for a message 'answer'" in listed.stdout
@@ -171,11 +168,11 @@ def test_a_waiting_job_says_what_for_and_can_be_paused_resumed_and_cancelled(des
     assert "job.cancelled" in ended.stdout
 
 
-def test_a_job_that_is_watched_tells_each_change(desk: Desk) -> None:
-    with desk.worker():
-        job = desk.submit("welcome", name="Kim")
-        people = desk.run("jobs", "watch", job)
-        programs = desk.run("jobs", "watch", job, "-o", "json")
+def test_a_job_that_is_watched_tells_each_change(cli: CommandLine) -> None:
+    with cli.worker():
+        job = cli.submit("welcome", name="Kim")
+        people = cli.run("jobs", "watch", job)
+        programs = cli.run("jobs", "watch", job, "-o", "json")
 
     assert "greet#1  SUCCEEDED" in people.stdout
     changes = [json.loads(line) for line in programs.stdout.splitlines()]
@@ -186,15 +183,15 @@ def test_a_job_that_is_watched_tells_each_change(desk: Desk) -> None:
     ]
 
 
-def test_a_worker_that_is_killed_costs_nothing(desk: Desk) -> None:
-    with desk.worker() as worker:
-        job = desk.submit("ask", who="Kim")
-        while desk.json("jobs", "show", job)["state"] != "WAITING":
+def test_a_worker_that_is_killed_costs_nothing(cli: CommandLine) -> None:
+    with cli.worker() as worker:
+        job = cli.submit("ask", who="Kim")
+        while cli.json("jobs", "show", job)["state"] != "WAITING":
             pass
         worker.kill()
-    desk.run("jobs", "send", job, "answer", '"yes"')
-    with desk.worker():
-        done = desk.wait_for(job)
+    cli.run("jobs", "send", job, "answer", '"yes"')
+    with cli.worker():
+        done = cli.wait_for(job)
 
     assert done["result"] == "yes"
     assert [entry["attempt"] for entry in done["journal"][:2]] == [1, 1]

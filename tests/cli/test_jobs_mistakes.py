@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from perdure.cli.target import spelled
-from tests.support.cli import APP, Desk
+from tests.support.cli import APP, CommandLine
 
 MISTAKES: list[tuple[list[str], int, str]] = [
     (
@@ -45,52 +45,52 @@ MISTAKES: list[tuple[list[str], int, str]] = [
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    made = Desk(tmp_path)
+def cli(tmp_path: Path) -> CommandLine:
+    made = CommandLine(tmp_path)
     made.submit("welcome", name="Kim")
     return made
 
 
 @pytest.mark.parametrize(("words", "code", "text"), MISTAKES, ids=lambda value: str(value)[:40])
 def test_a_mistake_is_told_in_a_sentence_with_its_exit_code(
-    words: list[str], code: int, text: str, desk: Desk
+    words: list[str], code: int, text: str, cli: CommandLine
 ) -> None:
-    refused = desk.run(*words)
+    refused = cli.run(*words)
 
     assert refused.exit_code == code, refused.stderr
     assert text in refused.stderr
     assert "Traceback" not in refused.stderr
 
 
-def test_the_same_key_for_other_arguments_is_a_conflict(desk: Desk) -> None:
-    assert desk.run("submit", APP, "welcome", "-a", '{"name": "a"}', "--key", "k").exit_code == 0
+def test_the_same_key_for_other_arguments_is_a_conflict(cli: CommandLine) -> None:
+    assert cli.run("submit", APP, "welcome", "-a", '{"name": "a"}', "--key", "k").exit_code == 0
 
-    refused = desk.run("submit", APP, "welcome", "-a", '{"name": "b"}', "--key", "k")
+    refused = cli.run("submit", APP, "welcome", "-a", '{"name": "b"}', "--key", "k")
 
     assert refused.exit_code == 5
     assert "Traceback" not in refused.stderr
 
 
-def test_a_job_that_nobody_runs_is_waited_for_only_so_long(desk: Desk) -> None:
-    late = desk.run("submit", APP, "welcome", "-a", '{"name": "a"}', "-w", "--timeout", "100ms")
+def test_a_job_that_nobody_runs_is_waited_for_only_so_long(cli: CommandLine) -> None:
+    late = cli.run("submit", APP, "welcome", "-a", '{"name": "a"}', "-w", "--timeout", "100ms")
 
     assert late.exit_code == 6
     assert "has not ended within 100ms; it continues" in late.stderr
 
 
-def test_a_module_that_cannot_be_imported_shows_where(desk: Desk, tmp_path: Path) -> None:
-    refused = desk.run("worker", "tests.support.broken_app:app")
+def test_a_module_that_cannot_be_imported_shows_where(cli: CommandLine, tmp_path: Path) -> None:
+    refused = cli.run("worker", "tests.support.broken_app:app")
 
     assert refused.exit_code == 2
     assert "RuntimeError: this app cannot be imported" in refused.stderr
     assert refused.stderr.endswith("cannot be imported, see above\n")
 
 
-def test_a_cancelled_job_that_never_began_is_over_at_once_and_only_once(desk: Desk) -> None:
-    [job] = desk.json("jobs", "list")
+def test_a_cancelled_job_that_never_began_is_over_at_once_and_only_once(cli: CommandLine) -> None:
+    [job] = cli.json("jobs", "list")
 
-    first = desk.run("jobs", "cancel", job["id"][-8:])
-    second = desk.run("jobs", "cancel", job["id"])
+    first = cli.run("jobs", "cancel", job["id"][-8:])
+    second = cli.run("jobs", "cancel", job["id"])
 
     assert first.stdout == f"job {job['id']} is CANCELLED\n"
     assert second.exit_code == 5
@@ -98,10 +98,10 @@ def test_a_cancelled_job_that_never_began_is_over_at_once_and_only_once(desk: De
 
 
 def test_without_a_store_the_ways_to_name_one_are_told(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    desk.forget_url()
+    cli = CommandLine(tmp_path)
+    cli.forget_url()
 
-    refused = desk.run("jobs", "list")
+    refused = cli.run("jobs", "list")
 
     assert refused.exit_code == 2
     assert "--url sqlite:///jobs.db" in refused.stderr

@@ -69,7 +69,7 @@ def lines_until(program: subprocess.Popen[str], text: str) -> list[str]:
 APP = "tests.support.jobs_app:app"
 
 
-class Desk:
+class CommandLine:
     """Runs commands on one store."""
 
     def __init__(self, folder: Path) -> None:
