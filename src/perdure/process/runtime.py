@@ -332,10 +332,10 @@ class Runtime:
 
     def on_signal(self, number: signal.Signals) -> None:
         """Handle a signal that asks the program to stop."""
-        if self._is_new(number):
+        if self.is_new_signal(number):
             self.interrupted(number)
 
-    def _is_new(self, number: signal.Signals) -> bool:
+    def is_new_signal(self, number: signal.Signals) -> bool:
         """Whether a signal is new: `timeout` sends one to a program, and again to its group."""
         now, last = self.loop.time(), self._last_signal
         self._last_signal = (number, now)

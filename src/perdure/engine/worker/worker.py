@@ -212,7 +212,7 @@ def _signals_handled(node: WorkerNode) -> Generator[None, None, None]:
 
 
 def _handle_signal(node: WorkerNode, number: signal.Signals) -> None:
-    if not node.runtime.hears(number):
+    if not node.runtime.is_new_signal(number):
         return
     if node.runtime.received and not node.hurried.is_set():
         node.hurry()
