@@ -48,130 +48,6 @@ from perdure.process.names import Names
 from perdure.process.process import Process, RemoteProcess, SpawnTarget
 from perdure.process.runtime import Runtime, close_loop
 
-
-class LogRelay(logging.Handler):
-    """Sends log records to the parent."""
-
-    def __init__(self, wire: Wire) -> None:
-        super().__init__()
-        self._wire = wire
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Send one record, formatted: its arguments may be anything."""
-        try:
-            self._wire.post(LogSignal(_plain(record)))
-        except Exception:  # noqa: BLE001 - a log must not break what it logs
-            self.handleError(record)
-
-
-def _plain(record: logging.LogRecord) -> dict[str, Any]:
-    plain = {
-        key: value for key, value in vars(record).items() if isinstance(value, str | int | float)
-    }
-    plain |= {"msg": record.getMessage(), "args": None, "exc_info": None}
-    if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
-        plain["exc_text"] = "".join(traceback.format_exception(record.exc_info[1])).rstrip()
-    return plain
-
-
-class ReplicaNames(Names[Process]):
-    """A copy of the table of names, which the root node keeps up to date.
-
-    A lookup is local. Taking or freeing a name asks the root node, and stops this loop until it
-    has answered: `register` is synchronous, and must not succeed on two workers at once.
-    """
-
-    def __init__(self, wire: SocketWire, names: dict[str, Pid]) -> None:
-        super().__init__()
-        self._wire = wire
-        self._numbers = count(1)
-        for name, pid in names.items():
-            self.added(name, pid)
-
-    def claim(self, name: str, process: Process) -> Process | None:
-        """Ask the root node for a name."""
-        holder = self.get(name)
-        if holder is not None:
-            return holder
-        number = next(self._numbers)
-        answer = self._wire.ask_now(ClaimNameSignal(number, name, process.pid), number)
-        if answer.holder is not None:
-            raise NameTaken(name, answer.holder)
-        self[name] = process
-        return None
-
-    def free(self, name: str) -> Process | None:
-        """Ask the root node to free a name."""
-        number = next(self._numbers)
-        answer = self._wire.ask_now(FreeNameSignal(number, name), number)
-        holder = self.pop(name, None)
-        target: Any = None if answer.holder is None else answer.holder.target
-        return holder or target
-
-    def release(self, name: str, process: Process) -> None:
-        """Tell the root node that the holder of a name dies."""
-        if self.get(name) is process:
-            del self[name]
-            self._wire.post(NameRemovedSignal(name, process.pid))
-
-    # What the root node sends
-
-    def added(self, name: str, pid: Pid) -> None:
-        """Note that a process holds a name."""
-        holder: Process | None = pid.target
-        if holder is None:
-            return
-        self[name] = holder
-        if not isinstance(holder, RemoteProcess) and name not in (
-            holder.get_relations().names or ()
-        ):
-            holder.get_relations().add_name(name)
-
-    def removed(self, name: str, pid: Pid) -> None:
-        """Note that a process no longer holds a name; another may hold it by now."""
-        holder = self.get(name)
-        if holder is None or holder.pid is not pid:
-            return
-        del self[name]
-        if holder.relations is not None and name in (holder.relations.names or ()):
-            holder.relations.remove_name(name)
-
-
-PickledIds = dict[str, tuple[str | None, bytes]]  # the default host, and the call
-
-
-def pickle_spawn_ids(spawn_ids: Mapping[str, SpawnTarget]) -> PickledIds:
-    """Pickle the table for a child, without what cannot be pickled: it could not run there."""
-    packed: PickledIds = {}
-    for id, target in spawn_ids.items():
-        try:
-            packed[id] = target.host, dump_call(target.function, target.args, {})
-        except NotPortable:
-            continue
-    return packed
-
-
-class ReplicaIds(dict[str, SpawnTarget]):
-    """The spawn ids in a child; a function is imported when it is first looked up."""
-
-    def __init__(self, packed: PickledIds, wire: Any) -> None:
-        super().__init__()
-        self._packed = packed
-        self._wire = wire
-
-    def get(self, id: str, default: Any = None) -> Any:
-        """Return what an id stands for."""
-        if id not in self and id in self._packed:
-            host, call = self._packed[id]
-            function, args, _ = load_call(call, self._wire)
-            self[id] = SpawnTarget(function, host, args)
-        return super().get(id, default)
-
-    def __iter__(self) -> Any:
-        """Iterate over all ids, imported or not."""
-        return iter(self._packed)
-
-
 _QUEUE_SIZE = 65_536  # signals that may wait on the way to the parent
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
@@ -317,3 +193,132 @@ class ChildWorker:
 def _on_parent_gone() -> None:
     """Exit at once: nobody is left to work for."""
     os._exit(PARENT_GONE)
+
+
+# Replicas of what the root node knows
+
+
+class ReplicaNames(Names[Process]):
+    """A copy of the table of names, which the root node keeps up to date.
+
+    A lookup is local. Taking or freeing a name asks the root node, and stops this loop until it
+    has answered: `register` is synchronous, and must not succeed on two workers at once.
+    """
+
+    def __init__(self, wire: SocketWire, names: dict[str, Pid]) -> None:
+        super().__init__()
+        self._wire = wire
+        self._numbers = count(1)
+        for name, pid in names.items():
+            self.added(name, pid)
+
+    def claim(self, name: str, process: Process) -> Process | None:
+        """Ask the root node for a name."""
+        holder = self.get(name)
+        if holder is not None:
+            return holder
+        number = next(self._numbers)
+        answer = self._wire.ask_now(ClaimNameSignal(number, name, process.pid), number)
+        if answer.holder is not None:
+            raise NameTaken(name, answer.holder)
+        self[name] = process
+        return None
+
+    def free(self, name: str) -> Process | None:
+        """Ask the root node to free a name."""
+        number = next(self._numbers)
+        answer = self._wire.ask_now(FreeNameSignal(number, name), number)
+        holder = self.pop(name, None)
+        target: Any = None if answer.holder is None else answer.holder.target
+        return holder or target
+
+    def release(self, name: str, process: Process) -> None:
+        """Tell the root node that the holder of a name dies."""
+        if self.get(name) is process:
+            del self[name]
+            self._wire.post(NameRemovedSignal(name, process.pid))
+
+    # What the root node sends
+
+    def added(self, name: str, pid: Pid) -> None:
+        """Note that a process holds a name."""
+        holder: Process | None = pid.target
+        if holder is None:
+            return
+        self[name] = holder
+        if not isinstance(holder, RemoteProcess) and name not in (
+            holder.get_relations().names or ()
+        ):
+            holder.get_relations().add_name(name)
+
+    def removed(self, name: str, pid: Pid) -> None:
+        """Note that a process no longer holds a name; another may hold it by now."""
+        holder = self.get(name)
+        if holder is None or holder.pid is not pid:
+            return
+        del self[name]
+        if holder.relations is not None and name in (holder.relations.names or ()):
+            holder.relations.remove_name(name)
+
+
+PickledIds = dict[str, tuple[str | None, bytes]]  # the default host, and the call
+
+
+def pickle_spawn_ids(spawn_ids: Mapping[str, SpawnTarget]) -> PickledIds:
+    """Pickle the table for a child, without what cannot be pickled: it could not run there."""
+    packed: PickledIds = {}
+    for id, target in spawn_ids.items():
+        try:
+            packed[id] = target.host, dump_call(target.function, target.args, {})
+        except NotPortable:
+            continue
+    return packed
+
+
+class ReplicaIds(dict[str, SpawnTarget]):
+    """The spawn ids in a child; a function is imported when it is first looked up."""
+
+    def __init__(self, packed: PickledIds, wire: Any) -> None:
+        super().__init__()
+        self._packed = packed
+        self._wire = wire
+
+    def get(self, id: str, default: Any = None) -> Any:
+        """Return what an id stands for."""
+        if id not in self and id in self._packed:
+            host, call = self._packed[id]
+            function, args, _ = load_call(call, self._wire)
+            self[id] = SpawnTarget(function, host, args)
+        return super().get(id, default)
+
+    def __iter__(self) -> Any:
+        """Iterate over all ids, imported or not."""
+        return iter(self._packed)
+
+
+# Logging
+
+
+class LogRelay(logging.Handler):
+    """Sends log records to the parent."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__()
+        self._wire = wire
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one record, formatted: its arguments may be anything."""
+        try:
+            self._wire.post(LogSignal(_plain(record)))
+        except Exception:  # noqa: BLE001 - a log must not break what it logs
+            self.handleError(record)
+
+
+def _plain(record: logging.LogRecord) -> dict[str, Any]:
+    plain = {
+        key: value for key, value in vars(record).items() if isinstance(value, str | int | float)
+    }
+    plain |= {"msg": record.getMessage(), "args": None, "exc_info": None}
+    if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
+        plain["exc_text"] = "".join(traceback.format_exception(record.exc_info[1])).rstrip()
+    return plain

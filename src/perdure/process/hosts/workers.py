@@ -101,6 +101,180 @@ def count_in(worker: HostWorker, proxy: Proxy) -> None:
     proxy.on_end = leave
 
 
+# The pool
+
+WORKER_UP = ("perdure", "host", "worker", "up")
+WORKER_DOWN = ("perdure", "host", "worker", "down")
+
+# Seconds until the next attempt to start a worker that could not be started.
+_RETRY_START = 0.1
+
+NewWorker = Callable[[str, OnReady, OnDown], HostWorker]
+
+# Labels are never used twice: they are part of the pids that a worker makes.
+_labels = count(1)
+
+
+class HostLimits(NamedTuple):
+    """The bounds of a host."""
+
+    workers: int
+    max_processes: int | None
+    dedicated: bool
+    max_restarts: int
+    max_seconds: float
+
+
+class WorkerPool:
+    """The workers of one host that runs."""
+
+    def __init__(
+        self, runtime: Runtime, host: str, limits: HostLimits, new_worker: NewWorker
+    ) -> None:
+        self.workers: list[HostWorker] = []
+        self.failure: Channel[HostDown] = Channel(1)  # has a value when it gives up
+        self._runtime = runtime
+        self._host = host
+        self._limits = limits
+        self._new_worker = new_worker
+        self._history = RestartHistory(Intensity(limits.max_restarts, limits.max_seconds))
+        self._stopping = False
+        self._given_up: HostDown | None = None  # why it gave up
+        self._change_waiters: list[asyncio.Future[None]] = []
+
+    def start(self) -> None:
+        """Start all workers.
+
+        Raises:
+            HostDown: The system does not allow it.
+        """
+        for _ in range(self._limits.workers):
+            self._start_one()
+
+    def _start_one(self) -> HostWorker:
+        label = f"{self._host}.{next(_labels)}"
+        worker = self._new_worker(label, self._on_ready, self._on_down)
+        try:
+            worker.start()
+        except (OSError, RuntimeError) as error:  # no more processes, descriptors or threads
+            raise HostDown(self._host, label, f"it could not be started: {error}") from error
+        self.workers.append(worker)
+        return worker
+
+    def pick(self) -> HostWorker:
+        """Return the worker with the fewest processes; of equals the one that waits longest.
+
+        Raises:
+            SpawnError: The host takes no more processes.
+        """
+        limit = self._limits.max_processes
+        if self._stopping:
+            raise SpawnError(f"host {self._host!r} is stopping")
+        if limit is not None and sum(worker.load for worker in self.workers) >= limit:
+            raise SpawnError(f"host {self._host!r} is full: it has {limit} processes")
+        worker = self._least_loaded()
+        if worker is None:
+            raise SpawnError(
+                f"all {self._limits.workers} workers of host {self._host!r} have a process, "
+                "and each is dedicated to one"
+            )
+        self.workers.remove(worker)
+        self.workers.append(worker)
+        return worker
+
+    def _least_loaded(self) -> HostWorker | None:
+        """Return the worker with the fewest processes; None if none may get one more."""
+        able = [each for each in self.workers if not each.being_killed]
+        free = [each for each in able if not each.load] if self._limits.dedicated else able
+        if free:
+            return min(free, key=lambda each: each.load)
+        if len(able) == self._limits.workers:
+            return None
+        try:
+            return self._start_one()  # the successor of one that is being killed
+        except HostDown as error:
+            raise SpawnError(str(error)) from error
+
+    # Workers come and go
+
+    def _on_ready(self, worker: HostWorker) -> None:
+        telemetry.execute(WORKER_UP, {}, {"host": self._host, "worker": worker.label})
+        self._changed()
+
+    def _on_down(self, worker: HostWorker, cause: str | None) -> None:
+        if worker in self.workers:
+            self.workers.remove(worker)
+        telemetry.execute(
+            WORKER_DOWN, {}, {"host": self._host, "worker": worker.label, "cause": cause}
+        )
+        self._replace(
+            worker.label, cause or "it ended by itself", counts=not worker.ended_on_purpose
+        )
+        self._changed()
+
+    def _replace(self, label: str, cause: str, *, counts: bool = True) -> None:
+        if self._stopping:
+            return
+        if counts and self._history.record(self._runtime.loop.time()):
+            self._give_up(label, cause)
+        elif len(self.workers) < self._limits.workers:  # otherwise it was replaced already
+            try:
+                self._start_one()
+            except HostDown as error:
+                self._runtime.loop.call_later(
+                    _RETRY_START, self._replace, error.worker, error.cause
+                )
+
+    def _give_up(self, label: str, cause: str) -> None:
+        why = f"{cause}; more than {self._limits.max_restarts} workers died too soon"
+        self._stopping = True
+        self._given_up = HostDown(self._host, label, why)
+        try_send(self.failure, self._given_up)
+        self._changed()
+
+    def _changed(self) -> None:
+        waiters, self._change_waiters = self._change_waiters, []
+        for each in waiters:
+            if not each.done():
+                each.set_result(None)
+
+    async def _next_change(self) -> None:
+        change = self._runtime.loop.create_future()
+        self._change_waiters.append(change)
+        await change
+
+    async def all_ready(self) -> None:
+        """Wait until each worker runs.
+
+        Raises:
+            HostDown: They cannot be started, or were stopped meanwhile.
+        """
+        while sum(worker.ready for worker in self.workers) < self._limits.workers:
+            if self._stopping:
+                raise self._given_up or HostDown(self._host, "all", "it was stopped")
+            await self._next_change()
+
+    # The end
+
+    async def stop(self, timeout: float, *, interrupt: bool) -> None:
+        """End all workers, with their processes, and wait until they are gone."""
+        self._stopping = True
+        self._changed()
+        for worker in tuple(self.workers):
+            worker.stop(timeout, interrupt=interrupt)
+        while self.workers:
+            await self._next_change()
+
+    def destroy(self, cause: str) -> None:
+        """End all workers by force."""
+        self._stopping = True
+        self._changed()
+        for worker in tuple(self.workers):
+            worker.destroy(cause)
+
+
+# A worker in a thread
+
 _log = logging.getLogger("perdure.host")
 
 _JOIN = 1.0  # seconds that a thread gets to end when its loop has ended all processes
@@ -251,6 +425,8 @@ class ThreadWorker:
             runtime.close()
             node.home.post(WorkerStoppedSignal())
 
+
+# A worker in an OS process
 
 BLOCKED_EVENT = ("perdure", "host", "blocked")
 
@@ -533,173 +709,3 @@ def _start_child(fd: int, entry: str) -> "subprocess.Popen[bytes]":
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-
-
-WORKER_UP = ("perdure", "host", "worker", "up")
-WORKER_DOWN = ("perdure", "host", "worker", "down")
-
-# Seconds until the next attempt to start a worker that could not be started.
-_RETRY_START = 0.1
-
-NewWorker = Callable[[str, OnReady, OnDown], HostWorker]
-
-# Labels are never used twice: they are part of the pids that a worker makes.
-_labels = count(1)
-
-
-class HostLimits(NamedTuple):
-    """The bounds of a host."""
-
-    workers: int
-    max_processes: int | None
-    dedicated: bool
-    max_restarts: int
-    max_seconds: float
-
-
-class WorkerPool:
-    """The workers of one host that runs."""
-
-    def __init__(
-        self, runtime: Runtime, host: str, limits: HostLimits, new_worker: NewWorker
-    ) -> None:
-        self.workers: list[HostWorker] = []
-        self.failure: Channel[HostDown] = Channel(1)  # has a value when it gives up
-        self._runtime = runtime
-        self._host = host
-        self._limits = limits
-        self._new_worker = new_worker
-        self._history = RestartHistory(Intensity(limits.max_restarts, limits.max_seconds))
-        self._stopping = False
-        self._given_up: HostDown | None = None  # why it gave up
-        self._change_waiters: list[asyncio.Future[None]] = []
-
-    def start(self) -> None:
-        """Start all workers.
-
-        Raises:
-            HostDown: The system does not allow it.
-        """
-        for _ in range(self._limits.workers):
-            self._start_one()
-
-    def _start_one(self) -> HostWorker:
-        label = f"{self._host}.{next(_labels)}"
-        worker = self._new_worker(label, self._on_ready, self._on_down)
-        try:
-            worker.start()
-        except (OSError, RuntimeError) as error:  # no more processes, descriptors or threads
-            raise HostDown(self._host, label, f"it could not be started: {error}") from error
-        self.workers.append(worker)
-        return worker
-
-    def pick(self) -> HostWorker:
-        """Return the worker with the fewest processes; of equals the one that waits longest.
-
-        Raises:
-            SpawnError: The host takes no more processes.
-        """
-        limit = self._limits.max_processes
-        if self._stopping:
-            raise SpawnError(f"host {self._host!r} is stopping")
-        if limit is not None and sum(worker.load for worker in self.workers) >= limit:
-            raise SpawnError(f"host {self._host!r} is full: it has {limit} processes")
-        worker = self._least_loaded()
-        if worker is None:
-            raise SpawnError(
-                f"all {self._limits.workers} workers of host {self._host!r} have a process, "
-                "and each is dedicated to one"
-            )
-        self.workers.remove(worker)
-        self.workers.append(worker)
-        return worker
-
-    def _least_loaded(self) -> HostWorker | None:
-        """Return the worker with the fewest processes; None if none may get one more."""
-        able = [each for each in self.workers if not each.being_killed]
-        free = [each for each in able if not each.load] if self._limits.dedicated else able
-        if free:
-            return min(free, key=lambda each: each.load)
-        if len(able) == self._limits.workers:
-            return None
-        try:
-            return self._start_one()  # the successor of one that is being killed
-        except HostDown as error:
-            raise SpawnError(str(error)) from error
-
-    # Workers come and go
-
-    def _on_ready(self, worker: HostWorker) -> None:
-        telemetry.execute(WORKER_UP, {}, {"host": self._host, "worker": worker.label})
-        self._changed()
-
-    def _on_down(self, worker: HostWorker, cause: str | None) -> None:
-        if worker in self.workers:
-            self.workers.remove(worker)
-        telemetry.execute(
-            WORKER_DOWN, {}, {"host": self._host, "worker": worker.label, "cause": cause}
-        )
-        self._replace(
-            worker.label, cause or "it ended by itself", counts=not worker.ended_on_purpose
-        )
-        self._changed()
-
-    def _replace(self, label: str, cause: str, *, counts: bool = True) -> None:
-        if self._stopping:
-            return
-        if counts and self._history.record(self._runtime.loop.time()):
-            self._give_up(label, cause)
-        elif len(self.workers) < self._limits.workers:  # otherwise it was replaced already
-            try:
-                self._start_one()
-            except HostDown as error:
-                self._runtime.loop.call_later(
-                    _RETRY_START, self._replace, error.worker, error.cause
-                )
-
-    def _give_up(self, label: str, cause: str) -> None:
-        why = f"{cause}; more than {self._limits.max_restarts} workers died too soon"
-        self._stopping = True
-        self._given_up = HostDown(self._host, label, why)
-        try_send(self.failure, self._given_up)
-        self._changed()
-
-    def _changed(self) -> None:
-        waiters, self._change_waiters = self._change_waiters, []
-        for each in waiters:
-            if not each.done():
-                each.set_result(None)
-
-    async def _next_change(self) -> None:
-        change = self._runtime.loop.create_future()
-        self._change_waiters.append(change)
-        await change
-
-    async def all_ready(self) -> None:
-        """Wait until each worker runs.
-
-        Raises:
-            HostDown: They cannot be started, or were stopped meanwhile.
-        """
-        while sum(worker.ready for worker in self.workers) < self._limits.workers:
-            if self._stopping:
-                raise self._given_up or HostDown(self._host, "all", "it was stopped")
-            await self._next_change()
-
-    # The end
-
-    async def stop(self, timeout: float, *, interrupt: bool) -> None:
-        """End all workers, with their processes, and wait until they are gone."""
-        self._stopping = True
-        self._changed()
-        for worker in tuple(self.workers):
-            worker.stop(timeout, interrupt=interrupt)
-        while self.workers:
-            await self._next_change()
-
-    def destroy(self, cause: str) -> None:
-        """End all workers by force."""
-        self._stopping = True
-        self._changed()
-        for worker in tuple(self.workers):
-            worker.destroy(cause)
