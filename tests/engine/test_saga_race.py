@@ -164,7 +164,7 @@ def test_an_error_while_undoing_parks_the_job_at_once_and_commands_are_accepted(
         await _left_by_a_dead_worker(app, handle.id, _undoing(1, b'{"ends": "what is this?"}'))
         async with app.running():
             await until(app, handle.id, JobState.NEEDS_ATTENTION)
-            assert "the undo of this job cannot go on" in str(await handle.failure())
+            assert "the undo of this job cannot continue" in str(await handle.failure())
             claimed = [one for one in await handle.events() if one.type == "claimed"]
             assert len(claimed) == 2  # by the dead one, and once more
             await getattr(handle, action)()

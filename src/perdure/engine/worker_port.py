@@ -53,6 +53,7 @@ class WorkerPort(Protocol):
     runtime: Runtime
     loop: asyncio.AbstractEventLoop
     step_host: StepHost
+    known_steps: dict[int, tuple[str, bool]]  # by id: the full name, and whether a gate watches it
     looking: bool  # somebody looks for work: what is asked of a job may be known in a moment
     wanted: asyncio.Event  # somebody should look for work
     notices_due: asyncio.Event  # there may be something to send to people

@@ -47,7 +47,7 @@ class Ledger:
         return self._parts.get(like, place.part) != place.part
 
     def line(self, effect: Effect) -> Effect:
-        """Return a line as it stands now."""
+        """Return the newest version of a line."""
         known = self._lines.get(effect.key)
         return known if known is not None and known.job_id == effect.job_id else effect
 

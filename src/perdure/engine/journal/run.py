@@ -7,7 +7,7 @@
 * callbacks: timers, answers of the store, news that the worker has read.
 
 Nothing here needs a lock, since only an `await` lets others in. But every `await` is a place where
-the run may end meanwhile, so whoever goes on after one must look at `verdict` again.
+the run may end meanwhile, so code that continues after one must look at `verdict` again.
 
 **Two ways to end.** `end(verdict)` sets `ending`: nothing new begins, and the run ends when no
 operation works any more. `stop(verdict)` sets `verdict`: the run has ended, and every `await` of an
@@ -31,7 +31,7 @@ wins: code that returned after a cancel was asked for has still been cancelled.
 
 **Writes.** Everything is written first, fenced by owner and epoch of the claim, and then told to
 the code. A write that was handed to the store cannot be called back: if its writer is cancelled, it
-may be committed all the same. So writes are counted (`_in_flight`), and entries and effects that
+may be committed all the same. So writes are counted (`in_flight`), and entries and effects that
 went along with a write return to the buffers only when the store has said that it failed. The end
 of a run keeps this order (see the executor):
 
@@ -118,7 +118,7 @@ class Operation(Generic[R]):
     """What the code of a job awaits: a step, a timer, a message, a child, a person.
 
     It gets its identity when the code asks for it and begins when the code awaits it. The journal
-    finishes it at once in a replay; else the run does, when what it stands for is durable.
+    finishes it at once in a replay; else the run does, when its result is durable.
     """
 
     __slots__ = (
@@ -211,7 +211,7 @@ class Operation(Generic[R]):
     # What the kinds of operations do
 
     def start(self) -> None:
-        """Do what it stands for, or begin to wait for it."""
+        """Do the work of this operation, or begin to wait."""
         raise NotImplementedError
 
     def on_due(self) -> None:
@@ -228,7 +228,7 @@ class Operation(Generic[R]):
         """Stop working: `hard` by force if need be, else only at the next checkpoint."""
 
     def finish(self, value: R | None, error: BaseException | None = None) -> None:
-        """Give the code the result, or the error."""
+        """Let the code have the result, or the error."""
         if self.finished:
             return
         self.finished = True
@@ -321,8 +321,8 @@ class Run:
         self.buffered_entries: dict[int, JournalEntry] = {}  # by seq: go along with the next write
         self.buffered_effects: dict[str, Effect] = {}  # by key, likewise
         self.sealed = False  # nothing works for the job any more: only its end is written
-        self._in_flight = 0  # writes that the store has not answered
-        self._all_answered: asyncio.Future[None] | None = None
+        self.in_flight = 0  # writes that the store has not answered
+        self.all_answered: asyncio.Future[None] | None = None
 
     def now(self) -> float:
         """Return the time by the store's clock, as far as it is known here."""
@@ -355,7 +355,7 @@ class Run:
             verdict = RunFailed(failure_of(error, outage=getattr(error, "outage", False)))
         finally:
             self._code_has_ended()
-        # What was decided from outside stands, whatever the code made of it.
+        # What was decided from outside holds, whatever the code made of it.
         if self.verdict is None and isinstance(self.ending, Cancelled | RunFailed):
             return self.ending
         return self.verdict or verdict
@@ -488,7 +488,7 @@ class Run:
     def unpause(self) -> None:
         """Continue after all: the job was resumed before it had come to rest."""
         if isinstance(self.ending, Paused):
-            # What did not begin meanwhile cannot begin now: the job is claimed anew instead.
+            # What did not begin meanwhile cannot begin now: the job is claimed again instead.
             self.ending = Drained()
 
     def stop(self, verdict: RunVerdict) -> None:
@@ -621,7 +621,7 @@ class Run:
         self.progress_at = self.node.loop.time()
 
     async def _send(self, write: Write, carried: "_Carried", store: Store) -> None:
-        self._in_flight += 1
+        self.in_flight += 1
         carried.waits, carried.failed = True, False
         try:
             await store.write(write, alone=self._is_only_work(), done=carried.answered)
@@ -639,13 +639,10 @@ class Run:
             effects = tuple(carried.effects.values())
             write = replace(write, entries=carried.with_entries((entry,)), effects=effects)
             done = partial(self._carried_on, carried, done)
-        self._hand_over(write, done, alone=self._is_only_work())
-
-    def _hand_over(self, write: Write, done: Done, *, alone: bool) -> None:
         answered = partial(self.answered, done)
-        self._in_flight += 1
+        self.in_flight += 1
         try:
-            written = self.node.store.write_soon(write, answered, alone=alone)
+            written = self.node.store.write_soon(write, answered, alone=self._is_only_work())
         except StoreError as error:  # not in this turn: the writer is in the midst of something
             self.node.loop.call_soon(answered, error)
             return
@@ -657,13 +654,12 @@ class Run:
             carried.put_back()
         done(error)
 
-    def answered(self, done: Done | None, error: BaseException | None) -> None:
+    def answered(self, done: Done, error: BaseException | None) -> None:
         """Take note that the store has answered a write, and tell its writer."""
-        self._in_flight -= 1
-        if done is not None:
-            done(error)
-        if not self._in_flight and self._all_answered is not None:
-            _wake(self._all_answered)
+        self.in_flight -= 1
+        done(error)
+        if not self.in_flight and self.all_answered is not None:
+            _wake(self.all_answered)
 
     async def flush(self) -> None:
         """Write what is buffered."""
@@ -691,7 +687,12 @@ class Run:
         effects, self.buffered_effects = self.buffered_effects, {}
         lines = tuple(effects.values())
         write = Write(job_id=self.job.id, owner=self.node.owner, epoch=self.epoch, effects=lines)
-        self._hand_over(write, partial(self._effects_written, effects), alone=False)
+        answered = partial(self.answered, partial(self._effects_written, effects))
+        self.in_flight += 1
+        try:
+            self.node.store.write_soon(write, answered)
+        except StoreError as error:
+            answered(error)
 
     def _effects_written(self, effects: dict[str, Effect], error: BaseException | None) -> None:
         if error is not None:
@@ -707,8 +708,8 @@ class Run:
         Raises:
             Unwound: The store does not answer while the job is surely ours.
         """
-        while self._in_flight or self.buffered_entries or self.buffered_effects:
-            if self._in_flight:
+        while self.in_flight or self.buffered_entries or self.buffered_effects:
+            if self.in_flight:
                 await self._until_answered()
             else:
                 await self.write()
@@ -719,7 +720,7 @@ class Run:
         if loop.time() > self.trusted_until:
             self._lease_lost()
             raise Unwound
-        self._all_answered = answered = loop.create_future()
+        self.all_answered = answered = loop.create_future()
         timer = loop.call_at(self.trusted_until, _wake, answered)
         try:
             await answered
@@ -772,13 +773,16 @@ class _Carried:
         return tuple((self.effects | {effect.key: effect for effect in effects}).values())
 
     def answered(self, error: BaseException | None) -> None:
-        """Take note of the answer of the store; it may be told twice."""
+        """Take note of the answer of the store; it may come twice."""
         if not self.waits:
             return
         self.waits, self.failed = False, error is not None
         if self._given_up and self.failed:
             self.put_back()
-        self._run.answered(None, error)
+        run = self._run
+        run.in_flight -= 1
+        if not run.in_flight and run.all_answered is not None:
+            _wake(run.all_answered)
 
     def give_up(self) -> None:
         """Take note that the writer does not wait any more."""

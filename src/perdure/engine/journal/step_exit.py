@@ -3,7 +3,7 @@
 A step that needs an answer of a person, or of another job, does not wait for it in memory. It is
 left: an exit is raised through the function of the user, the attempt does not count, and the exit
 decides when the step begins again. An exit is no error. Code that catches it anyway changes
-nothing, since the attempt remembers it (see `perdure.engine.steps.attempt`).
+nothing, since the attempt remembers it (see `perdure.engine.steps.step`).
 """
 
 from collections.abc import Awaitable, Callable

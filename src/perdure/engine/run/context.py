@@ -78,24 +78,36 @@ class JobContext:
         self, step: Step[Any, R], key: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> "Operation[R]":
         run = self._run
-        name = step_name(run.node.registry, step, "ctx.run")
-        id = run.journal.identity(name, key)
+        name, is_gated = run.node.known_steps.get(id(step)) or self._know(step)
+        identity = run.journal.identity(name, key)
         packed = step.parameters.pack(args, kwargs, run.node.limits)
-        entry = run.visit(id, _STEP, packed)
+        entry = run.visit(identity, _STEP, packed)
         if entry is None:
             seq = run.journal.next_seq()
             fresh = JournalEntry(
-                seq=seq, id=id, kind=_STEP, name=name, state=_PENDING, input=packed
+                seq=seq, id=identity, kind=_STEP, name=name, state=_PENDING, input=packed
             )
             operation = StepOperation(run, fresh, step, (args, kwargs), recorded=False)
         else:
             operation = StepOperation(run, entry, step, (args, kwargs), recorded=True)
             operation.replay()
-        if run.node.gatekeeper.watches(step):
+        if is_gated:
             operation.gate, run.gate_passes = run.node.gatekeeper.decide(
                 step, name, packed, run.job.tenant, run.gate_passes
             )
         return operation
+
+    def _know(self, step: Step[Any, Any]) -> tuple[str, bool]:
+        """Look up once in a worker what every call of a step needs: its name, and if it is gated.
+
+        Raises:
+            TypeError: It is not a step.
+            UnknownName: It is not registered.
+        """
+        node = self._run.node
+        name = step_name(node.registry, step, "ctx.run")
+        node.known_steps[id(step)] = known = (name, node.gatekeeper.watches(step))
+        return known
 
     @overload
     async def gather(
@@ -158,7 +170,7 @@ class JobContext:
     # Waiting
 
     def sleep(self, duration: Duration) -> "Operation[None]":
-        """Wait. The job needs no worker meanwhile, and a restart does not begin the wait anew."""
+        """Wait. The job needs no worker meanwhile, and a restart does not begin it again."""
         run = self._run
         length = job_seconds(duration)
         if length is None:
@@ -183,7 +195,7 @@ class JobContext:
         name = f"receive:{topic}"
         entry, recorded = self._look_up(EntryKind.RECEIVE, name, encode(limit), until)
         if entry.state is _PENDING and entry.wake_at is None and until is not None:
-            entry = replace(entry, wake_at=until)  # it is retried: its time begins anew
+            entry = replace(entry, wake_at=until)  # it is retried, with its whole time
             run.buffer_entry(entry)
         operation = Receive(run, entry, kind, recorded=recorded)
         if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):

@@ -10,9 +10,9 @@ One process of the worker executes one claim, in three parts:
   no step works, and the store has answered every write of them. Only then are journal and ledger
   complete, and it can be decided from them whether the job must be undone.
 
-If the lease is lost on the way, nothing is written: the next owner goes on from the journal. If the
-end itself cannot be written, because the store refuses it, the job needs attention; to raise that
-error would only crash the next worker with it, too.
+If the lease is lost on the way, nothing is written: the next owner continues from the journal. If
+the end itself cannot be written, because the store refuses it, the job needs attention; to raise
+that error would only crash the next worker with it, too.
 
 Code that does not unwind when its run has ended, for example because it catches everything, is
 abandoned. Its process is killed, and another process ends the run.
@@ -91,7 +91,7 @@ async def end_run(run: Run, verdict: RunVerdict) -> None:
         return
     if isinstance(verdict, RunFailed) and run.job.state is not JobState.COMPENSATING:
         verdict = _attention_or_failed(run, verdict)
-    # If the lease is lost at the last moment, its new owner goes on.
+    # If the lease is lost at the last moment, its new owner continues.
     with contextlib.suppress(Unwound):
         try:
             await run.finish_writes()

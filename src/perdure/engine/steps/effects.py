@@ -177,7 +177,7 @@ class Effects:
 
         Raises:
             ExitForDecision: Only a person can tell what became of an earlier call.
-            DefinitionError: It cannot be told from one on the other side of a checkpoint.
+            DefinitionError: It cannot be distinguished from one before a checkpoint.
         """
         if (key := options.get("key")) is None:
             if self._is_fresh:
@@ -273,7 +273,7 @@ class Effects:
         if fault is None:  # the next attempt finds the intent
             self._unlock(line)
             return
-        # A thread goes on after its attempt is over: what it says does not count any more.
+        # A thread may still run after its attempt is over: what it says does not count any more.
         if self._attempt.over:
             raise Unwound
         now, known = self._run.now(), {"error": fault.error, "proof": fault.proof}

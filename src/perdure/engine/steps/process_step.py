@@ -30,7 +30,6 @@ from perdure.base.pid import Pid
 from perdure.base.retry import pause
 from perdure.engine.journal.run import Run
 from perdure.engine.journal.step_exit import ExitAtCheckpoint, StepExit
-from perdure.engine.steps.attempt import Attempt
 from perdure.engine.steps.effects import (
     BegunEffect,
     CallFault,
@@ -38,7 +37,7 @@ from perdure.engine.steps.effects import (
     EffectRequest,
     ask_receiver,
 )
-from perdure.engine.steps.step_context import StepContext, StepProgress, UserQuestion
+from perdure.engine.steps.step_context import StepContext, StepPort, StepProgress, UserQuestion
 from perdure.engine.steps.thread_step import call_in_step_thread
 from perdure.engine.worker_port import StepHost, WorkerPort
 from perdure.jobs.budget import Amount
@@ -149,7 +148,22 @@ class TimedStep(Protocol):
         ...
 
 
-async def call_in_os_process(operation: TimedStep, attempt: Attempt, progress: StepProgress) -> Any:
+class ServedAttempt(StepPort, Protocol):
+    """The attempt whose function runs in the other process; `Attempt` is what it is."""
+
+    exit: StepExit | None  # the first that was raised
+    item_verdict: tuple[ItemVerdict, bytes] | None  # of the other process
+
+    def when_unlocked(
+        self, request: EffectRequest, options: EffectOptions
+    ) -> "asyncio.Future[None] | None":
+        """Return a future that is done when `effect_begin` need not wait for another step."""
+        ...
+
+
+async def call_in_os_process(
+    operation: TimedStep, attempt: ServedAttempt, progress: StepProgress
+) -> Any:
     """Run a step in an OS process of its own; its time begins when the function does."""
     steps, grace = operation.run.node.step_host, operation.run.node.settings.cancel_grace
     me = current("a step")
@@ -188,7 +202,7 @@ def _put_again(me: Process, request: Request[Any]) -> None:
         send(me.pid, "progress", request)
 
 
-async def _with_progress(attempt: Attempt, wait: Callable[[], Awaitable[object]]) -> None:
+async def _with_progress(attempt: ServedAttempt, wait: Callable[[], Awaitable[object]]) -> None:
     """Wait, reporting progress: a step that waits for its turn is not stuck."""
     while True:
         attempt.progress()
@@ -229,7 +243,7 @@ def _to_run(operation: TimedStep, progress: StepProgress) -> StepToRun:
     )
 
 
-def _outcome(operation: TimedStep, attempt: Attempt, result: ExitResult) -> Any:
+def _outcome(operation: TimedStep, attempt: ServedAttempt, result: ExitResult) -> Any:
     """Return what the function returned, or raise what it raised."""
     match result.value:
         case StepReturned(output=output, checkpoint=None):
@@ -303,7 +317,7 @@ class StepServer:
     """Does for one attempt what its function asks for from another OS process."""
 
     def __init__(
-        self, run: Run, attempt: Attempt, put_again: Callable[[Request[Any]], object]
+        self, run: Run, attempt: ServedAttempt, put_again: Callable[[Request[Any]], object]
     ) -> None:
         self._run = run
         self._attempt = attempt

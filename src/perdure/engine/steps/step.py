@@ -4,7 +4,7 @@ Each attempt is a process of its own, so that it can be killed without harm to t
 calls the function where the step's isolation says (`_call_function`), and then either
 
 * succeeds: the result is handed to the store, and the process ends without waiting for the disk.
-  From then on the step is `committing`: nobody may interrupt it, and its end is told by the store;
+  From then on the step is `committing`: nobody may interrupt it, and the store's answer ends it;
 * fails: the policy decides whether another attempt follows, and when;
 * is left by a `StepExit`: the attempt does not count, and the exit decides how it continues;
 * is ended from outside.
@@ -13,14 +13,17 @@ Three things end an attempt from outside. Its *time* is up: the process is kille
 cannot record that itself, another one does when it is dead (`_expire`, `_record_timeout`). Its
 *job* ends: it gets CANCEL, and is killed after the grace; how it ends then says nothing about the
 step (`interrupt`). The *lease* is lost: nothing is recorded. When the process is dead, the attempt
-is over, though its thread may go on.
+is over, though its thread may still run.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar, cast
+
+from msgspec.structs import replace
 
 from perdure.base.codec import digest
 from perdure.base.errors import DefinitionError, Permanent, StepTimeout
@@ -28,27 +31,40 @@ from perdure.engine import crashpoint, events
 from perdure.engine.journal.run import Operation, Run
 from perdure.engine.journal.step_exit import StepExit
 from perdure.engine.journal.verdict import NeedsAttention, Unwound
-from perdure.engine.people.ask import look_for_answer, pass_gate
-from perdure.engine.steps.attempt import Attempt
-from perdure.engine.steps.effects import ExitForOtherJob
+from perdure.engine.people.ask import Question, answer_to, look_for_answer, pass_gate
+from perdure.engine.people.spending import budget_of, reserve, settle
+from perdure.engine.steps.effects import (
+    BegunEffect,
+    CallFault,
+    EffectOptions,
+    EffectRequest,
+    Effects,
+    ExitForOtherJob,
+)
 from perdure.engine.steps.process_step import call_in_os_process
-from perdure.engine.steps.step_context import StepContext, StepProgress
+from perdure.engine.steps.step_context import StepContext, StepProgress, UserQuestion
 from perdure.engine.steps.thread_step import ThreadUse, call_in_step_thread, older_calls
+from perdure.jobs.approval import ApprovalState
+from perdure.jobs.budget import Amount, Reservation, spending_id
 from perdure.jobs.definition import Step
-from perdure.jobs.effect import Effect
+from perdure.jobs.effect import Effect, PackedResult, Place
 from perdure.jobs.failure import Failure, failure_of
 from perdure.jobs.gate import GateDecision
 from perdure.jobs.items import ItemVerdict
 from perdure.jobs.model import JobEvent, JournalEntry
 from perdure.jobs.parameters import Partial
 from perdure.jobs.policy import Again, GiveUp, decide_retry, is_permanent
+from perdure.jobs.risk import Judgement
 from perdure.jobs.state import StepState
 from perdure.process.lifecycle import PLAIN, kill, spawn_process, stop_gracefully
 from perdure.process.process import Process, current
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 _log = logging.getLogger("perdure.worker")
+
+_NOTHING_RESERVED = Amount()
 
 # Enum member lookup is slow on this hot path.
 _SUCCEEDED, _FAILED = StepState.SUCCEEDED, StepState.FAILED
@@ -63,7 +79,7 @@ class StepOperation(Operation[R]):
         "_expiry",
         "_interrupted",
         "_kwargs",
-        "_stop_told",
+        "_stop_reported",
         "asked",
         "attempt",
         "begun_at",
@@ -114,7 +130,7 @@ class StepOperation(Operation[R]):
         self._expiry: asyncio.TimerHandle | None = None
         self._expired = False  # its time was up: whatever it returns now comes too late
         self._interrupted = False  # how it ends now says nothing about the step
-        self._stop_told = False  # telemetry knows that it has ended
+        self._stop_reported = False  # its end, to telemetry
 
     @property
     def max_duration(self) -> float:
@@ -148,7 +164,7 @@ class StepOperation(Operation[R]):
         self.begun_at = node.loop.time()
         self.started_at = run.clock_offset + self.begun_at
         self.start_unrecorded = True
-        self._stop_told = False
+        self._stop_reported = False
         self.live = self.progress = None
         run.working[self] = spawn_process(node.runtime, run.process, _attempt, (self,), PLAIN)
         node.step_started(self)
@@ -158,7 +174,7 @@ class StepOperation(Operation[R]):
             events.step_started(self, self.attempt)
 
     async def make_attempt(self) -> None:
-        """Call the function, and see to it that what came of it is written and told."""
+        """Call the function, then write and report what came of it."""
         run, step, entry = self.run, self.step, self.entry
         self.live = attempt = Attempt(self)
         self.progress = StepProgress(
@@ -236,9 +252,9 @@ class StepOperation(Operation[R]):
         if self.committing:  # the store tells its end
             return
         if self._expired:  # its end is recorded by `_died_late`
-            self._tell_stop("timed out")
+            self._report_stop("timed out")
         elif self in self.run.working:
-            self._tell_stop("interrupted")
+            self._report_stop("interrupted")
             self.run.process_ended(self)
 
     # Success
@@ -269,16 +285,17 @@ class StepOperation(Operation[R]):
             self.unlock_key()
         run.progress_at = run.node.loop.time()
         if events.listens(events.STEP_STOP):
-            self._tell_stop("succeeded" if self.attempt else "reused")
+            self._report_stop("succeeded" if self.attempt else "reused")
         # What a replay will return is what the code gets now: through the codec, once.
-        self.finish(self.step.result.decode(cast("bytes", self.entry.output)))
+        value = self.step.result.decode(cast("bytes", self.entry.output))
         run.process_ended(self)
+        self.finish(value)
 
     async def _write_again(self) -> None:
         """Insist, as long as the lease lets us: the step is done, and must not be done again."""
         await self.run.write(self.entry)
         self.unlock_key()
-        self._tell_stop("succeeded")
+        self._report_stop("succeeded")
         self.finish(self.step.result.decode(cast("bytes", self.entry.output)))
 
     # Failure
@@ -308,7 +325,7 @@ class StepOperation(Operation[R]):
         if isinstance(verdict, Again):
             wake_at = self.run.now() + verdict.delay
             again = self._entry(StepState.PENDING, error=failure.pack(), wake_at=wake_at)
-            self._tell_stop("failed")
+            self._report_stop("failed")
             events.step_retried(self, self.attempt, verdict.delay, failure.summary())
             await self._begin_again(again, self._event("step.retried", failure))
             return
@@ -316,7 +333,7 @@ class StepOperation(Operation[R]):
 
     async def _fail(self, failure: Failure, error: Exception) -> None:
         """Write that the step has failed for good, and tell the code."""
-        self._tell_stop("failed")
+        self._report_stop("failed")
         if self.on_end is not None:
             self.on_end(_FAILED)
         failed = self.entry = self._entry(_FAILED, error=failure.pack())
@@ -335,7 +352,7 @@ class StepOperation(Operation[R]):
         if judged is None or judged[0] is ItemVerdict.FAIL:
             return False
         verdict, checkpoint = judged
-        self._tell_stop("failed")
+        self._report_stop("failed")
         self.attempt -= 1
         onward = self._entry(
             StepState.PENDING, checkpoint=checkpoint, checkpoint_no=self.entry.checkpoint_no + 1
@@ -345,7 +362,7 @@ class StepOperation(Operation[R]):
         return True
 
     async def _begin_again(self, entry: JournalEntry, *events: JobEvent) -> None:
-        """Write where the step stands, and begin the next attempt when its time comes."""
+        """Write how far the step is, and begin the next attempt when it is due."""
         self.entry = entry
         await self.run.write(entry, events=events)
         self.start_again = True
@@ -354,7 +371,7 @@ class StepOperation(Operation[R]):
 
     async def _leave(self, leaving: StepExit) -> None:
         self.disarm()
-        self._tell_stop("left")
+        self._report_stop("left")
         await leaving.apply(self)
 
     async def _continue_later(self, partial: "Partial[Any]") -> None:
@@ -367,7 +384,7 @@ class StepOperation(Operation[R]):
         checkpoint = self.progress.encode_checkpoint(partial.checkpoint)
         # For a compensation, if it never ends.
         output = self.step.result.encode(partial.output, self.run.node.limits)
-        self._tell_stop("partial")
+        self._report_stop("partial")
         self.attempt -= 1
         so_far = self._entry(
             StepState.PENDING,
@@ -573,7 +590,7 @@ class StepOperation(Operation[R]):
         checkpoint: bytes | None = None,
         checkpoint_no: int | None = None,
     ) -> JournalEntry:
-        old = self.entry
+        run, old = self.run, self.entry
         ended = state is _SUCCEEDED or state is _FAILED
         return JournalEntry(
             seq=old.seq,
@@ -590,7 +607,7 @@ class StepOperation(Operation[R]):
             checkpoint_no=old.checkpoint_no if checkpoint_no is None else checkpoint_no,
             wake_at=wake_at,
             started_at=self.started_at,
-            ended_at=self.run.now() if ended else None,
+            ended_at=run.clock_offset + run.node.loop.time() if ended else None,
             key=self.key,
         )
 
@@ -598,11 +615,174 @@ class StepOperation(Operation[R]):
         data = {"step": self.entry.id, "attempt": self.attempt, "error": failure.summary()}
         return JobEvent(type=kind, data=data, actor=self.run.node.owner)
 
-    def _tell_stop(self, outcome: str) -> None:
+    def _report_stop(self, outcome: str) -> None:
         """Tell telemetry how an attempt has ended; each one ends once."""
-        if not self._stop_told and events.listens(events.STEP_STOP):
-            self._stop_told = True
+        if not self._stop_reported and events.listens(events.STEP_STOP):
+            self._stop_reported = True
             events.step_stopped(self, self.attempt, self.begun_at, outcome)
+
+
+class Attempt:
+    """One attempt, as the engine sees it: the `StepPort` on the loop of the worker.
+
+    Whatever the function runs in, what it asks for is done here. The attempt outlives neither the
+    lease nor its time: when it is `over`, a thread that still runs the function gets `Unwound` from
+    what it asks for, and what it says does not count.
+
+    It also remembers the first exit that was raised through the function. A function that catches
+    it, or raises something else on its way, is left all the same.
+    """
+
+    __slots__ = (
+        "_cancelled",
+        "_reserved",
+        "_step",
+        "effects",
+        "exit",
+        "item_verdict",
+        "over",
+        "stopping",
+    )
+
+    blocking = False
+
+    def __init__(self, step: "StepOperation[Any]") -> None:
+        self._step = step
+        self.over = False  # it has ended, though its thread may still run
+        self.stopping = False  # leave at the next checkpoint
+        self.exit: StepExit | None = None  # the first that was raised
+        self.effects: Effects | None = None  # once the code asks for one
+        self.item_verdict: tuple[ItemVerdict, bytes] | None = None  # of the OS process it ran in
+        self._reserved = _NOTHING_RESERVED  # by this run of the code
+        self._cancelled: asyncio.Event | None = None
+
+    def end(self) -> None:
+        """Let nothing count any more that the function asks for or says."""
+        self.over = True
+        if self.effects is not None:
+            self.effects.unlock_keys()
+
+    @property
+    def cancelled(self) -> asyncio.Event:
+        if self._cancelled is None:
+            self._cancelled = asyncio.Event()
+        return self._cancelled
+
+    def time(self) -> float:
+        return self._step.run.node.loop.time()
+
+    def progress(self) -> None:
+        run = self._step.run
+        run.progress_at = run.node.loop.time()
+
+    async def save_checkpoint(self, data: bytes) -> bool:
+        if self.over:  # its time was up, or its job is another's: the next attempt continues
+            raise Unwound
+        await self._step.write_checkpoint(data)
+        return self.stopping
+
+    # Effects
+
+    def effect_asked(self, request: EffectRequest) -> None:
+        if self.effects is None:
+            self.effects = Effects(self._step, self)
+        self.effects.visited.add(request.place)
+
+    async def effect_begin(self, request: EffectRequest, options: EffectOptions) -> BegunEffect:
+        try:
+            return await (self.effects or self._open_effects()).begin(request, options)
+        except StepExit as leaving:
+            raise self._note(leaving) from None
+
+    async def effect_done(self, begun: BegunEffect, packed: PackedResult) -> Effect:
+        return (self.effects or self._open_effects()).done(begun, packed)
+
+    async def effect_failed(
+        self, begun: BegunEffect, fault: CallFault | None, options: EffectOptions
+    ) -> None:
+        try:
+            (self.effects or self._open_effects()).failed(begun, fault, options)
+        except StepExit as leaving:
+            raise self._note(leaving) from None
+
+    async def record_effect(
+        self, kind: str, key: str, target: str, details: Mapping[str, Any]
+    ) -> None:
+        await (self.effects or self._open_effects()).record(kind, key, target, details)
+
+    async def was_effect_recorded(self, kind: str, key: str) -> bool:
+        return await (self.effects or self._open_effects()).was_recorded(kind, key)
+
+    def when_unlocked(
+        self, request: EffectRequest, options: EffectOptions
+    ) -> "asyncio.Future[None] | None":
+        """Return a future that is done when `effect_begin` need not wait for another step."""
+        return (self.effects or self._open_effects()).when_unlocked(request, options)
+
+    async def check_left_open(self) -> None:
+        """Let the step succeed only if nothing is left to be found out.
+
+        Raises:
+            StepExit: The function has caught an exit, or has not asked for an effect that an
+                earlier attempt has left open.
+        """
+        self.check_exit()
+        await (self.effects or self._open_effects()).check_none_left_open()
+
+    def check_exit(self) -> None:
+        """Raise the exit that the function has caught, if it has."""
+        if self.exit is not None:
+            raise self.exit
+
+    def _open_effects(self) -> Effects:
+        self.effects = Effects(self._step, self)
+        return self.effects
+
+    # Money and people
+
+    async def ask_person(self, place: Place, question: UserQuestion) -> bool:
+        run, expires = self._step.run, question.expires
+        terms = run.node.policy.terms_for(question.level)
+        asked = Question(
+            step=place.spell("?"),
+            title=question.title,
+            input=question.packed,
+            shown={} if question.shown is None else question.shown,
+            judgement=Judgement(question.level),
+            terms=terms if expires is None else replace(terms, expires=expires),
+        )
+        found = await self._or_exit(answer_to(run, asked))
+        return found.state is ApprovalState.APPROVED
+
+    async def reserve(self, place: Place, amount: Amount) -> str:
+        # Whenever the code comes here again, it spends again: so each time has an id of its own.
+        run, once = self._step.run, f"{self._step.attempt}.{secrets.token_hex(8)}"
+        reservation = Reservation(
+            job_id=run.job.id,
+            owner=run.node.owner,
+            epoch=run.epoch,
+            root_id=(await budget_of(run)).root,
+            id=spending_id(run.job.id, place, once),
+            amount=amount,
+        )
+        await self._or_exit(reserve(run, reservation, place, lambda: self._reserved))
+        self._reserved += amount
+        return reservation.id
+
+    async def settle(self, reservation: str, actual: Amount) -> None:
+        await settle(self._step.run, reservation, actual)
+
+    # Exits
+
+    async def _or_exit(self, work: Awaitable[T]) -> T:
+        try:
+            return await work
+        except StepExit as leaving:
+            raise self._note(leaving) from None
+
+    def _note(self, leaving: StepExit) -> StepExit:
+        self.exit = self.exit or leaving
+        return leaving
 
 
 async def _attempt(operation: StepOperation[Any]) -> None:

@@ -4,7 +4,7 @@ There is one `StepContext` for steps on the loop, in a thread and in an OS proce
 talks to the engine through a `StepPort`, which is narrow enough to be spoken across a thread or a
 pipe:
 
-    `Attempt`      on the worker's loop: does what is asked for (`steps.attempt`)
+    `Attempt`      on the worker's loop: does what is asked for (`steps.step`)
     `ThreadPort`   in a thread: hands it to the loop, and waits or awaits (`steps.thread_step`)
     `ProcessPort`  in another OS process: sends it to the worker's process (`steps.process_step`)
 
@@ -292,7 +292,7 @@ class StepContext:
 
         Raises:
             Unstorable: When awaited: it has happened, and its result cannot be stored.
-            DefinitionError: When awaited: it cannot be told from one before a checkpoint.
+            DefinitionError: When awaited: it cannot be distinguished from one before a checkpoint.
         """
         _check_effect(kind, target)
         place = self._progress.allot(digest(kind, target)[:16])

@@ -153,8 +153,8 @@ async def _name_effects_left(
     cancelled = failure_of(JobError("it was cancelled, and is to be undone"))
     failure = verdict.failure if isinstance(verdict, RunFailed) else cancelled
     failure = replace(failure, standing=tuple(named))
-    told = alerts(run, NoticeKind.NOT_UNDONE, str(run.epoch), failure.summary())
-    fields["notices"] = (*fields.get("notices", ()), *told)
+    notices = alerts(run, NoticeKind.NOT_UNDONE, str(run.epoch), failure.summary())
+    fields["notices"] = (*fields.get("notices", ()), *notices)
     return RunFailed(failure), fields
 
 
@@ -192,7 +192,7 @@ def _put_in_doubt(run: Run, ledger: Sequence[Effect]) -> WriteFields:
 def _past_pivot(verdict: RunFailed | Cancelled, forward: PastPivot) -> NeedsAttention:
     failed = verdict.failure if isinstance(verdict, RunFailed) else None
     what = failed.summary() if failed else "it was cancelled"
-    text = f"{forward.pivot} is passed, so nothing is undone and the job can only go on: {what}"
+    text = f"{forward.pivot} is passed, so nothing is undone and the job can only continue: {what}"
     return NeedsAttention(replace(failure_of(JobError(text)), step=failed.step if failed else ""))
 
 
@@ -249,7 +249,7 @@ async def undo(run: Run) -> RunVerdict:
     if not isinstance(verdict, RunFailed | NeedsAttention) or _says_what_to_do(verdict):
         return verdict
     why = verdict.failure.summary()
-    text = f"the undo of this job cannot go on: {why}. Fix that, then resume the job"
+    text = f"the undo of this job cannot continue: {why}. Fix that, then resume the job"
     return NeedsAttention(replace(verdict.failure, type=type_name(JobError), message=text))
 
 
@@ -436,7 +436,7 @@ class Saga:
         return is_left_undone(self._entries[id])
 
     def _note(self, entry: JournalEntry, state: StepState) -> None:
-        if entry.state is _S.SKIPPED:  # what a person said of it stands
+        if entry.state is _S.SKIPPED:  # what a person decided about it holds
             return
         self._steps[entry.id] = changed = replace(entry, state=state)
         self._run.buffered_entries[entry.seq] = changed
@@ -550,7 +550,7 @@ async def _running(run: Run, ids: Sequence[str]) -> list[JobOutcome]:
 
 async def _cancel(run: Run, job_id: str) -> None:
     job = await run.ask(lambda store: store.job(job_id))
-    if job is None or job.request == "cancel":  # once: a person may have let it go on
+    if job is None or job.request == "cancel":  # only once: a person may have resumed it
         return
     reason = f"its parent {run.job.id} has ended"
     asked = Command(job_id=job_id, action="cancel", actor=run.node.owner, reason=reason)
@@ -616,12 +616,12 @@ async def _children_to_undo(
     found: dict[str, str] = {}
     for child, entry in entries.items():
         if child not in states:
-            stands: bool | PastPivot = not _is_copied(job, entry)
+            needed: bool | PastPivot = not _is_copied(job, entry)
         else:
-            stands = await _needs_undo(run, child, states[child])
-        if isinstance(stands, PastPivot):
-            return PastPivot(f"{stands.pivot} of {entry.id}")
-        if stands:
+            needed = await _needs_undo(run, child, states[child])
+        if isinstance(needed, PastPivot):
+            return PastPivot(f"{needed.pivot} of {entry.id}")
+        if needed:
             found[entry.id] = child
     return found
 

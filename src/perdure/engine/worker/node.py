@@ -73,6 +73,7 @@ class WorkerNode:
         self.hurried = asyncio.Event()  # nobody waits for safe points any more
         self.hint: RedisHint | None = None  # when to claim; set before the worker starts
         self.step_host = StepHost(self.owner, settings.processes)
+        self.known_steps: dict[int, tuple[str, bool]] = {}  # of registered steps, which live on
         self._begun: deque[StartedStep] = deque()
         self._flush: asyncio.TimerHandle | None = None
 
