@@ -326,5 +326,5 @@ def test_settings_that_do_not_fit_are_refused_with_the_rule(
 ) -> None:
     with pytest.raises(ValueError, match=rule):
         WorkerSettings(**settings)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="whole number"):
+    with pytest.raises(TypeError, match="integer"):
         WorkerSettings(concurrency=1.5)  # type: ignore[arg-type]
