@@ -112,13 +112,12 @@ class Loaded:
             {id: _make_host(host) for id, host in plan.hosts.items()}
         )
         self.services: Mapping[str, Service] = MappingProxyType(
-            {id: Service(service, random) for id, service in plan.services.items()}
+            {id: Service(service) for id, service in plan.services.items()}
         )
+        self._random = random
         self._supervisor: Supervisor | None = None
         self._runtime: Runtime
         self._over: Channel[None] = Channel()
-        for service in self.services.values():
-            service.changed = self._changed
 
     def __repr__(self) -> str:
         return f"<loaded {len(self.hosts)} hosts, {len(self.services)} services>"
@@ -227,7 +226,8 @@ class Loaded:
         Its stop has no limit here: its own process holds the limit of the entry.
         """
         if id in self.services:
-            begin = partial(start, id, run_service, self.services[id])
+            service = self.services[id]
+            begin = partial(start, id, run_service, service, self._changed, self._random)
         else:
             plan = self.plan.hosts[id]
             timeout = plan.lifecycle.start_timeout

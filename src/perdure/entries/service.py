@@ -73,10 +73,9 @@ class Service:
         starts: How often it was started since it last ran for `stable_threshold`.
         restarts: How often it was started again in all.
         error: Why it last failed.
-        changed: Called after each change of the state.
     """
 
-    def __init__(self, plan: ServicePlan, random: Random | None = None) -> None:
+    def __init__(self, plan: ServicePlan) -> None:
         """Describe it; nothing is started yet."""
         self.plan = plan
         self.state = ServiceState.STOPPED
@@ -84,17 +83,9 @@ class Service:
         self.starts = 0
         self.restarts = 0
         self.error: BaseException | None = None
-        self.changed: Callable[[], None] = lambda: None
-        self.random = random
 
     def __repr__(self) -> str:
         return f"<service {self.plan.id} {self.state}>"
-
-    def become(self, state: ServiceState, **facts: object) -> None:
-        """Change the state, and tell of it."""
-        self.state = state
-        emit(self.plan.id, state, **facts)
-        self.changed()
 
 
 def emit(id: str, state: ServiceState, **facts: object) -> None:
@@ -142,9 +133,18 @@ def after_end(
     return NextState(ServiceState.RESTARTING, following.starts, following.delay)
 
 
-async def run_service(ack: Ack, service: Service) -> None:
-    """Supervise a service until it has ended for good, or is stopped: the body of a process."""
-    reason = await ServiceLoop(service).run(ack)
+async def run_service(
+    ack: Ack, service: Service, changed: Callable[[], None], random: Random | None
+) -> None:
+    """Supervise a service until it has ended for good, or is stopped: the body of a process.
+
+    Args:
+        ack: Told when it runs.
+        service: What is to be run; its state is kept up to date.
+        changed: Called after each change of the state.
+        random: The source of the jitter.
+    """
+    reason = await ServiceLoop(service, changed, random).run(ack)
     if reason is not None:
         raise reason
 
@@ -160,9 +160,13 @@ class ServiceLoop(RestartLoop):
 
     _child: SupervisedChild
 
-    def __init__(self, service: Service) -> None:
+    def __init__(
+        self, service: Service, changed: Callable[[], None], random: Random | None
+    ) -> None:
         super().__init__(f"Service {service.plan.id}", None)
         self._service = service
+        self._changed = changed
+        self._random = random
         self._lifecycle = service.plan.lifecycle
         self._running_since: float | None = None
         self._late = False
@@ -219,7 +223,7 @@ class ServiceLoop(RestartLoop):
         if not self._lifecycle.ready:
             self._runs()
             return
-        service.become(ServiceState.STARTING, pid=service.pid)
+        self._become(ServiceState.STARTING, pid=service.pid)
         limit = self._lifecycle.start_timeout
         self._ready_timer = self.me.loop.call_later(limit, self.inbox.put, _Late(process))
 
@@ -227,7 +231,7 @@ class ServiceLoop(RestartLoop):
         self._cancel_timer()
         self._running_since = self.me.loop.time()
         service = self._service
-        service.become(ServiceState.RUNNING, pid=service.pid, host=service.plan.host)
+        self._become(ServiceState.RUNNING, pid=service.pid, host=service.plan.host)
         self.ack.ready(self.me)
 
     def take(self, told: object) -> None:
@@ -265,9 +269,9 @@ class ServiceLoop(RestartLoop):
     def _decide(self, error: BaseException | None) -> None:
         """Take the next state; if it is the last one, end with the service."""
         service, age = self._service, self._age()
-        following = after_end(self._lifecycle, service.starts, age, error, service.random)
+        following = after_end(self._lifecycle, service.starts, age, error, self._random)
         service.starts, service.error, self._delay = following.starts, error, following.delay
-        service.become(
+        self._become(
             following.state, reason=error, age=age, delay=following.delay, starts=service.starts
         )
         if following.state is ServiceState.FAILED and not self.ack.done and error is not None:
@@ -275,6 +279,11 @@ class ServiceLoop(RestartLoop):
         if following.state in ENDED:
             self.ack.ready(self.me)
             raise StopWanted(None)
+
+    def _become(self, state: ServiceState, **facts: object) -> None:
+        self._service.state = state
+        emit(self._service.plan.id, state, **facts)
+        self._changed()
 
     def _age(self) -> float:
         """Return how long it ran; one that was never ready did not run at all."""
@@ -286,9 +295,9 @@ class ServiceLoop(RestartLoop):
         if service.state in (ServiceState.EXITED, ServiceState.FAILED):
             return
         if service.pid is not None:
-            service.become(ServiceState.STOPPING)
+            self._become(ServiceState.STOPPING)
         await super().end_children()
-        service.become(ServiceState.STOPPED, reason=service.error)
+        self._become(ServiceState.STOPPED, reason=service.error)
 
     def ask_to_end(self, child: SupervisedChild, process: Process) -> None:  # noqa: ARG002
         stop_gracefully(process, self._lifecycle.stop_timeout, self.me.pid, "the service stops")
