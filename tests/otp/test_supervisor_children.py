@@ -102,7 +102,7 @@ async def test_a_supervisor_cannot_be_entered_twice_at_once_but_again() -> None:
             lambda: PartitionSupervisor.start(child(wait_forever), name="p"),
             lambda: PartitionSupervisor.start_link(child(wait_forever), name="p"),
         ),
-        (lambda: Agent.start(dict), lambda: Agent.start_link(dict)),
+        (lambda: Agent.start(int), lambda: Agent.start_link(int)),
     ],
     ids=["supervisor", "dynamic", "task", "partition", "agent"],
 )

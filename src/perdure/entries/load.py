@@ -33,7 +33,6 @@ from perdure.otp.supervision.supervisor import Supervisor
 from perdure.process.channel import Channel, select
 from perdure.process.hosts import ProcessHost
 from perdure.process.process import SpawnTarget, current
-from perdure.process.runtime import Runtime
 
 MAX_FILES = 1_000  # in one folder: more is a wrong folder, such as the root of a disk
 MAX_FOLDERS = 50_000
@@ -116,7 +115,7 @@ class Loaded:
         )
         self._random = random
         self._supervisor: Supervisor | None = None
-        self._runtime: Runtime
+        self._runtime: ProcessRuntime
         self._over: Channel[None] = Channel()
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Streams: run a function on every element of an input, so many at once, each in a process.
+"""Streams: run a function on every item of an input, a few at once, each in a process.
 
     async with async_stream(urls, fetch, max_concurrency=16, timeout=5) as results:
         async for result in results:
@@ -110,11 +110,11 @@ def async_stream(  # noqa: PLR0913 - the options that Elixir has, and two
         items: Any iterable, sync or async.
         fn: An `async def` function of one item.
         max_concurrency: How many run at once; the number of cores by default.
-        ordered: Give results in the order of the items; otherwise as they come.
+        ordered: Return results in the order of the items; otherwise as they come.
         timeout: How long one item may take, from its start; None = no limit.
         on_timeout: What becomes of an item that takes longer: `"kill_task"`, it is killed and
-            gives `Exited(TimeoutError)`; `"exit"`, the stream ends with a `TaskTimeout`.
-        zip_input_on_exit: Give `Exited((item, reason))` for a failure instead of `Exited(reason)`.
+            its result is `Exited(TimeoutError)`; `"exit"`, the stream ends with a `TaskTimeout`.
+        zip_input_on_exit: Return `Exited((item, reason))` for a failure, not `Exited(reason)`.
         fail_fast: End the stream at the first failure, with a `TaskExit`;
             a consumer that is busy elsewhere then dies of it, as of any linked process.
         progress: Called in the consumer with the number of items that are done
@@ -187,6 +187,7 @@ class AsyncStream(Generic[T]):
     async def aclose(self) -> None:
         """End the stream: what runs is killed and waited for."""
         self._closed = True
+        self._items = ()
         if self._window is not None:
             await self._window.close()
 
@@ -203,7 +204,7 @@ class AsyncStream(Generic[T]):
         await self.aclose()
 
     def __del__(self) -> None:
-        # `async for … break` drops the stream without a word.
+        # `async for … break` drops the stream without closing it.
         window = self._window
         if window is not None:
             with suppress(RuntimeError):  # no loop runs in this thread: too late
@@ -236,7 +237,7 @@ class AsyncStream(Generic[T]):
         return taken
 
     async def run(self) -> None:
-        """Run everything for its effects alone."""
+        """Run everything for its side effects alone."""
         async with self:
             async for _ in self:
                 pass
