@@ -32,7 +32,7 @@ from perdure.otp.supervision.spec import ChildSpec
 from perdure.otp.supervision.supervisor import Supervisor
 from perdure.process.channel import Channel, select
 from perdure.process.hosts import ProcessHost
-from perdure.process.process import SpawnTarget, current
+from perdure.process.process import ProcessRuntime, SpawnTarget, current
 
 MAX_FILES = 1_000  # in one folder: more is a wrong folder, such as the root of a disk
 MAX_FOLDERS = 50_000
