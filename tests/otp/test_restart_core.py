@@ -8,6 +8,7 @@ import pytest
 from perdure import process
 from perdure.base.restart import Backoff
 from perdure.base.retry import Retry
+from perdure.errors import StartError
 from perdure.otp import IGNORE, Agent, GenServer, Pool
 from perdure.otp.supervision.spec import ChildSpec, child
 from perdure.otp.supervision.supervisor import Supervisor
@@ -158,3 +159,31 @@ def test_a_backoff_forgets_the_starts_of_what_has_run_long_enough() -> None:
     backoff = Backoff(Retry(initial_delay=1, factor=2), max_starts=3, stable_after=10)
 
     assert backoff.after_failure(3, 10.0) == (1.0, 0)
+
+
+# A start that is broken off
+
+
+@simulated
+async def test_what_a_broken_start_began_is_stopped_in_its_place_and_with_its_time() -> None:
+    ended: list[str] = []
+
+    async def ends_slowly(name: str, seconds: float) -> None:
+        try:
+            await wait_forever()
+        finally:
+            await sleep(seconds)
+            ended.append(name)
+
+    async def begin_and_hang() -> Pid:
+        process.spawn_linked(ends_slowly, "begun", 8)
+        await wait_forever()
+        raise AssertionError
+
+    children = [child(ends_slowly, "first", 0), ChildSpec("second", begin_and_hang, shutdown=9)]
+    starting = asyncio.ensure_future(Supervisor.start(children, name="sup"))
+    await sleep(1)
+    await Supervisor.stop("sup")
+    with pytest.raises(StartError):
+        await starting
+    assert ended == ["begun", "first"]

@@ -22,7 +22,9 @@ child being gone. So while it stops children, the loop waits for their deaths al
 nothing.
 
 **Whatever a start began is ended.** A start function may have linked processes to the supervisor
-before it failed or was given up. Nobody else knows them, so they are stopped with the rest.
+before it failed or was given up. Nobody else knows them, so they are stopped with the rest. If an
+order to end breaks a start off, what it began takes the place of the child: it may be ready already
+without our knowing, others may depend on it, and it needs the shutdown time of its spec.
 """
 
 import asyncio
@@ -494,6 +496,8 @@ class RestartLoop:
         except StopWanted:
             task.cancel()
             await asyncio.wait([task], timeout=START_CLEANUP)
+            if strays := self._strays():  # the last one is most likely what was to be the child
+                self.watch(child, strays[-1], strays[-1].pid)
             raise
         finally:
             self._fallen = None
@@ -566,15 +570,18 @@ class RestartLoop:
 
     async def _end_strays(self) -> None:
         """Stop what start functions began that failed or were given up, the youngest first."""
-        known = {child.process for child in self.children()}
-        links = self.me.get_relations().links or {}
-        strays = [peer for peer in links if peer.parent is self.me.pid and peer not in known]
-        for stray in reversed(strays):
+        for stray in reversed(self._strays()):
             kind = "worker" if loop_of(stray) is None else "supervisor"
             start = SpawnStart(stray.function, stray.args)
             child = SupervisedChild(ChildSpec(stray.pid, start, type=kind), self)
             self.watch(child, stray, stray.pid)
             await self.stop([child])
+
+    def _strays(self) -> list[Process]:
+        """Return what start functions began and linked, and that is no child, the oldest first."""
+        known = {child.process for child in self.children()}
+        links = self.me.get_relations().links or {}
+        return [peer for peer in links if peer.parent is self.me.pid and peer not in known]
 
     # What is said of it
 
