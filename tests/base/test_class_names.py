@@ -18,9 +18,6 @@ PUBLIC = (
     "perdure.testing",
 )
 
-# Names that still mean two things. This list may only become shorter.
-EXCEPTIONS: frozenset[str] = frozenset({"Child", "Job", "Refused"})
-
 
 def defined() -> dict[str, list[str]]:
     """Return the modules that define each class whose name has no leading underscore."""
@@ -35,11 +32,11 @@ def defined() -> dict[str, list[str]]:
 
 def test_no_class_name_is_defined_in_two_modules() -> None:
     twice = {name: modules for name, modules in defined().items() if len(modules) > 1}
-    assert {name: twice[name] for name in sorted(twice.keys() - EXCEPTIONS)} == {}
+    assert twice == {}
 
 
 def test_a_public_name_means_one_class() -> None:
     known = defined()
     for module in PUBLIC:
-        for name in set(import_module(module).__all__) - EXCEPTIONS:
+        for name in import_module(module).__all__:
             assert len(known.get(name, ())) <= 1, (module, name, known[name])

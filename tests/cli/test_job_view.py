@@ -50,10 +50,13 @@ def undo_list(**reason: Any) -> JournalEntry:
     [
         (
             {"ends": "COMPENSATED", "error": Failure(type="Odd", message="no").pack().decode()},
-            "undo the job because of Odd: no; then it is COMPENSATED",
+            "the job becomes COMPENSATED: Odd: no",
         ),
-        ({"ends": "COMPENSATED", "error": None, "asked": True}, "undo the job on request"),
-        ({"ends": "CANCELLED", "error": None}, "undo the job because it was cancelled"),
+        (
+            {"ends": "COMPENSATED", "error": None, "asked": True},
+            "the job becomes COMPENSATED: somebody asked for it",
+        ),
+        ({"ends": "CANCELLED", "error": None}, "the job becomes CANCELLED: it was cancelled"),
     ],
     ids=["failed", "asked", "cancelled"],
 )

@@ -26,7 +26,7 @@ R = TypeVar("R")
 I = TypeVar("I")  # noqa: E741  input and output of a step class
 O = TypeVar("O")  # noqa: E741
 
-Definition: TypeAlias = Step[..., Any] | JobDefinition[..., Any]
+StepOrJob: TypeAlias = Step[..., Any] | JobDefinition[..., Any]
 AsyncFunction: TypeAlias = Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
 SyncFunction: TypeAlias = Callable[Concatenate[Any, P], R]
 
@@ -135,7 +135,7 @@ class JobRegistry:
             DefinitionError: It is neither, or its name is taken.
         """
         known = isinstance(thing, Step | JobDefinition)
-        made = cast("Definition", thing) if known else step_of_object(thing)
+        made = cast("StepOrJob", thing) if known else step_of_object(thing)
         self._check(self.prefix + made.name, made)
         self._put(self.prefix + made.name, made)
         return made
@@ -187,7 +187,7 @@ class JobRegistry:
                 "include its registry with `app.include(…)`"
             ) from None
 
-    def _check(self, name: str, made: Definition) -> None:
+    def _check(self, name: str, made: StepOrJob) -> None:
         known = self._jobs if isinstance(made, JobDefinition) else self._steps
         check_name(name, "step or job")  # the prefixes too
         if name in known:
@@ -199,7 +199,7 @@ class JobRegistry:
         for parent, prefix in self._parents:
             parent._check(parent.prefix + prefix + name, made)  # noqa: SLF001  of the same class
 
-    def _put(self, name: str, made: Definition) -> None:
+    def _put(self, name: str, made: StepOrJob) -> None:
         if isinstance(made, JobDefinition):
             self._jobs[name] = made
         else:
@@ -237,13 +237,13 @@ def job_name(registry: JobRegistry, job: object, verb: str) -> str:
     return registry.name(cast("JobDefinition[..., Any]", job))
 
 
-def _label(made: Definition, name: str = "") -> str:
+def _label(made: StepOrJob, name: str = "") -> str:
     return f"{'job' if isinstance(made, JobDefinition) else 'step'} {name or made.name!r}"
 
 
 def _wrong_kind(verb: str, wanted: str, given: object) -> TypeError:
     known = isinstance(given, Step | JobDefinition)
-    shown = _label(cast("Definition", given)) if known else repr(given)
+    shown = _label(cast("StepOrJob", given)) if known else repr(given)
     return TypeError(f"{verb} takes a {wanted} made with @app.{wanted}, not {shown}")
 
 

@@ -247,6 +247,8 @@ def _since(job: Job, now: float) -> str:
 
 # The journal
 
+_DONE = (StepState.SUCCEEDED, StepState.SKIPPED, StepState.COMPENSATED)
+
 
 def _journal(view: JobView, most: int) -> Table:
     left_out = len(view.journal) - most
@@ -269,7 +271,7 @@ def _journal(view: JobView, most: int) -> Table:
 def _progress(journal: Sequence[JournalEntry]) -> str:
     if not journal:
         return "nothing yet"
-    done = sum(entry.state in (StepState.SUCCEEDED, StepState.SKIPPED) for entry in journal)
+    done = sum(entry.state in _DONE for entry in journal)
     return f"{done} of {len(journal)} known entries done"
 
 
@@ -291,7 +293,8 @@ def _entry_summary(entry: JournalEntry, view: JobView) -> Text:
         saved = _checkpoint(payload(entry.checkpoint), view.narrow)
         return cell(f"checkpoint {entry.checkpoint_no}: {saved}")
     if entry.output is not None:
-        return cell(_output(entry, view.narrow), style="dim", no_wrap=True, overflow="ellipsis")
+        shown = "" if entry.output == b"null" else _output(entry, view.narrow)
+        return cell(shown, style="dim", no_wrap=True, overflow="ellipsis")
     if view.job.ended_at is not None and entry.ended_at is None:
         return cell("interrupted: the job has ended", style="dim")
     if entry.wake_at is not None:
@@ -318,14 +321,14 @@ def _output(entry: JournalEntry, narrow: int) -> str:
     match output:
         case {"ends": str(state), "error": str(error)}:
             failure = msgspec.convert(json.loads(error), Failure)
-            why = formatting.shorten(f"because of {failure.summary()}", narrow)
+            why = formatting.shorten(failure.summary(), narrow)
         case {"ends": str(state), "asked": True}:
-            why = "on request"
+            why = "somebody asked for it"
         case {"ends": str(state)}:
-            why = "because it was cancelled"
+            why = "it was cancelled"
         case _:
             return formatting.short_json(output, narrow)
-    return f"undo the job {why}; then it is {state}"
+    return f"the job becomes {state}: {why}"
 
 
 # The ledger

@@ -291,7 +291,7 @@ class Done(Struct, frozen=True):
     value: Any = None
 
 
-class Refused(Struct, frozen=True):
+class RefusedReply(Struct, frozen=True):
     """It cannot be done."""
 
     error: Exception
@@ -348,7 +348,7 @@ class StepServer:
         except StepExit:
             reply = MustLeave()
         except Exception as error:  # noqa: BLE001 - it is raised there
-            reply = Refused(error)
+            reply = RefusedReply(error)
         request.reply(reply)
 
     def _when_unlocked(self, wanted: EffectToBegin) -> "asyncio.Future[None] | None":
@@ -493,7 +493,7 @@ class ProcessPort:
         """
         answer = await call(self._server, (verb, *args), timeout=None)
         match answer:
-            case Refused(error=error):
+            case RefusedReply(error=error):
                 raise error
             case MustLeave():
                 raise ExitByServer
