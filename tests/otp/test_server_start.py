@@ -13,7 +13,7 @@ from perdure.otp.server import GenServer, ServerHandle, Stop
 from perdure.otp.supervision.spec import IGNORE
 from perdure.otp.supervision.supervisor import Supervisor
 from perdure.process import sleep
-from perdure.testing import simulated
+from perdure.testing import simulate, simulated
 from tests.support.otp_servers import Add, Counter, Diary
 from tests.support.processes import exit_of, others_rest
 
@@ -220,3 +220,22 @@ async def test_the_keyword_arguments_of_init_are_passed_on() -> None:
         assert await server.call("text") == "1 ms"
     async with Supervisor([Named.child(2, unit="h", name="named")]):
         assert await GenServer.call("named", "text") == "2 h"
+
+
+@simulated
+async def test_a_server_without_init_takes_no_keyword_arguments() -> None:
+    with pytest.raises(StartError, match="it has no init"):
+        await GenServer.start(unit="ms")
+
+
+def test_a_report_names_the_keyword_arguments(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(GenServer):
+        def init(self, first: int, *, unit: str) -> None:
+            raise ValueError(first, unit)
+
+    async def main() -> None:
+        with pytest.raises(StartError):
+            await Broken.start(1, unit="ms")
+
+    simulate(main)
+    assert "Broken(1, unit='ms')" in caplog.text

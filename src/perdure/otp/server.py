@@ -31,6 +31,7 @@ from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from itertools import starmap
 from types import CoroutineType
 from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeVar, overload
 
@@ -160,13 +161,13 @@ class GenServer:
 
     # Callbacks
 
-    def init(self, *args: Any, **_: Any) -> Any:
+    def init(self, *args: Any, **kwargs: Any) -> Any:
         """Make the first state from the arguments that `start` was given.
 
         Returns:
             None, Continue or Timeout to go on; Stop or IGNORE not to begin.
         """
-        if args:
+        if args or kwargs:
             raise TypeError(f"{type(self).__qualname__} takes no arguments: it has no init")
 
     def handle_call(self, request: Any, frm: Request[Any]) -> Any:
@@ -435,6 +436,16 @@ class Expiry:
         self.handle: asyncio.TimerHandle | None = None
 
 
+class KeywordArgument(NamedTuple):
+    """A keyword argument of `init`, for reports."""
+
+    name: str
+    value: Any
+
+    def __repr__(self) -> str:
+        return f"{self.name}={self.value!r}"
+
+
 async def serve(
     ack: Ack,
     kind: "type[GenServer]",
@@ -445,7 +456,8 @@ async def serve(
     """Be a server: the body of its process."""
     process = current()
     # What reports show, instead of this function.
-    process.function, process.args = kind, (*args, *kwargs.values()) if kwargs else args
+    process.function = kind
+    process.args = (*args, *starmap(KeywordArgument, kwargs.items())) if kwargs else args
     queue = one_queue(process)
     try:
         _take_name(process, name)  # only now that all goes into the one queue
