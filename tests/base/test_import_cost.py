@@ -31,5 +31,5 @@ def test_processes_load_neither_commands_nor_databases(statement: str) -> None:
     assert loaded_by(statement).isdisjoint(HEAVY)
 
 
-def test_an_app_loads_neither_commands_nor_postgresql_nor_yaml() -> None:
-    assert loaded_by("from perdure import App").isdisjoint({"typer", "rich", "yaml", "psycopg"})
+def test_an_app_loads_no_database_before_its_url_is_used() -> None:
+    assert loaded_by("from perdure import App").isdisjoint(HEAVY)
