@@ -28,7 +28,7 @@ from perdure.process.event import Cancel, Exit, LinkDown, Message
 from perdure.process.exit_reason import linked_reason
 from perdure.process.hosts import ProcessHost
 from perdure.process.lifecycle import find_spawn_id, kill, stop_gracefully
-from perdure.process.process import Process, current
+from perdure.process.process import Process, SpawnOptions, current
 from perdure.process.relations import monitor
 
 ENTRY_EVENT = ("perdure", "entry", "state")
@@ -184,7 +184,7 @@ class ServiceLoop(RestartLoop):
         # Not by its id: the defaults of the entry are in the plan already, or were overridden.
         function = find_spawn_id(self.me.runtime.spawn_ids, plan.process).function
         values = {_SUPERVISOR: self.me.pid}
-        start = SpawnStart(function, plan.input, host=plan.host, values=values)
+        start = SpawnStart(function, plan.input, SpawnOptions(plan.host, values=values))
         self._child = child = SupervisedChild(ChildSpec(plan.id, start, "transient"), self)
         self.me.at_exit(self._cancel_timer)
         try:

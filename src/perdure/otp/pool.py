@@ -26,7 +26,7 @@ from perdure.otp.supervision.spec import ChildSpec, SpawnStart
 from perdure.process.api import resolve_alive, wait_exit
 from perdure.process.event import Cancel
 from perdure.process.lifecycle import cancel, check_function, stop_gracefully
-from perdure.process.process import Function, Process, current
+from perdure.process.process import Function, Process, SpawnOptions, current
 
 STARTED = ("perdure", "pool", "started")
 WORKER_FAILED = ("perdure", "pool", "worker", "failed")
@@ -179,7 +179,7 @@ class PoolPlan:
 
     def child_spec(self, worker_id: int) -> ChildSpec:
         """Describe one worker."""
-        start = SpawnStart(self.worker, (worker_id,), host=self.host)
+        start = SpawnStart(self.worker, (worker_id,), SpawnOptions(self.host))
         return ChildSpec(worker_id, start, "transient", self.shutdown)
 
 

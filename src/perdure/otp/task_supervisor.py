@@ -31,6 +31,7 @@ from perdure.otp.task import (
     callers_of,
     line_of_caller,
 )
+from perdure.process.lifecycle import PLAIN, spawn_process
 from perdure.process.process import Function, Process, current
 from perdure.process.relations import link
 
@@ -175,7 +176,7 @@ def _birth(
     _check_room(supervisor)
     start = SpawnStart(fn, args)
     spec = ChildSpec(getattr(fn, "__name__", "task"), start, restart, shutdown)
-    process = start.spawn(supervisor.me)
+    process = spawn_process(supervisor.me.runtime, supervisor.me, fn, args, PLAIN)
     supervisor.admit(spec, process)
     return process
 

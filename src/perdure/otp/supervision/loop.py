@@ -63,7 +63,7 @@ from perdure.otp.supervision.spec import (
 )
 from perdure.process.event import Cancel, Exit, ExitResult, LinkDown
 from perdure.process.exit_reason import linked_reason
-from perdure.process.lifecycle import kill
+from perdure.process.lifecycle import kill, spawn_process
 from perdure.process.process import MailboxChannel, Process, Supervision, current
 from perdure.process.relations import link, monitor, resolve
 from perdure.process.report import moment
@@ -433,7 +433,8 @@ class RestartLoop:
         start = child.spec.start
         try:
             if isinstance(start, SpawnStart):
-                process = start.spawn(self.me)
+                me = self.me
+                process = spawn_process(me.runtime, me, start.function, start.args, start.options)
                 self.watch(child, process, process.pid)
             elif isinstance(start, DirectStart) and start.is_direct():
                 await self._start_directly(child, start)
@@ -462,12 +463,10 @@ class RestartLoop:
         """Spawn the process here, and wait for its acknowledgement in our own inbox."""
         process, ack = start.begin(self.me, self._wake_up)
         self.watch(child, process, None)
-        ready = ack is None
         try:
-            while not ready and not process.done():
+            while not ack.done and not process.done():
                 self._sort(await self.inbox.receive())
-                ready = ack is None or ack.done
-            if ready:
+            if ack.done:
                 child.handle = start.handle(process, None)
                 return
             assert process.outcome is not None
@@ -475,7 +474,7 @@ class RestartLoop:
                 raise process.outcome.error
             child.handle = start.handle(process, process.outcome.value)
         finally:
-            if not ready:  # what its own death has put into the queue counts no more
+            if not ack.done:  # what its own death has put into the queue counts no more
                 child.process = child.watched = None
                 kill(process, "its start was given up")
 

@@ -21,11 +21,12 @@ from perdure.otp.supervision.spec import (
     DirectStart,
     RestartWord,
     Shutdowns,
+    SpawnStart,
     as_spec,
 )
 from perdure.otp.supervision.strategy import Strategy
 from perdure.otp.supervision.supervisor import (
-    OrderedLoop,
+    GroupLoop,
     StrategyWord,
     SupervisorHandle,
     loop_inside,
@@ -42,13 +43,13 @@ class Resize(NamedTuple):
     partitions: int
 
 
-class PartitionLoop(OrderedLoop):
+class PartitionLoop(GroupLoop):
     """The inside of a partition supervisor."""
 
     def __init__(
         self, label: str, specs: Sequence[ChildSpec], strategy: Strategy, intensity: Intensity
     ) -> None:
-        super().__init__(label, specs, strategy, intensity)
+        super().__init__(label, specs, intensity, strategy)
         self.specs = specs
         self.partitions = len(specs)
 
@@ -230,7 +231,7 @@ def _spec_of(given: ChildLike, number: int, with_arguments: WithArguments | None
 
 def _start_of(spec: ChildSpec, number: int, with_arguments: WithArguments) -> Any:
     start: Any = spec.start
-    if isinstance(start, DirectStart):
+    if isinstance(start, SpawnStart | DirectStart):
         return replace(cast("Any", start), args=tuple(with_arguments(start.args, number)))
     if isinstance(start, partial):
         known = cast("partial[Any]", start)

@@ -1,7 +1,7 @@
 """How a child is started, restarted and stopped: what every kind of supervisor is told of it."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast
@@ -12,7 +12,6 @@ from perdure.base.restart import Restart
 from perdure.otp.start import Ack
 from perdure.process.lifecycle import PLAIN, check_function, spawn_process
 from perdure.process.process import Function, Process, SpawnOptions, current
-from perdure.process.relations import link
 
 
 class BrutalKill(Enum):
@@ -122,13 +121,27 @@ class ChildSpec:
         object.__setattr__(self, "significant", significant)
 
 
+@dataclass(frozen=True, slots=True)
+class SpawnStart:
+    """The start function of a plain process, which is started as soon as it is spawned."""
+
+    function: Function | str
+    args: tuple[Any, ...]
+    options: SpawnOptions = PLAIN
+
+    async def __call__(self) -> Pid:
+        parent = current("child")
+        options = self.options._replace(link=True)
+        return spawn_process(parent.runtime, parent, self.function, self.args, options).pid
+
+
 class DirectStart:
     """A start function that a supervisor can also begin by itself, without calling it.
 
     What an arbitrary start function does is unknown, so the supervisor runs it in a task and
-    listens meanwhile. Of the starts below it knows all: it spawns the process, watches it from its
-    birth, and waits for the acknowledgement in its own inbox. So a restart needs no task and takes
-    one turn of the scheduler.
+    listens meanwhile. Of this one it knows all: it spawns the process, watches it from then on,
+    and waits for the acknowledgement in its own inbox. So a restart needs no task and takes one
+    turn of the scheduler.
     """
 
     __slots__ = ()
@@ -139,8 +152,8 @@ class DirectStart:
         """Whether the process runs on the supervisor's own loop."""
         raise NotImplementedError
 
-    def begin(self, supervisor: Process, wake: Callable[[], object]) -> tuple[Process, Ack | None]:
-        """Spawn the process; without an `Ack`, it is started as soon as it is born."""
+    def begin(self, supervisor: Process, wake: Callable[[], object]) -> tuple[Process, Ack]:
+        """Spawn the process; `wake` is called when it acknowledges its start."""
         raise NotImplementedError
 
     def handle(self, process: Process, value: Any) -> Any:
@@ -149,38 +162,6 @@ class DirectStart:
 
     async def __call__(self) -> Any:
         raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True)
-class SpawnStart(DirectStart):
-    """The start function of a plain process, which is started as soon as it is born."""
-
-    function: Function | str
-    args: tuple[Any, ...]
-    name: str | None = None
-    host: str | None = None
-    values: Mapping[str, Any] | None = None  # for its context
-
-    def is_direct(self) -> bool:
-        return True
-
-    def spawn(self, parent: Process) -> Process:
-        """Spawn the process; whoever supervises it links to it."""
-        plain = self.host is None and self.name is None and self.values is None
-        options = PLAIN if plain else SpawnOptions(self.host, self.name, self.values)
-        return spawn_process(parent.runtime, parent, self.function, self.args, options)
-
-    def begin(self, supervisor: Process, wake: Callable[[], object]) -> tuple[Process, None]:  # noqa: ARG002
-        return self.spawn(supervisor), None
-
-    def handle(self, process: Process, value: Any) -> Pid:  # noqa: ARG002
-        return process.pid
-
-    async def __call__(self) -> Pid:
-        parent = current("child")
-        process = self.spawn(parent)
-        link(parent, process)
-        return process.pid
 
 
 class HasChildSpec(Protocol):
@@ -239,7 +220,8 @@ def child(  # noqa: PLR0913  what is said of a child is said at once
         return replace(spec, **changes)
     check_function_or_entry(what)
     changes.setdefault("id", name or _name_of(what))
-    return ChildSpec(start=SpawnStart(what, args, name, host), **cast("dict[str, Any]", changes))
+    options = PLAIN if name is None and host is None else SpawnOptions(host, name)
+    return ChildSpec(start=SpawnStart(what, args, options), **cast("dict[str, Any]", changes))
 
 
 def check_function_or_entry(what: Function | str) -> None:

@@ -3,9 +3,9 @@
     async with Supervisor([child(worker, 1), child(worker, 2, id="second")]):
         ...
 
-`SupervisorHandle` is what the handles of all kinds of supervisors share; `OrderedLoop` is the
-inside of this kind. The restart core is in `loop`, the pure decisions are in `strategy` and in
-`perdure.base.restart`.
+`SupervisorHandle` is what the handles of all kinds of supervisors share; `OrderedLoop` and
+`GroupLoop` are the inside of this kind. The restart core is in `loop`, the pure decisions are in
+`strategy` and in `perdure.base.restart`.
 """
 
 from collections.abc import Hashable, Iterable
@@ -187,18 +187,16 @@ class DeleteChild(NamedTuple):
 
 
 class OrderedLoop(RestartLoop):
-    """The inside of a supervisor with an ordered list of children."""
+    """The inside of a supervisor with an ordered list of children, each restarted by itself."""
 
     def __init__(
         self,
         label: str,
         specs: Iterable[ChildSpec],
-        strategy: Strategy,
         intensity: Intensity,
         auto_shutdown: AutoShutdown = AutoShutdown.NEVER,
     ) -> None:
         super().__init__(label, intensity)
-        self.strategy = strategy
         self.auto_shutdown = auto_shutdown
         self.by_id = {spec.id: SupervisedChild(spec, self) for spec in specs}
 
@@ -215,27 +213,6 @@ class OrderedLoop(RestartLoop):
             self.by_id.pop(child.spec.id, None)
         return given
 
-    # Restarts
-
-    async def restart(self, child: SupervisedChild) -> None:
-        if self.strategy is Strategy.ONE_FOR_ONE:
-            await self.start_again(child)
-        else:
-            await self._restart_group(affected(self.strategy, list(self.by_id), child.spec.id))
-
-    async def retry(self, child: SupervisedChild) -> None:
-        await self._restart_group(affected_again(self.strategy, list(self.by_id), child.spec.id))
-
-    async def _restart_group(self, ids: list[Hashable]) -> None:
-        """Stop these children, the last first, and start them, the first first."""
-        group = [self.by_id[id] for id in ids]
-        await self._stop_in_order(group)
-        for child in group:
-            if child.spec.restart is Restart.TEMPORARY:
-                del self.by_id[child.spec.id]
-            elif not await self.start_again(child):
-                return  # the rest is started when this one is
-
     async def forget(self, child: SupervisedChild, reason: BaseException | None) -> None:  # noqa: ARG002
         if child.spec.restart is Restart.TEMPORARY:
             del self.by_id[child.spec.id]
@@ -248,12 +225,13 @@ class OrderedLoop(RestartLoop):
         if ends_supervisor(self.auto_shutdown, others_active=active):
             raise StopWanted(Shutdown(f"significant child {child.spec.id!r} ended"))
 
-    async def _stop_in_order(self, children: Iterable[SupervisedChild]) -> None:
+    async def stop_in_order(self, children: Iterable[SupervisedChild]) -> None:
+        """Stop children one after another, the last first."""
         for child in reversed(tuple(children)):
             await self.stop([child])
 
     async def end_children(self) -> None:
-        await self._stop_in_order(self.by_id.values())
+        await self.stop_in_order(self.by_id.values())
 
     # Requests
 
@@ -304,6 +282,37 @@ class OrderedLoop(RestartLoop):
         if child.restarting:
             raise ChildError("restarting", id)
         return child
+
+
+class GroupLoop(OrderedLoop):
+    """The inside of a supervisor whose children are restarted together, by a strategy."""
+
+    def __init__(
+        self,
+        label: str,
+        specs: Iterable[ChildSpec],
+        intensity: Intensity,
+        strategy: Strategy,
+        auto_shutdown: AutoShutdown = AutoShutdown.NEVER,
+    ) -> None:
+        super().__init__(label, specs, intensity, auto_shutdown)
+        self.strategy = strategy
+
+    async def restart(self, child: SupervisedChild) -> None:
+        await self._restart_all(affected(self.strategy, list(self.by_id), child.spec.id))
+
+    async def retry(self, child: SupervisedChild) -> None:
+        await self._restart_all(affected_again(self.strategy, list(self.by_id), child.spec.id))
+
+    async def _restart_all(self, ids: list[Hashable]) -> None:
+        """Stop these children, the last first, and start them, the first first."""
+        group = [self.by_id[id] for id in ids]
+        await self.stop_in_order(group)
+        for child in group:
+            if child.spec.restart is Restart.TEMPORARY:
+                del self.by_id[child.spec.id]
+            elif not await self.start_again(child):
+                return  # the rest is started when this one is
 
 
 def check_significant(specs: Iterable[ChildSpec], auto_shutdown: AutoShutdown) -> None:
@@ -357,9 +366,10 @@ class Supervisor(SupervisorHandle):
         check_significant(self._specs, self._auto_shutdown)
 
     def _loop(self) -> RestartLoop:
-        return OrderedLoop(
-            self._label(), self._specs, self._strategy, self._intensity, self._auto_shutdown
-        )
+        label, specs, intensity = self._label(), self._specs, self._intensity
+        if self._strategy is Strategy.ONE_FOR_ONE:
+            return OrderedLoop(label, specs, intensity, self._auto_shutdown)
+        return GroupLoop(label, specs, intensity, self._strategy, self._auto_shutdown)
 
     @classmethod
     async def start(
