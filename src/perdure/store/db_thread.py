@@ -51,18 +51,23 @@ from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Literal, NamedTuple
 
+import msgspec
+
 from perdure.base import telemetry
 from perdure.base.clock import SystemClock
 from perdure.base.errors import StoreError
-from perdure.jobs.model import Write
+from perdure.jobs.effect import Effect
+from perdure.jobs.model import JournalEntry, Write
 from perdure.jobs.state import ENDED
-from perdure.store.rows import effect_row, entry_row
-from perdure.store.statements import Session
+from perdure.store.rows import STAYS
+from perdure.store.statements import EncodedWrite, Session
 
 BATCH: Final = ("perdure", "store", "batch")
 
 _log = logging.getLogger("perdure.store")
 _CLOCK: Final = SystemClock()
+# The member of a `StrEnum` as plain text, which is all that a driver takes: faster than `.value`.
+_plain = str.__str__
 _STOP_TIMEOUT: Final = 10.0  # how long closing a store waits for what is under way
 _MAX_BATCH: Final = 1000  # requests in one transaction, so that no commit is put off for long
 _LINGER: Final = 0.002  # while requests follow each other, nobody looks for others' changes
@@ -132,12 +137,12 @@ class StoreRequest:
         self.is_plain = False  # journal and ledger alone: many such writes go in one statement
         if write is not None:
             # Encoded here, not in the thread: what cannot be stored fails before it touches others.
-            self.entry_rows = [entry_row(write, entry) for entry in write.entries]
+            self.entry_rows = [_entry_row(write, entry) for entry in write.entries]
             more = write.job or write.events or write.taken or write.children or write.withdraws
             if write.effects:
                 # PostgreSQL cannot write a row twice in one statement.
                 more = more or len({each.key for each in write.effects}) < len(write.effects)
-                self.effect_rows = [effect_row(write, each) for each in write.effects]
+                self.effect_rows = [_effect_row(write, each) for each in write.effects]
             self.is_plain = not (more or write.approvals or write.notices) and bool(
                 self.entry_rows or self.effect_rows
             )
@@ -182,16 +187,23 @@ class DbThread:
     """A thread with a connection, and the queue in front of it."""
 
     def __init__(
-        self, name: str, connection: Connection, *, is_watched: Callable[[], bool] = lambda: True
+        self,
+        name: str,
+        connection: Connection,
+        *,
+        announce: Callable[[], None] = lambda: None,
+        is_watched: Callable[[], bool] = lambda: True,
     ) -> None:
         """Prepare the thread; nothing is opened yet.
 
         Args:
             name: Of the thread.
             connection: Used by the thread, and for inline writes by the loop.
+            announce: Called in the thread when a job may have fallen due.
             is_watched: Whether anybody here wants to know what others do to the database.
         """
         self._connection = connection
+        self._announce = announce
         self._is_watched = is_watched
         self._turn = threading.Lock()  # whoever holds it may use the connection
         self._inline_writes = 0  # how many the loop has made …
@@ -280,15 +292,17 @@ class DbThread:
         assert request.future is not None
         return request.future
 
-    def write(
-        self,
-        write: Write,
-        *,
-        announces: bool = False,
-        alone: bool = False,
-        done: Done | None = None,
-    ) -> asyncio.Future[None]:
-        """Queue a fenced write, or make it inline; `done` is called as by `write_soon`."""
+    async def write(self, write: Write, *, alone: bool = False, done: Done | None = None) -> None:
+        """Make a fenced write, and return when it is durable.
+
+        Concurrent writes share one commit. `alone` and `done` are those of `write_soon`.
+
+        Raises:
+            LeaseLost: The owner or the epoch is not that of the lease; nothing was written.
+            JournalConflict: Another entry has the place of one of these; nothing was written.
+        """
+        # A parent, a child, or the job itself may be due.
+        announces = write.job is not None or bool(write.children)
         request = StoreRequest(write, announces=announces, done=done)
         outcome = self._write_inline(request) if alone else "refused"
         if outcome == "refused":
@@ -302,7 +316,7 @@ class DbThread:
             else:
                 request.loop.call_soon(resolve, [request])
         assert request.future is not None
-        return request.future
+        await request.future
 
     def write_soon(self, write: Write, done: Done, *, alone: bool = False) -> bool:
         """Make a fenced write of journal and ledger alone, without waiting for it.
@@ -403,6 +417,9 @@ class DbThread:
         while requests := self._gather():
             with self._turn:
                 self._execute(requests)
+            # First the watchers: one that begins to watch when it has its answer knows this change.
+            if any(request.announces and request.error is None for request in requests):
+                self._announce()
             deliver(requests)
             del requests  # else the last ones would be kept until there are others
             with self._turn:
@@ -491,6 +508,69 @@ def resolve(requests: Sequence[StoreRequest]) -> None:
             future.set_exception(request.error)
 
 
+# Rows of a write
+
+
+def _entry_row(write: Write, entry: JournalEntry) -> tuple[Any, ...]:
+    """Return an entry in the order of the journal's columns, owner and epoch before its key."""
+    given, output, error, checkpoint = entry.input, entry.output, entry.error, entry.checkpoint
+    return (
+        write.job_id,
+        entry.seq,
+        entry.id,
+        _plain(entry.kind),
+        entry.name,
+        _plain(entry.state),
+        entry.attempt,
+        None if given is None else given.decode(),
+        None if output is None else output.decode(),
+        None if error is None else error.decode(),
+        None if checkpoint is None else checkpoint.decode(),
+        entry.checkpoint_no,
+        entry.wake_at,
+        entry.started_at,
+        entry.ended_at,
+        write.owner,
+        write.epoch,
+        entry.key,
+    )
+
+
+def _effect_row(write: Write, effect: Effect) -> dict[str, Any]:
+    """Return a line of the ledger by the names of its columns, with owner and epoch."""
+    details, result, error = effect.details, effect.result, effect.error
+    undo = STAYS if effect.stays else None
+    if effect.undo is not None:
+        undo = msgspec.json.encode(effect.undo).decode()
+    return {
+        "id": effect.job_id,
+        "tenant": effect.tenant,
+        "key": effect.key,
+        "step": effect.place.step,
+        "part": effect.place.part,
+        "ordinal": effect.place.ordinal,
+        "generation": effect.generation,
+        "kind": effect.kind,
+        "target": effect.target,
+        "state": effect.state.value,
+        "in_doubt": effect.in_doubt,
+        "key_ttl": effect.key_ttl,
+        "details": None if details is None else details.decode(),
+        "result": None if result is None else result.decode(),
+        "problem": effect.problem,
+        "error": None if error is None else error.decode(),
+        "undo": undo,
+        "proof": effect.proof,
+        "called_at": effect.called_at,
+        "ended_at": effect.ended_at,
+        "business": effect.business,
+        "kept_until": effect.kept_until,
+        "last_called_at": effect.last_called_at,
+        "owner": write.owner,
+        "epoch": write.epoch,
+    }
+
+
 # Batches
 
 
@@ -537,9 +617,13 @@ def row_keys(request: StoreRequest) -> set[RowKey]:
     return entries | {(row["tenant"], row["key"]) for row in request.effect_rows}
 
 
-def writes_of(requests: Iterable[StoreRequest]) -> list[tuple[Write, Sequence[tuple[Any, ...]]]]:
-    """Return the writes with their entries as rows."""
-    return [(each.write, each.entry_rows) for each in requests if each.write is not None]
+def writes_of(requests: Iterable[StoreRequest]) -> list[EncodedWrite]:
+    """Return the writes among requests, with their rows."""
+    return [
+        (each.write, each.entry_rows, each.effect_rows)
+        for each in requests
+        if each.write is not None
+    ]
 
 
 class SelfPipe:

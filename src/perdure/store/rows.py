@@ -1,6 +1,7 @@
-"""Rows of tables to values and back: the one place that knows the order of columns.
+"""Rows of tables to values and back.
 
 Payloads are JSON: bytes outside, text in the database, and nobody here looks into them.
+The rows of a fenced write are made by `db_thread`, as a part of the request.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,17 +19,14 @@ from perdure.jobs.model import (
     JournalEntry,
     NewJob,
     Schedule,
-    Write,
 )
 from perdure.jobs.state import JobState, StepState
 from perdure.store.statements import Row
 
-# The member of a `StrEnum` as plain text, which is all that a driver takes: faster than `.value`.
-_plain = str.__str__
 _KINDS = {kind.value: kind for kind in EntryKind}
 _STEP_STATES = {state.value: state for state in StepState}
 _JOB_STATES = {state.value: state for state in JobState}
-_STAYS = "null"  # the undo of an effect that is meant to stay
+STAYS = "null"  # the undo of an effect that is meant to stay
 
 
 def text(payload: bytes | None) -> str | None:
@@ -39,31 +37,6 @@ def text(payload: bytes | None) -> str | None:
 def payload(stored: str | None) -> bytes | None:
     """Return a payload that was read from the database."""
     return None if stored is None else stored.encode()
-
-
-def entry_row(write: Write, entry: JournalEntry) -> tuple[Any, ...]:
-    """Return an entry in the order of the journal's columns, owner and epoch before its key."""
-    given, output, error, checkpoint = entry.input, entry.output, entry.error, entry.checkpoint
-    return (
-        write.job_id,
-        entry.seq,
-        entry.id,
-        _plain(entry.kind),
-        entry.name,
-        _plain(entry.state),
-        entry.attempt,
-        None if given is None else given.decode(),
-        None if output is None else output.decode(),
-        None if error is None else error.decode(),
-        None if checkpoint is None else checkpoint.decode(),
-        entry.checkpoint_no,
-        entry.wake_at,
-        entry.started_at,
-        entry.ended_at,
-        write.owner,
-        write.epoch,
-        entry.key,
-    )
 
 
 def entry(row: Row) -> JournalEntry:
@@ -87,41 +60,6 @@ def entry(row: Row) -> JournalEntry:
     )
 
 
-def effect_row(write: Write, effect: Effect) -> dict[str, Any]:
-    """Return a line of the ledger by the names of its columns, with owner and epoch."""
-    details, result, error = effect.details, effect.result, effect.error
-    undo = _STAYS if effect.stays else None
-    if effect.undo is not None:
-        undo = msgspec.json.encode(effect.undo).decode()
-    return {
-        "id": effect.job_id,
-        "tenant": effect.tenant,
-        "key": effect.key,
-        "step": effect.place.step,
-        "part": effect.place.part,
-        "ordinal": effect.place.ordinal,
-        "generation": effect.generation,
-        "kind": effect.kind,
-        "target": effect.target,
-        "state": effect.state.value,
-        "in_doubt": effect.in_doubt,
-        "key_ttl": effect.key_ttl,
-        "details": None if details is None else details.decode(),
-        "result": None if result is None else result.decode(),
-        "problem": effect.problem,
-        "error": None if error is None else error.decode(),
-        "undo": undo,
-        "proof": effect.proof,
-        "called_at": effect.called_at,
-        "ended_at": effect.ended_at,
-        "business": effect.business,
-        "kept_until": effect.kept_until,
-        "last_called_at": effect.last_called_at,
-        "owner": write.owner,
-        "epoch": write.epoch,
-    }
-
-
 def effect(row: Row) -> Effect:
     """Return a line of the ledger."""
     return Effect(
@@ -141,7 +79,7 @@ def effect(row: Row) -> Effect:
         problem=row[15],
         error=payload(row[16]),
         undo=None if row[17] is None else msgspec.json.decode(row[17], type=UndoCall | None),
-        stays=row[17] == _STAYS,
+        stays=row[17] == STAYS,
         proof=row[18],
         called_at=row[19],
         ended_at=row[20],

@@ -14,8 +14,12 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Literal, Protocol
 
+from perdure.jobs.model import Write
+
 Dialect = Literal["sqlite", "postgres"]
 Row = Sequence[Any]
+# A write, with the rows of its journal entries and of its lines of the ledger.
+EncodedWrite = tuple[Write, Sequence[tuple[Any, ...]], Sequence[Mapping[str, Any]]]
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _MARK = re.compile(r"\s*-- (sqlite|postgres)?(?: ?if (\w+))?$")
@@ -70,11 +74,11 @@ class Session(Protocol):
         ...
 
     def write_entries(self, entries: Sequence[tuple[Any, ...]]) -> int:
-        """Write journal entries (`rows.entry_row`), each fenced; return how many were written."""
+        """Write journal entries, each fenced; return how many were written."""
         ...
 
     def write_effects(self, effects: Sequence[Mapping[str, Any]]) -> int:
-        """Write lines of the ledger (`rows.effect_row`), each fenced; return how many."""
+        """Write lines of the ledger, each fenced; return how many were written."""
         ...
 
 

@@ -26,9 +26,9 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Type
 
 from perdure.base.clock import Clock
 from perdure.base.errors import StoreError
-from perdure.jobs.model import Claim, QueueLimit, Write
+from perdure.jobs.model import Claim, QueueLimit
 from perdure.store import verbs
-from perdure.store.db_thread import DbThread, Done, VerbCall
+from perdure.store.db_thread import DbThread, VerbCall
 from perdure.store.statements import Session
 
 P = ParamSpec("P")
@@ -69,10 +69,7 @@ class Verb(Generic[P, R]):
         async def verb(*args: P.args, **kwargs: P.kwargs) -> R:
             thread: DbThread = getattr(store, self._thread)
             call = VerbCall(self.function, args, kwargs)
-            result = await thread.call(call, announces=self._announces, apart=self._apart)
-            if self._announces:
-                store.tell_watchers()
-            return result
+            return await thread.call(call, announces=self._announces, apart=self._apart)
 
         return verb
 
@@ -123,7 +120,8 @@ class Store:
         self.writer = writer
         self.control = control
         self.reader = reader
-        # The result of every step goes this way, so there is nothing in between.
+        # Fenced writes. Every step makes one, so there is nothing in between.
+        self.write = writer.write
         self.write_soon = writer.write_soon
         self._renewer = renewer
         self._clock = clock  # of this machine, if the store counts by it
@@ -213,21 +211,6 @@ class Store:
             The jobs whose leases were prolonged; the others are lost.
         """
         return self._renewer.renew(owner, held, lease)
-
-    async def write(self, write: Write, *, alone: bool = False, done: Done | None = None) -> None:
-        """Make a fenced write. Concurrent writes share one commit.
-
-        `alone` and `done` are those of `DbThread.write_soon`.
-
-        Raises:
-            LeaseLost: The owner or the epoch is not that of the lease; nothing was written.
-            JournalConflict: Another entry has the place of one of these; nothing was written.
-        """
-        # A parent, a child, or the job itself may be due.
-        announces = write.job is not None or bool(write.children)
-        await self.writer.write(write, announces=announces, alone=alone, done=done)
-        if announces:
-            self.tell_watchers()
 
     # Effects and budgets
 

@@ -1,4 +1,18 @@
-"""A connection to the server: how it is opened, what its errors mean, and its statements."""
+"""A connection to the server: how it is opened, what its errors mean, and its statements.
+
+**How it is opened.** Sessions get timeouts, so that a hanging client holds no locks for ever, and
+planner settings, since the statistics of a queue mislead: it is empty when it is analysed, and a
+plan made then would scan what is large an hour later. Whatever the URL says overrides ours. Behind
+a pooler a session belongs to nobody, so settings are made in each transaction, nothing is
+prepared, and no statement may stand alone.
+
+**Secrets.** A URL holds a password, and texts of the driver may quote parts of it: they are shown
+only without it, and a URL that cannot be parsed is not shown at all.
+
+**Statements.** Many rows go as one JSON parameter that the server takes apart: a tenth of the work
+that arrays for each column would be. Statements that are a whole transaction record the number of
+that transaction themselves; see `transaction`.
+"""
 
 import re
 from collections import Counter

@@ -38,8 +38,8 @@ class PostgresStore(Store):
         writer, control = PgWriter(target, unproven_claims), PgWriter(target, unproven_claims)
         renewer = PgRenewer(target)
         super().__init__(
-            writer=DbThread("perdure-writer", writer),
-            control=DbThread("perdure-control", control),
+            writer=DbThread("perdure-writer", writer, announce=self.tell_watchers),
+            control=DbThread("perdure-control", control, announce=self.tell_watchers),
             reader=DbThread("perdure-reader", PgReader(target)),
             renewer=renewer,
         )

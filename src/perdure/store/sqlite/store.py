@@ -61,6 +61,7 @@ class SqliteStore(Store):
         writer = DbThread(
             "perdure-writer",
             SqliteWriter(file, clock, self.tell_watchers, kill_stopped=kill_stopped_writer),
+            announce=self.tell_watchers,
             is_watched=lambda: bool(self._watchers),
         )
         super().__init__(

@@ -258,7 +258,7 @@ class SqliteWriter(Connection):
             raise _Refused
         if not session.unproven_claims:
             return
-        for write, _ in writes_of(requests):
+        for write, _, _ in writes_of(requests):
             claim = write.job_id, write.epoch
             if claim in session.unproven_claims and progresses(write.entries):
                 session.unproven_claims.discard(claim)
@@ -275,7 +275,7 @@ class SqliteWriter(Connection):
         database.execute("SAVEPOINT apart")
         try:
             if request.write is not None:
-                write_all(self._session, [(request.write, request.entry_rows)])
+                write_all(self._session, writes_of([request]))
             elif request.call is not None:
                 request.result = request.call(self._session)
         except sqlite3.IntegrityError as error:

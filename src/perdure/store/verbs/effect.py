@@ -1,5 +1,8 @@
 """The ledger of effects: written by the owner of a job, settled by people where in doubt."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from perdure.base.errors import IllegalTransition
 from perdure.jobs.effect import Choice, Effect, EffectState, settled_by_person
 from perdure.jobs.model import Write
@@ -9,10 +12,12 @@ from perdure.store.verbs.approval import ask, withdraw_open
 from perdure.store.verbs.outbox import put_notices
 
 
-def write_effects(session: Session, write: Write, now: float) -> None:
+def write_effects(
+    session: Session, write: Write, effects: Sequence[Mapping[str, Any]], now: float
+) -> None:
     """Write the effects, questions and notices of a fenced write."""
-    for effect in write.effects:
-        session.write_effects([rows.effect_row(write, effect)])
+    for effect in effects:  # one by one: a line may be there twice
+        session.write_effects([effect])
     if write.approvals:
         ask(session, write.approvals)
     if write.notices:

@@ -13,13 +13,11 @@ from perdure.base.errors import LeaseLost
 from perdure.jobs.model import JobChange, JobEvent, JournalEntry, Write
 from perdure.jobs.state import ENDED, JobState, StepState
 from perdure.store import rows
-from perdure.store.statements import Session
+from perdure.store.statements import EncodedWrite, Session
 from perdure.store.verbs.approval import withdraw_open
 from perdure.store.verbs.budget import settle_ended
 from perdure.store.verbs.effect import write_effects
 from perdure.store.verbs.submit import submit
-
-Rows = Sequence[tuple[Any, ...]]
 
 _FINISHED: Final = (StepState.SUCCEEDED, StepState.FAILED)
 _PARKED: Final = (JobState.PAUSED, JobState.NEEDS_ATTENTION)
@@ -31,15 +29,16 @@ def progresses(entries: Iterable[JournalEntry]) -> bool:
 
 
 class _Fenced(NamedTuple):
-    """A write, its entries as rows, and what its locked lease says."""
+    """A write, its rows, and what its locked lease says."""
 
     write: Write
-    entries: Rows
+    entries: Sequence[tuple[Any, ...]]
+    effects: Sequence[Mapping[str, Any]]
     news: int
     claims: int
 
 
-def write_all(session: Session, writes: Sequence[tuple[Write, Rows]]) -> None:
+def write_all(session: Session, writes: Sequence[EncodedWrite]) -> None:
     """Make writes of any kind, all or none; of one job, nothing follows its release or end.
 
     Raises:
@@ -58,16 +57,16 @@ def write_all(session: Session, writes: Sequence[tuple[Write, Rows]]) -> None:
         _end(session, ended, now)
 
 
-def _behind_fences(session: Session, writes: Sequence[tuple[Write, Rows]]) -> list[_Fenced]:
+def _behind_fences(session: Session, writes: Sequence[EncodedWrite]) -> list[_Fenced]:
     """Lock the leases, in a fixed order, and check that they are the writers'."""
-    ids = session.array(sorted({write.job_id for write, _ in writes}))
+    ids = session.array(sorted({write.job_id for write, _, _ in writes}))
     leases = {each[0]: each[1:] for each in session.all("fences", ids=ids)}
     works: list[_Fenced] = []
-    for write, entries in writes:
+    for write, entries, effects in writes:
         owner, epoch, news, claims = leases.get(write.job_id, (None, 0, 0, 0))
         if (owner, epoch) != (write.owner, write.epoch):
             raise LeaseLost(write.job_id, write.epoch)
-        works.append(_Fenced(write, entries, news, claims))
+        works.append(_Fenced(write, entries, effects, news, claims))
     return works
 
 
@@ -83,7 +82,7 @@ def _write_rest(session: Session, work: _Fenced, now: float) -> None:
         session.run("take_messages", id=write.job_id, nos=session.array(write.taken), now=now)
     if write.children:
         submit(session, write.children, write.owner)
-    write_effects(session, write, now)
+    write_effects(session, write, work.effects, now)
     if write.job is not None:
         session.unproven_claims.discard((write.job_id, write.epoch))
         if write.job.state not in ENDED:
