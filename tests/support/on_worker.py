@@ -24,7 +24,7 @@ from perdure.process.hosts.root_node import RootNode, root_node_of
 from perdure.process.hosts.workers import ThreadWorker, WorkerOptions
 from perdure.process.lifecycle import make_coroutine
 from perdure.process.process import current
-from perdure.process.runtime import Runtime
+from perdure.process.runtime import LoopRuntime
 from perdure.testing import simulation
 from tests.support.virtual_child import (
     Show,
@@ -73,12 +73,12 @@ def _nothing(*_: object) -> None:
 
 
 class _Worker(ThreadWorker):
-    def __init__(self, first: RootNode, runtime: Runtime, loop: Any, ended: Any) -> None:
+    def __init__(self, first: RootNode, runtime: LoopRuntime, loop: Any, ended: Any) -> None:
         super().__init__(first, _PLAN, "worker.1", _nothing, _nothing)
         self._given = runtime, loop
         self._ended = ended
 
-    def make_runtime(self) -> Runtime:
+    def make_runtime(self) -> LoopRuntime:
         return self._given[0]
 
     def make_loop(self) -> Any:
@@ -93,7 +93,7 @@ class _Worker(ThreadWorker):
             self._ended(None)
 
 
-def _run_in_thread(runtime: Runtime, main: Any, args: tuple[Any, ...], make_loop: Any) -> Any:
+def _run_in_thread(runtime: LoopRuntime, main: Any, args: tuple[Any, ...], make_loop: Any) -> Any:
     """Run `main` on a worker; give its value or raise its error, as `run_in` does."""
     running.check_function(main, "run")
 

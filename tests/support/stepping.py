@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from perdure import Settings, process
 from perdure.process import Channel, Exit, ExitResult, Pid, after, select, sleep
-from perdure.process.runtime import Runtime, run_in
+from perdure.process.runtime import LoopRuntime, run_in
 from perdure.testing import VirtualLoop
 from tests.support.processes import Interrupt, drain, live_timers
 
@@ -131,7 +131,7 @@ def interrupt_everywhere(
         world = World(resumes, in_task)
         loop = SteppingLoop(seed)
         settings = Settings(turn_steps=1, report_crashes=False)
-        runtime = Runtime(settings, clock=loop.clock, shuffle=loop.shuffle)
+        runtime = LoopRuntime(settings, clock=loop.clock, shuffle=loop.shuffle)
         main = partial(_play, loop, world, scenario, interrupt)
         if not run_in(runtime, main, (step,), lambda loop=loop: loop):
             return step - 1

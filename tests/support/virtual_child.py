@@ -23,7 +23,7 @@ from perdure.process.hosts.root_node import root_node_of
 from perdure.process.hosts.workers import HostLimits, OsWorker, WorkerOptions
 from perdure.process.lifecycle import PLAIN, spawn_process, stop_gracefully
 from perdure.process.process import Process, SpawnOptions, current
-from perdure.process.runtime import Runtime
+from perdure.process.runtime import LoopRuntime
 from perdure.testing import simulation
 from perdure.testing.clock import Deadlock, VirtualLoop
 from perdure.testing.simulation import Leak
@@ -113,9 +113,9 @@ def _patient_loop() -> VirtualLoop:
 _on_stage: list[Process] = []  # the roots of what is performed now
 
 
-def _runtime_on(loop: asyncio.AbstractEventLoop) -> Runtime:
+def _runtime_on(loop: asyncio.AbstractEventLoop) -> LoopRuntime:
     assert isinstance(loop, VirtualLoop)
-    return Runtime(clock=loop.clock)
+    return LoopRuntime(clock=loop.clock)
 
 
 class Show(NamedTuple):
@@ -164,7 +164,7 @@ def parameters(test: Any, name: str) -> list[Any]:
     return []
 
 
-def _simulate(runtime: Runtime, main: Callable[..., Any], *args: Any, **options: Any) -> Any:
+def _simulate(runtime: LoopRuntime, main: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Take the place of `simulate`, in the thread of a test."""
     done: Future[Any] = Future()
 
@@ -182,8 +182,8 @@ async def _tell_of(done: "Future[Any]", body: Callable[..., Any], show: Show) ->
         done.set_exception(error)
 
 
-def _runtime(process: Process) -> Runtime:
-    assert isinstance(process.runtime, Runtime)
+def _runtime(process: Process) -> LoopRuntime:
+    assert isinstance(process.runtime, LoopRuntime)
     return process.runtime
 
 
@@ -225,7 +225,7 @@ def _unseen(stagehand: Process) -> Generator[None]:
         processes[stagehand.pid] = stagehand
 
 
-def _set_stage(runtime: Runtime, loop: Any, show: Show) -> None:
+def _set_stage(runtime: LoopRuntime, loop: Any, show: Show) -> None:
     seed, settings, patience = show
     if seed is not None and settings is None:
         settings = Settings(turn_steps=1)
@@ -246,7 +246,7 @@ def _found(module: str, name: str) -> Any:
     return found
 
 
-async def _end_what_is_left(runtime: Runtime, known: set[Any]) -> None:
+async def _end_what_is_left(runtime: LoopRuntime, known: set[Any]) -> None:
     """End what the body left behind, as the end of a program does."""
     for pid, left in tuple(runtime.processes.items()):
         if pid not in known and pid.target is not None:

@@ -920,7 +920,7 @@ class NodePort(Protocol):
 
 
 class ProcessRuntime(Protocol):
-    """What processes and the functions on them use of `runtime.Runtime`."""
+    """What processes and the functions on them use of `runtime.LoopRuntime`."""
 
     settings: Settings
     clock: Clock

@@ -53,118 +53,191 @@ INLINE = "inline"
 _ECHO = 0.05  # seconds: sooner than a person can ask twice
 
 
-class TaskFactory:
-    """The task factory of a loop: a task that a process starts belongs to that process.
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
-    The runtimes on a loop share one.
+
+def run(
+    main: Function,
+    *args: Any,
+    settings: Settings | None = None,
+    loop_factory: LoopFactory | None = None,
+) -> Any:
+    """Run `main` as the root process, and return its value or raise what it raised.
+
+    When it has ended, every process that is left gets CANCEL and is killed after
+    `settings.stop_timeout`.
+    SIGINT and SIGTERM stop the root process in the same way: if it reads its events it gets
+    CANCEL, otherwise its code is interrupted. A second signal kills.
+
+    Args:
+        main: An `async def` function.
+        *args: Its arguments.
+        settings: The settings of the runtime.
+        loop_factory: Makes the asyncio loop; the usual one by default.
+
+    Raises:
+        KeyboardInterrupt: SIGINT ended the program.
+        SystemExit: SIGTERM ended the program; the code is 143.
     """
-
-    def __init__(self, inner: Inner | None) -> None:
-        self.inner = inner
-        self.users = 0
-
-    def __call__(
-        self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any
-    ) -> "asyncio.Future[Any]":
-        context = options.get("context")
-        owner = CURRENT.get(None) if context is None else context.get(CURRENT)
-        if _is_generator(coro):  # a wait of the kernel, which asyncio does not take for a coroutine
-            coro = _awaited(coro)
-        if self.inner is None:
-            task = asyncio.Task(coro, loop=loop, **options)
-        else:
-            task = self._by_inner(owner, loop, coro, options)
-        if owner is not None and owner.pid.target is not None:
-            own_task(owner, task)  # pyright: ignore[reportArgumentType]
-        return task
-
-    def _by_inner(
-        self,
-        owner: "Process | None",
-        loop: asyncio.AbstractEventLoop,
-        coro: Coroutine[Any, Any, Any],
-        options: dict[str, Any],
-    ) -> "asyncio.Future[Any]":
-        assert self.inner is not None
-        if owner is None or owner.state != RUNNING:
-            return self.inner(loop, coro, **options)
-        # An eager factory runs the task right here: meanwhile it is not the process that runs.
-        owner.state = WAITING
-        try:
-            return self.inner(loop, coro, **options)
-        finally:
-            owner.state = RUNNING
+    return run_in(LoopRuntime(settings), main, args, loop_factory)
 
 
-def _is_generator(given: object) -> bool:
-    return isinstance(given, GeneratorType)
+def run_in(
+    runtime: "LoopRuntime",
+    main: Function,
+    args: tuple[Any, ...],
+    loop_factory: LoopFactory | None = None,
+) -> Any:
+    """Run `main` as the root process of a given runtime."""
+    check_function(main, "run")
+    _check_no_loop(main)
+    loop = (loop_factory or new_loop)()
+    try:
+        outcome = loop.run_until_complete(_serve(runtime, main, args))
+    finally:
+        close_loop(loop, runtime.settings.abandon_after)
+    if outcome.error is None:
+        return outcome.value
+    if runtime.received and runtime.received[0] is signal.SIGINT:
+        raise KeyboardInterrupt
+    if runtime.received:
+        raise SystemExit(128 + runtime.received[0])
+    raise outcome.error
 
 
-async def _awaited(wait: Awaitable[T]) -> T:
-    return await wait
+def _check_no_loop(main: Function) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if main.__module__ == "__mp_main__":  # an OS worker imports the main module
+        raise RuntimeError(
+            "a worker imports this file too: "
+            'put perdure.run() under `if __name__ == "__main__":`, so that it runs only once'
+        )
+    raise RuntimeError(
+        "perdure.run() makes a loop of its own and cannot be called in a running event loop: "
+        "use `async with perdure.process.Runtime():` there, or process.spawn() if this is a process"
+    )
 
 
-def install(loop: asyncio.AbstractEventLoop) -> None:
-    """Let the asyncio tasks of a loop belong to the processes that start them."""
-    factory = loop.get_task_factory()
-    if not isinstance(factory, TaskFactory):
-        factory = TaskFactory(factory)
-        loop.set_task_factory(factory)  # pyright: ignore[reportArgumentType]
-    factory.users += 1
+def close_loop(loop: asyncio.AbstractEventLoop, timeout: float) -> None:
+    """Close a loop as `asyncio.run` does, but wait only so long for tasks that do not end."""
+    try:
+        loop.run_until_complete(_end_tasks(timeout))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()
 
 
-def uninstall(loop: asyncio.AbstractEventLoop) -> None:
-    """Leave the loop as it was, when the last runtime leaves it."""
-    factory = loop.get_task_factory()
-    if isinstance(factory, TaskFactory):
-        factory.users -= 1
-        if factory.users == 0:
-            loop.set_task_factory(factory.inner)
+async def _end_tasks(timeout: float) -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        done, refusing = await asyncio.wait(tasks, timeout=timeout)
+        for task in done:
+            if not task.cancelled():
+                task.exception()  # nobody is left to ask for it
+        for task in refusing:
+            keep_forever(task)
 
 
-class AdoptedProcess(Process):
-    """An asyncio task that is the root process while it is inside `async with Runtime()`.
-
-    asyncio keeps driving it; the kernel only gives it an identity, a mailbox and relations.
-    """
-
-    __slots__ = ("_interrupts", "task")
-
-    def __init__(self, runtime: "Runtime", task: asyncio.Task[Any]) -> None:
-        coro: Any = task.get_coro()
-        super().__init__(runtime, _adopted, (), coro, None, {})
-        self.task = task
-        self.state = WAITING
-        self._interrupts = 0
-
-    def runs_now(self) -> bool:
-        return asyncio.current_task() is self.task
-
-    def interrupt(self) -> None:
-        self._interrupts += 1
-        self.task.cancel()
-
-    def absorb(self, error: BaseException | None) -> bool:
-        """Take back our own interrupts; whether nobody else has cancelled the task.
-
-        If somebody else has, that cancellation must go on.
-        """
-        remaining = 0
-        for _ in range(self._interrupts):
-            remaining = self.task.uncancel()
-        return remaining == 0 or not isinstance(error, asyncio.CancelledError)
+async def _serve(runtime: "LoopRuntime", main: Function, args: tuple[Any, ...]) -> ExitResult:
+    runtime.open(asyncio.get_running_loop())
+    try:
+        with _signals(runtime):
+            root = spawn_process(runtime, None, main, args, SpawnOptions())
+            runtime.root = root
+            await runtime.wait_for(root)
+            await runtime.stop()
+    finally:
+        runtime.close()
+    assert root.outcome is not None
+    return root.outcome
 
 
-async def _adopted() -> None:
-    """Stand for the code of an adopted task in listings."""
+@contextlib.contextmanager
+def _signals(runtime: "LoopRuntime") -> Generator[None, None, None]:
+    """Stop in order on SIGINT and SIGTERM, where this thread may handle signals at all."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    for number in numbers:
+        with contextlib.suppress(NotImplementedError):  # not every loop can
+            runtime.loop.add_signal_handler(number, runtime.on_signal, number)
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            with contextlib.suppress(NotImplementedError):
+                runtime.loop.remove_signal_handler(number)
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 class Runtime:
-    """All processes of one asyncio loop.
+    """The processes of an asyncio loop that runs already.
 
-    `async with Runtime():` makes the running task the root process, for programs that already
-    have a loop; `perdure.run(main)` makes the loop too.
+    `async with Runtime():` makes the running task the root process.
     At the end every process that is left is asked to end, and killed after `stop_timeout`.
+    A program that has no loop yet uses `perdure.run`.
+    """
+
+    def __init__(self, settings: Settings | None = None, *, clock: Clock | None = None) -> None:
+        """Start nothing yet.
+
+        Args:
+            settings: The settings of the runtime.
+            clock: Measures the age of processes, and tells the wall time to the layers above.
+        """
+        self._runtime = LoopRuntime(settings, clock=clock)
+        self._token: Token[Process] | None = None
+
+    async def __aenter__(self) -> Self:
+        task = asyncio.current_task()
+        if task is None:
+            raise NotInProcess("Runtime()")
+        if CURRENT.get(None) is not None and CURRENT.get().pid.target is not None:
+            raise RuntimeError("this code already runs in a process: it needs no second Runtime")
+        runtime = self._runtime
+        runtime.open(asyncio.get_running_loop())
+        runtime.root = AdoptedProcess(runtime, task)
+        runtime.processes[runtime.root.pid] = runtime.root
+        self._token = CURRENT.set(runtime.root)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:  # a bare bool tells type checkers that names of the body may be unbound
+        runtime, root = self._runtime, self._runtime.root
+        assert isinstance(root, AdoptedProcess)
+        assert self._token is not None
+        forced = root.outcome
+        if root.pid.target is not None:  # not abandoned meanwhile
+            finish(root, None, error)
+        CURRENT.reset(self._token)
+        try:
+            await runtime.wait_for(root)
+            await runtime.stop()
+        finally:
+            runtime.close()
+        if forced is None or not root.absorb(error):
+            return False
+        if forced.error is not None:
+            raise forced.error
+        return True  # it ended itself, normally
+
+
+class LoopRuntime:
+    """What the kernel knows about one loop: its processes, its scheduler, its hosts.
+
+    The kernel's own; users have `run` and `Runtime`.
     """
 
     def __init__(
@@ -193,7 +266,6 @@ class Runtime:
         self.exit_waiters: list[asyncio.Future[None]] = []
         self.received: list[signal.Signals] = []  # that ask the program to stop
         self._last_signal: tuple[signal.Signals, float] | None = None
-        self._token: Token[Process] | None = None
 
     def use(self, settings: Settings) -> None:
         """Use other settings for processes that are still to be started."""
@@ -349,165 +421,108 @@ class Runtime:
         elif self.root is not None and self.root.pid.target is not None:
             stop_gracefully(self.root, self.settings.stop_timeout)
 
-    # The running task as root process
 
-    async def __aenter__(self) -> Self:
-        task = asyncio.current_task()
-        if task is None:
-            raise NotInProcess("Runtime()")
-        if CURRENT.get(None) is not None and CURRENT.get().pid.target is not None:
-            raise RuntimeError("this code already runs in a process: it needs no second Runtime")
-        self.open(asyncio.get_running_loop())
-        self.root = AdoptedProcess(self, task)
-        self.processes[self.root.pid] = self.root
-        self._token = CURRENT.set(self.root)
-        return self
+class AdoptedProcess(Process):
+    """An asyncio task that is the root process while it is inside `async with Runtime()`.
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:  # a bare bool tells type checkers that names of the body may be unbound
-        root = self.root
-        assert isinstance(root, AdoptedProcess)
-        assert self._token is not None
-        forced = root.outcome
-        if root.pid.target is not None:  # not abandoned meanwhile
-            finish(root, None, error)
-        CURRENT.reset(self._token)
-        try:
-            await self.wait_for(root)
-            await self.stop()
-        finally:
-            self.close()
-        if forced is None or not root.absorb(error):
-            return False
-        if forced.error is not None:
-            raise forced.error
-        return True  # it ended itself, normally
-
-
-LoopFactory = Callable[[], asyncio.AbstractEventLoop]
-
-
-def run(
-    main: Function,
-    *args: Any,
-    settings: Settings | None = None,
-    loop_factory: LoopFactory | None = None,
-) -> Any:
-    """Run `main` as the root process, and return its value or raise what it raised.
-
-    When it has ended, every process that is left gets CANCEL and is killed after
-    `settings.stop_timeout`.
-    SIGINT and SIGTERM stop the root process in the same way: if it reads its events it gets
-    CANCEL, otherwise its code is interrupted. A second signal kills.
-
-    Args:
-        main: An `async def` function.
-        *args: Its arguments.
-        settings: The settings of the runtime.
-        loop_factory: Makes the asyncio loop; the usual one by default.
-
-    Raises:
-        KeyboardInterrupt: SIGINT ended the program.
-        SystemExit: SIGTERM ended the program; the code is 143.
+    asyncio keeps driving it; the kernel only gives it an identity, a mailbox and relations.
     """
-    return run_in(Runtime(settings), main, args, loop_factory)
+
+    __slots__ = ("_interrupts", "task")
+
+    def __init__(self, runtime: LoopRuntime, task: asyncio.Task[Any]) -> None:
+        coro: Any = task.get_coro()
+        super().__init__(runtime, _adopted, (), coro, None, {})
+        self.task = task
+        self.state = WAITING
+        self._interrupts = 0
+
+    def runs_now(self) -> bool:
+        return asyncio.current_task() is self.task
+
+    def interrupt(self) -> None:
+        self._interrupts += 1
+        self.task.cancel()
+
+    def absorb(self, error: BaseException | None) -> bool:
+        """Take back our own interrupts; whether nobody else has cancelled the task.
+
+        If somebody else has, that cancellation must go on.
+        """
+        remaining = 0
+        for _ in range(self._interrupts):
+            remaining = self.task.uncancel()
+        return remaining == 0 or not isinstance(error, asyncio.CancelledError)
 
 
-def run_in(
-    runtime: Runtime,
-    main: Function,
-    args: tuple[Any, ...],
-    loop_factory: LoopFactory | None = None,
-) -> Any:
-    """Run `main` as the root process of a given runtime."""
-    check_function(main, "run")
-    _check_no_loop(main)
-    loop = (loop_factory or new_loop)()
-    try:
-        outcome = loop.run_until_complete(_serve(runtime, main, args))
-    finally:
-        close_loop(loop, runtime.settings.abandon_after)
-    if outcome.error is None:
-        return outcome.value
-    if runtime.received and runtime.received[0] is signal.SIGINT:
-        raise KeyboardInterrupt
-    if runtime.received:
-        raise SystemExit(128 + runtime.received[0])
-    raise outcome.error
+async def _adopted() -> None:
+    """Stand for the code of an adopted task in listings."""
 
 
-def _check_no_loop(main: Function) -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    if main.__module__ == "__mp_main__":  # an OS worker imports the main module
-        raise RuntimeError(
-            "a worker imports this file too: "
-            'put perdure.run() under `if __name__ == "__main__":`, so that it runs only once'
-        )
-    raise RuntimeError(
-        "perdure.run() makes a loop of its own and cannot be called in a running event loop: "
-        "use `async with perdure.process.Runtime():` there, or process.spawn() if this is a process"
-    )
+class TaskFactory:
+    """The task factory of a loop: a task that a process starts belongs to that process.
+
+    The runtimes on a loop share one.
+    """
+
+    def __init__(self, inner: Inner | None) -> None:
+        self.inner = inner
+        self.users = 0
+
+    def __call__(
+        self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any
+    ) -> "asyncio.Future[Any]":
+        context = options.get("context")
+        owner = CURRENT.get(None) if context is None else context.get(CURRENT)
+        if _is_generator(coro):  # a wait of the kernel, which asyncio does not take for a coroutine
+            coro = _awaited(coro)
+        if self.inner is None:
+            task = asyncio.Task(coro, loop=loop, **options)
+        else:
+            task = self._by_inner(owner, loop, coro, options)
+        if owner is not None and owner.pid.target is not None:
+            own_task(owner, task)  # pyright: ignore[reportArgumentType]
+        return task
+
+    def _by_inner(
+        self,
+        owner: "Process | None",
+        loop: asyncio.AbstractEventLoop,
+        coro: Coroutine[Any, Any, Any],
+        options: dict[str, Any],
+    ) -> "asyncio.Future[Any]":
+        assert self.inner is not None
+        if owner is None or owner.state != RUNNING:
+            return self.inner(loop, coro, **options)
+        # An eager factory runs the task right here: meanwhile it is not the process that runs.
+        owner.state = WAITING
+        try:
+            return self.inner(loop, coro, **options)
+        finally:
+            owner.state = RUNNING
 
 
-def close_loop(loop: asyncio.AbstractEventLoop, timeout: float) -> None:
-    """Close a loop as `asyncio.run` does, but wait only so long for tasks that do not end."""
-    try:
-        loop.run_until_complete(_end_tasks(timeout))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
-    finally:
-        loop.close()
+def _is_generator(given: object) -> bool:
+    return isinstance(given, GeneratorType)
 
 
-async def _end_tasks(timeout: float) -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        done, refusing = await asyncio.wait(tasks, timeout=timeout)
-        for task in done:
-            if not task.cancelled():
-                task.exception()  # nobody is left to ask for it
-        for task in refusing:
-            keep_forever(task)
+async def _awaited(wait: Awaitable[T]) -> T:
+    return await wait
 
 
-async def _serve(runtime: Runtime, main: Function, args: tuple[Any, ...]) -> ExitResult:
-    runtime.open(asyncio.get_running_loop())
-    try:
-        with _signals(runtime):
-            root = spawn_process(runtime, None, main, args, SpawnOptions())
-            runtime.root = root
-            await runtime.wait_for(root)
-            await runtime.stop()
-    finally:
-        runtime.close()
-    assert root.outcome is not None
-    return root.outcome
+def install(loop: asyncio.AbstractEventLoop) -> None:
+    """Let the asyncio tasks of a loop belong to the processes that start them."""
+    factory = loop.get_task_factory()
+    if not isinstance(factory, TaskFactory):
+        factory = TaskFactory(factory)
+        loop.set_task_factory(factory)  # pyright: ignore[reportArgumentType]
+    factory.users += 1
 
 
-@contextlib.contextmanager
-def _signals(runtime: Runtime) -> Generator[None, None, None]:
-    """Stop in order on SIGINT and SIGTERM, where this thread may handle signals at all."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.getsignal(number) for number in numbers]
-    for number in numbers:
-        with contextlib.suppress(NotImplementedError):  # not every loop can
-            runtime.loop.add_signal_handler(number, runtime.on_signal, number)
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            with contextlib.suppress(NotImplementedError):
-                runtime.loop.remove_signal_handler(number)
-            signal.signal(number, handler or signal.SIG_DFL)
+def uninstall(loop: asyncio.AbstractEventLoop) -> None:
+    """Leave the loop as it was, when the last runtime leaves it."""
+    factory = loop.get_task_factory()
+    if isinstance(factory, TaskFactory):
+        factory.users -= 1
+        if factory.users == 0:
+            loop.set_task_factory(factory.inner)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar, overload
 
 from perdure.base.settings import Settings
-from perdure.process.runtime import Runtime, run_in
+from perdure.process.runtime import LoopRuntime, run_in
 from perdure.testing.clock import VirtualLoop
 
 P = ParamSpec("P")
@@ -40,12 +40,12 @@ def simulate(
     if seed is not None and settings is None:
         settings = Settings(turn_steps=1)  # a new order after each step
     shuffle = loop.shuffle if seed is not None else None
-    runtime = Runtime(settings, clock=loop.clock, shuffle=shuffle)
+    runtime = LoopRuntime(settings, clock=loop.clock, shuffle=shuffle)
     guarded = functools.partial(_checked, runtime, main)
     return run_in(runtime, guarded, args, lambda: loop)
 
 
-async def _checked(runtime: Runtime, main: Callable[..., Any], *args: Any) -> Any:
+async def _checked(runtime: LoopRuntime, main: Callable[..., Any], *args: Any) -> Any:
     """Run main; the check runs when the runtime has closed."""
     runtime.at_close(functools.partial(_check_nothing_left, runtime.loop))
     return await main(*args)

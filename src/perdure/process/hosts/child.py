@@ -46,7 +46,7 @@ from perdure.process.hosts.wire import SocketWire
 from perdure.process.loop import new_loop
 from perdure.process.names import Names
 from perdure.process.process import Process, RemoteProcess, SpawnTarget
-from perdure.process.runtime import Runtime, close_loop
+from perdure.process.runtime import LoopRuntime, close_loop
 
 _QUEUE_SIZE = 65_536  # signals that may wait on the way to the parent
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -62,7 +62,7 @@ PARENT_GONE = 72  # its wire is closed
 def main(
     fd: int,
     make_loop: Callable[[], asyncio.AbstractEventLoop] = new_loop,
-    make_runtime: Callable[[asyncio.AbstractEventLoop], Runtime] = lambda _: Runtime(),
+    make_runtime: Callable[[asyncio.AbstractEventLoop], LoopRuntime] = lambda _: LoopRuntime(),
 ) -> None:
     """Be a worker until the parent says otherwise."""
     _die_with_parent()
@@ -106,7 +106,7 @@ def _die_with_parent() -> None:
         libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
-async def _live(sock: socket.socket, runtime: Runtime) -> None:
+async def _live(sock: socket.socket, runtime: LoopRuntime) -> None:
     worker = ChildWorker(asyncio.get_running_loop(), sock, runtime)
     wanted = await worker.stop_wanted
     await worker.runtime.stop(wanted.timeout, interrupt=wanted.interrupt)
@@ -134,7 +134,7 @@ class ChildWorker:
         self,
         loop: asyncio.AbstractEventLoop,
         sock: socket.socket,
-        runtime: Runtime,
+        runtime: LoopRuntime,
     ) -> None:
         self.stop_wanted: asyncio.Future[StopWorkerSignal] = loop.create_future()
         self.runtime = runtime

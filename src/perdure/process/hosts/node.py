@@ -97,7 +97,7 @@ from perdure.process.lifecycle import (
 from perdure.process.process import Collector, Process, Relations, RemoteProcess
 from perdure.process.relations import resolve, resolve_known
 from perdure.process.request import Request
-from perdure.process.runtime import AdoptedProcess, Runtime
+from perdure.process.runtime import AdoptedProcess, LoopRuntime
 from perdure.process.waiter import DEAD, NO_WAITER, WAITING
 
 UNDELIVERED_EVENT = ("perdure", "host", "undelivered")
@@ -141,7 +141,7 @@ Handler = Callable[[Wire, Any], object]
 class Node:
     """What one runtime knows of others, and what it does when they send a signal."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: LoopRuntime) -> None:
         self.runtime = runtime
         self.proxies: dict[Pid, Proxy] = {}
         self.home: Wire | None = None  # to the root node, which knows all hosts
@@ -713,7 +713,7 @@ class SharedRoot(AdoptedProcess):
     deliver = SharedProcess.deliver
 
 
-def share_processes(runtime: Runtime) -> None:
+def share_processes(runtime: LoopRuntime) -> None:
     """Make the processes of a runtime, and those to come, safe to reach from other threads."""
     runtime.process_class = SharedProcess
     for process in runtime.processes.values():

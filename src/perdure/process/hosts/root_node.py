@@ -34,7 +34,7 @@ from perdure.process.hosts.signals import (
 from perdure.process.hosts.wire import Hub
 from perdure.process.process import Process, ProcessRuntime, SpawnOptions
 from perdure.process.relations import register, resolve, unregister
-from perdure.process.runtime import Runtime
+from perdure.process.runtime import LoopRuntime
 
 # How many signals may wait on the way to another thread of this program.
 _QUEUE_SIZE = 65_536
@@ -43,7 +43,7 @@ _QUEUE_SIZE = 65_536
 class RootNode(Node):
     """The authority on names, and the way to every host."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: LoopRuntime) -> None:
         super().__init__(runtime)
         self.hub = Hub(_QUEUE_SIZE)
         self.hub.join(self)
@@ -164,7 +164,7 @@ def root_node_of(runtime: ProcessRuntime) -> RootNode:
     """
     node: object = runtime.node
     if node is None:
-        assert isinstance(runtime, Runtime)
+        assert isinstance(runtime, LoopRuntime)
         return RootNode(runtime)
     if not isinstance(node, RootNode):
         raise SpawnError("start hosts on the first loop of the program, not on a worker")

@@ -43,7 +43,7 @@ from perdure.process.hosts.signals import (
     WorkerStoppedSignal,
 )
 from perdure.process.hosts.wire import SocketWire
-from perdure.process.runtime import Runtime, close_loop
+from perdure.process.runtime import LoopRuntime, close_loop
 
 
 class WorkerOptions(NamedTuple):
@@ -129,7 +129,7 @@ class WorkerPool:
     """The workers of one host that runs."""
 
     def __init__(
-        self, runtime: Runtime, host: str, limits: HostLimits, new_worker: NewWorker
+        self, runtime: LoopRuntime, host: str, limits: HostLimits, new_worker: NewWorker
     ) -> None:
         self.workers: list[HostWorker] = []
         self.failure: Channel[HostDown] = Channel(1)  # has a value when it gives up
@@ -376,10 +376,10 @@ class ThreadWorker:
         """Return the loop of the thread."""
         return asyncio.new_event_loop()
 
-    def make_runtime(self) -> Runtime:
+    def make_runtime(self) -> LoopRuntime:
         """Return the runtime of the thread."""
         root = self._root.runtime
-        return Runtime(root.settings, clock=root.clock)
+        return LoopRuntime(root.settings, clock=root.clock)
 
     def _run(self) -> None:
         root, runtime = self._root.runtime, self.make_runtime()
@@ -399,7 +399,7 @@ class ThreadWorker:
             close_loop(loop, runtime.settings.abandon_after)
             asyncio.set_event_loop(None)
 
-    async def _live(self, runtime: Runtime) -> None:
+    async def _live(self, runtime: LoopRuntime) -> None:
         loop = asyncio.get_running_loop()
         runtime.open(loop)
         share_processes(runtime)
