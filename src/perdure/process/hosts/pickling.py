@@ -36,6 +36,195 @@ from perdure.process.exit_reason import EXIT_WITHOUT_VALUE
 from perdure.process.hosts.frame import LARGEST_SIGNAL
 from perdure.process.process import RemoteProcess
 
+# Values
+
+_PICKLED = 1  # the msgpack extension code of a pickled value
+_SIMPLE: frozenset[object] = frozenset({NoneType, bool, int, float, str, bytes})
+# How deep and how far a value is inspected before pickle takes it.
+_MAX_DEPTH = 4
+_MAX_LENGTH = 32
+
+
+_type_of: Callable[[Any], object] = type
+
+
+def pack(value: Any) -> Any:
+    """Return a value as msgpack can encode it: as it is, or pickled.
+
+    Raises:
+        NotPortable: It cannot be pickled.
+    """
+    if type(value) in _SIMPLE or _is_plain(value, _MAX_DEPTH):
+        return value
+    return pickled(value)
+
+
+def pickled(value: Any) -> Ext:
+    """Return a value pickled, as msgpack can encode it.
+
+    Raises:
+        NotPortable: It cannot be pickled.
+    """
+    data = dumps(value)
+    if len(data) > LARGEST_SIGNAL:
+        raise NotPortable(
+            f"{safe_text(value)[:200]} cannot cross to another OS process: it has "
+            f"{len(data):,} bytes, and the limit is {LARGEST_SIGNAL:,}; "
+            "pass the path of a file instead"
+        )
+    return Ext(_PICKLED, data)
+
+
+def unpack(packed: Any) -> Any:
+    """Return the value again."""
+    return loads(bytes(packed.data)) if type(packed) is Ext else packed
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    """Whether msgpack returns exactly what it got: no tuple, no set, no subclass."""
+    kind = _type_of(value)
+    if kind in _SIMPLE:
+        return True
+    if not depth or (kind is not list and kind is not dict) or len(value) > _MAX_LENGTH:
+        return False
+    if kind is dict:
+        return all(type(key) is str and _is_plain(each, depth - 1) for key, each in value.items())
+    return all(_is_plain(each, depth - 1) for each in value)
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle a value.
+
+    Raises:
+        NotPortable: It cannot be pickled.
+    """
+    errors = ErrorTable(_dump)
+    data = _dump(value, errors)
+    pickled_errors = errors.pickled()
+    if not pickled_errors:
+        return data
+    return pickle.dumps(_WithErrors(pickled_errors, data), pickle.HIGHEST_PROTOCOL)
+
+
+class _WithErrors(NamedTuple):
+    """A pickled value, and the exceptions in it."""
+
+    pickled: "list[PickledError]"
+    data: bytes
+
+    def __reduce__(self) -> Any:
+        return _restored, (self.pickled, self.data)
+
+
+def _restored(pickled: "list[PickledError]", data: bytes) -> Any:
+    return restore(pickled, data, loads)
+
+
+def _dump(value: Any, errors: "ErrorTable") -> bytes:
+    buffer = io.BytesIO()
+    try:
+        _Pickler(buffer, errors).dump(value)
+    except MemoryError:  # which says nothing about the value
+        raise
+    except Exception as error:
+        raise NotPortable(
+            f"{safe_text(value)[:200]} cannot cross to another OS process ({error}): "
+            "use functions and classes of a module, not lambdas or local ones, "
+            "and plain data instead of open files, locks and connections"
+        ) from error
+    return buffer.getvalue()
+
+
+# Called when a name of the main module is missing, to import it; return whether that helped.
+IMPORT_FALLBACKS: list[Callable[[], bool]] = []
+
+
+def loads(data: bytes) -> Any:
+    """Unpickle what our own parent or child has pickled."""
+    try:
+        return pickle.loads(data)  # noqa: S301
+    except AttributeError:
+        if not any(load() for load in IMPORT_FALLBACKS):
+            raise
+        return pickle.loads(data)  # noqa: S301
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, buffer: io.BytesIO, errors: "ErrorTable") -> None:
+        super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
+        self._errors = errors
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is Pid:
+            return pid_at, pid_address(obj)
+        if isinstance(obj, BaseException):
+            return error_at, (self._errors.number(obj),)
+        if isinstance(obj, type) and (alias := vars(obj).get("__portable_name__")) is not None:
+            return _by_name, alias
+        if isinstance(obj, Channel):
+            raise TypeError("a Channel belongs to one loop: send messages to a pid instead")
+        if obj is EXIT_WITHOUT_VALUE:  # which is recognised by its identity
+            return _exit_without_value, ()
+        return NotImplemented
+
+
+def _by_name(module: str, name: str) -> Any:
+    """Find a class that shows people another name than its own."""
+    return getattr(importlib.import_module(module), name)
+
+
+def _exit_without_value() -> ExitResult:
+    return EXIT_WITHOUT_VALUE
+
+
+# Functions, with the file of their module: entries are loaded from files that are not on the path
+
+
+def dump_call(function: Callable[..., Any], args: tuple[Any, ...], values: Any) -> bytes:
+    """Pickle what a process runs.
+
+    Raises:
+        NotPortable: It cannot be pickled.
+    """
+    module = getattr(function, "__module__", None) or ""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return dumps((module, file, dumps((function, args, dict(values)))))
+
+
+def load_call(
+    call: Any, resolver: Any
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """Unpickle what a process runs; import its module first."""
+    if isinstance(call, tuple):  # of another thread, which needs no pickling
+        return call  # pyright: ignore[reportUnknownVariableType]
+    module, file, packed = loads(call)
+    if module and module not in sys.modules:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError:
+            if file is None:
+                raise
+            import_file(module, file)
+    set_pid_resolver(resolver)
+    return loads(packed)
+
+
+def import_file(name: str, file: str) -> None:
+    """Import a module that is not on the path."""
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+# Exceptions, and what stands for values that cannot be pickled
+
 Load = Callable[[bytes], Any]
 
 
@@ -202,193 +391,6 @@ def error_at(number: int) -> BaseException:
     """Return an exception of the value that is being unpickled."""
     assert _restoring.restored is not None
     return _restoring.restored.get(number)
-
-
-# Values
-
-_PICKLED = 1  # the msgpack extension code of a pickled value
-_SIMPLE: frozenset[object] = frozenset({NoneType, bool, int, float, str, bytes})
-# How deep and how far a value is inspected before pickle takes it.
-_MAX_DEPTH = 4
-_MAX_LENGTH = 32
-
-
-_type_of: Callable[[Any], object] = type
-
-
-def pack(value: Any) -> Any:
-    """Return a value as msgpack can encode it: as it is, or pickled.
-
-    Raises:
-        NotPortable: It cannot be pickled.
-    """
-    if type(value) in _SIMPLE or _is_plain(value, _MAX_DEPTH):
-        return value
-    return pickled(value)
-
-
-def pickled(value: Any) -> Ext:
-    """Return a value pickled, as msgpack can encode it.
-
-    Raises:
-        NotPortable: It cannot be pickled.
-    """
-    data = dumps(value)
-    if len(data) > LARGEST_SIGNAL:
-        raise NotPortable(
-            f"{safe_text(value)[:200]} cannot cross to another OS process: it has "
-            f"{len(data):,} bytes, and the limit is {LARGEST_SIGNAL:,}; "
-            "pass the path of a file instead"
-        )
-    return Ext(_PICKLED, data)
-
-
-def unpack(packed: Any) -> Any:
-    """Return the value again."""
-    return loads(bytes(packed.data)) if type(packed) is Ext else packed
-
-
-def _is_plain(value: Any, depth: int) -> bool:
-    """Whether msgpack returns exactly what it got: no tuple, no set, no subclass."""
-    kind = _type_of(value)
-    if kind in _SIMPLE:
-        return True
-    if not depth or (kind is not list and kind is not dict) or len(value) > _MAX_LENGTH:
-        return False
-    if kind is dict:
-        return all(type(key) is str and _is_plain(each, depth - 1) for key, each in value.items())
-    return all(_is_plain(each, depth - 1) for each in value)
-
-
-def dumps(value: Any) -> bytes:
-    """Pickle a value.
-
-    Raises:
-        NotPortable: It cannot be pickled.
-    """
-    errors = ErrorTable(_dump)
-    data = _dump(value, errors)
-    pickled_errors = errors.pickled()
-    if not pickled_errors:
-        return data
-    return pickle.dumps(_WithErrors(pickled_errors, data), pickle.HIGHEST_PROTOCOL)
-
-
-class _WithErrors(NamedTuple):
-    """A pickled value, and the exceptions in it."""
-
-    pickled: list[PickledError]
-    data: bytes
-
-    def __reduce__(self) -> Any:
-        return _restored, (self.pickled, self.data)
-
-
-def _restored(pickled: list[PickledError], data: bytes) -> Any:
-    return restore(pickled, data, loads)
-
-
-def _dump(value: Any, errors: ErrorTable) -> bytes:
-    buffer = io.BytesIO()
-    try:
-        _Pickler(buffer, errors).dump(value)
-    except MemoryError:  # which says nothing about the value
-        raise
-    except Exception as error:
-        raise NotPortable(
-            f"{safe_text(value)[:200]} cannot cross to another OS process ({error}): "
-            "use functions and classes of a module, not lambdas or local ones, "
-            "and plain data instead of open files, locks and connections"
-        ) from error
-    return buffer.getvalue()
-
-
-# Called when a name of the main module is missing, to import it; return whether that helped.
-IMPORT_FALLBACKS: list[Callable[[], bool]] = []
-
-
-def loads(data: bytes) -> Any:
-    """Unpickle what our own parent or child has pickled."""
-    try:
-        return pickle.loads(data)  # noqa: S301
-    except AttributeError:
-        if not any(load() for load in IMPORT_FALLBACKS):
-            raise
-        return pickle.loads(data)  # noqa: S301
-
-
-class _Pickler(pickle.Pickler):
-    def __init__(self, buffer: io.BytesIO, errors: ErrorTable) -> None:
-        super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
-        self._errors = errors
-
-    def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is Pid:
-            return pid_at, pid_address(obj)
-        if isinstance(obj, BaseException):
-            return error_at, (self._errors.number(obj),)
-        if isinstance(obj, type) and (alias := vars(obj).get("__portable_name__")) is not None:
-            return _by_name, alias
-        if isinstance(obj, Channel):
-            raise TypeError("a Channel belongs to one loop: send messages to a pid instead")
-        if obj is EXIT_WITHOUT_VALUE:  # which is recognised by its identity
-            return _exit_without_value, ()
-        return NotImplemented
-
-
-def _by_name(module: str, name: str) -> Any:
-    """Find a class that shows people another name than its own."""
-    return getattr(importlib.import_module(module), name)
-
-
-def _exit_without_value() -> ExitResult:
-    return EXIT_WITHOUT_VALUE
-
-
-# Functions, with the file of their module: entries are loaded from files that have no import name
-
-
-def dump_call(function: Callable[..., Any], args: tuple[Any, ...], values: Any) -> bytes:
-    """Pickle what a process runs.
-
-    Raises:
-        NotPortable: It cannot be pickled.
-    """
-    module = getattr(function, "__module__", None) or ""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return dumps((module, file, dumps((function, args, dict(values)))))
-
-
-def load_call(
-    call: Any, resolver: Any
-) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """Unpickle what a process runs; import its module first."""
-    if isinstance(call, tuple):  # of another thread, which needs no pickling
-        return call  # pyright: ignore[reportUnknownVariableType]
-    module, file, packed = loads(call)
-    if module and module not in sys.modules:
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError:
-            if file is None:
-                raise
-            import_file(module, file)
-    set_pid_resolver(resolver)
-    return loads(packed)
-
-
-def import_file(name: str, file: str) -> None:
-    """Import a module that is not on the path."""
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
 
 
 # Pids
