@@ -13,19 +13,19 @@ from collections.abc import Callable
 from perdure.base.clock import SystemClock
 from perdure.base.machine import cores
 
-_MAX_SKIPS = 64  # so that spinning in vain costs next to nothing, and is still tried at times
+_MAX_SKIPS = 64  # so that useless spinning costs next to nothing, and is still tried at times
 
 Ready = list[tuple[selectors.SelectorKey, int]]
 
 
 class SpinBackoff:
-    """Decides whether to spin; pure. After each spin in vain, twice as many are skipped."""
+    """Decides whether to spin; pure. After each useless spin, twice as many are skipped."""
 
     __slots__ = ("_next_skips", "_skips")
 
     def __init__(self) -> None:
         self._skips = 0  # spins that are still to be skipped
-        self._next_skips = 0  # how many are skipped after the next spin in vain
+        self._next_skips = 0  # how many are skipped after the next useless spin
 
     def should_spin(self) -> bool:
         """Whether to spin now; counts a skip if not."""

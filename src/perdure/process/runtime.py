@@ -1,7 +1,8 @@
 """The runtime: all processes of one loop, from the root process to the last one stopped.
 
-`run` makes a loop and lives on it; `async with Runtime()` moves in on a loop that runs already,
-and makes the running task its root process.
+`run` creates a loop; `async with Runtime()` uses a loop that runs already, and makes the running
+task the root process. Both use a `LoopRuntime`, which is what the kernel knows about one loop.
+
 A stop goes from the top: first those whose parent is gone, then those that they leave behind. So
 a supervisor stops its children in its own order, and only orphans are stopped from here.
 """
@@ -50,7 +51,7 @@ T = TypeVar("T")
 Inner = Callable[..., "asyncio.Future[Any]"]
 
 INLINE = "inline"
-_ECHO = 0.05  # seconds: sooner than a person can ask twice
+_ECHO = 0.05  # seconds within which the same signal is an echo: no person is that quick
 
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
@@ -264,7 +265,7 @@ class LoopRuntime:
         self.stop_reason = Shutdown("the runtime stops")
         self._closers: list[Callable[[], None]] = []
         self.exit_waiters: list[asyncio.Future[None]] = []
-        self.received: list[signal.Signals] = []  # that ask the program to stop
+        self.received: list[signal.Signals] = []  # those that asked the program to stop
         self._last_signal: tuple[signal.Signals, float] | None = None
 
     def use(self, settings: Settings) -> None:
@@ -297,16 +298,16 @@ class LoopRuntime:
         return self._owned[kind]
 
     def wake_exit_waiters(self) -> None:
-        """Wake who waits for processes to be gone."""
+        """Wake those who wait for processes to end."""
         waiters, self.exit_waiters = self.exit_waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
-    # Begin and end
+    # Start and end
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to live on a loop."""
+        """Start to use a loop."""
         self.loop = loop
         self.scheduler = Scheduler(loop, self.settings, finish, self._shuffle)
         set_spin_time(loop, self.settings.busy_wait)
