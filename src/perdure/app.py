@@ -412,5 +412,5 @@ class LazyStore:
     async def link(self, link_id: str) -> tuple[ApprovalLink, Approval] | None:
         return await (await self._store()).link(link_id)
 
-    async def turned_away(self, approval_id: str | None, channel: str, why: str) -> None:
-        await (await self._store()).turned_away(approval_id, channel, why)
+    async def audit_attempt(self, approval_id: str | None, channel: str, why: str) -> None:
+        await (await self._store()).audit_attempt(approval_id, channel, why)

@@ -677,7 +677,7 @@ async def test_a_job_with_a_long_log_asks_again_when_it_is_resumed(app: App) -> 
         (expired,) = await app.approvals(ApprovalState.EXPIRED)
         store = await app.store()
         await asyncio.gather(
-            *(store.turned_away(expired.id, "mail", "a wrong code") for _ in range(1100))
+            *(store.audit_attempt(expired.id, "mail", "a wrong code") for _ in range(1100))
         )
         await handle.resume(by="kim")
         async with asyncio.timeout(20):

@@ -299,5 +299,5 @@ async def test_who_has_lost_a_job_sets_nothing_aside_for_it(app: App) -> None:
         amount=Amount.of(usd=1),
     )
     with pytest.raises(LeaseLost):
-        await store.set_aside(late, Budget())
+        await store.reserve(late, Budget())
     assert await handle.budget() is None

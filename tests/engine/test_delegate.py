@@ -122,7 +122,7 @@ async def test_an_app_that_knows_its_people_leaves_it_to_nobody_else(app: App) -
 
 
 @durable
-async def test_of_a_decision_and_a_handover_at_once_one_counts(app: App) -> None:
+async def test_of_a_decision_and_a_delegation_at_once_one_counts(app: App) -> None:
     async with app.running():
         handle, approval = await ask(app)
         both = await asyncio.gather(
@@ -162,7 +162,7 @@ def test_two_approvers_do_not_leave_a_quorum_of_two_to_one_person(
 
 
 @durable
-async def test_of_two_handovers_to_one_person_at_once_one_counts(app: App) -> None:
+async def test_of_two_delegations_to_one_person_at_once_one_counts(app: App) -> None:
     app.policy = Policy(
         terms={RiskLevel.HIGH: ApprovalTerms(quorum=2, approvers=frozenset({"ann", "bob"}))}
     )

@@ -88,7 +88,7 @@ async def settled(app: App, job_id: str, recipient: str, tries: int) -> Notice:
 
 async def hurry(app: App, notice: Notice) -> None:
     """Let a notice be due now that was to be tried again later."""
-    await (await app.store()).give_back(replace(notice, due_at=0.0))
+    await (await app.store()).settle_notice(replace(notice, due_at=0.0))
 
 
 @durable

@@ -264,7 +264,7 @@ async def test_the_same_question_is_asked_once(store: Store) -> None:
 
 async def test_time_reminds_and_expires_and_tells_by_the_same_channels(store: Store) -> None:
     await asked(store, "slack", expires=-1.0)
-    assert await store.let_time_pass() == 1
+    assert await store.run_approval_timers() == 1
     found = await store.approval("ap1")
     assert found is not None
     assert found.state is ApprovalState.EXPIRED
@@ -272,14 +272,14 @@ async def test_time_reminds_and_expires_and_tells_by_the_same_channels(store: St
         NoticeKind.ASKED,
         NoticeKind.EXPIRED,
     }
-    assert await store.let_time_pass() == 0
+    assert await store.run_approval_timers() == 0
     assert (await claim_one(store)).job.id == "a"
 
 
 async def test_people_are_warned_once_before_a_question_expires(store: Store) -> None:
     await asked(store, "slack", "mail", expires=3600.0, ago=3000.0)
-    assert await store.let_time_pass() == 1
-    assert await store.let_time_pass() == 0
+    assert await store.run_approval_timers() == 1
+    assert await store.run_approval_timers() == 0
     warned = [each for each in await notices(store, "a") if each.kind is NoticeKind.EXPIRES_SOON]
     assert sorted(each.channel for each in warned) == ["mail", "slack"]
     assert {each.approval_id for each in warned} == {"ap1"}
@@ -305,10 +305,10 @@ async def test_a_notice_is_taken_by_one_and_comes_again_until_it_is_delivered(
     assert await store.take_notices(["hook"]) == []
     taken, none = await store.take_notices(["slack"]), await other.take_notices(["slack"])
     assert ([each.id for each in taken], none) == (["n-slack"], [])
-    await store.give_back(taken[0].failed("down", await store.now() - 100))
+    await store.settle_notice(taken[0].failed("down", await store.now() - 100))
     (again,) = await store.take_notices(["slack"])
     assert (again.tries, again.error, again.state) == (1, "down", NoticeState.SENDING)
-    await store.give_back(again.delivered("C1/17"))
+    await store.settle_notice(again.delivered("C1/17"))
     assert await store.take_notices(["slack"]) == []
     assert isinstance(await store.vote("ap1", yes(made)), Approval)
     told = await store.take_notices(["slack", "mail"], lease=0)
@@ -325,7 +325,7 @@ async def addressed(store: Store, channel: str, *recipients: str) -> None:
     for notice in await store.take_notices([channel]):
         assert notice.recipient == ""
         rows = [notice.to(each, now) for each in recipients]
-        await store.give_back(notice.addressed(), *rows)
+        await store.settle_notice(notice.addressed(), *rows)
 
 
 async def test_after_a_crash_only_those_are_told_who_were_not(store: Store, other: Store) -> None:
@@ -334,7 +334,7 @@ async def test_after_a_crash_only_those_are_told_who_were_not(store: Store, othe
     taken = {each.recipient: each for each in await store.take_notices(["mail"], lease=0)}
     assert set(taken) == {"ann", "bob", "kim"}
     for name in ("ann", "kim"):
-        await store.give_back(taken[name].delivered(name))
+        await store.settle_notice(taken[name].delivered(name))
     # The worker is dead.
     assert [each.recipient for each in await other.take_notices(["mail"])] == ["bob"]
     assert await store.take_notices(["mail"]) == []
@@ -348,7 +348,7 @@ async def test_recipients_are_found_out_once(store: Store, other: Store) -> None
     )
     now = await store.now()
     for desk, notice in ((store, one), (other, two)):
-        await desk.give_back(notice.addressed(), notice.to("ann", now), notice.to("bob", now))
+        await desk.settle_notice(notice.addressed(), notice.to("ann", now), notice.to("bob", now))
     taken = await store.take_notices(["mail"])
     assert sorted(each.recipient for each in taken) == ["ann", "bob"]
 
@@ -360,7 +360,7 @@ async def test_a_decision_waits_for_the_question_that_is_being_sent(store: Store
     assert isinstance(await store.vote("ap1", yes(made)), Approval)
     await addressed(store, "slack", "C1")
     assert await store.take_notices(["slack"]) == []
-    await store.give_back(question.delivered("C1/17"))
+    await store.settle_notice(question.delivered("C1/17"))
     (decided,) = await store.take_notices(["slack"])
     assert (decided.kind, decided.asked) == (NoticeKind.DECIDED, "C1/17")
 
@@ -373,17 +373,17 @@ async def test_each_recipient_gets_one_notice_at_a_time(store: Store, other: Sto
     now = await store.now()
     (decision,) = [each for each in taken if not each.recipient]
     rows = [decision.to(each, now) for each in ("ann", "bob")]
-    await store.give_back(decision.addressed(), *rows)
+    await store.settle_notice(decision.addressed(), *rows)
     first = await store.take_notices(["mail"])
     assert sorted((each.recipient, each.kind) for each in first) == [
         ("ann", NoticeKind.ASKED),
         ("bob", NoticeKind.ASKED),
     ]
-    await store.give_back(first[0].delivered())
+    await store.settle_notice(first[0].delivered())
     (second,) = await other.take_notices(["mail"])
     assert (second.recipient, second.kind) == (first[0].recipient, NoticeKind.DECIDED)
     # What fails is tried later; until then others may go first.
-    await store.give_back(first[1].failed("no", await store.now() + 1000))
+    await store.settle_notice(first[1].failed("no", await store.now() + 1000))
     (third,) = await other.take_notices(["mail"])
     assert (third.recipient, third.kind) == (first[1].recipient, NoticeKind.DECIDED)
 
@@ -434,7 +434,7 @@ async def test_all_goes_with_its_job(store: Store, url: str) -> None:
     await store.keep_link(new_link(made, "ann", "token", "1234", 1e12))
     await store.send("a", "wake", b"1")
     claim = await claim_one(store)
-    await store.set_aside(aside(claim, "a/x", 1), Budget())
+    await store.reserve(aside(claim, "a/x", 1), Budget())
     await store.write(write_of(claim, job=ends()))
     await store.prune(await store.now() + 1, 10)
     for table in ("approval", "link", "notice", "budget"):
@@ -447,8 +447,7 @@ async def test_all_goes_with_its_job(store: Store, url: str) -> None:
 async def test_a_budget_holds_for_many_at_once(store: Store, other: Store) -> None:
     new, claim = Budget(limits=BudgetLimits(usd=5)), await started(store)
     calls = [
-        one.set_aside(aside(claim, f"a/step#{n}", 1), new)
-        for n, one in enumerate([store, other] * 5)
+        one.reserve(aside(claim, f"a/step#{n}", 1), new) for n, one in enumerate([store, other] * 5)
     ]
     results = await asyncio.gather(*calls)
     assert sum(isinstance(each, Exceeded) for each in results) == 5

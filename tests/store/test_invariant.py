@@ -93,7 +93,7 @@ async def _done(store: Store) -> None:
     claim = await started(store, "done")
     paid = entry(0, id="pay#1", attempt=1, name="pay")
     await store.write(write_of(claim, paid, effects=(payment("done", "k-done"),)))
-    await store.set_aside(aside(claim, "done/pay#1/1", 1), Budget())
+    await store.reserve(aside(claim, "done/pay#1/1", 1), Budget())
     await store.settle_spending("done", "done/pay#1/1", None)
     await store.write(write_of(claim, job=ends(result=b"1")))
 

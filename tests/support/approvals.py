@@ -97,7 +97,7 @@ class MemoryStore:
         approval = None if link is None else self.approvals.get(link.approval_id)
         return None if link is None or approval is None else (link, approval)
 
-    async def turned_away(self, approval_id: str | None, channel: str, why: str) -> None:
+    async def audit_attempt(self, approval_id: str | None, channel: str, why: str) -> None:
         self.refused.append((approval_id, channel, why))
 
     @property

@@ -113,7 +113,7 @@ class ApprovalStore(Protocol):
         """Return a link with its approval, in one question to the store."""
         ...
 
-    async def turned_away(self, approval_id: str | None, channel: str, why: str) -> None:
+    async def audit_attempt(self, approval_id: str | None, channel: str, why: str) -> None:
         """Audit an attempt that came to no vote: forged, replayed, or by somebody unknown."""
         ...
 

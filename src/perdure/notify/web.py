@@ -188,7 +188,7 @@ class ApprovalWeb:
         }
         press = read_press(settings, headers, body, await self._store.now(), self._replays)
         if isinstance(press, BadPress):
-            await self._store.turned_away(None, "slack", press.why)
+            await self._store.audit_attempt(None, "slack", press.why)
             raise _BadRequest(press.status, press.why)
         # Slack wants a response within three seconds, whatever becomes of the press.
         await _send(send, Response(200))
@@ -203,7 +203,7 @@ class ApprovalWeb:
         person = self._people.by_slack(press.team, press.member)
         if person is None:
             why = f"unknown Slack account {press.team}/{press.member}"
-            await self._store.turned_away(press.approval_id, "slack", why)
+            await self._store.audit_attempt(press.approval_id, "slack", why)
             return "You are not known here, so your answer does not count."
         vote = Vote(
             person=person, verdict=press.verdict, action_hash=press.action_hash, channel="slack"
@@ -303,7 +303,7 @@ class LinkPages:
         made_at = self._tokens.made_at(form.token)
         now = 0.0 if made_at is None else await self._store.now()
         if made_at is None or not self._tokens.is_current(made_at, now):
-            await self._store.turned_away(None, "mail", "the token is forged or too old")
+            await self._store.audit_attempt(None, "mail", "the token is forged or too old")
             return Response(403, _text_page("This link is not valid, or it has expired."))
         found = await self._store.link(link_id(form.token))
         if found is None:
@@ -328,7 +328,7 @@ class LinkPages:
         return person
 
     async def _turn_away(self, approval: Approval, refusal: Refusal) -> Response:
-        await self._store.turned_away(approval.id, "mail", refusal.text)
+        await self._store.audit_attempt(approval.id, "mail", refusal.text)
         return Response(_STATUS[refusal.code], _text_page(refusal.text))
 
 

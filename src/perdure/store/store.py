@@ -219,7 +219,7 @@ class Store:
     effect_of_business = reads(verbs.effect.effect_of_business)
     open_effects = reads(verbs.effect.open_effects)
     budget = reads(verbs.budget.budget)
-    set_aside = changes(verbs.budget.set_aside)
+    reserve = changes(verbs.budget.reserve)
     settle_spending = changes(verbs.budget.settle_spending)
     raise_limits = changes(verbs.budget.raise_limits)
 
@@ -229,23 +229,23 @@ class Store:
     approval_of_step = reads(verbs.approval.approval_of_step)
     approvals = reads(verbs.approval.approvals)
     vote = changes(verbs.approval.vote, announces=True)
-    pass_on = changes(verbs.approval.pass_on)
+    delegate = changes(verbs.approval.delegate)
     keep_link = changes(verbs.approval.keep_link)
     link = reads(verbs.approval.link)
     take_notices = changes(verbs.outbox.take_notices)
-    give_back = changes(verbs.outbox.give_back)
+    settle_notice = changes(verbs.outbox.settle_notice)
     _audit_attempt = changes(verbs.approval.audit_attempt)
     _due_approvals = reads(verbs.approval.due_approvals)
     _tick = changes(verbs.approval.tick_approval, announces=True)
 
-    async def turned_away(self, approval_id: str | None, channel: str, why: str) -> None:
+    async def audit_attempt(self, approval_id: str | None, channel: str, why: str) -> None:
         """Audit an attempt that came to no vote: forged, replayed, or by nobody we know."""
         if approval_id is None:  # about no approval, so it must not fill the store
             _log.warning("%s: an attempt to decide was refused: %s", channel, why)
         else:
             await self._audit_attempt(approval_id, channel, why)
 
-    async def let_time_pass(self, limit: int = 100) -> int:
+    async def run_approval_timers(self, limit: int = 100) -> int:
         """Remind, escalate and expire what is due; return how many approvals were due."""
         due = await self._due_approvals(limit)
         for approval_id in due:  # a transaction for each: they lock leases

@@ -90,11 +90,11 @@ async def delegate(
     if people.contacts:  # otherwise the people are known elsewhere
         other = await _person(store, people, approval, to)
     if other.is_program:
-        await store.turned_away(approval.id, "api", f"{to} is not a person")
+        await store.audit_attempt(approval.id, "api", f"{to} is not a person")
         raise DecisionRefused("not allowed", "a program's account cannot decide")
     by = await _person(store, people, approval, by)
-    handover = Delegation(by=by, to=other, reason=reason, known=known)
-    return _counted(await store.pass_on(approval.id, handover))
+    delegation = Delegation(by=by, to=other, reason=reason, known=known)
+    return _counted(await store.delegate(approval.id, delegation))
 
 
 async def _approval(store: Store, approval_id: str) -> Approval:
@@ -111,7 +111,7 @@ async def _person(store: Store, people: People, approval: Approval, who: Person 
     name = who.id if isinstance(who, Person) else who
     known = people.by_id(approval.tenant, name)
     if known is None:
-        await store.turned_away(approval.id, "api", f"unknown person {name!r}")
+        await store.audit_attempt(approval.id, "api", f"unknown person {name!r}")
         text = f"unknown person {name!r}: list them in Policy(people=…) of the app"
         raise DecisionRefused("not allowed", text)
     return known

@@ -49,7 +49,7 @@ async def reserve(
     """
     budget = await budget_of(run)
     while True:
-        found = await run.ask(lambda store: store.set_aside(reservation, budget.new))
+        found = await run.ask(lambda store: store.reserve(reservation, budget.new))
         if isinstance(found, Budget):
             return
         await _have_raised(run, budget, await _question(run, place, found, reserved()), found)

@@ -155,7 +155,7 @@ async def run_approval_timers(node: WorkerNode) -> None:
 
 
 async def _run_timers(node: WorkerNode) -> None:
-    if await node.store.let_time_pass():
+    if await node.store.run_approval_timers():
         node.notices_due.set()
         node.poke()  # an approval that expired may make its job due
 
@@ -284,7 +284,7 @@ class OutboxSender:
             sent = notice.failed(_reason(error), now)
             more = _undelivered(sent, self._channels, now)
             _log.warning("%s could not send %s: %s", sent.channel, sent.kind, sent.error)
-        await store.give_back(sent, *more)
+        await store.settle_notice(sent, *more)
 
 
 async def _sent(

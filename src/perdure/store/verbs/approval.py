@@ -20,11 +20,13 @@ from perdure.jobs.approval import (
     Vote,
     check_code,
     decide,
-    delegate,
     next_tick,
     tick,
     used_link,
     withdraw,
+)
+from perdure.jobs.approval import (
+    delegate as delegated,
 )
 from perdure.jobs.effect import is_of_step
 from perdure.jobs.model import JobEvent
@@ -116,19 +118,19 @@ def _audit_vote(session: Session, old: Approval, new: Approval, vote: Vote) -> N
         _audit(session, old, f"approval.{vote.verdict}", vote.person.id, said)
 
 
-def pass_on(session: Session, approval_id: str, handover: Delegation) -> Approval | Refusal:
+def delegate(session: Session, approval_id: str, delegation: Delegation) -> Approval | Refusal:
     """Let another person decide instead of one who may; audited, and the other is told."""
     found = session.one("lock_approval", id=approval_id)
     if found is None:
         return _NOT_FOUND
     old, now = _read(found[0]), session.now()
-    by, to = handover.by, handover.to.id
-    result = delegate(old, handover, now)
+    by, to = delegation.by, delegation.to.id
+    result = delegated(old, delegation, now)
     told = {"approval": old.id, "to": to}
     if isinstance(result, Refusal):
         _audit(session, old, "approval.refused", by.id, {**told, "why": result.text})
         return result
-    _audit(session, old, "approval.delegated", by.id, {**told, "reason": handover.reason})
+    _audit(session, old, "approval.delegated", by.id, {**told, "reason": delegation.reason})
     _change(session, old, result)
     _tell(session, result, NoticeKind.DELEGATED, now, to=to)
     return result

@@ -15,10 +15,10 @@ from perdure.jobs.budget import (
     Exceeded,
     Reservation,
     grant,
-    reserve,
     settle,
     settle_all,
 )
+from perdure.jobs.budget import reserve as reserve_amount
 from perdure.store.statements import Session
 
 _read = msgspec.json.Decoder(Budget).decode
@@ -30,7 +30,7 @@ def budget(session: Session, root_id: str) -> Budget | None:
     return None if found is None else _read(found[0])
 
 
-def set_aside(session: Session, asked: Reservation, new: Budget) -> Budget | Exceeded:
+def reserve(session: Session, asked: Reservation, new: Budget) -> Budget | Exceeded:
     """Reserve an amount, unless that would exceed a limit; `new` is the budget if there is none.
 
     When the job ends, what is still reserved is settled as spent.
@@ -42,7 +42,7 @@ def set_aside(session: Session, asked: Reservation, new: Budget) -> Budget | Exc
     if tuple(session.one("lock_lease", id=asked.job_id) or ()) != (asked.owner, asked.epoch):
         raise LeaseLost(asked.job_id, asked.epoch)
     found = _lock(session, asked.root_id) or new
-    changed = reserve(found, asked.id, asked.amount, session.now())
+    changed = reserve_amount(found, asked.id, asked.amount, session.now())
     if isinstance(changed, Budget):
         _put(session, asked.root_id, changed)
     return changed

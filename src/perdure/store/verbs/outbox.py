@@ -36,7 +36,7 @@ def _with_question(session: Session, notice: Notice) -> Notice:
     return notice if found is None else replace(notice, asked=_notice(found).receipt)
 
 
-def give_back(session: Session, notice: Notice, *more: Notice) -> None:
+def settle_notice(session: Session, notice: Notice, *more: Notice) -> None:
     """Write what became of a notice, and insert others that follow from it."""
     given = _row(notice)
     changed = {name: given[name] for name in ("id", "state", "due_at", "data")}
