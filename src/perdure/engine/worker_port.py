@@ -13,7 +13,7 @@ from perdure.base.codec import PayloadLimits
 from perdure.engine.policy import Gatekeeper, Policy
 from perdure.engine.settings import WorkerSettings
 from perdure.jobs.registry import JobRegistry
-from perdure.process.runtime import LoopRuntime
+from perdure.process.process import ProcessRuntime
 from perdure.store.store import Store
 
 
@@ -50,7 +50,7 @@ class WorkerPort(Protocol):
     gatekeeper: Gatekeeper
     fingerprint_key: bytes
     owner: str
-    runtime: LoopRuntime
+    runtime: ProcessRuntime
     loop: asyncio.AbstractEventLoop
     step_host: StepHost
     known_steps: dict[int, tuple[str, bool]]  # by id: the full name, and whether a gate watches it

@@ -54,7 +54,7 @@ from perdure.otp.supervision.supervisor import Supervisor
 from perdure.otp.task_supervisor import TaskSupervisor
 from perdure.process.api import events as process_events
 from perdure.process.event import Cancel
-from perdure.process.runtime import AdoptedProcess
+from perdure.process.runtime import AdoptedProcess, LoopRuntime
 
 _log = logging.getLogger("perdure.worker")
 
@@ -195,26 +195,28 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 @contextlib.contextmanager
 def _signals_handled(node: WorkerNode) -> Generator[None, None, None]:
     """Handle the signals inside the block, if otherwise the runtime would."""
-    root = node.runtime.root
-    foreign_loop = root is None or isinstance(root, AdoptedProcess)
-    if foreign_loop or threading.current_thread() is not threading.main_thread():
+    runtime = node.runtime
+    # On a loop of somebody else, the runtime has no handlers either.
+    is_theirs = runtime.root is None or isinstance(runtime.root, AdoptedProcess)
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if is_theirs or not is_main_thread or not isinstance(runtime, LoopRuntime):
         yield
         return
     for number in _SIGNALS:
         with contextlib.suppress(NotImplementedError):  # not every loop can
-            node.loop.add_signal_handler(number, partial(_handle_signal, node, number))
+            node.loop.add_signal_handler(number, partial(_handle_signal, node, runtime, number))
     try:
         yield
     finally:
         for number in _SIGNALS:
             with contextlib.suppress(NotImplementedError):
-                node.loop.add_signal_handler(number, node.runtime.on_signal, number)
+                node.loop.add_signal_handler(number, runtime.on_signal, number)
 
 
-def _handle_signal(node: WorkerNode, number: signal.Signals) -> None:
-    if not node.runtime.is_new_signal(number):
+def _handle_signal(node: WorkerNode, runtime: LoopRuntime, number: signal.Signals) -> None:
+    if not runtime.is_new_signal(number):
         return
-    if node.runtime.received and not node.hurried.is_set():
+    if runtime.received and not node.hurried.is_set():
         node.hurry()
     else:
-        node.runtime.interrupted(number)
+        runtime.interrupted(number)
