@@ -175,8 +175,7 @@ def lease_lost(run: RunFacts) -> None:
 
 def effect_written(run: RunFacts, effect: Effect) -> None:
     """Emit a line of the ledger: an intent once it is durable, any other when it is known."""
-    if listens(event := EFFECT[effect.state.value]):
-        _effect(event, run, effect)
+    _effect(EFFECT[effect.state.value], run, effect)
 
 
 def effect_reused(run: RunFacts, effect: Effect) -> None:

@@ -6,6 +6,7 @@ settings. So that the imports go one way only, runs and steps see the worker thr
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable, Sized
 from typing import Protocol
 
@@ -55,6 +56,8 @@ class WorkerPort(Protocol):
     step_host: StepHost
     known_steps: dict[int, tuple[str, bool]]  # by id: the full name, and whether a gate watches it
     looking: bool  # somebody looks for work: what is asked of a job may be known in a moment
+    started: deque[StartedStep]  # whose start is recorded by a flush, if they do not end before
+    flush_timer: asyncio.TimerHandle | None  # of `flush_soon`
     wanted: asyncio.Event  # somebody should look for work
     notices_due: asyncio.Event  # there may be something to send to people
 
@@ -70,8 +73,4 @@ class WorkerPort(Protocol):
 
     def flush_soon(self) -> None:
         """Write soon what waits to go along with another write."""
-        ...
-
-    def step_started(self, step: StartedStep) -> None:
-        """Record the start of a step, if it does not end soon."""
         ...

@@ -2,12 +2,19 @@
 
 `Run` is the meeting point of three kinds of code, all on one event loop:
 
-* the code of the job, in the process of the run (`run_code`);
+* the code of the job, in the process of the run (see the executor);
 * the processes of its operations: an attempt of a step, a look at a child, … (`start_process`);
 * callbacks: timers, answers of the store, news that the worker has read.
 
 Nothing here needs a lock, since only an `await` lets others in. But every `await` is a place where
 the run may end meanwhile, so code that continues after one must look at `verdict` again.
+
+**Replay.** The code runs again from its start after every interruption. What it asks for is looked
+up in the `Journal` by identity: the name of the operation and its ordinal among those of the same
+name, such as `send_mail#2`. The ordinal is allotted when the code asks, in the order of the code.
+So parallel branches that ask for operations of different names, or for all of them at once, get the
+same identities in every replay. Code that asks for something else than it did before has *drifted*:
+while there are entries that it has not asked for again, nothing new may start (`hold`).
 
 **Two ways to end.** `end(verdict)` sets `ending`: nothing new begins, and the run ends when no
 operation works any more. `stop(verdict)` sets `verdict`: the run has ended, and every `await` of an
@@ -54,14 +61,12 @@ from typing import Any, Generic, TypeVar, Unpack
 from msgspec.structs import replace
 
 from perdure.base.codec import encode
-from perdure.base.errors import Drift, JobError, LeaseLost, StepTimeout, StoreError, UnknownName
+from perdure.base.errors import Drift, JobError, LeaseLost, StepTimeout, StoreError
 from perdure.base.retry import Retry, pause
 from perdure.engine import events
-from perdure.engine.journal.journal import Journal
 from perdure.engine.journal.ledger import Ledger
 from perdure.engine.journal.verdict import (
     Cancelled,
-    Completed,
     Drained,
     NeedsAttention,
     Paused,
@@ -91,7 +96,7 @@ from perdure.store.store import Store
 
 R = TypeVar("R")
 T = TypeVar("T")
-Done = Callable[[BaseException | None], None]
+WriteDone = Callable[[BaseException | None], None]
 Code = Callable[["Run"], Awaitable[bytes]]
 
 _log = logging.getLogger("perdure.worker")
@@ -106,6 +111,9 @@ _REPLAY_PATIENCE = 5.0
 # Code may wait so long for things that are not operations, while all of its operations wait too,
 # before the job is suspended until these are due.
 _IDLE_PATIENCE = 1.0
+
+# How many entries of the journal a message about drift names.
+_SHOWN = 10
 
 # How often code that does not unwind when its run has ended is interrupted before it is abandoned.
 _INTERRUPTIONS = 3
@@ -272,6 +280,80 @@ def _refuse(run: "Run") -> Generator[Any, None, None]:
             yield waiter.pause()
 
 
+class Journal:
+    """The entries of one job by identity, and which of them the code has asked for again."""
+
+    __slots__ = ("_keyed", "_ordinals", "_seq", "entries", "unvisited")
+
+    def __init__(self, entries: Iterable[JournalEntry]) -> None:
+        self.entries = {entry.id: entry for entry in entries}
+        self._seq = max((entry.seq for entry in self.entries.values()), default=0)
+        self._ordinals: dict[str, int] = {}
+        self._keyed: set[str] = set()  # identities that the code itself chose
+        # What the code must ask for again before it may start anything new.
+        self.unvisited = {
+            entry.id for entry in self.entries.values() if entry.kind is not EntryKind.UNDO
+        }
+
+    def identity(self, name: str, key: str | None = None) -> str:
+        """Return the identity of the next operation of this name, or that with this key.
+
+        Raises:
+            ValueError: Another operation has it.
+        """
+        if key is None:
+            ordinal = self._ordinals.get(name, 0) + 1
+            self._ordinals[name] = ordinal
+            id = f"{name}#{ordinal}"
+            if self._keyed and id in self._keyed:
+                raise ValueError(_same(id))
+            return id
+        id = f"{name}#{key}"
+        if id in self._keyed or (key.isdigit() and int(key) <= self._ordinals.get(name, 0)):
+            raise ValueError(_same(id))
+        self._keyed.add(id)
+        return id
+
+    def visit(self, id: str, kind: EntryKind, packed: bytes | None) -> JournalEntry | None:
+        """Return the entry of an operation that the code asks for; None if it is new.
+
+        Raises:
+            Drift: The journal has something else under this identity.
+        """
+        entry = self.entries.get(id)
+        if entry is None:
+            return None
+        self.unvisited.discard(id)
+        if entry.kind is not kind:
+            raise Drift(f"the journal has {id} as a {entry.kind}, the code as a {kind}")
+        if packed is not None and entry.input not in (None, packed):
+            raise Drift(
+                f"{id} was called with other arguments before: "
+                f"journal {_excerpt(entry.input)}, code {_excerpt(packed)}"
+            )
+        return entry
+
+    def next_seq(self) -> int:
+        """Return the position of a new entry."""
+        self._seq += 1
+        return self._seq
+
+    def missed(self, wanted: str) -> Drift:
+        """Return the drift of code that does something new before it came to what is recorded."""
+        left = sorted(self.unvisited, key=lambda id: self.entries[id].seq)
+        shown = ", ".join(left[:_SHOWN]) + (" …" if len(left) > _SHOWN else "")
+        return Drift(f"the code {wanted}, but the journal expects {shown} next")
+
+
+def _same(id: str) -> str:
+    return f"two operations of the job would be {id}: give `run_as` another key"
+
+
+def _excerpt(payload: bytes, most: int = 200) -> str:
+    text = payload.decode()
+    return text if len(text) <= most else text[:most] + "…"
+
+
 class Run:
     """What the code of a claimed job, its operations and its worker share."""
 
@@ -336,43 +418,16 @@ class Run:
 
     # The code
 
-    async def run_code(self, code: Code) -> RunVerdict:
-        """Run the code to its end, or until there is nothing to do for it."""
-        self._arm_deadline()
+    def code_begins(self) -> None:
+        """Take note that the code runs from now on; its deadline ends the run."""
         self._running_code = True
-        try:
-            verdict: RunVerdict = Completed(await code(self))
-            if self.not_begun:
-                self._warn_of_not_begun()
-            if self.journal.unvisited:
-                verdict = NeedsAttention(failure_of(self.journal.missed("has ended")))
-        except (Drift, UnknownName) as misfit:  # the code does not fit: a person must look
-            verdict = NeedsAttention(failure_of(misfit))
-        except BaseException as error:
-            # Code that unwinds may raise anything on its way.
-            if self.verdict is None and self._ends_process(error):
-                raise
-            verdict = RunFailed(failure_of(error, outage=getattr(error, "outage", False)))
-        finally:
-            self._code_has_ended()
-        # What was decided from outside holds, whatever the code made of it.
-        if self.verdict is None and isinstance(self.ending, Cancelled | RunFailed):
-            return self.ending
-        return self.verdict or verdict
+        if self.job.deadline_at is not None:
+            late = StepTimeout(f"job {self.job.id} did not end before its deadline")
+            left = max(0.0, self.job.deadline_at - self.now())
+            self._arm("deadline", left, lambda: self.end(RunFailed(failure_of(late))))
 
-    def _warn_of_not_begun(self) -> None:
-        """Warn as Python does of a coroutine that was never awaited."""
-        ids = ", ".join(sorted(operation.entry.id for operation in self.not_begun))
-        _log.warning(
-            "job %s (%s) has ended without awaiting %s: nothing of that was done",
-            *(self.job.id, self.job.name, ids),
-        )
-
-    def _ends_process(self, error: BaseException) -> bool:
-        """Whether an error ends the process of the run, and not only the code of the user."""
-        return self.process.outcome is not None or isinstance(error, KeyboardInterrupt)
-
-    def _code_has_ended(self) -> None:
+    def code_ends(self) -> None:
+        """Take note that the code has returned, raised or unwound."""
         self._running_code = False
         self.code_ended = True
         for timer in self._timers.values():
@@ -386,12 +441,6 @@ class Run:
         if name in self._timers:
             self._timers[name].cancel()
         self._timers[name] = self.node.loop.call_later(delay, then)
-
-    def _arm_deadline(self) -> None:
-        if self.job.deadline_at is not None:
-            late = StepTimeout(f"job {self.job.id} did not end before its deadline")
-            left = max(0.0, self.job.deadline_at - self.now())
-            self._arm("deadline", left, lambda: self.end(RunFailed(failure_of(late))))
 
     # Operations
 
@@ -629,7 +678,7 @@ class Run:
             carried.answered(error)  # a store that raises has not taken it
             raise
 
-    def write_soon(self, entry: JournalEntry, done: Done) -> None:
+    def write_soon(self, entry: JournalEntry, done: WriteDone) -> None:
         """Write an entry, with what is buffered; `done` is called with None when it is durable."""
         if self.sealed:
             return
@@ -638,7 +687,7 @@ class Run:
             carried = _Carried(self)
             effects = tuple(carried.effects.values())
             write = replace(write, entries=carried.with_entries((entry,)), effects=effects)
-            done = partial(self._carried_on, carried, done)
+            done = partial(self._put_back_if_failed, carried, done)
         answered = partial(self.answered, done)
         self.in_flight += 1
         try:
@@ -649,12 +698,14 @@ class Run:
         if written:
             answered(None)
 
-    def _carried_on(self, carried: "_Carried", done: Done, error: BaseException | None) -> None:
+    def _put_back_if_failed(
+        self, carried: "_Carried", done: WriteDone, error: BaseException | None
+    ) -> None:
         if error is not None:
             carried.put_back()
         done(error)
 
-    def answered(self, done: Done, error: BaseException | None) -> None:
+    def answered(self, done: WriteDone, error: BaseException | None) -> None:
         """Take note that the store has answered a write, and tell its writer."""
         self.in_flight -= 1
         done(error)

@@ -79,8 +79,8 @@ class JobContext:
     ) -> "Operation[R]":
         run = self._run
         name, is_gated = run.node.known_steps.get(id(step)) or self._know(step)
-        identity = run.journal.identity(name, key)
         packed = step.parameters.pack(args, kwargs, run.node.limits)
+        identity = run.journal.identity(name, key)
         entry = run.visit(identity, _STEP, packed)
         if entry is None:
             seq = run.journal.next_seq()

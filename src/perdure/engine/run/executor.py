@@ -25,9 +25,9 @@ from typing import Any, Protocol, Unpack
 
 from msgspec.structs import replace
 
-from perdure.base.errors import ApprovalExpired, JobError
+from perdure.base.errors import ApprovalExpired, Drift, JobError, UnknownName
 from perdure.engine import events
-from perdure.engine.journal.run import Run
+from perdure.engine.journal.run import Code, Run
 from perdure.engine.journal.verdict import (
     Cancelled,
     Completed,
@@ -76,7 +76,7 @@ async def execute(node: RunOwner, claim: Claim, since: float) -> None:
         verdict = _verdict_before(run)
         if verdict is None:
             undoing = run.job.state is JobState.COMPENSATING
-            verdict = await (undo(run) if undoing else run.run_code(_code))
+            verdict = await (undo(run, run_code) if undoing else run_code(run, _code))
         if not run.abandoned:
             await end_run(run, verdict)
     finally:
@@ -150,6 +150,44 @@ def _too_many_claims(run: Run) -> NeedsAttention:
 
 
 # The code
+
+
+async def run_code(run: Run, code: Code) -> RunVerdict:
+    """Run the code to its end, or until there is nothing to do for it."""
+    run.code_begins()
+    try:
+        verdict: RunVerdict = Completed(await code(run))
+        if run.not_begun:
+            _warn_of_not_begun(run)
+        if run.journal.unvisited:
+            verdict = NeedsAttention(failure_of(run.journal.missed("has ended")))
+    except (Drift, UnknownName) as misfit:  # the code does not fit: a person must look
+        verdict = NeedsAttention(failure_of(misfit))
+    except BaseException as error:
+        # Code that unwinds may raise anything on its way.
+        if run.verdict is None and _ends_process(run, error):
+            raise
+        verdict = RunFailed(failure_of(error, outage=getattr(error, "outage", False)))
+    finally:
+        run.code_ends()
+    # What was decided from outside holds, whatever the code made of it.
+    if run.verdict is None and isinstance(run.ending, Cancelled | RunFailed):
+        return run.ending
+    return run.verdict or verdict
+
+
+def _warn_of_not_begun(run: Run) -> None:
+    """Warn as Python does of a coroutine that was never awaited."""
+    ids = ", ".join(sorted(operation.entry.id for operation in run.not_begun))
+    _log.warning(
+        "job %s (%s) has ended without awaiting %s: nothing of that was done",
+        *(run.job.id, run.job.name, ids),
+    )
+
+
+def _ends_process(run: Run, error: BaseException) -> bool:
+    """Whether an error ends the process of the run, and not only the code of the user."""
+    return run.process.outcome is not None or isinstance(error, KeyboardInterrupt)
 
 
 async def _code(run: Run) -> bytes:

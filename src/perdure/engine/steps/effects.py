@@ -426,7 +426,8 @@ class Effects:
             self._write(line.to(EffectState.FAILED, line.called_at, proof=NOT_CALLED))
             raise
         self._ledger.add(line)
-        events.effect_written(run, line)
+        if events.listens(events.EFFECT["INTENT"]):
+            events.effect_written(run, line)
         return BegunEffect(line)
 
     def _new_line(self, request: EffectRequest, options: EffectOptions, generation: int) -> Effect:
@@ -509,7 +510,8 @@ class Effects:
         return await self._ledger.latest_of_business(business)
 
     def _write(self, line: Effect) -> None:
-        events.effect_written(self._run, line)
+        if events.listens(events.EFFECT[line.state.value]):
+            events.effect_written(self._run, line)
         self._ledger.add(line)
         self._run.buffer_effect(line)
 

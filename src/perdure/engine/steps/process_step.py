@@ -285,19 +285,19 @@ class StepRef(Struct, frozen=True):
     name: str
 
 
-class Done(Struct, frozen=True):
+class ServerDone(Struct, frozen=True):
     """It is done."""
 
     value: Any = None
 
 
-class RefusedReply(Struct, frozen=True):
+class ServerRaised(Struct, frozen=True):
     """It cannot be done."""
 
     error: Exception
 
 
-class MustLeave(Struct, frozen=True):
+class ServerExit(Struct, frozen=True):
     """The step cannot continue now; the attempt knows why."""
 
 
@@ -344,11 +344,11 @@ class StepServer:
             unlocked.add_done_callback(lambda _: self._put_again(request))
             return
         try:
-            reply: object = Done(await self._verbs[verb](*args))
+            reply: object = ServerDone(await self._verbs[verb](*args))
         except StepExit:
-            reply = MustLeave()
+            reply = ServerExit()
         except Exception as error:  # noqa: BLE001 - it is raised there
-            reply = RefusedReply(error)
+            reply = ServerRaised(error)
         request.reply(reply)
 
     def _when_unlocked(self, wanted: EffectToBegin) -> "asyncio.Future[None] | None":
@@ -493,12 +493,12 @@ class ProcessPort:
         """
         answer = await call(self._server, (verb, *args), timeout=None)
         match answer:
-            case RefusedReply(error=error):
+            case ServerRaised(error=error):
                 raise error
-            case MustLeave():
+            case ServerExit():
                 raise ExitByServer
             case _:
-                return cast("Done", answer).value
+                return cast("ServerDone", answer).value
 
 
 def _without_functions(options: EffectOptions) -> dict[str, Any]:

@@ -167,7 +167,9 @@ class StepOperation(Operation[R]):
         self._stop_reported = False
         self.live = self.progress = None
         run.working[self] = spawn_process(node.runtime, run.process, _attempt, (self,), PLAIN)
-        node.step_started(self)
+        node.started.append(self)
+        if node.flush_timer is None:
+            node.flush_soon()
         if self.step.timeout is not None:
             self.arm()
         if events.listens(events.STEP_START):
@@ -547,7 +549,8 @@ class StepOperation(Operation[R]):
         self.start_unrecorded = False
         await locks.lock(key, self)
         self.start_unrecorded = True
-        run.node.step_started(self)
+        run.node.started.append(self)
+        run.node.flush_soon()
         self.arm()
 
     def unlock_key(self) -> None:

@@ -15,7 +15,7 @@ stops the saga, or not, as the job's `on_undo_failure` says; people decide in th
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -27,7 +27,7 @@ from perdure.base.codec import Codec, decode, encode
 from perdure.base.errors import Drift, IllegalTransition, JobError, JobNotFound, StepFailed
 from perdure.base.retry import Retry
 from perdure.engine import crashpoint
-from perdure.engine.journal.run import Operation, Run
+from perdure.engine.journal.run import Code, Operation, Run
 from perdure.engine.journal.verdict import (
     Cancelled,
     Completed,
@@ -237,13 +237,13 @@ def _entries(
 # The saga
 
 
-async def undo(run: Run) -> RunVerdict:
+async def undo(run: Run, run_code: Callable[[Run, Code], Awaitable[RunVerdict]]) -> RunVerdict:
     """Continue the undo of a job; whatever is in its way is for a person."""
     # Nothing of the code is replayed, and no deadline ends an undo.
     run.journal.unvisited.clear()
     run.job = replace(run.job, deadline_at=None)
     saga = Saga(run)
-    verdict = await run.run_code(saga.play)
+    verdict = await run_code(run, saga.play)
     if isinstance(verdict, Completed):
         return saga.outcome()
     if not isinstance(verdict, RunFailed | NeedsAttention) or _says_what_to_do(verdict):

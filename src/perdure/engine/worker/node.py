@@ -74,8 +74,8 @@ class WorkerNode:
         self.hint: RedisHint | None = None  # when to claim; set before the worker starts
         self.step_host = StepHost(self.owner, settings.processes)
         self.known_steps: dict[int, tuple[str, bool]] = {}  # of registered steps, which live on
-        self._begun: deque[StartedStep] = deque()
-        self._flush: asyncio.TimerHandle | None = None
+        self.started: deque[StartedStep] = deque()
+        self.flush_timer: asyncio.TimerHandle | None = None
 
     def info(self) -> bytes:
         """Return the description of this worker, as JSON."""
@@ -214,33 +214,27 @@ class WorkerNode:
 
     # Writes that nobody waits for
 
-    def step_started(self, step: StartedStep) -> None:
-        """Record the start of a step, if it does not end soon."""
-        self._begun.append(step)
-        if self._flush is None:
-            self.flush_soon()
-
     def flush_soon(self) -> None:
         """Write soon what waits to go along with another write."""
-        if self._flush is None:
+        if self.flush_timer is None:
             after = self.settings.start_record_after
-            self._flush = self.loop.call_later(after, self._flush_now)
+            self.flush_timer = self.loop.call_later(after, self._flush_now)
 
     def _flush_now(self) -> None:
-        self._flush = None
+        self.flush_timer = None
         limit = self.loop.time() - self.settings.start_record_after
-        while self._begun and self._begun[0].begun_at <= limit:
-            self._begun.popleft().record_start()
+        while self.started and self.started[0].begun_at <= limit:
+            self.started.popleft().record_start()
         for run in tuple(self.runs.values()):
             if (run.buffered_entries or run.buffered_effects) and run.verdict is None:
                 spawn_process(self.runtime, run.process, _flush_run, (run,), PLAIN)
-        if self._begun:
+        if self.started:
             self.flush_soon()
 
     def close(self) -> None:
         """Cancel the timer, and stop what still runs."""
-        if self._flush is not None:
-            self._flush.cancel()
+        if self.flush_timer is not None:
+            self.flush_timer.cancel()
         for run in tuple(self.runs.values()):
             run.stop(RunLost())
 
