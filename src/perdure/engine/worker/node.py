@@ -7,7 +7,6 @@ import socket
 import uuid
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import cast
 
 import msgspec
 from msgspec import Struct
@@ -25,7 +24,6 @@ from perdure.jobs.registry import JobRegistry
 from perdure.jobs.state import JobState
 from perdure.process.lifecycle import PLAIN, spawn_process
 from perdure.process.process import current
-from perdure.process.runtime import LoopRuntime
 from perdure.store.store import Store
 
 
@@ -63,7 +61,7 @@ class WorkerNode:
         self.fingerprint_key = b""  # the store's, once this worker is up
         self.notices_due = asyncio.Event()  # there may be something to send to people
         self.owner = uuid.uuid4().hex  # never used again, not even by a worker of the same process
-        self.runtime = cast("LoopRuntime", me.runtime)  # a process sees only a part of it
+        self.runtime = me.runtime
         self.loop = me.runtime.loop
         self.runs: dict[str, Run] = {}
         self.claimed: set[str] = set()  # jobs that run here, or are about to
