@@ -1,1 +1,1 @@
-"""`perdure jobs`: look at jobs, and tell them what to do."""
+"""`perdure jobs`: list, show, watch and control jobs."""
