@@ -257,6 +257,36 @@ async def test_what_cannot_be_undone_waits_unless_the_code_has_asked(app: App) -
 
 
 @durable
+async def test_a_step_may_always_ask_or_never(app: App) -> None:
+    ran: list[str] = []
+
+    @app.step(approval="required")
+    async def harmless(ctx: StepContext) -> None:
+        ran.append("harmless")
+
+    @app.step(tags={"financial"}, approval="never")
+    async def pay(ctx: StepContext) -> None:
+        ran.append("pay")
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await ctx.run(pay)
+        await ctx.run(harmless)
+
+    async with app.running():
+        handle = await app.submit(job, user="kim")
+        question = await asked(app)
+        assert (question.step, ran) == ("harmless#1", ["pay"])
+        assert "harmless always needs an approval" in question.reasons
+        await app.decide(question, "approve", by=ANN)
+        await handle.result("5s")
+        gated = [event.data for event in await handle.events() if event.type == "step.gated"]
+    assert ran == ["pay", "harmless"]
+    # What the policy would have asked about is in the log instead.
+    assert (gated[0]["step"], gated[0]["risk"], gated[0]["opened_by"]) == ("pay#1", "HIGH", None)
+
+
+@durable
 async def test_one_yes_may_open_every_call_of_a_step(app: App) -> None:
     ran: list[str] = []
 
