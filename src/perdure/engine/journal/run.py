@@ -1,4 +1,4 @@
-"""One run of a job, from its claim until it ends, waits or is lost; and the operations it awaits.
+"""One run of a job, from its claim until it ends, waits or is lost: operations, replay, writes.
 
 `Run` is the meeting point of three kinds of code, all on one event loop:
 
@@ -20,17 +20,14 @@ while there are entries that it has not asked for again, nothing new may start (
 operation works any more. `stop(verdict)` sets `verdict`: the run has ended, and every `await` of an
 operation raises `Unwound` in the code. Who calls what:
 
-=============  ==================================================================================
-cancel,        `end`; working steps are interrupted: CANCEL first, killed after the grace. They
-deadline       replace each other and every softer end.
-pause,         `end`; working steps are left to finish.
-
-Attention:
-drain          `end`; working steps leave at their next checkpoint.
-lost lease     `lose_lease`: `stop`, and the processes are killed. Another worker may already run
-               the job, so not one byte is written any more.
-nothing to do  `stop(Suspended)`: the code waits for operations only, and these wait for something.
-=============  ==================================================================================
+* A cancel or a deadline calls `end`. Working steps are interrupted: they get CANCEL, and are killed
+  after the grace. Both replace each other and every softer end.
+* A pause, or a step that needs a person, calls `end`. Working steps are left to finish.
+* A drain calls `end`. Working steps leave at their next checkpoint.
+* A lost lease calls `lose_lease`: `stop`, and the processes are killed. Another worker may already
+  run the job, so not one byte is written any more.
+* If the code waits for operations only, and these wait for something, there is nothing to do:
+  `stop(Suspended)`.
 
 A step that has its result and waits for the disk (`committing`) is not interrupted: it is done, and
 its result must not be lost. Where the code and the outside decide at the same time, the outside
