@@ -154,27 +154,11 @@ def _identity(path: str) -> _Identity:
     return found.st_dev, found.st_ino
 
 
+# Opening
+
 _OLDEST: Final = (3, 37, 0)  # STRICT tables; RETURNING is older
 BUSY_SECONDS: Final = 5.0
 _OPENING: Final = Retry(attempts=40, initial_delay="5ms", max_delay="250ms", jitter=0.5)
-_PRIMARY: Final = 0xFF  # the low byte of an error code is its kind
-_FULL = "no room is left to write {path}: free some; what was acknowledged is safe"
-_READ_ONLY = "{path} cannot be written: check its permissions and its disk"
-_CLOSED = "cannot open {path}: {error}; check that it may be read and written"
-_LOCKED = "{path} is locked by another process: look for one that is stopped or busy"
-_UNSOUND = "{path} is not a sound SQLite database: {error}"
-_MEANINGS: Final[dict[int, tuple[type[Exception], str]]] = {
-    sqlite3.SQLITE_FULL: (StoreFull, _FULL),
-    sqlite3.SQLITE_READONLY: (StoreReadOnly, _READ_ONLY),
-    sqlite3.SQLITE_CANTOPEN: (StoreUnreachable, _CLOSED),
-    sqlite3.SQLITE_PERM: (StoreUnreachable, _CLOSED),
-    sqlite3.SQLITE_AUTH: (StoreUnreachable, _CLOSED),
-    sqlite3.SQLITE_BUSY: (StoreUnreachable, _LOCKED),
-    sqlite3.SQLITE_LOCKED: (StoreUnreachable, _LOCKED),
-    sqlite3.SQLITE_NOTADB: (SchemaError, _UNSOUND),
-    sqlite3.SQLITE_CORRUPT: (SchemaError, _UNSOUND),
-    sqlite3.SQLITE_CONSTRAINT: (IllegalTransition, "{error}"),
-}
 
 
 def connect(file: DatabaseFile, *, reads_only: bool = False) -> sqlite3.Connection:
@@ -246,6 +230,28 @@ def _prepare(database: sqlite3.Connection, *, reads_only: bool) -> None:
     database.execute("PRAGMA synchronous = FULL")
 
 
+# Errors
+
+_PRIMARY: Final = 0xFF  # the low byte of an error code is its kind
+_FULL = "no room is left to write {path}: free some; what was acknowledged is safe"
+_READ_ONLY = "{path} cannot be written: check its permissions and its disk"
+_CLOSED = "cannot open {path}: {error}; check that it may be read and written"
+_LOCKED = "{path} is locked by another process: look for one that is stopped or busy"
+_UNSOUND = "{path} is not a sound SQLite database: {error}"
+_MEANINGS: Final[dict[int, tuple[type[Exception], str]]] = {
+    sqlite3.SQLITE_FULL: (StoreFull, _FULL),
+    sqlite3.SQLITE_READONLY: (StoreReadOnly, _READ_ONLY),
+    sqlite3.SQLITE_CANTOPEN: (StoreUnreachable, _CLOSED),
+    sqlite3.SQLITE_PERM: (StoreUnreachable, _CLOSED),
+    sqlite3.SQLITE_AUTH: (StoreUnreachable, _CLOSED),
+    sqlite3.SQLITE_BUSY: (StoreUnreachable, _LOCKED),
+    sqlite3.SQLITE_LOCKED: (StoreUnreachable, _LOCKED),
+    sqlite3.SQLITE_NOTADB: (SchemaError, _UNSOUND),
+    sqlite3.SQLITE_CORRUPT: (SchemaError, _UNSOUND),
+    sqlite3.SQLITE_CONSTRAINT: (IllegalTransition, "{error}"),
+}
+
+
 def explain(error: sqlite3.Error, file: DatabaseFile) -> Exception:
     """Return what an error of SQLite means; a file that went away explains any."""
     try:
@@ -274,6 +280,8 @@ def is_broken(error: sqlite3.Error) -> bool:
     return code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL)
 
 
+# Network file systems
+
 _MOUNTS = Path("/proc/mounts")
 _NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "gluster", "lustre", "fuse", "ncp")
 
@@ -298,6 +306,8 @@ def kind_of(path: Path, mounts: str) -> str:
             best, kind = len(folder.parts), found
     return kind
 
+
+# Statements
 
 Statements = Mapping[int, str]  # by the number of rows
 
