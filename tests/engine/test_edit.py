@@ -55,8 +55,8 @@ class Board:
             self.shown.append((notice.kind, approval_message(approval)))
         return ""
 
-    async def card(self, kind: NoticeKind) -> ApprovalMessage:
-        while not (found := [card for told, card in self.shown if told is kind]):
+    async def message(self, kind: NoticeKind) -> ApprovalMessage:
+        while not (found := [message for told, message in self.shown if told is kind]):
             await perdure.process.sleep("5ms")
         return found[0]
 
@@ -74,11 +74,11 @@ async def test_the_second_approver_sees_and_decides_about_what_the_first_has_edi
     async with app.running():
         handle = await app.submit(job, 500, user="kim")
         seen = await asked(app)
-        assert ('"usd"', "500") in (await board.card(NoticeKind.ASKED)).arguments
+        assert ('"usd"', "500") in (await board.message(NoticeKind.ASKED)).arguments
         await app.decide(seen, "approve", by=ANN, arguments={"usd": 900})
-        card = await board.card(NoticeKind.EDITED)
-        assert ('"usd"', "900 (was: 500)") in card.arguments
-        assert ("Edited by", "ann") in card.fields
+        message = await board.message(NoticeKind.EDITED)
+        assert ('"usd"', "900 (was: 500)") in message.arguments
+        assert ("Edited by", "ann") in message.fields
         with pytest.raises(DecisionRefused) as refusal:
             await app.decide(seen, "approve", by=BOB)
         assert refusal.value.code == "changed"
@@ -194,9 +194,9 @@ async def test_an_edit_that_raises_the_risk_is_asked_anew_on_the_terms_of_that_r
             RiskLevel.CRITICAL,
             2,
         )
-        card = await board.card(NoticeKind.EDITED)
-        assert ("Risk", "CRITICAL") in card.fields
-        assert "it moves 1000000 USD" in card.reasons
+        message = await board.message(NoticeKind.EDITED)
+        assert ("Risk", "CRITICAL") in message.fields
+        assert "it moves 1000000 USD" in message.reasons
         with pytest.raises(DecisionRefused, match="not among the people"):
             await app.decide(edited, "approve", by=ANN)
         await app.decide(edited, "approve", by=BOB)

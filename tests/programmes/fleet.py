@@ -2,8 +2,8 @@
 
 `python -m tests.programmes.fleet --jobs 1000 --url sqlite:///…?kill_stopped_writer=1`
 
-One worker is stopped for good. If it happens to hold the write lock of SQLite, the others could never
-go on unless the URL lets them kill it.
+One worker is stopped for good. If it happens to hold the write lock of SQLite, the others could
+never go on unless the URL lets them kill it.
 """
 
 import argparse
