@@ -272,6 +272,71 @@ async def test_a_thread_that_comes_too_late_saves_nothing(app: App) -> None:
 
 
 @durable
+async def test_a_thread_that_comes_too_late_settles_no_effect(app: App) -> None:
+    gate, tried = threading.Event(), threading.Event()
+    calls: list[str] = []
+
+    def call(key: str) -> str:
+        calls.append(key)
+        if len(calls) == 1:
+            gate.wait(10)
+            return "late"
+        return "in time"
+
+    @app.step(timeout="500ms", retry=Retry(attempts=2, initial_delay="1ms"))
+    def slow(ctx: StepContext) -> str:
+        if ctx.attempt == 1:
+            try:
+                return str(ctx.effect("order", call, target="shop", in_doubt="replay"))
+            finally:
+                tried.set()
+        gate.set()
+        assert tried.wait(5)
+        return str(ctx.effect("order", call, target="shop", in_doubt="replay"))
+
+    @app.job
+    async def job(ctx: JobContext) -> str:
+        return await ctx.run(slow)
+
+    async with app.running():
+        handle = await app.submit(job)
+        assert await handle.result("10s") == "in time"
+    (line,) = await handle.effects()
+    assert (line.result, len(calls), len(set(calls))) == (b'"in time"', 2, 1)
+
+
+@durable
+async def test_a_thread_that_comes_too_late_goes_through_no_more_items(app: App) -> None:
+    gate, left = threading.Event(), threading.Event()
+    seen: list[str] = []
+
+    @app.step(timeout="500ms", retry=Retry(attempts=1))
+    def slow(ctx: StepContext, names: list[str]) -> list[str]:
+        late = not seen
+        try:
+            for name in ctx.items(names, on_error="skip"):  # type: ignore[attr-defined]
+                seen.append(name)
+                if late:
+                    gate.wait(10)
+        finally:
+            if late:
+                left.set()
+        report = ctx.item_report
+        assert report is not None
+        gate.set()
+        assert left.wait(5)
+        return [item.key for item in report.skipped]
+
+    @app.job
+    async def job(ctx: JobContext) -> list[str]:
+        return await ctx.run(slow, ["a", "b", "c"])
+
+    async with app.running():
+        assert await (await app.submit(job)).result("10s") == ["a"]
+    assert seen == ["a", "b", "c"]
+
+
+@durable
 async def test_a_thread_that_never_returns_gives_its_place_to_another(app: App) -> None:
     threads = ThreadPool("test", 1)
     gate = threading.Event()
