@@ -59,8 +59,8 @@ _ON_ONE_CORE = """
 import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 import perdure
-print(perdure.run(work.spin_time))
 from tests.support import work
+print(perdure.run(work.spin_time))
 """
 
 

@@ -217,7 +217,7 @@ async def _start_a_host() -> None:
 )
 def test_bad_options_are_refused(options: dict[str, object], what: str) -> None:
     with pytest.raises(ValueError, match=what):
-        ProcessHost(**{"name": "h", "kind": "os", **options})
+        ProcessHost(**{"name": "h", "kind": "os", **options})  # pyright: ignore[reportArgumentType]
 
 
 def test_a_host_works_in_a_loop_that_is_somebody_elses() -> None:

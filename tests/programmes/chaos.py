@@ -58,7 +58,7 @@ def traces(children: Offspring) -> Traces:
         len(list(Path("/proc/self/fd").iterdir())),
         len(children()),
         len(node.proxies),
-        len(node._observers),  # noqa: SLF001
+        len(node._exit_observers),  # noqa: SLF001
         int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE / 1e6,
     )
 
