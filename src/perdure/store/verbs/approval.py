@@ -29,9 +29,7 @@ from perdure.jobs.approval import (
     delegate as delegated,
 )
 from perdure.jobs.effect import is_of_step
-from perdure.jobs.model import JobEvent
 from perdure.jobs.outbox import Notice, NoticeKind
-from perdure.store import rows
 from perdure.store.statements import Session
 from perdure.store.verbs.outbox import channels_asked, put_notices
 
@@ -257,8 +255,8 @@ def _notice(
 def _audit(
     session: Session, approval: Approval, kind: str, actor: str, data: dict[str, Any]
 ) -> None:
-    event = JobEvent(type=kind, data=data, actor=actor)
-    session.run("insert_event", **rows.event_row(approval.job_id, event, session.now()))
+    event = {"type": kind, "data": _json(data), "actor": actor}
+    session.run("insert_event", id=approval.job_id, at=session.now(), **event)
 
 
 def _json(value: Any) -> str:
