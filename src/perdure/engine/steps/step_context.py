@@ -323,7 +323,7 @@ class StepContext:
 
     def record_side_effect(
         self, kind: str, key: str, *, target: str = "", **details: Any
-    ) -> Awaitable[None]:
+    ) -> Coroutine[Any, Any, None]:
         """Record that something has happened which was not done by `effect`.
 
         A crash between the action and this record loses the record: `effect` has no such gap.
@@ -331,7 +331,7 @@ class StepContext:
         _check_effect(kind, target or key)
         return self._now(self._port.record_effect(kind, key, target, details))
 
-    def was_side_effect_recorded(self, kind: str, key: str) -> Awaitable[bool]:
+    def was_side_effect_recorded(self, kind: str, key: str) -> Coroutine[Any, Any, bool]:
         """Whether something was recorded as done, in any job of the tenant.
 
         An intent does not count: what may have happened was not recorded.
@@ -367,7 +367,7 @@ class StepContext:
 
     def request_user_approval(
         self, title: str, timeout: Duration = None, *, details: Any = None, risk: str = "high"
-    ) -> Awaitable[bool]:
+    ) -> Coroutine[Any, Any, bool]:
         """Ask a person in the middle of the step; True is a yes.
 
         The step is left, and begins again when somebody has decided. That does not count as an
@@ -397,7 +397,7 @@ class StepContext:
         data = self._progress.checkpoint
         return None if data is None else decode(data, kind)
 
-    def save_checkpoint(self, checkpoint: Any) -> Awaitable[None]:
+    def save_checkpoint(self, checkpoint: Any) -> Coroutine[Any, Any, None]:
         """Save how far the step has come; durable when it returns."""
         return self._now(self._save(checkpoint))
 
@@ -473,9 +473,9 @@ class StepContext:
         walk = self._progress.items
         return None if walk is None else walk.cursor.report()
 
-    def _now(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+    def _now(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """Return what the function gets: something to await, or the value itself if it blocks."""
-        return cast("Awaitable[T]", _finish(work)) if self._port.blocking else work
+        return cast("Coroutine[Any, Any, T]", _finish(work)) if self._port.blocking else work
 
 
 SPENDING: Final = "$"  # what is asked for at the place of a spending
@@ -493,7 +493,7 @@ class Spending:
 
     def settle(
         self, *, usd: float | None = None, tokens: int | None = None, calls: int | None = None
-    ) -> Awaitable[None]:
+    ) -> Coroutine[Any, Any, None]:
         """Say what was really spent; what is not named, as much as was reserved."""
         reserved = self._amount
         actual = Amount.of(
@@ -502,7 +502,7 @@ class Spending:
             calls=reserved.calls if calls is None else calls,
         )
         work = self._settle(actual)
-        return cast("Awaitable[None]", _finish(work)) if self._port.blocking else work
+        return cast("Coroutine[Any, Any, None]", _finish(work)) if self._port.blocking else work
 
     async def _settle(self, actual: Amount) -> None:
         self._settled = True
