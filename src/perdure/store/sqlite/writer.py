@@ -151,15 +151,17 @@ class SqliteWriter(Connection):
         failures = 0
         while True:
             try:
-                if self._is_gone:  # write nothing more into it
-                    self._check_file()
+                if self._is_gone:  # write nothing more into it before it is back
+                    self._file.check()
                 if self._is_broken:
                     self._session.database.close()
                     self.connect()
                 if not self._busy_timeout:
                     self._set_busy_timeout(BUSY_SECONDS)
                 self._together(requests)
-                self._check_file()
+                self._is_gone = True  # unless the file is where everybody looks for it
+                self._file.check()
+                self._is_gone = False
             except StoreError as error:
                 _fail(requests, error)
             except sqlite3.Error as error:
@@ -192,12 +194,6 @@ class SqliteWriter(Connection):
         _fail(requests, explained)
         self._is_broken = is_broken(error)
 
-    def _check_file(self) -> None:
-        """Check that the database is where everybody looks for it."""
-        self._is_gone = True
-        self._file.check()
-        self._is_gone = False
-
     def _set_busy_timeout(self, seconds: float) -> None:
         self._session.database.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
         self._busy_timeout = seconds
@@ -205,8 +201,9 @@ class SqliteWriter(Connection):
     def _together(self, requests: Sequence[StoreRequest]) -> None:
         if len(requests) == 1 and self._single_entry(requests[0]):
             return
+        is_plain = all(request.is_plain for request in requests)
         try:
-            self._in_transaction(self._batch, requests)
+            self._in_transaction(self._plain if is_plain else self._batch, requests)
         except (_Refused, JobError, sqlite3.IntegrityError):
             self._in_transaction(self._one_by_one, requests)
 
