@@ -1,4 +1,4 @@
-"""Whom a request is for: a pid, a name, a handle, or a name that a registry keeps."""
+"""The address of a server: a pid, a name, a handle, or a name that a registry keeps."""
 
 from typing import Protocol, TypeAlias
 
@@ -8,9 +8,9 @@ from perdure.process.process import Process, current
 
 
 class Via:
-    """A name that somebody else than the kernel keeps, such as a registry.
+    """A name that is kept outside of the kernel, such as by a registry.
 
-    It is accepted by `name=` of a start, and wherever a pid or a handle is.
+    It is accepted as `name=` at a start, and wherever a pid or a handle is.
     """
 
     __slots__ = ()
@@ -25,7 +25,7 @@ class Via:
         raise NotImplementedError
 
     def check_free(self) -> None:
-        """Refuse a name that is taken.
+        """Raise if the name is taken.
 
         Raises:
             NameTaken: Another process has it.
@@ -33,7 +33,7 @@ class Via:
         raise NotImplementedError
 
     def give(self, process: Process) -> None:
-        """Assign the name to a process that was just born and has not run yet."""
+        """Give the name to a new process that has not run yet."""
         raise NotImplementedError
 
 
@@ -50,7 +50,7 @@ ServerRef: TypeAlias = Pid | str | HasPid
 
 
 def pid_of(ref: ServerRef, verb: str) -> Pid:
-    """Find the process.
+    """Return the pid of the process.
 
     Raises:
         NoServer: Nobody has the name.

@@ -1,4 +1,4 @@
-"""The agent: state that is changed only by functions which are sent to it.
+"""Agent: state that is changed only by functions that are sent to it.
 
     kv = await Agent.start_link(dict, name="kv")
     await kv.update(lambda state: {**state, "x": 42})
@@ -64,7 +64,7 @@ A = TypeVar("A")  # as S, in methods that are also called on the class
 Ts = TypeVarTuple("Ts")
 
 
-# What stands for an agent when a method is called on the class. In the overloads it is joined by
+# What replaces the agent when a method is called on the class. In the overloads it is joined by
 # `Agent[Never]`, which no agent is: a checker drops an overload whose `self` fits no agent at all.
 Name: TypeAlias = Pid | str | Via
 
@@ -74,12 +74,12 @@ class Behaviour(TypedDict, Generic[S], total=False):
 
     Attributes:
         host: Where the agent runs; the running loop by default.
-        on_stop: Called with the state at a planned end, inside the time for the shutdown;
+        on_stop: Called with the state at a planned end, within the shutdown time;
             not at a crash or a kill.
         snapshot: Where the state is saved, and loaded from at the start.
         isolate: Return copies of what can be changed; True by default.
         allow_none: Let an update replace a dict, list or set by None; False by default.
-        warn_after: Warn when one function holds the agent for so long; "1s" by default.
+        warn_after: Warn when one function blocks the agent for this long; "1s" by default.
     """
 
     host: str | None
@@ -129,11 +129,11 @@ class Agent(Stoppable, Generic[S]):
         timeout: Duration = None,
         **behaviour: Unpack[Behaviour[Any]],
     ) -> "Agent[Any]":
-        """Start an agent that is linked to nobody, and wait until it has its first state.
+        """Start an agent without a link, and wait until it has its first state.
 
         Args:
             init: Returns the first state; runs inside the agent.
-            name: A name for it.
+            name: A name for its process.
             timeout: How long `init` may take.
             **behaviour: See `Behaviour`.
 
@@ -169,7 +169,7 @@ class Agent(Stoppable, Generic[S]):
         timeout: Duration = None,
         **behaviour: Unpack[Behaviour[Any]],
     ) -> "Agent[Any]":
-        """Start an agent that is linked to the caller; otherwise as `start`."""
+        """Start an agent that is linked to the caller; otherwise like `start`."""
         return await _start_of(init, name, behaviour).start(timeout, link=True)
 
     @staticmethod
@@ -182,7 +182,7 @@ class Agent(Stoppable, Generic[S]):
         shutdown: Shutdowns = 5.0,
         **behaviour: Unpack[Behaviour[Any]],
     ) -> ChildSpec:
-        """Describe an agent as the child of a supervisor; the id is by default its name."""
+        """Return the spec of an agent as a supervisor's child; the id is by default its name."""
         return ChildSpec(
             id=id if id is not None else name if isinstance(name, str) else "Agent",
             start=_start_of(init, name, behaviour),
@@ -192,7 +192,7 @@ class Agent(Stoppable, Generic[S]):
 
     @staticmethod
     def child_spec(init: Callable[[], Any]) -> ChildSpec:
-        """Describe an agent as a child, when a supervisor is given `(Agent, init)`."""
+        """Return the spec of an agent for a supervisor that is given `(Agent, init)`."""
         return Agent.child(init)
 
     # Functions on the state
@@ -238,7 +238,7 @@ class Agent(Stoppable, Generic[S]):
 
         Raises:
             CallTimeout: No answer in time; the agent still finishes the function.
-            CallExit: The function raised and the agent died of it, or the agent is dead.
+            CallExit: The function raised, which ended the agent, or the agent is dead.
         """
         pid = self.pid if type(self) is Agent else pid_of(self, "get")
         return await ask(pid, (AgentServer.got, fn, args, isolate), timeout)
@@ -274,7 +274,7 @@ class Agent(Stoppable, Generic[S]):
         timeout: Duration = 5.0,
         allow_none: bool | None = None,
     ) -> None:
-        """Make `fn(state, *args)` the new state; raises as `get`."""
+        """Make `fn(state, *args)` the new state; raises like `get`."""
         pid = self.pid if type(self) is Agent else pid_of(self, "update")
         await ask(pid, (AgentServer.updated, fn, args, allow_none), timeout)
 
@@ -309,7 +309,7 @@ class Agent(Stoppable, Generic[S]):
         timeout: Duration = 5.0,
         isolate: bool | None = None,
     ) -> Any:
-        """Call `fn(state, *args)`, which returns the reply and the new state; raises as `get`."""
+        """Call `fn(state, *args)` for a pair of reply and new state; return the reply."""
         pid = self.pid if type(self) is Agent else pid_of(self, "get_and_update")
         return await ask(pid, (AgentServer.swapped, fn, args, isolate), timeout)
 
@@ -320,13 +320,13 @@ class Agent(Stoppable, Generic[S]):
     @overload
     def cast(self: "Name | Agent[Never]", fn: Callable[[Any, *Ts], Any], *args: *Ts) -> None: ...
     def cast(self: ServerRef, fn: Callable[..., Any], *args: Any) -> None:
-        """Update without waiting; it is dropped if nobody has the name."""
+        """Update without waiting; dropped if no process has the name."""
         GenServer.cast(self, (AgentServer.updated, fn, args, None))
 
     async def stop(
         self: ServerRef, reason: BaseException | None = None, timeout: Duration = None
     ) -> None:
-        """End it, after all that was asked before, and wait until it is dead.
+        """Stop the agent after all earlier requests, and wait until it is dead.
 
         Raises:
             CallTimeout: It has not ended in time.
@@ -336,7 +336,7 @@ class Agent(Stoppable, Generic[S]):
 
 
 def _start_of(init: object, name: str | Via | None, behaviour: Any) -> ServerStart:
-    """Return how an agent is started; refuse bad options before anything runs."""
+    """Return how an agent is started; raise for bad options before anything runs."""
     if not callable(init):
         raise TypeError(
             f"an agent starts with a function that returns its first state, not {init!r}"
@@ -358,7 +358,7 @@ _log = logging.getLogger("perdure.otp")
 SLOW_EVENT = ("perdure", "agent", "slow")
 _PAIR = 2
 
-# What is asked of an agent: what to do with the result, the function, its further
+# A request to an agent: what to do with the result, the function, its further
 # arguments, and the option of that call (None: as the agent was started).
 Order: TypeAlias = tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], bool | None]
 
@@ -374,7 +374,7 @@ class AgentOptions:
     warn_after: Duration = "1s"
 
     def __repr__(self) -> str:
-        """Show only what was chosen, for reports; nothing is shown as nothing there."""
+        """Return only the options that were set, for reports."""
         chosen = (each for each in fields(self) if getattr(self, each.name) != each.default)
         return ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in chosen)
 
@@ -389,17 +389,17 @@ class SaveTick:
 
 SAVE_TICK = SaveTick()
 
-NOBODY: Any = None  # who waits for the answer to a cast
+NOBODY: Any = None  # the caller of a cast: nobody waits for an answer
 
 
 class AgentServer(GenServer):
     """A server whose requests are functions."""
 
-    __module__, __qualname__ = "perdure.otp", "Agent"  # as which people know it: for reports
+    __module__, __qualname__ = "perdure.otp", "Agent"  # the name that reports show
     __portable_name__ = ("perdure.otp.agent", "AgentServer")  # for other OS processes
 
     async def init(self, first: Callable[[], Any], options: AgentOptions) -> None:
-        """Take the state from the snapshot, else from the function."""
+        """Load the state from the snapshot, or else call the function."""
         self._process = process = current()
         self._options = options
         self._isolate = options.isolate
@@ -419,7 +419,7 @@ class AgentServer(GenServer):
     # Functions
 
     def handle_call(self, request: Order, frm: Request[Any]) -> Any:
-        """Run a function on the state; `async def` ones hold the agent until they are done."""
+        """Run a function on the state; an `async def` one blocks the agent until it is done."""
         finish, function, args, option = request
         now = self._now
         limit = now() + self._patience
@@ -451,7 +451,7 @@ class AgentServer(GenServer):
             await result
 
     def got(self, value: Any, isolate: bool | None, frm: Request[Any]) -> Any:  # noqa: FBT001
-        """Answer with a value."""
+        """Return the answer to a `get`."""
         if self._isolate if isolate is None else isolate:
             try:
                 value = isolated(value)
@@ -461,13 +461,13 @@ class AgentServer(GenServer):
         return Reply(value) if type(value) in DIRECTIVES else value
 
     def updated(self, state: Any, allow_none: bool | None, _: object) -> None:  # noqa: FBT001
-        """Take a new state."""
+        """Set a new state."""
         if state is None and isinstance(self.state, dict | list | set):
             self._check_none(allow_none)
         self.state = state
 
     def swapped(self, pair: Any, isolate: bool | None, frm: Request[Any]) -> Any:  # noqa: FBT001
-        """Take a new state and answer with a value."""
+        """Set a new state, and return the answer."""
         if not isinstance(pair, tuple) or len(pair) != _PAIR:  # pyright: ignore[reportUnknownArgumentType]
             raise BadReturn(
                 f"the function of get_and_update returned {safe_text(pair)}; "  # pyright: ignore[reportUnknownArgumentType]
@@ -503,7 +503,7 @@ class AgentServer(GenServer):
     # Events
 
     async def handle_info(self, message: Any) -> Any:
-        """Save when it is time; end with whatever it is linked to."""
+        """Save when it is time; end with a linked process."""
         if message is SAVE_TICK and self._options.snapshot is not None:
             await self._save_now_and_then(self._options.snapshot)
             return None
@@ -513,7 +513,7 @@ class AgentServer(GenServer):
         return super().handle_info(message)
 
     async def terminate(self, reason: BaseException | None) -> None:
-        """Save at a planned end; after a failure, what was saved before counts."""
+        """Save at a planned end; after a failure, the last snapshot remains."""
         self._stop_timer()
         if not is_planned(reason):
             return
@@ -558,7 +558,7 @@ class AgentServer(GenServer):
             self._timer.cancel()
 
 
-# What an agent gives away of its state: a copy, unless it is something that nobody can change
+# What an agent returns of its state: a copy, unless the value is immutable
 
 ATOMS: Final[frozenset[type]] = frozenset(
     {
@@ -568,14 +568,14 @@ ATOMS: Final[frozenset[type]] = frozenset(
         *(dt.date, dt.datetime, dt.time, dt.timedelta, dt.timezone),
     }
 )
-"""Types whose values never change, and hold nothing that could."""
+"""Types whose values are deeply immutable."""
 
 
 def isolated(value: T) -> T:
-    """Return the value itself if nobody can change it, otherwise a deep copy.
+    """Return the value itself if it is deeply immutable, otherwise a deep copy.
 
     Raises:
-        TypeError: It can be changed, and cannot be copied.
+        TypeError: It is mutable, and cannot be copied.
     """
     if type(value) in ATOMS or is_immutable(value):
         return value
@@ -589,7 +589,7 @@ def isolated(value: T) -> T:
 
 
 def is_immutable(value: Any) -> bool:
-    """Whether nobody can change the value, nor anything in it."""
+    """Whether the value is deeply immutable."""
     if type(value) in ATOMS or isinstance(value, Enum):
         return True
     if type(value) is frozenset or (isinstance(value, tuple) and not hasattr(value, "__dict__")):  # pyright: ignore[reportUnknownArgumentType]

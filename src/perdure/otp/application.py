@@ -1,4 +1,4 @@
-"""Application: a program with a root supervisor, which starts and stops in order."""
+"""Application: a program with a root supervisor, started as a unit and stopped in order."""
 
 from typing import Self
 
@@ -12,7 +12,7 @@ from perdure.process.runtime import run
 
 
 class Application:
-    """The base class of an application: say in `start` what runs.
+    """The base class of an application: override `start` to say what runs.
 
     class App(Application):
         async def start(self) -> Supervisor:
@@ -24,22 +24,22 @@ class Application:
 
     _root: Process | None = None
 
-    # What a subclass says
+    # What a subclass overrides
 
     async def start(self) -> HasPid | Pid:
         """Start the root supervisor, linked to this process, and return it."""
         raise NotImplementedError(f"{type(self).__name__} needs `async def start`")
 
     async def prep_stop(self) -> None:
-        """Do what must be done while everything still runs, such as refusing new work."""
+        """Prepare the stop while everything still runs, such as by refusing new work."""
 
     async def stop(self) -> None:
-        """Clean up when nothing runs any more."""
+        """Clean up after everything has stopped."""
 
-    # What it does
+    # Running it
 
     async def wait(self) -> BaseException | None:
-        """Wait until the root supervisor ends by itself, and return the reason; None is normal."""
+        """Wait until the root supervisor ends by itself; return the reason, None if normal."""
         if self._root is None:
             raise ProcError(f"{type(self).__name__} does not run: enter it with `async with`")
         await wait_exit(self._root)
@@ -47,10 +47,10 @@ class Application:
         return self._root.outcome.error
 
     def run(self) -> None:
-        """Run it as a program until its root supervisor ends, or a signal asks it to stop.
+        """Run it as a program until its root supervisor ends, or a signal stops it.
 
         Raises:
-            BaseException: The reason of the root supervisor, if that is not a normal end.
+            BaseException: The exit reason of the root supervisor, unless it is normal.
             KeyboardInterrupt: SIGINT stopped it.
             SystemExit: SIGTERM stopped it.
         """
@@ -70,7 +70,7 @@ class Application:
         if root.target is None:
             raise StartError(type(self), ProcError("its root supervisor has ended already"))
         self._root = root.target
-        # `wait` tells of the end of the root, so it must not end this process too.
+        # `wait` reports the end of the root, so it must not end this process too.
         # The root still stops when this process ends, since it monitors its parent.
         unlink(current("Application"), root, flush=True)
         return self

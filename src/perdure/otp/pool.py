@@ -1,10 +1,10 @@
-"""Pool: so many equal workers, kept alive.
+"""Pool: a fixed number of equal workers, kept alive.
 
 A worker that crashes is started again under the same id, after a short delay.
-One that ends normally is done, and nobody takes its place.
+One that ends normally is done, and is not replaced.
 
-A pool is a kind of the restart loop that supervisors run on. It differs in what it tells: lines
-of text for a person and telemetry of its own, instead of a supervisor's reports.
+A pool is a kind of the restart loop that supervisors run on. It differs in what it reports: lines
+of text for people and telemetry of its own, instead of a supervisor's reports.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Pool(Stoppable):
     __slots__ = ("pid",)
 
     def __init__(self, pid: Pid) -> None:
-        """Make the handle alone; `start_link` starts a pool."""
+        """Make only the handle; `start_link` starts a pool."""
         self.pid = pid
 
     def __repr__(self) -> str:
@@ -79,12 +79,12 @@ class Pool(Stoppable):
             name: The name of the pool's process.
             **options: `size`, the number of workers, 4.
                 `restart_delay`, the time between a crash and the new worker, 100 ms.
-                `health_check`, the time without any event after which the pool reports, 60 s.
+                `health_check`, how long without any event until the pool reports, 60 s.
                 `max_restarts` within `max_seconds`, the limit beyond which the pool gives up;
                 by default there is none.
                 `host`, where the workers run.
-                `shutdown`, the time that workers get to end with the pool, 5 s.
-                `report`, a function that gets a line of text about all that happens.
+                `shutdown`, how long workers may take to end with the pool, 5 s.
+                `report`, a function that is called with a line of text for each event.
 
         Raises:
             NameTaken: Another process has the name.
@@ -105,8 +105,8 @@ class Pool(Stoppable):
         name: str | Via | None = None,
         **options: Unpack[PoolOptions],
     ) -> ChildSpec:
-        """Describe a pool as the child of a supervisor."""
-        PoolPlan(worker, **options)  # a mistake is raised here, and not at the start
+        """Return the spec of a pool as the child of a supervisor."""
+        PoolPlan(worker, **options)  # a mistake is raised here, not at the start
         begin = partial(cls.start_link, worker, name=name, **options)
         return ChildSpec(cls if id is name is None else id or name, begin, type="supervisor")
 
@@ -124,13 +124,13 @@ class Pool(Stoppable):
         return loop.workers()
 
     async def stop(self: ServerRef) -> None:
-        """End the pool normally, its workers first, and wait until all are gone."""
+        """Stop the pool normally, its workers first, and wait until all have ended."""
         process = resolve_alive(pid_of(self, "stop"), "stop it")
         cancel(process, current("stop").pid, None)
         await wait_exit(process)
 
 
-# Its inside
+# The process of a pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class PoolPlan:
     report: Callable[[str], object] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense, before anything runs."""
+        """Check the options before anything runs."""
         if not isinstance(self.worker, str):
             check_function(self.worker, "Pool.start_link")
         if isinstance(self.size, bool) or not isinstance(self.size, int):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -173,12 +173,12 @@ class PoolPlan:
         self.intensity()
 
     def intensity(self) -> Intensity | None:
-        """Return the limit of restarts; None: there is none."""
+        """Return the restart limit; None if there is none."""
         limit = self.max_restarts
         return None if limit is None else Intensity(limit, self.max_seconds)
 
     def child_spec(self, worker_id: int) -> ChildSpec:
-        """Describe one worker."""
+        """Return the spec of one worker."""
         start = SpawnStart(self.worker, (worker_id,), SpawnOptions(self.host))
         return ChildSpec(worker_id, start, "transient", self.shutdown)
 
@@ -187,7 +187,7 @@ _HEALTH_CHECK_DUE = object()
 
 
 class PoolLoop(RestartLoop):
-    """The inside of a pool."""
+    """The restart loop of a pool."""
 
     def __init__(self, plan: PoolPlan) -> None:
         super().__init__("Pool", plan.intensity())
@@ -215,7 +215,7 @@ class PoolLoop(RestartLoop):
             try:
                 await self.start(child)
             except StartError as error:
-                self._tell_failed(child, error)
+                self._report_failed(child, error)
                 self.restart_later(child, self._delay)
         self._tell(f"Supervisor started with {size} workers", STARTED, {"size": size})
         self.me.at_exit(self._cancel_health_check)
@@ -224,7 +224,7 @@ class PoolLoop(RestartLoop):
     # Restarts
 
     def needs_restart(self, child: SupervisedChild, reason: BaseException | None) -> bool:  # noqa: ARG002
-        """Whether it is started again: a shutdown from outside is no reason to be one fewer."""
+        """Whether a worker is restarted; also after a shutdown from outside."""
         return reason is not None
 
     def count_restart(self, child: SupervisedChild, reason: BaseException | None) -> None:
@@ -245,17 +245,17 @@ class PoolLoop(RestartLoop):
         self.restart_later(child, self._delay)
 
     def restart_failed(self, child: SupervisedChild, error: StartError) -> None:
-        self._tell_failed(child, error)
+        self._report_failed(child, error)
         if too_many := self._one_more():
             raise StopWanted(Shutdown(too_many))
         self.restart_later(child, self._delay)
 
     async def forget(self, child: SupervisedChild, reason: BaseException | None) -> None:  # noqa: ARG002
-        """Let it go: it is done, and nobody takes its place."""
+        """Forget a worker that is done and not replaced."""
         self._by_id = {id: each for id, each in self._by_id.items() if each is not child}
 
     def _one_more(self) -> str | None:
-        """Count one more failure; return what to say if that is one too many."""
+        """Count one more failure; return a message if that is one too many."""
         limit = self.history.intensity
         if limit is None or not self.history.record(self.me.loop.time()):
             return None
@@ -288,7 +288,7 @@ class PoolLoop(RestartLoop):
 
     def cancelled(self, event: Cancel) -> None:
         left = inf if event.deadline is None else event.deadline - self.me.loop.time()
-        # At the deadline we are killed ourselves: be done before.
+        # At the deadline the pool itself is killed, so finish before.
         self._shutdown = max(0.0, min(self._shutdown, 0.9 * left))
         raise StopWanted(None)
 
@@ -301,15 +301,15 @@ class PoolLoop(RestartLoop):
         stop_gracefully(process, self._shutdown, self.me.pid, "the pool ends")
 
     def stopped(self, child: SupervisedChild, process: Process) -> None:
-        """Tell nothing: how workers end with their pool is their own matter."""
+        """Report nothing: how workers end with their pool is their own business."""
 
-    # Telling
+    # Reporting
 
     def place_of(self, child: SupervisedChild) -> str:
         name = " ".join((self.label, *(self.me.get_relations().names or ())))
         return f"{name} {self.me.pid} as worker {child.spec.id}"
 
-    def _tell_failed(self, child: SupervisedChild, error: StartError) -> None:
+    def _report_failed(self, child: SupervisedChild, error: StartError) -> None:
         text = f"Failed to start worker {child.spec.id}: {error.reason}"
         self._tell(text, WORKER_FAILED, worker=child.spec.id, reason=error.reason)
 
@@ -326,7 +326,7 @@ class PoolLoop(RestartLoop):
 
 
 async def _serve(ack: Ack, loop: PoolLoop) -> None:
-    """Be the process of a pool."""
+    """Run the process of a pool."""
     reason = await loop.run(ack)
     if reason is not None:
         raise reason

@@ -1,10 +1,11 @@
 """Registry: find processes by key, with a value for each entry.
 
 With unique keys a registry names servers, with duplicate keys it is a list of subscribers.
-A process registers only itself, and its entries are gone when it dies, before anybody is told.
+A process registers only itself, and its entries are removed at its death, before anybody is
+notified.
 
-The entries (`RegistryTable`) are kept beside the registry's process and not in it, so a look-up
-waits for nobody. They live and die with that process, which does nothing else.
+The entries (`RegistryTable`) are kept outside the registry's process, so a lookup never waits.
+They live and die with that process, which does nothing else.
 """
 
 import asyncio
@@ -70,7 +71,7 @@ class Registry(Stoppable):
     __slots__ = ("_table",)
 
     def __init__(self, table: "RegistryTable") -> None:
-        """Make the handle alone; `start_link` also starts the process of the registry."""
+        """Make only the handle; `start_link` also starts the process of the registry."""
         self._table = table
 
     @property
@@ -120,14 +121,14 @@ class Registry(Stoppable):
         meta: Mapping[Hashable, Any] | None = None,
         id: Hashable = None,
     ) -> ChildSpec:
-        """Describe a registry as the child of a supervisor; its id is by default its name."""
+        """Return the spec of a registry as a supervisor's child; the id is by default its name."""
         check_name(name)
         heard = _checked_listeners(listeners)
         begin = partial(cls.start_link, keys=Keys(keys), name=name, listeners=heard, meta=meta)
         return ChildSpec(id or name, begin)
 
     async def stop(self: This) -> None:
-        """End the registry normally, and wait until it is gone."""
+        """Stop the registry normally, and wait until it has ended."""
         process: Process = _table_of(self).pid.target
         cancel(process, current("stop").pid, None)
         await wait_exit(process)
@@ -143,11 +144,11 @@ class Registry(Stoppable):
         _table_of(self).add(current("register"), key, value)
 
     def unregister(self: This, key: Hashable) -> None:
-        """Remove all entries of this process under a key; that there is none is fine."""
+        """Remove all entries of this process under a key, if there are any."""
         _table_of(self).remove(current("unregister").pid, key, lambda _: True)
 
     def unregister_match(self: This, key: Hashable, predicate: Callable[[Any], bool]) -> None:
-        """Remove those entries of this process under a key whose values fit."""
+        """Remove the entries of this process under a key whose values match."""
         _table_of(self).remove(current("unregister_match").pid, key, predicate)
 
     def update_value(self: This, key: Hashable, fn: Callable[[Any], Any]) -> tuple[Any, Any]:
@@ -167,20 +168,20 @@ class Registry(Stoppable):
             return entry.value, old
         raise NotRegistered(spell(key))
 
-    # What everybody may ask
+    # Lookups
 
     def lookup(self: This, key: Hashable) -> list[Found]:
         """Return the entries of a key, oldest first."""
         return [(entry.pid, entry.value) for entry in _table_of(self).of(key)]
 
     def match(self: This, key: Hashable, predicate: Callable[[Any], bool]) -> list[Found]:
-        """Return the entries of a key whose values fit."""
+        """Return the entries of a key whose values match."""
         return [found for found in Registry.lookup(self, key) if predicate(found[1])]
 
     def select(
         self: This, predicate: Callable[[Any, Pid, Any], bool]
     ) -> list[tuple[Any, Pid, Any]]:
-        """Return key, pid and value of all entries that fit."""
+        """Return key, pid and value of all matching entries."""
         found = [(entry.key, entry.pid, entry.value) for entry in _table_of(self).every()]
         return [each for each in found if predicate(*each)]
 
@@ -194,17 +195,17 @@ class Registry(Stoppable):
         return [value for found, value in Registry.lookup(self, key) if found is owner]
 
     def count(self: This) -> int:
-        """Count all entries."""
+        """Return the number of entries."""
         return len(_table_of(self))
 
     def whereis(self: This, key: Hashable) -> Pid | None:
-        """Return the process of a unique key."""
+        """Return the process of a unique key; None if there is none."""
         table = _table_of(self)
         table.check_unique("whereis")
         return next((entry.pid for entry in table.of(key)), None)
 
     def dispatch(self: This, key: Hashable, fn: Callable[[list[Found]], object]) -> None:
-        """Call `fn`, here and now, with the entries of a key; not at all if there are none."""
+        """Call `fn` synchronously with the entries of a key; do nothing if there are none."""
         if iscoroutinefunction(fn):
             raise TypeError("dispatch calls a plain function, which may `send`; not an `async def`")
         if found := Registry.lookup(self, key):
@@ -214,7 +215,7 @@ class Registry(Stoppable):
 
     @asynccontextmanager
     async def lock(self: This, key: Hashable) -> AsyncGenerator[None]:
-        """Hold a lock inside the `async with` block; it is free when its holder dies.
+        """Hold a lock inside the `async with` block; it is released if its holder dies.
 
         A lock has nothing to do with the entry of the same key.
         """
@@ -228,7 +229,7 @@ class Registry(Stoppable):
     def via(self: This, key: Hashable, value: Any = None) -> Via:
         """Return a name that this registry keeps, for `name=` and in place of a pid.
 
-        On the class, the registry need not be there yet.
+        Called on the class, the registry need not exist yet.
 
         Raises:
             ValueError: The keys are not unique.
@@ -285,7 +286,7 @@ class _Name(Via):
 
 
 async def _serve(ack: Ack, name: str, keys: Keys, listeners: tuple[str, ...]) -> None:
-    """Be the process that the table belongs to: it only lives until it is cancelled."""
+    """Run the process that the table belongs to, which only waits until it is cancelled."""
     me = current("registry")
     table = RegistryTable(me, name, keys, listeners)
     me.args = (table,)  # by which it is found, see `_table_of`
@@ -322,7 +323,7 @@ def _checked_listeners(listeners: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(eq=False, slots=True)
 class RegistryEntry:
-    """One entry; two of them are never the same, whatever they hold."""
+    """One entry; compared by identity."""
 
     key: Hashable
     pid: Pid
@@ -333,7 +334,7 @@ class RegistryTable:
     """All entries of one registry."""
 
     def __init__(self, owner: Process, name: str, keys: Keys, listeners: tuple[str, ...]) -> None:
-        """Begin empty; the table is closed when its owner dies."""
+        """Start empty; the table is closed when its owner dies."""
         self.pid = owner.pid
         self.name = name
         self.unique = keys is Keys.UNIQUE
@@ -361,7 +362,7 @@ class RegistryTable:
         return sum(map(len, self._by_key.values()))
 
     def add(self, process: Process, key: Hashable, value: Any) -> None:
-        """Register a process, and tell the listeners.
+        """Register a process, and notify the listeners.
 
         Raises:
             NameTaken: The key must be unique and is taken.
@@ -377,18 +378,18 @@ class RegistryTable:
         self._tell("register", self.name, key, process.pid, value)
 
     def check_free(self, key: Hashable) -> None:
-        """Refuse a key that must be unique and is taken."""
+        """Raise if keys are unique and this one is taken."""
         if self.unique:
             for entry in self.of(key):
                 raise NameTaken(spell(key), entry.pid)
 
     def check_unique(self, what: str) -> None:
-        """Refuse what has a meaning only with unique keys."""
+        """Raise unless keys are unique."""
         if not self.unique:
             raise ValueError(f"{what} needs unique keys; those of registry {self.name!r} are not")
 
     def remove(self, pid: Pid, key: Hashable, predicate: Callable[[Any], bool]) -> None:
-        """Remove the entries of a process under a key whose values fit, and tell the listeners."""
+        """Remove the matching entries of a process under a key, and notify the listeners."""
         for entry in tuple(self.of(key)):
             if entry.pid is pid and predicate(entry.value):
                 self._drop(entry)
@@ -396,7 +397,7 @@ class RegistryTable:
                 self._tell("unregister", self.name, key, pid)
 
     def _forget(self, pid: Pid) -> None:
-        """Remove what a process leaves at its death; listeners monitor if they want to know."""
+        """Remove the entries of a dying process; listeners that want to know monitor it."""
         for entry in self._by_pid.pop(pid, ()):
             self._drop(entry)
 
@@ -414,21 +415,21 @@ class RegistryTable:
 
     def _tell(self, topic: str, *payload: Any) -> None:
         for listener in self._listeners:
-            # It may be about to be restarted, or slow: the registration must not fail for that.
+            # It may be restarting, or slow: the registration must not fail because of that.
             with suppress(NotRegistered, MailboxFull):
                 send(listener, topic, list(payload))
 
 
 def spell(key: Hashable) -> str:
-    """Print a key as a name."""
+    """Return a key as the text of a name."""
     return key if isinstance(key, str) else safe_text(key)
 
 
-# Locks by key: one holder at a time, first come first served, free when the holder dies
+# Locks by key: one holder at a time, first come first served, released when the holder dies
 
 
 class LockTurn:
-    """A place in the line for one lock; the first in the line holds it."""
+    """A place in the queue for one lock; the first in the queue holds it."""
 
     __slots__ = ("holder", "key", "task", "waiter")
 
@@ -440,23 +441,23 @@ class LockTurn:
 
 
 class Locks:
-    """The lines of all keys that are locked now."""
+    """The queues of all keys that are locked now."""
 
     __slots__ = ("_lines", "_owner", "_turns")
 
     def __init__(self, owner: Pid) -> None:
-        """Belong to a process: when it dies, those who wait are told."""
+        """Belong to a process: when it dies, all waiters are woken."""
         self._owner = owner
         self._lines: dict[Hashable, dict[LockTurn, None]] = {}
         self._turns: dict[Pid, dict[LockTurn, None]] = {}
 
     @types.coroutine
     def take(self, key: Hashable, holder: Process) -> Generator[Any, None, LockTurn]:
-        """Wait for the lock and hold it.
+        """Wait for the lock, and return the place that holds it.
 
         Raises:
             ProcError: This code holds it already, and would wait for itself.
-            NoProcess: Whom the locks belong to is dead.
+            NoProcess: The process that the locks belong to is dead.
         """
         turn = LockTurn(key, holder.pid)
         line = self._lines.setdefault(key, {})
@@ -487,7 +488,7 @@ class Locks:
             raise NoProcess(self._owner, "lock a key in it")
 
     def leave(self, turn: LockTurn) -> None:
-        """Release the lock, or leave the line; doing it twice is harmless."""
+        """Release the lock, or leave the queue; doing it twice is harmless."""
         line = self._lines.get(turn.key, {})
         if turn not in line:
             return
@@ -499,13 +500,13 @@ class Locks:
             del self._lines[turn.key]
 
     def _forget(self, holder: Pid) -> None:
-        """Free what a dead process held or waited for."""
+        """Release what a dead process held or waited for."""
         for turn in tuple(self._turns[holder]):
             self.leave(turn)
         del self._turns[holder]
 
     def wake_all(self) -> None:
-        """Let everybody who waits look again: the owner dies."""
+        """Wake all waiters, because the owner dies."""
         for line in self._lines.values():
             for turn in line:
                 turn.waiter.wake()
@@ -515,7 +516,7 @@ class Locks:
 
 
 def strict(key: Hashable) -> Hashable:
-    """Return what represents the key in a dict: its type and its value, also inside tuples.
+    """Return a key for a dict that includes the type: of the value, and of the parts of tuples.
 
     Raises:
         TypeError: The key cannot be hashed.
@@ -525,7 +526,7 @@ def strict(key: Hashable) -> Hashable:
         return (kind, *map(strict, cast("tuple[Hashable, ...]", key)))
     if kind is frozenset:
         return kind, frozenset(map(strict, cast("frozenset[Hashable]", key)))
-    hash(key)  # at the border: an error here names the key and not the pair
+    hash(key)  # checked here, so that an error names the key and not the pair
     return kind, key
 
 

@@ -15,10 +15,10 @@ Messages, events and requests come through one queue, in the order of their arri
 is called while it is idle answers *at once*: the caller lets it run a step right where it is,
 instead of waiting for the scheduler twice. To both it looks as if the scheduler had happened to
 choose that order, and a call costs half. A server that itself calls another waits as usual, so that
-such steps do not nest; and after so many steps in a row everybody else gets a turn.
+such steps do not nest; and after a number of steps in a row all others get a turn.
 """
 
-# What comes out of a `yield from` is unknown to the checker.
+# A type checker does not know what a `yield from` returns.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownMemberType=false
 
@@ -86,10 +86,10 @@ class Absent(Enum):
 
 
 ABSENT: Final = Absent.ABSENT
-"""As the reply of a `Stop`: there is none."""
+"""As the reply of a `Stop`: no reply is sent."""
 
 NoReply: Final = Absent.NO_REPLY
-"""Returned as it is: go on; a caller gets its answer later, by `GenServer.reply`."""
+"""Return this to continue; the caller gets its answer later, by `GenServer.reply`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Continue:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Timeout:
-    """Call `handle_info` with this very object if nothing is received for so long."""
+    """Call `handle_info` with this object if nothing is received for this long."""
 
     seconds: float
 
@@ -110,7 +110,7 @@ class Timeout:
 
 
 class Reply(Struct, Generic[T], frozen=True):
-    """Answer with `value`; needed only with `then`, or if the value is itself one of these."""
+    """Answer with `value`; needed only with `then`, or if the value is one of these types."""
 
     value: T
     then: Continue | Timeout | None = None
@@ -131,7 +131,7 @@ class Stop:
 
 
 def check_reason(reason: object) -> None:
-    """Refuse what cannot be the reason of an end."""
+    """Raise unless this can be an exit reason."""
     if reason is not None and not isinstance(reason, BaseException):
         raise TypeError(f"an exit reason is an exception, or None for normal; not {reason!r}")
 
@@ -147,13 +147,13 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Ask(Generic[R_co]):
-    """Derive a request from `Ask[R]`, and type checkers know that its answer is an `R`."""
+    """Base of requests whose answer is an `R`, known as such to type checkers."""
 
     __slots__ = ()
 
 
 class GenServer:
-    """Derive from it, and write the callbacks that you need.
+    """Base class of servers: override the callbacks that you need.
 
     They run one after another inside the server's process; each may be `async def` or `def`.
     The state is in `self`.
@@ -162,29 +162,29 @@ class GenServer:
     # Callbacks
 
     def init(self, *args: Any, **kwargs: Any) -> Any:
-        """Make the first state from the arguments that `start` was given.
+        """Create the first state from the arguments of `start`.
 
         Returns:
-            None, Continue or Timeout to go on; Stop or IGNORE not to begin.
+            None, Continue or Timeout to run; Stop or IGNORE not to start.
         """
         if args or kwargs:
             raise TypeError(f"{type(self).__qualname__} takes no arguments: it has no init")
 
     def handle_call(self, request: Any, frm: Request[Any]) -> Any:
-        """Answer a request: return the answer, or Reply, NoReply or Stop."""
+        """Handle a call: return the answer, or Reply, NoReply or Stop."""
         raise NotImplementedError(
             f"{type(self).__qualname__} has no handle_call; {frm.sender} called it with "
             f"{safe_text(request)}"
         )
 
     def handle_cast(self, request: Any) -> Any:
-        """Take a request that wants no answer: return None, Continue, Timeout or Stop."""
+        """Handle a cast, which has no answer: return None, Continue, Timeout or Stop."""
         raise NotImplementedError(
             f"{type(self).__qualname__} has no handle_cast; it was cast {safe_text(request)}"
         )
 
     def handle_info(self, message: Any) -> Any:
-        """Take a message, an event or a `Timeout`: return None, Continue, Timeout or Stop.
+        """Handle a message, an event or a `Timeout`: return None, Continue, Timeout or Stop.
 
         By default a `Cancel` ends the server normally, and anything else is logged.
         """
@@ -194,13 +194,13 @@ class GenServer:
         return None
 
     def handle_continue(self, value: Any) -> Any:
-        """Go on with what a `Continue` brought: return None, Continue, Timeout or Stop."""
+        """Handle the value of a `Continue`: return None, Continue, Timeout or Stop."""
         raise NotImplementedError(
             f"{type(self).__qualname__} has no handle_continue for {safe_text(value)}"
         )
 
     def terminate(self, reason: BaseException | None) -> Any:
-        """Clean up; called at an end of its own, and when a parent stops a server that traps."""
+        """Clean up; called when the server stops itself, or traps links and its parent stops it."""
 
     # Starting
 
@@ -213,7 +213,7 @@ class GenServer:
         host: str | None = None,
         **kwargs: Any,
     ) -> "ServerHandle":
-        """Start a server that is linked to nobody, and wait until `init` is done.
+        """Start a server without a link, and wait until `init` is done.
 
         Args:
             *args: The arguments of `init`.
@@ -240,7 +240,7 @@ class GenServer:
         host: str | None = None,
         **kwargs: Any,
     ) -> "ServerHandle":
-        """Start a server that is linked to the caller; otherwise as `start`."""
+        """Start a server that is linked to the caller; otherwise like `start`."""
         return await ServerStart(cls, args, kwargs, name, host).start(timeout, link=True)
 
     @classmethod
@@ -254,12 +254,12 @@ class GenServer:
         host: str | None = None,
         **kwargs: Any,
     ) -> ChildSpec:
-        """Describe the server as the child of a supervisor.
+        """Return the spec of the server as the child of a supervisor.
 
         The id is by default the name, or else the class; other keywords are those of `init`.
         """
         start: Any = ServerStart(cls, args, kwargs, name, host)
-        if cls.start_link.__func__ is not GenServer.start_link.__func__:  # it starts otherwise
+        if cls.start_link.__func__ is not GenServer.start_link.__func__:  # it starts differently
             start = partial(cls.start_link, *args, name=name, host=host, **kwargs)
         return ChildSpec(
             id=id if id is not None else name if isinstance(name, str) else cls.__qualname__,
@@ -270,10 +270,10 @@ class GenServer:
 
     @classmethod
     def child_spec(cls, *args: Any) -> ChildSpec:
-        """Describe the server as a child, when a supervisor is given the class alone."""
+        """Return the spec of the server for a supervisor that is given only the class."""
         return cls.child(*args)
 
-    # Talking to one
+    # Requests
 
     @overload
     @staticmethod
@@ -283,12 +283,12 @@ class GenServer:
     async def call(ref: ServerRef, request: object, timeout: Duration = 5.0) -> Any: ...
     @staticmethod
     async def call(ref: ServerRef, request: object, timeout: Duration = 5.0) -> Any:
-        """Ask a server and wait for its answer.
+        """Send a request to a server, wait for the answer, and return it.
 
         Raises:
             CallTimeout: No answer came in time; a late one is dropped.
             CallExit: The server died, or was dead; `reason` says why.
-            NoServer: Nobody has the name; a CallExit too.
+            NoServer: No process has the name; also a CallExit.
         """
         if type(ref) is ServerHandle:  # without a call: this is the hot path
             return await send_request(ref.pid, request, timeout)
@@ -296,7 +296,7 @@ class GenServer:
 
     @staticmethod
     def cast(ref: ServerRef, request: object) -> None:
-        """Send a request that wants no answer; it is dropped if nobody has the name."""
+        """Send a request without an answer; dropped if no process has the name."""
         try:
             pid = pid_of(ref, "cast")
         except NoServer:
@@ -308,14 +308,14 @@ class GenServer:
 
     @staticmethod
     def reply(frm: Request[R], value: R) -> bool:
-        """Answer a request later, and from anywhere; return whether it was still waited for."""
+        """Answer a request later, from anywhere; return whether the caller still waits for it."""
         return frm.reply(value)
 
     @staticmethod
     async def stop(
         ref: ServerRef, reason: BaseException | None = None, timeout: Duration = None
     ) -> None:
-        """End a server, after what it has received before, and wait until it is dead.
+        """Stop a server after all earlier requests, and wait until it is dead.
 
         Raises:
             CallTimeout: It has not ended in time.
@@ -348,15 +348,15 @@ class ServerHandle(Stoppable):
     @overload
     async def call(self, request: object, timeout: Duration = 5.0) -> Any: ...
     async def call(self, request: object, timeout: Duration = 5.0) -> Any:
-        """Ask it and wait for its answer, as `GenServer.call`."""
+        """Send a request and return the answer, like `GenServer.call`."""
         return await send_request(self.pid, request, timeout)
 
     def cast(self, request: object) -> None:
-        """Send a request that wants no answer."""
+        """Send a request without an answer."""
         GenServer.cast(self.pid, request)
 
     async def stop(self, reason: BaseException | None = None, timeout: Duration = None) -> None:
-        """End it and wait until it is dead, as `GenServer.stop`."""
+        """Stop it and wait until it is dead, like `GenServer.stop`."""
         await GenServer.stop(self.pid, reason, timeout)
 
 
@@ -420,14 +420,14 @@ class StopOrder(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How a server is to end, and who waits for a last answer."""
+    """How a server must end, and the request that still waits for an answer."""
 
     stop: Stop
     asked: Request[Any] | None = None
 
 
 class Expiry:
-    """A `Timeout` that runs; an object of its own, since users may return one `Timeout` often."""
+    """A running `Timeout`; a separate object, since a `Timeout` may be returned repeatedly."""
 
     __slots__ = ("handle", "timeout")
 
@@ -453,14 +453,14 @@ async def serve(
     kwargs: dict[str, Any],
     name: str | Via | None,
 ) -> Any:
-    """Be a server: the body of its process."""
+    """Run a server: the body of its process."""
     process = current()
     # What reports show, instead of this function.
     process.function = kind
     process.args = (*args, *starmap(KeywordArgument, kwargs.items())) if kwargs else args
     queue = one_queue(process)
     try:
-        _take_name(process, name)  # only now that all goes into the one queue
+        _take_name(process, name)  # only now, when everything goes into the one queue
     except NameTaken as taken:
         return taken
     server = kind()
@@ -503,7 +503,7 @@ class Serving:
         self._releases = False
 
     async def live(self, first: Continue | Timeout | None) -> None:
-        """Serve until something asks for the end, then terminate."""
+        """Serve until the server must end, then terminate."""
         server, process = self._server, self._process
         try:
             stop = await self._follow("init", first)
@@ -521,7 +521,7 @@ class Serving:
 
     @types.coroutine
     def _serve(self) -> Generator[Any, Any, Ending]:  # noqa: C901, PLR0912
-        """Take one item after another: the core loop, with as few calls as can be."""
+        """Handle items until the server must end: the core loop, with as few calls as possible."""
         server, queue = self._server, self._queue
         items, streak = queue.items, STREAK
         waiting: Any
@@ -533,10 +533,10 @@ class Serving:
                 finally:
                     queue.idle = False
             streak -= 1
-            if not streak:  # so many without a wait: now everybody else
+            if not streak:  # too many without a wait: let all others run
                 streak = STREAK
                 yield from self._process.scheduler.yield_if_due()
-                continue  # a task inside may have taken it
+                continue  # a task of this process may have taken it
             item: Any = items.popleft()
             if self._expiry is not None:
                 item = self._expired(item)
@@ -571,7 +571,7 @@ class Serving:
         server = self._server
         if type(item) is Message and item.topic == CAST:
             callback, result = "handle_cast", server.handle_cast(item.payload)
-        elif type(item) is Expiry:  # of a time-out that something else came before
+        elif type(item) is Expiry:  # a timeout that was overtaken by something else
             return None
         elif (reason := self._order(item)) is not None:
             return Ending(Stop(reason))
@@ -581,7 +581,7 @@ class Serving:
         return None if stop is None else Ending(stop)
 
     def _order(self, event: Any) -> BaseException | None:
-        """Return the reason, if this is an order to end: from the parent, or from the runtime."""
+        """Return the reason if the parent or the runtime asks the server to stop; else None."""
         if type(event) is LinkDown and event.sender is self._parent:
             alive = event.sender.target is not None
             return event.error if alive else linked_reason(event.sender, event.error)
@@ -590,7 +590,7 @@ class Serving:
         return None
 
     async def _follow(self, callback: str, result: Any) -> Stop | None:
-        """Do what a callback asks for."""
+        """Apply what a callback returned; return a Stop if the server must end."""
         while isinstance(result, Continue):
             callback = "handle_continue"
             result = await settled(self._server.handle_continue(result.value))
@@ -603,7 +603,7 @@ class Serving:
             bad_return(self._server, callback, result)
         return result
 
-    # Time-outs
+    # Timeouts
 
     def _arm(self, timeout: Timeout) -> None:
         self._expiry = expiry = Expiry(timeout)
@@ -622,22 +622,22 @@ class Serving:
         self._expiry = None
 
     def _expired(self, item: Any) -> Any:
-        """Turn the expiry that was waited for into its `Timeout`; all else ends the waiting."""
+        """Return the `Timeout` of the pending expiry; any other item cancels the wait."""
         if item is self._expiry:
             item = item.timeout
-        elif type(item) is Expiry:  # an older one, which came just too late
+        elif type(item) is Expiry:  # an older one, which came too late
             return item
         self._disarm()
         return item
 
 
 async def settled(result: Any) -> Any:
-    """Return what a callback returned, whether it is `async def` or not."""
+    """Return the result of a callback, whether it is `async def` or not."""
     return await result if inspect.isawaitable(result) else result
 
 
 def ends_by_itself(process: Process, error: BaseException) -> bool:
-    """Whether the server's own code ends it, and no signal or kill from outside."""
+    """Whether the server's own code ends it, not a signal or kill from outside."""
     if isinstance(error, ExitNow):  # by `process.exit` or `process.kill` in a callback
         assert process.outcome is not None
         return not isinstance(process.outcome.error, Killed)
@@ -647,7 +647,7 @@ def ends_by_itself(process: Process, error: BaseException) -> bool:
 
 
 def bad_return(server: "GenServer", callback: str, value: object) -> NoReturn:
-    """Refuse a value that has no meaning there."""
+    """Raise BadReturn for a value that a callback may not return."""
     allowed = "None, Continue, Timeout, Stop or " + ("IGNORE" if callback == "init" else "NoReply")
     raise BadReturn(
         f"{type(server).__qualname__}.{callback} returned {safe_text(value)}; "
@@ -655,13 +655,13 @@ def bad_return(server: "GenServer", callback: str, value: object) -> NoReturn:
     )
 
 
-# The queue of a server, and calls that are answered at once
+# The queue of a server, and calls that are answered inline
 
-_LONG = 1e9  # seconds; whether a longer time-out is one at all is looked at with more care
+_LONG = 1e9  # seconds; longer timeouts are validated with more care
 
 
 class ServerQueue(MailboxChannel[Any]):
-    """All that a server receives."""
+    """The queue of everything that a server receives."""
 
     __slots__ = ("_calls", "idle", "items")
 
@@ -682,20 +682,20 @@ class ServerQueue(MailboxChannel[Any]):
             super().put(value)
 
     def remove(self, unwanted: Callable[[Any], bool]) -> list[Any]:
-        """Take out the items that are unwanted, in order."""
+        """Remove the unwanted items, and return them in order."""
         items = list(self.items)
         self.items.clear()
         self.items.extend(item for item in items if not unwanted(item))
         return [item for item in items if unwanted(item)]
 
     def serve_at_once(self, body: object, caller: Process) -> "Request[Any] | None":
-        """Let the server take a request right now, if it is idle; otherwise return None."""
+        """Let the server handle a request now, if it is idle; return the request, or None."""
         owner: Any = self.owner
         if not self.idle or owner.state != PARKED:
             return None
         scheduler = owner.scheduler
         scheduler.inline_calls_left -= 1
-        if scheduler.inline_calls_left <= 0:  # so many in a row: now everybody else gets a turn
+        if scheduler.inline_calls_left <= 0:  # too many in a row: let all others run
             scheduler.inline_calls_left = scheduler.max_inline_calls
             return None
         loop = owner.loop
@@ -712,7 +712,7 @@ class ServerQueue(MailboxChannel[Any]):
         return asked
 
     def _keep(self, asked: Request[Any]) -> None:
-        """Let the death of the server end a request, as soon as it is not answered at once."""
+        """Track a request that was not answered inline, so that the server's death fails it."""
         owner: Any = self.owner
         if owner.state == DEAD:
             asked.fail(owner.outcome.error)
@@ -721,7 +721,7 @@ class ServerQueue(MailboxChannel[Any]):
 
 
 def one_queue(process: Process) -> "ServerQueue":
-    """Make one queue for all that a process receives; what already waits comes first."""
+    """Return one queue for everything that a process receives; queued items come first."""
     queue = ServerQueue(process)
     process.merge_channels(queue)
     return queue
@@ -729,7 +729,7 @@ def one_queue(process: Process) -> "ServerQueue":
 
 @types.coroutine
 def send_request(pid: Pid, body: object, timeout: Duration) -> Generator[Any, None, Any]:
-    """Send a request to a server and wait for the answer; as `process.call`, if it is not a server.
+    """Send a request and wait for the answer; like `process.call`, if it is not a server.
 
     Raises:
         CallTimeout: No reply came in time; a late one is dropped.
@@ -761,7 +761,7 @@ def send_request(pid: Pid, body: object, timeout: Duration) -> Generator[Any, No
 
 
 def _answer(asked: Request[Any], caller: Process, limit: float | None) -> Generator[Any, None, Any]:
-    """Wait for a server that takes its time."""
+    """Wait for a server that does not answer inline."""
     if asked.done:  # it died, and the caller with it
         yield PARK
     elif limit is not None:

@@ -1,8 +1,8 @@
-"""Snapshots: the state of an agent in a file, to begin with after a restart.
+"""Snapshots: the state of an agent in a file, loaded after a restart.
 
 The file is JSON with a version and a checksum.
-It is written beside its place, forced to the disk, and renamed,
-so that at every moment there is a complete one; the one before it is kept as `….previous`.
+It is written to a temporary file, synced to the disk, and renamed,
+so that there is a complete one at every moment; the one before is kept as `….previous`.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ class Snapshot(Generic[S]):
             every: How often it is written if the state has changed; None: only at a stop.
             kind: The type of the state, such as `dict[int, Order]`; without it, the state is
                 loaded as plain JSON: text keys, lists for tuples, dicts for records.
-            version: The version of the state's shape; raise it when the shape changes.
+            version: The version of the state's shape; increase it when the shape changes.
             upgrade: Called with an older version and its plain JSON; returns the shape of this
                 version.
         """
@@ -68,12 +68,12 @@ class Snapshot(Generic[S]):
 
     @property
     def previous(self) -> Path:
-        """The file with the generation before."""
+        """The file with the previous snapshot."""
         return self.path.with_name(self.path.name + ".previous")
 
     @property
     def damaged(self) -> Path:
-        """Where a damaged file is put, for people to look at."""
+        """Where a damaged file is moved, for people to inspect."""
         return self.path.with_name(self.path.name + ".damaged")
 
 
@@ -89,7 +89,7 @@ class Envelope(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LoadedSnapshot:
-    """A state that was found, and the checksum of what was in the file."""
+    """A loaded state, and the checksum of the file's content."""
 
     state: Any
     checksum: str
@@ -102,7 +102,7 @@ def encode_state(state: object) -> bytes:
     """Return the state as JSON.
 
     Raises:
-        SnapshotError: It has something in it that JSON cannot say.
+        SnapshotError: It contains something that JSON cannot represent.
     """
     try:
         return msgspec.json.encode(state)
@@ -111,7 +111,7 @@ def encode_state(state: object) -> bytes:
 
 
 def checksum_of(state: bytes, version: int) -> str:
-    """Return the checksum of a state with its version."""
+    """Return the checksum of a state and its version."""
     return hashlib.sha256(b"%d\n" % version + state).hexdigest()
 
 
@@ -122,10 +122,10 @@ def seal(state: bytes, version: int, saved_at: float) -> bytes:
 
 
 def unseal(content: bytes) -> Envelope:
-    """Return what is in a file.
+    """Return the content of a file.
 
     Raises:
-        SnapshotError: It is damaged: cut off, changed, or no snapshot at all.
+        SnapshotError: It is damaged: truncated, changed, or not a snapshot at all.
     """
     try:
         envelope = msgspec.json.decode(content, type=Envelope)
@@ -166,10 +166,10 @@ def state_in(envelope: Envelope, snapshot: Snapshot[Any]) -> Any:
 
 
 def save(snapshot: Snapshot[Any], content: bytes) -> None:
-    """Write the file; at every moment a complete one is there.
+    """Write the file; a complete one exists at every moment.
 
     Raises:
-        SnapshotError: The system refuses.
+        SnapshotError: The file cannot be written.
     """
     path = snapshot.path
     try:
@@ -177,7 +177,7 @@ def save(snapshot: Snapshot[Any], content: bytes) -> None:
         if path.exists():
             path.replace(snapshot.previous)
         temporary.replace(path)
-        _force_names(path.parent)
+        _sync_folder(path.parent)
     except OSError as error:
         raise SnapshotError(f"cannot write the snapshot {path}: {error}") from error
 
@@ -196,8 +196,8 @@ def _write_beside(path: Path, content: bytes) -> Path:
     return temporary
 
 
-def _force_names(folder: Path) -> None:
-    """Make a rename survive a power cut, where the system knows how."""
+def _sync_folder(folder: Path) -> None:
+    """Make a rename survive a power cut, where the system supports it."""
     with suppress(OSError, AttributeError):  # not on every system
         number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -207,10 +207,10 @@ def _force_names(folder: Path) -> None:
 
 
 def load(snapshot: Snapshot[Any]) -> LoadedSnapshot | None:
-    """Return the newest complete generation; None if nothing was ever saved.
+    """Return the newest complete snapshot; None if nothing was ever saved.
 
     Raises:
-        SnapshotError: There are files, but none is complete, or their shape is another one.
+        SnapshotError: There are files, but none is complete, or their shape differs.
     """
     mistakes: list[str] = []
     for path in (snapshot.path, snapshot.previous):
@@ -233,7 +233,7 @@ def load(snapshot: Snapshot[Any]) -> LoadedSnapshot | None:
 
 
 def _put_aside(snapshot: Snapshot[Any], mistake: str) -> None:
-    """Move a damaged file away, or the next save would put it over the good one."""
+    """Move a damaged file away; otherwise the next save would replace the good one with it."""
     _log.error(
         "the snapshot is damaged, the previous one is used; %s; it is kept as %s",
         mistake,

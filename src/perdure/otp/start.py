@@ -3,8 +3,8 @@
 A plain `spawn` returns before the process has run a line. A server counts as started only when
 its `init` is done: its starter waits for an acknowledgement. A start that fails is raised there,
 and does not kill the starter, linked or not; so the link is made with the acknowledgement, and
-not at the birth. Only a supervisor links at birth: it traps links anyway, and a child must never
-run without somebody who stops it.
+not at the spawn. Only a supervisor links at the spawn: it traps links anyway, and a child must
+never run without a process that stops it.
 """
 
 import types
@@ -39,14 +39,14 @@ async def start(
         label: Names the child in errors: an id or a class.
         body: An `async def` function; its first argument is the `Ack`.
         *args: Its other arguments.
-        name: A name that it is born with.
+        name: A name that it has from its start.
         link: Link the two when it is ready.
         timeout: How long it may take to get ready.
         host: Where it runs; the running loop by default.
 
     Returns:
-        The process and the value that it gave; a process that ended normally without
-        getting ready gives its return value instead.
+        The process and the value that it passed to `ready`; if it ended normally without
+        getting ready, its return value instead.
 
     Raises:
         StartError: It failed, or was not ready in time; it is dead then.
@@ -80,7 +80,7 @@ def begin(
     name: str | Via | None,
     host: str | None = None,
 ) -> Process:
-    """Spawn a process that will acknowledge its start."""
+    """Spawn a process that will acknowledge its start, and return it."""
     if not isinstance(name, Via):
         options = PLAIN if host is None and name is None else SpawnOptions(host, name)
         return spawn_process(starter.runtime, starter, body, args, options)
@@ -95,7 +95,7 @@ def begin(
 
 
 class Ack:
-    """The acknowledgement by which a process that is being started says that it is ready."""
+    """The acknowledgement by which a starting process says that it is ready."""
 
     __slots__ = ("_done", "_starter", "_wake", "linked", "value")
 
@@ -112,7 +112,7 @@ class Ack:
         return self._done
 
     def ready(self, process: Process, value: Any = None) -> None:
-        """Tell the starter; from now on the two are linked, if they are to be."""
+        """Tell the starter; from now on the two are linked, if a link was requested."""
         if self._done:
             return
         self._done = True
@@ -124,15 +124,15 @@ class Ack:
         self._wake()
 
     def handed_over(self) -> Any:
-        """Return what the process gets: this, or what stands for it on another loop."""
+        """Return the object that the process gets: this one, or a substitute on another loop."""
         return self
 
     def close(self) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting."""
 
 
 class RemoteAck(Ack):
-    """The acknowledgement of a process on another loop: a message with a topic of its own."""
+    """The acknowledgement of a process on another loop: a message with its own topic."""
 
     __slots__ = ("_channel", "_topic", "_waiter")
 
@@ -161,14 +161,14 @@ class RemoteAck(Ack):
 
 
 class AckSender(NamedTuple):
-    """What a process on another loop acknowledges its start by."""
+    """Sends the acknowledgement of a process on another loop."""
 
     starter: Pid
     topic: str
     linked: bool
 
     def ready(self, process: Process, value: Any = None) -> None:
-        """Tell the starter; the link goes before, so that no death after this is missed."""
+        """Tell the starter; the link is made before, so that no later death is missed."""
         starter = resolve(self.starter, process.runtime)
         if starter is None:
             return
@@ -195,7 +195,7 @@ def _acknowledged(
     child.add_done_callback(wake)
     try:
         while not (ack.done or child.done()):
-            if expired:  # it is dead, and its name is free, before the starter hears of it
+            if expired:  # it is dead, and its name is free, before the starter learns of it
                 kill(child, "it was not ready in time")
             yield waiter.pause()
         if expired and not ack.done:
@@ -225,7 +225,7 @@ class HasStop(Protocol):
 
 
 class Stoppable:
-    """Is stopped at the end of an `async with`; if it is dead already, that is fine."""
+    """A handle that is stopped at the end of an `async with`, if it is still alive."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Streams: run a function on every item of an input, a few at once, each in a process.
+"""Streams: run a function on every item of an input concurrently, each in a process.
 
     async with async_stream(urls, fetch, max_concurrency=16, timeout=5) as results:
         async for result in results:
@@ -11,7 +11,7 @@
 Nothing moves unless the consumer asks: it pulls the input, starts items and takes results.
 An item that ends only notes its result and wakes the consumer.
 
-Read this file in its order: `async_stream` and `AsyncStream` are what users see, `Window` is the
+In the order of this file, `async_stream` and `AsyncStream` are what users see, `Window` is the
 state of one run, `InlineItems` runs items up to their first wait without a process for each, and
 `PlainFeed` and `AsyncFeed` are the input.
 """
@@ -83,8 +83,8 @@ class StreamOptions(NamedTuple):
     zip_input_on_exit: bool = False
     fail_fast: bool = False
     progress: Progress | None = None
-    launch: Launch | None = None  # starts an item elsewhere: under a supervisor
-    outlives: bool = False  # items go on when the consumer dies
+    launch: Launch | None = None  # starts an item under a supervisor instead
+    outlives: bool = False  # items continue when the consumer dies
 
 
 def async_stream(  # noqa: PLR0913 - the options that Elixir has, and two
@@ -100,23 +100,23 @@ def async_stream(  # noqa: PLR0913 - the options that Elixir has, and two
     progress: Progress | None = None,
     host: str | None = None,
 ) -> "AsyncStream[T]":
-    """Run `fn` on every item, each in a process of its own, and stream the results.
+    """Run `fn` on every item, each in a process of its own, and return a stream of the results.
 
-    The stream can be read once. Nothing starts before the first result is asked for.
+    The stream can be read once. Nothing starts before the first result is requested.
     Then up to `max_concurrency` items are pulled and started,
-    and one more for each result that is asked for: a slow consumer slows the input down.
+    and one more for each result that is requested: a slow consumer slows the input down.
 
     Args:
         items: Any iterable, sync or async.
         fn: An `async def` function of one item.
         max_concurrency: How many run at once; the number of cores by default.
-        ordered: Return results in the order of the items; otherwise as they come.
+        ordered: Return results in the order of the items; otherwise as they complete.
         timeout: How long one item may take, from its start; None = no limit.
-        on_timeout: What becomes of an item that takes longer: `"kill_task"`, it is killed and
+        on_timeout: What happens to an item that takes longer: `"kill_task"`, it is killed and
             its result is `Exited(TimeoutError)`; `"exit"`, the stream ends with a `TaskTimeout`.
         zip_input_on_exit: Return `Exited((item, reason))` for a failure, not `Exited(reason)`.
         fail_fast: End the stream at the first failure, with a `TaskExit`;
-            a consumer that is busy elsewhere then dies of it, as of any linked process.
+            a consumer that is busy elsewhere then dies by the link.
         progress: Called in the consumer with the number of items that are done
             and the number that were started.
         host: Where the items run; the running loop by default.
@@ -148,7 +148,7 @@ def _launch_on(host: str, fn: Function, value: object) -> Process:
 class AsyncStream(Generic[T]):
     """The results of a stream: an async iterator and an async context manager.
 
-    It can be read once: a loop that was left may be continued, but a stream that has ended, or was
+    It can be read once: after a `break` reading may continue, but a stream that has ended, or was
     closed, raises when it is read again. It belongs to the process that reads it first.
     """
 
@@ -185,7 +185,7 @@ class AsyncStream(Generic[T]):
             )
 
     async def aclose(self) -> None:
-        """End the stream: what runs is killed and waited for."""
+        """Close the stream: kill the running items and wait until they have ended."""
         self._closed = True
         self._items = ()
         if self._window is not None:
@@ -211,7 +211,7 @@ class AsyncStream(Generic[T]):
                 asyncio.get_running_loop()
                 window.abandoned()
 
-    # Ready-made loops
+    # Convenience methods
 
     async def to_list(self) -> list[Ok[T] | Exited[Any]]:
         """Return all results."""
@@ -219,7 +219,7 @@ class AsyncStream(Generic[T]):
             return [result async for result in self]
 
     async def take(self, count: int) -> list[Ok[T] | Exited[Any]]:
-        """Return the first results, and end the stream.
+        """Return the first `count` results, and close the stream.
 
         Raises:
             ValueError: The count is negative.
@@ -237,7 +237,7 @@ class AsyncStream(Generic[T]):
         return taken
 
     async def run(self) -> None:
-        """Run everything for its side effects alone."""
+        """Run everything for its side effects only."""
         async with self:
             async for _ in self:
                 pass
@@ -251,7 +251,7 @@ def check_options(
     progress: Any = None,
     **flags: Any,
 ) -> StreamOptions:
-    """Check the options of a stream.
+    """Return the options of a stream, checked.
 
     Raises:
         ValueError: An option is out of its range.
@@ -286,7 +286,7 @@ def _check_flags(flags: dict[str, Any]) -> None:
 
 
 def check_items(items: object) -> None:
-    """Refuse what cannot be iterated, without starting to.
+    """Raise unless the input is iterable, without iterating.
 
     Raises:
         TypeError: It is neither iterable nor async iterable.
@@ -295,7 +295,7 @@ def check_items(items: object) -> None:
         raise TypeError(f"a stream reads from an iterable, sync or async; not from {items!r}")
 
 
-# The window: the items that run now, and the results that wait to be asked for.
+# The window: the items that run now, and the results that wait to be requested.
 
 
 class Item(Struct, eq=False):
@@ -304,7 +304,7 @@ class Item(Struct, eq=False):
     window: "Window"
     callers: tuple[Pid, ...]
     args: tuple[Any]
-    code: Any = None  # until it has begun
+    code: Any = None  # until it has started
     context: Any = None
     process: Process | None = None  # while it runs
     result: Any = None
@@ -356,10 +356,10 @@ class Window:
         self._plain: Function | None = None  # `fn`, once it needs no more checks
         self._feed: Feed[Any] = feed_of(items, self.wake)
         self._options = options
-        self._calm = options.progress is None  # nothing to attend to but results
+        self._calm = options.progress is None  # nothing to handle but results
         self._ordinary = options.launch is not None or options.fail_fast
         self._running: dict[Item, None] = {}  # in the order of their start
-        # What is to be given: ordered, all that was started; else what has ended.
+        # What is to be returned: if ordered, all started items; otherwise those that have ended.
         self._queue: deque[Item] = deque()
         self._input_ended = False
         self._started = 0
@@ -369,7 +369,7 @@ class Window:
         self._waiter: Waiter | None = None
         self.closed = False
         self.callers = (owner.pid, *callers_of(owner))
-        self.waiting: deque[Item] = deque()  # pulled, and not begun
+        self.waiting: deque[Item] = deque()  # pulled, and not started
         self.finished = None if options.ordered else self._queue
         self._inline = InlineItems(owner, fn, self)
         owner.at_exit(self._orphaned)
@@ -398,7 +398,7 @@ class Window:
                     break
                 yield from self._pause()
         except asyncio.CancelledError:
-            raise  # only this wait was interrupted: the stream can be read on
+            raise  # only this wait was interrupted: the stream can be read further
         except BaseException:
             yield from self.close().__await__()
             raise
@@ -419,7 +419,7 @@ class Window:
             self._waiter = None
 
     def wake(self) -> None:
-        """Let the consumer look again, if it waits."""
+        """Wake the consumer, if it waits."""
         if self._waiter is not None:
             self._waiter.wake()
 
@@ -431,7 +431,7 @@ class Window:
         return RuntimeError("this stream is already being read by another task")
 
     def _fill(self) -> None:
-        """Pull and start what there is room for."""
+        """Pull and start as many items as there is room for."""
         take, waiting, queue = self._feed.take, self.waiting, self._queue
         idle, plain = not waiting, self._plain
         for _ in range(self._room()):
@@ -455,17 +455,17 @@ class Window:
             self._inline.rouse()
 
     def _first_code(self, value: object) -> Any:
-        """Make the coroutine of an item; what fits one item fits all, so check only the first."""
+        """Return the coroutine of an item; `fn` is checked only with the first one."""
         code = make_coroutine(self._fn, (value,))
         if is_plain(self._fn):
             self._plain = self._fn
         return code
 
     def _room(self) -> int:
-        """Count what may be pulled.
+        """Return how many items may be pulled.
 
-        What waits to be given counts too, or a slow consumer would collect results without end.
-        Only while the first in order is missing, those behind it may run ahead.
+        Results that are not yet requested count too, or they would pile up with a slow consumer.
+        Only while the next result in order is missing may the items behind it run ahead.
         """
         queue, most = self._queue, self._options.max_concurrency
         if not self._options.ordered:
@@ -475,7 +475,7 @@ class Window:
         return most - len(queue)
 
     def _start_ordinary(self, value: object) -> Item:
-        """Start an item that needs a process before it runs: for its supervisor, or its link."""
+        """Start an item that needs a process before it runs, for its supervisor or its link."""
         owner, options = self._owner, self._options
         if options.launch is not None:
             process = options.launch(self._fn, value)
@@ -511,7 +511,7 @@ class Window:
         self.wake()
 
     def failed(self, item: Item, process: Process, how: Exited[Any]) -> Exited[Any]:
-        """Return what is given for an item that failed."""
+        """Return the result of an item that failed."""
         reason = how.reason
         options = self._options
         if item.late:
@@ -525,21 +525,21 @@ class Window:
         return Exited((item.args[0], reason)) if options.zip_input_on_exit else Exited(reason)
 
     def _takes_failure_of(self, process: Process) -> bool:
-        """Whether the consumer waits for just this, so that it does not die of the link."""
+        """Whether the consumer waits for this result, so that it does not die by the link."""
         waits = self._options.fail_fast and self._waiter is not None and not self.closed
         return waits and consume_link(self._owner.pid.target, process)
 
     # Time
 
     def _arm(self, oldest: Item, limit: float) -> None:
-        """Wait for the item that was started first; the others come after it."""
+        """Set the timer for the item that was started first; the others expire after it."""
         process = oldest.process
         assert process is not None
         left = max(0.0, process.spawned_at + limit - process.runtime.now())
         self._timer = process.loop.call_later(left, self._look, limit)
 
     def _look(self, limit: float) -> None:
-        """End what has run for too long."""
+        """End the items that have run for too long."""
         self._timer = None
         now = self._owner.runtime.now()
         for item in tuple(self._running):
@@ -556,7 +556,7 @@ class Window:
     # The end
 
     async def close(self) -> None:
-        """Kill what runs, and wait until it is gone."""
+        """Kill the running items, and wait until they have ended."""
         if self.closed:
             return
         self.closed = True
@@ -569,14 +569,14 @@ class Window:
             await self._feed.close()
 
     def kill_all(self) -> None:
-        """Kill what runs."""
+        """Kill the running items."""
         for item in tuple(self._running):
             if item.process is not None:
                 self._cut(item.process)
                 kill(item.process, "its stream was closed")
 
     def _cut(self, process: Process) -> None:
-        """Unlink an item that we kill from the consumer, which must not die of that."""
+        """Unlink an item that we kill, so that the consumer does not die with it."""
         if self._options.fail_fast:
             unlink(self._owner, process.pid, flush=True)
 
@@ -605,7 +605,7 @@ class Window:
             self._waiter = None
 
     def _orphaned(self) -> None:
-        """End with the consumer: what runs may clean up for a while; called by its death."""
+        """End when the consumer dies: running items may clean up for a while."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -624,9 +624,9 @@ class Window:
                 item.process.force_exit(ExitResult(None, reason))
 
     def abandoned(self) -> None:
-        """Kill what runs: nobody holds the stream any more, so nobody can ask for a result.
+        """Kill the running items: the stream was garbage-collected, so no result can be requested.
 
-        If that is because the consumer dies, its death decides instead.
+        If that is because the consumer dies, `_orphaned` handles it instead.
         """
         alive = self._owner.pid.target is not None and self._owner.outcome is None
         if alive and not self.closed:
@@ -637,21 +637,21 @@ class Window:
 
 # Items up to their first wait.
 #
-# Most of what a process costs is its birth and its death. An item that returns without ever having
+# Most of the cost of a process is its start and its end. An item that returns without ever having
 # waited, and that left no trace (no link, monitor, name, task or signal), cannot tell whether its
-# process is taken apart after it. So one process runs such items, one after another, and gets a new
+# process is torn down after it. So one process runs such items, one after another, and gets a new
 # identity for each: a new pid, a new context, an empty mailbox. The old pid is dead from then on,
 # as any other.
 #
-# An item that waits, or fails, or leaves a trace, takes the process with it: it goes on, and ends,
+# An item that waits, fails or leaves a trace keeps the process: it continues, and ends,
 # as an ordinary process, and the next items get another one.
 
-# So many items run before the time is looked at, as in a turn of the scheduler.
+# Items to run between reads of the clock, as in a turn of the scheduler.
 _ITEMS_PER_LOOK = 32
 
 
 class InlineWork(Collector, Protocol):
-    """An item that has not begun."""
+    """An item that has not started."""
 
     args: tuple[Any, ...]
     code: Any
@@ -672,30 +672,30 @@ class InlineItems:
         self._process: Process | None = None
 
     def rouse(self) -> None:
-        """Run what waits, soon."""
+        """Schedule a run of the waiting items."""
         if self._process is not None:
             self._process.wake()
             return
         parent, this = self._parent, _as_coroutine(self)
         process = Process(parent.runtime, self._function, (), this, parent, parent.values)
-        process.pid.target = None  # it is nobody yet
+        process.pid.target = None  # it has no identity yet
         process.context = self._idle
         self._process = process
-        # First in the queue: what has been pulled begins before the consumer goes on.
+        # At the front of the queue: pulled items start before the consumer continues.
         process.scheduler.ready.appendleft(process)
         if not process.scheduler.turn_scheduled:
             process.scheduler.schedule_turn()
 
     def drop(self) -> None:
-        """Let go of the process: the two know each other."""
+        """Drop the process, to break the reference cycle with it."""
         self._process = None
 
-    # What the kernel asks of a coroutine
+    # The interface of a coroutine that the kernel uses
 
     def send(self, handed: object) -> object:  # noqa: ARG002 - nobody can hand it anything
         """Run items until none is left, or one needs the process for itself."""
         process = self._process
-        if process is None:  # dropped while it stood in the queue
+        if process is None:  # dropped while it was queued
             return PARK
         # With a seed every item is a step of its own, so that it can be put into any order.
         items = 1 if process.scheduler.shuffled else _ITEMS_PER_LOOK
@@ -715,13 +715,13 @@ class InlineItems:
         return PARK
 
     def _run(self, process: Process, items: int) -> object:  # noqa: C901 - on one screen
-        """Run so many items that are done at once; stop at one that is not, with what it yields.
+        """Run up to this many items inline; stop at one that waits, and return what it yields.
 
-        This is a birth and a death for each item, without their calls.
+        This is a start and an end of a process for each item, without their calls.
         """
         runtime, waiting, finished = process.runtime, self._window.waiting, self._window.finished
         host, now, processes = runtime.host_name, runtime.now, runtime.processes
-        tell_birth = telemetry.has_handlers(SPAWN_EVENT)
+        emits_spawn = telemetry.has_handlers(SPAWN_EVENT)
         tell_death = telemetry.has_handlers(EXIT_EVENT)
         for _ in range(min(items, len(waiting))):
             item: InlineWork = waiting.popleft()
@@ -733,7 +733,7 @@ class InlineItems:
             context.run(set_process, process)
             processes[pid] = process
             process.coro = code = item.code
-            if tell_birth:
+            if emits_spawn:
                 emit_spawn_event(process)
             try:
                 yielded = context.run(code.send, None)
@@ -756,7 +756,7 @@ class InlineItems:
         return _ALL_DONE
 
     def _give_up(self, process: Process, item: InlineWork) -> None:
-        """Leave the process to an item; the others get another one."""
+        """Hand the process over to an item; the others get another one."""
         self._process = None
         process.set_code(item.code)
         item.code = item.context = None
@@ -766,25 +766,25 @@ class InlineItems:
         self._window.wake()
 
     def throw(self, error: BaseException) -> object:
-        """Be interrupted, which cannot happen: nobody knows the process between two items."""
+        """Raise the error; cannot happen, since the process has no identity between two items."""
         raise error
 
     def close(self) -> None:
-        """Have nothing to clean up."""
+        """Do nothing: there is nothing to clean up."""
 
 
 _ALL_DONE = object()
 
 
 def _as_coroutine(items: Any) -> Coroutine[Any, Any, Any]:
-    """Return as much of a coroutine as the kernel needs."""
+    """Return the items, typed as the coroutine that the kernel expects."""
     return items
 
 
 def _end_by(process: Process, error: BaseException) -> bool:
-    """Set how it ends, without our own frame in the traceback: people look for their code.
+    """Set the outcome of a failed item, without our own frame; return whether it was set.
 
-    Only for errors: what else leads out of a process, the kernel must judge.
+    Only for errors: any other exception is left to the kernel.
     """
     if isinstance(error, Exception) and process.outcome is None:
         trace = error.__traceback__
@@ -794,10 +794,10 @@ def _end_by(process: Process, error: BaseException) -> bool:
     return False
 
 
-# The input: any iterable, sync or async, one value when asked.
+# The input: any iterable, sync or async, one value at a time.
 
 NOT_YET: Any = object()
-"""What a feed returns when its next value is still to come."""
+"""What a feed returns when its next value is not available yet."""
 
 
 class PlainFeed(Generic[A]):
@@ -809,7 +809,7 @@ class PlainFeed(Generic[A]):
         self.take: Callable[[], A] = iter(items).__next__  # without a call around it
 
     async def close(self) -> None:
-        """Let go: a generator that nobody else holds runs its cleanup now."""
+        """Drop the iterator: a generator without other references runs its cleanup now."""
         nothing: Iterator[A] = iter(())
         self.take = nothing.__next__
 
@@ -818,7 +818,7 @@ class AsyncFeed(Generic[A]):
     """Takes values from an async iterable.
 
     One task of the consumer's process runs the input from its first value to its cleanup:
-    results that are ready are given while the next input is still awaited,
+    results that are ready are returned while the next input is still awaited,
     and cancel scopes in the input are entered and left by the same task.
     """
 
@@ -830,12 +830,12 @@ class AsyncFeed(Generic[A]):
         self._error: BaseException | None = None
         self._ended = False
         self._wanted = False
-        self._wake = wake  # tells the consumer of a value
+        self._wake = wake  # notifies the consumer of a value
         self._asked = NO_WAITER  # the task's waiter, woken when a value is wanted
         self._task: asyncio.Task[None] | None = None
 
     def take(self) -> A:
-        """Return the value that is there, or ask for one."""
+        """Return the available value, or request one."""
         if self._value is not NOT_YET:
             value, self._value = self._value, NOT_YET
             return value
@@ -900,11 +900,11 @@ async def _close(items: AsyncIterator[Any]) -> None:
 
 
 Feed: TypeAlias = PlainFeed[A] | AsyncFeed[A]
-"""The input of a stream: `take` gives the next value, or `NOT_YET`, or raises StopIteration."""
+"""The input of a stream: `take` returns the next value or `NOT_YET`, or raises StopIteration."""
 
 
 def feed_of(items: Iterable[A] | AsyncIterable[A], wake: Callable[[], None]) -> Feed[A]:
-    """Open an input; `wake` tells that a value has come which was not there yet."""
+    """Return the feed of an input; it calls `wake` when a missing value has arrived."""
     if isinstance(items, AsyncIterable):
         return AsyncFeed(items, wake)
     return PlainFeed(items)

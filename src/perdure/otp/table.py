@@ -1,10 +1,10 @@
-"""Table: shared data that everybody reads without asking a process.
+"""Table: shared data that every process reads without a request.
 
-A table belongs to one process and is gone when that dies, unless there is an heir.
-Every operation is one step that nobody can interrupt: `update_counter` and `take` lose nothing.
+A table belongs to one process and is deleted when that dies, unless there is an heir.
+Every operation is atomic: `update_counter` and `take` lose nothing.
 
-`Table` is the handle, `TableState` its inside, `TableIndex` knows all tables of a runtime by name
-and by owner, and the `Rows` classes hold the rows of each kind; those know no process.
+`Table` is the handle, `TableState` what is behind it, `TableIndex` finds all tables of a runtime by
+name and by owner, and the `Rows` classes hold the rows of each kind, without knowing processes.
 """
 
 import heapq
@@ -29,7 +29,7 @@ from perdure.process.relations import Destination
 from perdure.process.waiter import CURRENT
 
 TRANSFER = "table.transfer"
-"""The topic of the message by which a process learns that a table is now its own."""
+"""The topic of the message that tells a process that it now owns a table."""
 
 This: TypeAlias = Union["Table", str]
 """A table by its handle or its name."""
@@ -70,10 +70,10 @@ class Table:
         heir: Destination | HasPid | None = None,
         ttl: Duration = None,
     ) -> None:
-        """Make a table that belongs to this process.
+        """Create a table that belongs to this process.
 
         Args:
-            name: Lets others find it.
+            name: A name by which others find it.
             kind: What it may hold under one key.
             access: What other processes may do.
             heir: Who gets it when its owner dies, with a message of topic "table.transfer".
@@ -95,7 +95,7 @@ class Table:
 
     @property
     def name(self) -> str | None:
-        """By which others find it."""
+        """The name by which others find it."""
         return self._state.name
 
     @property
@@ -125,7 +125,7 @@ class Table:
 
     @staticmethod
     def whereis(name: str) -> "Table | None":
-        """Find a table by its name."""
+        """Return the table with a name; None if there is none."""
         check_name(name)
         state = index_of(current("whereis")).find(name)
         return None if state is None else state.handle
@@ -137,7 +137,7 @@ class Table:
         return [row.value for row in _readable(self).rows.of(key)]
 
     def get(self: This, key: Hashable, default: Any = None) -> Any:
-        """Return the first value of a key."""
+        """Return the first value of a key; the default if there is none."""
         rows = _readable(self).rows.of(key)
         return rows[0].value if rows else default
 
@@ -150,11 +150,11 @@ class Table:
         return [(row.key, row.value) for row in _readable(self).rows.every()]
 
     def select(self: This, predicate: Callable[[Any, Any], bool]) -> list[tuple[Any, Any]]:
-        """Return the keys and values that fit."""
+        """Return the matching keys and values."""
         return [item for item in Table.items(self) if predicate(*item)]
 
     def size(self: This) -> int:
-        """Count the rows."""
+        """Return the number of rows."""
         return len(_readable(self).rows)
 
     def __len__(self) -> int:
@@ -169,10 +169,10 @@ class Table:
     # Writing
 
     def insert(self: This, key: Hashable, value: Any, *, ttl: Duration = None) -> None:
-        """Add a value under a key; the kind says what becomes of values that are there.
+        """Add a value under a key; the kind decides what happens to existing values.
 
         Args:
-            key: Where to find it.
+            key: The key.
             value: Anything.
             ttl: How long it lives; by default as long as the table says.
         """
@@ -187,7 +187,7 @@ class Table:
         return True
 
     def delete(self: This, key: Hashable) -> None:
-        """Remove all values of a key; that there is none is fine."""
+        """Remove all values of a key, if there are any."""
         _writable(self).rows.remove(key)
 
     def take(self: This, key: Hashable) -> list[Any]:
@@ -199,10 +199,10 @@ class Table:
         _writable(self).rows.clear()
 
     def update_counter(self: This, key: Hashable, step: int = 1, default: int = 0) -> int:
-        """Add to the number under a key, and return the sum; how long it lives stays the same.
+        """Add to the number under a key, and return the sum; its expiry stays the same.
 
         Args:
-            key: Where the number is.
+            key: The key of the number.
             step: What to add; a negative number subtracts.
             default: The number before the first step.
 
@@ -235,7 +235,7 @@ class Table:
         state.hand_to(resolve_alive(_checked(dest), "give it a table"))
 
     def set_heir(self: This, heir: Destination | HasPid | None) -> None:
-        """Set who gets the table when its owner dies; None: nobody, and it is gone."""
+        """Set who gets the table when its owner dies; None: nobody, and it is deleted."""
         _owned(self).heir = None if heir is None else _checked(heir)
 
     def drop(self: This) -> None:
@@ -244,7 +244,7 @@ class Table:
 
 
 class TableState:
-    """The inside of a table."""
+    """The state of a table, behind its handles."""
 
     __slots__ = (
         *("_runtime", "access", "gone", "handle", "heir"),
@@ -272,7 +272,7 @@ class TableState:
         self._runtime = owner.runtime
 
     def hand_to(self, process: Process) -> None:
-        """Change the owner, and tell the new one."""
+        """Change the owner, and notify the new one."""
         giver, self.owner = self.owner, process.pid
         self.index.take_from(self, giver)
         self.index.give_to(self, process)
@@ -280,8 +280,8 @@ class TableState:
             process.deliver(Message(TRANSFER, self.handle, giver))
 
     def pass_on(self) -> None:
-        """Pass on to the heir, or delete: the owner is dying, and nobody has been told yet."""
-        # The heir is looked up by hand: at a death, nobody is the current process.
+        """Pass the table to the heir, or delete it: the owner dies, and nobody is notified yet."""
+        # The heir is looked up by hand: at a death there is no current process.
         if isinstance(self.heir, str):
             heir = self._runtime.names.get(self.heir)
         else:
@@ -343,7 +343,7 @@ def _check_number(what: str, value: object) -> None:
 
 
 def _checked(dest: Destination | HasPid) -> Destination:
-    """Return the pid or the name of who may own a table."""
+    """Return the pid or the name of an heir or a new owner, checked."""
     pid = dest if isinstance(dest, Pid | str) else getattr(dest, "pid", None)
     if isinstance(pid, str):
         check_name(pid)
@@ -362,7 +362,7 @@ class TableIndex:
         self._by_owner: dict[Pid, dict[TableState, None]] = {}
 
     def find(self, name: str) -> TableState | None:
-        """Return the table with a name."""
+        """Return the table with a name; None if there is none."""
         return self._by_name.get(name)
 
     def add(self, table: TableState, owner: Process) -> None:
@@ -380,7 +380,7 @@ class TableIndex:
         self.give_to(table, owner)
 
     def give_to(self, table: TableState, owner: Process) -> None:
-        """Note who owns a table; one hook at its death, however many tables come and go."""
+        """Record the owner of a table; it has one exit hook, however many tables come and go."""
         owned = self._by_owner.get(owner.pid)
         if owned is None:
             owned = self._by_owner[owner.pid] = {}
@@ -388,11 +388,11 @@ class TableIndex:
         owned[table] = None
 
     def take_from(self, table: TableState, owner: Pid) -> None:
-        """Note who no longer owns a table."""
+        """Record that a process no longer owns a table."""
         self._by_owner[owner].pop(table, None)
 
     def remove(self, table: TableState) -> None:
-        """Forget a table that is gone."""
+        """Forget a deleted table."""
         self.take_from(table, table.owner)
         if table.name is not None:
             del self._by_name[table.name]
@@ -412,12 +412,12 @@ def index_of(process: Process) -> TableIndex:
 
 FOREVER = float("inf")
 
-# The heap of ends is cleaned of rows that are gone when most of it is, but not for so few.
+# The expiry heap is cleaned when most of its rows are gone, but not below this size.
 _FEW_ENDS = 64
 
 
 class Row:
-    """One value under one key, until its time is over."""
+    """One value under one key, until it expires."""
 
     __slots__ = ("end", "key", "value")
 
@@ -431,30 +431,30 @@ C = TypeVar("C", bound=Collection[Row])
 
 
 class Rows(Generic[C]):
-    """The rows of one table. A row whose time is over is never seen, and soon forgotten."""
+    """The rows of one table. An expired row is never returned, and soon deleted."""
 
     def __init__(self, now: Callable[[], float], ttl: float | None) -> None:
-        """Begin empty.
+        """Start empty.
 
         Args:
-            now: Tells the time.
-            ttl: How long a row lives that is inserted without a time; None: for ever.
+            now: Returns the time.
+            ttl: How long a row lives that is inserted without a ttl; None: for ever.
         """
         self._now = now
         self._ttl = ttl
         self._by_key: dict[Hashable, C] = {}
         self._ends: list[tuple[float, int, Row]] = []
-        self._numbers = count()  # rows that end together are compared by this
+        self._numbers = count()  # breaks ties between rows that expire together
         self._size = 0
 
     # What differs between the kinds
 
     def place(self, key: Any) -> Hashable:
-        """Return what represents the key."""
+        """Return the key of the dict that represents a key of the table."""
         return strict(key)
 
     def _add(self, row: Row) -> Row:
-        """Put a row into its place, and return the one that is there now.
+        """Add a row, and return the one that is stored now.
 
         Raises:
             TypeError: The key cannot be used; nothing was changed.
@@ -473,7 +473,7 @@ class Rows(Generic[C]):
     def of(self, key: Any) -> list[Row]:
         """Return the rows of a key, oldest first."""
         rows = self._by_key.get(self.place(key), ())
-        if not self._ends:  # no row of this table has an end
+        if not self._ends:  # no row of this table expires
             return list(rows)
         now = self._now()
         return [row for row in rows if row.end > now]
@@ -505,13 +505,13 @@ class Rows(Generic[C]):
         return rows
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Delete all rows."""
         self._by_key.clear()
         self._ends.clear()
         self._size = 0
 
     def _sweep(self) -> None:
-        """Forget the rows whose time is over, at each write: no timer is needed."""
+        """Delete the expired rows; called at each write, so that no timer is needed."""
         ends = self._ends
         if not ends:
             return
@@ -578,7 +578,7 @@ class OrderedRows(SetRows):
 
 
 class DuplicateBagRows(Rows[dict[Row, None]]):
-    """Many rows for each key, in a dict as ordered set: one of many is removed without a search."""
+    """Many rows for each key, in a dict as an ordered set, so that removal needs no search."""
 
     def _add(self, row: Row) -> Row:
         self._by_key.setdefault(self.place(row.key), {})[row] = None
@@ -600,7 +600,7 @@ class BagRows(DuplicateBagRows):
     def _add(self, row: Row) -> Row:
         for other in self._by_key.get(self.place(row.key), ()):
             if same(other.value, row.value):
-                other.end = row.end  # its time begins again
+                other.end = row.end  # its ttl starts again
                 return other
         return super()._add(row)
 
@@ -614,5 +614,5 @@ _KINDS: dict[Kind, type[Rows[Any]]] = {
 
 
 def make_rows(kind: Kind, now: Callable[[], float], ttl: float | None) -> Rows[Any]:
-    """Make the rows of an empty table."""
+    """Return the rows of an empty table."""
     return _KINDS[kind](now, ttl)

@@ -5,11 +5,11 @@
     page = await task
 
 The result comes through a slot of the task, not through the owner's mailbox, exactly once.
-A task is linked to its owner: if one crashes, so does the other. But an owner that is just waiting
-for the task gets the failure there instead. That works because the slot is the process's
-*collector*: it is told of the end before the links are, and takes the link away (`consume_link`)
-when somebody waits. If that wait is interrupted before it has given the failure, the failure goes
-back to where it would have gone: it ends the owner.
+A task is linked to its owner: if one crashes, so does the other. But an owner that is waiting for
+the task at that moment gets the failure there instead. That works because the slot is the process's
+*collector*: it is notified of the end before the links are, and removes the link (`consume_link`)
+if somebody waits. If that wait is interrupted before it has raised the failure, the failure takes
+effect as it would have without the wait: it ends the owner.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ _LINKED: Final = SpawnOptions(link=True)
 
 
 class _ElixirName:
-    """A name that people look for, and that is spelled otherwise here."""
+    """An Elixir name that is spelled differently here."""
 
     def __init__(self, name: str, instead: str) -> None:
         self._name, self._instead = name, instead
@@ -82,13 +82,13 @@ class _ElixirName:
 
 @final
 class Task(Generic[T]):
-    """A running piece of work, seen by the process that owns it.
+    """A handle to a running piece of work, for the process that owns it.
 
     Attributes:
         pid: The process that does the work; None if the task was made by `completed`.
-        ref: Names this task, and no other.
-        owner: The process that may ask for the result.
-        callers: The owner, who made its task, and so on.
+        ref: Identifies this task.
+        owner: The process that may collect the result.
+        callers: The owner, the process that made the owner's task, and so on.
     """
 
     __slots__ = ("_slot",)
@@ -97,7 +97,7 @@ class Task(Generic[T]):
     yield_many: ClassVar[Any] = _ElixirName("yield_many", "poll_many(tasks, timeout)")
 
     def __init__(self, slot: "ResultSlot") -> None:
-        """Make the handle alone; `create` starts a task."""
+        """Make only the handle; `create` starts a task."""
         self._slot = slot
 
     def __repr__(self) -> str:
@@ -112,17 +112,17 @@ class Task(Generic[T]):
 
     @property
     def ref(self) -> MonitorRef:
-        """Names this task, and no other."""
+        """Identifies this task."""
         return self._slot.ref
 
     @property
     def owner(self) -> Pid:
-        """The process that may ask for the result."""
+        """The process that may collect the result."""
         return self._slot.owner
 
     @property
     def callers(self) -> tuple[Pid, ...]:
-        """The owner, who made its task, and so on."""
+        """The owner, the process that made the owner's task, and so on."""
         return self._slot.callers
 
     # Start
@@ -139,7 +139,7 @@ class Task(Generic[T]):
     ) -> "Task[R]": ...
     @staticmethod
     def create(fn: Callable[..., Coroutine[Any, Any, R]], *args: Any, **kwargs: Any) -> "Task[R]":
-        """Start a task, linked to the caller, who must collect the result.
+        """Start a task, linked to the caller, which must collect the result.
 
         With `host=` it runs there, unless the function has a parameter of that name.
 
@@ -155,7 +155,7 @@ class Task(Generic[T]):
 
     @staticmethod
     def start(fn: Callable[P, Coroutine[Any, Any, Any]], *args: P.args, **kwargs: P.kwargs) -> Pid:
-        """Start a task on its own: no link, no result; a crash is only logged."""
+        """Start a task without a link and without a result; a crash is only logged."""
         options = _placed(fn, kwargs, _ALONE)
         return _start(bound(fn, kwargs), args, options)
 
@@ -163,13 +163,13 @@ class Task(Generic[T]):
     def start_link(
         fn: Callable[P, Coroutine[Any, Any, Any]], *args: P.args, **kwargs: P.kwargs
     ) -> Pid:
-        """Start a task that is linked to the caller and gives no result."""
+        """Start a task that is linked to the caller, without a result; return its pid."""
         options = _placed(fn, kwargs, _LINKED)
         return _start(bound(fn, kwargs), args, options)
 
     @staticmethod
     def completed(value: R) -> "Task[R]":
-        """Return a task without a process whose result is there already."""
+        """Return a task without a process that already has its result."""
         slot = ResultSlot(current("Task.completed"), line_of_caller(1))
         slot.outcome = ExitResult(value, None)
         return Task(slot)
@@ -182,19 +182,19 @@ class Task(Generic[T]):
         restart: RestartWord = "temporary",
         shutdown: Shutdowns = 5.0,
     ) -> ChildSpec:
-        """Describe a task as the child of a supervisor; unlike others it is not restarted."""
+        """Return the spec of a task as a child of a supervisor; by default it is not restarted."""
         return process_child(fn, *args, id=id, restart=restart, shutdown=shutdown)
 
     # Collect
 
     def __await__(self) -> Generator[Any, None, T]:
-        """Wait for the result, without a limit."""
+        """Wait for the result without a limit, and return it."""
         return self.join(None).__await__()
 
     async def join(self, timeout: Duration = 5.0) -> T:
-        """Wait for the result.
+        """Wait for the result, and return it.
 
-        If the wait is interrupted, or its time is up, the task goes on and can be asked again.
+        If the wait is interrupted or times out, the task continues and can be joined again.
 
         Raises:
             TaskExit: It ended without a result; `reason` is why.
@@ -210,29 +210,29 @@ class Task(Generic[T]):
         return slot.take_value()
 
     async def poll(self, timeout: Duration = 5.0) -> Ok[T] | Ended | None:
-        """Wait for the result; None says "not yet", and leaves everything as it was.
+        """Wait for the result, and return it; None means "not yet", and changes nothing.
 
         Raises:
             NotOwner: It belongs to another process.
-            TaskTimeout: Its result was taken before, and there is no limit to wait for.
+            TaskTimeout: Its result was collected before, and there is no timeout to wait for.
         """
         limit = seconds(timeout)
         slot = self._slot
         slot.check_owner()
         if slot.taken and limit is not None:
-            await sleep(limit)  # nothing can come any more; whoever polls in a loop must not spin
+            await sleep(limit)  # nothing can come any more; a loop of polls must not spin
             return None
         return slot.take() if await slot.wait(limit) else None
 
     async def shutdown(self, how: Duration | BrutalKill = 5.0) -> Ok[T] | Ended | None:
-        """End the task and wait until it is down.
+        """Stop the task and wait until it has ended.
 
         Args:
             how: How long it may clean up before it is killed; None = as long as it likes;
                 `BRUTAL_KILL` = not at all.
 
         Returns:
-            The result, if there was one or came meanwhile; None if it ended because of this;
+            The result, if there was one or it came meanwhile; None if the shutdown ended it;
             otherwise how it ended.
 
         Raises:
@@ -254,10 +254,10 @@ class Task(Generic[T]):
         return None if isinstance(result, Exited) and isinstance(result.reason, planned) else result
 
     def ignore(self) -> Ok[T] | Ended | None:
-        """Let the task go on alone: unlinked, and a later result is dropped.
+        """Unlink the task and let it continue; a later result is dropped.
 
         Returns:
-            The result, if it is there already.
+            The result, if there is one already.
 
         Raises:
             NotOwner: It belongs to another process.
@@ -272,7 +272,7 @@ class Task(Generic[T]):
         return None
 
 
-# To collect many tasks at once, with one limit for all
+# Collecting many tasks at once, with one timeout for all
 
 OnTimeout: TypeAlias = Literal["nothing", "ignore", "kill_task"]
 _ON_TIMEOUT = ("nothing", "ignore", "kill_task")
@@ -282,8 +282,8 @@ async def join_many(tasks: Iterable[Task[T]], timeout: Duration = 5.0) -> list[T
     """Wait for all tasks, and return their values in order.
 
     Raises:
-        TaskExit: One ended without a result: at once, without waiting for the others,
-            which go on, and whose results are dropped.
+        TaskExit: One ended without a result; raised without waiting for the others,
+            which continue, and whose results are dropped.
         TaskTimeout: One has not ended in time, or its result was taken before.
         NotOwner: One belongs to another process.
     """
@@ -316,10 +316,10 @@ async def poll_many(
 
     Args:
         tasks: Which tasks.
-        timeout: One limit for all.
-        limit: Return as soon as so many have ended.
-        on_timeout: What becomes of those that have not ended when the time is up:
-            `"nothing"`, they go on; `"ignore"`, they go on alone; `"kill_task"`, they are killed.
+        timeout: One timeout for all.
+        limit: Return as soon as this many have ended.
+        on_timeout: What happens to those that have not ended in time:
+            `"nothing"`, they continue; `"ignore"`, they are unlinked too; `"kill_task"`, killed.
 
     Raises:
         NotOwner: One belongs to another process.
@@ -378,7 +378,7 @@ def _start(fn: Callable[..., Coroutine[Any, Any, Any]], args: Any, options: Spaw
 
 
 def _placed(fn: Callable[..., Any], kwargs: dict[str, Any], options: SpawnOptions) -> SpawnOptions:
-    """Take `host` out of the keyword arguments, if it is not for the function itself."""
+    """Return options with `host` from the keyword arguments, unless it is for the function."""
     if "host" not in kwargs or "host" in inspect.signature(fn).parameters:
         return options
     return options._replace(host=kwargs.pop("host"))
@@ -387,12 +387,12 @@ def _placed(fn: Callable[..., Any], kwargs: dict[str, Any], options: SpawnOption
 def bound(
     fn: Callable[..., Coroutine[Any, Any, T]], kwargs: dict[str, Any]
 ) -> Callable[..., Coroutine[Any, Any, T]]:
-    """Bind the keyword arguments to the function; processes are born with a tuple."""
+    """Return the function with its keyword arguments bound, since spawning takes only a tuple."""
     return functools.partial(fn, **kwargs) if kwargs else fn
 
 
 def _end(process: Process, sender: Pid, grace: float | BrutalKill | None) -> None:
-    """End a process politely or not; the deadline holds even if nobody waits for it any more."""
+    """Shut down or kill a process; the deadline holds even if nobody waits for it any more."""
     if isinstance(grace, BrutalKill) or grace == 0:
         kill(process)
         return
@@ -411,7 +411,7 @@ def _end(process: Process, sender: Pid, grace: float | BrutalKill | None) -> Non
 
 
 class NoResult:
-    """The collector of a process whose result nobody wants: it only knows the callers."""
+    """The collector of a process whose result is not wanted: it only holds the callers."""
 
     __slots__ = ("callers",)
 
@@ -423,7 +423,7 @@ class NoResult:
 
 
 class ResultSlot:
-    """Where the result of a task arrives, and from where its owner takes it, once."""
+    """The slot in which the result of a task arrives, and from which its owner takes it, once."""
 
     __slots__ = (
         "_consumed",
@@ -448,10 +448,10 @@ class ResultSlot:
         self._made_at = made_at
         self._function: object = None
         self._wait: TaskWait | None = None
-        self._consumed = False  # its failure was taken out of its link, for a wait to give it
+        self._consumed = False  # its failure was taken out of its link, for a wait to raise it
 
     def fill_from(self, process: Process) -> None:
-        """Take the result of a process that was just born, before it runs."""
+        """Become the collector of a new process, before it runs."""
         self.pid = process.pid
         self._function = process.function
         process.collector = self
@@ -460,7 +460,7 @@ class ResultSlot:
 
     @property
     def ended(self) -> bool:
-        """Whether it has a result that nobody took."""
+        """Whether it has a result that was not collected."""
         return self.outcome is not None
 
     @property
@@ -469,17 +469,17 @@ class ResultSlot:
         return self.outcome is not None and isinstance(result_of(self.outcome), Exited)
 
     def process(self) -> Process | None:
-        """Return the process while it is alive."""
+        """Return the process; None if it is dead."""
         return None if self.pid is None else resolve(self.pid, current("a task").runtime)
 
-    def story(self) -> str:
-        """Tell what the task runs, and where it was made."""
+    def describe(self) -> str:
+        """Return what the task runs and where it was made, as text."""
         module = getattr(self._function, "__module__", "?")
         name = getattr(self._function, "__qualname__", repr(self._function))
         return f"{self.pid} {module}.{name} made at {self._made_at}"
 
     def check_owner(self) -> Process:
-        """Return the running process if it owns the task."""
+        """Return the running process; raise unless it owns the task."""
         me = current("a task")
         if me.pid is not self.owner:
             raise NotOwner(
@@ -512,14 +512,14 @@ class ResultSlot:
         return result_of(outcome)
 
     def take_value(self) -> Any:
-        """Take the value, or raise why there is none."""
+        """Take the value, or raise the reason why there is none."""
         result = self.take()
         if isinstance(result, Ok):
             return result.value  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         raise TaskExit(result.reason, f"task {self.pid}")
 
     def drop(self) -> None:
-        """Want no result any more, nor a report that nobody asked for it."""
+        """Drop the result, and do not report that it was not collected."""
         self.taken = True
         self.outcome = None
         self._consumed = False
@@ -528,7 +528,7 @@ class ResultSlot:
     # Filling
 
     def collect(self, process: Process, outcome: ExitResult) -> None:
-        """Take the outcome of the process; called by its death."""
+        """Store the outcome of the process; called at its death."""
         if self.taken:
             return
         self.outcome = outcome
@@ -537,11 +537,11 @@ class ResultSlot:
             self._wait.ended(failed=self.failed)
 
     def begin_wait(self, wait: "TaskWait") -> None:
-        """Let a wait be told of the end."""
+        """Register a wait, to be notified of the end."""
         self._wait = wait
 
     def end_wait(self, *, interrupted: bool) -> None:
-        """Let nobody be told any more; a failure that was not given goes back to the link."""
+        """Unregister the wait; a failure that it did not raise goes back to the link."""
         self._wait = None
         owner: Process | None = self.owner.target
         if interrupted and self._consumed and owner is not None:
@@ -553,21 +553,21 @@ class ResultSlot:
 
 
 def callers_of(process: Process) -> tuple[Pid, ...]:
-    """Return on whose behalf a process works: who made its task, who made theirs, and so on."""
+    """Return on whose behalf a process works: the process that made its task, and so on."""
     return () if process.collector is None else process.collector.callers
 
 
 def result_of(outcome: ExitResult) -> Ok[Any] | Ended:
-    """Return how a process ended as a result; only a return is a value."""
+    """Return the outcome of a process as a result; only a return counts as a value."""
     if outcome.error is None and outcome is not EXIT_WITHOUT_VALUE:
         return Ok(outcome.value)
     return Exited(outcome.error)
 
 
 def consume_link(owner: Process | None, process: Process) -> bool:
-    """Take the failure of a linked process out of its link; return whether there was one.
+    """Take the failure of a linked process out of its link; return whether there was a link.
 
-    A trapping owner keeps the link: it asked to be told by an event.
+    An owner that traps links keeps the link: it wants to be notified by an event.
     """
     if owner is None or owner.trap_links or owner.relations is None or process.relations is None:
         return False
@@ -578,11 +578,11 @@ def consume_link(owner: Process | None, process: Process) -> bool:
     return True
 
 
-# To wait for slots: for one, for several, for the first of them, up to a limit
+# Waiting for slots: for one, for several, for the first of them, with a time limit
 
 
 class TaskWait:
-    """One wait: so many ends are missing, or one failure, if that is enough."""
+    """One wait: for a number of ends, or for one failure, if that is enough."""
 
     __slots__ = ("_fail_fast", "_missing", "_waiter", "expired", "over")
 
@@ -613,7 +613,7 @@ def waited(
     """Wait until `count` of the tasks have ended, or with `fail_fast` one has failed.
 
     Returns:
-        Whether that came before the time was up.
+        Whether that happened in time.
     """
     waiter = current_waiter()
     running = [slot for slot in slots if not slot.ended]
@@ -640,12 +640,12 @@ def waited(
     return wait.over
 
 
-# Unawaited tasks: who made them, and where, reported when their owner ends
+# Unawaited tasks: which code made them, reported when their owner ends
 
 UNCOLLECTED_EVENT = ("perdure", "task", "uncollected")
 LONG_EVENT = ("perdure", "task", "long")
 
-_SHOWN = 10  # a report is read by a person
+_SHOWN = 10  # a report is read by people
 
 _log = logging.getLogger("perdure.task")
 
@@ -656,7 +656,7 @@ class CodeLine:
     __slots__ = ("_code", "_line")
 
     def __init__(self, frame: FrameType) -> None:
-        # Not the frame itself: it would keep everything that the function knows.
+        # Not the frame itself: it would keep all local variables alive.
         self._code: CodeType = frame.f_code
         self._line = frame.f_lineno
 
@@ -665,14 +665,14 @@ class CodeLine:
 
 
 def line_of_caller(depth: int) -> CodeLine:
-    """Return the line that called, so many calls above the function which asks."""
+    """Return the line of a caller, this many calls above the current function."""
     look: Callable[[int], FrameType] = getattr(sys, "_getframe")  # noqa: B009 - see below
     # `inspect.stack` would look at every frame, and read their files.
     return CodeLine(look(depth + 1))
 
 
 def remember(slot: ResultSlot) -> None:
-    """Note that the owner must ask for a result."""
+    """Note that the owner must collect a result."""
     owner: Process | None = slot.owner.target
     if owner is None:
         return
@@ -684,7 +684,7 @@ def remember(slot: ResultSlot) -> None:
 
 
 def forget(slot: ResultSlot) -> None:
-    """Note that the owner has asked, or need not any more."""
+    """Note that the owner has collected the result, or need not any more."""
     owner: Process | None = slot.owner.target
     if owner is not None and owner.relations is not None and owner.relations.unawaited is not None:
         owner.relations.unawaited.pop(slot, None)
@@ -697,8 +697,8 @@ def _owner_ends(pid: Pid, relations: Relations) -> None:
         return
     reason = owner.outcome.error
     if not is_planned(reason):
-        return  # its failure is the story, and is reported
-    if not is_normal(reason):  # stopped from outside: what still ran is no mistake of it
+        return  # its own failure is reported, and explains these
+    if not is_normal(reason):  # stopped from outside: that its tasks still ran is not its mistake
         slots = [slot for slot in slots if slot.ended]
     if slots:
         _report_unawaited(owner, slots)
@@ -707,7 +707,7 @@ def _owner_ends(pid: Pid, relations: Relations) -> None:
 def _report_unawaited(owner: Process, slots: list[ResultSlot]) -> None:
     telemetry.execute(UNCOLLECTED_EVENT, {"count": len(slots)}, {"owner": owner.pid})
     more = len(slots) - _SHOWN
-    lines = [f"  {slot.story()}" for slot in slots[:_SHOWN]]
+    lines = [f"  {slot.describe()}" for slot in slots[:_SHOWN]]
     _log.warning(
         "process %s (%s) ended and never asked for the result of %d of its tasks:\n%s%s\n"
         "Await each task, or give it up with ignore() or shutdown(); "
@@ -720,11 +720,11 @@ def _report_unawaited(owner: Process, slots: list[ResultSlot]) -> None:
     )
 
 
-# Tasks that live so long that they should be something else
+# Tasks that run so long that they should be something else
 
 
 class LongTaskWatch:
-    """Warns once of a task that lives long; looked at by the time-outs of the runtime."""
+    """Warns once of a task that runs for long; checked by the runtime's deadlines."""
 
     __slots__ = ("_made_at", "_pid", "timer")
 
@@ -735,7 +735,7 @@ class LongTaskWatch:
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing to warn of any more."""
+        """Whether there is nothing left to warn about."""
         return self._pid.target is None
 
     def expire(self, limit: float) -> None:
@@ -756,7 +756,7 @@ class LongTaskWatch:
 
 
 def watch_length(process: Process, made_at: CodeLine) -> None:
-    """Warn if a task still runs after the time that the settings give."""
+    """Warn if a task still runs after the time limit in the settings."""
     limit = process.runtime.settings.long_task
     if limit is None:
         return

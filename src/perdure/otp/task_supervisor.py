@@ -51,7 +51,7 @@ class TaskSupervisor(DynamicSupervisor):
 
     @classmethod
     def child_spec(cls, name: str | None = None) -> ChildSpec:
-        """Describe it for a list of children: `TaskSupervisor`, or `(TaskSupervisor, name)`."""
+        """Return its spec for a list of children: `TaskSupervisor`, or `(TaskSupervisor, name)`."""
         return cls.child(name=name)
 
     def create(
@@ -60,7 +60,7 @@ class TaskSupervisor(DynamicSupervisor):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Task[T]:
-        """Start a task under the supervisor, linked to the caller, who must collect the result.
+        """Start a task under the supervisor, linked to the caller, which must collect the result.
 
         Raises:
             MaxChildren: The supervisor has as many children as it may have.
@@ -75,7 +75,7 @@ class TaskSupervisor(DynamicSupervisor):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Task[T]:
-        """Start a task under the supervisor whose failure is only seen by asking for the result.
+        """Start a task under the supervisor without a link; its failure is part of the result.
 
         Raises:
             MaxChildren: The supervisor has as many children as it may have.
@@ -91,13 +91,13 @@ class TaskSupervisor(DynamicSupervisor):
         restart: RestartWord = "temporary",
         shutdown: Shutdowns = WORKER_SHUTDOWN,
     ) -> Pid:
-        """Start a task that gives no result; it may be restarted.
+        """Start a task without a result, and return its pid; it may be restarted.
 
         Args:
             fn: An `async def` function.
-            *args: Its arguments, at each restart the same.
+            *args: Its arguments, the same at each restart.
             restart: When it is started again.
-            shutdown: Seconds that it gets to end when it is stopped; or `BRUTAL_KILL`.
+            shutdown: Seconds that it may take to stop; or `BRUTAL_KILL`.
 
         Raises:
             MaxChildren: The supervisor has as many children as it may have.
@@ -105,12 +105,12 @@ class TaskSupervisor(DynamicSupervisor):
             SpawnError: The task cannot be started.
         """
         caller = current("TaskSupervisor.start_child")
-        process = _birth(self, fn, args, restart, shutdown)
+        process = _start_child(self, fn, args, restart, shutdown)
         process.collector = NoResult((caller.pid, *callers_of(caller)))
         return process.pid
 
     def children(self: ServerRef) -> list[Pid]:
-        """List the tasks that run, oldest first; not those that are being restarted."""
+        """Return the running tasks, oldest first, without those that are being restarted."""
         processes = [child.process for child in _inside(self).children()]
         return [process.pid for process in processes if process and not process.done()]
 
@@ -120,7 +120,7 @@ class TaskSupervisor(DynamicSupervisor):
         fn: Work[A, T],
         **options: Any,
     ) -> AsyncStream[T]:
-        """Stream as `perdure.otp.async_stream`, with the items as children of the supervisor.
+        """Return a stream like `perdure.otp.async_stream` whose items are supervised children.
 
         Raises:
             ValueError: An option is out of its range.
@@ -136,7 +136,7 @@ class TaskSupervisor(DynamicSupervisor):
         fn: Work[A, T],
         **options: Any,
     ) -> AsyncStream[T]:
-        """Stream with items that go on when the consumer dies; an early end still ends them.
+        """Return a stream whose items continue when the consumer dies; closing it still ends them.
 
         Raises:
             ValueError: An option is out of its range.
@@ -157,21 +157,21 @@ def _inside(ref: ServerRef) -> DynamicLoop:
 def _create(ref: ServerRef, fn: Function, args: tuple[Any, ...], *, linked: bool) -> Task[Any]:
     owner = current("TaskSupervisor.create")
     slot = ResultSlot(owner, line_of_caller(2))
-    process = _birth(ref, fn, args)
+    process = _start_child(ref, fn, args)
     if linked:
         link(owner, process)
     slot.fill_from(process)
     return Task(slot)
 
 
-def _birth(
+def _start_child(
     ref: ServerRef,
     fn: Function,
     args: tuple[Any, ...],
     restart: RestartWord = "temporary",
     shutdown: Shutdowns = WORKER_SHUTDOWN,
 ) -> Process:
-    """Start a child of the supervisor at once: it has not run yet when this returns."""
+    """Start a child of the supervisor and return its process, which has not run yet."""
     supervisor = _inside(ref)
     _check_room(supervisor)
     start = SpawnStart(fn, args)
@@ -182,7 +182,7 @@ def _birth(
 
 
 def _check_room(supervisor: DynamicLoop) -> None:
-    """Refuse one child too many; one that has just ended is none, noticed already or not."""
+    """Raise if the supervisor is full; a child that has just ended does not count."""
     limit, children = supervisor.max_children, supervisor.by_pid.values()
     if limit is not None and len(children) >= limit:
         gone = sum(child.process is not None and child.process.done() for child in children)
@@ -191,4 +191,4 @@ def _check_room(supervisor: DynamicLoop) -> None:
 
 
 def _launch(ref: ServerRef, shutdown: Shutdowns, fn: Function, value: object) -> Process:
-    return _birth(ref, fn, (value,), shutdown=shutdown)
+    return _start_child(ref, fn, (value,), shutdown=shutdown)

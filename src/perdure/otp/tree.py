@@ -1,4 +1,4 @@
-"""`tree()`: which processes run, under whom, what they wait for, how often they were restarted.
+"""`tree()`: the running processes, their supervisors, what they wait for, and their restarts.
 
 print(tree())                # for people
 print(tree().json())         # for programs
@@ -21,7 +21,7 @@ from perdure.process.hosts.remote_info import RemoteInfos, remote_infos
 from perdure.process.introspect import Info, info_of
 from perdure.process.process import Process, ProcessRuntime, RemoteProcess, current
 
-_PACKAGE = str(Path(__file__).parent.parent)  # our own frames say nothing about a user's code
+_PACKAGE = str(Path(__file__).parent.parent)  # our own frames say nothing about the user's code
 
 Kind = Literal["process", "worker", "supervisor"]
 
@@ -34,10 +34,10 @@ class TreeNode:
         id: Its id in its supervisor; None if it is not a child.
         kind: "supervisor", "worker" (another child of a supervisor) or "process".
         label: Its names, or else the function that it runs.
-        state: As in `process.info`; "elsewhere" on another host, "blocked" if that does not
-            answer; "restarting" or "not running".
-        restarts: How often its supervisor started it again.
-        info: All that is known of the process, with its stack; None if it does not run.
+        state: As in `process.info`; "elsewhere" on another host, "blocked" if that host does
+            not answer; "restarting" or "not running".
+        restarts: How often its supervisor restarted it.
+        info: All that is known about the process, with its stack; None if it does not run.
         children: Those it started, the oldest first.
     """
 
@@ -51,7 +51,7 @@ class TreeNode:
 
     @property
     def pid(self) -> Pid | None:
-        """Its process."""
+        """Its process; None if it does not run."""
         return None if self.info is None else self.info.pid
 
     @property
@@ -61,7 +61,7 @@ class TreeNode:
         return next((line for line in reversed(stack) if not line.startswith(_PACKAGE)), None)
 
     def __iter__(self) -> "Iterator[TreeNode]":
-        """Go through it and all below it."""
+        """Iterate over this node and all below it."""
         waiting: list[TreeNode] = [self]
         while waiting:  # no recursion here and below: a chain of processes may be long
             node = waiting.pop()
@@ -69,7 +69,7 @@ class TreeNode:
             waiting.extend(reversed(node.children))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values, ready for JSON."""
+        """Return the node as plain values, ready for JSON."""
         own = {"id": _plain(self.id), "kind": self.kind, "label": self.label, "state": self.state}
         below = [child.as_dict() for child in self.children]
         return {**own, "restarts": self.restarts, **_process_as_dict(self), "children": below}
@@ -80,24 +80,24 @@ class TreeNode:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The processes of a runtime: those that nobody alive started, with all below them."""
+    """The processes of a runtime: those without a living parent, with all below them."""
 
     roots: tuple[TreeNode, ...]
 
     def __iter__(self) -> Iterator[TreeNode]:
-        """Go through all processes."""
+        """Iterate over all processes."""
         return chain.from_iterable(self.roots)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values, ready for JSON."""
+        """Return the tree as plain values, ready for JSON."""
         return {"roots": [root.as_dict() for root in self.roots]}
 
     def json(self, indent: int | None = None) -> str:
-        """Return it as JSON."""
+        """Return the tree as JSON."""
         return json.dumps(self.as_dict(), indent=indent, ensure_ascii=False)
 
     def find(self, wanted: object) -> TreeNode | None:
-        """Return the first process with this pid, name or id."""
+        """Return the first process with this pid, name or id; None if there is none."""
         return next((node for node in self if _is(node, wanted)), None)
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ class Tree:
 def tree(root: ServerRef | None = None) -> Tree:
     """Return a snapshot of all processes as a tree, or of one and all below it.
 
-    Of processes on threads and OS workers it shows what this loop knows: see `full_tree`.
+    For processes on threads and OS workers it shows only what this loop knows; see `full_tree`.
 
     Raises:
         NoProcess: The process is dead.
@@ -116,7 +116,7 @@ def tree(root: ServerRef | None = None) -> Tree:
 
 
 async def full_tree(root: ServerRef | None = None, timeout: Duration = "1s") -> Tree:
-    """Return a snapshot as `tree` does, and ask the workers of hosts about their processes.
+    """Return a snapshot like `tree`, and ask the workers of hosts about their processes.
 
     Those of a worker that does not answer in time have the state "blocked".
 
@@ -133,11 +133,11 @@ def _taken(runtime: ProcessRuntime, root: ServerRef | None, sight: RemoteInfos) 
         roots = [subjects[resolve_alive(pid_of(root, "tree"), "look at it").pid]]
     else:
         roots = [each for each in subjects.values() if each.info.parent not in subjects]
-    return Tree(tuple(_drawn(subjects.values(), roots)))
+    return Tree(tuple(_make_nodes(subjects.values(), roots)))
 
 
 class _Subject(NamedTuple):
-    """A process that is drawn; of one that a worker started itself only its info is known."""
+    """A process in the tree; if a worker started it itself, only its info is known."""
 
     info: Info
     state: str
@@ -148,7 +148,7 @@ class _Subject(NamedTuple):
         return None if self.process is None else loop_of(self.process)
 
 
-Started = list[tuple[_Subject, TreeNode]]  # those below one, and how they are drawn
+Started = list[tuple[_Subject, TreeNode]]  # those below a process, and their nodes
 
 
 def _subjects(runtime: ProcessRuntime, sight: RemoteInfos) -> dict[Pid, _Subject]:
@@ -180,8 +180,8 @@ def _all_of(runtime: ProcessRuntime) -> list[Process]:
     return found
 
 
-def _drawn(subjects: Collection[_Subject], roots: Sequence[_Subject]) -> list[TreeNode]:
-    """Draw some processes and all below them."""
+def _make_nodes(subjects: Collection[_Subject], roots: Sequence[_Subject]) -> list[TreeNode]:
+    """Return the nodes of some processes, with all below them."""
     supervised = {
         child.process: child
         for each in subjects

@@ -140,7 +140,7 @@ __all__ = [
     "whereis",
 ]
 
-# The names of OTP that are spelled otherwise here.
+# OTP names that are spelled differently here.
 _SPELLED = {
     "spawn_link": "spawn_linked",
     "spawn_monitor": "spawn_monitored",

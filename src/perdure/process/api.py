@@ -1,9 +1,9 @@
 """The verbs: what `perdure.process` exports and user code calls.
 
-Starting: `spawn` and its family. Talking: `send`, `inbox`, `listen`, `call`. Living together:
+Starting: `spawn` and its family. Messages: `send`, `inbox`, `listen`, `call`. Relations:
 names, options, monitors, links. Ending: `cancel`, `kill`, `exit`.
-Only waiting is `async`. Every other verb changes bookkeeping in one go, so it is a plain function
-and cannot be interrupted half-way.
+Only waiting is `async`. Every other verb changes its bookkeeping atomically, so it is a plain
+function and cannot be interrupted half-way.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ def spawn_monitored(
     name: str | None = None,
     context: Values | None = None,
 ) -> Pid:
-    """Start a process and monitor it, in one go: its end always gives an EXIT event."""
+    """Start a process and monitor it, atomically: its end always sends an EXIT event."""
     return _spawn(
         "spawn_monitored", function, args, SpawnOptions(host, name, context, monitor=True)
     )
@@ -89,7 +89,7 @@ def spawn_linked(
     name: str | None = None,
     context: Values | None = None,
 ) -> Pid:
-    """Start a process and link to it, in one go: if one of the two fails, so does the other."""
+    """Start a process and link to it atomically: if one of the two fails, so does the other."""
     return _spawn("spawn_linked", function, args, SpawnOptions(host, name, context, link=True))
 
 
@@ -100,7 +100,7 @@ def spawn_linked_monitored(
     name: str | None = None,
     context: Values | None = None,
 ) -> Pid:
-    """Start a process, link to it and monitor it, in one go."""
+    """Start a process, link to it and monitor it, atomically."""
     options = SpawnOptions(host, name, context, link=True, monitor=True)
     return _spawn("spawn_linked_monitored", function, args, options)
 
@@ -179,7 +179,7 @@ class Spawner:
         return target.pid
 
     def _check_room(self, settings: Settings) -> None:
-        """Raise now for messages that the new mailbox would reject, when the process is there."""
+        """Raise before the start for messages that the new mailbox would reject."""
         limit, count = settings.mailbox_limit, len(self._messages)
         if limit is not None and count > limit and settings.overflow is Overflow.REJECT:
             raise SpawnError(f"{count} messages for a new process: its mailbox takes only {limit}")
@@ -246,7 +246,7 @@ def upgrade(function: Function | str, *args: Any) -> NoReturn:
     raise Upgrade(function, args)
 
 
-# Talking
+# Messages
 
 # Topics that passed the check: most programs have a few, and a lookup is cheaper than the check.
 _MAX_KNOWN_TOPICS = 1024
@@ -327,7 +327,7 @@ async def call(dest: Destination, request: Any, timeout: Duration = 5.0) -> Any:
 def ask(
     server: Process | None, pid: Pid, body: object, timeout: Duration = 5.0
 ) -> Generator[Any, None, Any]:
-    """Send a request to a server, None if it is dead, and wait for the answer."""
+    """Send a request to a server (None if it is dead) and wait for the answer."""
     limit = seconds(timeout)
     caller = current("call")
     if server is None:
@@ -385,7 +385,7 @@ def check_topic(topic: object) -> None:
         _KNOWN_TOPICS.add(topic)
 
 
-# Who I am, and who is there
+# Looking at processes
 
 
 def self_pid() -> Pid:
@@ -406,7 +406,7 @@ def alive(dest: Destination) -> bool:
 
 
 def info(dest: Destination) -> Info:
-    """Return what a process looks like now.
+    """Return a snapshot of a process.
 
     Raises:
         NoProcess: It is dead.
@@ -415,7 +415,7 @@ def info(dest: Destination) -> Info:
 
 
 def processes() -> list[Info]:
-    """Return what every process of this loop looks like now, oldest first."""
+    """Return a snapshot of every process of this loop, oldest first."""
     return [info_of(process) for process in current("processes").runtime.processes.values()]
 
 
@@ -434,12 +434,12 @@ def register(name: str, pid: Pid | None = None) -> None:
 
 
 def unregister(name: str) -> bool:
-    """Free a name; whether anybody held it."""
+    """Free a name; return whether a process held it."""
     return unregister_name(current("unregister").runtime.names, name)
 
 
 def whereis(name: str) -> Pid | None:
-    """Return the process that holds a name; None if nobody does."""
+    """Return the process that holds a name; None if there is none."""
     check_name(name)
     holder = current("whereis").runtime.names.get(name)
     return holder.pid if holder is not None else None
@@ -475,7 +475,7 @@ class ProcessOptions:
     Attributes:
         trap_links: Get a `LinkDown` event instead of dying with a linked process.
         mailbox_limit: How many messages may wait in one channel; None = no limit.
-        overflow: What happens to one message more.
+        overflow: What happens to a message beyond the limit.
     """
 
     trap_links: bool = False
@@ -538,7 +538,7 @@ def trap_links() -> Generator[None, None, None]:
 
 
 def monitor(dest: Destination) -> MonitorRef:
-    """Get one EXIT event when a process ends; of a dead one at once, with `NoProcess`.
+    """Get one EXIT event when a process ends; at once, with `NoProcess`, if it is dead already.
 
     Each call is a monitor of its own, with its own event.
     """
@@ -550,7 +550,7 @@ def monitor(dest: Destination) -> MonitorRef:
 def unmonitor(watched: Destination | MonitorRef, *, flush: bool = True) -> None:
     """Stop monitoring: one monitor by its ref, or all of a process.
 
-    With `flush` an event that already waits is removed too, so none comes after this.
+    With `flush`, an event that is already queued is removed too, so none comes after this.
     """
     me = current("unmonitor")
     if not isinstance(watched, MonitorRef):
@@ -582,7 +582,7 @@ def link(dest: Destination) -> None:
 def unlink(dest: Destination, *, flush: bool = True) -> None:
     """End a link; always succeeds, also if there is none or the process is dead.
 
-    With `flush` a `LinkDown` that already waits is removed too.
+    With `flush`, a `LinkDown` that is already queued is removed too.
     """
     me = current("unlink")
     target = resolve_destination(dest, "unlink")
@@ -631,7 +631,7 @@ def exit(reason: BaseException | None = None, dest: Destination | None = None) -
 
     Raises:
         NoProcess: The other process is dead.
-        TypeError: The reason is no exception.
+        TypeError: The reason is not an exception.
     """
     if reason is not None and not isinstance(reason, BaseException):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"an exit reason is an exception, or None for normal; not {reason!r}")

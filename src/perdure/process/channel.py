@@ -1,15 +1,15 @@
 """Channels, values from one process to another in order, and `select`.
 
 A channel is also a *case* of `select`, as is `channel.case_send(value)`.
-The rule that keeps order: receivers stand in a line, only the first for whom there is something
-may take, and whoever changes anything wakes that one.
+The rule that keeps order: receivers queue up, only the first one that can receive something may
+take it, and every change wakes that one.
 
 A send that must wait is an *offer* in the channel, and the receiver takes the value out of it.
 A value is therefore always in exactly one place, the offer or the channel or the receiver, and a
 sender or a receiver that is cancelled loses nothing.
 
 Channels, cases and `select` call each other's underscore methods: inside of this file and its
-subclasses they are one implementation, and no part of what users see.
+subclasses they are one implementation, and not part of the public API.
 """
 
 # ruff: noqa: SLF001
@@ -31,7 +31,7 @@ EMPTY: Any = ()
 
 
 class Selected(NamedTuple):
-    """What `select` has done.
+    """The result of a `select`.
 
     `ok` is False if the channel is closed and empty; then `value` is None.
     """
@@ -50,15 +50,15 @@ class Case(Protocol):
     """One of the operations that a `select` waits for."""
 
     def _poll(self, waiter: Waiter | None) -> Selected | None:
-        """Do it now if this waiter can, and return what was done; else None."""
+        """Do the operation if this waiter can now, and return the result; None otherwise."""
         ...
 
     def _join(self, waiter: Waiter) -> None:
-        """Stand in line."""
+        """Join the queue of waiters."""
         ...
 
     def _leave(self, waiter: Waiter) -> None:
-        """Leave the line, and wake the next if there is something for it."""
+        """Leave the queue of waiters, and wake the next one if there is something for it."""
         ...
 
 
@@ -161,7 +161,7 @@ class Channel(Generic[T]):
         raise ChannelClosed
 
     def _wake_next(self) -> None:
-        """Wake the first in the line for whom there is something."""
+        """Wake the first waiter in the queue that can receive something."""
         for waiter in self._receivers:
             if self._has_for(waiter):
                 waiter.wake()
@@ -179,7 +179,7 @@ class Channel(Generic[T]):
         yield from wait_for_first((SendCase(self, value),))
 
     def close(self) -> None:
-        """Close it: nothing more can be sent; what is in it can still be received."""
+        """Close the channel: nothing more can be sent; what is in it can still be received."""
         self.closed = True
         offers, self._senders = self._senders, EMPTY
         for offer in offers:
@@ -188,7 +188,7 @@ class Channel(Generic[T]):
             waiter.wake()
 
     def _try_send(self, value: T) -> bool:
-        """Accept a value if that is possible at once; those who wait to send come first."""
+        """Accept a value if possible at once; waiting senders come first. Return whether it was."""
         if self.closed:
             raise ChannelClosed("cannot send: the channel is closed")
         # A receiver that waits for this channel alone will take a value: it counts as room.
@@ -201,14 +201,14 @@ class Channel(Generic[T]):
         return True
 
     def _add_offer(self, offer: "SendCase[T]") -> None:
-        """Let a sender wait in line."""
+        """Queue a sender."""
         if self._senders is EMPTY:
             self._senders = []
         self._senders.append(offer)
         self._wake_next()  # a select may stand in line, and takes when it runs
 
     def _remove_offer(self, offer: "SendCase[T]") -> None:
-        """Remove a sender that waits no more."""
+        """Remove a sender that no longer waits."""
         if offer in self._senders:
             self._senders.remove(offer)
 
@@ -279,7 +279,7 @@ class SendCase(Generic[T]):
 
 
 def wait_for_first(cases: Sequence[Case]) -> Generator[Any, None, Selected]:
-    """Wait until a case can be done, and do only that one; of several the first."""
+    """Wait until a case is ready, and do only that one; the first, if several are."""
     if (selected := _first_ready(cases, None)) is not None:
         return selected
     waiter = current_waiter()
@@ -300,7 +300,7 @@ def wait_for_first(cases: Sequence[Case]) -> Generator[Any, None, Selected]:
 
 
 def _taken(offers: Sequence[SendCase[Any]]) -> Selected | None:
-    """Return the offer that a receiver has taken: then the select is decided."""
+    """Return the result of an offer that a receiver has taken, which decides the select."""
     for offer in offers:
         if offer.taken:
             return offer._selected()
@@ -308,7 +308,7 @@ def _taken(offers: Sequence[SendCase[Any]]) -> Selected | None:
 
 
 def _first_ready(cases: Sequence[Case], waiter: Waiter | None) -> Selected | None:
-    """Do the first case that can be done now, and return it."""
+    """Do the first case that is ready now, and return its result; None if none is."""
     for case in cases:
         if (selected := case._poll(waiter)) is not None:
             return selected
@@ -319,14 +319,14 @@ def _first_ready(cases: Sequence[Case], waiter: Waiter | None) -> Selected | Non
 def select(
     *cases: Channel[Any] | SendCase[Any], default: bool = False
 ) -> Generator[Any, None, Selected]:
-    """Wait until one of the cases can be done, and do only that one.
+    """Wait until one of the cases is ready, and do only that one.
 
     A channel means "receive from it", `channel.case_send(value)` means "send to it".
-    If several can be done, the first of them is.
+    If several are ready, the first one listed is done.
 
     Args:
         *cases: What to wait for.
-        default: If nothing can be done now, do not wait: return a result with `.default` True.
+        default: If no case is ready, do not wait: return a result with `.default` True.
 
     Returns:
         The channel, the value, and False instead of True if that channel is closed and empty.
@@ -361,7 +361,7 @@ def add_receiver(channel: Channel[Any], waiter: Waiter) -> None:
 
 
 def poll_channel(channel: Channel[Any], waiter: Waiter) -> Selected | None:
-    """Take a value if this waiter may take one now."""
+    """Take a value if this waiter may take one now; return None otherwise."""
     return channel._poll(waiter)
 
 
@@ -371,5 +371,5 @@ def remove_receiver(channel: Channel[Any], waiter: Waiter) -> None:
 
 
 def try_send(channel: Channel[T], value: T) -> bool:
-    """Send a value if that is possible at once; whether it was."""
+    """Send a value if possible at once; return whether it was sent."""
     return channel._try_send(value)

@@ -1,6 +1,7 @@
 """What a process receives: messages from others, events from the kernel.
 
-They are msgspec structs: immutable, matched like dataclasses, and created in a quarter of the time.
+They are msgspec structs: immutable, usable in `match`, and four times as fast to create as
+dataclasses.
 """
 
 from enum import StrEnum

@@ -43,7 +43,7 @@ def linked_reason(dead: Pid, reason: BaseException) -> BaseException:
 
 
 def same_reason(one: BaseException | None, other: BaseException | None) -> bool:
-    """Whether two reasons are the same, also if one of them crossed between OS processes."""
+    """Whether two reasons are the same, even if one of them crossed between OS processes."""
     return one is other or (
         type(one) is type(other) and getattr(one, "args", ()) == getattr(other, "args", ())
     )

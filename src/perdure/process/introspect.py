@@ -1,4 +1,4 @@
-"""What can be seen of a process from outside: `process.info`."""
+"""`process.info`: a snapshot of a process, as seen from outside."""
 
 import traceback
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from perdure.process.waiter import State
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """What one process looked like at one moment."""
+    """A snapshot of one process."""
 
     pid: Pid
     names: tuple[str, ...]
@@ -32,7 +32,7 @@ class Info:
 
 
 def info_of(process: Process) -> Info:
-    """Return what a process looks like now."""
+    """Return a snapshot of a process."""
     relations = process.relations or Relations()
     return Info(
         pid=process.pid,

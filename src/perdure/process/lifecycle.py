@@ -1,7 +1,7 @@
 """The life of a process: how it is started, asked to end, killed, and what happens at its end.
 
 A start checks everything first, and then happens at once. The relations to the parent are set
-before the child runs its first line, so that a child which dies at once still gives its notice.
+before the child runs its first line, so that the death of a child is noticed however early it is.
 
 A death happens in this order:
 
@@ -9,18 +9,18 @@ A death happens in this order:
 2. The asyncio tasks that it started are stopped.
 3. Names, timers and what higher layers attached to the process are released.
 4. It counts as dead.
-5. Its supervisor is told, monitors get EXIT, requests without an answer fail.
+5. Its supervisor is notified, monitors get EXIT, unanswered requests fail.
 6. Links get LINK_DOWN, or die too; not if the end was normal.
 7. Done-callbacks run.
 
-So whoever hears of a death can at once take over the name, the socket, the place of the dead.
+So a process that is notified of a death can take over the name, the socket and the role at once.
 
-Steps 3 to 7 happen in one go, in `complete_exit`: no other code of the loop runs in between.
+Steps 3 to 7 happen atomically, in `complete_exit`: no other code of the loop runs in between.
 Only step 2 can take time, and only if there are such tasks: the process is ENDING meanwhile, and
 the last task to finish completes the exit.
 
 An exit signal interrupts once and lets the cleanup run. A kill repeats the interrupt, since code
-may catch it; and code that catches every one is given up after `abandon_after`: the process counts
+may catch it; and code that catches every one is abandoned after `abandon_after`: the process counts
 as dead, its coroutine is never stepped again, and a report says where it hangs.
 """
 
@@ -101,7 +101,7 @@ def spawn_process(
 
 
 def check_name_is_free(runtime: ProcessRuntime, name: str | None) -> None:
-    """Raise `NameTaken` if a process that is to have this name could not get it."""
+    """Raise `NameTaken` if a new process could not get this name."""
     if name is not None:
         check_name(name)
         if holder := runtime.names.get(name):
@@ -111,7 +111,7 @@ def check_name_is_free(runtime: ProcessRuntime, name: str | None) -> None:
 def apply_options(
     runtime: ProcessRuntime, parent: Process | None, child: Process, options: SpawnOptions
 ) -> None:
-    """Give a process that was just made its name, and its relations to its parent."""
+    """Give a new process its name, and its relations to its parent."""
     if options.name is not None:
         try:
             register(runtime.names, options.name, child)
@@ -135,7 +135,7 @@ def emit_spawn_event(child: Process) -> None:
 def _by_id(
     runtime: ProcessRuntime, id: str, args: tuple[Any, ...], options: SpawnOptions
 ) -> tuple[Function, tuple[Any, ...], SpawnOptions]:
-    """Complete a spawn by the defaults of its id."""
+    """Return the function, arguments and options of a spawn by id, with the id's defaults."""
     target = find_spawn_id(runtime.spawn_ids, id)
     if target.host is not None and options.host is None:
         options = options._replace(host=target.host)
@@ -146,7 +146,7 @@ def find_spawn_id(spawn_ids: Mapping[str, SpawnTarget], id: str) -> SpawnTarget:
     """Return what an id stands for.
 
     Raises:
-        SpawnError: The id is unknown; the text names those that are similar.
+        SpawnError: The id is unknown; the message suggests similar ones.
     """
     target = spawn_ids.get(id)
     if target is not None:
@@ -158,10 +158,10 @@ def find_spawn_id(spawn_ids: Mapping[str, SpawnTarget], id: str) -> SpawnTarget:
 
 
 def make_coroutine(function: Function, args: tuple[Any, ...]) -> Coroutine[Any, Any, Any]:
-    """Call a coroutine function, which runs none of its code yet.
+    """Return the coroutine of a call, which has run none of its code yet.
 
     Raises:
-        SpawnError: It is no coroutine function, or does not take these arguments.
+        SpawnError: It is not a coroutine function, or does not accept these arguments.
     """
     # `is_plain` without the call.
     if type(function) is not FunctionType or not function.__code__.co_flags & CO_COROUTINE:
@@ -178,7 +178,7 @@ def make_coroutine(function: Function, args: tuple[Any, ...]) -> Coroutine[Any, 
 
 
 def is_plain(function: object) -> bool:
-    """Whether this is an `async def` function, with nothing around it."""
+    """Whether this is an undecorated `async def` function."""
     return type(function) is FunctionType and bool(function.__code__.co_flags & CO_COROUTINE)
 
 
@@ -218,7 +218,7 @@ def _name_of(function: object) -> str:
 def cancel(
     target: Process, sender: Pid | None, timeout: float | None, reason: object = None
 ) -> None:
-    """Send CANCEL, and kill the process at the deadline; of several the earliest counts."""
+    """Send CANCEL, and kill the process at the deadline; the earliest of several counts."""
     when = None if timeout is None else target.loop.time() + timeout
     target.notify(Cancel(sender, when, reason))
     if timeout is not None:
@@ -240,7 +240,7 @@ def stop_gracefully(
 ) -> None:
     """Send CANCEL to a process that reads its events, and a shutdown signal to any other.
 
-    A CANCEL that nobody reads would only make everybody wait for the deadline.
+    A CANCEL that is never read would only delay the end until the deadline.
     """
     if isinstance(target, RemoteProcess):
         target.stop_gracefully(timeout, sender, why)
@@ -272,7 +272,7 @@ def _interrupt_again(process: Process) -> None:
 
 
 def _start_kill_timer(process: Process) -> None:
-    """See to it that a process which must end does: repeat a kill, and abandon it in the end."""
+    """Make sure that a process which must end does: repeat the kill, and finally abandon it."""
     if process.get_relations().kill_timer is None:
         _set_kill_timer(process, process.loop.time() + process.runtime.settings.abandon_after)
 
@@ -304,9 +304,9 @@ def _abandon(process: Process, outcome: ExitResult) -> None:
 
 
 def _leave_channels(waiting: object) -> None:
-    """End the wait of the kernel in which an abandoned process hangs, and nothing else of it.
+    """Remove an abandoned process from the kernel's queues, and touch nothing else of it.
 
-    Otherwise it would keep its place in the line of a channel, before the living, and its timer.
+    Otherwise it would keep its timer, and its place in a channel's queue before living processes.
     """
     innermost = waiting
     while waiting is not None:
@@ -320,7 +320,7 @@ def keep_forever(code: object) -> None:
     """Leak a coroutine or a task, so that not even its deletion runs its code again.
 
     Python throws GeneratorExit into a coroutine that it deletes, also at the end of the program.
-    Code that catches everything and goes on would then spin without end.
+    Code that catches everything and continues would then spin for ever.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(code))
 
@@ -329,7 +329,7 @@ def keep_forever(code: object) -> None:
 
 
 def own_task(process: Process, task: "asyncio.Task[Any]") -> None:
-    """Make an asyncio task part of a process, which ends with it."""
+    """Make an asyncio task part of a process, so that it ends with the process."""
     process.get_relations().add_task(task)
     task.add_done_callback(partial(_task_done, process))
 
@@ -370,7 +370,7 @@ def finish(process: Process, value: object, error: BaseException | None) -> None
 
 
 def _decide_outcome(process: Process, error: BaseException) -> None:
-    """Decide how it ended, since no signal had before its code raised."""
+    """Decide how it ended, since no signal had decided before its code raised."""
     if isinstance(error, Upgrade):
         process.get_relations().upgrade = error
         return
@@ -391,7 +391,7 @@ def _exit_or_upgrade(process: Process) -> None:
 
 
 def _upgrade(process: Process, relations: Relations) -> None:
-    """Let the same process go on with new code, or fail in it."""
+    """Continue the same process with new code, or end it if that fails."""
     upgrade, relations.upgrade = relations.upgrade, None
     assert upgrade is not None
     if relations.kill_timer is not None:
@@ -411,7 +411,7 @@ def _upgrade(process: Process, relations: Relations) -> None:
 
 
 def complete_exit(process: Process, outcome: ExitResult) -> None:
-    """Do what is left to do, from step 3 on."""
+    """Do steps 3 to 7 of a death."""
     runtime, relations, error = process.runtime, process.relations, outcome.error
     if error is not None and not isinstance(error, UNREPORTED) and process is not runtime.root:
         with suppress(Exception):  # a broken log handler must not stop the death
@@ -453,7 +453,7 @@ def release(process: Process, relations: Relations) -> None:
 
 
 def notify_related(process: Process, relations: Relations, outcome: ExitResult) -> None:
-    """Tell those who are related to a dead process, in the order of steps 5 to 7."""
+    """Notify the processes related to a dead one, in the order of steps 5 to 7."""
     supervisor = None
     if relations.supervision is not None:
         supervisor = relations.supervision.supervisor
@@ -477,7 +477,7 @@ def _remove_monitors(process: Process, monitors: Mapping[MonitorRef, Pid]) -> No
 
 
 def _notify_monitors(process: Process, relations: Relations, outcome: ExitResult) -> None:
-    """Tell those who watch it, and those who wait for its answer."""
+    """Notify its monitors, and fail the requests that wait for its answer."""
     for ref, watcher in (relations.monitored_by or {}).items():
         watcher.get_relations().remove_monitor(ref)
         watcher.notify(Exit(process.pid, outcome, ref))

@@ -1,6 +1,6 @@
 """An asyncio loop that spins for a moment before it sleeps.
 
-To be woken from a sleep in the selector takes longer than a whole call to an OS worker and its
+Waking up from a sleep in the selector takes longer than a whole call to an OS worker and its
 answer. So a loop that has just sent something to a worker polls for the answer first, as Erlang's
 schedulers do. Polling that finds nothing backs off exponentially, so it costs next to nothing.
 """
@@ -13,13 +13,13 @@ from collections.abc import Callable
 from perdure.base.clock import SystemClock
 from perdure.base.machine import cores
 
-_MAX_SKIPS = 64  # so that useless spinning costs next to nothing, and is still tried at times
+_MAX_SKIPS = 64  # useless spinning then costs next to nothing, and is still tried now and then
 
 Ready = list[tuple[selectors.SelectorKey, int]]
 
 
 class SpinBackoff:
-    """Decides whether to spin; pure. After each useless spin, twice as many are skipped."""
+    """Decides whether to spin; pure. Each useless spin doubles the number of spins to skip."""
 
     __slots__ = ("_next_skips", "_skips")
 

@@ -1,4 +1,4 @@
-"""The table of registered names: a living process can be found by a text.
+"""The table of registered names, by which a living process can be found.
 
 The loops of a program that has thread hosts share one table, so taking and releasing a name
 happens under a lock. Looking a name up needs none: a dict lookup is atomic.
@@ -22,7 +22,7 @@ class Names(dict[str, T], Generic[T]):
         self.on_change: Callable[[str, T, bool], None] | None = None
 
     def claim(self, name: str, process: T) -> T | None:
-        """Give a free name to a process; return the holder if it is not free."""
+        """Give a free name to a process; return the holder instead if it is taken."""
         with self._lock:
             holder = self.get(name)
             if holder is not None:
@@ -33,7 +33,7 @@ class Names(dict[str, T], Generic[T]):
         return None
 
     def free(self, name: str) -> T | None:
-        """Take a name from its holder, and return that holder."""
+        """Take a name from its holder, and return the holder; None if there was none."""
         holder = self.pop(name, None)
         if holder is not None and self.on_change is not None:
             self.on_change(name, holder, False)

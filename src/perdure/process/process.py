@@ -4,8 +4,8 @@ A process is driven by our own trampoline and not by an `asyncio.Task`: `step` r
 up to the next wait, and the core loop in `scheduler` does the same without the calls.
 What the coroutine yields says how it waits:
 
-- `PARK`: it waits in the kernel, for a message or a reply. Whoever has something calls `wake`.
-- a future of asyncio: it waits as a task would, and goes on in the callback of that future.
+- `PARK`: it waits in the kernel, for a message or a reply, until somebody calls `wake`.
+- a future of asyncio: it waits as a task would, and continues in the callback of that future.
 - None: it gives everybody else one turn of the loop, as in `asyncio.sleep(0)`.
 
 To asyncio a process is a third-party task, by asyncio's own hooks: while it runs, `current_task`
@@ -68,7 +68,7 @@ Callback = Callable[[Any], object]
 
 
 class MailboxBound(NamedTuple):
-    """How many messages may wait in one channel, and what happens to one more."""
+    """How many messages may wait in one channel, and what happens to a message beyond that."""
 
     limit: int | None
     overflow: Overflow
@@ -157,13 +157,13 @@ class Process(Waiter):
         return f"<process {self.pid} {getattr(self.function, '__qualname__', self.function)}>"
 
     def get_relations(self) -> "Relations":
-        """Return what ties this process to others, to add to it."""
+        """Return the relations of this process to others, creating them on first use."""
         if self.relations is None:
             self.relations = Relations()
         return self.relations
 
     def at_exit(self, cleanup: Callable[[], None]) -> None:
-        """Call something when the process is about to count as dead, before anybody is told."""
+        """Call a function just before the process counts as dead, and before any notification."""
         relations = self.get_relations()
         if relations.cleanups is None:
             relations.cleanups = []
@@ -172,7 +172,7 @@ class Process(Waiter):
     # Steps
 
     def enqueue(self) -> None:
-        """Stand in the scheduler's queue; the state is READY already."""
+        """Join the scheduler's queue; the state is READY already."""
         self.scheduler.ready.append(self)
         if not self.scheduler.turn_scheduled:
             self.scheduler.schedule_turn()
@@ -184,7 +184,7 @@ class Process(Waiter):
         The scheduler has the plain case of this in its core loop, without the calls.
         """
         if self.state != READY:
-            return  # it was abandoned while it stood in the queue
+            return  # it was abandoned while it was queued
         self.state = RUNNING
         try:
             if error is None and not self.must_cancel:
@@ -260,7 +260,7 @@ class Process(Waiter):
             self._step_alone(wrong)
 
     def _resume(self, done: "asyncio.Future[Any] | None") -> None:
-        """Go on after a future: in the callback itself, as asyncio does, not a turn later."""
+        """Continue after a future: in the callback itself, as asyncio does, not a turn later."""
         if self.state == WAITING and self.future is done:
             self.future = None
             self.state = READY
@@ -273,7 +273,7 @@ class Process(Waiter):
     # Exit signals
 
     def exit_signal(self, sender: Pid, reason: BaseException) -> None:
-        """Receive an exit signal; whether links are trapped is looked at now, once."""
+        """Receive an exit signal; whether links are trapped is checked now, once."""
         if self.trap_links:
             self.notify(LinkDown(sender, reason))
         else:
@@ -301,7 +301,7 @@ class Process(Waiter):
         return self.outcome is not None or self.must_cancel or self._cancels > 0
 
     def recycle(self) -> None:
-        """Take its identity away, so that the object can be a new process: a stream reuses it."""
+        """Reset its identity, so that a stream can reuse the object for a new process."""
         self.pid.target = None
         del self.runtime.processes[self.pid]
         self._direct_inbox = self._inbox = self._events = self._listeners = self._requests = None
@@ -320,7 +320,7 @@ class Process(Waiter):
         if inbox is None:
             return self._route(message)
         items = inbox._items  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-        if items:  # whoever waits has been woken for what is there already
+        if items:  # the reader has been woken for what is there already
             items.append(message)
         elif items is EMPTY or self.reading is not inbox:
             inbox.put(message)
@@ -370,7 +370,7 @@ class Process(Waiter):
                 return False
 
     def notify(self, event: Event) -> None:
-        """Add an event; events are never refused, since each is a fact that is told once."""
+        """Add an event; events are never refused, since each is sent only once."""
         if self._events is None:
             self._events = MailboxChannel(self)
         self._events.put(event)
@@ -462,7 +462,7 @@ class Process(Waiter):
         self._direct_inbox = self._inbox if plain else None
 
     def remove_events(self, unwanted: Callable[[Event], bool]) -> None:
-        """Remove the events that are unwanted."""
+        """Remove the unwanted events."""
         if self._events is not None:
             self._events.remove(unwanted)
 
@@ -479,7 +479,7 @@ class Process(Waiter):
     # The interface of an asyncio task: cancellation, which the code may catch
 
     def cancel(self, msg: object = None) -> bool:
-        """Ask for a CancelledError at the next opportunity."""
+        """Request a CancelledError at the next opportunity; return False if that is too late."""
         if self.state >= ENDING:
             return False
         self._cancels += 1
@@ -491,11 +491,11 @@ class Process(Waiter):
         return True
 
     def cancelling(self) -> int:
-        """Return how many requests to cancel nobody has taken back."""
+        """Return the number of cancellation requests that were not taken back."""
         return self._cancels
 
     def uncancel(self) -> int:
-        """Take one request to cancel back, and return how many are left."""
+        """Take back one cancellation request, and return how many are left."""
         if self._cancels > 0:
             self._cancels -= 1
             if self._cancels == 0:
@@ -542,7 +542,7 @@ class Process(Waiter):
         return self.outcome.error
 
     def add_done_callback(self, fn: Callback, /, *, context: Context | None = None) -> None:
-        """Call `fn` with this process when it is dead, after all notices are sent."""
+        """Call `fn` with this process when it is dead, after all notifications are sent."""
         if self.state == DEAD:
             self.loop.call_soon(fn, self, context=context)
             return
@@ -597,7 +597,7 @@ class Process(Waiter):
 
 
 def _stack_of(awaitable: object) -> list[FrameType]:
-    """Follow a suspended coroutine down to what it waits in."""
+    """Return the frames from a suspended coroutine down to where it waits."""
     frames: list[FrameType] = []
     while awaitable is not None:
         if isinstance(awaitable, CoroutineType):
@@ -631,7 +631,7 @@ class RemoteProcess(Process):
     """A process that runs elsewhere, as code on this loop sees it: `hosts.node` has the proxy.
 
     Whether the process reads its events, or refuses to end, is known only where it runs.
-    So these two are asked of it, where a local process is looked at.
+    So these two requests are sent to it, where a local process can be inspected.
     """
 
     __slots__ = ()
@@ -661,7 +661,7 @@ class MailboxChannel(Channel[T]):
 
     def put(self, value: T) -> None:
         """Add a value, and wake the reader."""
-        if self._items:  # whoever waits has been woken for what is there already
+        if self._items:  # the reader has been woken for what is there already
             self._items.append(value)
             return
         if self._items is EMPTY:
@@ -709,14 +709,14 @@ class MailboxChannel(Channel[T]):
             self.owner.wake()
 
     def drop_oldest(self, kind: type) -> None:
-        """Make room by dropping the value of a kind that waits longest."""
+        """Make room by dropping the oldest value of a kind."""
         for place, value in enumerate(self._items):
             if isinstance(value, kind):
                 del self._items[place]
                 return
 
     def remove(self, unwanted: Callable[[T], bool]) -> list[T]:
-        """Remove the values that are unwanted, and return them in order."""
+        """Remove the unwanted values, and return them in order."""
         removed = [value for value in self._items if unwanted(value)]
         if removed:
             self._items = deque(value for value in self._items if not unwanted(value))
@@ -747,33 +747,34 @@ class Collector(Protocol):
     callers: tuple[Pid, ...]  # whose request the process works on, nearest first
 
     def collect(self, process: Process, outcome: ExitResult) -> None:
-        """Take the outcome; the process is dead, and its links are not told yet."""
+        """Take the outcome; the process is dead, and its links are not notified yet."""
         ...
 
 
 class Supervision(Protocol):
     """A process as the child of a supervisor.
 
-    It is the one notice that a supervisor gets of an end: a monitor beside the link would tell it
-    twice of each failure, and a link alone tells nothing of a normal end.
+    It is the only notification of an end that a supervisor gets: a monitor beside the link would
+    report each failure twice, and a link alone does not report a normal end.
     """
 
-    supervisor: Process  # linked to it, but told of the end by `ended`, not by LINK_DOWN
+    supervisor: Process  # linked to it, but notified of the end by `ended`, not by LINK_DOWN
 
     def ended(self, process: Process, outcome: ExitResult) -> None:
-        """Take note of the end; the process is dead, and its monitors and links are not told."""
+        """Note the end; the process is dead, and its monitors and links are not notified yet."""
         ...
 
     def describe(self) -> str:
-        """Return who supervises it, and as what, for reports."""
+        """Return its supervisor and its role there, for reports."""
         ...
 
 
 class Relations:
-    """What ties one process to others; made with the first tie, since most processes have few.
+    """The relations of one process; made with the first one, since most processes have few.
 
     Each container is made with its first member, for the same reason. They are dicts where sets
-    would do: what happens at death happens in the order of the ties, so that a run is repeatable.
+    would do: at death, relations are handled in the order in which they were made, so that a run
+    is repeatable.
     """
 
     __slots__ = (
@@ -806,10 +807,10 @@ class Relations:
         self.kill_timer: asyncio.TimerHandle | None = None  # repeats a kill
         self.task_name: str | None = None  # a name for tools
         self.supervision: Supervision | None = None  # by whom it is supervised
-        self.upgrade: Upgrade | None = None  # the code to go on with
-        self.unawaited: dict[Any, None] | None = None  # its tasks whose result nobody took
+        self.upgrade: Upgrade | None = None  # the code to continue with
+        self.unawaited: dict[Any, None] | None = None  # its tasks whose result was not collected
 
-    # Removing what is not there is no mistake: the other side may have removed it just before.
+    # Removing what is not there is no error: the other side may have removed it just before.
 
     def add_link(self, peer: Process) -> None:
         """Add a link to a peer."""
@@ -905,12 +906,12 @@ class Host(Protocol):
         args: tuple[Any, ...],
         options: SpawnOptions,
     ) -> Process:
-        """Start a process there, and return what stands for it here."""
+        """Start a process there, and return its proxy here."""
         ...
 
 
 class NodePort(Protocol):
-    """The border of a runtime to other loops; `hosts.node` has it."""
+    """The boundary of a runtime to other loops; `hosts.node` implements it."""
 
     proxies: dict[Pid, Any]
 
@@ -935,23 +936,23 @@ class ProcessRuntime(Protocol):
     names: Names[Process]
     spawn_ids: dict[str, SpawnTarget]
     hosts: dict[str, Host]
-    node: NodePort | None  # its border to other loops, if there are any
+    node: NodePort | None  # its boundary to other loops, if there are any
     root: Process | None
     stop_reason: Shutdown
     exit_waiters: list[asyncio.Future[None]]
 
     def host_of(self, name: str) -> Host | None:
-        """Return a host that runs; None for the running loop itself."""
+        """Return a running host; None for the running loop itself."""
         ...
 
     def own(self, kind: Callable[[], T]) -> T:
-        """Return the one object of a class that a layer above keeps here."""
+        """Return the runtime's single object of a class from a higher layer."""
         ...
 
     def wake_exit_waiters(self) -> None:
-        """Wake who waits for processes to be gone."""
+        """Wake everybody who waits for processes to end."""
         ...
 
     def interrupted(self, number: Signals) -> None:
-        """Stop in order: the user or the system asks for it."""
+        """Shut down gracefully, because the user or the system asks for it."""
         ...

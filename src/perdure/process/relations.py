@@ -1,8 +1,8 @@
-"""Relations between processes: links, monitors, names; and what code may touch of a process.
+"""Relations between processes (links, monitors, names), and resolving a pid to its process.
 
 A pid leads to its process, wherever that runs. Code on another loop must not touch the process
-itself: there a proxy takes its place, which passes on what is done to it as signals (see
-`perdure.process.hosts`). `resolve` returns the one or the other.
+itself: there a proxy takes its place, which forwards operations as signals (see
+`perdure.process.hosts`). `resolve` returns one or the other.
 """
 
 from perdure.base.errors import NameTaken, NoProcess, NotRegistered
@@ -15,7 +15,7 @@ Destination = Pid | str
 
 
 def resolve(pid: Pid, runtime: ProcessRuntime) -> Process | None:
-    """Return what code of this runtime may touch; None if the process is dead."""
+    """Return the process or its proxy on this runtime; None if the process is dead."""
     target: Process | None = pid.target
     if target is None or target.loop is runtime.loop or runtime.node is None:
         return target
@@ -23,7 +23,7 @@ def resolve(pid: Pid, runtime: ProcessRuntime) -> Process | None:
 
 
 def resolve_known(pid: Pid, runtime: ProcessRuntime) -> Process | None:
-    """Return what this runtime has of a process already, also if it is dead elsewhere.
+    """Return the process or the existing proxy on this runtime, even if it is dead elsewhere.
 
     Unlike `resolve` this never makes a proxy: removing a relation must not create one.
     """
@@ -62,7 +62,7 @@ def unlink(process: Process, pid: Pid, *, flush: bool) -> None:
 
 
 def monitor(watcher: Process, pid: Pid) -> MonitorRef:
-    """Monitor a process; of a dead one the watcher is told at once."""
+    """Monitor a process; if it is dead, the watcher is notified at once."""
     target = resolve(pid, watcher.runtime)
     if target is None:
         ref = MonitorRef()
@@ -72,7 +72,7 @@ def monitor(watcher: Process, pid: Pid) -> MonitorRef:
 
 
 def add_monitor(watcher: Process, target: Process) -> MonitorRef:
-    """Monitor a process that is alive, or whose end has not been told here."""
+    """Monitor a process that is alive, or whose end is not known here yet."""
     ref = MonitorRef()
     target.get_relations().add_monitored_by(ref, watcher)
     watcher.get_relations().add_monitor(ref, target.pid)
@@ -116,7 +116,7 @@ def register(names: Names[Process], name: str, process: Process) -> None:
 
 
 def unregister(names: Names[Process], name: str) -> bool:
-    """Free a name; whether anybody held it."""
+    """Free a name; return whether a process held it."""
     check_name(name)
     holder = names.free(name)
     if holder is None:

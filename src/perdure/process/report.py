@@ -79,7 +79,7 @@ def _starter_of(process: Process) -> str:
 
 
 def moment(process: Process, age: float) -> str:
-    """Return when something of this age in seconds began, by the wall clock, as text."""
+    """Return the wall-clock time at which something of this age in seconds began, as text."""
     began = datetime.fromtimestamp(process.runtime.clock.time() - age, tz=UTC)
     return f"{began:%Y-%m-%d %H:%M:%S}Z"
 

@@ -42,7 +42,7 @@ class Request(Struct, Generic[R], eq=False):
         return f"<request {self.body!r} from {self.sender}>"
 
     def reply(self, value: R) -> bool:
-        """Answer; False if the request was answered already, or its caller waits no more."""
+        """Answer; return False if it was answered already, or its caller no longer waits."""
         if self.done:
             return False
         self._value = value
@@ -76,7 +76,7 @@ class Request(Struct, Generic[R], eq=False):
         self._waiter.wake()
 
     def track(self, open_requests: "dict[Request[Any], None]") -> None:
-        """Be one of the open requests of the server, whose death fails them."""
+        """Join the open requests of the server, so that its death fails this one."""
         self._open_requests = open_requests
         open_requests[self] = None
 
@@ -100,7 +100,7 @@ class Request(Struct, Generic[R], eq=False):
         return value
 
 
-# So many different time-outs have a queue; any other gets a timer of its own for each call.
+# The number of different timeouts that have a queue; any other gets a timer for each call.
 _MAX_QUEUES = 16
 
 # A queue is cleaned of answered calls when it has grown to this length, and then to twice what
@@ -109,9 +109,9 @@ _FIRST_CLEANING = 256
 
 
 class Deadlines:
-    """The time-outs of calls, cheap because nearly all of them never expire.
+    """The timeouts of calls, cheap because nearly all of them never expire.
 
-    Calls with the same time-out expire in the order in which they were made:
+    Calls with the same timeout expire in the order in which they were made:
     a queue for each length, and one timer of the loop for each queue.
     """
 
@@ -141,7 +141,7 @@ class Deadlines:
         queue.append((when, request))
 
     def _clean(self, limit: float) -> deque[tuple[float, Request[Any]]]:
-        """Drop answered calls that stand behind an open one."""
+        """Drop the answered calls from the queue of a timeout, and return the queue."""
         queue = deque(entry for entry in self._queues[limit] if not entry[1].done)
         self._queues[limit] = queue
         self._cleaning = max(_FIRST_CLEANING, 2 * len(queue))

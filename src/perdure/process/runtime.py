@@ -123,7 +123,7 @@ def _check_no_loop(main: Function) -> None:
 
 
 def close_loop(loop: asyncio.AbstractEventLoop, timeout: float) -> None:
-    """Close a loop as `asyncio.run` does, but wait only so long for tasks that do not end."""
+    """Close a loop as `asyncio.run` does, but limit the wait for tasks that do not end."""
     try:
         loop.run_until_complete(_end_tasks(timeout))
         loop.run_until_complete(loop.shutdown_asyncgens())
@@ -161,7 +161,7 @@ async def _serve(runtime: "LoopRuntime", main: Function, args: tuple[Any, ...]) 
 
 @contextlib.contextmanager
 def _signals(runtime: "LoopRuntime") -> Generator[None, None, None]:
-    """Stop in order on SIGINT and SIGTERM, where this thread may handle signals at all."""
+    """Shut down gracefully on SIGINT and SIGTERM, if this thread may handle signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -192,7 +192,7 @@ class Runtime:
 
         Args:
             settings: The settings of the runtime.
-            clock: Measures the age of processes, and tells the wall time to the layers above.
+            clock: Measures the age of processes, and gives the wall time to the layers above.
         """
         self._runtime = LoopRuntime(settings, clock=clock)
         self._token: Token[Process] | None = None
@@ -260,7 +260,7 @@ class LoopRuntime:
         self.root: Process | None = None
         self.process_class: type[Process] = Process
         self.hosts: dict[str, Host] = {}  # those that run
-        self.node: NodePort | None = None  # its border to other loops, if there is any
+        self.node: NodePort | None = None  # its boundary to other loops, if there are any
         self._owned: dict[Callable[[], Any], Any] = {}
         self.stop_reason = Shutdown("the runtime stops")
         self._closers: list[Callable[[], None]] = []
@@ -269,7 +269,7 @@ class LoopRuntime:
         self._last_signal: tuple[signal.Signals, float] | None = None
 
     def use(self, settings: Settings) -> None:
-        """Use other settings for processes that are still to be started."""
+        """Use other settings for processes that are started from now on."""
         self.settings = settings
         self.mailbox_bound = MailboxBound(settings.mailbox_limit, settings.overflow)
         self.scheduler = Scheduler(self.loop, settings, finish, self._shuffle)
@@ -278,7 +278,7 @@ class LoopRuntime:
     # What processes ask of it
 
     def host_of(self, name: str) -> Host | None:
-        """Return a host that runs; None for the running loop itself.
+        """Return a running host; None for the running loop itself.
 
         Raises:
             SpawnError: There is none of that name.
@@ -292,13 +292,13 @@ class LoopRuntime:
         return host
 
     def own(self, kind: Callable[[], T]) -> T:
-        """Return the one object of a class that a layer above keeps here, made once."""
+        """Return the runtime's single object of a class from a higher layer, made on first use."""
         if kind not in self._owned:
             self._owned[kind] = kind()
         return self._owned[kind]
 
     def wake_exit_waiters(self) -> None:
-        """Wake those who wait for processes to end."""
+        """Wake everybody who waits for processes to end."""
         waiters, self.exit_waiters = self.exit_waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -307,7 +307,7 @@ class LoopRuntime:
     # Start and end
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start to use a loop."""
+        """Start using a loop."""
         self.loop = loop
         self.scheduler = Scheduler(loop, self.settings, finish, self._shuffle)
         set_spin_time(loop, self.settings.busy_wait)
@@ -315,7 +315,7 @@ class LoopRuntime:
         install(loop)
 
     def at_close(self, closer: Callable[[], None]) -> None:
-        """Call something when the runtime is closed."""
+        """Call a function when the runtime is closed."""
         self._closers.append(closer)
 
     def close(self) -> None:
@@ -326,7 +326,7 @@ class LoopRuntime:
             closer()
 
     async def stop(self, timeout: float | None = None, *, interrupt: bool = True) -> None:
-        """End all processes: those without a living parent first, then those they leave.
+        """End all processes: those without a living parent first, then the orphans they leave.
 
         Each gets CANCEL, and is killed after the timeout. With `interrupt`, one that does not
         read its events is interrupted at once, since nobody would read its CANCEL.
@@ -343,14 +343,14 @@ class LoopRuntime:
                     else:
                         cancel(process, None, left, self.stop_reason.detail)
                 await self._new_orphans(asked)
-        except BaseException:  # whoever waits for the end was interrupted: kill
+        except BaseException:  # the wait for the end was interrupted: kill
             self.kill_all()
             while self.processes:
                 await self._next_exit()
             raise
 
     def _orphans(self, asked: set[Pid]) -> list[Process]:
-        """Return those to be stopped now, youngest first: nobody above them will do it."""
+        """Return the processes to stop now, youngest first: they have no parent to stop them."""
         return [
             process
             for process in reversed(self.processes.values())
@@ -359,7 +359,7 @@ class LoopRuntime:
         ]
 
     async def _new_orphans(self, asked: set[Pid]) -> None:
-        """Wait until there may be some: a parent has died, or a child was spawned.
+        """Wait until there may be new orphans: a parent has died, or a child was spawned.
 
         Looking through all processes at each death would be quadratic in their number.
         """
@@ -415,7 +415,7 @@ class LoopRuntime:
         return last is None or last[0] is not number or now - last[1] > _ECHO
 
     def interrupted(self, number: signal.Signals) -> None:
-        """Stop in order, because the user or the system asks for it; the second time at once."""
+        """Shut down gracefully, since the user or the system asks for it; kill the second time."""
         self.received.append(number)
         if len(self.received) > 1:
             self.kill_all()
@@ -446,9 +446,9 @@ class AdoptedProcess(Process):
         self.task.cancel()
 
     def absorb(self, error: BaseException | None) -> bool:
-        """Take back our own interrupts; whether nobody else has cancelled the task.
+        """Take back our own interrupts; return whether nobody else has cancelled the task.
 
-        If somebody else has, that cancellation must go on.
+        If somebody else has, that cancellation must propagate.
         """
         remaining = 0
         for _ in range(self._interrupts):
@@ -457,7 +457,7 @@ class AdoptedProcess(Process):
 
 
 async def _adopted() -> None:
-    """Stand for the code of an adopted task in listings."""
+    """Represent the code of an adopted task in listings."""
 
 
 class TaskFactory:

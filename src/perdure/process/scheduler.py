@@ -11,7 +11,7 @@ processes. That is what makes a message cheap. Two things keep it fair:
   process looks at the clock, and yields once if its time is up (`streak_is_over`,
   `yield_if_due`).
 
-Exactly one turn is scheduled at a time: `turn_scheduled` is set by whoever makes the queue
+Exactly one turn is scheduled at a time: `turn_scheduled` is set by the code that makes the queue
 non-empty, and cleared by the turn that finds it empty. Both happen on the thread of the loop,
 except for wake-ups by another thread, which go through `call_soon_threadsafe`.
 
@@ -29,15 +29,15 @@ from typing import Any
 from perdure.base.settings import Settings
 from perdure.process.waiter import PARK, PARKED, READY, RUNNING, RUNNING_TASKS
 
-# The clock is read once in so many steps: often enough to be fair, seldom enough to be free.
+# Steps between reads of the clock: often enough to be fair, seldom enough to cost nothing.
 _STEPS_PER_CLOCK_READ = 32
 
-# A process that has received so many values without a wait checks whether its time is up.
-# A turn's time is at most so many streaks, however fast the values come.
+# A process that has received this many values without a wait checks whether its time is up.
+# A turn is at most this many streaks long, however fast the values come.
 STREAK = 1024
 _STREAKS_PER_TURN = 16
 
-# So many nested servers may answer a call directly, inside the step of their caller.
+# How many nested servers may answer a call directly, inside the step of their caller.
 _MAX_INLINE_CALLS = 16
 
 Shuffle = Callable[[MutableSequence[Any]], None]
@@ -74,7 +74,7 @@ class Scheduler:
         """Start with an empty queue.
 
         Args:
-            loop: The loop that gives the turns.
+            loop: The loop that runs the turns.
             settings: The budget of a turn.
             finish: Called with a process whose code has ended, its value and its error.
             shuffle: Reorders the ready processes at each turn; tests use it to find and replay
@@ -112,7 +112,7 @@ class Scheduler:
             self.loop.call_soon_threadsafe(self.turn, context=self._context)
 
     def streak_is_over(self) -> bool:
-        """Count one operation without a wait; whether the others should now get a turn."""
+        """Count one operation without a wait; return whether others should get a turn now."""
         self._streak -= 1
         if self._streak:
             return False
@@ -120,7 +120,7 @@ class Scheduler:
         return True
 
     def yield_if_due(self) -> Generator[None, None, None]:
-        """Give everybody else a turn, if the time of this one is up."""
+        """Let all others run, if the time of this turn is up."""
         now = self.loop.time
         # A streak counts as some time at least, for loops on which time stands still.
         self._yield_at -= self._turn_time / _STREAKS_PER_TURN
@@ -146,7 +146,7 @@ class Scheduler:
         self.schedule_turn()
 
     def _run(self, steps: int) -> bool:  # noqa: C901 - the hot path, on one screen
-        """Take so many steps, the core loop of the kernel; False if the queue ran empty.
+        """Take this many steps: the core loop of the kernel. Return False if the queue ran empty.
 
         This is `Process.step` for the plain case, without its calls.
         """

@@ -1,12 +1,12 @@
 """Threads for functions that block: `offload`, and the one thread pool behind it and sync steps.
 
-Nobody can stop a thread. So when the one who waits for a call is cancelled, the call is *left
+A thread cannot be stopped. So when the caller is cancelled while it waits, the call is *left
 behind*: its result is dropped, and its place in the pool is given to another thread at once, so
 that calls which hang for ever cannot fill the pool. The threads are daemons: one that never
 returns does not keep the program from ending either.
 
 A pool belongs to the program and not to a runtime, since a thread that was left behind outlives
-the runtime that started it, and whoever asks must still be told about it (`unfinished`).
+the runtime that started it, and must still be listed (`unfinished`).
 Idle threads are kept for the next call for a while, since starting one costs more than most calls.
 """
 
@@ -27,14 +27,14 @@ T = TypeVar("T")
 # How many offloaded calls run at once in one program; more of them wait.
 _MAX_OFFLOADED = 64
 
-_IDLE_TIME = 10.0  # seconds after which a thread without work ends
+_IDLE_TIME = 10.0  # seconds after which an idle thread ends
 
 
 async def offload(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a function that blocks in a thread, and wait for its result.
 
     It sees the context variables of the caller, and may use `process.send`.
-    If the wait is interrupted, the thread continues alone, since nobody can stop it;
+    If the wait is interrupted, the thread continues alone, since a thread cannot be stopped;
     its result is dropped.
     """
     current("offload")
@@ -82,7 +82,7 @@ class ThreadPool:
             raise
 
     def unfinished(self, is_wanted: Callable[[Any], bool]) -> list["Future[None]"]:
-        """Return a future for each call with such an owner that is done when its thread is."""
+        """Return a future for each call with a matching owner, done when its thread is."""
         with self._lock:
             return [call.get_end() for call in self._owned if is_wanted(call.owner)]
 
@@ -103,12 +103,12 @@ class ThreadPool:
         while (call := self._next_call()) is not None:
             if call.runs:
                 call.run()
-            if not self._goes_on_after(call):
+            if not self._finish_call(call):
                 return
             del call  # otherwise its result would be kept until the next one
 
     def _next_call(self) -> "_Call | None":
-        """Wait for a call; None if there was none for so long that the thread should end."""
+        """Wait for a call and return it; None if the thread was idle too long and should end."""
         while True:
             try:
                 call = self._queue.get(timeout=_IDLE_TIME)
@@ -125,8 +125,8 @@ class ThreadPool:
                 call.runs = not call.left_behind
             return call
 
-    def _goes_on_after(self, call: "_Call") -> bool:
-        """Note that a call has ended; False if the place of its thread was given to another."""
+    def _finish_call(self, call: "_Call") -> bool:
+        """Note that a call has ended; return False if its thread was replaced and should end."""
         with self._lock:
             self._owned.discard(call)
             if call.end is not None:
@@ -139,7 +139,7 @@ class ThreadPool:
 
 
 class _Call:
-    """A function to be called, and who waits for its result."""
+    """A function to call, and the future of its result."""
 
     __slots__ = ("end", "function", "left_behind", "loop", "owner", "result", "runs")
 
@@ -148,7 +148,7 @@ class _Call:
         self.owner = owner
         self.loop = asyncio.get_running_loop()
         self.result: asyncio.Future[Any] = self.loop.create_future()
-        self.end: Future[None] | None = None  # made for who waits for its thread
+        self.end: Future[None] | None = None  # made when something waits for its thread
         self.runs = False
         self.left_behind = False  # nobody waits for it any more
 

@@ -31,13 +31,13 @@ class Timer(Channel[float]):
         return self
 
     def stop(self) -> bool:
-        """Yield nothing any more, until `reset`; whether it was still going to."""
+        """Stop it until `reset`; return whether it was still going to yield."""
         was_armed, self._when = self._when is not None, None
         self._rearm()
         return was_armed
 
     def reset(self, delay: Duration) -> bool:
-        """Start anew from now; whether it was still going to yield."""
+        """Start again from now; return whether it was still going to yield."""
         seconds = _positive(delay, "a timer")
         was_armed, self._when = self._when is not None, self._loop.time() + seconds
         self._rearm()
@@ -101,7 +101,7 @@ class Ticker(Timer):
 
 
 def after(delay: Duration) -> Timer:
-    """Return a channel that yields once, `delay` from now: the time-out case of a `select`."""
+    """Return a channel that yields once, `delay` from now: the timeout case of a `select`."""
     return Timer(required_seconds(delay))
 
 
@@ -118,7 +118,7 @@ def ticker(period: Duration) -> Ticker:
 async def sleep(delay: Duration) -> None:
     """Suspend only this process; exits and kills still reach it.
 
-    Zero gives everybody else one turn.
+    Zero lets all others run once.
     """
     seconds = required_seconds(delay)
     if seconds == 0:

@@ -1,9 +1,9 @@
-"""Who waits: one small interface for processes and for plain asyncio tasks.
+"""Waiters: one small interface for processes and for plain asyncio tasks.
 
 A wait in the kernel is always the same loop: look at the state, and if it is not yet as wanted,
-`yield waiter.pause()` and look again. Whoever changes the state calls `wake`.
+`yield waiter.pause()` and look again. Code that changes the state calls `wake`.
 The wake-up itself carries nothing. So nothing is lost when the waiter is cancelled between the
-wake-up and its next step, and a wake-up too many does no harm.
+wake-up and its next step, and a spurious wake-up does no harm.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Supervision: child specs, the restart core, and the three kinds of supervisor built on it."""
+"""Supervision: child specs, the restart loop, and the three kinds of supervisor built on it."""
 
 from perdure.otp.supervision.dynamic import DynamicSupervisor
 from perdure.otp.supervision.partition import PartitionSupervisor

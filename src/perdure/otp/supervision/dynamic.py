@@ -1,6 +1,6 @@
-"""DynamicSupervisor: starts empty, gets children at run time, each for itself.
+"""DynamicSupervisor: starts empty, and gets independent children at run time.
 
-`DynamicLoop` is its inside, on which other supervisors of many like children build.
+`DynamicLoop` is its restart loop, which other supervisors of many like children build on.
 """
 
 from collections.abc import Hashable, Iterable
@@ -40,7 +40,7 @@ class TerminatePid(NamedTuple):
 
 
 class DynamicLoop(RestartLoop):
-    """The inside of a dynamic supervisor: its children by their pids.
+    """The restart loop of a dynamic supervisor: its children by their pids.
 
     One that is being restarted is still known by its last pid.
     """
@@ -54,10 +54,10 @@ class DynamicLoop(RestartLoop):
         return self.by_pid.values()
 
     def check_room(self) -> None:
-        """Refuse one child too many; those that are being restarted count too.
+        """Raise if there is no room for another child; those that are being restarted count.
 
         Raises:
-            MaxChildren: There are as many as there may be.
+            MaxChildren: The limit of children is reached.
             NoProcess: The supervisor is stopping.
         """
         if self.ending:
@@ -69,7 +69,7 @@ class DynamicLoop(RestartLoop):
         return NoProcess(self.me.pid, "start a child, for it is stopping")
 
     def admit(self, spec: ChildSpec, process: Process) -> SupervisedChild:
-        """Take in a process that was just born, at once and without a request.
+        """Add a new process as a child, synchronously; return the child.
 
         Raises:
             NoProcess: The supervisor is stopping; the process is killed before it runs a line.
@@ -102,7 +102,7 @@ class DynamicLoop(RestartLoop):
                 return await super().answer(body)
 
     def id_of(self, child: SupervisedChild) -> None:
-        """Return none: ids need not differ here, so they name nobody."""
+        """Return None: ids need not be unique here, so they identify no child."""
 
     async def _add(self, spec: ChildSpec) -> Any:
         self.check_room()
@@ -140,12 +140,12 @@ class DynamicSupervisor(SupervisorHandle):
         Args:
             name: A name for its process.
             max_children: How many children it may have; None = no limit.
-            max_restarts: With more restarts than this within `max_seconds` it gives up.
+            max_restarts: It gives up after more restarts than this within `max_seconds`.
             max_seconds: The time in which restarts are counted.
-            strategy: There is only one.
+            strategy: Only `"one_for_one"` is possible.
 
         Raises:
-            ValueError: An option is bad.
+            ValueError: An option is invalid.
             TypeError: An option has the wrong type.
         """
         super().__init__(name)
@@ -166,7 +166,7 @@ class DynamicSupervisor(SupervisorHandle):
         max_seconds: Duration = 5,
         strategy: Literal["one_for_one"] = "one_for_one",
     ) -> Self:
-        """Start a supervisor without children that is linked to nobody.
+        """Start a supervisor without children and without a link.
 
         Raises:
             NameTaken: Another process has the name.
@@ -215,11 +215,11 @@ class DynamicSupervisor(SupervisorHandle):
         significant: bool = False,
         **options: Any,
     ) -> ChildSpec:
-        """Describe it as the child of a supervisor; `options` are those of `start_link`.
+        """Return its spec as the child of a supervisor; `options` are those of `start_link`.
 
         The id is by default its name, or else the name of the class.
         """
-        cls(name=name, **options)  # a mistake is raised here, and not at the start
+        cls(name=name, **options)  # a mistake is raised here, not at the start
         start = partial(cls.start_link, name=name, **options)
         known_as = next(each for each in (id, name, cls.__name__) if each is not None)
         return ChildSpec(known_as, start, restart, shutdown, "supervisor", significant)
@@ -227,12 +227,12 @@ class DynamicSupervisor(SupervisorHandle):
     async def start_child(self: ServerRef, spec: ChildLike) -> Any:
         """Start a child; return its pid, its handle, or `IGNORE` if there is nothing to run.
 
-        The ids of its children need not differ.
+        The ids of its children need not be unique.
 
         Raises:
-            MaxChildren: It has as many as it may have.
+            MaxChildren: The limit of children is reached.
             StartError: The child did not start.
-            ValueError: The child is significant, which means nothing here.
+            ValueError: The child is significant, which has no meaning here.
         """
         checked = as_spec(spec)
         if checked.significant:
@@ -240,7 +240,7 @@ class DynamicSupervisor(SupervisorHandle):
         return await request(self, StartChild(checked))
 
     async def terminate_child(self: ServerRef, pid: Pid) -> None:
-        """Stop a child and forget it, also one that is being restarted.
+        """Stop and forget a child, even one that is being restarted.
 
         Raises:
             ChildError: It is not a child.
@@ -249,13 +249,13 @@ class DynamicSupervisor(SupervisorHandle):
 
 
 def check_one_for_one(strategy: object) -> None:
-    """Refuse the other strategies: children that come and go have no order."""
+    """Raise for the other strategies: dynamic children have no order."""
     if strategy != Strategy.ONE_FOR_ONE:
         raise ValueError(f"the only strategy here is 'one_for_one', not {strategy!r}")
 
 
 def check_max_children(max_children: object) -> int | None:
-    """Refuse what cannot be a number of children."""
+    """Return the limit of children; raise if it is invalid."""
     if max_children is None:
         return None
     if isinstance(max_children, bool) or not isinstance(max_children, int):

@@ -1,29 +1,28 @@
-"""The one restart core: start children, watch them, restart them, stop them, and end.
+"""The restart loop: start children, watch them, restart them, stop them, and end.
 
 Everything that keeps others alive is a kind of `RestartLoop`: a supervisor with its strategy, a
-dynamic supervisor, a partition supervisor, a pool, the service of an entry. A kind says which
-children there are, who is restarted with whom and after which delay; all else is here.
+dynamic supervisor, a partition supervisor, a pool, the service of an entry. A kind defines which
+children there are, which are restarted together and after which delay; all else is here.
 
-A loop is an ordinary process that traps links. All that it receives comes through one queue, in
-the order of arrival: ends of children, requests, events, messages. Four things shape the code:
+A loop is an ordinary process that traps links. Everything that it receives comes through one queue,
+in the order of arrival: ends of children, requests, events, messages. Four things shape the code:
 
 **One relation for each child.** A child is linked, so that it ends with its supervisor, and the
-kernel tells the supervisor of the end through `Supervision.ended`, normal or not, exactly once.
-The notice names the process, so one that was overtaken (the child was stopped meanwhile, or
-started anew) is recognised and dropped.
+kernel notifies the supervisor of the end through `Supervision.ended`, normal or not, exactly once.
+The notification names the process, so an outdated one (the child was stopped meanwhile, or
+started again) is recognised and dropped.
 
-**A start that hangs is no trap.** While it waits for a child to start, the loop goes on listening.
-An order to end breaks the start off; everything else goes to the backlog, since a half-started
-child must not be touched by the next request. A start function that is not ours runs in a task;
-ours (`DirectStart`) are begun right here, which makes a restart a matter of one turn.
+**A start that hangs does not block the loop.** While it waits for a child to start, it continues
+to receive. A stop request aborts the start; everything else goes to the backlog, since the next
+request must not touch a half-started child. A start function that is not ours runs in a task; ours
+(`DirectStart`) are run directly, so that a restart takes only one turn.
 
-**A stop cannot be interrupted**, not even by an order to end: whoever asked for it may rely on the
-child being gone. So while it stops children, the loop waits for their deaths alone, and reads
-nothing.
+**A stop cannot be interrupted**, not even by a stop request: its caller may rely on the child being
+gone. So while it stops children, the loop waits only for their deaths, and reads nothing else.
 
 **Whatever a start began is ended.** A start function may have linked processes to the supervisor
-before it failed or was given up. Nobody else knows them, so they are stopped with the rest. If an
-order to end breaks a start off, what it began takes the place of the child: it may be ready already
+before it failed or was given up. Nothing else knows them, so they are stopped with the rest. If a
+stop request aborts a start, what it began takes the place of the child: it may already be ready
 without our knowing, others may depend on it, and it needs the shutdown time of its spec.
 """
 
@@ -78,14 +77,14 @@ RESTARTING: Literal["restarting"] = "restarting"
 
 
 class StopWanted(Exception):
-    """Leads out of whatever a loop does, to its end."""
+    """Raised to leave whatever a loop does, and end it."""
 
     def __init__(self, reason: BaseException | None) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
-# What a loop is asked
+# Requests to a loop
 
 
 class StopLoop(NamedTuple):
@@ -112,7 +111,7 @@ class ChildInfo(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What `count_children` counts."""
+    """The result of `count_children`."""
 
     specs: int
     active: int
@@ -145,31 +144,31 @@ class SupervisedChild:
     def __init__(self, spec: ChildSpec, loop: "RestartLoop") -> None:
         self.spec = spec
         self.loop = loop
-        self.process: Process | None = None  # until its end has been dealt with
-        self.watched: Pid | None = None  # whose end is news; what is heard of others is too late
+        self.process: Process | None = None  # until its end has been handled
+        self.watched: Pid | None = None  # its current process; ends of others are outdated
         self.last_pid: Pid | None = None
-        self.handle: Any = None  # what its start function gave
+        self.handle: Any = None  # what its start function returned
         self.restarting = False
         self.stopping = False
         self.failure: BaseException | None = None  # why it is still restarting
         self.restarts = 0
         self.since = 0.0  # the loop's time of its last start
         self.timer: asyncio.TimerHandle | None = None  # of a restart after a delay, or of a kill
-        self.next: Supervision | None = None  # who else supervises the same process
+        self.next: Supervision | None = None  # another supervision of the same process
 
     @property
     def pid(self) -> Pid | Literal["restarting"] | None:
-        """What others see as its pid."""
+        """Its pid as others see it."""
         if self.process is not None:
             return self.process.pid
         return RESTARTING if self.restarting else None
 
     def info(self, id: Hashable) -> ChildInfo:
-        """Return what others may know of it."""
+        """Return the child as `which_children` shows it."""
         return ChildInfo(id, self.pid, self.spec.type, self.restarts)
 
     def ended(self, process: Process, outcome: ExitResult) -> None:
-        """Pass the end on to the loop; called by the death of the process."""
+        """Forward the end to the loop; called at the death of the process."""
         if self.next is not None:
             self.next.ended(process, outcome)
         if self.stopping:
@@ -178,7 +177,7 @@ class SupervisedChild:
             self.loop.inbox.put(ChildEnded(self, process.pid, outcome.error))
 
     def describe(self) -> str:
-        """Return under whom it runs, and how often it was restarted: for the report of a crash."""
+        """Return its supervisor and its number of restarts, for a crash report."""
         return f"{self.loop.place_of(self)}, restarted {times(self.restarts)} before"
 
     def disarm(self) -> None:
@@ -202,19 +201,19 @@ class RestartDue(NamedTuple):
     child: SupervisedChild
 
 
-_WAKE = object()  # in the queue of a loop: look again, the start that you wait for has moved on
+_WAKE = object()  # in the queue of a loop: the start that it waits for has made progress
 
 
 class RestartLoop:
-    """The work of a supervisor; its kinds say what happens to whom.
+    """The work of a supervisor; subclasses define what happens to which children.
 
     Attributes:
         label: Names it in reports.
         history: The restarts that still count.
         me: Its process.
-        inbox: All that it receives.
-        ending: Whether it stops; from then on nobody may add a child, which would be left behind.
-        retries: The children whose restart failed, to be tried again at once.
+        inbox: Everything that it receives.
+        ending: Whether it is stopping; from then on no child may be added, since it would be left.
+        retries: The children whose restart failed, to be retried at once.
     """
 
     me: Process
@@ -230,26 +229,26 @@ class RestartLoop:
         self._parent: Pid | None = None
         self._parent_ref: MonitorRef | None = None
         self._backlog: deque[ChildEnded | RestartDue | Request[Any]] = deque()
-        self._fallen: dict[Pid, BaseException] | None = None  # who died by a link during a start
+        self._fallen: dict[Pid, BaseException] | None = None  # died by a link during a start
 
     def __repr__(self) -> str:
         return f"<{self.label}>"
 
-    # What a kind of loop says
+    # What a subclass defines
 
     def children(self) -> Iterable[SupervisedChild]:
         """Return all children, in start order."""
         raise NotImplementedError
 
     async def begin(self) -> None:
-        """Start what is to be started first."""
+        """Start the initial children."""
 
     def begun(self) -> None:
-        """Tell whoever started the loop that it runs."""
+        """Tell the starter of the loop that it runs."""
         self.ack.ready(self.me, value=True)
 
     async def restart(self, child: SupervisedChild) -> None:
-        """Restart a child that ended, at once or later, and whoever is restarted with it."""
+        """Restart a child that ended, now or later, and the children that are restarted with it."""
         await self.start_again(child)
 
     async def retry(self, child: SupervisedChild) -> None:
@@ -257,14 +256,14 @@ class RestartLoop:
         await self.restart(child)
 
     async def forget(self, child: SupervisedChild, reason: BaseException | None) -> None:
-        """Deal with the end of a child that is not restarted."""
+        """Handle the end of a child that is not restarted."""
 
     async def end_children(self) -> None:
         """Stop all children."""
         await self.stop(tuple(self.children()))
 
     async def answer(self, body: object) -> Any:
-        """Do what was requested and return the answer, or raise it."""
+        """Handle a request: return the answer, or raise."""
         match body:
             case WhichChildren():
                 return [each.info(self.id_of(each)) for each in reversed(tuple(self.children()))]
@@ -278,12 +277,12 @@ class RestartLoop:
         return child.spec.id
 
     def take(self, told: object) -> None:
-        """Take in something else than a request, or the end of a child or of the parent."""
+        """Handle anything other than a request, or the end of a child or of the parent."""
         if not isinstance(told, Exit | LinkDown) and told is not _WAKE:
             report_unknown(self, told)
 
     def cancelled(self, event: Cancel) -> None:  # noqa: ARG002 - for others
-        """End, as somebody asks for by a CANCEL."""
+        """End because of a CANCEL."""
         raise StopWanted(None)
 
     def parent_ended(self, parent: Pid, error: BaseException | None) -> None:
@@ -293,7 +292,7 @@ class RestartLoop:
     # The core
 
     async def run(self, ack: Ack) -> BaseException | None:
-        """Live; return the reason of the end."""
+        """Run the loop; return its exit reason."""
         self.ack = ack
         self.open(current("supervisor"))
         if ack.linked and self.me.parent is not None:  # else it depends on nobody
@@ -306,7 +305,7 @@ class RestartLoop:
                 await self.work()
         except StopWanted as stop:
             reason = stop.reason
-        except StartError as error:  # of the first start; later ones are dealt with
+        except StartError as error:  # of the first start; later ones are handled
             reason = Shutdown(error)
         self.ending = True
         await self._end_strays()
@@ -316,7 +315,7 @@ class RestartLoop:
     def open(self, me: Process) -> None:
         """Get ready to watch children, once.
 
-        Whoever knows its name may ask a supervisor for a child before it has run a line.
+        A supervisor may be asked for a child, by its name, before it has run a line.
         """
         if self._opened:
             return
@@ -326,11 +325,11 @@ class RestartLoop:
         self.inbox = me.merge_channels()
 
     async def work(self) -> None:
-        """Deal with what comes next."""
-        if self.retries:  # what came before the next try is dealt with before it
+        """Handle the next item."""
+        if self.retries:  # what came before the next attempt is handled before it
             await sleep(0)
             self._drain()
-        elif not self._backlog:  # else it has filled while a child started
+        elif not self._backlog:  # otherwise it was filled while a child started
             self._sort(await self.inbox.receive())
         for _ in range(len(self._backlog)):
             await self._deal_with(self._backlog.popleft())
@@ -344,7 +343,7 @@ class RestartLoop:
             self._sort(told)
 
     def _sort(self, told: Any) -> None:
-        """Put work into the backlog, and obey an order to end at once."""
+        """Put an item into the backlog, but obey a stop request at once."""
         kind: type[Any] = type(told)  # pyright: ignore[reportUnknownVariableType]
         if kind is ChildEnded or kind is RestartDue:
             self._backlog.append(told)
@@ -365,11 +364,11 @@ class RestartLoop:
 
     async def _deal_with(self, told: ChildEnded | RestartDue | Request[Any]) -> None:
         if isinstance(told, ChildEnded):
-            if told.child.watched is told.pid:  # else it was stopped meanwhile
+            if told.child.watched is told.pid:  # otherwise it was stopped meanwhile
                 told.child.process = told.child.watched = None
                 await self.child_ended(told.child, told.reason)
         elif isinstance(told, RestartDue):
-            if told.child.timer is not None:  # else it was stopped meanwhile
+            if told.child.timer is not None:  # otherwise it was stopped meanwhile
                 told.child.timer = None
                 await self.start_again(told.child)
         elif not told.done:
@@ -378,10 +377,10 @@ class RestartLoop:
             except (ProcError, ValueError, TypeError) as error:
                 told.reply(Err(error))
 
-    # Restarts: the one decision
+    # Restarts
 
     async def child_ended(self, child: SupervisedChild, reason: BaseException | None) -> None:
-        """Deal with the end of a child."""
+        """Handle the end of a child."""
         if self.needs_restart(child, reason):
             self.count_restart(child, reason)
             await self.restart(child)
@@ -389,19 +388,19 @@ class RestartLoop:
             await self.forget(child, reason)
 
     def needs_restart(self, child: SupervisedChild, reason: BaseException | None) -> bool:
-        """Whether a child that ended is started again."""
+        """Whether a child that ended is restarted."""
         return needs_restart(child.spec.restart, reason)
 
     def count_restart(self, child: SupervisedChild, reason: BaseException | None) -> None:
-        """Count one restart, also one that is tried again; too many of them are the end."""
+        """Count one restart, including retries; give up if there are too many."""
         if self.history.record(self.me.loop.time()):
             report_gave_up(self, child, reason)
             raise StopWanted(Shutdown(f"{self.label} restarted children too often"))
-        if not child.restarting:  # else its failure has been reported
+        if not child.restarting:  # otherwise its failure has been reported
             report_restart(self, child, reason)
 
     async def start_again(self, child: SupervisedChild) -> bool:
-        """Start a child again; return whether that succeeded."""
+        """Restart a child; return whether that succeeded."""
         child.restarting = True
         try:
             await self.start(child)
@@ -413,7 +412,7 @@ class RestartLoop:
         return True
 
     def restart_failed(self, child: SupervisedChild, error: StartError) -> None:
-        """See to it that a restart which failed is tried again."""
+        """Schedule another attempt at a restart that failed."""
         self.retries[child] = None
         report_restart_failed(self, child, error)
 
@@ -425,7 +424,7 @@ class RestartLoop:
     # Starting
 
     async def start(self, child: SupervisedChild) -> Any:
-        """Start a child and return what its start function gave.
+        """Start a child and return the result of its start function.
 
         Raises:
             StartError: It did not start.
@@ -449,7 +448,7 @@ class RestartLoop:
         return child.handle
 
     def watch(self, child: SupervisedChild, process: Process, handle: Any) -> None:
-        """Watch over a living process as this child, from now on."""
+        """Supervise a living process as this child, from now on."""
         child.handle = handle
         child.since = self.me.loop.time()
         child.process, child.supervisor = process, self.me
@@ -460,7 +459,7 @@ class RestartLoop:
             link(self.me, process)
 
     async def _start_directly(self, child: SupervisedChild, start: DirectStart) -> None:
-        """Spawn the process here, and wait for its acknowledgement in our own inbox."""
+        """Spawn the process directly, and wait for its acknowledgement in our own inbox."""
         process, ack = start.begin(self.me, self._wake_up)
         self.watch(child, process, None)
         try:
@@ -474,7 +473,7 @@ class RestartLoop:
                 raise process.outcome.error
             child.handle = start.handle(process, process.outcome.value)
         finally:
-            if not ack.done:  # what its own death has put into the queue counts no more
+            if not ack.done:  # what its death has put into the queue no longer counts
                 child.process = child.watched = None
                 kill(process, "its start was given up")
 
@@ -482,7 +481,7 @@ class RestartLoop:
         self.inbox.put(_WAKE)
 
     async def _call(self, child: SupervisedChild, start: StartFunction) -> None:
-        """Run a start function, as a task inside this process, and go on listening."""
+        """Run a start function as a task inside this process, and continue to receive."""
         task = self.me.loop.create_task(_called(start))
         task.add_done_callback(lambda _: self._wake_up())
         self._fallen = {}
@@ -495,14 +494,14 @@ class RestartLoop:
         except StopWanted:
             task.cancel()
             await asyncio.wait([task], timeout=START_CLEANUP)
-            if strays := self._strays():  # the last one is most likely what was to be the child
+            if strays := self._strays():  # the last one was most likely meant to be the child
                 self.watch(child, strays[-1], strays[-1].pid)
             raise
         finally:
             self._fallen = None
 
     def _attach(self, child: SupervisedChild, given: Any) -> None:
-        """Take what a start function gave as this child."""
+        """Use the result of a start function as this child."""
         child.handle = given
         if given is IGNORE:
             return
@@ -515,7 +514,7 @@ class RestartLoop:
         if process is not None:
             self.watch(child, process, given)
             return
-        # Dead already: had it failed, its link would have told.
+        # Dead already: if it had failed, its link would have reported it.
         self._drain()
         child.last_pid = child.watched = pid
         child.since = self.me.loop.time()
@@ -524,7 +523,7 @@ class RestartLoop:
     # Stopping
 
     async def stop(self, children: Sequence[SupervisedChild]) -> None:
-        """Stop children, all at once, and wait until they are gone."""
+        """Stop children concurrently, and wait until they are dead."""
         stopping = [child for child in children if self._begin_stop(child)]
         try:
             for child in stopping:
@@ -553,7 +552,7 @@ class RestartLoop:
         return True
 
     def ask_to_end(self, child: SupervisedChild, process: Process) -> None:
-        """Ask a process to end, and see to it that it is killed when its time is up."""
+        """Ask a process to end, and kill it when its time is up."""
         shutdown = child.spec.shutdown
         if shutdown is BRUTAL_KILL:
             kill(process)
@@ -564,11 +563,11 @@ class RestartLoop:
             child.timer = self.me.loop.call_later(shutdown, kill, process, late)
 
     def stopped(self, child: SupervisedChild, process: Process) -> None:
-        """Take note that a child was stopped."""
+        """Handle that a child was stopped."""
         report_stopped(self, child, process)
 
     async def _end_strays(self) -> None:
-        """Stop what start functions began that failed or were given up, the youngest first."""
+        """Stop the processes that failed or abandoned start functions left, youngest first."""
         for stray in reversed(self._strays()):
             kind = "worker" if loop_of(stray) is None else "supervisor"
             start = SpawnStart(stray.function, stray.args)
@@ -577,32 +576,32 @@ class RestartLoop:
             await self.stop([child])
 
     def _strays(self) -> list[Process]:
-        """Return what start functions began and linked, and that is no child, the oldest first."""
+        """Return linked processes of start functions that are not children, oldest first."""
         known = {child.process for child in self.children()}
         links = self.me.get_relations().links or {}
         return [peer for peer in links if peer.parent is self.me.pid and peer not in known]
 
-    # What is said of it
+    # Reports
 
     def place_of(self, child: SupervisedChild) -> str:
-        """Return under whom a child runs, for the report of its crash."""
+        """Return the supervisor of a child and its id, for a crash report."""
         return f"{self.label} {self.me.pid} as {safe_text(child.spec.id)}, {child.spec.restart}"
 
 
 async def run_loop(ack: Ack, loop: RestartLoop) -> None:
-    """Be a supervisor: the function of its process."""
+    """Run a supervisor: the body of its process."""
     reason = await loop.run(ack)
     if reason is not None:
         raise reason
 
 
 def loop_of(process: Process) -> RestartLoop | None:
-    """Return the loop of a process that is a supervisor; None if it is none."""
+    """Return the loop of a supervisor process; None if it is not a supervisor."""
     return process.args[1] if process.function is run_loop else None
 
 
 def count(children: Iterable[SupervisedChild]) -> Counts:
-    """Count children."""
+    """Return the counts of some children."""
     all_of_them = tuple(children)
     supervisors = sum(child.spec.type is ChildType.SUPERVISOR for child in all_of_them)
     active = sum(child.process is not None for child in all_of_them)
@@ -610,7 +609,7 @@ def count(children: Iterable[SupervisedChild]) -> Counts:
 
 
 def first_reason(error: BaseException) -> BaseException:
-    """Return what went wrong, from under the errors that only say which child it was."""
+    """Return the original error, without the errors that only name the child."""
     while isinstance(error, StartError):
         error = error.reason
     return error
@@ -618,7 +617,7 @@ def first_reason(error: BaseException) -> BaseException:
 
 @types.coroutine
 def _gone(process: Process) -> Generator[Any, None, None]:
-    """Wait until a child is dead; its death wakes us, see `SupervisedChild.ended`."""
+    """Wait until a child is dead; `SupervisedChild.ended` wakes us."""
     while not process.done():
         yield PARK
 
@@ -628,7 +627,7 @@ async def _called(start: StartFunction) -> Any:
     return await given if hasattr(given, "__await__") else given
 
 
-# What a supervisor reports: which child, under whom, since when, how often, and why.
+# Reports of a supervisor: which child, its supervisor, since when, how often, and why.
 #
 # The traceback of a crash is in the report of the process that crashed, which comes before.
 
@@ -640,7 +639,7 @@ GIVE_UP_EVENT = ("perdure", "supervisor", "give_up")
 
 
 def report_restart(loop: RestartLoop, child: SupervisedChild, reason: BaseException | None) -> None:
-    """Tell that a child ended and is restarted."""
+    """Report that a child ended and is restarted."""
     if telemetry.has_handlers(RESTART_EVENT):
         _emit(RESTART_EVENT, loop, child, reason)
     level = logging.INFO if is_planned(reason) else logging.WARNING
@@ -648,21 +647,21 @@ def report_restart(loop: RestartLoop, child: SupervisedChild, reason: BaseExcept
 
 
 def report_restart_failed(loop: RestartLoop, child: SupervisedChild, error: StartError) -> None:
-    """Tell that a child could not be started again, and that it will be tried once more."""
+    """Report that a child could not be restarted, and will be tried again."""
     _emit(RETRY_EVENT, loop, child, error.reason)
     what = "could not restart a child and tries again"
     _write(logging.WARNING, loop, what, child, error.reason)
 
 
 def report_gave_up(loop: RestartLoop, child: SupervisedChild, reason: BaseException | None) -> None:
-    """Tell that there were too many restarts."""
+    """Report that there were too many restarts."""
     _emit(GIVE_UP_EVENT, loop, child, reason)
     what = "gives up: it stops all its children and ends"
     _write(logging.ERROR, loop, what, child, reason)
 
 
 def report_stopped(loop: RestartLoop, child: SupervisedChild, process: Process) -> None:
-    """Tell that a child that was to stop did not stop as it should."""
+    """Report that a child did not stop as it should."""
     error = process.outcome.error if process.outcome is not None else None
     if not is_planned(error) and child.spec.shutdown is not BRUTAL_KILL:
         what = "stopped a child, which ended otherwise than asked"
@@ -670,7 +669,7 @@ def report_stopped(loop: RestartLoop, child: SupervisedChild, process: Process) 
 
 
 def report_unknown(loop: RestartLoop, message: object) -> None:
-    """Tell that somebody sent to a supervisor what it has no use for."""
+    """Report an unexpected message to a supervisor."""
     with suppress(Exception):
         text = safe_text(message)
         _log.warning("%s %s got a message and ignores it: %s", loop.label, loop.me.pid, text)
@@ -680,7 +679,7 @@ def _write(
     level: int, loop: RestartLoop, what: str, child: SupervisedChild, reason: BaseException | None
 ) -> None:
     if loop.me.runtime.settings.report_crashes and _log.isEnabledFor(level):
-        with suppress(Exception):  # no broken log handler ends a supervisor
+        with suppress(Exception):  # a broken log handler must not end a supervisor
             text = _circumstances(loop, child, reason)
             _log.log(level, "%s %s %s\n%s", loop.label, loop.me.pid, what, text)
 
@@ -713,5 +712,5 @@ def _circumstances(loop: RestartLoop, child: SupervisedChild, reason: BaseExcept
 
 
 def times(number: int) -> str:
-    """Spell how often."""
+    """Return a number of times as text."""
     return "once" if number == 1 else f"{number} times"

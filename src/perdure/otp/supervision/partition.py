@@ -1,4 +1,4 @@
-"""PartitionSupervisor: the same child several times, and each key has its own.
+"""PartitionSupervisor: several copies of one child; each key always leads to the same copy.
 
 One process that everybody calls is a bottleneck; several, each for a part of the keys, are not.
 """
@@ -34,17 +34,17 @@ from perdure.otp.supervision.supervisor import (
 )
 
 WithArguments: TypeAlias = Callable[[tuple[Any, ...], int], Sequence[Any]]
-"""Returns the arguments of one partition, out of those of the spec and its number."""
+"""Returns the arguments of one partition, given those of the spec and its number."""
 
 
 class Resize(NamedTuple):
-    """Have so many partitions."""
+    """The request to change the number of partitions."""
 
     partitions: int
 
 
 class PartitionLoop(GroupLoop):
-    """The inside of a partition supervisor."""
+    """The restart loop of a partition supervisor."""
 
     def __init__(
         self, label: str, specs: Sequence[ChildSpec], strategy: Strategy, intensity: Intensity
@@ -77,7 +77,7 @@ class PartitionLoop(GroupLoop):
             )
         before = self.partitions
         for number in reversed(range(wanted, before)):
-            self.partitions = number  # first no key leads there, then it is stopped
+            self.partitions = number  # no key may lead there before it is stopped
             await self.stop([self.by_id[number]])
             del self.by_id[number]
         for number in range(before, wanted):
@@ -122,15 +122,15 @@ class PartitionSupervisor(SupervisorHandle):
         Args:
             spec: What each partition is: a spec, a class with `child_spec()`, `(class, argument)`.
             name: The name of its process, by which keys are looked up.
-            partitions: How many; the number of cores by default.
-            with_arguments: Gives the arguments of one partition, out of those of the spec and its
+            partitions: How many; by default the number of cores.
+            with_arguments: Returns the arguments of one partition, given those of the spec and its
                 number, so that each can know which it is.
-            strategy: Which partitions the restart of one concerns.
-            max_restarts: With more restarts than this within `max_seconds` it gives up.
+            strategy: Which partitions are restarted together.
+            max_restarts: It gives up after more restarts than this within `max_seconds`.
             max_seconds: The time in which restarts are counted.
 
         Raises:
-            ValueError: An option is bad.
+            ValueError: An option is invalid.
             TypeError: An option or the child has the wrong type.
         """
         super().__init__(name)
@@ -146,7 +146,7 @@ class PartitionSupervisor(SupervisorHandle):
 
     @classmethod
     async def start(cls, spec: ChildLike, *, name: str | Via, **options: Any) -> Self:
-        """Start all partitions, linked to nobody; the options are those of the class.
+        """Start all partitions without a link; the options are those of the class.
 
         Raises:
             StartError: A partition did not start; those before it are stopped again.
@@ -177,13 +177,13 @@ class PartitionSupervisor(SupervisorHandle):
         shutdown: Shutdowns = None,
         **options: Any,
     ) -> ChildSpec:
-        """Describe it as the child of a supervisor; the id is by default its name."""
-        cls(spec, name=name, **options)  # a mistake is raised here, and not at the start
+        """Return its spec as the child of a supervisor; the id is by default its name."""
+        cls(spec, name=name, **options)  # a mistake is raised here, not at the start
         start = partial(cls.start_link, spec, name=name, **options)
         return ChildSpec(id if id is not None else name, start, restart, shutdown, "supervisor")
 
     def lookup(self: ServerRef, key: Hashable) -> Pid:
-        """Return the process of a key: always the same while the number of partitions is.
+        """Return the process of a key: always the same one for the same number of partitions.
 
         Raises:
             NoProcess: It is being restarted, or the supervisor is dead.
@@ -205,7 +205,7 @@ class PartitionSupervisor(SupervisorHandle):
 
 
 def check_partitions(partitions: object, least: int) -> int:
-    """Refuse what cannot be a number of partitions."""
+    """Return the number of partitions; raise if it is invalid."""
     if isinstance(partitions, bool) or not isinstance(partitions, int):
         raise TypeError(f"partitions is a whole number, not {partitions!r}")
     if partitions < least:

@@ -1,4 +1,4 @@
-"""How a child is started, restarted and stopped: what every kind of supervisor is told of it."""
+"""Child specs: how a child is started, restarted and stopped, for every kind of supervisor."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Hashable, Iterable
@@ -42,17 +42,17 @@ class Default(Enum):
 
 
 BRUTAL_KILL: Final = BrutalKill.BRUTAL_KILL
-"""As a shutdown: kill at once, do not ask."""
+"""As a shutdown: kill at once, without asking."""
 
 IGNORE: Final = Ignore.IGNORE
-"""As the result of a start: there is nothing to run, and that is fine."""
+"""As the result of a start: there is nothing to run, which is not an error."""
 
 DEFAULT: Final = Default.DEFAULT
 """As an option: not given."""
 
 
 class ChildType(StrEnum):
-    """What a child is."""
+    """Whether a child is a worker or a supervisor."""
 
     WORKER = "worker"
     SUPERVISOR = "supervisor"
@@ -76,12 +76,12 @@ class ChildSpec:
 
     Attributes:
         id: Names it in its supervisor.
-        start: Starts it; called in the supervisor's process, at first and at each restart.
+        start: Starts it; called in the supervisor's process, at the start and at each restart.
             It returns the pid of a process that it linked to, a handle with a `pid`, or `IGNORE`.
-        restart: When it is started again.
-        shutdown: Seconds that it gets to end when it is stopped, before it is killed;
+        restart: When it is restarted.
+        shutdown: Seconds that it may take to stop before it is killed;
             None = no limit, which is the default for supervisors; `BRUTAL_KILL` = none at all.
-        type: What it is; only counted and shown.
+        type: Worker or supervisor; only for counts and listings.
         significant: Whether its end can end the supervisor, see `auto_shutdown` there.
     """
 
@@ -136,10 +136,10 @@ class SpawnStart:
 
 
 class DirectStart:
-    """A start function that a supervisor can also begin by itself, without calling it.
+    """A start function that a supervisor can also run step by step, without calling it.
 
     What an arbitrary start function does is unknown, so the supervisor runs it in a task and
-    listens meanwhile. Of this one it knows all: it spawns the process, watches it from then on,
+    receives meanwhile. This one it knows: it spawns the process, watches it from then on,
     and waits for the acknowledgement in its own inbox. So a restart needs no task and takes one
     turn of the scheduler.
     """
@@ -153,11 +153,11 @@ class DirectStart:
         raise NotImplementedError
 
     def begin(self, supervisor: Process, wake: Callable[[], object]) -> tuple[Process, Ack]:
-        """Spawn the process; `wake` is called when it acknowledges its start."""
+        """Spawn and return the process; `wake` is called when it acknowledges its start."""
         raise NotImplementedError
 
     def handle(self, process: Process, value: Any) -> Any:
-        """Return what the start function would return, or raise it."""
+        """Return what the start function would return, or raise what it would raise."""
         raise NotImplementedError
 
     async def __call__(self) -> Any:
@@ -174,7 +174,7 @@ class HasChildSpec(Protocol):
 
 
 ChildLike: TypeAlias = ChildSpec | type[HasChildSpec] | tuple[type[HasChildSpec], Any]
-"""What a list of children may hold: a spec, a class, or a class with an argument."""
+"""An element of a list of children: a spec, a class, or a class with an argument."""
 
 
 def child(  # noqa: PLR0913  what is said of a child is said at once
@@ -187,7 +187,7 @@ def child(  # noqa: PLR0913  what is said of a child is said at once
     shutdown: Shutdowns | Default = DEFAULT,
     significant: bool | Default = DEFAULT,
 ) -> ChildSpec:
-    """Describe a child: a process function with its arguments.
+    """Return the spec of a child: a process function with its arguments.
 
     Also takes a class with `child_spec`, or a spec, to change some of its fields.
 
@@ -195,14 +195,14 @@ def child(  # noqa: PLR0913  what is said of a child is said at once
         what: An `async def` function (or the id of a loaded entry), a class, or a spec.
         *args: The arguments of the function or of `child_spec`.
         id: Names it in its supervisor; by default the name of the function.
-        name: A name that the process is born with; only for functions.
+        name: A name that the process has from its start; only for functions.
         host: Where the process runs; only for functions.
-        restart: When it is started again; by default always.
-        shutdown: Seconds that it gets to end; 5 by default.
+        restart: When it is restarted; by default always.
+        shutdown: Seconds that it may take to stop; 5 by default.
         significant: Whether its end can end the supervisor.
 
     Raises:
-        ValueError: A field is bad.
+        ValueError: A field is invalid.
         TypeError: A field has the wrong type, or `what` cannot be a child.
         SpawnError: `what` is not an `async def` function.
     """
@@ -225,16 +225,16 @@ def child(  # noqa: PLR0913  what is said of a child is said at once
 
 
 def check_function_or_entry(what: Function | str) -> None:
-    """Refuse what cannot be spawned."""
+    """Raise unless it can be spawned."""
     if not isinstance(what, str):
         check_function(what, "child")
 
 
 def as_spec(given: object) -> ChildSpec:
-    """Return the spec that one of the short forms means.
+    """Return the spec of one of the short forms.
 
     Raises:
-        TypeError: It is none of the forms.
+        TypeError: It is none of these forms.
     """
     if isinstance(given, ChildSpec):
         return given

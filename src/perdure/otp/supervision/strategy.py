@@ -1,4 +1,4 @@
-"""Which children the restart of one concerns, and when a supervisor ends with its children; pure.
+"""Which children are restarted together, and when a supervisor ends with its children; pure.
 
 Whether a child is restarted at all is decided in `perdure.base.restart`.
 """
@@ -11,7 +11,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Strategy(StrEnum):
-    """Which children the restart of one child concerns."""
+    """Which children are restarted together."""
 
     ONE_FOR_ONE = "one_for_one"  # only that child
     ONE_FOR_ALL = "one_for_all"  # all children
@@ -41,7 +41,7 @@ def affected(strategy: Strategy, ids: Sequence[K], failed: K) -> list[K]:
 
 
 def affected_again(strategy: Strategy, ids: Sequence[K], failed: K) -> list[K]:
-    """Return who is started when the start of `failed` is tried again.
+    """Return the children to start when the start of `failed` is retried.
 
     Those before it have just been started, and are left alone.
     """

@@ -4,7 +4,7 @@
         ...
 
 `SupervisorHandle` is what the handles of all kinds of supervisors share; `OrderedLoop` and
-`GroupLoop` are the inside of this kind. The restart core is in `loop`, the pure decisions are in
+`GroupLoop` are the restart loops of this kind. Their base is in `loop`, the pure decisions are in
 `strategy` and in `perdure.base.restart`.
 """
 
@@ -59,7 +59,7 @@ L = TypeVar("L", bound=RestartLoop)
 
 
 async def request(ref: ServerRef, body: object, timeout: Duration = None) -> Any:
-    """Ask a supervisor; an answer that is an error is raised."""
+    """Send a request to a supervisor; return the answer, or raise it if it is an error."""
     answer = await call(pid_of(ref, "ask a supervisor"), body, timeout)
     if isinstance(answer, Err):
         raise answer.error  # pyright: ignore[reportUnknownMemberType]
@@ -71,7 +71,7 @@ def loop_inside(ref: ServerRef, kind: type[L]) -> L:
 
     Raises:
         NoProcess: It is dead.
-        TypeError: It is something else.
+        TypeError: It is not such a supervisor.
     """
     process = resolve_alive(pid_of(ref, "look into"), "look into it")
     loop = loop_of(process)
@@ -82,7 +82,7 @@ def loop_inside(ref: ServerRef, kind: type[L]) -> L:
 
 
 class SupervisorHandle(Stoppable):
-    """A supervisor that is described here, and runs between its start and its stop."""
+    """The handle to a supervisor, which runs between its start and its stop."""
 
     def __init__(self, name: str | Via | None) -> None:
         self.name = name
@@ -126,21 +126,21 @@ class SupervisorHandle(Stoppable):
         return self
 
     async def which_children(self: ServerRef) -> list[ChildInfo]:
-        """List the children, last started first."""
+        """Return the children, last started first."""
         return await request(self, WhichChildren())
 
     async def count_children(self: ServerRef) -> Counts:
-        """Count specs, running children, supervisors and workers."""
+        """Return the numbers of specs, running children, supervisors and workers."""
         return await request(self, CountChildren())
 
     async def stop(
         self: ServerRef, reason: BaseException | None = None, timeout: Duration = None
     ) -> None:
-        """Stop all children and end, normally unless a reason is given; wait until it is over.
+        """Stop all children and end, normally unless a reason is given; wait for the end.
 
         Raises:
             CallExit: It was dead already, or ended for another reason.
-            CallTimeout: It did not end in time, and goes on stopping.
+            CallTimeout: It did not end in time, and continues to stop.
         """
         try:
             await request(self, StopLoop(reason), timeout)
@@ -153,7 +153,7 @@ class SupervisorHandle(Stoppable):
 
 
 def _first_child_error(error: StartError) -> StartError:
-    """Return the error of the child that failed, out of the end of the supervisor by it."""
+    """Return the error of the child that failed, which ended the supervisor."""
     if isinstance(error.reason, Shutdown) and isinstance(error.reason.detail, StartError):
         return error.reason.detail
     return error
@@ -187,7 +187,7 @@ class DeleteChild(NamedTuple):
 
 
 class OrderedLoop(RestartLoop):
-    """The inside of a supervisor with an ordered list of children, each restarted by itself."""
+    """The restart loop of a supervisor with ordered children, each restarted by itself."""
 
     def __init__(
         self,
@@ -285,7 +285,7 @@ class OrderedLoop(RestartLoop):
 
 
 class GroupLoop(OrderedLoop):
-    """The inside of a supervisor whose children are restarted together, by a strategy."""
+    """The restart loop of a supervisor whose children are restarted together."""
 
     def __init__(
         self,
@@ -305,18 +305,18 @@ class GroupLoop(OrderedLoop):
         await self._restart_all(affected_again(self.strategy, list(self.by_id), child.spec.id))
 
     async def _restart_all(self, ids: list[Hashable]) -> None:
-        """Stop these children, the last first, and start them, the first first."""
+        """Stop these children in reverse order, and start them in order."""
         group = [self.by_id[id] for id in ids]
         await self.stop_in_order(group)
         for child in group:
             if child.spec.restart is Restart.TEMPORARY:
                 del self.by_id[child.spec.id]
             elif not await self.start_again(child):
-                return  # the rest is started when this one is
+                return  # the rest is started together with this one
 
 
 def check_significant(specs: Iterable[ChildSpec], auto_shutdown: AutoShutdown) -> None:
-    """Refuse significant children where their end means nothing."""
+    """Raise for significant children where their end has no meaning."""
     for spec in specs:
         if spec.significant and auto_shutdown is AutoShutdown.NEVER:
             raise ValueError(
@@ -348,14 +348,14 @@ class Supervisor(SupervisorHandle):
 
         Args:
             children: Specs, classes with `child_spec()`, or `(class, argument)`; started in order.
-            strategy: Which children the restart of one concerns.
-            max_restarts: With more restarts than this within `max_seconds` it gives up.
+            strategy: Which children are restarted together.
+            max_restarts: It gives up after more restarts than this within `max_seconds`.
             max_seconds: The time in which restarts are counted.
             auto_shutdown: Whether the end of significant children ends it.
             name: A name for its process.
 
         Raises:
-            ValueError: An option or a spec is bad, or two ids are the same.
+            ValueError: An option or a spec is invalid, or two ids are the same.
             TypeError: An option or a child has the wrong type.
         """
         super().__init__(name)
@@ -382,7 +382,7 @@ class Supervisor(SupervisorHandle):
         auto_shutdown: AutoShutdownWord = "never",
         name: str | Via | None = None,
     ) -> Self:
-        """Start a supervisor that is linked to nobody, and wait until its children have started.
+        """Start a supervisor without a link, and wait until its children have started.
 
         Raises:
             StartError: A child did not start; those before it are stopped again.
@@ -409,7 +409,7 @@ class Supervisor(SupervisorHandle):
         auto_shutdown: AutoShutdownWord = "never",
         name: str | Via | None = None,
     ) -> Self:
-        """Start a supervisor that is linked to this process; otherwise as `start`.
+        """Start a supervisor that is linked to this process; otherwise like `start`.
 
         Raises:
             StartError: A child did not start; those before it are stopped again.
@@ -437,12 +437,12 @@ class Supervisor(SupervisorHandle):
         significant: bool = False,
         **options: Any,
     ) -> ChildSpec:
-        """Describe a supervisor as the child of another; `options` are those of `start_link`.
+        """Return the spec of a supervisor as a child; `options` are those of `start_link`.
 
         The id is by default its name.
         """
         specs = as_specs(children)
-        cls(specs, name=name, **options)  # a mistake is raised here, and not at the start
+        cls(specs, name=name, **options)  # a mistake is raised here, not at the start
         start = partial(cls.start_link, specs, name=name, **options)
         return ChildSpec(
             id if id is not None else name, start, restart, shutdown, "supervisor", significant

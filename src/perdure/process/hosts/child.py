@@ -1,8 +1,8 @@
 """The inside of a child OS process: a loop, a runtime, and the wire to the parent.
 
 It ends when the parent says so, and when the parent is gone: nothing is ever left behind. Three
-things see to that, since each fails in some case: the wire is closed (the loop runs), the system
-kills us with the parent (our loop is blocked), and the parent kills us (it stops in order).
+mechanisms ensure that, since each fails in some case: the wire is closed (the loop runs), the
+system kills us with the parent (our loop is blocked), and the parent kills us (it stops in order).
 
 A child has replicas of the program's names and spawn ids. What its code logs is logged by the
 parent, as the program has configured it.
@@ -55,7 +55,7 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 # The exit status of a child that ends itself.
-OUT_OF_MEMORY = 71  # there is no memory left even to tell of an end
+OUT_OF_MEMORY = 71  # there is no memory left even to report an end
 PARENT_GONE = 72  # its wire is closed
 
 
@@ -64,10 +64,10 @@ def main(
     make_loop: Callable[[], asyncio.AbstractEventLoop] = new_loop,
     make_runtime: Callable[[asyncio.AbstractEventLoop], LoopRuntime] = lambda _: LoopRuntime(),
 ) -> None:
-    """Be a worker until the parent says otherwise."""
+    """Run as a worker until the parent says otherwise."""
     _die_with_parent()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # What is printed is seen at once, in whole lines, whatever PYTHONUNBUFFERED says.
+        # Output is flushed line by line, whatever PYTHONUNBUFFERED says.
         sys.stdout.reconfigure(line_buffering=True, write_through=False)  # pyright: ignore[reportUnknownMemberType]
     # Handlers, not SIG_IGN, which the programs that a process starts would inherit.
     for number in IGNORED_SIGNALS:
@@ -80,7 +80,7 @@ def main(
     loop = make_loop()
     loop.set_exception_handler(_on_loop_error)
     try:
-        loop.run_until_complete(_live(sock, make_runtime(loop)))
+        loop.run_until_complete(_run_worker(sock, make_runtime(loop)))
     except MemoryError:
         os._exit(OUT_OF_MEMORY)
     finally:
@@ -93,7 +93,7 @@ def _ignore(*_: object) -> None:
 
 
 def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Exit if there is no memory for the kernel's own work: it could keep no promise."""
+    """Exit if there is no memory for the kernel's own work, since its guarantees would not hold."""
     if isinstance(context.get("exception"), MemoryError):
         os._exit(OUT_OF_MEMORY)
     loop.default_exception_handler(context)
@@ -106,7 +106,7 @@ def _die_with_parent() -> None:
         libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
-async def _live(sock: socket.socket, runtime: LoopRuntime) -> None:
+async def _run_worker(sock: socket.socket, runtime: LoopRuntime) -> None:
     worker = ChildWorker(asyncio.get_running_loop(), sock, runtime)
     wanted = await worker.stop_wanted
     await worker.runtime.stop(wanted.timeout, interrupt=wanted.interrupt)
@@ -114,21 +114,21 @@ async def _live(sock: socket.socket, runtime: LoopRuntime) -> None:
 
 
 class MainModule:
-    """The main module of the program, imported when something of it is first needed."""
+    """The main module of the program, imported on first use."""
 
     def __init__(self, preparation: Mapping[str, Any]) -> None:
         self._main = {key: preparation[key] for key in preparation if key.startswith("init_main")}
         spawn.prepare({key: preparation[key] for key in preparation if key not in self._main})
 
     def load(self) -> bool:
-        """Import it under another name, as `multiprocessing` does; whether that was needed."""
+        """Import it under another name, as `multiprocessing` does; return whether it was needed."""
         main, self._main = self._main, {}
         spawn.prepare(main)
         return bool(main)
 
 
 class ChildWorker:
-    """The worker, as seen from inside."""
+    """The child's side of a worker."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class ChildWorker:
         }
 
     def init(self, init: InitWorkerSignal) -> None:
-        """Set up what the parent has sent."""
+        """Apply the initial state that the parent has sent."""
         runtime, node = self.runtime, self.node
         runtime.use(init.settings)
         runtime.host_name = init.worker
@@ -191,7 +191,7 @@ class ChildWorker:
 
 
 def _on_parent_gone() -> None:
-    """Exit at once: nobody is left to work for."""
+    """Exit at once, since the parent is gone."""
     os._exit(PARENT_GONE)
 
 
@@ -201,8 +201,8 @@ def _on_parent_gone() -> None:
 class ReplicaNames(Names[Process]):
     """A copy of the table of names, which the root node keeps up to date.
 
-    A lookup is local. Taking or freeing a name asks the root node, and stops this loop until it
-    has answered: `register` is synchronous, and must not succeed on two workers at once.
+    A lookup is local. Taking or freeing a name asks the root node, and blocks this loop until
+    it has answered: `register` is synchronous, and must not succeed on two workers at once.
     """
 
     def __init__(self, wire: SocketWire, names: dict[str, Pid]) -> None:
@@ -213,7 +213,7 @@ class ReplicaNames(Names[Process]):
             self.added(name, pid)
 
     def claim(self, name: str, process: Process) -> Process | None:
-        """Ask the root node for a name."""
+        """Ask the root node for a name; return the holder if it is taken."""
         holder = self.get(name)
         if holder is not None:
             return holder
@@ -225,7 +225,7 @@ class ReplicaNames(Names[Process]):
         return None
 
     def free(self, name: str) -> Process | None:
-        """Ask the root node to free a name."""
+        """Ask the root node to free a name; return its holder."""
         number = next(self._numbers)
         answer = self._wire.ask_now(FreeNameSignal(number, name), number)
         holder = self.pop(name, None)
@@ -233,7 +233,7 @@ class ReplicaNames(Names[Process]):
         return holder or target
 
     def release(self, name: str, process: Process) -> None:
-        """Tell the root node that the holder of a name dies."""
+        """Tell the root node that the holder of a name is dying."""
         if self.get(name) is process:
             del self[name]
             self._wire.post(NameRemovedSignal(name, process.pid))
@@ -265,7 +265,7 @@ PickledIds = dict[str, tuple[str | None, bytes]]  # the default host, and the ca
 
 
 def pickle_spawn_ids(spawn_ids: Mapping[str, SpawnTarget]) -> PickledIds:
-    """Pickle the table for a child, without what cannot be pickled: it could not run there."""
+    """Return the table pickled for a child, without functions that cannot be pickled."""
     packed: PickledIds = {}
     for id, target in spawn_ids.items():
         try:
@@ -284,7 +284,7 @@ class ReplicaIds(dict[str, SpawnTarget]):
         self._wire = wire
 
     def get(self, id: str, default: Any = None) -> Any:
-        """Return what an id stands for."""
+        """Return the target of an id."""
         if id not in self and id in self._packed:
             host, call = self._packed[id]
             function, args, _ = load_call(call, self._wire)

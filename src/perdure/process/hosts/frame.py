@@ -1,4 +1,4 @@
-"""Frames: how packed signals go over a socket, many at once.
+"""Frames: how packed signals are sent over a socket in batches.
 
 A frame is its length in eight bytes, and a msgpack list of signals.
 """
@@ -23,13 +23,13 @@ _write_head, _read_head = _HEAD.pack, _HEAD.unpack_from
 
 
 def frame(signals: Sequence[bytes]) -> bytes:
-    """Put packed signals into one frame."""
+    """Return packed signals as one frame."""
     body = b"".join(signals)
     return _write_head(_HEAD_SIZE + len(body), _LIST, len(signals)) + body
 
 
 class InvalidFrame(ValueError):
-    """What came is no frame of ours; `items` are the signals that came before it."""
+    """The received bytes are not a valid frame; `items` are the signals received before it."""
 
     def __init__(self, items: list[list[Any]]) -> None:
         super().__init__(f"invalid frame: not signals, or more than {LARGEST_FRAME:,} bytes")
@@ -37,7 +37,7 @@ class InvalidFrame(ValueError):
 
 
 class Unframer:
-    """Extracts the frames from what is read, piece by piece."""
+    """Extracts frames from a byte stream, incrementally."""
 
     def __init__(self) -> None:
         self._kept = bytearray()  # the beginning of a frame
@@ -46,13 +46,13 @@ class Unframer:
         """Return the signals of all frames that are complete now.
 
         Raises:
-            InvalidFrame: This is no frame of ours.
+            InvalidFrame: The bytes are not a valid frame.
         """
         items: list[list[Any]] = []
         size = len(data)
         try:
             if size > _HEAD_SIZE and not self._kept and _read_head(data)[0] == size:
-                return _decode(data[_LENGTH:])  # one complete frame: nearly always
+                return _decode(data[_LENGTH:])  # exactly one complete frame: the usual case
             self._kept += data
             for frame in _complete_frames(self._kept):
                 items += _decode(frame)

@@ -5,8 +5,8 @@
     pid = process.spawn_monitored(crunch, 42, host="cpu")
 
 A running host is a process: `_serve` waits for its end and carries it out, so a host can be
-supervised, monitored and killed like anything else. What `spawn` finds by its name is not the
-`ProcessHost` but one of the three running hosts below, one for each kind.
+supervised, monitored and killed like anything else. `spawn` does not look up the `ProcessHost`
+itself by name, but one of the three running hosts below, one for each kind.
 """
 
 from functools import partial
@@ -63,7 +63,7 @@ STOPPED = ("perdure", "host", "stopped")
 Kind = Literal["inline", "threads", "os"]
 _KINDS = ("inline", "threads", "os")
 
-# Of the time until it is killed itself, a host gives this share to its processes.
+# The share of its own shutdown time that a host gives to its processes.
 _SHARE = 0.7
 _STOP_TIMEOUT = 10.0  # seconds
 
@@ -93,21 +93,21 @@ class ProcessHost:
         """Describe it; nothing runs yet.
 
         Args:
-            name: By which spawns find it.
+            name: The name to pass to `spawn(…, host=name)`.
             kind: `"inline"`, the running loop; `"threads"`, a loop in each of `workers` threads;
                 `"os"`, a loop in each of `workers` child OS processes.
-            workers: How many; as many as there are cores by default.
+            workers: The number of workers; by default the number of cores.
             max_processes: How many processes may live on it; None = no limit.
             dedicated: Give each worker one process only, so that it can be killed for real
-                when it never waits.
+                if it never waits.
             queue_size: How many signals may wait on the way to one worker.
-            blocked_after: After how long without an answer of its loop an OS worker is killed;
+            blocked_after: How long the loop of an OS worker may be unresponsive until it is killed;
                 None = never, which is the default of dedicated workers; otherwise 60 s.
             kill_after: How long a killed process may take before its OS process is killed,
                 even with others in it; by default 1 s if it is dedicated,
                 and otherwise only if it is alone there.
             max_restarts: How many workers may die within `max_seconds` before the host gives up.
-            max_seconds: See there.
+            max_seconds: The period for `max_restarts`.
 
         Raises:
             ValueError: An option is out of its range.
@@ -146,7 +146,7 @@ class ProcessHost:
 
     @property
     def running(self) -> bool:
-        """Whether processes can be started on it."""
+        """Whether the host runs, so that processes can be started on it."""
         return self._active is not None
 
     @property
@@ -161,7 +161,7 @@ class ProcessHost:
         return self._pid
 
     async def start(self) -> Self:
-        """Start it, and wait until all its workers run.
+        """Start the host, and wait until all its workers run.
 
         Raises:
             SpawnError: It runs already, or another of its name does.
@@ -192,10 +192,10 @@ class ProcessHost:
         return self
 
     async def stop(self, timeout: Duration = _STOP_TIMEOUT) -> None:
-        """Stop it: send CANCEL to all its processes, kill them after `timeout`, wait for the end.
+        """Stop the host: send CANCEL to its processes, kill them after `timeout`, wait for the end.
 
-        Until then they may finish, also those that do not read their events.
-        A host that does not run is left as it is.
+        Until then they may finish, even those that do not read their events.
+        Stopping a host that does not run does nothing.
         """
         await self._stop(named_seconds("timeout", timeout), interrupt=False)
 
@@ -207,7 +207,7 @@ class ProcessHost:
             except CallExit as ended:
                 if ended.reason is not None:
                     raise
-                # otherwise another has stopped it meanwhile
+                # otherwise somebody else has stopped it meanwhile
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -221,7 +221,7 @@ class ProcessHost:
         await self._stop(_STOP_TIMEOUT, interrupt=True)
 
     async def _serve(self) -> None:
-        """Be the process of the host: wait for its end, and carry it out."""
+        """Run the process of the host: wait until it must end, and shut it down."""
         me, active = current("host"), self._active
         if active is None:  # its start has failed
             return
@@ -246,12 +246,12 @@ class ProcessHost:
     def _abort(
         self, runtime: ProcessRuntime, active: "ActiveHost", why: str = "its host was killed"
     ) -> None:
-        """End what is left, by force."""
+        """Forcibly end what is left."""
         self._close(runtime)
         active.destroy(why)
 
     def _close(self, runtime: ProcessRuntime) -> None:
-        """Take no more processes."""
+        """Accept no more processes."""
         active, self._active = self._active, None
         if active is not None and runtime.hosts.get(self.name) is active:
             del runtime.hosts[self.name]
@@ -303,7 +303,7 @@ class ActiveHost(Protocol):
         options: SpawnOptions,
         pid: Pid | None = None,
     ) -> Process:
-        """Start a process on one of the workers; with a pid if another node has made it."""
+        """Start a process on one of the workers and return it; `pid` is given by another node."""
         ...
 
     async def stop(self, timeout: float, *, interrupt: bool) -> None:
@@ -311,7 +311,7 @@ class ActiveHost(Protocol):
         ...
 
     def destroy(self, cause: str) -> None:
-        """End all processes and workers by force."""
+        """Forcibly end all processes and workers."""
         ...
 
 
@@ -372,7 +372,7 @@ class InlineHost:
 
 
 def _by_root_node(name: str, runtime: ProcessRuntime) -> RemoteHost:
-    """Return a host as a thread of another host sees it: the first loop starts its processes."""
+    """Return a host as seen from a thread of another host: the root node starts its processes."""
     node: object = runtime.node
     assert isinstance(node, Node)
     return RemoteHost(name, node)
@@ -437,7 +437,7 @@ class OsHost(WorkerHost):
         options: SpawnOptions,
         pid: Pid | None,
     ) -> Proxy:
-        """Start a process in a child; the pid is there at once, the start travels."""
+        """Start a process in a child; return its proxy at once, before it has started there."""
         packed = pickled_call(self._options.host, parent, function, args, options)
         worker = self._pool.pick()
         pid_ = pid or Pid(self._options.host, None)
@@ -467,7 +467,7 @@ class ThreadHost(WorkerHost):
         options: SpawnOptions,
         pid: Pid | None,
     ) -> Proxy:
-        """Make a process here, and start it in a thread."""
+        """Make a process here, start it in a thread, and return its proxy."""
         values = inherited_values(parent, options)
         coro = make_coroutine(function, args)
         try:

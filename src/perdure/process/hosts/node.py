@@ -1,4 +1,4 @@
-"""The node: the border of a runtime to other loops, and the proxies of the processes behind it.
+"""The node: the boundary of a runtime to other loops, and the proxies of the processes there.
 
 A program with hosts has several loops: the first one, one in each thread of a host, one in each
 child OS process. Each has its own runtime with its own processes, and no code ever touches a
@@ -8,30 +8,30 @@ signals on the wires. This page says why that is enough to make the verbs mean t
 **Proxies.** To code on this loop, a process of another one is a `Proxy`: an object of the same
 interface, with its own relations. `send`, `cancel`, `kill` on it become signals; links, monitors
 and open requests are kept in its relations *here*, exactly as with a local process. When the other
-side tells of the end, the proxy dies the ordinary death and notifies everybody here. So the rules
-of death are written once, in `lifecycle`, and an end crosses a wire once however many watch it.
+side reports the end, the proxy dies like any process and notifies everybody here. So the rules
+of death are written once, in `lifecycle`, and an end crosses a wire once, however many watch it.
 
 **One pid object per OS process.** A pid that is unpickled is looked up, so that pids can be
 compared by identity. `pid.target` is the process or its proxy, and None when it is dead. In a
 program with threads all loops share the pid, whose target is the real process; a loop finds its
 own proxy in `proxies`. That is why code must use `resolve`, and never `pid.target` directly,
-unless it only asks whether the process is alive.
+unless it only checks whether the process is alive.
 
 **Order.** Signals between two nodes arrive in the order in which they were posted, and there is
 exactly one path between any two processes: two paths could overtake each other. Everything about
 one process therefore arrives in order too: a message before the EXIT of its sender, a link before
-the death that it is about. Where a second path would arise, somebody waits: a process that a
+the death that it is about. Where a second path would arise, one side waits: a process that a
 worker thread starts on a host keeps its messages until it is placed (`PendingSpawn`), and an OS
-worker stands still until it knows whether its new process is its own (`RemoteHost`).
+worker blocks until it knows whether its new process is its own (`RemoteHost`).
 
-**Who is told of an end.** A node keeps, for each process, the wires that want to hear of its end
+**Who is notified of an end.** A node keeps, for each process, the wires that observe its end
 (`_exit_observers`). Most only need to know *that* it is gone, so that their proxy can be dropped;
 the outcome crosses only to those who have a relation to it (`full`), because an outcome can be
 large or impossible to pickle.
 
 **Races, and who wins.** A process may die while a signal to it is on its way. Nothing is confirmed;
-instead every request for news (`WatchSignal`, `LinkSignal`, a request) about a process that is dead
-by then is answered with its end. So each question gets exactly one answer, early or late. A signal
+instead every `WatchSignal`, `LinkSignal` or request for a process that is dead by then is answered
+with its end. So each question gets exactly one answer, early or late. A signal
 to a dead process is dropped, as a message to a dead pid is.
 
 **Threads.** Another thread must not touch anything here, not even to append to a mailbox, since the
@@ -41,8 +41,8 @@ a signal that comes during the drain either is drained, or wakes the loop again.
 the program's first loop share its names too, so `SharedProcess` delivers through the node whenever
 the calling thread is not its own.
 
-**Loss.** A wire that breaks (the child died, the thread is given up) ends all proxies behind it
-with `HostDown`, and withdraws the requests that came over it. Nobody waits for an answer that
+**Loss.** A wire that breaks (the child died, the thread was abandoned) ends all proxies behind it
+with `HostDown`, and withdraws the requests that came over it. So nothing waits for an answer that
 cannot come.
 """
 
@@ -108,7 +108,7 @@ _log = logging.getLogger("perdure.host")
 
 
 class Wire(Protocol):
-    """The way to another node: what is posted here arrives there, in order."""
+    """A connection to another node: what is posted here arrives there, in order."""
 
     unanswered: dict[int, Request[Any]]  # requests from there that are not answered yet
 
@@ -117,10 +117,10 @@ class Wire(Protocol):
         ...
 
     def offer(self, signal: Signal) -> None:
-        """Send a signal, if not too many wait already.
+        """Send a signal, unless too many are queued already.
 
         Raises:
-            HostBusy: Too many wait.
+            HostBusy: Too many are queued.
             NotPortable: It cannot be pickled.
         """
         ...
@@ -131,7 +131,7 @@ class Wire(Protocol):
 
     @property
     def grace(self) -> float | None:
-        """How long a kill may take before it is forced; None: others see to it."""
+        """How long a kill may take before it is forced; None if that is not up to this wire."""
         ...
 
 
@@ -139,7 +139,7 @@ Handler = Callable[[Wire, Any], object]
 
 
 class Node:
-    """What one runtime knows of others, and what it does when they send a signal."""
+    """What one runtime knows about others, and how it handles their signals."""
 
     def __init__(self, runtime: LoopRuntime) -> None:
         self.runtime = runtime
@@ -148,7 +148,7 @@ class Node:
         self.numbers = count(1)  # of requests that cross a wire
         self.open_requests: dict[int, Request[Any]] = {}  # ours, that wait for an answer
         self.open_infos: dict[int, asyncio.Future[list[Info]]] = {}  # that we asked for
-        # Wires that are told of the end of a process; True: with its outcome.
+        # Wires that are notified of the end of a process; True: with its outcome.
         self._exit_observers: dict[Pid, dict[Wire, bool]] = {}
         self._closing = False
         # Whether other loops live in this interpreter, and how a pid leads to them.
@@ -183,7 +183,7 @@ class Node:
     # Proxies
 
     def proxy_of(self, pid: Pid) -> Process | None:
-        """Return the proxy of a process; None, as for a dead one, if there is no way to it."""
+        """Return the proxy of a process; None if it is dead or cannot be reached."""
         proxy = self.proxies.get(pid)
         if proxy is None:
             wire = self._route(pid)
@@ -196,26 +196,26 @@ class Node:
     def add_proxy(
         self, pid: Pid, wire: Wire, *, full: bool, kind: "type[Proxy] | None" = None
     ) -> "Proxy":
-        """Make a proxy for a process that lives at the other end of a wire."""
+        """Return a new proxy for a process that lives at the other end of a wire."""
         proxy = self.proxies[pid] = (kind or Proxy)(self, pid, wire, full=full)
         if pid.target is None:
             pid.target = proxy
         return proxy
 
     def remove_proxy(self, proxy: "Proxy") -> None:
-        """Forget a proxy that died, and tell those beyond."""
+        """Forget a proxy that died, and notify the nodes that observe it."""
         pid = proxy.pid
         self.proxies.pop(pid, None)
-        # Also if the target is the process itself: a thread tells of a death a moment before the
-        # pid is marked there, and whoever hears of it must find the process dead.
+        # Even if the target is the process itself: a thread reports a death a moment before the
+        # pid is marked there, and everybody who is notified must find the process dead.
         if not self._closing or pid.target is proxy:
             pid.target = None
         if not self._closing:
             assert proxy.outcome is not None
-            self._tell_observers(pid, proxy.outcome)
+            self._notify_observers(pid, proxy.outcome)
 
     def wire_lost(self, wire: Wire, reason: BaseException) -> None:
-        """End all that lived at the other end of a wire, and forget what it asked for."""
+        """End the proxies of all processes behind a lost wire, and forget its requests."""
         for observers in self._exit_observers.values():
             observers.pop(wire, None)
         while wire.unanswered:
@@ -224,15 +224,15 @@ class Node:
             proxy.end(ExitResult(None, reason))
 
     def close(self, reason: BaseException) -> None:
-        """End all proxies, since this loop ends; the processes themselves live on."""
+        """End all proxies, since this loop ends; the processes themselves continue."""
         self._closing = True
         for proxy in tuple(self.proxies.values()):
             proxy.end(ExitResult(None, reason))
 
-    # Who is told of an end
+    # Who is notified of an end
 
     def observe_exit(self, process: Process, wire: Wire, *, full: bool) -> None:
-        """Tell the other end of a wire when a process ends; in full, with its outcome."""
+        """Notify the other end of a wire when a process ends; with its outcome if `full`."""
         observers = self._exit_observers.get(process.pid)
         if observers is None:
             observers = self._exit_observers[process.pid] = {}
@@ -244,25 +244,25 @@ class Node:
 
     def _exited(self, process: Process) -> None:
         outcome = process.outcome or ExitResult(None, Killed("it was abandoned"))
-        self._tell_observers(process.pid, outcome)
+        self._notify_observers(process.pid, outcome)
 
-    def _tell_observers(self, pid: Pid, outcome: ExitResult) -> None:
+    def _notify_observers(self, pid: Pid, outcome: ExitResult) -> None:
         for wire, full in self._exit_observers.pop(pid, {}).items():
             wire.post(ExitedSignal(pid, outcome if full else None))
 
     # Other threads
 
     def enable_threads(self, route: Callable[[Pid], Wire | None]) -> None:
-        """Live beside other loops in this interpreter, to which a pid leads by this route."""
+        """Allow other loops in this interpreter; `route` returns the wire for a pid."""
         self.threaded = True
         self._route = route
 
     def is_other_thread(self) -> bool:
-        """Whether another thread runs this, which must not touch anything here."""
+        """Whether the calling code is on another thread, which must not touch anything here."""
         return self.threaded and get_ident() != self._thread
 
     def receive_from_thread(self, signal: Signal, wire: Wire | None = None) -> bool:
-        """Take a signal from another thread, to handle it on this loop; False if that is closed."""
+        """Queue a signal from another thread for this loop; return False if the loop is closed."""
         self._from_threads.append((wire, signal))
         if not self._drain_scheduled:
             self._drain_scheduled = True
@@ -274,7 +274,7 @@ class Node:
 
     @property
     def waiting(self) -> int:
-        """How many signals of other threads wait."""
+        """The number of queued signals from other threads."""
         return len(self._from_threads)
 
     def _drain(self) -> None:
@@ -335,7 +335,7 @@ class Node:
         open_requests[request] = None
         try:
             target.add_request(request)
-        except (HostBusy, NotPortable) as error:  # it is to go on to another worker, and cannot
+        except (HostBusy, NotPortable) as error:  # it cannot be forwarded to another worker
             del wire.unanswered[number]
             wire.post(RequestFailedSignal(number, error))
 
@@ -397,7 +397,7 @@ class Node:
     def _on_link(self, wire: Wire, signal: LinkSignal) -> None:
         mine = resolve(signal.yours, self.runtime)
         if mine is None:
-            return  # the other side watches it too, and learns of its end by that
+            return  # the other side watches it too, and is notified of its end by that
         peer = self.proxies.get(signal.mine) or self.add_proxy(signal.mine, wire, full=True)
         if peer.wire is wire:
             _relations_of(peer).add_link_here(mine)
@@ -460,11 +460,11 @@ def _cannot_start(error: BaseException) -> SpawnError:
 
 
 async def _runs_elsewhere() -> None:
-    """Stand for the code of a process of which nothing else is known here."""
+    """Represent the code of a process about which nothing else is known here."""
 
 
 class Proxy(RemoteProcess):
-    """What stands, on one loop, for a process of another."""
+    """Represents a process of another loop on this one."""
 
     __slots__ = ("_collector", "_full", "node", "on_end", "wire")
 
@@ -480,14 +480,14 @@ class Proxy(RemoteProcess):
         self.spawned_at = runtime.now()
         self.function, self.args, self.values, self.parent = _runs_elsewhere, (), {}, None
         self.state = WAITING
-        self.trap_links = True  # its node is told of a death here, and not it by its links
+        self.trap_links = True  # a death here is reported to its node, not to it by its links
         self.must_cancel = False
         self.relations = self.outcome = self.future = self.reading = None
         self._direct_inbox = self._inbox = self._events = self._listeners = self._requests = None
         self._cancels = 0
         self._collector: Collector | None = None
-        self._full = full  # whether the other side tells the outcome, and not only the end
-        self.on_end: Callable[[], object] | None = None  # for the worker that it counts as load
+        self._full = full  # whether the other side sends the outcome, and not only the end
+        self.on_end: Callable[[], object] | None = None  # for the load of its worker
 
     def __repr__(self) -> str:
         return f"<proxy of {self.pid}>"
@@ -495,12 +495,12 @@ class Proxy(RemoteProcess):
     def describe(
         self, function: Callable[..., Any], args: tuple[Any, ...], parent: Process | None
     ) -> None:
-        """Note what it runs, for reports and listings."""
+        """Set what it runs, for reports and listings."""
         self.function, self.args = function, args
         self.parent = None if parent is None else parent.pid
 
     def watch_in_full(self) -> None:
-        """Ask the other side for the outcome, with the end."""
+        """Ask the other side to send the outcome with the end."""
         if not self._full:
             self._full = True
             self.wire.post(WatchSignal(self.pid, full=True))
@@ -513,7 +513,7 @@ class Proxy(RemoteProcess):
 
     @property
     def collector(self) -> Collector | None:
-        """Who takes its outcome before anybody else."""
+        """The collector that takes its outcome before anybody else."""
         return self._collector
 
     @collector.setter
@@ -578,7 +578,7 @@ class Proxy(RemoteProcess):
     # The end
 
     def end(self, outcome: ExitResult) -> None:
-        """Die here too, as every process does: release first, then notify, once."""
+        """Die here too, like every process: release first, then notify, once."""
         if self.state == DEAD:
             return
         self.outcome = outcome
@@ -598,12 +598,12 @@ class Proxy(RemoteProcess):
             self.runtime.wake_exit_waiters()
 
     def abandon(self, detail: object) -> None:
-        """Count it as dead, though nobody could end it."""
+        """Count it as dead, although it could not be ended."""
         self.end(ExitResult(None, Killed(detail)))
 
 
 def _collectable(outcome: ExitResult) -> ExitResult:
-    """Turn a value that could not be pickled into a failure: a caller must not get its repr."""
+    """Return a failure for a value that could not be pickled: a caller must not get its repr."""
     if not isinstance(outcome.value, RemoteRepr):
         return outcome
     return ExitResult(
@@ -618,7 +618,7 @@ def _relations_of(proxy: Proxy) -> "ProxyRelations":
 
 
 class ProxyRelations(Relations):
-    """The relations of a proxy; the other node must know of links too."""
+    """The relations of a proxy; links are kept on the other node too."""
 
     __slots__ = ("_proxy",)
 
@@ -640,7 +640,7 @@ class ProxyRelations(Relations):
             self._proxy.wire.post(UnlinkSignal(peer.pid, self._proxy.pid))
 
     def add_link_here(self, peer: Process) -> None:
-        """Add a link that the other node has begun."""
+        """Add a link that the other node has made."""
         super().add_link(peer)
 
     def remove_link_here(self, peer: Process) -> None:
@@ -661,7 +661,7 @@ class _ProxyRequests(dict[Request[Any], Any]):
         self._proxy = proxy
 
     def pop(self, request: Request[Any], default: Any = None) -> Any:
-        """Forget a request that is over; if there was no answer, withdraw it on the other side."""
+        """Forget a request and return its number; if unanswered, withdraw it on the other side."""
         number = super().pop(request, default)
         node = self._proxy.node
         if number in node.open_requests:
@@ -677,7 +677,7 @@ class RemoteRequest(Request[Any], kw_only=True, eq=False):
     number: int
 
     def _close(self, open_requests: dict[Request[Any], None]) -> None:
-        """Send the answer; if there is none, the caller learns of the server's death by itself."""
+        """Send the answer, if any; without one, the caller is notified of the server's death."""
         open_requests.pop(self, None)
         wire, number = self.wire, self.number
         if wire.unanswered.pop(number, None) is None or self._error is not None:
@@ -697,7 +697,7 @@ class SharedProcess(Process):
     __slots__ = ()
 
     def deliver(self, message: Message) -> bool:
-        """Put a message into the mailbox; from another thread by way of the loop."""
+        """Put a message into the mailbox, through the loop if called from another thread."""
         node = self.runtime.node
         assert isinstance(node, Node)
         if node.is_other_thread():
@@ -714,7 +714,7 @@ class SharedRoot(AdoptedProcess):
 
 
 def share_processes(runtime: LoopRuntime) -> None:
-    """Make the processes of a runtime, and those to come, safe to reach from other threads."""
+    """Make current and future processes of a runtime safe to reach from other threads."""
     runtime.process_class = SharedProcess
     for process in runtime.processes.values():
         if type(process) is Process:

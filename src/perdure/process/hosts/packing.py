@@ -61,10 +61,10 @@ def pack_signal(signal: Signal) -> bytes:
 
 
 def _too_large(signal: Signal, size: int) -> bytes:
-    """Refuse what is too large; but an end is a fact, and is sent without its value.
+    """Refuse a signal that is too large; only an end is still sent, without its value.
 
     Raises:
-        NotPortable: It is no end.
+        NotPortable: It is not an end.
     """
     text = f"it has {size:,} bytes, and the limit is {LARGEST_SIGNAL:,}"
     if isinstance(signal, ExitedSignal):
@@ -101,7 +101,7 @@ def _pack_spawn(signal: SpawnSignal) -> Item:
 
 
 def _pack_exited(signal: ExitedSignal) -> Item:
-    """Pack an end; what cannot be pickled crosses as its repr, since the end itself is a fact."""
+    """Return a packed end; a value that cannot be pickled becomes its repr: ends must arrive."""
     pid, outcome = signal.pid, signal.outcome
     if outcome is None:
         return [_EXITED, pid.host, pid.number]
@@ -180,7 +180,7 @@ def _unpack_exited(_: int, host: str, number: int, *outcome: Any) -> ExitedSigna
 
 
 def unpack_any(name: str, *fields: Any) -> Signal:
-    """Return a signal of the rare ones."""
+    """Return a signal that has no compact form."""
     return SIGNALS[name](*map(_unpack_or_repr, fields))
 
 
@@ -204,7 +204,7 @@ UNPACKERS: dict[object, Callable[..., Signal]] = {
 
 
 def substitute(item: Item, why: BaseException) -> RequestFailedSignal | None:
-    """Return what is sent instead of a request or a reply that cannot be unpacked."""
+    """Return the failure that replaces a request or a reply that cannot be unpacked."""
     if item[0] == _REQUEST:
         return RequestFailedSignal(item[3], why)
     if item[0] == _REPLY:
@@ -218,12 +218,12 @@ def is_request(item: Item) -> bool:
 
 
 def is_blocking_answer(item: Item) -> bool:
-    """Whether a packed signal answers a worker that stands still for it."""
+    """Whether a packed signal answers a worker that blocks for it."""
     return item[0] in _BLOCKING_ANSWERS
 
 
 def _pid_of_dest(host: str, number: int) -> Pid:
-    """Return the pid that a signal is for: it is known here, or has been dead for long."""
+    """Return the pid that a signal is for: known here, or dead for a long time."""
     return _known.get((host, number)) or Pid(host, None, number)
 
 

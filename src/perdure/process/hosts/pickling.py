@@ -1,14 +1,14 @@
 """How values, exceptions and pids cross between OS processes.
 
 **Trust.** Only a parent and the children that it started itself talk this way, over a private
-socket. Both are inside the trust boundary: each unpickles what the other sends, and to unpickle is
-to run code. What persons and payloads say crosses as text and bytes inside of that, and is never
+socket. Both are inside the trust boundary: each unpickles what the other sends, and unpickling runs
+code. Input from people and job payloads cross as text and bytes inside of that, and are never
 unpickled: `loads` is given what `dumps` returned in the other process, and nothing else.
 
 **Values.** Plain ones go as msgpack, which is fast; everything else is pickled.
 
 **Exceptions.** Many cannot be pickled, and one of them must not spoil the rest: so in a pickled
-value a number stands for each exception. The exceptions travel beside the value, each once, however
+value a number replaces each exception. The exceptions travel beside the value, each once, however
 they refer to each other: as causes, arguments and fields, in a ring, by thousands. One that cannot
 be pickled arrives as a `RemoteError` with its text and its traceback, and the others as they were.
 
@@ -49,7 +49,7 @@ _type_of: Callable[[Any], object] = type
 
 
 def pack(value: Any) -> Any:
-    """Return a value as msgpack can encode it: as it is, or pickled.
+    """Return a value in a form that msgpack can encode: as it is, or pickled.
 
     Raises:
         NotPortable: It cannot be pickled.
@@ -60,7 +60,7 @@ def pack(value: Any) -> Any:
 
 
 def pickled(value: Any) -> Ext:
-    """Return a value pickled, as msgpack can encode it.
+    """Return a value pickled, in a form that msgpack can encode.
 
     Raises:
         NotPortable: It cannot be pickled.
@@ -76,7 +76,7 @@ def pickled(value: Any) -> Ext:
 
 
 def unpack(packed: Any) -> Any:
-    """Return the value again."""
+    """Return the original value."""
     return loads(bytes(packed.data)) if type(packed) is Ext else packed
 
 
@@ -93,7 +93,7 @@ def _is_plain(value: Any, depth: int) -> bool:
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle a value.
+    """Return a value pickled.
 
     Raises:
         NotPortable: It cannot be pickled.
@@ -140,7 +140,7 @@ IMPORT_FALLBACKS: list[Callable[[], bool]] = []
 
 
 def loads(data: bytes) -> Any:
-    """Unpickle what our own parent or child has pickled."""
+    """Return a value that our own parent or child has pickled."""
     try:
         return pickle.loads(data)  # noqa: S301
     except AttributeError:
@@ -169,7 +169,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _by_name(module: str, name: str) -> Any:
-    """Find a class that shows people another name than its own."""
+    """Return a class whose displayed name differs from its real one."""
     return getattr(importlib.import_module(module), name)
 
 
@@ -181,7 +181,7 @@ def _exit_without_value() -> ExitResult:
 
 
 def dump_call(function: Callable[..., Any], args: tuple[Any, ...], values: Any) -> bytes:
-    """Pickle what a process runs.
+    """Return the function and arguments of a process, pickled.
 
     Raises:
         NotPortable: It cannot be pickled.
@@ -194,7 +194,7 @@ def dump_call(function: Callable[..., Any], args: tuple[Any, ...], values: Any) 
 def load_call(
     call: Any, resolver: Any
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """Unpickle what a process runs; import its module first."""
+    """Return the unpickled function and arguments of a process; import its module first."""
     if isinstance(call, tuple):  # of another thread, which needs no pickling
         return call  # pyright: ignore[reportUnknownVariableType]
     module, file, packed = loads(call)
@@ -223,13 +223,13 @@ def import_file(name: str, file: str) -> None:
         raise
 
 
-# Exceptions, and what stands for values that cannot be pickled
+# Exceptions, and placeholders for values that cannot be pickled
 
 Load = Callable[[bytes], Any]
 
 
 class RemoteRepr(NamedTuple):
-    """Stands for a value of another OS process that could not be pickled."""
+    """Replaces a value of another OS process that could not be pickled."""
 
     kind: str
     text: str
@@ -239,12 +239,12 @@ class RemoteRepr(NamedTuple):
 
 
 def repr_of(value: object) -> RemoteRepr:
-    """Return what stands for a value that cannot be pickled."""
+    """Return the placeholder for a value that cannot be pickled."""
     return RemoteRepr(type(value).__qualname__, safe_text(value))
 
 
 def unreadable(error: Exception) -> RemoteRepr:
-    """Return what stands for a value that came and cannot be unpickled."""
+    """Return the placeholder for a received value that cannot be unpickled."""
     return RemoteRepr("value that cannot be unpacked", safe_text(error))
 
 
@@ -268,14 +268,14 @@ class ErrorTable:
         self._numbers: dict[int, int] = {}
 
     def number(self, error: BaseException) -> int:
-        """Return the number that stands for an exception."""
+        """Return the number that replaces an exception."""
         number = self._numbers.setdefault(id(error), len(self._all))
         if number == len(self._all):
             self._all.append(error)
         return number
 
     def pickled(self) -> list[PickledError]:
-        """Return them pickled, with those that are found in them meanwhile."""
+        """Return the exceptions pickled, including those found inside them."""
         return [self._pickle(error) for error in self._all]
 
     def _pickle(self, error: BaseException) -> PickledError:
@@ -317,7 +317,7 @@ class _Restored:
         self._text_only: set[int] = set()
 
     def get(self, number: int) -> BaseException:
-        """Return the exception for which a number stands."""
+        """Return the exception with a number."""
         if number not in self._errors:
             pickled = self._pickled[number]
             # An exception among its own arguments finds this text-only version of itself there.
@@ -377,7 +377,7 @@ _restoring = _Restoring()
 
 
 def restore(pickled: list[PickledError], data: bytes, load: Load) -> Any:
-    """Unpickle a value, with the exceptions in it."""
+    """Return an unpickled value, with the exceptions in it."""
     before, _restoring.restored = _restoring.restored, (restored := _Restored(pickled, load))
     try:
         value = load(data)
@@ -443,12 +443,12 @@ _current = _Current()
 
 
 def set_pid_resolver(resolver: PidResolver) -> None:
-    """Set who makes proxies in this thread; whoever unpickles sets their own first."""
+    """Set the resolver that makes proxies in this thread; set it before unpickling."""
     _current.resolver = resolver
 
 
 def pid_address(pid: Pid) -> PidAddress:
-    """Return which pid it is, and where its process lived when the pid first went out."""
+    """Return the address of a pid: its host, its number, and where its process first lived."""
     address = PIDS.addresses.get(pid)
     if address is None:
         target: object = pid.target

@@ -1,8 +1,8 @@
-"""A host as a worker sees it: processes are started on it by way of the root node.
+"""A host as seen from a worker: processes are started on it through the root node.
 
 `spawn` returns at once, with a pid that the worker has made. The root node starts the process
 later, so a start that fails there is the end of the new process, and not an error of `spawn`.
-Until then, what is sent to the pid must neither get lost nor overtake itself.
+Until then, messages to the pid must neither get lost nor overtake each other.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ class RemoteHost:
         args: tuple[Any, ...],
         options: SpawnOptions,
     ) -> Process:
-        """Start a process on the host, and return what stands for it here."""
+        """Start a process on the host, and return its proxy here."""
         home: Any = self._node.home
         check_name_is_free(runtime, options.name)
         if self._node.threaded:
@@ -72,7 +72,7 @@ class RemoteHost:
         return process
 
     def _spawn_on_own_host(self, home: Any, wanted: SpawnOnHostSignal, proxy: Process) -> Process:
-        """Stop this loop until it is known which worker gets the process.
+        """Block this loop until it is known which worker gets the process, and return the process.
 
         If it is this one, nobody may know the process by a proxy: there would be two paths to it,
         and relations to both.
@@ -108,7 +108,7 @@ class PendingSpawn(Proxy):
         return target is not None and target.deliver(message)
 
     def started(self, target: Process, deliver: Callable[[Message], object]) -> None:
-        """Pass all messages on to the process, or to its proxy, and let the pid lead there."""
+        """Forward all messages to the process or its proxy, and let the pid resolve to it."""
         with self._lock:
             for message in self._kept:
                 try:
@@ -119,7 +119,7 @@ class PendingSpawn(Proxy):
 
 
 def set_target(pid: Pid, target: Process, deliver: Callable[[Message], object]) -> None:
-    """Let the pid that a worker has made lead to its process, with what was sent to it so far."""
+    """Let a pid that a worker has made resolve to its process, and forward the messages so far."""
     pending: Process | None = pid.target
     if isinstance(pending, PendingSpawn):
         pending.started(target, deliver)
@@ -139,7 +139,7 @@ def pickled_call(
     args: tuple[Any, ...],
     options: SpawnOptions,
 ) -> bytes:
-    """Pickle what a process runs, after a check that it could be started here.
+    """Return the pickled call of a process, after checking that it could be started here.
 
     Raises:
         SpawnError: It cannot be started, or cannot be pickled.

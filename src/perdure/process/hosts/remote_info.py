@@ -1,4 +1,4 @@
-"""Infos of processes on other loops: ask their workers, and wait only so long."""
+"""Infos about processes on other loops: ask their workers, with a time limit."""
 
 import asyncio
 from collections.abc import Iterable
@@ -17,14 +17,14 @@ from perdure.process.relations import Destination
 
 
 class RemoteInfos(NamedTuple):
-    """What is known of the processes on other loops."""
+    """What is known about the processes on other loops."""
 
     infos: dict[Pid, Info]
     blocked: frozenset[Pid]  # those whose worker has not answered in time
 
 
 async def remote_infos(runtime: ProcessRuntime, timeout: float) -> RemoteInfos:
-    """Return infos of all processes on the workers that this loop has started something on."""
+    """Return infos about all processes on the workers that this loop uses."""
     node: Any = runtime.node
     proxies: list[Proxy] = [] if node is None else list(node.proxies.values())
     wires = {each.wire for each in proxies if each.parent is not None}
@@ -40,7 +40,7 @@ async def remote_infos(runtime: ProcessRuntime, timeout: float) -> RemoteInfos:
 
 
 async def full_info(dest: Destination, timeout: Duration = "1s") -> Info:
-    """Return what a process looks like, wherever it runs: its worker is asked.
+    """Return a snapshot of a process, wherever it runs, by asking its worker.
 
     Raises:
         NoProcess: It is dead.
@@ -79,6 +79,6 @@ async def _ask(
 
 
 def _completed(far: Info, near: Info) -> Info:
-    """Add to an info what only this loop knows: a monitor is known where it monitors from."""
+    """Return an info with what only this loop knows: its own monitors."""
     others = [pid for pid in near.monitored_by if pid not in far.monitored_by]
     return replace(far, monitored_by=(*far.monitored_by, *others), callers=near.callers)

@@ -41,7 +41,7 @@ _QUEUE_SIZE = 65_536
 
 
 class RootNode(Node):
-    """The authority on names, and the way to every host."""
+    """The authority on names and hosts."""
 
     def __init__(self, runtime: LoopRuntime) -> None:
         super().__init__(runtime)
@@ -72,12 +72,12 @@ class RootNode(Node):
         return handle
 
     def _reap_workers(self) -> None:
-        """Leave nothing behind, also of hosts that were killed a moment ago."""
+        """Leave no worker behind, not even of hosts that were killed a moment ago."""
         for worker in tuple(self.workers.values()):
             worker.reap()
 
     def _on_spawn_on(self, wire: Wire, signal: SpawnOnHostSignal) -> None:
-        """Start a process for another node, which has made its pid already."""
+        """Start a process for another node, which has already made its pid."""
         try:
             function, args, values = load_call(signal.call, wire)
             host: Any = self.runtime.host_of(signal.host)
@@ -96,7 +96,7 @@ class RootNode(Node):
     # Names
 
     def add_replica(self, wire: Wire) -> dict[str, Pid]:
-        """Send changes of names to an OS worker from now on; return the names of this moment."""
+        """Send name changes to an OS worker from now on; return the current names."""
         self._replicas.append(wire)
         return {name: holder.pid for name, holder in self.runtime.names.items()}
 
@@ -106,7 +106,7 @@ class RootNode(Node):
             self._replicas.remove(wire)
 
     def register_spawned(self, name: str, proxy: Proxy) -> None:
-        """Give a name to a process that is being sent to an OS worker, which gets both at once.
+        """Give a name to a process that is being sent to an OS worker, which gets both together.
 
         If it got the name first, it would take the process for one that lives elsewhere.
         """

@@ -49,7 +49,7 @@ class WithdrawSignal(Struct):
 
 
 class SpawnSignal(Struct):
-    """Start a process; `call` is pickled apart, so that a failure to unpickle it ends it alone."""
+    """Start a process; `call` is pickled separately, so that a bad one ends only this process."""
 
     pid: Pid
     parent: Pid | None
@@ -85,7 +85,7 @@ class PlacedSignal(Struct):
 
 
 class WatchSignal(Struct):
-    """Tell me of the end of a process; in full, with its outcome."""
+    """Notify the sender when a process ends; with its outcome if `full`."""
 
     pid: Pid
     full: bool
@@ -105,14 +105,14 @@ class WireLostSignal(Struct):
 
 
 class LinkSignal(Struct):
-    """Link two processes; the first is mine."""
+    """Link two processes; the first one is the sender's."""
 
     mine: Pid
     yours: Pid
 
 
 class UnlinkSignal(Struct):
-    """Unlink two processes; the first is mine."""
+    """Unlink two processes; the first one is the sender's."""
 
     mine: Pid
     yours: Pid
@@ -134,7 +134,7 @@ class ForceExitSignal(Struct):
 
 
 class CancelSignal(Struct):
-    """Send CANCEL to a process, and kill it after so many seconds."""
+    """Send CANCEL to a process, and kill it after the timeout."""
 
     dest: Pid
     sender: Pid | None
@@ -159,7 +159,7 @@ class KillSignal(Struct):
 
 
 class ClaimNameSignal(Struct):
-    """Give a name to a process of mine, if it is free."""
+    """Give a name to a process of the sender, if it is free."""
 
     number: int
     name: str
@@ -167,14 +167,14 @@ class ClaimNameSignal(Struct):
 
 
 class NameClaimedSignal(Struct):
-    """Who holds the name that was claimed; None: you do."""
+    """The holder of the name that was claimed; None: the claim succeeded."""
 
     number: int
     holder: Pid | None
 
 
 class FreeNameSignal(Struct):
-    """Free a name, whoever holds it; answered by `NameClaimedSignal` with who held it."""
+    """Free a name; answered by a `NameClaimedSignal` with its holder."""
 
     number: int
     name: str
@@ -195,13 +195,13 @@ class NameAddedSignal(Struct):
 
 
 class HostsSignal(Struct):
-    """The names of the hosts that run."""
+    """The names of the running hosts."""
 
     names: list[str]
 
 
 class InitWorkerSignal(Struct):
-    """What a new worker must know first."""
+    """The initial state of a new worker."""
 
     worker: str
     host: str
@@ -217,7 +217,7 @@ class WorkerReadySignal(Struct):
 
 
 class StopWorkerSignal(Struct):
-    """End all processes within so many seconds, and then yourself.
+    """End all processes within the timeout, and then the worker itself.
 
     With `interrupt`, a process that does not read its events is interrupted at once.
     """
@@ -237,20 +237,20 @@ class PingSignal(Struct):
 
 
 class PongSignal(Struct):
-    """It does."""
+    """The loop of a worker responds."""
 
     number: int
 
 
 class InfoRequestSignal(Struct):
-    """Send infos of your processes: of these, or of all."""
+    """Request infos about the given processes of a worker, or about all."""
 
     number: int
     pids: list[Pid] | None
 
 
 class InfoReplySignal(Struct):
-    """The infos that were asked for, of those processes that are there."""
+    """The requested infos, for those processes that exist."""
 
     number: int
     infos: list[Info]

@@ -2,8 +2,8 @@
 
 Between two loops of one interpreter signals are handed over as they are. To a child OS process
 they go as bytes over a socket pair, many in one frame: what is posted in one turn of the scheduler
-is sent by one system call. To that end the socket wire stands in the scheduler's queue as if it
-were a process; its step sends what the processes before it have posted.
+is sent by one system call. To that end the socket wire joins the scheduler's queue as if it were
+a process; its step sends what the processes before it have posted.
 """
 
 import logging
@@ -40,7 +40,7 @@ _log = logging.getLogger("perdure.host")
 
 
 class ThreadWire:
-    """From one node to another; `back` is the way back."""
+    """A wire from one node to another; `back` is the opposite direction."""
 
     def __init__(self, hub: "Hub", here: Node, there: Node, limit: int) -> None:
         self._hub = hub
@@ -57,13 +57,13 @@ class ThreadWire:
         self.there.receive_from_thread(signal, self.back)
 
     def offer(self, signal: Signal) -> None:
-        """Send a signal, if not too many wait already."""
+        """Send a signal, unless too many are queued already."""
         if self.there.waiting >= self._limit:
             raise HostBusy(self.there.runtime.host_name, self.there.waiting)
         self.post(signal)
 
     def force(self, proxy: Proxy, detail: object) -> None:
-        """Abandon a process that nobody can end: a thread cannot be killed."""
+        """Abandon a process that refuses to end, since a thread cannot be killed."""
         _log.warning(
             "process %s was killed and did not end: its thread is blocked; it is abandoned.\n"
             "Code that never waits belongs on a host of the kind 'os'.",
@@ -76,7 +76,7 @@ class ThreadWire:
 
 
 class Hub:
-    """The wires between all nodes of one interpreter, made when they are first needed."""
+    """The wires between all nodes of one interpreter, made on first use."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -109,7 +109,7 @@ class Hub:
             return [wire for wire in self._wires.values() if wire.there is node]
 
     def leave(self, node: Node, reason: BaseException) -> None:
-        """Forget a node that has ended, or is abandoned, and tell all nodes that know it."""
+        """Forget a node that has ended or is abandoned, and notify all nodes that know it."""
         for wire in self.wires_to(node):
             wire.here.receive_from_thread(WireLostSignal(reason), wire)
         with self._lock:
@@ -117,12 +117,12 @@ class Hub:
                 del self._wires[pair]
 
 
-# Bytes that are read at once. A larger buffer is fresh memory of the system at each read, and that
-# costs more than everything else.
+# Bytes per read. A larger buffer would be newly allocated from the system at each read, which costs
+# more than everything else.
 _READ = 1 << 16
 _FRAME_SIGNALS = 4096  # in one frame, so that the other end begins before all has arrived
 _LARGE = _READ  # a signal of more bytes is sent without waiting for others
-_LONG_STEP = 0.002  # seconds; after so long a step, a flush goes before the steps of others
+_LONG_STEP = 0.002  # seconds; after a longer step, a flush goes before the steps of others
 _UNSENT_BYTES = 1 << 26  # that may wait in our memory because the other end does not read
 
 
@@ -154,7 +154,7 @@ class SocketWire:
         self._thread = get_ident()
         self._expect_answer = expectation(self._loop)
         self._sock = sock
-        self._queued = False  # whether it stands in the scheduler's queue
+        self._queued = False  # whether it is in the scheduler's queue
         self._queued_at = 0.0
         self._posted: list[bytes] = []  # signals that are not in a frame yet
         # Frames that the other end does not take yet; views, so that long ones are not copied.
@@ -162,7 +162,7 @@ class SocketWire:
         self._waiting = self._waiting_bytes = 0  # signals in them, and bytes
         self._unframer = Unframer()
         self.unanswered: dict[int, Request[Any]] = {}  # requests of the other end
-        self._early: list[Item] = []  # came while this loop stood still for an answer
+        self._early: list[Item] = []  # came while this loop was blocked for an answer
         sock.setblocking(False)
         # Not in the context of the process that happens to start a worker.
         Context().run(self._loop.add_reader, sock.fileno(), self._on_readable)
@@ -189,7 +189,7 @@ class SocketWire:
             self.flush()
 
     def _queue_up(self) -> None:
-        """Stand in the scheduler's queue; before all others, if steps are long here."""
+        """Join the scheduler's queue; at the front, if steps are long here."""
         self._queued = True
         now, scheduler = self._loop.time(), self.node.runtime.scheduler
         if now - self._queued_at > _LONG_STEP:
@@ -201,7 +201,7 @@ class SocketWire:
             scheduler.schedule_turn()
 
     def offer(self, signal: Signal) -> None:
-        """Send a signal, if not too many wait already."""
+        """Send a signal, unless too many are queued already."""
         if self._unsent:
             waiting = self._waiting + len(self._posted)
             if waiting >= self._limit or self._waiting_bytes > _UNSENT_BYTES:
@@ -209,7 +209,7 @@ class SocketWire:
         self.post(signal)
 
     def step(self) -> None:
-        """Send what was posted in this turn; called by the scheduler, as a process is."""
+        """Send what was posted in this turn; the scheduler calls it like a step of a process."""
         self._queued = False
         if self._posted:
             self.flush()
@@ -224,7 +224,7 @@ class SocketWire:
             self._keep(memoryview(data)[sent:], len(posted))
 
     def _send(self, data: bytes | memoryview) -> int:
-        """Send; return how many bytes the other end has taken."""
+        """Send; return how many bytes the other end has accepted."""
         try:
             return self._sock.send(data)
         except BlockingIOError:
@@ -233,7 +233,7 @@ class SocketWire:
             return len(data)
 
     def _keep(self, data: memoryview, count: int) -> None:
-        """Keep a frame until the other end takes it."""
+        """Keep a frame until the other end accepts it."""
         if not self._unsent:
             self._loop.add_writer(self._sock.fileno(), self._on_writable)
         self._unsent.append((data, count))
@@ -288,7 +288,7 @@ class SocketWire:
                 scheduler.turn_scheduled = False
 
     def _read(self) -> list[Item] | None:
-        """Return the signals that have come; None if there is nothing to read."""
+        """Return the signals that have arrived; None if there is nothing to read."""
         try:
             data = self._sock.recv(_READ)
         except BlockingIOError:
@@ -320,7 +320,7 @@ class SocketWire:
                     node.report_handler_error(signal)
 
     def handle_early(self) -> None:
-        """Handle what came while this loop stood still for an answer."""
+        """Handle the signals that arrived while this loop was blocked for an answer."""
         early, self._early = self._early, []
         self._handle(early)
 
@@ -335,10 +335,10 @@ class SocketWire:
         else:
             self.node.receive(self, instead)
 
-    # A question that stops this loop until it is answered
+    # A request that blocks this loop until it is answered
 
     def ask_now(self, question: Any, number: int) -> Any:
-        """Send a question and stop everything on this loop until its answer is there."""
+        """Send a request, block this loop until it is answered, and return the answer."""
         self.post(question)
         try:
             self._send_all()
@@ -348,7 +348,7 @@ class SocketWire:
                 self._sock.setblocking(False)
 
     def _send_all(self) -> None:
-        """Wait until all is sent; the socket waits from now on."""
+        """Send everything, blocking; the socket is in blocking mode afterwards."""
         self.step()
         self._sock.setblocking(True)
         if self._unsent:
@@ -360,7 +360,7 @@ class SocketWire:
         while not self.closed:
             items = self._read() or []
             for place, item in enumerate(items):
-                if is_blocking_answer(item):  # this question: there is never another
+                if is_blocking_answer(item):  # ours: there is never another
                     set_pid_resolver(self)
                     answer: Any = unpack_signal(item)
                     assert answer.number == number
@@ -373,14 +373,14 @@ class SocketWire:
     # The end
 
     def send_last(self, signal: Signal) -> None:
-        """Send all that is left, and this as the last; wait until it is out."""
+        """Send all that is left, and this signal last; wait until it is sent."""
         self.post(signal)
         with suppress(OSError):
             self._send_all()
         self.close()
 
     def drain(self) -> None:
-        """Handle what has arrived from an end that is gone: nothing is lost."""
+        """Handle what the other end sent before it went away, so that nothing is lost."""
         while not self.closed and (items := self._read()) is not None:
             self._handle(items)
 

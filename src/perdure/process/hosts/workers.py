@@ -1,12 +1,12 @@
 """The workers of a host, as the host sees them: loops in threads, or in child OS processes.
 
-A worker is started, gets processes, and is gone at some point: stopped, killed, or dead by itself.
-It tells its host exactly once, by `on_down`, and only then are its processes counted as dead.
+A worker is started, gets processes, and ends at some point: stopped, killed, or by itself.
+It notifies its host exactly once, by `on_down`, and only then are its processes counted as dead.
 The `WorkerPool` picks the worker for the next process, replaces those that died, and gives up when
 too many die in too short a time.
 
-Nothing waits for ever for a worker. An OS process that does not stop is killed, one whose loop does
-not answer pings is killed too, and a thread, which nobody can kill, is abandoned.
+Nothing waits for a worker for ever. An OS process that does not stop is killed, one whose loop does
+not answer pings is killed too, and a thread, which cannot be killed, is abandoned.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ from perdure.process.runtime import LoopRuntime, close_loop
 
 
 class WorkerOptions(NamedTuple):
-    """What a worker needs to know of its host."""
+    """What a worker needs to know about its host."""
 
     host: str
     queue_size: int
@@ -56,7 +56,7 @@ class WorkerOptions(NamedTuple):
 
 
 class HostWorker(Protocol):
-    """A loop elsewhere."""
+    """A loop in a thread or in a child OS process."""
 
     label: str
     load: int  # processes that were placed on it and live
@@ -66,7 +66,7 @@ class HostWorker(Protocol):
 
     @property
     def wire(self) -> Wire:
-        """The way to it."""
+        """The wire to it."""
         ...
 
     def start(self) -> None:
@@ -78,21 +78,21 @@ class HostWorker(Protocol):
         ...
 
     def destroy(self, cause: str) -> None:
-        """End it by force, as far as that is possible; `on_down` is called."""
+        """Forcibly end it, as far as possible; `on_down` is called."""
         ...
 
     def reap(self) -> None:
-        """End it by force, and wait for that: the program's first loop ends."""
+        """Forcibly end it and wait, because the program's first loop ends."""
         ...
 
 
 OnReady = Callable[[HostWorker], object]
 OnDown = Callable[[HostWorker, str | None], object]
-"""Called once, when a worker is gone: with the cause, or with None if it was stopped."""
+"""Called once, when a worker has ended: with the cause, or with None if it was stopped."""
 
 
 def count_in(worker: HostWorker, proxy: Proxy) -> None:
-    """Count a process as load of a worker until it ends."""
+    """Count a process towards the load of a worker until it ends."""
     worker.load += 1
 
     def leave() -> None:
@@ -126,7 +126,7 @@ class HostLimits(NamedTuple):
 
 
 class WorkerPool:
-    """The workers of one host that runs."""
+    """The workers of one running host."""
 
     def __init__(
         self, runtime: LoopRuntime, host: str, limits: HostLimits, new_worker: NewWorker
@@ -162,10 +162,10 @@ class WorkerPool:
         return worker
 
     def pick(self) -> HostWorker:
-        """Return the worker with the fewest processes; of equals the one that waits longest.
+        """Return the worker with the fewest processes; among equals, the least recently used.
 
         Raises:
-            SpawnError: The host takes no more processes.
+            SpawnError: The host accepts no more processes.
         """
         limit = self._limits.max_processes
         if self._stopping:
@@ -183,7 +183,7 @@ class WorkerPool:
         return worker
 
     def _least_loaded(self) -> HostWorker | None:
-        """Return the worker with the fewest processes; None if none may get one more."""
+        """Return the worker with the fewest processes; None if all are full."""
         able = [each for each in self.workers if not each.being_killed]
         free = [each for each in able if not each.load] if self._limits.dedicated else able
         if free:
@@ -266,7 +266,7 @@ class WorkerPool:
             await self._next_change()
 
     def destroy(self, cause: str) -> None:
-        """End all workers by force."""
+        """Forcibly end all workers."""
         self._stopping = True
         self._changed()
         for worker in tuple(self.workers):
@@ -312,8 +312,8 @@ class ThreadWorker:
         """Start the thread, and wait until it has a loop.
 
         Raises:
-            OSError: It cannot have one.
-            RuntimeError: There can be no more threads.
+            OSError: The loop cannot be created.
+            RuntimeError: No more threads can be started.
         """
         share_processes(self._root.runtime)
         self._thread.start()
@@ -348,7 +348,7 @@ class ThreadWorker:
         self._is_down(cause)
 
     def reap(self) -> None:
-        """Wait a moment for its end: the loop that would be told of it ends."""
+        """Wait a moment for its end, because the loop that would be notified ends."""
         self.destroy("the program ends")
         self._thread.join(_LAST_JOIN)
         self._is_down(self._cause)
@@ -582,13 +582,13 @@ class OsWorker:
             self._child.kill()
 
     def reap(self) -> None:
-        """Kill it, and note its end here and now: the loop that would see it ends."""
+        """Kill it, and handle its end at once, because the loop that would notice it ends."""
         self.destroy("the program ends")
         self._child.wait()
         self._on_exit()
 
     def _force(self, proxy: Proxy, detail: object) -> None:
-        """End a process that a kill did not end, by killing the child if nobody else is harmed."""
+        """End a process that a kill did not end, by killing the child if it runs nothing else."""
         if self.load <= 1 or self._options.kill_after is not None:
             proxy.end(ExitResult(None, Killed(detail)))
             self.ended_on_purpose = True
@@ -604,7 +604,7 @@ class OsWorker:
     # Its death
 
     def _watch(self) -> None:
-        """Be notified when it ends."""
+        """Watch for the end of the child."""
         try:
             self._pidfd = os.pidfd_open(self._child.pid)
         except (AttributeError, OSError):
@@ -624,7 +624,7 @@ class OsWorker:
             self._later("closed", _EXIT_TIME, self._end_closed)
 
     def _on_garbage(self) -> None:
-        """Kill it: it sent what is no signal, so nothing that follows can be understood."""
+        """Kill it: it sent invalid data, so nothing that follows can be understood."""
         self.destroy("it wrote to its wire what is not a signal")
 
     def _end_closed(self) -> None:
@@ -679,7 +679,7 @@ def cause_of(status: int, memory_was_short: bool = False) -> str:  # noqa: FBT00
 
 
 def oom_kills() -> int:
-    """Return how many processes the system has killed for lack of memory; 0 if it does not say."""
+    """Return how many processes the system has killed for lack of memory; 0 if unknown."""
     with suppress(OSError), open("/proc/vmstat", "rb") as counters:  # noqa: PTH123 - no disk is read
         for line in counters:
             if line.startswith(b"oom_kill "):
@@ -688,14 +688,14 @@ def oom_kills() -> int:
 
 
 def _preparation(label: str) -> dict[str, Any]:
-    """Return where modules are found, and which is the main one, as `multiprocessing` does."""
+    """Return the module path and the main module, as `multiprocessing` does."""
     preparation: dict[str, Any] = get_preparation_data(label)
     preparation.pop("authkey", None)  # it is no child of multiprocessing's
     return preparation
 
 
 def _start_child(fd: int, entry: str) -> "subprocess.Popen[bytes]":
-    """Start a clean interpreter, with its end of the wire, on the main function of a module."""
+    """Start a fresh interpreter that runs the `main` of a module, with its end of the wire."""
     code = _BOOT.format(path=sys.path, entry=entry, fd=fd)
     # As `multiprocessing` starts its children: with the options of this interpreter.
     options_of: Any = getattr(subprocess, "_args_from_interpreter_flags")  # noqa: B009
