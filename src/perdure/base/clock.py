@@ -1,4 +1,4 @@
-"""The only place that reads the clock of the machine.
+"""The only module that reads the clock of the machine.
 
 Everything that needs the time takes a `Clock`, so that a test can pass a virtual one.
 """

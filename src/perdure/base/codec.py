@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 PayloadKind: TypeAlias = Literal["argument", "result", "checkpoint", "message"]
 
-VERSION = b"perdure/1"  # part of every digest: change it with the way digests are made
+VERSION = b"perdure/1"  # part of every digest: change it whenever the way digests are made changes
 CACHED_TYPES = 1024  # a program has far fewer types in its source
 LONGEST_INT = 4300  # digits that the interpreter agrees to print and to read
 
@@ -73,7 +73,7 @@ class PayloadLimits(Struct, frozen=True, kw_only=True):
 
     argument: int = 2 * 1024 * 1024  # all arguments of a call together
     result: int = 2 * 1024 * 1024
-    checkpoint: int = 64 * 1024  # written again and again: keep a cursor in it, not results
+    checkpoint: int = 64 * 1024  # written repeatedly: keep a cursor in it, not results
     message: int = 256 * 1024
     depth: int = 200
 
@@ -99,7 +99,7 @@ class Codec(Generic[T]):
         *,
         loose: bool | None = None,
     ) -> None:
-        """Prepare reading and writing.
+        """Prepare to read and write values.
 
         Args:
             declared: The type; Any means any plain JSON value.
@@ -146,10 +146,10 @@ class Codec(Generic[T]):
         return data
 
     def decode(self, data: bytes) -> T:
-        """Read what was stored.
+        """Return the value that was stored.
 
         Raises:
-            Drift: It was stored by code that declared another type.
+            Drift: It was stored by code that declared a different type.
         """
         try:
             return self._read(data)
@@ -216,12 +216,12 @@ def decode(data: bytes, declared: type[T], *, what: str = ...) -> T: ...
 @overload
 def decode(data: bytes, declared: Any = ..., *, what: str = ...) -> Any: ...
 def decode(data: bytes, declared: Any = Any, *, what: str = "the value") -> Any:
-    """Read what was stored; see `Codec.decode`."""
+    """Return the value that was stored; see `Codec.decode`."""
     return Codec[Any](declared, what).decode(data)
 
 
 def parse(text: bytes | str, what: str = "the text") -> Any:
-    """Read JSON that a person or a program wrote, more strictly than most parsers.
+    """Return the value of JSON that a person or a program wrote, read more strictly than usual.
 
     Raises:
         Unstorable: The text is not JSON, or an object has the same key twice.
@@ -286,7 +286,7 @@ def depth(data: bytes) -> int:
 
 
 def _is_shallow(data: bytes, most: int) -> bool:
-    """Whether JSON is certainly not nested deeper; quick, and False if in doubt.
+    """Whether JSON is certainly not nested too deep; quick, and False if in doubt.
 
     Brackets inside strings are counted too, which can only give a wrong True if somebody built the
     string for it; then the recursion limit of the interpreter still holds.

@@ -107,7 +107,7 @@ def spell(duration: Duration) -> str:
 
 @lru_cache(maxsize=CACHED_TEXTS)
 def _parsed(text: str) -> float:
-    """Return the seconds; the parts are added as fractions, so that only the sum is rounded."""
+    """Return the seconds; parts are added as fractions, so that only the sum is rounded."""
     if len(text) > LONGEST_TEXT:
         raise ValueError(_sentence(text, f"longer than {LONGEST_TEXT} characters"))
     if text.startswith("-"):

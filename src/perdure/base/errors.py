@@ -230,7 +230,7 @@ class NoServer(CallExit, NotRegistered):
     """No server has the name that was called; it may be restarting."""
 
     def __init__(self, name: str) -> None:
-        # By hand: both bases would make a text of their own, one inside the other.
+        # By hand: otherwise both bases would build a message, one inside the other.
         what = f"the call to {name!r}"
         ProcError.__init__(self, f"{what} got no answer: no process is registered under this name")
         self.what = what
@@ -251,7 +251,7 @@ class TaskTimeout(CallExit, TimeoutError):
 
 
 class ProcessExit(BaseException):
-    """Base of the exit reasons that the runtime itself gives."""
+    """Base of the exit reasons that the runtime itself uses."""
 
 
 class Shutdown(ProcessExit):
@@ -299,7 +299,7 @@ class RemoteError(Exception):
 class LinkedProcessDown(ProcessExit):
     """The process ended because a linked process did.
 
-    `pid` is that neighbour, `reason` the first cause, however many links away: a failure that
+    `pid` is that process, `reason` the root cause, however many links away: a failure that
     travels through a chain of ten thousand processes is reported as one step.
     """
 
@@ -311,12 +311,12 @@ class LinkedProcessDown(ProcessExit):
 
     @property
     def pid(self) -> Pid:
-        """The neighbour that died."""
+        """The linked process that died."""
         return self.args[0]
 
     @property
     def reason(self) -> BaseException:
-        """The first cause."""
+        """The root cause."""
         return self.args[1]
 
     root = reason
@@ -419,7 +419,7 @@ class StepFailed(JobError):
 
 
 class Permanent(JobError):
-    """Raise it in a step if no retry can help."""
+    """Raise this in a step if no retry can help."""
 
 
 class BadResponse(Permanent):
@@ -435,7 +435,7 @@ class StepCrashed(JobError):
 
 
 class Refused(JobError):
-    """Raise it in the call of an effect if it is certain that nothing happened."""
+    """Raise this in the call of an effect if it is certain that nothing happened."""
 
 
 class EffectInDoubt(JobError):

@@ -1,4 +1,4 @@
-"""Whether, and when, something that ended is started again; pure.
+"""Whether and when something that ended is restarted; pure.
 
 The one decision behind supervisors, pools, services and the workers of hosts. It has three parts:
 
@@ -22,7 +22,7 @@ from perdure.base.retry import Retry
 
 
 class Restart(StrEnum):
-    """When a child that ended is started again."""
+    """When a child that ended is restarted."""
 
     PERMANENT = "permanent"  # always
     TRANSIENT = "transient"  # if it failed
@@ -30,7 +30,7 @@ class Restart(StrEnum):
 
 
 def needs_restart(restart: Restart, reason: BaseException | None) -> bool:
-    """Whether a child that ended for this reason is started again."""
+    """Whether a child that ended for this reason is restarted."""
     if restart is Restart.PERMANENT:
         return True
     return restart is Restart.TRANSIENT and not is_planned(reason)
@@ -38,12 +38,12 @@ def needs_restart(restart: Restart, reason: BaseException | None) -> bool:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Intensity:
-    """How many restarts in how much time are too many: more than `max_restarts`.
+    """The restart limit: more than `max_restarts` within `max_seconds` are too many.
 
     Attributes:
-        max_restarts: So many are allowed.
-        max_seconds: The time in which they are counted.
-        window: That time, spelled for people.
+        max_restarts: How many restarts are allowed.
+        max_seconds: The period in which they are counted.
+        window: That period as text, for people.
     """
 
     max_restarts: int
@@ -85,7 +85,7 @@ class RestartHistory:
         self._times: deque[float] = deque()  # the oldest first
 
     def record(self, now: float) -> bool:
-        """Count one more restart and forget those too long ago; return whether it is too many."""
+        """Count one more restart, forget old ones, and return whether there are too many."""
         if self.intensity is None:
             return False
         times = self._times
@@ -97,7 +97,7 @@ class RestartHistory:
 
 
 class NextStart(NamedTuple):
-    """When to start again, and how many starts count up to now."""
+    """When to start again, and how many starts count so far."""
 
     delay: float
     starts: int
@@ -105,12 +105,12 @@ class NextStart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How something that keeps failing comes back: later each time, and not for ever.
+    """How something that keeps failing is restarted: later each time, and not for ever.
 
     Attributes:
-        retry: Gives the delays.
-        max_starts: Give up after so many starts; 0 = never.
-        stable_after: Having run for so many seconds, the starts before are forgotten.
+        retry: The policy that computes the delays.
+        max_starts: Give up after this many starts; 0 = never.
+        stable_after: Earlier starts are forgotten once it has run for this many seconds.
     """
 
     retry: Retry
@@ -123,7 +123,7 @@ class Backoff:
         """Return when to start again; None means to give up.
 
         Args:
-            starts: How often it was started since it last was stable.
+            starts: How often it was started since it was last stable.
             age: How long it ran this time.
             random: The source of the jitter.
         """

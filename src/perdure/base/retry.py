@@ -1,4 +1,4 @@
-"""Retry policies, and calling a function under one."""
+"""Retry policies, and calling a function with retries."""
 
 import asyncio
 import inspect
@@ -22,7 +22,7 @@ class Retry:
     Attributes:
         attempts: The number of calls, including the first.
         initial_delay: Seconds to wait after the first failure.
-        factor: By which each delay is multiplied to give the next; at least 1.
+        factor: The factor from each delay to the next; at least 1.
         max_delay: The longest delay in seconds; None means no limit.
         jitter: Fraction (0 to 1) by which a delay is randomly lengthened or shortened, so that
             callers that failed together do not retry together.
@@ -63,7 +63,7 @@ class Retry:
         """Return the seconds to wait after this many failed calls.
 
         Args:
-            failures: Calls that failed so far; 0 gives no delay.
+            failures: The number of failed calls so far; 0 means no delay.
             random: The source of jitter; by default the system's.
 
         Raises:

@@ -180,7 +180,7 @@ def _check_one(kind: type[Any]) -> None:
 # Declared types as JSON Schema: for people, for programs that write plans, and for their check.
 
 _DEFINITIONS = "#/$defs/"
-_DEEPEST = 50  # levels of references and of a path; nobody writes more on purpose
+_DEEPEST = 50  # levels of references and of a path; deeper ones are not written on purpose
 
 
 def json_schema(declared: Any) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def _resolved(node: Any, definitions: dict[str, Any], within: tuple[str, ...]) -
 
 
 def part(schema: dict[str, Any], path: list[str | int]) -> dict[str, Any] | None:
-    """Return the schema of what is at a path inside values; None if nothing can be there.
+    """Return the schema of the values at a path; None if there can be none.
 
     An empty schema means "anything".
     """

@@ -1,4 +1,4 @@
-"""Secrets: a value that is never printed or stored, and removing secrets from texts.
+"""Secrets: a wrapper for values that are never printed or stored, and redaction of texts.
 
 Texts that are kept or shown (errors, logs, details) may contain secrets that are not wrapped in
 `Secret`. A secret cannot be recognised by its looks alone, but the errors of clients and drivers

@@ -1,4 +1,4 @@
-"""The settings of a runtime, each with a name and a reason, checked when they are made."""
+"""The settings of a runtime, each with its reason, checked when they are created."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -37,7 +37,7 @@ class Settings:
     # The most time for one turn of the scheduler, since a step may be slow.
     turn_time: float
     # How long a loop that sent something to another OS process spins for the answer before it
-    # sleeps; 0: it sleeps at once. After vain spins it spins less and less often.
+    # sleeps; 0: it sleeps at once. After useless spins it spins less and less often.
     busy_wait: float
     # Messages that may wait in a mailbox; None means no limit.
     mailbox_limit: int | None
@@ -83,10 +83,12 @@ class Settings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:
-        """Read environment variables such as `PERDURE_STOP_TIMEOUT`; unset ones keep the default.
+        """Return settings from environment variables such as `PERDURE_STOP_TIMEOUT`.
+
+        Variables that are not set leave the default.
 
         Raises:
-            ValueError: A variable is unknown or invalid; the message names every such one.
+            ValueError: A variable is unknown or invalid; the message names all of them.
         """
         values: dict[str, Any] = {}
         mistakes: list[str] = []
@@ -104,7 +106,7 @@ class Settings:
 
 
 def _read(variable: str, text: str) -> tuple[str, Any]:
-    """Return the name and the value of the setting that a variable stands for."""
+    """Return the name and the value of the setting that a variable sets."""
     known = {PREFIX + field.name.upper(): field.name for field in fields(Settings)}
     if variable not in known:
         raise ValueError(f"unknown; the settings are {', '.join(sorted(known))}")

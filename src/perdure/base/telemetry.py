@@ -154,7 +154,7 @@ class Telemetry:
             try:
                 entry.handler(event, measurements, metadata, entry.config)
             except (KeyboardInterrupt, SystemExit):
-                raise  # meant for the whole program; it can arrive in any code
+                raise  # meant for the whole program; it can be raised anywhere
             except BaseException as error:  # noqa: BLE001  an exit raised by a handler is its failure
                 self._fail(entry, error)
 
@@ -167,7 +167,7 @@ class Telemetry:
         return self._by_event.get
 
     def span(self, prefix: Event, /, **metadata: object) -> "Span":
-        """Measure a piece of work, in sync and async code alike.
+        """Return a span that measures a piece of work, in sync and async code alike.
 
         `with span(("app", "fetch"), url=url) as work: ...; work.update(status=200)`
 

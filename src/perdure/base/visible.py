@@ -1,4 +1,4 @@
-"""Make foreign text safe to show: the one function that every output uses.
+"""Make untrusted text safe to display: the one function that every output uses.
 
 A text from a job or a person may move the cursor of a terminal, reverse the direction of what
 follows, hide a word between letters, or begin a line that looks like ours. So every invisible

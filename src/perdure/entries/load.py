@@ -1,8 +1,8 @@
 """`load_yaml` and `load_entries`: from files or mappings to entries that can be run.
 
 Loading only reads: nothing is started, and no code of the entries is run. `async with` on what was
-loaded imports the sources, starts hosts and services in the order of their needs under one
-supervisor, and stops all of it in the reverse order.
+loaded imports the sources, starts hosts and services in dependency order under one
+supervisor, and stops all of it in reverse order.
 """
 
 import os
@@ -34,7 +34,7 @@ from perdure.process.channel import Channel, select
 from perdure.process.hosts import ProcessHost
 from perdure.process.process import ProcessRuntime, SpawnTarget, current
 
-MAX_FILES = 1_000  # in one folder: more is a wrong folder, such as the root of a disk
+MAX_FILES = 1_000  # in one folder: more means a wrong folder, such as the root of a disk
 MAX_FOLDERS = 50_000
 
 
@@ -65,7 +65,7 @@ def load_entries(
     Args:
         *mappings: With version, namespace and entries.
             A `source` may also be an `async def` function itself.
-        folder: Where `file://` begins.
+        folder: The folder that `file://` paths are relative to.
         name: Names the mapping in messages.
 
     Raises:
@@ -75,7 +75,7 @@ def load_entries(
 
 
 def _index_files(folder: Path) -> Iterator[Path]:
-    """Find the files, the upper ones first; hidden folders are left out."""
+    """Return the files, upper folders first; hidden folders are left out."""
     files = 0
     for seen, (here, below, names) in enumerate(os.walk(folder)):
         below[:] = sorted(name for name in below if not name.startswith((".", "__")))
@@ -90,8 +90,8 @@ def _index_files(folder: Path) -> Iterator[Path]:
 class Loaded:
     """Entries without mistakes; `async with` runs them.
 
-    On entry, hosts and services start in the order of their needs, and from then on every process
-    entry can be spawned by its id. On exit, all of it stops in the reverse order.
+    On entry, hosts and services start in dependency order, and from then on every process entry can
+    be spawned by its id. On exit, all of it stops in reverse order.
 
     Attributes:
         plan: What the entries say.
@@ -103,7 +103,7 @@ class Loaded:
         """Use `load_yaml` or `load_entries` instead.
 
         Args:
-            plan: What is to be run.
+            plan: What to run.
             random: The source of the jitter of restarts; the system's by default.
         """
         self.plan = plan
@@ -126,7 +126,7 @@ class Loaded:
 
         Raises:
             EntriesError: A source cannot be loaded, or something did not start.
-                Nothing of the entries runs then.
+                Nothing is left running then.
         """
         if self._supervisor is not None:
             raise ProcError("these entries run already")
@@ -158,14 +158,14 @@ class Loaded:
         finally:
             self._withdraw()
 
-    # By hand
+    # Starting and stopping by hand
 
     async def start(self, id: str) -> None:
-        """Start a host or a service that is not started automatically, after what it needs.
+        """Start a host or a service that is not started automatically, after its dependencies.
 
         Raises:
             LookupError: There is no such entry.
-            ProcError: The entries are not entered.
+            ProcError: It is called outside of the `async with`.
             StartError: It did not start.
         """
         if id not in self.plan.needs:
@@ -187,7 +187,7 @@ class Loaded:
             raise StartError(id, _cause_of(error)) from None
 
     async def stop(self, id: str) -> None:
-        """Stop a host or a service; it is not started again by itself.
+        """Stop a host or a service; it is not restarted automatically.
 
         Raises:
             ChildError: It was never started.
@@ -217,10 +217,10 @@ class Loaded:
         if self._supervisor is not None and all(each.state in ENDED for each in automatic):
             self._over.close()
 
-    # Pieces
+    # Helpers
 
     def _spec(self, id: str) -> ChildSpec:
-        """Describe a host or a service as a child.
+        """Return the spec of a host or a service as a child.
 
         Its stop has no limit here: its own process holds the limit of the entry.
         """
@@ -234,7 +234,7 @@ class Loaded:
         return ChildSpec(id, partial(_pid_of, begin), "transient", type="supervisor")
 
     def _publish(self, functions: Mapping[str, Function]) -> None:
-        """Let processes be spawned by the ids of these entries."""
+        """Make these entries available to `spawn` by their ids."""
         entries = self._runtime.spawn_ids
         if taken := [id for id in functions if id in entries]:
             raise ProcError(f"an entry {taken[0]!r} is loaded already")
@@ -255,7 +255,7 @@ class Loaded:
 
 
 def _cause_of(error: StartError) -> BaseException:
-    """Return the first cause, from under the planned end of a service's supervisor."""
+    """Return the root cause behind the planned end of a service's supervisor."""
     reason = error.reason
     if isinstance(reason, Shutdown) and isinstance(reason.detail, BaseException):
         return reason.detail

@@ -65,17 +65,17 @@ class RestartPlan(Struct, frozen=True, kw_only=True):
 
 
 class Lifecycle(Struct, frozen=True, kw_only=True):
-    """When a host or a service starts, stops, and is started again.
+    """When a host or a service starts, stops, and is restarted.
 
     Attributes:
-        auto_start: Start it when the entries are entered; by default hosts do, services do not.
+        auto_start: Start it with the entries; by default hosts do, services do not.
         start_timeout: How long its start may take.
         stop_timeout: How long it may take to end before it is killed.
         stable_threshold: After it has run this long, its failed starts are forgotten.
         depends_on: What is started before it, and stopped after it.
-        requires: Another word for `depends_on`.
+        requires: An alias of `depends_on`.
         startup: Whether others, and the start as a whole, wait until it runs.
-        ready: It runs when it calls `perdure.entries.ready()`, and not as soon as it is spawned.
+        ready: It counts as running once it calls `perdure.entries.ready()`, not when spawned.
         restart: How it is restarted.
     """
 
@@ -91,7 +91,7 @@ class Lifecycle(Struct, frozen=True, kw_only=True):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What is started before it."""
+        """What must be started before it."""
         return (*self.depends_on, *self.requires)
 
 
@@ -111,7 +111,7 @@ class HostSize(Struct, frozen=True, kw_only=True):
 
 
 class Defaults(Struct, frozen=True, kw_only=True):
-    """What a process gets when its spawn does not say otherwise."""
+    """The default options of a spawn."""
 
     host: Id | None = None
     input: Input | None = None
@@ -173,10 +173,10 @@ LONGEST_SHOWN = 60  # characters of a wrong value in a message
 
 
 def read_struct(kind: type[S], value: object, at: Location, mistakes: list[Mistake]) -> S | None:
-    """Read a mapping as a struct, and add its mistakes to the list.
+    """Return a mapping as a struct, and add its mistakes to the list.
 
-    A bad value is read as if it were not there, so that the rest can be checked;
-    None if a required one is missing.
+    An invalid value is treated as missing, so that the rest can be checked;
+    returns None if a required one is missing.
     """
     if not isinstance(value, Mapping):
         mistakes.append(at.mistake(f"{_what(at)} {shown(value)}: write a mapping"))
@@ -235,7 +235,7 @@ def _what(at: Location) -> str:
 
 
 def shown(value: object) -> str:
-    """Spell a wrong value for a message, as a file would have it."""
+    """Return a wrong value as text for a message, as it would appear in a file."""
     match value:
         case None:
             return "missing"
@@ -249,7 +249,7 @@ def shown(value: object) -> str:
 
 
 def instead(wrong: str, known: Iterable[str]) -> str:
-    """Suggest what was perhaps meant by a wrong word, or else list all that is allowed."""
+    """Return a suggestion for a wrong word, or else the list of all allowed words."""
     known = list(known)
     near = get_close_matches(wrong, known, n=3)
     if near:

@@ -1,7 +1,7 @@
-"""From documents to a plan: read every entry, resolve every reference, find every mistake.
+"""Turn documents into a plan: read every entry, resolve every reference, find every mistake.
 
-The plan says what is to be run; `load_functions` then imports the code that it names, which is
-the only place where code of the entries is run.
+The plan says what to run; `load_functions` then imports the code that it names, which is the only
+place where code of the entries is run.
 """
 
 import importlib
@@ -89,7 +89,7 @@ class ServicePlan(NamedTuple):
 
 
 class EntriesPlan(NamedTuple):
-    """All entries by their ids, and which of them are started, in this order."""
+    """All entries by their ids, and which of them are started, in start order."""
 
     hosts: dict[str, HostPlan]
     definitions: dict[str, Definition]
@@ -106,10 +106,10 @@ _TOP = ("version", "namespace", "entries")
 
 
 def make_plan(documents: Iterable[Document], mistakes: Iterable[Mistake] = ()) -> EntriesPlan:
-    """Make one plan of all documents.
+    """Return one plan for all documents.
 
     Args:
-        documents: What was read.
+        documents: The documents that were read.
         mistakes: Those found while reading.
 
     Raises:
@@ -125,10 +125,10 @@ def make_plan(documents: Iterable[Document], mistakes: Iterable[Mistake] = ()) -
 
 
 class Resolver:
-    """Collects the entries of all documents, then resolves what they say of each other."""
+    """Collects the entries of all documents, then resolves their references to each other."""
 
     def __init__(self, mistakes: Iterable[Mistake] = ()) -> None:
-        """Begin without entries."""
+        """Start without entries."""
         self.mistakes = list(mistakes)
         self._entries: dict[str, tuple[Entry, Location]] = {}
         self._places: dict[str, Location] = {}  # of all ids, also where the entry has mistakes
@@ -199,7 +199,7 @@ class Resolver:
     # The plan
 
     def plan(self) -> EntriesPlan:
-        """Resolve what the entries say of each other."""
+        """Return the plan, with all references resolved."""
         for id, (entry, at) in self._entries.items():
             match entry:
                 case HostEntry():
@@ -254,7 +254,7 @@ class Resolver:
         self._services[id] = ServicePlan(id, process or "", host, given or (), entry.lifecycle, at)
 
     def _only_host(self, at: Location) -> str | None:
-        """Return the host of a service that names none: the only one, if there is any."""
+        """Return the host of a service that names none: the only host, if there is just one."""
         if len(self._hosts) > 1:
             hosts = " or ".join(self._hosts)
             self._note(at, f"it does not say where it runs: write host: {hosts}")
@@ -269,7 +269,7 @@ class Resolver:
     # References
 
     def _needs(self) -> dict[str, list[str]]:
-        """Return what must be started before each host and service."""
+        """Return the dependencies of each host and service."""
         needs: dict[str, list[str]] = {}
         for id, host in self._hosts.items():
             needs[id] = self._depends_on(host)
@@ -296,7 +296,7 @@ class Resolver:
     def _reference(
         self, name: str, at: Location, key: str | int, fits: Any, what: str
     ) -> str | None:
-        """Return the id that is meant; None if there is none, which is noted as a mistake."""
+        """Return the id that a reference means; None, with a mistake noted, if there is none."""
         namespace = at.entry.partition(":")[0]
         id = name if ":" in name else f"{namespace}:{name}"
         if id in self._places:
@@ -346,7 +346,7 @@ class Resolver:
 
 
 def _as_service(entry: ProcessEntry) -> dict[str, Any]:
-    """Return an `auto_start` process as the service of itself."""
+    """Return an `auto_start` process as a service."""
     return {
         "name": entry.name,
         "kind": entry.kind,
@@ -359,7 +359,7 @@ _WANTED = "write source: file://x.py or source: module:package.module"
 
 
 def _parsed(given: object, method: str, folder: Path) -> Source | str:
-    """Return the source that a text means, or what is wrong with it."""
+    """Return the source that a text describes, or what is wrong with it."""
     if given is None:
         return f"source is missing: {_WANTED}"
     scheme, _, rest = given.partition(":") if isinstance(given, str) else ("", "", "")
@@ -375,22 +375,22 @@ def _parsed(given: object, method: str, folder: Path) -> Source | str:
     return FileSource(path, method) if path.is_file() else f"there is no file {path}"
 
 
-# The order in which things start when some need others; pure.
+# The start order of things that depend on each other; pure.
 
 Needs = Mapping[str, Sequence[str]]
 
 
 def start_order(needs: Needs, wanted: Iterable[str]) -> list[str]:
-    """Return what is wanted and all that it needs, each after what it needs itself.
+    """Return what is wanted and all its dependencies, each after its own dependencies.
 
-    Apart from that the order is the given one, so that a file is started in its own order.
+    Otherwise the given order is kept, so that the entries of a file start in file order.
 
     Args:
-        needs: What each thing needs; what is not in here is unknown, and left out.
-        wanted: What is to be started.
+        needs: The dependencies of each thing; things that are not in here are left out.
+        wanted: What to start.
 
     Raises:
-        Cycle: Some need each other in a circle.
+        Cycle: There is a dependency cycle.
     """
     done: dict[str, None] = {}
     for each in wanted:
@@ -399,7 +399,7 @@ def start_order(needs: Needs, wanted: Iterable[str]) -> list[str]:
 
 
 class Cycle(Exception):
-    """Some things need each other in a circle; `members` is one such circle."""
+    """There is a dependency cycle; `members` is one such cycle."""
 
     def __init__(self, members: Sequence[str]) -> None:
         super().__init__(" → ".join([*members, members[0]]))
@@ -407,7 +407,7 @@ class Cycle(Exception):
 
 
 def find_cycles(needs: Needs) -> list[Cycle]:
-    """Return circles of needs, so that every thing in any circle is in one of these."""
+    """Return dependency cycles, so that everything in any cycle is in one of these."""
     left = dict(needs)
     found: list[Cycle] = []
     while left:
@@ -423,7 +423,7 @@ def find_cycles(needs: Needs) -> list[Cycle]:
 
 
 def _visit(start: str, needs: Needs, done: dict[str, None]) -> None:
-    """Walk down the needs without recursion: a chain of them may be long."""
+    """Walk down the dependencies without recursion, since a chain of them may be long."""
     if start in done or start not in needs:
         return
     path: dict[str, None] = {start: None}  # those on the way down
@@ -442,14 +442,14 @@ def _visit(start: str, needs: Needs, done: dict[str, None]) -> None:
             done[path.popitem()[0]] = None
 
 
-# From a plan to its functions: the only place that runs code which entries name.
+# Loading the functions of a plan: the only place that runs the code of entries.
 
 
 def load_functions(plan: EntriesPlan) -> dict[str, Function]:
-    """Load the functions of all definitions, by their ids.
+    """Return the functions of all definitions, by their ids.
 
     Raises:
-        EntriesError: Some cannot be loaded, or do not take the input of their service.
+        EntriesError: Some cannot be loaded, or do not accept the input of their service.
     """
     mistakes: list[Mistake] = []
     functions: dict[str, Function] = {}
@@ -473,11 +473,11 @@ def load_functions(plan: EntriesPlan) -> dict[str, Function]:
 
 
 def load_function(id: str, source: Source, names: dict[str, Path]) -> Function:
-    """Load the function of an entry.
+    """Return the function of an entry.
 
     Args:
-        id: Of the entry.
-        source: Where it is.
+        id: The id of the entry.
+        source: Where the function is defined.
         names: The files that were loaded before, by the names of their modules.
 
     Raises:
@@ -512,7 +512,7 @@ def _module(id: str, source: FileSource | ModuleSource, names: dict[str, Path]) 
 
 
 def load_file(name: str, path: Path) -> ModuleType:
-    """Run a file as a module; as with an import, one that was run before is not run again."""
+    """Return a file as a module; like an import, it runs the file only once."""
     known = sys.modules.get(name)
     if known is not None and known.__file__ == str(path):
         return known

@@ -1,10 +1,10 @@
-"""What runs for an entry: the supervisor of a service, and the process beside a host.
+"""What runs for an entry: the supervisor of a service, and the process of a host.
 
 A service is a process that is kept running. Its supervisor is a kind of the restart loop: one
 child, started again after a delay that grows with each failure. It differs from others in two
-points. A service may say itself when it is ready, so there is a state between its birth and its
-running, with a time limit; and it can end for good, which ends its supervisor too, normally, so
-that nobody starts that again.
+points. A service may say itself when it is ready, so there is a state between spawned and running,
+with a time limit; and it can end for good, which ends its supervisor too, normally, so that it is
+not restarted.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from perdure.process.relations import monitor
 
 ENTRY_EVENT = ("perdure", "entry", "state")
 
-_SUPERVISOR = "perdure.service.supervisor"  # the key by which a service finds it in its context
+_SUPERVISOR = "perdure.service.supervisor"  # the key of the supervisor in the context
 _READY = "perdure.ready"
 
 
@@ -71,7 +71,7 @@ class Service:
         state: Its state.
         pid: Its process; None if there is none now.
         starts: How often it was started since it last ran for `stable_threshold`.
-        restarts: How often it was started again in all.
+        restarts: How often it was restarted in total.
         error: Why it last failed.
     """
 
@@ -89,12 +89,12 @@ class Service:
 
 
 def emit(id: str, state: ServiceState, **facts: object) -> None:
-    """Tell that a host or a service of an entry has another state."""
+    """Emit the new state of a host or a service as a telemetry event."""
     telemetry.execute(ENTRY_EVENT, {}, {"id": id, "state": state.value, **facts})
 
 
 class NextState(NamedTuple):
-    """What happens to a service that ended: its state, the starts that count, the delay."""
+    """What happens to a service that ended: its new state, the starts that count, the delay."""
 
     state: ServiceState
     starts: int
@@ -108,13 +108,13 @@ def after_end(
     error: BaseException | None,
     random: Random | None = None,
 ) -> NextState:
-    """Decide what happens to a service that ended; pure.
+    """Return what happens to a service that ended; pure.
 
     Args:
         lifecycle: Its rules.
-        starts: How often it was started since it last was stable.
+        starts: How often it was started since it was last stable.
         age: How long it ran this time.
-        error: Why it ended; None: normally.
+        error: Why it ended; None for a normal end.
         random: The source of the jitter.
     """
     if not needs_restart(Restart.TRANSIENT, error):
@@ -139,8 +139,8 @@ async def run_service(
     """Supervise a service until it has ended for good, or is stopped: the body of a process.
 
     Args:
-        ack: Told when it runs.
-        service: What is to be run; its state is kept up to date.
+        ack: Acknowledged when the service runs.
+        service: What to run; its state is kept up to date.
         changed: Called after each change of the state.
         random: The source of the jitter.
     """
@@ -150,7 +150,7 @@ async def run_service(
 
 
 class _Late(NamedTuple):
-    """In the queue of a loop: this process had its time to get ready."""
+    """In the queue of a loop: the time for this process to get ready is over."""
 
     process: Process
 
@@ -197,7 +197,7 @@ class ServiceLoop(RestartLoop):
             self._spawned(child)
 
     def begun(self) -> None:
-        """Let nobody wait for an optional service; for others, until they run."""
+        """Acknowledge an optional service at once; others are waited for until they run."""
         if self._lifecycle.startup == "optional":
             super().begun()
 
@@ -241,7 +241,7 @@ class ServiceLoop(RestartLoop):
             self._runs()
         elif isinstance(told, _Late) and told.process is self._child.process:
             self._late = True
-            kill(told.process, "it was not ready in time")  # we are told of its end
+            kill(told.process, "it was not ready in time")  # its end is reported to us
 
     def _cancel_timer(self) -> None:
         if self._ready_timer is not None:
@@ -267,7 +267,7 @@ class ServiceLoop(RestartLoop):
         self._decide(reason)
 
     def _decide(self, error: BaseException | None) -> None:
-        """Take the next state; if it is the last one, end with the service."""
+        """Enter the next state; if it is final, end with the service."""
         service, age = self._service, self._age()
         following = after_end(self._lifecycle, service.starts, age, error, self._random)
         service.starts, service.error, self._delay = following.starts, error, following.delay
@@ -275,7 +275,7 @@ class ServiceLoop(RestartLoop):
             following.state, reason=error, age=age, delay=following.delay, starts=service.starts
         )
         if following.state is ServiceState.FAILED and not self.ack.done and error is not None:
-            raise StopWanted(Shutdown(error))  # planned: the error is told to who waits
+            raise StopWanted(Shutdown(error))  # planned: the error is passed to those who wait
         if following.state in ENDED:
             self.ack.ready(self.me)
             raise StopWanted(None)
@@ -308,11 +308,11 @@ class ServiceLoop(RestartLoop):
         self._service.error = None if outcome is None else outcome.error
 
 
-# The process beside a host: it starts the host, and stops it when its supervisor says so.
+# The process that starts a host, and stops it when its supervisor says so.
 
 
 async def run_host(ack: Ack, plan: HostPlan, host: ProcessHost) -> None:
-    """Start a host and stop it at the end: the body of a process."""
+    """Start a host, and stop it at the end: the body of a process."""
     me = current("host")
     me.trap_links = True
     emit(plan.id, ServiceState.STARTING)
@@ -323,7 +323,7 @@ async def run_host(ack: Ack, plan: HostPlan, host: ProcessHost) -> None:
         ack.ready(me)
         reason = await _end_wanted(me, plan.id, host.pid)
     finally:
-        if host.running:  # else it has ended by itself, which was told
+        if host.running:  # otherwise it has ended by itself, which was reported
             emit(plan.id, ServiceState.STOPPING)
             await host.stop(plan.lifecycle.stop_timeout)
             emit(plan.id, ServiceState.STOPPED)
@@ -332,7 +332,7 @@ async def run_host(ack: Ack, plan: HostPlan, host: ProcessHost) -> None:
 
 
 async def _end_wanted(me: Process, id: str, host: Pid) -> BaseException | None:
-    """Wait until the host is to end, or has; return the reason."""
+    """Wait until the host must end or has ended; return the reason."""
     while True:
         match await me.events().receive():
             case Cancel():
@@ -342,6 +342,6 @@ async def _end_wanted(me: Process, id: str, host: Pid) -> BaseException | None:
             case Exit(sender=sender, result=result) if sender is host:
                 state = ServiceState.STOPPED if result.ok else ServiceState.FAILED
                 emit(id, state, reason=result.error)
-                return result.error  # it gave up, and is to be started anew
+                return result.error  # it gave up, and must be restarted
             case _:
                 pass

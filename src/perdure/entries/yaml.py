@@ -1,7 +1,7 @@
 """Read YAML into plain values, with the line of each; safely, and with messages for people.
 
 Nothing is constructed, everything is bounded, and lines are kept. PyYAML is imported when the first
-file is read: whoever loads entries from mappings does not pay for it.
+file is read, so loading entries from mappings does not pay for it.
 """
 
 import codecs
@@ -24,7 +24,7 @@ class Document(NamedTuple):
 
     Attributes:
         name: Names it in messages.
-        folder: Where `file://` begins.
+        folder: The folder that `file://` paths are relative to.
         value: Its content.
         lines: The line of each value, by the keys and indices that lead to it.
         mistakes: Those found while it was read.
@@ -67,7 +67,7 @@ class Location(NamedTuple):
         return Mistake(self.document.name, self.line, self.entry, text)
 
     def field(self, depth: int) -> str:
-        """Spell the path to the value from a depth on: `lifecycle.restart.jitter`."""
+        """Return the path to the value from a depth on, as text: `lifecycle.restart.jitter`."""
         return ".".join(map(str, self.steps[depth:]))
 
 
@@ -79,7 +79,7 @@ class _Explanation(NamedTuple):
 
     pattern: str
     text: str  # with the groups of the pattern, and the line where it began
-    where_it_began: bool = False  # that line is told: the parser sees it only later
+    where_it_began: bool = False  # that line is reported: the parser notices the error only later
 
 
 _ALL = (
@@ -166,7 +166,7 @@ class _Unreadable(Exception):
 
 
 def read_file(path: Path) -> Document | Mistake:
-    """Read a file; return a mistake if it cannot be read."""
+    """Return the document of a file, or a mistake if it cannot be read."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
@@ -178,7 +178,7 @@ def read_file(path: Path) -> Document | Mistake:
 
 
 def read_text(content: bytes | str, name: str, folder: Path) -> Document | Mistake:
-    """Read YAML; return a mistake if it cannot be read, else a document with its mistakes."""
+    """Return the document of a YAML text with its mistakes, or a mistake if it cannot be read."""
     import yaml  # noqa: PLC0415 - see the top of this file
 
     try:
@@ -221,7 +221,7 @@ def _decoded(content: bytes | str) -> str:
 class _Reader:
     """Turns the nodes of a file into values, and notes their lines.
 
-    What is not plain is a mistake, but is read as if it were, so that the rest is checked too.
+    Anything that is not plain is a mistake, but is read as if it were, so that the rest is checked.
     """
 
     def __init__(self, name: str, pyyaml: Any) -> None:
@@ -289,7 +289,7 @@ class _Reader:
 
 
 def _why_odd(number: str) -> str:
-    """Say what is wrong with a number that YAML would read as another than was meant."""
+    """Return what is wrong with a number that YAML would read differently than intended."""
     if len(number) > MAX_NUMBER_LENGTH:
         return f"a number of {len(number):,} characters: put it into quotes"
     if ":" in number:

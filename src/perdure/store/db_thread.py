@@ -6,14 +6,14 @@ Read this page before you change anything below: most of the store's promises ar
 The event loop must not wait with it. And a coroutine can be cancelled at any `await`: if a
 transaction were spread over several awaits, a cancellation between BEGIN and COMMIT would leave a
 lock behind, or half of a change. So a transaction is an ordinary blocking function that a thread
-runs from beginning to end. Whoever awaits it may be cancelled; the transaction happens as a whole
-or not at all, and nobody can cut it in two.
+runs from beginning to end. The caller that awaits it may be cancelled; the transaction still
+happens as a whole or not at all.
 
 **Group commit.** A commit costs a flush of the disk, however much is in it. So the thread takes
 everything that was requested while it was busy, up to `_MAX_BATCH` requests, and commits it as one
 transaction. A request that is refused (a lost lease, a conflict) must not take its neighbours with
-it: the connection then undoes the batch and runs its requests one by one to find out whose fault
-it was. A failure of the database itself fails the whole batch.
+it: the connection then rolls the batch back and runs its requests one by one to find the one at
+fault. A failure of the database itself fails the whole batch.
 
 **Who wakes whom.** Requests of one turn of a loop are collected in `_turns` and handed to the
 thread when the turn is over (`_hand_over`). If the thread were woken for the first of a hundred
@@ -25,12 +25,12 @@ the two always notices the other. When a batch is done, each waiting loop is wok
 its answers (`deliver`).
 
 **Inline writes.** For a single small write, waking the thread and being woken by it costs more than
-the write. If the caller knows that nothing else is going on in this process (`alone`), the loop
+the write. If the caller knows that nothing else is under way in this process (`alone`), the loop
 may therefore write by itself, if nothing is queued and the connection is free: the lock `_turn`
 says who may use the connection. SQLite writes at once, and the loop waits for the disk (after one
-slow disk write it does not dare again for `_STALL_OVER` seconds). PostgreSQL only sends the
-statement; the lock is then held until the answer has arrived, and the loop goes on meanwhile.
-Whatever is not a plain success goes to the thread, which does it again and finds out what is wrong.
+slow disk write it does not try again for `_STALL_OVER` seconds). PostgreSQL only sends the
+statement; the lock is then held until the answer has arrived, and the loop continues meanwhile.
+Whatever is not a plain success goes to the thread, which repeats it and finds out what is wrong.
 
 **Cancellation with a write in flight.** The write is not withdrawn. `done` is called with its
 outcome all the same, so that the owner of a job knows what the store has even if the step that
@@ -66,20 +66,20 @@ BATCH: Final = ("perdure", "store", "batch")
 
 _log = logging.getLogger("perdure.store")
 _CLOCK: Final = SystemClock()
-# The member of a `StrEnum` as plain text, which is all that a driver takes: faster than `.value`.
+# The member of a `StrEnum` as plain text, which is all that a driver accepts: faster than `.value`.
 _plain = str.__str__
 _STOP_TIMEOUT: Final = 10.0  # how long closing a store waits for what is under way
-_MAX_BATCH: Final = 1000  # requests in one transaction, so that no commit is put off for long
-_LINGER: Final = 0.002  # while requests follow each other, nobody looks for others' changes
+_MAX_BATCH: Final = 1000  # requests in one transaction, so that no commit is delayed for long
+_LINGER: Final = 0.002  # while requests follow each other, others' changes are not checked
 _INLINE_REST: Final = 0.02  # while the loop writes inline, it looks this often
-_YIELD_EVERY: Final = 16  # of so many inline writes in a row, one lets the loop turn
-_STALL: Final = 0.02  # a disk that took so long …
+_YIELD_EVERY: Final = 16  # after this many inline writes in a row, one lets the loop turn
+_STALL: Final = 0.02  # a disk that took this long …
 _STALL_OVER: Final = 1.0  # … is left to the thread for a while
 
 Done = Callable[[BaseException | None], None]
 RowKey = tuple[str, int | str]  # job and place of an entry; tenant and key of an effect
 
-# What became of an inline write: it is durable; the answer will come; the thread must do it.
+# The result of an inline write: it is durable; the answer will come; the thread must do it.
 Inline = Literal["durable", "inflight", "refused"]
 
 
@@ -124,9 +124,9 @@ class StoreRequest:
     ) -> None:
         self.write = write
         self.call = call
-        self.apart = apart  # it takes locks in an order of its own: never together with others
-        self.announces = announces  # a job may fall due by it: others want to know
-        self.done = done  # called also if whoever awaits the future is cancelled
+        self.apart = apart  # it takes locks in its own order: never together with others
+        self.announces = announces  # it may make a job due: watchers are notified
+        self.done = done  # called even if the caller that awaits the future is cancelled
         self.loop = asyncio.get_running_loop()
         # Creating a future is measurable, and the results of steps only need `done`.
         self.future: asyncio.Future[Any] | None = self.loop.create_future() if awaited else None
@@ -136,7 +136,7 @@ class StoreRequest:
         self.effect_rows: list[dict[str, Any]] = []
         self.is_plain = False  # journal and ledger alone: many such writes go in one statement
         if write is not None:
-            # Encoded here, not in the thread: what cannot be stored fails before it touches others.
+            # Encoded here, not in the thread: what cannot be stored fails before it affects others.
             self.entry_rows = [_entry_row(write, entry) for entry in write.entries]
             more = write.job or write.events or write.taken or write.children or write.withdraws
             if write.effects:
@@ -149,7 +149,7 @@ class StoreRequest:
 
 
 class Connection:
-    """A database connection, used by one thread at a time: by whoever holds the turn."""
+    """A database connection, used by one thread at a time: the one that holds the turn."""
 
     def connect(self) -> int | None:
         """Connect; return a descriptor that is readable when `idle` should be called, if any."""
@@ -164,7 +164,7 @@ class Connection:
         raise NotImplementedError
 
     def after_batch(self) -> None:
-        """Do what nobody waits for, after the answers have been delivered. Never raises."""
+        """Do the work that nothing waits for, after the answers were delivered. Never raises."""
 
     def idle(self) -> float | None:
         """Look for other processes' changes; return after how many seconds to look again."""
@@ -205,7 +205,7 @@ class DbThread:
         self._connection = connection
         self._announce = announce
         self._is_watched = is_watched
-        self._turn = threading.Lock()  # whoever holds it may use the connection
+        self._turn = threading.Lock()  # its holder may use the connection
         self._inline_writes = 0  # how many the loop has made …
         self._inline_seen = 0  # … and the thread has noticed
         self._inline_in_a_row = 0
@@ -229,7 +229,7 @@ class DbThread:
         """Connect.
 
         Raises:
-            StoreError: One of its kinds: it cannot.
+            StoreError: One of its subclasses: the connection failed.
         """
         self._is_open = True
         opening = StoreRequest()
@@ -244,7 +244,7 @@ class DbThread:
             raise
 
     async def stop(self) -> None:
-        """Finish what was requested, and disconnect; if that takes too long, leave the thread."""
+        """Finish what was requested, and disconnect; if that takes too long, abandon the thread."""
         if not self._is_open:
             return
         self._closing = closing = StoreRequest()
@@ -279,14 +279,14 @@ class DbThread:
             self._self_pipe.close()  # by the one who wakes it, never before
 
     def look_up(self) -> None:
-        """Let the thread see that somebody watches for others' changes."""
+        """Make the thread notice that changes by other processes are watched."""
         if self._is_open:
             self._self_pipe.wake()
 
     def call(
         self, call: VerbCall, *, announces: bool = False, apart: bool = False
     ) -> asyncio.Future[Any]:
-        """Queue a verb; `apart`: in a transaction of its own, after everything before it."""
+        """Queue a verb, return its future; `apart`: in its own transaction, after all before it."""
         request = StoreRequest(call=call, announces=announces, apart=apart)
         self._enqueue(request)
         assert request.future is not None
@@ -324,7 +324,7 @@ class DbThread:
         Args:
             write: What is written.
             done: Called on the loop when it is durable, or with what `write` would raise;
-                also if whoever waits for it is cancelled, but not if the store is closed.
+                even if the caller is cancelled, but not if the store is closed.
             alone: Nothing else is under way in this process, so the loop may wait for the disk.
 
         Returns:
@@ -345,7 +345,7 @@ class DbThread:
         outcome: Inline = "refused"
         try:
             outcome = self._connection.write_inline(request, self._finish_inline)
-            if outcome == "inflight":  # the turn is given back when the answer is there
+            if outcome == "inflight":  # the turn is released when the answer has arrived
                 self._inflight = request, since
                 self.busy_since = _CLOCK.monotonic()
             elif outcome == "durable":
@@ -417,7 +417,7 @@ class DbThread:
         while requests := self._gather():
             with self._turn:
                 self._execute(requests)
-            # First the watchers: one that begins to watch when it has its answer knows this change.
+            # First the watchers: one that starts to watch after its answer knows this change.
             if any(request.announces and request.error is None for request in requests):
                 self._announce()
             deliver(requests)
@@ -428,7 +428,7 @@ class DbThread:
             self.busy_since = _CLOCK.monotonic()
             self._connection.disconnect()
             self.busy_since = None
-        # Told from here, since to disconnect may need the very loop that waits for it.
+        # Reported from here, since disconnecting may need the very loop that waits for it.
         if self._closing is not None:
             deliver([self._closing])
 
@@ -483,19 +483,19 @@ class DbThread:
 
 
 def deliver(requests: Sequence[StoreRequest]) -> None:
-    """Wake those who wait, from any thread: one call for each loop."""
+    """Wake the waiting callers, from any thread: one call for each loop."""
     loops: dict[asyncio.AbstractEventLoop, list[StoreRequest]] = {}
     for request in requests:
         loops.setdefault(request.loop, []).append(request)
     for loop, theirs in loops.items():
         try:
             loop.call_soon_threadsafe(resolve, theirs)
-        except RuntimeError:  # that loop has ended, and with it those who waited
+        except RuntimeError:  # that loop has ended, and its callers with it
             continue
 
 
 def resolve(requests: Sequence[StoreRequest]) -> None:
-    """Tell those who wait what came of their requests; called on their loop."""
+    """Set the results of requests for their callers; called on their loop."""
     for request in requests:
         future = request.future
         if request.done is not None:
@@ -575,7 +575,7 @@ def _effect_row(write: Write, effect: Effect) -> dict[str, Any]:
 
 
 class Round(NamedTuple):
-    """Requests that may be done in any order: none has been answered yet."""
+    """Requests that may be done in any order, since none has been answered yet."""
 
     plain: list[StoreRequest]  # writes of journal and ledger alone
     full: list[StoreRequest]  # other writes, after those
@@ -583,9 +583,9 @@ class Round(NamedTuple):
 
 
 def rounds(requests: Iterable[StoreRequest], *, repeat: bool = True) -> list[Round]:
-    """Put requests together so that each round can be done statement by statement.
+    """Group requests into rounds, each of which can be done statement by statement.
 
-    What follows the release of a job goes into another round, to meet its fence.
+    What follows the release of a job goes into another round, so that its fence is checked.
     Without `repeat`, so does a row that is written again: PostgreSQL cannot write it twice in one
     statement.
     """
@@ -639,7 +639,7 @@ class SelfPipe:
         self._pipe_alone.register(self._read, select.POLLIN)
 
     def watch(self, descriptor: int) -> None:
-        """Let another descriptor that becomes readable end a `wait`, too."""
+        """Let a `wait` also end when another descriptor becomes readable."""
         self._all.register(descriptor, select.POLLIN)
 
     def unwatch(self, descriptor: int) -> None:
@@ -659,7 +659,7 @@ class SelfPipe:
         self._drain()
 
     def wait_for_wake(self, seconds: float | None) -> None:
-        """Wait until it is woken or the time is over, whatever the watched descriptor has."""
+        """Wait until it is woken or the time is over, ignoring the watched descriptor."""
         self._pipe_alone.poll(None if seconds is None else seconds * 1000)
         self._drain()
 

@@ -43,10 +43,10 @@ def migrations(dialect: Dialect) -> list[Migration]:
 
 
 def missing(known: list[Migration], applied: Mapping[int, str]) -> list[Migration]:
-    """Return what has to be applied to a database that has these numbers and checksums.
+    """Return the migrations that a database with these numbers and checksums still needs.
 
     Raises:
-        SchemaError: The database is newer than the code, or was made by other files.
+        SchemaError: The database is newer than the code, or was created by other files.
     """
     newest = known[-1].number
     if applied and max(applied) > newest:

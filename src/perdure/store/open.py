@@ -1,4 +1,4 @@
-"""From a URL to a store. The module of a database is imported only when its URL is used."""
+"""Open a store by its URL. The module of a database is imported only when it is used."""
 
 from importlib import import_module
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -13,7 +13,7 @@ _SQLITE_OPTIONS = ("force_network", "kill_stopped_writer")
 
 
 def open_store(url: str, *, clock: Clock | None = None) -> Store:
-    """Return the store that a URL names; `await store.open()` connects it.
+    """Return the store for a URL; `await store.open()` connects it.
 
     Args:
         url: `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://…`.

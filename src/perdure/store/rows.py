@@ -1,6 +1,6 @@
-"""Rows of tables to values and back.
+"""Convert rows of tables to values and back.
 
-Payloads are JSON: bytes outside, text in the database, and nobody here looks into them.
+Payloads are JSON: bytes outside, text in the database, and never inspected here.
 The rows of a fenced write are made by `db_thread`, as a part of the request.
 """
 
@@ -30,7 +30,7 @@ STAYS = "null"  # the undo of an effect that is meant to stay
 
 
 def text(payload: bytes | None) -> str | None:
-    """Return a payload as the database keeps it."""
+    """Return a payload as the database stores it."""
     return None if payload is None else payload.decode()
 
 
@@ -163,7 +163,7 @@ def message(row: Row) -> JobMessage:
 
 
 def outcome(row: Row) -> JobOutcome:
-    """Return how a job ended, or that it has not."""
+    """Return the outcome of a job, which may not have ended."""
     return JobOutcome(row[0], _JOB_STATES[row[1]], payload(row[2]), payload(row[3]))
 
 
@@ -197,7 +197,7 @@ def schedule(row: Row) -> Schedule:
 
 
 def by_job(rows: Iterable[Row]) -> dict[str, Sequence[Row]]:
-    """Return rows by their first column."""
+    """Return rows grouped by their first column."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row[0], []).append(row)

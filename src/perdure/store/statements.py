@@ -2,8 +2,8 @@
 
 A statement begins with `-- name: its_name`. A line that ends in `-- sqlite` or `-- postgres` exists
 for that database only; a line that ends in `-- if word` is kept only where the caller gives a value
-of that name. Nearly all of SQL is the same in both, so the few lines that differ stand beside
-each other, and nobody changes one and forgets the other.
+of that name. Nearly all of the SQL is the same for both, so the few lines that differ are next to
+each other, and a change of one does not forget the other.
 
 `Session` is what a verb sees of a database: one connection inside one transaction, on which it
 runs statements by name. The verbs in `verbs/` are written against it alone.
@@ -29,7 +29,7 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 class Session(Protocol):
     """A connection inside a transaction."""
 
-    # Claims (job, epoch) of jobs whose claim before made no progress: the first progress must be
+    # Claims (job, epoch) of jobs whose previous claim made no progress: the first progress must be
     # recorded, which takes a statement that other writes need not pay for.
     unproven_claims: set[tuple[str, int]]
 
@@ -54,7 +54,7 @@ class Session(Protocol):
         ...
 
     def best_effort(self, name: str, /, **values: Any) -> None:
-        """Run a statement that nobody needs to wait for, and whose loss does no harm."""
+        """Run a statement that nothing waits for, and whose loss does no harm."""
         ...
 
     def many(self, name: str, rows: Sequence[Mapping[str, Any]], /) -> int:
@@ -62,7 +62,7 @@ class Session(Protocol):
         ...
 
     def find(self, name: str, present: set[str], /, **values: Any) -> Sequence[Row]:
-        """Run a statement with only those of its optional lines whose word is present."""
+        """Run a statement with only those optional lines whose word is given; return its rows."""
         ...
 
     def array(self, values: Sequence[str] | Sequence[int]) -> Any:
@@ -98,7 +98,7 @@ def load(dialect: Dialect) -> dict[str, str]:
 
 
 def only(statement: str, present: set[str]) -> str:
-    """Return the statement without the lines whose word is not present."""
+    """Return the statement without the optional lines whose word is not given."""
     lines = (line.partition("  -- if ") for line in statement.splitlines())
     return "\n".join(text for text, _, word in lines if not word or word in present)
 

@@ -1,20 +1,20 @@
 """The store: every verb that the engine, the channels and the tools ask of a database.
 
-A verb is spelled once, as a function over a `Session` in `verbs/`. Here it gets its name, and it is
-said which database thread runs it and whether others are told of it:
+A verb is written once, as a function over a `Session` in `verbs/`. It is declared here, with its
+name, the database thread that runs it, and whether watchers are notified:
 
     job = reads(verbs.read.job)
     vote = changes(verbs.approval.vote, announces=True)
 
 `store.job(...)` is then a coroutine function with the parameters of `verbs.read.job` without its
-session, known as such to a type checker. Both databases run the same verbs; `sqlite/` and
+session, and type checkers know it as such. Both databases run the same verbs; `sqlite/` and
 `postgres/` hold only how a connection is opened, kept and used.
 
 Every verb is one transaction: what it returned is durable, and what raised did nothing. A verb that
 is cancelled while it waits happens as a whole or not at all; see `db_thread`.
 
 A job that has not ended has exactly one *lease* row: its owner (nobody, while it waits), its epoch,
-when it may next be claimed, and a counter of news from outside.
+when it may next be claimed, and a counter of changes from outside.
 """
 
 import asyncio
@@ -82,12 +82,12 @@ def reads(function: Callable[Concatenate[Session, P], R]) -> Verb[P, R]:
 def changes(
     function: Callable[Concatenate[Session, P], R], *, announces: bool = False
 ) -> Verb[P, R]:
-    """Declare a verb that writes; `announces`: a job may fall due by it, so watchers are told."""
+    """Declare a verb that writes; `announces`: it may make a job due, so watchers are notified."""
     return Verb(function, "control", announces=announces)
 
 
 def reads_written(function: Callable[Concatenate[Session, P], R]) -> Verb[P, R]:
-    """Declare a verb that reads behind every write that was requested before it."""
+    """Declare a verb that reads after every write that was requested before it."""
     return Verb(function, "writer", apart=True)
 
 
@@ -100,7 +100,7 @@ class Renewer(Protocol):
 
 
 class Store:
-    """The door to the database; may be used from any thread that has a loop.
+    """The interface to the database; may be used from any thread that has a loop.
 
     `writer` makes the fenced writes, `control` all other changes, `reader` answers questions.
     Two of them may be the same thread.
@@ -132,7 +132,7 @@ class Store:
         """Connect, check what the database can do, and bring its schema up to date.
 
         Raises:
-            StoreUnreachable, StoreReadOnly, SchemaError: With what to do.
+            StoreUnreachable, StoreReadOnly, SchemaError: The message says what to do.
         """
         if self._is_open:
             raise StoreError("the store is open already")
@@ -194,7 +194,7 @@ class Store:
     async def claim(
         self, owner: str, queues: Mapping[str, QueueLimit], free: int, lease: float
     ) -> list[Claim]:
-        """Take up to `free` due jobs of these queues: by priority, then in turn by tenant.
+        """Claim up to `free` due jobs of these queues: by priority, then in turn by tenant.
 
         The epoch and `claims` grow by one; the state becomes RUNNING (COMPENSATING stays).
         """
@@ -205,10 +205,10 @@ class Store:
         return verbs.claim.in_order(grants, loaded)
 
     def renew_blocking(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
-        """Prolong leases `(job, epoch)`, from a thread, even while loop and writer are held up.
+        """Renew leases `(job, epoch)` from a thread, even while loop and writer are blocked.
 
         Returns:
-            The jobs whose leases were prolonged; the others are lost.
+            The jobs whose leases were renewed; the others are lost.
         """
         return self._renewer.renew(owner, held, lease)
 
@@ -239,7 +239,7 @@ class Store:
     _tick = changes(verbs.approval.tick_approval, announces=True)
 
     async def audit_attempt(self, approval_id: str | None, channel: str, why: str) -> None:
-        """Audit an attempt that came to no vote: forged, replayed, or by nobody we know."""
+        """Audit an attempt that led to no vote: forged, replayed, or by an unknown person."""
         if approval_id is None:  # about no approval, so it must not fill the store
             _log.warning("%s: an attempt to decide was refused: %s", channel, why)
         else:
@@ -268,7 +268,7 @@ class Store:
     # Watching
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` (on the loop) soon after somebody wrote: a hint, never the truth.
+        """Call `changed` (on the loop) soon after a write: only a hint, never relied upon.
 
         Returns:
             A function that ends the watch.
@@ -279,13 +279,13 @@ class Store:
         return partial(self._watchers.remove, watcher)
 
     def tell_watchers(self) -> None:
-        """Say that something may have fallen due; may be called from any thread."""
+        """Notify the watchers that a job may be due; may be called from any thread."""
         for watcher in tuple(self._watchers):
             watcher.tell()
 
 
 class _Watcher:
-    """Tells a loop of changes; those that come before it has heard of the last are told once.
+    """Notifies a loop of changes; those that come before it has handled the last are merged.
 
     Waking a loop from another thread is expensive, and jobs end by the hundred.
     """
@@ -303,5 +303,5 @@ class _Watcher:
             self._loop.call_soon_threadsafe(self._hear)
 
     def _hear(self) -> None:
-        self._told = False  # before it looks: what changes meanwhile is told again
+        self._told = False  # before it looks: what changes meanwhile is notified again
         self._changed()

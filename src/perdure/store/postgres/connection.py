@@ -1,10 +1,10 @@
 """A connection to the server: how it is opened, what its errors mean, and its statements.
 
 **How it is opened.** Sessions get timeouts, so that a hanging client holds no locks for ever, and
-planner settings, since the statistics of a queue mislead: it is empty when it is analysed, and a
-plan made then would scan what is large an hour later. Whatever the URL says overrides ours. Behind
-a pooler a session belongs to nobody, so settings are made in each transaction, nothing is
-prepared, and no statement may stand alone.
+planner settings, since the statistics of a queue are misleading: it is empty when it is analysed,
+and a plan made then would scan a table that is large an hour later. Settings in the URL override
+ours. Behind a pooler a session is shared, so settings are made in each transaction, nothing is
+prepared, and no statement may run outside of a transaction.
 
 **Secrets.** A URL holds a password, and texts of the driver may quote parts of it: they are shown
 only without it, and a URL that cannot be parsed is not shown at all.
@@ -156,14 +156,14 @@ class Target:
 
 
 def _is_plausible(given: Mapping[str, Any]) -> bool:
-    """Whether a URL was parsed as it was meant; if not, parts of its password are elsewhere."""
+    """Whether a URL was parsed as intended; if not, other parts may contain its password."""
     ports = str(given.get("port", "")).replace(",", "")
     names = f"{given.get('host', '')}{given.get('dbname', '')}"
     return (not ports or ports.isdecimal()) and "@" not in names
 
 
 def translate(error: psycopg.Error, target: Target) -> Exception:
-    """Return an error of ours that says what happened, and what to do."""
+    """Return a `StoreError` that says what happened and what to do."""
     text = target.hide(error.diag.message_primary or str(error)).strip()
     match error:
         case errors.DiskFull() | errors.OutOfMemory():
@@ -182,12 +182,12 @@ def translate(error: psycopg.Error, target: Target) -> Exception:
 
 
 def is_lost(error: psycopg.Error, connection: Pg) -> bool:
-    """Whether the connection is gone, so that it is unknown what the server still did."""
+    """Whether the connection is lost, so that it is unknown what the server still did."""
     return connection.closed or connection.broken or isinstance(error, errors.AdminShutdown)
 
 
 def is_transient(error: psycopg.Error) -> bool:
-    """Whether other transactions were in the way: nothing was done, so it can be tried again."""
+    """Whether other transactions interfered: nothing was done, so it can be retried."""
     transient = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
     return isinstance(error, transient)
 
@@ -199,7 +199,7 @@ _COLUMNS = (
     *("input", "output", "error", "checkpoint", "checkpoint_no"),
     *("wake_at", "started_at", "ended_at", "owner", "epoch"),
 )
-# An entry as JSON, with half of the work of a dict. Few entries have a key, so it is left out.
+# An entry as JSON, at half the cost of a dict. Few entries have a key, so it is left out.
 _json_entry: Callable[..., msgspec.Struct] = msgspec.defstruct(
     "_json_entry", (*_COLUMNS, ("key", str | None, None)), gc=False, omit_defaults=True
 )
@@ -212,7 +212,7 @@ def _as_transaction(statement: str) -> str:
 
 
 def _for_server(statement: str) -> bytes:
-    """Return a statement as the server takes it, with these parameters in this order."""
+    """Return a statement in the server's syntax, with these parameters in this order."""
     for place, name in enumerate(("writer", "no", "entries", "effects"), 1):
         statement = statement.replace(f"%({name})s", f"${place}")
     return statement.encode()
@@ -231,7 +231,7 @@ def entries_json(entries: Sequence[tuple[Any, ...]]) -> str:
 
 
 def effects_json(effects: Sequence[Mapping[str, Any]]) -> str:
-    """Return lines of the ledger as one parameter, with the places that new ones will have.
+    """Return ledger entries as one parameter, with the places that new ones will have.
 
     Sorted by job, since leases are locked in this order.
     """
@@ -254,7 +254,7 @@ class PgSession:
         self.unproven_claims = unproven_claims
         self.prepared: set[bytes] = set()  # the names of statements that the server has prepared
         self.moment: float | None = None  # the server's time in this transaction
-        self.postponed: list[tuple[bytes, Mapping[str, Any]]] = []  # until nobody waits
+        self.postponed: list[tuple[bytes, Mapping[str, Any]]] = []  # until nothing waits for it
 
     def now(self) -> float:
         if self.moment is None:

@@ -1,8 +1,8 @@
-"""LISTEN: the server says that another process has changed something: a hint, never the truth.
+"""LISTEN: the server notifies of changes by other processes: only hints, never relied upon.
 
 It has a thread and a connection of its own, since a connection that waits for notifications can do
-nothing else. If that is lost, it is opened again after a while; whatever was missed meanwhile is
-found by polling, and the watchers are told once when it listens again.
+nothing else. If that is lost, it is reopened after a while; whatever was missed meanwhile is found
+by polling, and the watchers are notified once when it listens again.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""The schema is brought up to date, by one process at a time."""
+"""Bring the schema up to date, by one process at a time."""
 
 import psycopg
 from psycopg import sql

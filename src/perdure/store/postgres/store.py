@@ -1,7 +1,7 @@
 """The store in a PostgreSQL database, shared by a fleet.
 
 One connection makes the fenced writes of owners, one all other changes, one reads, one renews
-leases, and one listens: a slow claim then never holds up the result of a step.
+leases, and one listens, so that a slow claim never delays the result of a step.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from perdure.store.store import Store, reads
 
 
 def _durability(session: Session) -> dict[str, str]:
-    """Return the settings by which a commit is durable, by their names."""
+    """Return the settings that make a commit durable, by name."""
     return {name: setting for name, setting in session.all("server_settings")}  # noqa: C416  rows are no pairs to the type checker
 
 

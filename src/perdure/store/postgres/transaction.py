@@ -6,19 +6,19 @@ in the table `last_commit`, and sets its own number there as a part of every tra
 lost answer a new connection reads the row: if it has the number, the transaction happened.
 
 **Reading alone is not enough.** The COMMIT may still be on its way, held up in the network or in a
-proxy, and arrive after we have looked and tried again. So whoever looks also *closes* all numbers
+proxy, and arrive after we have looked and tried again. So each look also *closes* all numbers
 up to now in the same update, and a trigger refuses a transaction with a closed number. A commit
 that is under way in the server holds the row's lock, and is waited for.
 
-**What is known afterwards.** `run` and its sisters return only when the transaction has happened,
+**What is known afterwards.** `run` and its siblings return only when the transaction has happened,
 and raise what the server refused. `StoreUnreachable` means that the server did not come back: only
-if it went away at the commit itself is it unknown whether that happened, and the number is closed
-by the next connection.
+if it went away during the commit itself is it unknown whether that happened, and the number is
+closed by the next connection.
 
 **Single statements.** A submission and a claim stand between a person and the start of a job, and
 the result of a step is written for each step: each is one statement that records its own number,
-so nobody waits for more than one answer of the server. Their answers are needed, so when one is
-lost it is looked up (`look_up`).
+so each waits for only one answer of the server. Their answers are needed, so when one is lost it
+is looked up (`look_up`).
 
 **Commits that wait for a standby.** Where `synchronous_standby_names` asks for a standby that does
 not answer, a commit waits for ever, and no timeout of the server ends that. We do not cancel it
@@ -68,15 +68,15 @@ Statement = tuple[bytes, Mapping[str, Any]]
 _log = logging.getLogger("perdure.store")
 _encode = msgspec.json.Encoder().encode
 
-# How long a server that has gone is waited for: it may be restarting.
+# How long to wait for a server that went away: it may be restarting.
 _OUTAGE: Final = Retry(attempts=40, initial_delay="50ms", max_delay="1s", jitter=0.5)
-# How often to try again when other transactions were in the way.
+# How often to retry when other transactions interfered.
 _CONTENTION: Final = Retry(attempts=10, initial_delay="5ms", max_delay="200ms", jitter=0.5)
 _PLANS: Final = {WRITE: b"perdure_write", WRITE_BOTH: b"perdure_write_both"}
 
 
 class Transactions:
-    """A connection, and the way back when it is lost."""
+    """A connection, and its recovery when it is lost."""
 
     def __init__(self, target: Target, unproven_claims: set[tuple[str, int]]) -> None:
         self._target = target
@@ -112,7 +112,7 @@ class Transactions:
 
     @property
     def backend(self) -> int | None:
-        """The server's process at the other end; may be asked for by any thread."""
+        """The server's process at the other end; may be read by any thread."""
         session = self._session
         if session is None or session.pg.closed or self._target.pooled:
             return None
@@ -151,7 +151,7 @@ class Transactions:
                 return results[0]
 
     def run_single(self, verb: "SingleStatement[T]") -> T | None:
-        """Run a verb as a transaction of one statement; None: nothing was done that way."""
+        """Run a verb as a single-statement transaction; None if nothing was done that way."""
         failures = 0
         while True:
             session = self.session
@@ -169,7 +169,7 @@ class Transactions:
                     return self.run(lambda session: verb.look_up(session, self._writer))
 
     def write(self, entries: str, effects: str = "") -> int | None:
-        """Write journal entries, and lines of the ledger, as a transaction of one statement.
+        """Write journal and ledger entries as a single-statement transaction.
 
         Returns:
             How many were written; None if it happened, but its answer was lost.
@@ -220,7 +220,7 @@ class Transactions:
         return None
 
     def best_effort(self, statements: Sequence[Statement]) -> None:
-        """Run statements whose loss does no harm, without waiting for a disk or a lost server."""
+        """Run statements whose loss does no harm, without waiting for the disk or a lost server."""
         assert self._session is not None
         pg = self._session.pg
         with self._pipeline(pg):
@@ -259,7 +259,7 @@ class Transactions:
         return pg.pipeline()
 
     def _has_happened(self, error: psycopg.Error, failures: int) -> bool:
-        """Whether the transaction happened in spite of the error; if not, it can be tried again.
+        """Whether the transaction happened in spite of the error; if not, it can be retried.
 
         Raises:
             psycopg.Error: The server refuses it.
@@ -317,12 +317,12 @@ def _checked(result: PGresult) -> PGresult:
 
 # A statement in flight
 
-# So few bytes always find room in an idle socket, so sending them never blocks.
+# This many bytes always fit into the buffer of an idle socket, so sending them never blocks.
 _MAX_SENT = 8_192
 
 
 class Inflight:
-    """A statement that was sent and nobody waits for, and what has come back of it."""
+    """A statement that was sent without waiting, and what has come back so far."""
 
     __slots__ = ("_last", "connection")
 
@@ -331,12 +331,12 @@ class Inflight:
         self._last: PGresult | None = None
 
     def may_send(self, values: Sequence[bytes]) -> bool:
-        """Whether the connection has nothing else to do, and room for the values."""
+        """Whether the connection is idle, and has room for the values."""
         is_idle = self.connection.transaction_status == TransactionStatus.IDLE
         return is_idle and sum(map(len, values)) <= _MAX_SENT
 
     def send(self, plan: bytes, values: Sequence[bytes]) -> bool:
-        """Send a prepared statement; False if the connection does not take it."""
+        """Send a prepared statement; return False if the connection does not accept it."""
         try:
             self.connection.send_query_prepared(plan, values)
             return self.connection.flush() == 0
@@ -344,7 +344,7 @@ class Inflight:
             return False
 
     def is_answered(self) -> bool:
-        """Read what has come back; True when that is all."""
+        """Read what has come back; return whether it is complete."""
         try:
             self.connection.consume_input()
             while not self.connection.is_busy():
@@ -368,7 +368,7 @@ class Inflight:
 
 
 class SingleStatement(ABC, Generic[T]):
-    """A verb that one statement can do, in most cases; with the values of that statement."""
+    """A verb that one statement can do in most cases, with the values of that statement."""
 
     statement: str
     values: Mapping[str, Any]
@@ -380,15 +380,15 @@ class SingleStatement(ABC, Generic[T]):
 
     @abstractmethod
     def read(self, session: Session, found: Sequence[Row]) -> T | None:
-        """Return what the rows of the answer say; None: nothing was done that way."""
+        """Return the result from the rows of the answer; None if nothing was done that way."""
 
     @abstractmethod
     def look_up(self, session: Session, writer: str) -> T | None:
-        """Return what was done, since the answer was lost; None as above."""
+        """Return what was done, because the answer was lost; None like `read`."""
 
     @abstractmethod
     def in_steps(self, session: Session) -> T:
-        """Run the ordinary verb, of several statements."""
+        """Run the ordinary verb, which has several statements."""
 
 
 class ClaimUnlimited(SingleStatement[list[Grant]]):
@@ -430,7 +430,7 @@ def _grant(found: Row) -> Grant:
 
 
 class SubmitNew(SingleStatement[list[Submitted]]):
-    """A submission of jobs of which none is known yet, as is mostly the case."""
+    """A submission of jobs that are all new, which is the usual case."""
 
     statement = "submit_new"
 
@@ -460,7 +460,7 @@ def _job_row(place: int, job: NewJob, actor: str) -> dict[str, Any]:
 
 
 def single_statement(call: VerbCall) -> SingleStatement[Any] | None:
-    """Return the form of a verb that is a single statement, if it has one."""
+    """Return the single-statement form of a verb; None if it has none."""
     if call.function is submit:
         return SubmitNew(*call.args, **call.kwargs)
     if call.function is claim:

@@ -4,19 +4,21 @@
 alone (journal and ledger), that is a single statement, with the fences and the number of the
 transaction in it. If fewer rows were written than expected, a fence did not hold, or something came
 late: the leases are then locked and read to see whose (`_check_fences`). If the server refuses
-anything else, all is undone, and the requests run one by one, so that each gets its own answer.
+anything else, everything is rolled back, and the requests run one by one, so that each gets its
+own answer.
 
 **Inline writes.** While nothing else is under way, the loop itself sends the result of a step, and
 the socket tells it when the answer is there: it never waits. Only what may be written twice goes
 this way (`_may_be_repeated`): a step that has succeeded has done so for good. If the answer is
-lost, or is not a plain yes, the thread writes it again and finds out what is the matter.
+lost, or is not a plain success, the thread writes it again and finds out what is wrong.
 
-**Telling others.** After a commit by which a job may fall due, other processes are told by NOTIFY,
+**Notifying others.** After a commit that may make a job due, other processes are told by NOTIFY,
 at most every `_NOTIFY_EVERY` seconds, since each notification takes a lock of the whole server.
-Statements that may be lost (`Session.best_effort`) go along, when nobody waits any more.
+Statements that may be lost (`Session.best_effort`) are sent along, when nothing waits any more.
 
-**The reader** asks again when its connection was lost: that does no harm. **The renewer** works
-from any thread over a connection of its own, so that no queue can make a worker lose its leases.
+**The reader** repeats a query when its connection was lost: that does no harm. **The renewer**
+works from any thread over a connection of its own, so that no queue can make a worker lose its
+leases.
 """
 
 import asyncio
@@ -70,7 +72,7 @@ _CLOSE_TIMEOUT: Final = 2.0
 
 
 class PgWriter(Connection):
-    """A connection that changes things, and tells other processes that there is news."""
+    """A connection that writes, and notifies other processes of changes."""
 
     def __init__(self, target: Target, unproven_claims: set[tuple[str, int]]) -> None:
         self._target = target
@@ -164,13 +166,13 @@ class PgWriter(Connection):
             self._postponed += self._transactions.session.postponed
 
     def _single_statement(self, request: StoreRequest) -> bool:
-        """Run a request that is a single statement; False if it is none."""
+        """Run a request as a single statement; return False if it has no such form."""
         verb = None if request.call is None else single_statement(request.call)
         if verb is None:
             return False
         result = None
         if not self._target.pooled:  # a statement alone would be without our settings
-            with suppress(psycopg.IntegrityError):  # somebody did the same at the same time
+            with suppress(psycopg.IntegrityError):  # another process did the same at the same time
                 result = self._transactions.run_single(verb)
         request.result = self._transactions.run(verb.in_steps) if result is None else result
         self._postponed += self._transactions.session.postponed
@@ -234,7 +236,7 @@ def _rows(requests: Sequence[StoreRequest]) -> tuple[list[tuple[Any, ...]], list
 def _check_fences(
     session: PgSession, requests: Sequence[StoreRequest], written: set[RowKey]
 ) -> None:
-    """Fail the requests whose fence did not hold. What came late is not written, but no fault."""
+    """Fail the requests whose fence did not hold. A late entry is not written, but is no error."""
     for request in requests:
         write = request.write
         assert write is not None
@@ -251,7 +253,7 @@ def _check_fences(
 
 
 def _may_be_repeated(request: StoreRequest) -> bool:
-    """Whether it does no harm to write this again: what has succeeded has done so for good."""
+    """Whether this can safely be written again: a step that succeeded has done so for good."""
     return request.is_plain and all(row[5] == StepState.SUCCEEDED for row in request.entry_rows)
 
 
@@ -259,7 +261,7 @@ class _AnswerReader:
     """Calls back on the loop when the answer to an inflight write has arrived.
 
     It reads a copy of the descriptor, since the thread may close its own at any moment. It stays
-    registered between inline writes, and ends when it hears an answer that is for the thread.
+    registered between inline writes, and ends when it sees an answer that is for the thread.
     """
 
     def __init__(
@@ -352,7 +354,7 @@ class PgReader(Connection):
 
 
 class PgRenewer:
-    """Renews leases from any thread; connects when it is first needed."""
+    """Renews leases from any thread; connects on first use."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -361,12 +363,12 @@ class PgRenewer:
         self._since: float | None = None
 
     def pending(self) -> PendingTransaction | None:
-        """Return the renewal that is under way, if there is one."""
+        """Return the renewal that is under way; None if there is none."""
         since = self._since
         return None if since is None else PendingTransaction(since, None)
 
     def renew(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
-        """Prolong leases, waiting for the server; return the jobs whose leases were prolonged."""
+        """Renew leases, waiting for the server; return the jobs whose leases were renewed."""
         with self._lock:
             self._since = _CLOCK.monotonic()
             try:

@@ -1,8 +1,8 @@
 """A connection to the file: which file it is, how it is opened, its errors and its statements.
 
-**Which file is the database.** SQLite goes on writing into a file that was deleted, moved or
-replaced while it was open, where nobody can find the data any more. So after every commit, and
-before anybody is told of it, the file at the path is compared with the one that was opened (device
+**Which file is the database.** SQLite continues to write into a file that was deleted, moved or
+replaced while it was open, where the data can no longer be found. So after every commit, and
+before it is acknowledged, the file at the path is compared with the one that was opened (device
 and inode). The write-ahead log (`-wal`), where the newest commits are, is checked likewise, but
 not by inline writes: nobody deletes the log alone, and the thread notices it soon.
 
@@ -72,7 +72,7 @@ class DatabaseFile:
 
     @property
     def is_known(self) -> bool:
-        """Whether it has been opened before: then it is never created again."""
+        """Whether it has been opened before; if so, it is never created again."""
         return self._main in self._opened
 
     def create(self) -> None:
@@ -97,13 +97,13 @@ class DatabaseFile:
             raise StoreUnreachable(f"cannot create {self.path}: {error.strerror}") from error
 
     def remember(self) -> None:
-        """Take the existing file as the database, if none was opened before."""
+        """Record the existing file as the database, if none was opened before."""
         if not self.is_known:
             self._opened[self._main] = _identity(self._main)
             self._warn_if_others_may_read()
 
     def _warn_if_others_may_read(self) -> None:
-        """Warn that others than the owner may read the file; changing that is not up to us."""
+        """Warn if users other than the owner may read the file; changing that is not up to us."""
         found = [
             path for path in (self._main, self.log, f"{self._main}-shm") if _is_open_to_others(path)
         ]
@@ -116,14 +116,14 @@ class DatabaseFile:
             )
 
     def remember_log(self) -> None:
-        """Take the existing log as that of the database; somebody must have it open."""
+        """Record the existing log as that of the database; a connection must have it open."""
         self._opened[self.log] = _identity(self.log)
 
     def check(self, *, log: bool = True) -> None:
         """Check that database and log are still what was opened.
 
         Args:
-            log: Check the log, too; without it is half of the work, for inline writes.
+            log: Check the log, too; inline writes leave it out, which halves the work.
 
         Raises:
             StoreUnreachable: There is another file, or none.
@@ -162,10 +162,10 @@ _OPENING: Final = Retry(attempts=40, initial_delay="5ms", max_delay="250ms", jit
 
 
 def connect(file: DatabaseFile, *, reads_only: bool = False) -> sqlite3.Connection:
-    """Open the file, create it if it is new, and check that SQLite can keep our promises there.
+    """Open the file, creating it if it is new, and check that SQLite can keep our guarantees there.
 
     Raises:
-        StoreError: One of its kinds, with what to do.
+        StoreError: One of its subclasses; the message says what to do.
     """
     _check_library()
     file.create()
@@ -253,7 +253,7 @@ _MEANINGS: Final[dict[int, tuple[type[Exception], str]]] = {
 
 
 def explain(error: sqlite3.Error, file: DatabaseFile) -> Exception:
-    """Return what an error of SQLite means; a file that went away explains any."""
+    """Return what an error of SQLite means; a missing file explains any of them."""
     try:
         file.check()
     except StoreUnreachable as gone:
@@ -262,20 +262,20 @@ def explain(error: sqlite3.Error, file: DatabaseFile) -> Exception:
 
 
 def translate(error: sqlite3.Error, path: Path) -> Exception:
-    """Return an error of ours that says what happened, and what to do."""
+    """Return a `StoreError` that says what happened and what to do."""
     code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
     kind, text = _MEANINGS.get(code, (StoreError, "SQLite cannot use {path}: {error}"))
     return kind(text.format(path=path, error=error))
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether another process held the lock: nothing was done, so it can be tried again."""
+    """Whether another process held the lock: nothing was done, so it can be retried."""
     code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
     return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def is_broken(error: sqlite3.Error) -> bool:
-    """Whether the connection must be opened again."""
+    """Whether the connection must be reopened."""
     code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
     return code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL)
 
@@ -375,7 +375,7 @@ class SqliteSession:
         return _to_json(values).decode()
 
     def lock(self, name: str) -> None:
-        """Nothing to do: a transaction that writes is alone."""
+        """Do nothing: SQLite has only one writing transaction at a time."""
 
     def write_entries(self, entries: Sequence[tuple[Any, ...]]) -> int:
         if len(entries) == 1:
@@ -398,7 +398,7 @@ class SqliteSession:
         return done
 
     def write_entry(self, entry: tuple[Any, ...]) -> int:
-        """Write one entry; outside of a transaction, that is one of its own."""
+        """Write one entry; outside of a transaction, that is a transaction of its own."""
         if entry[9] is entry[10] is entry[12] is entry[17] is None:
             lean = (*entry[:9], entry[11], *entry[13:17])
             return self.database.execute(_UPSERT_LEAN[1], lean).rowcount
@@ -407,7 +407,7 @@ class SqliteSession:
     def write_effects(self, effects: Sequence[Mapping[str, Any]]) -> int:
         done = 0
         for line in effects:
-            # A line that is not an intent mostly was one before; changing it is far less work.
+            # An effect that is not an intent mostly was one before; updating it is far less work.
             changed = 0
             if line["state"] != EffectState.INTENT:
                 changed = self.database.execute(_CHANGE_EFFECT, line).rowcount

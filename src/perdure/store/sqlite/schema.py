@@ -1,4 +1,4 @@
-"""The schema of a file is brought up to date, and its leases after a restart of the machine."""
+"""Bring the schema of a file up to date, and free its leases after a restart of the machine."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """The store in one SQLite file, shared by the processes of one machine.
 
 One thread writes and one reads; they see the same file through connections of their own, and WAL
-lets the reader go on while the writer commits. Leases are renewed over a third connection.
+lets the reader continue while the writer commits. Leases are renewed over a third connection.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _WAL_SIZE: Final = 4_200_000  # a little more than SQLite lets the log grow to
 
 
 def _durability(session: Session) -> dict[str, str]:
-    """Return the settings by which a commit is durable, by their names."""
+    """Return the settings that make a commit durable, by name."""
     found = {name: session.one(name) for name in ("journal_mode", "synchronous")}
     return {name: str(row[0]) for name, row in found.items() if row is not None}
 
@@ -84,7 +84,7 @@ class SqliteStore(Store):
         return await super().claim(owner, queues, free, lease)
 
     async def _grow_wal(self) -> None:
-        """Give the write-ahead log its full size before work begins: see the table `pad`."""
+        """Grow the write-ahead log to its full size before work begins: see the table `pad`."""
         if self._wal.exists() and self._wal.stat().st_size >= _WAL_SIZE:
             return
         with suppress(StoreFull):  # it would only be faster

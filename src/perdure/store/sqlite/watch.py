@@ -1,12 +1,12 @@
-"""What other processes do to the file: that they have written, and who blocks the write lock.
+"""Watch other processes: their writes to the file, and which one holds the write lock.
 
 **inotify** (Linux) says that somebody touched the write-ahead log. It is a hint: the writer then
 looks at `PRAGMA data_version`. Elsewhere it polls.
 
 **A stopped process that holds the write lock** (SIGSTOP, a debugger, a frozen container) holds it
-for as long as it is stopped, and no timeout of SQLite ends that: all others stand still. Killing it
+for as long as it is stopped, and no timeout of SQLite ends that: all others are blocked. Killing it
 does no harm to the data: its transaction is rolled back, its leases run out or are taken, and
-nothing that was acknowledged is lost. But it may be a process that somebody is just debugging. So
+nothing that was acknowledged is lost. But it may be a process that somebody is debugging. So
 by default we only say which process it is, in the log and in the error; it is killed only where
 the URL of the store says `kill_stopped_writer=1`.
 """
@@ -25,7 +25,7 @@ _log = logging.getLogger("perdure.store")
 
 _IN_MODIFY: Final = 0x2
 _LOOKUP_TIMEOUT: Final = 10.0
-# Run in another process: to close a file of the database drops all locks that this one has on it.
+# Run in another process: closing a file of the database drops all locks that this one has on it.
 # 120 is where SQLite keeps the writer's lock in the index of the write-ahead log.
 _FIND_LOCK: Final = """
 import fcntl, struct, sys

@@ -4,10 +4,10 @@
 in a few multi-row statements whose fence is part of the statement. If the number of written rows is
 not the expected one, some fence did not hold, and SQLite cannot say whose. The transaction is then
 rolled back and its requests run one by one, each in a savepoint, so that each gets its own answer
-and nobody pays for another's mistake. This is rare, so it may cost twice.
+and none fails for another's mistake. This is rare, so it may cost twice as much.
 
 **A single journal entry** needs no transaction at all: one statement is one (`_single_entry`). This
-is the way of nearly every result of a step, on the loop (`write_inline`) or in the thread.
+is how nearly every result of a step is written, on the loop (`write_inline`) or in the thread.
 An inline write never waits for another process: the busy timeout is zero, and whatever goes wrong
 is left to the thread, which runs the request again and reports what it finds. Running it twice is
 safe, since an entry is written over itself.
@@ -15,7 +15,7 @@ safe, since an entry is written over itself.
 **Another process may hold the write lock.** SQLite waits for it (`BUSY_SECONDS`), then we try
 again a few times. See `watch` for a holder that is stopped.
 
-**After each commit the file is checked** before anybody is told: see `connection`.
+**After each commit the file is checked** before it is acknowledged: see `connection`.
 
 **The reader** has a snapshot for each verb, beside whatever is being written. **The renewer** works
 from any thread over a connection of its own, so that no queue can make a worker lose its leases.
@@ -159,7 +159,7 @@ class SqliteWriter(Connection):
                 if not self._busy_timeout:
                     self._set_busy_timeout(BUSY_SECONDS)
                 self._together(requests)
-                self._is_gone = True  # unless the file is where everybody looks for it
+                self._is_gone = True  # until the check has found the file at its path
                 self._file.check()
                 self._is_gone = False
             except StoreError as error:
@@ -237,7 +237,7 @@ class SqliteWriter(Connection):
             return True
 
     def _batch(self, requests: Sequence[StoreRequest]) -> None:
-        """Run all requests, statement by statement; if one is refused, all are undone."""
+        """Run all requests, statement by statement; if one is refused, all are rolled back."""
         for plain, full, calls in rounds(requests):
             self._plain(plain)
             if full:
@@ -266,7 +266,7 @@ class SqliteWriter(Connection):
             self._in_savepoint(request)
 
     def _in_savepoint(self, request: StoreRequest) -> None:
-        """Run one request so that its failure undoes only itself."""
+        """Run one request so that its failure rolls back only itself."""
         database = self._session.database
         request.error = None
         database.execute("SAVEPOINT apart")
@@ -306,7 +306,7 @@ class SqliteWriter(Connection):
                 self._looks_left = _LOOKS
             self._looks_left = max(self._looks_left - 1, 0)
             (version,) = self._session.database.execute("PRAGMA data_version").fetchone()
-        except sqlite3.Error:  # whoever requests something next is told
+        except sqlite3.Error:  # the next request gets the error
             return _UNWELL
         if version != self._data_version:
             self._data_version = version
@@ -368,7 +368,7 @@ class SqliteReader(Connection):
 
 
 class SqliteRenewer:
-    """Renews leases from any thread; connects when it is first needed."""
+    """Renews leases from any thread; connects on first use."""
 
     def __init__(self, file: DatabaseFile, clock: Clock | None) -> None:
         self._file = file
@@ -377,7 +377,7 @@ class SqliteRenewer:
         self._session: SqliteSession | None = None
 
     def renew(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
-        """Prolong leases, waiting for the disk; return the jobs whose leases were prolonged."""
+        """Renew leases, waiting for the disk; return the jobs whose leases were renewed."""
         with self._lock:
             if self._session is None:
                 self._session = SqliteSession(connect(self._file), self._clock, set())

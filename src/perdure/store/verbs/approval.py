@@ -1,4 +1,4 @@
-"""Approvals: asked once, decided once; those who were asked are told how it ended.
+"""Approvals: asked once, decided once; the people who were asked are told the outcome.
 
 An approval is one JSON document with a few columns to find it by. It changes only under a lock,
 by the pure functions of `jobs.approval`, and every change is audited in the log of its job.
@@ -39,7 +39,7 @@ _NOT_FOUND = Refusal("not found", "there is no such approval")
 
 
 def ask(session: Session, approvals: Iterable[Approval]) -> None:
-    """Insert questions; one that was asked already is not asked again."""
+    """Insert approvals; one that exists already is not asked for again."""
     session.many("insert_approval", [_row(each) for each in approvals])
 
 
@@ -52,7 +52,7 @@ def approval(session: Session, approval_id: str) -> Approval | None:
 def approval_of_step(
     session: Session, job_id: str, step: str, state: ApprovalState | None = None
 ) -> Approval | None:
-    """Return what was last asked for a step, of those in a state if one is given."""
+    """Return the latest approval of a step, optionally in a given state."""
     wanted = {} if state is None else {"state": state.value}
     found = session.find("approval_of_step", set(wanted), id=job_id, step=step, **wanted)
     return _read(found[0][0]) if found else None
@@ -78,9 +78,9 @@ def approvals(
 def vote(
     session: Session, approval_id: str, vote: Vote, use: LinkUse | None = None
 ) -> Approval | Refusal:
-    """Judge a vote, and write it if it counts; both are audited.
+    """Judge a vote, and write it if it counts; either way it is audited.
 
-    The first decision wins. By a link, the code is judged first, and a wrong one is counted;
+    The first decision wins. For a link, the code is checked first, and a wrong one is counted;
     a link that has decided is used up in the same transaction.
     """
     old, now = _locked(session, approval_id), session.now()
@@ -117,7 +117,7 @@ def _audit_vote(session: Session, old: Approval, new: Approval, vote: Vote) -> N
 
 
 def delegate(session: Session, approval_id: str, delegation: Delegation) -> Approval | Refusal:
-    """Let another person decide instead of one who may; audited, and the other is told."""
+    """Delegate an approver's decision to another person, who is notified; audited."""
     found = session.one("lock_approval", id=approval_id)
     if found is None:
         return _NOT_FOUND
@@ -135,7 +135,7 @@ def delegate(session: Session, approval_id: str, delegation: Delegation) -> Appr
 
 
 def audit_attempt(session: Session, approval_id: str, channel: str, why: str) -> None:
-    """Audit an attempt that came to no vote."""
+    """Audit an attempt that led to no vote."""
     found = approval(session, approval_id)
     if found is not None:
         told = {"approval": approval_id, "channel": channel, "why": why}
@@ -145,7 +145,7 @@ def audit_attempt(session: Session, approval_id: str, channel: str, why: str) ->
 def withdraw_open(
     session: Session, job_ids: Sequence[str], now: float, step: str | None = None
 ) -> None:
-    """Withdraw the open questions of jobs, or of one step; those who were asked are told."""
+    """Withdraw the open approvals of jobs, or of one step; the people asked are notified."""
     for found in session.all("open_approvals", ids=session.array(job_ids)):
         old = _read(found[0])
         if step is None or is_of_step(old.step, step):
@@ -159,13 +159,13 @@ def withdraw_open(
 
 
 def due_approvals(session: Session, limit: int) -> list[str]:
-    """Return what is due to be reminded of, escalated, warned of or expired."""
+    """Return the approvals that are due for a reminder, an escalation, a warning or expiry."""
     rows = session.all("due_approvals", now=session.now(), limit=limit)
     return [each[0] for each in rows]
 
 
 def tick_approval(session: Session, approval_id: str) -> Approval | None:
-    """Do what the time asks for: remind, escalate, warn or expire."""
+    """Do what is due: remind, escalate, warn or expire."""
     old, now = _locked(session, approval_id), session.now()
     if old is None:
         return None
@@ -214,8 +214,8 @@ def _change_link(session: Session, link: ApprovalLink) -> None:
 def _locked(session: Session, approval_id: str) -> Approval | None:
     """Lock an approval whose change may wake its job, and return it.
 
-    The lease is locked first, as by whoever ends a job: in another order, two transactions would
-    wait for each other.
+    The lease is locked first, as when a job ends: in another order, two transactions would
+    deadlock.
     """
     found = approval(session, approval_id)
     if found is None:
@@ -232,7 +232,7 @@ def _change(session: Session, old: Approval, new: Approval) -> None:
 
 
 def _tell(session: Session, approval: Approval, kind: NoticeKind, now: float, **data: str) -> None:
-    """Put a notice for every channel by which the approval was asked for."""
+    """Insert a notice for every channel by which the approval was asked for."""
     asked = channels_asked(session, approval.id)
     put_notices(session, [_notice(each, approval, kind, now, data) for each in asked])
 

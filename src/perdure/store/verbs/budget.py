@@ -1,4 +1,4 @@
-"""Budgets of trees of jobs: amounts are reserved, settled and raised, one after the other.
+"""Budgets of trees of jobs: amounts are reserved, settled and raised, one at a time.
 
 A budget is one JSON document, changed under a lock by the pure functions of `jobs.budget`.
 """
@@ -38,7 +38,7 @@ def reserve(session: Session, asked: Reservation, new: Budget) -> Budget | Excee
     Raises:
         LeaseLost: The job has ended or has another owner: nothing may be spent for it here.
     """
-    # The lease is locked first, as by whoever ends a job.
+    # The lease is locked first, as when a job ends.
     if tuple(session.one("lock_lease", id=asked.job_id) or ()) != (asked.owner, asked.epoch):
         raise LeaseLost(asked.job_id, asked.epoch)
     found = _lock(session, asked.root_id) or new
@@ -49,7 +49,7 @@ def reserve(session: Session, asked: Reservation, new: Budget) -> Budget | Excee
 
 
 def settle_spending(session: Session, root_id: str, id: str, actual: Amount | None) -> None:
-    """Replace a reservation by what was really spent."""
+    """Replace a reservation by what was actually spent."""
     found = _lock(session, root_id)
     if found is not None and id in found.reserved:
         _put(session, root_id, settle(found, id, actual))

@@ -1,4 +1,4 @@
-"""Leases: jobs are claimed, leases renewed, and those of dead workers taken back.
+"""Leases: claim jobs, renew leases, and take back those of dead workers.
 
 A claim takes ready jobs by priority, then in turn by tenant (start-time fair queueing: each job got
 a tag when it was submitted, and the lowest is next), as far as the limits of the queues allow.
@@ -16,7 +16,7 @@ _UNLIMITED = QueueLimit()
 
 
 class Grant(NamedTuple):
-    """A lease that was just given."""
+    """A lease that was just granted."""
 
     job_id: str
     epoch: int
@@ -29,7 +29,7 @@ class Grant(NamedTuple):
 def claim(
     session: Session, owner: str, queues: Mapping[str, QueueLimit], free: int, lease: float
 ) -> list[Grant]:
-    """Give up to `free` ready jobs to an owner, and return their leases."""
+    """Claim up to `free` ready jobs for an owner, and return their leases."""
     now, clock = session.now(), session.clock()
     picked = _pick(session, queues, free, now)
     if not picked:
@@ -46,13 +46,13 @@ def claim(
 
 
 def note_unproven(session: Session, grants: Iterable[Grant]) -> None:
-    """Remember jobs whose claim before made no progress: see `Session.unproven_claims`."""
+    """Remember jobs whose previous claim made no progress: see `Session.unproven_claims`."""
     unproven = ((grant.job_id, grant.epoch) for grant in grants if grant.claims > 1)
     session.unproven_claims.update(unproven)
 
 
 def load(session: Session, grants: Sequence[Grant]) -> list[Claim]:
-    """Return everything that the owner of these jobs needs in order to go on."""
+    """Return everything that the owner of these jobs needs to continue them."""
     ids = session.array([grant.job_id for grant in grants])
     jobs = {each[0]: row.job(each) for each in session.all("get_jobs", ids=ids)}
     journals = row.by_job(session.all("journal", ids=ids))
@@ -83,7 +83,7 @@ def in_order(grants: Sequence[Grant], loaded: Sequence[Claim]) -> list[Claim]:
 
 
 def renew(session: Session, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
-    """Prolong the leases that are still the owner's; return their jobs."""
+    """Renew the leases that are still the owner's; return their jobs."""
     ids = session.array([job_id for job_id, _ in held])
     rows = session.all("renew", owner=owner, ids=ids, until=session.clock() + lease)
     mine = set(held)
@@ -91,7 +91,7 @@ def renew(session: Session, owner: str, held: Sequence[tuple[str, int]], lease: 
 
 
 def news(session: Session, owner: str) -> list[JobNews]:
-    """Return the counters of news of an owner's jobs, and what is asked of them."""
+    """Return the change counters of an owner's jobs, and the pending commands."""
     return [JobNews(*each) for each in session.all("news", owner=owner)]
 
 
@@ -138,7 +138,7 @@ class _Capacity:
         self._running = running
 
     def take(self, tenant: str) -> bool:
-        """Count a job of this tenant in, if the limits allow it; return whether they do."""
+        """Count a job of this tenant, if the limits allow it; return whether they do."""
         assert self.per_tenant is not None
         if self.free <= 0 or self._running[tenant] >= self.per_tenant:
             return False
@@ -226,7 +226,7 @@ def _capacity(session: Session, queue: str, limit: QueueLimit, free: int) -> _Ca
 
 
 def _take_tokens(session: Session, queue: str, limit: QueueLimit, taken: int) -> None:
-    """Take so many claims from the rate limit of the queue."""
+    """Take this many tokens from the rate limit of the queue."""
     if limit.rate is not None:
         left = _tokens(session, queue, limit) - taken
         session.run("set_tokens", queue=queue, tokens=left, at=session.clock())
@@ -241,7 +241,7 @@ def _tokens(session: Session, queue: str, limit: QueueLimit) -> float:
     clock = session.clock()
     if at > clock:
         # The clock was ahead, or counts from another start of the machine. The time is corrected
-        # in the database, since else the bucket would not fill before the clock is there again.
+        # in the database; otherwise the bucket would not fill until the clock is there again.
         session.run("set_tokens", queue=queue, tokens=tokens, at=clock)
         at = clock
     return min(limit.rate, tokens + (clock - at) * limit.rate / limit.per)

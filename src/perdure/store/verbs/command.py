@@ -16,7 +16,7 @@ from perdure.store.verbs.write import end_jobs
 
 _S = JobState
 _CHOICES = get_args(Choice)
-# If the undo of such a job has begun, its code is over: there is no way but to go on undoing.
+# If the undo of such a job has begun, its code is over: it can only continue to undo.
 _STOPPED = (_S.NEEDS_ATTENTION, _S.FAILED, _S.CANCELLED)
 _AGAIN = ("retry", "resume")
 _UNDONE = (_S.COMPENSATING, _S.COMPENSATED)
@@ -47,7 +47,7 @@ class _Decision(NamedTuple):
 
 
 def command(session: Session, command: Command) -> None:
-    """Do what is asked, or have the job's owner do it.
+    """Execute a command, or leave it to the job's owner.
 
     Raises:
         JobNotFound, IllegalTransition: Nothing was changed.
@@ -75,7 +75,7 @@ def command(session: Session, command: Command) -> None:
 
 
 def _refuse_if_undone(session: Session, job: _JobNow, decision: _Decision) -> None:
-    """Refuse to run a part of a tree again that is undone as a whole: nobody would undo it."""
+    """Raise if the job is part of a tree that is undone as a whole: nothing would undo it."""
     if job.state in ENDED and decision.state == _S.PENDING:
         above = _undone_above(session, job.id)
         if above is not None:
@@ -101,7 +101,7 @@ def _undoes_again(job: _JobNow, asked: Command) -> bool:
 
 
 def _locked_job(session: Session, job_id: str) -> _JobNow:
-    # The lease is locked first, as by whoever writes: in another order, two would deadlock.
+    # The lease is locked first, as in every write: in another order, two would deadlock.
     owner, epoch = session.one("lock_lease", id=job_id) or (None, None)
     found = session.one("job_state", id=job_id)
     if found is None:
@@ -148,7 +148,7 @@ def _apply(session: Session, job: _JobNow, decision: _Decision) -> None:
 
 
 def _new_lease(session: Session, job: _JobNow, now: float) -> None:
-    """Let an ended job be claimed again; its epoch goes on, since old owners must stay fenced."""
+    """Let an ended job be claimed again; its epoch continues, so that old owners stay fenced."""
     (tag,) = take_turns(session, job.queue, job.tenant, 1)
     session.run(
         "insert_lease", id=job.id, tenant=job.tenant, queue=job.queue, priority=job.priority,
@@ -225,7 +225,7 @@ def _compensate_child(job: _JobNow) -> _Decision:
 
 
 def _resolved(job: _JobNow, asked: Command) -> _Decision:
-    """Decide what becomes of a job when a person says what became of its effect."""
+    """Decide what happens to a job when a person resolves its effect."""
     if job.owner is not None:
         raise IllegalTransition(f"job {job.id} is at work: it asks if it needs to know")
     if asked.choice == "compensate":
@@ -236,7 +236,7 @@ def _resolved(job: _JobNow, asked: Command) -> _Decision:
 
 
 def _onward(job: _JobNow) -> JobState:
-    """Return the state of a job that goes on: one that was being undone goes on with that."""
+    """Return the state of a job that continues; one that was being undone continues to be."""
     return _S.COMPENSATING if job.undoing else _S.PENDING
 
 
@@ -274,9 +274,9 @@ def _begin_again(session: Session, job: _JobNow, asked: Command) -> None:
             )
         return
     seq = _stopped_at(session, job) if asked.seq is None else asked.seq
-    if seq is None and asked.action == "resume":  # it was no entry that stopped it
+    if seq is None and asked.action == "resume":  # no entry stopped it
         return
-    # What a person skipped stays so, unless the retry is from just there.
+    # What a person skipped stays skipped, unless the retry starts exactly there.
     skipped = -1 if asked.seq is None else asked.seq
     session.run("retry_entries", id=job.id, seq=seq or 0, skipped=skipped)
 
@@ -312,10 +312,10 @@ def _skip(session: Session, job: _JobNow, asked: Command) -> None:
 
 
 def send(session: Session, job_id: str, topic: str, payload: bytes, key: str | None = None) -> bool:
-    """Leave a message for a job and wake it; False if that key was sent before.
+    """Store a message for a job and wake it; return False if the key was sent before.
 
     Raises:
-        JobNotFound, IllegalTransition: There is no such job, or nobody will read it any more.
+        JobNotFound, IllegalTransition: There is no such job, or it will read no more messages.
     """
     found, now = session.one("has_ended", id=job_id), session.now()
     if found is None:

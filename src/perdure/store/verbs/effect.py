@@ -38,7 +38,7 @@ def effect_by_key(session: Session, tenant: str, key: str) -> Effect | None:
 
 
 def effect_of_business(session: Session, tenant: str, business: str) -> Effect | None:
-    """Return the latest generation of what all jobs of a tenant do only once."""
+    """Return the latest effect under a business key, which all jobs of a tenant share."""
     found = session.one("effect_of_business", tenant=tenant, business=business)
     return None if found is None else rows.effect(found)
 
@@ -53,10 +53,10 @@ def open_effects(session: Session, tenant: str | None = None, limit: int = 100) 
 def settle(
     session: Session, job_id: str, no: int, choice: Choice, person: str, result: bytes | None
 ) -> Effect:
-    """Write what a person says became of an effect, and return it.
+    """Record how a person resolved an effect in doubt, and return the effect.
 
     Raises:
-        IllegalTransition: There is no such effect, or nothing about it is in doubt.
+        IllegalTransition: There is no such effect, or it is not in doubt.
     """
     found = next((each for each in effects(session, job_id) if each.no == no), None)
     if found is None:

@@ -1,4 +1,4 @@
-"""The outbox: notices to people, taken by whoever delivers them, kept until they have arrived."""
+"""The outbox: notices to people, leased to the sender that delivers them, kept until delivery."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,14 +13,14 @@ _read = msgspec.json.Decoder(Notice).decode
 
 
 def put_notices(session: Session, notices: Iterable[Notice]) -> None:
-    """Insert notices; one that is there already stays as it is."""
+    """Insert notices; one that exists already stays as it is."""
     session.many("put_notice", [_row(each) for each in notices])
 
 
 def take_notices(
     session: Session, channels: Sequence[str], limit: int = 20, lease: float = 120.0
 ) -> list[Notice]:
-    """Take what is due for these channels; what is not given back is due again after the lease."""
+    """Take the due notices of these channels; unsettled ones are due again after the lease."""
     now = session.now()
     names = session.array(channels)
     rows = session.all("take_notices", channels=names, now=now, until=now + lease, limit=limit)
@@ -37,7 +37,7 @@ def _with_question(session: Session, notice: Notice) -> Notice:
 
 
 def settle_notice(session: Session, notice: Notice, *more: Notice) -> None:
-    """Write what became of a notice, and insert others that follow from it."""
+    """Record what happened to a notice, and insert others that follow from it."""
     given = _row(notice)
     changed = {name: given[name] for name in ("id", "state", "due_at", "data")}
     session.run("change_notice", **changed)

@@ -1,4 +1,4 @@
-"""Questions about jobs, and the deletion of old ones."""
+"""Queries about jobs, and the deletion of old ones."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ def job(session: Session, job_id: str, tenant: str | None = None) -> Job | None:
 
 
 def jobs(session: Session, query: JobQuery) -> list[Job]:
-    """Find jobs, newest first."""
+    """Return the jobs that match, newest first."""
     until, last = query.before or (sys.float_info.max, None)
     states = None if query.states is None else [each.value for each in query.states]
     only_one = states is not None and len(states) == 1  # found in their order, without sorting
@@ -80,7 +80,7 @@ def journal(session: Session, job_id: str) -> list[JournalEntry]:
 def journal_and_ledger(
     session: Session, job_id: str, owner: str, epoch: int
 ) -> tuple[list[JournalEntry], list[Effect]]:
-    """Return journal and ledger of a job to its owner, behind everything written before.
+    """Return journal and ledger of a job to its owner, after everything written before.
 
     Its lease is locked first, so a write that is still under way somewhere is waited for.
 
@@ -121,7 +121,7 @@ def has_event(session: Session, job_id: str, types: Sequence[str], since: float)
 
 
 def messages(session: Session, job_id: str) -> list[JobMessage]:
-    """Return what was sent to a job and not yet received."""
+    """Return the messages to a job that it has not yet received."""
     return [row.message(each) for each in session.all("messages", ids=session.array([job_id]))]
 
 
@@ -155,7 +155,7 @@ def prune(session: Session, ended_before: float, limit: int) -> int:
 
 
 def violations(session: Session, limit: int = 100) -> list[Violation]:
-    """Return what breaks a rule of `jobs.invariant`, at most so many of each."""
+    """Return violations of the rules of `jobs.invariant`, up to a limit for each rule."""
     found: list[Violation] = []
     for each in INVARIANTS:
         if each.name == "decisions":

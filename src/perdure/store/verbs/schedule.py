@@ -12,7 +12,7 @@ from perdure.store.verbs.submit import submit
 def put_schedule(session: Session, schedule: Schedule) -> None:
     """Insert or replace a schedule, known by its tenant and name.
 
-    One that is there keeps its next time, unless cron or time zone change, and stays paused.
+    An existing one keeps its next time, unless cron or time zone change, and stays paused.
     """
     session.run("put_schedule", **rows.schedule_row(schedule))
 
@@ -31,7 +31,7 @@ def delete_schedule(session: Session, tenant: str, name: str) -> bool:
 def pause_schedule(
     session: Session, tenant: str, name: str, next_at: float | None, *, paused: bool
 ) -> bool:
-    """Pause a schedule, or let it go on from a time; return whether there is one."""
+    """Pause a schedule, or resume it from a time; return whether it exists."""
     given = {"tenant": tenant, "name": name, "paused": int(paused), "next_at": next_at}
     return bool(session.run("pause_schedule", **given))
 
@@ -62,7 +62,7 @@ def workers(session: Session) -> list[tuple[str, float, bytes]]:
 
 
 def forget_workers(session: Session, silent_for: float) -> None:
-    """Delete workers without a heartbeat for so many seconds, unless they still hold leases."""
+    """Delete workers without a recent heartbeat, unless they still hold leases."""
     session.run("forget_silent_workers", limit=session.clock() - silent_for)
 
 

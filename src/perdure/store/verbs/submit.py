@@ -1,4 +1,4 @@
-"""Submissions: each job is kept once, with its lease and its turn among the tenants."""
+"""Submissions: each job is stored once, with its lease and its turn among the tenants."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from perdure.store.statements import Session
 
 
 def submit(session: Session, jobs: Sequence[NewJob], actor: str = "") -> list[Submitted]:
-    """Insert new jobs, all or none; a job whose key is known is the job of that key.
+    """Insert new jobs, all or none; for a key that is known, return the job of that key.
 
     Raises:
         KeyConflict: The key is known with another fingerprint.

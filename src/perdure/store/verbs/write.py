@@ -1,4 +1,4 @@
-"""The fenced write of a job's owner: all of it happens, or nothing.
+"""The fenced write of a job's owner: all of it happens, or none.
 
 Plain writes (journal and ledger alone) do not come here: the writers put many of them into one
 statement, whose fence is part of the statement. All other writes lock the leases first.
@@ -42,7 +42,7 @@ def write_all(session: Session, writes: Sequence[EncodedWrite]) -> None:
     """Make writes of any kind, all or none; of one job, nothing follows its release or end.
 
     Raises:
-        LeaseLost: The fence of one of them; nothing may be kept.
+        LeaseLost: The fence of one of them did not hold; everything must be rolled back.
     """
     works = _behind_fences(session, writes)
     now = session.now()
@@ -135,7 +135,7 @@ def _change(session: Session, write: Write, change: JobChange, news: int, now: f
 
 
 def _unless_overtaken(session: Session, job_id: str, change: JobChange) -> JobChange:
-    """Keep an owner that parks its job from overruling what was asked of it meanwhile.
+    """Keep an owner that parks its job from overriding a command that came meanwhile.
 
     That is a cancel, or the resume of a job that was to be paused.
     """
