@@ -18,7 +18,7 @@ HEAD = """\
 
 Each file with the first sentence of its docstring. The page is generated:
 `python -m tests.support.file_list --write`.
-[The architecture](ARCHITECTURE.md) says how the rooms fit together.
+[The architecture](ARCHITECTURE.md) explains how the folders fit together.
 """
 
 

@@ -137,7 +137,7 @@ class Telemetry:
     ) -> None:
         """Emit an event to the handlers of exactly this name.
 
-        Without a handler, this costs one dictionary look-up.
+        Without a handler, this costs one dictionary lookup.
 
         Raises:
             ValueError: The event is empty.
@@ -162,7 +162,7 @@ class Telemetry:
     def has_handlers(self) -> Callable[[Event], object]:
         """Whether an event has handlers, for emitters whose metadata is expensive to build.
 
-        It is the dictionary look-up itself, without a call around it; only its truth counts.
+        It is the dictionary lookup itself, without a call around it; only its truth counts.
         """
         return self._by_event.get
 
