@@ -430,21 +430,12 @@ class ThreadWorker:
 
 BLOCKED_EVENT = ("perdure", "host", "blocked")
 
-# What a child runs first. A worker needs the kernel, and not all that `perdure` exports:
-# the package itself is loaded when something of it is first used.
+# What a child runs first. `perdure` loads its names on first use, so a worker pays for the kernel
+# alone.
 _BOOT = """
-import importlib.util, sys, types
-
-class Package(types.ModuleType):
-    def __getattr__(self, name):
-        self.__class__ = types.ModuleType
-        self.__spec__.loader.exec_module(self)
-        return getattr(self, name)
+import sys
 
 sys.path[:] = {path!r}
-spec = importlib.util.find_spec("perdure")
-package = sys.modules["perdure"] = importlib.util.module_from_spec(spec)
-package.__class__ = Package
 from {entry} import main
 main({fd})
 """
