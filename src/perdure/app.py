@@ -81,8 +81,8 @@ class App(JobRegistry):
             queues: The queues that the workers serve, with their limits if there are any.
             limits: The largest payloads.
             policy: What waits for a person, who may decide, and how people are notified.
-            hint: The URL of a Redis (`redis://…`) by which the workers of a large fleet take turns
-                to claim. It is optional, and no fault of it does harm.
+            hint: The URL of a Redis (`redis://…`) that lets the workers of a large fleet take turns
+                to claim. It is optional, and its faults do no harm.
         """
         super().__init__()
         self.policy = policy or Policy()
@@ -100,7 +100,7 @@ class App(JobRegistry):
     # Open and close
 
     async def store(self) -> Store:
-        """Return the store, opening it at the first use."""
+        """Return the store, opening it on first use."""
         if self._store is None:
             async with self._opening:  # otherwise concurrent calls would open two
                 if self._store is None:
@@ -164,8 +164,8 @@ class App(JobRegistry):
             *args: The job's arguments.
             **options: `tenant`, `user`: whose job it is. `key`: submitting the same key of a tenant
                 again returns the same job. `queue`, `priority`: override the job's own. `delay`: do
-                not begin before. `deadline`: fail the job if it has not ended by then. All else are
-                arguments of the job.
+                not start before this delay. `deadline`: fail the job if it has not ended by then.
+                All others are arguments of the job.
 
         Raises:
             ArgumentError: The arguments do not fit; every reason is named.
@@ -182,12 +182,12 @@ class App(JobRegistry):
     async def submit_many(
         self, job: JobDefinition[P, R], calls: Iterable[tuple[Any, ...]], **options: Any
     ) -> list[Handle[R]]:
-        """Store many jobs at once: all of them, or none.
+        """Store many jobs at once, all of them or none; return their handles.
 
         Args:
             job: A job of this app.
             calls: The arguments of each job.
-            **options: Those of `submit`, for all of the jobs; but no `key`.
+            **options: Those of `submit`, for all of the jobs; `key` is not allowed.
         """
         if options.get("key") is not None:
             raise ValueError("submit_many takes no key: the same key would make them one job")
@@ -220,7 +220,7 @@ class App(JobRegistry):
     async def send(
         self, job_id: str, topic: str, payload: Any = None, *, key: str | None = None
     ) -> bool:
-        """Send a message to a job; False if this key was sent before."""
+        """Send a message to a job; return False if this key was sent before."""
         return await (await self.handle(job_id)).send(topic, payload, key=key)
 
     async def find_jobs(self, query: JobQuery | None = None) -> list[Job]:
@@ -254,12 +254,12 @@ class App(JobRegistry):
         reason: str = "",
         arguments: Mapping[str, Any] | None = None,
     ) -> Approval:
-        """Approve or reject the action of an approval, as somebody has seen it.
+        """Approve or reject an action as the person saw it; return the updated approval.
 
         Args:
             approval: The approval that they saw, or its id together with `action_hash`.
             verdict: "approve" or "reject".
-            by: Who decides: a person, or any name of one in the app's policy.
+            by: Who decides: a person, or any name of a person in the app's policy.
             action_hash: The `action.hash` that they saw. If the action was edited since, the answer
                 is refused as "changed".
             reason: For the audit log.
@@ -290,17 +290,17 @@ class App(JobRegistry):
     async def delegate(
         self, approval: Approval | str, *, to: str, by: Person | str, reason: str = ""
     ) -> Approval:
-        """Delegate an approval: another person decides instead of the approver, who no longer may.
+        """Delegate an approval to another person; the approver may then no longer decide.
 
         Args:
             approval: The approval, or its id.
-            to: The id of the person who is to decide, and is notified.
-            by: The approver: a person, or any name of one in the app's policy.
+            to: The id of the person who decides instead, and is notified.
+            by: The approver: a person, or any name of a person in the app's policy.
             reason: For the audit log.
 
         Raises:
-            DecisionRefused: This person may not decide, the other one cannot, or too few would be
-                left to decide.
+            DecisionRefused: This person may not decide, the other one cannot, or too few people
+                would be left to decide.
         """
         check_given(to=to, reason=reason)
         id = approval.id if isinstance(approval, Approval) else approval
@@ -310,7 +310,7 @@ class App(JobRegistry):
 
     @contextlib.asynccontextmanager
     async def running(self, settings: WorkerSettings | None = None) -> AsyncGenerator["App", None]:
-        """Run a worker inside the block; it drains at the end."""
+        """Run a worker inside the `async with` block; it drains at the end."""
         async with contextlib.AsyncExitStack() as stack:
             bounds = settings or self.worker_settings
             try:
@@ -329,12 +329,12 @@ class App(JobRegistry):
                 self._nodes.remove(node)
 
     async def run(self, settings: WorkerSettings | None = None) -> None:
-        """Be a worker until told to stop: by SIGTERM or Ctrl-C in the main process."""
+        """Run a worker until told to stop, by SIGTERM or Ctrl-C in the main process."""
         async with self.running(settings):
             await until_told_to_stop()
 
     def run_sync(self, job: Any, *args: Any, **options: Any) -> Any:
-        """Run a job from a script, and return its result; or an async function beside a worker.
+        """Run a job, or an async function, beside a worker in a script; return its result.
 
         Meanwhile the worker also runs other jobs that it finds in the store.
 
@@ -356,7 +356,7 @@ class App(JobRegistry):
         return run(main, settings=runtime_settings(self.worker_settings))
 
     def work(self, settings: WorkerSettings | None = None) -> None:
-        """Be a worker, as the purpose of a process, until SIGTERM; a second one cancels steps."""
+        """Run a worker as the main function of a process, until SIGTERM; a second cancels steps."""
 
         async def main() -> None:
             try:
@@ -387,7 +387,7 @@ def _limited(queues: Mapping[str, QueueLimit] | Iterable[str]) -> dict[str, Queu
 
 
 class LazyStore:
-    """The app's store for its channels, opened at the first use: see `ApprovalStore`."""
+    """The app's store for its channels, opened on first use: see `ApprovalStore`."""
 
     def __init__(self, store: Callable[[], Awaitable[Store]]) -> None:
         self._store = store

@@ -194,7 +194,7 @@ class UpLog:
 
     @contextmanager
     def _if_read(self) -> Generator[None, None, None]:
-        """Fall silent when nobody reads any more; the services must not fail because of that."""
+        """Stop printing when nobody reads the output, so that the services do not fail."""
         try:
             yield
         except (BrokenPipeError, SystemExit):  # `rich` turns the first into the second

@@ -1,7 +1,7 @@
 """The telemetry events of the engine: their names, measurements and metadata.
 
-Callers on hot paths first ask whether anybody listens (`listens`), so an event without a handler
-costs one look into a dict. Times are in seconds.
+Callers on hot paths first check whether anybody listens (`listens`), so an event without a handler
+costs one dict lookup. Times are in seconds.
 """
 
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ listens = telemetry.has_handlers
 
 
 class RunFacts(Protocol):
-    """What events say of a run."""
+    """The metadata of a run in its events."""
 
     @property
     def job(self) -> Job: ...
@@ -58,7 +58,7 @@ class RunFacts(Protocol):
 
 
 class StepFacts(Protocol):
-    """What events say of a step."""
+    """The metadata of a step in its events."""
 
     @property
     def run(self) -> RunFacts: ...
@@ -104,7 +104,7 @@ def concluded(run: RunFacts, change: JobChange, reason: str | None) -> None:
 
 
 def stuck(run: RunFacts, reason: str) -> None:
-    """Emit that a job shows no progress."""
+    """Emit that a job makes no progress."""
     if listens(JOB_STUCK):
         facts = {**_job(run.job), "worker": run.node.owner, "reason": reason}
         telemetry.execute(JOB_STUCK, {"count": 1}, facts)
@@ -165,7 +165,7 @@ def leases_renewed(node: WorkerPort, asked: int, kept: int, duration: float) -> 
 
 
 def lease_lost(run: RunFacts) -> None:
-    """Emit that a job is not, or may not be, ours any more."""
+    """Emit that this worker no longer owns a job, or may no longer own it."""
     facts = {**_job(run.job), "worker": run.node.owner, "epoch": run.epoch}
     telemetry.execute(LEASE_LOSE, {"count": 1}, facts)
 

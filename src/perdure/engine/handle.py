@@ -107,7 +107,7 @@ class Handle(Generic[R]):
 
         Args:
             timeout: How long to wait; None is for ever.
-            if_parked: "raise" if no person is there to review it.
+            if_parked: "raise" if nobody is there to review a parked job.
 
         Raises:
             JobFailed: The job ended without a result.
@@ -128,7 +128,7 @@ class Handle(Generic[R]):
         """Wait until the job is in one of these states, or has ended; return its state.
 
         Raises:
-            TimeoutError: It is not, in time; it continues.
+            TimeoutError: The job did not reach one of them in time; it continues.
         """
         return (await self._reached(timeout, frozenset(states))).state
 
@@ -159,7 +159,7 @@ class Handle(Generic[R]):
         return await self._store.send(self.id, topic, data, key)
 
     async def cancel(self, reason: str = "", *, by: str = "") -> None:
-        """Cancel the job: its running steps get CANCEL, and are killed after a grace."""
+        """Cancel the job: its running steps get CANCEL, and are killed after a grace period."""
         await self._command("cancel", by, reason)
 
     async def pause(self, reason: str = "", *, by: str = "") -> None:
@@ -210,8 +210,8 @@ class Handle(Generic[R]):
     async def fork(self, before: str, *args: Any, by: str = "", **kwargs: Any) -> "Handle[R]":
         """Submit a copy that has done everything before this step; return its handle.
 
-        The copy may have other arguments. Whoever gives them becomes its requester, so that four
-        eyes hold for them.
+        The copy may have other arguments. The person who passes them becomes its requester, so that
+        the four-eyes rule applies to them.
 
         Raises:
             LookupError: The job has no such step.
@@ -261,10 +261,10 @@ class Handle(Generic[R]):
 
 # Waiting
 
-# How often to look without a hint.
+# How often to query without a hint.
 _LOOK_EVERY = 0.5
 
-# The pause between two looks, so that a busy store is not asked after each of its writes.
+# The pause between two queries, so that a busy store is not queried after each of its writes.
 _AT_MOST_EVERY = 0.005
 
 
@@ -277,8 +277,8 @@ def reason_of(outcome: JobOutcome) -> str:
 class JobWaits:
     """All waits of one app for jobs, on one loop.
 
-    One task looks for all of them, as long as anybody waits. It runs in an empty context, so that
-    it belongs to no process: otherwise it would die with whoever was the first to wait.
+    One task serves all of them, for as long as anybody waits. It runs in an empty context, so that
+    it belongs to no process: otherwise it would die with the process that waited first.
     """
 
     def __init__(self, store: Store) -> None:
@@ -289,7 +289,7 @@ class JobWaits:
         self._changed = asyncio.Event()
 
     async def reached(self, job_id: str, states: frozenset[JobState] = ENDED) -> JobOutcome:
-        """Return the outcome of a job once it is in one of these states, or has ended in any."""
+        """Return the outcome of a job once it is in one of these states, or has ended."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[JobOutcome] = loop.create_future()
         self._waiters.setdefault(job_id, {})[future] = states
@@ -310,12 +310,12 @@ class JobWaits:
             self._changed.set()  # nobody waits any more: the task ends
 
     async def _watch(self) -> None:
-        """Look after each hint, as long as anybody waits."""
+        """Query the store after each hint, for as long as anybody waits."""
         unwatch = self._store.watch(self._changed.set)
         try:
             while self._waiters:
                 self._changed.clear()
-                with contextlib.suppress(StoreError):  # the next look will tell
+                with contextlib.suppress(StoreError):  # the next query will show it
                     await self._look()
                 await pause(_AT_MOST_EVERY)
                 if self._waiters:
@@ -332,7 +332,7 @@ class JobWaits:
         outcomes = {each.job_id: each for each in await self._store.outcomes(asked_for)}
         for job_id in asked_for:
             outcome = outcomes.get(job_id)
-            if outcome is None:  # it was old, and is deleted
+            if outcome is None:  # it was pruned
                 self._settle(job_id, JobNotFound(job_id))
             else:
                 self._settle(job_id, outcome)

@@ -1,4 +1,4 @@
-"""What an app says about risk, people and money; all its jobs are run by it."""
+"""The policy of an app about risk, people and money; it applies to all of its jobs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from perdure.jobs.redaction import Redaction
 from perdure.jobs.risk import RULES, Classifier, Judgement, RiskLevel
 from perdure.notify.people import ApprovalChannel, People
 
-_LOW = RiskLevel.LOW  # looked up once: every step is asked
+_LOW = RiskLevel.LOW  # looked up once: this is checked for every step
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -21,10 +21,11 @@ class Policy(Struct, frozen=True, kw_only=True):
     Attributes:
         risk: How dangerous a step is.
         gates: Which risk waits for a person.
-        terms: Who must approve, and in which time, by risk; a risk without terms has the defaults.
+        terms: Who must approve, and within which time, by risk; the defaults apply to a risk
+            without terms.
         people: Who is who.
-        channels: By which people are asked and told.
-        redaction: What is kept of the details of effects.
+        channels: How people are asked and notified.
+        redaction: What is removed from the details of effects.
     """
 
     risk: Classifier = Classifier()
@@ -47,13 +48,13 @@ class Gatekeeper:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        # Rules of the user see every step, and so does a gate policy other than the default.
+        # Custom rules see every step, and so does a gate policy other than the default.
         self._all = policy.risk.rules != RULES or policy.gates != GatePolicy()
 
     def watches(self, step: Step[..., Any]) -> bool:
         """Whether the calls of a step must be judged.
 
-        Those of most steps need not be: the default rules could find them to be nothing but LOW.
+        Those of most steps need not be: the default rules can only judge them as LOW.
         """
         estimated = step.cost is not None or step.estimated_duration is not None
         asks = step.approval == "required"
@@ -70,7 +71,7 @@ class Gatekeeper:
         """Decide what happens before a call of a step.
 
         Returns:
-            The decision, and the passes that are left: one that is used up is gone.
+            The decision, and the remaining passes.
         """
         judgement = self.judge(step, name, packed)
         decision = gate_for(step, name, tenant, judgement, self._policy.gates)

@@ -1,4 +1,4 @@
-"""The settings of a worker; checked once, so that they fit together."""
+"""The settings of a worker, checked to be consistent with each other."""
 
 from dataclasses import dataclass
 
@@ -20,20 +20,20 @@ class WorkerSettings:
     heartbeat: float
     # How long before its lease runs out a job is stopped, if no renewal has come through.
     stop_before_expiry: float
-    # A job without progress for so long is stuck: people are alerted.
-    # An event loop that is blocked for so long counts as dead: its leases are not renewed.
+    # A job that makes no progress for this long is stuck: people are alerted.
+    # An event loop that is blocked for this long counts as dead: its leases are not renewed.
     stuck_after: float
     # How often a job may crash its worker before it needs attention.
     max_claims: int
     # A shorter wait keeps the job in memory; a longer one frees the worker.
     keep_in_memory: float
-    # How often to look for work without a hint; hints may be lost, this is not.
+    # How often to look for work without a hint; hints may be lost, polls are not.
     poll: float
     # The time that a cancelled step gets between CANCEL and kill.
     cancel_grace: float
     # The time that the steps of a draining worker get to reach a safe point.
     drain_grace: float
-    # A step that runs longer is recorded when it starts, too; a shorter one only when it ends.
+    # A step that runs longer is recorded as started, too; a shorter one only when it ends.
     start_record_after: float
     # How often to look for jobs whose owner is dead.
     reap_every: float
@@ -64,7 +64,7 @@ class WorkerSettings:
         """Check every field, and that they fit together.
 
         Raises:
-            ValueError: With the rule that is broken.
+            ValueError: A rule is broken; the message names it.
         """
         given = {
             "lease": lease,

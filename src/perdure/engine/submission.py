@@ -1,4 +1,4 @@
-"""From a call of a job to the row that is stored: for `app.submit`, schedules and child jobs."""
+"""Make the row of a new job from a call: for `app.submit`, schedules and child jobs."""
 
 import secrets
 from typing import Any
@@ -24,7 +24,7 @@ def new_job(
     args: tuple[Any, ...],
     options: dict[str, Any],
 ) -> NewJob:
-    """Return what is stored of a submission.
+    """Return the job to store for a submission.
 
     Args:
         registry: The registry of the job, and of the steps of a plan.
@@ -71,7 +71,7 @@ def child_job(
     name: str,
     packed: bytes,
 ) -> NewJob:
-    """Return the job that a parent submits: the same one each time its code comes by."""
+    """Return the job that a parent submits: the same one each time its code gets here."""
     return NewJob(
         id=child_id(parent.id, entry.id),
         tenant=parent.tenant,

@@ -1,8 +1,8 @@
 """What the lower layers of the engine need of the worker that they run in.
 
 A worker knows its runs, a run its steps, and all of them need the worker's store, clock and
-settings. So that the imports go one way only, runs and steps see the worker through this port;
-`engine.worker.node.WorkerNode` is what stands behind it.
+settings. So that imports go one way only, runs and steps see the worker through this port;
+`engine.worker.node.WorkerNode` implements it.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from perdure.store.store import Store
 
 
 class StepHost:
-    """The OS processes for the steps of one worker: when they are wanted, and how many are free."""
+    """The OS processes for the steps of one worker: when they are needed, and how many are free."""
 
     def __init__(self, owner: str, places: int) -> None:
         self.name = f"perdure.steps.{owner}"
@@ -36,7 +36,7 @@ class StartedStep(Protocol):
     def begun_at(self) -> float: ...
 
     def record_start(self) -> None:
-        """Let the record of the start go along with the next write, if it still says something."""
+        """Buffer the record of the start for the next write, if it is still of use."""
         ...
 
 
@@ -55,10 +55,10 @@ class WorkerPort(Protocol):
     loop: asyncio.AbstractEventLoop
     step_host: StepHost
     known_steps: dict[int, tuple[str, bool]]  # by id: the full name, and whether a gate watches it
-    looking: bool  # somebody looks for work: what is asked of a job may be known in a moment
-    started: deque[StartedStep]  # whose start is recorded by a flush, if they do not end before
+    looking: bool  # the producer is looking for work: a request to a job may be known soon
+    started: deque[StartedStep]  # whose start is recorded by a flush, unless they end first
     flush_timer: asyncio.TimerHandle | None  # of `flush_soon`
-    wanted: asyncio.Event  # somebody should look for work
+    wanted: asyncio.Event  # the producer should look for work
     notices_due: asyncio.Event  # there may be something to send to people
 
     @property
@@ -72,5 +72,5 @@ class WorkerPort(Protocol):
         ...
 
     def flush_soon(self) -> None:
-        """Write soon what waits to go along with another write."""
+        """Write what is buffered soon, if no other write takes it along."""
         ...

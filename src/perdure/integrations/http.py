@@ -5,8 +5,8 @@
 
 The key of the effect is sent as `Idempotency-Key`. For a first call, a 4xx status (except 408, 409,
 425 and 429) and a connection that was never made prove that nothing happened; after any other error
-the effect is in doubt. A redirect is such an error, and is never followed: whoever sends one may
-have acted before.
+the effect is in doubt. A redirect is such an error, and is never followed: its sender may have
+acted before.
 """
 
 from typing import Any, Final, NotRequired, TypedDict, Unpack, cast

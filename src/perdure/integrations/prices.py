@@ -12,8 +12,8 @@ def price_of(
 
     Args:
         model: The provider's name of the model.
-        input_tokens: The input tokens, or the most that there may be.
-        output_tokens: The output tokens, or the most that there may be.
+        input_tokens: The number of input tokens, or an upper bound.
+        output_tokens: The number of output tokens, or an upper bound.
         provider: The provider, if several have a model of this name.
 
     Raises:

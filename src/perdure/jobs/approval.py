@@ -558,7 +558,7 @@ _WARN_AFTER: Final = 0.75
 
 
 class ApprovalTick(Struct, frozen=True):
-    """An approval as of some time, and what people must be told."""
+    """An approval as of some time, and the notices that are due."""
 
     approval: Approval
     notices: tuple[NoticeKind, ...] = ()
@@ -711,7 +711,7 @@ def check_code(link: ApprovalLink, use: LinkUse, now: float) -> LinkCheck:
     """Check a code; a right one changes nothing, a wrong one is counted.
 
     The caller must hold a lock on the link until the count is written, so that of many concurrent
-    guesses each counts. A dead link gives the same answer to every code, right or wrong.
+    guesses each counts. A dead link returns the same answer for every code, right or wrong.
     """
     if (refusal := dead_link(link, now)) is not None:
         return LinkCheck(link, refusal)

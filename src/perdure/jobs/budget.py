@@ -66,7 +66,7 @@ def to_micro(usd: float) -> int:
 
 
 class Reservation(Struct, frozen=True, kw_only=True):
-    """A request by the owner of a job to reserve an amount of a budget."""
+    """A request by the owner of a job to reserve part of a budget."""
 
     job_id: str
     owner: str
@@ -144,7 +144,7 @@ class Exceeded(Struct, frozen=True):
     wanted: float  # the total, including what is gone
 
     def once_more(self, amount: Amount) -> "Exceeded":
-        """Return it with an amount added that will be spent once more by then."""
+        """Return it with an amount added that will be spent again by then."""
         more = {"usd": amount.usd, "tokens": amount.tokens, "calls": amount.calls}
         return Exceeded(self.kind, self.limit, self.wanted + more.get(self.kind, 0))
 

@@ -1,7 +1,8 @@
 """When a cron schedule is due; pure.
 
-Nobody looks at the very moment of a schedule, and for hours nobody may look at all. So a schedule
-keeps the first time that is still owed, and `due` says which of the times since then get a job.
+No worker checks at exactly the scheduled moment, and for hours none may be running at all. So a
+schedule keeps the first time that is still owed, and `due` says which of the times since then get a
+job.
 
 The parser is imported with the first schedule: most programs have none.
 """
@@ -54,7 +55,7 @@ def next_time(cron: str, timezone: str, after: float) -> float | None:
 
 
 def due(cron: str, timezone: str, next_at: float, now: float, catch_up: CatchUp = "one") -> Due:
-    """Decide for which times to submit a job now.
+    """Return the times to submit a job for now, and when to look again.
 
     Args:
         cron: The expression.
@@ -78,7 +79,7 @@ def key(schedule: str, time: float) -> str:
 
 
 def _passed(cron: str, timezone: str, next_at: float, now: float) -> list[float]:
-    """List the latest times that have passed, at most `MOST_CAUGHT_UP`."""
+    """Return the latest times that have passed, at most `MOST_CAUGHT_UP`."""
     # After years of a schedule of every minute, counting forwards from the first missed time would
     # take long. So count backwards to where the latest ones begin, then forwards from there.
     backwards = _parsed(cron, timezone, now, reverse=True)

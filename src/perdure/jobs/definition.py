@@ -379,7 +379,7 @@ def job_of(fn: Callable[..., Any], **options: Unpack[JobOptions]) -> JobDefiniti
 def _approval(
     wanted: ApprovalMode | None, risk: RiskLevel, what: str, *, irreversible: bool
 ) -> ApprovalMode:
-    """Return whether a person must approve a call; by default, for an irreversible step."""
+    """Return the option `approval`; the default is "required" for an irreversible step."""
     if wanted is None:
         return "required" if irreversible else "by_risk"
     check_choice(wanted, _APPROVAL_MODES, f"approval of {what}")

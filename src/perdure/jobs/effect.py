@@ -50,7 +50,7 @@ LONGEST_SUBSTITUTE: Final = 4096  # characters kept of a result that cannot be s
 
 
 class EffectState(StrEnum):
-    """What is known of an effect."""
+    """What is known about an effect."""
 
     INTENT = "INTENT"
     DONE = "DONE"
@@ -127,7 +127,7 @@ class Effect(Struct, frozen=True, kw_only=True):
         key: The idempotency key that the receiver gets.
         kind: "email", "payment", …
         target: Who or what is acted upon.
-        state: What is known of it.
+        state: What is known about it.
         in_doubt: Whether the receiver may be called again with the same key.
         key_ttl: Seconds for which the receiver remembers a key.
         details: For people; redacted JSON.
@@ -245,7 +245,7 @@ def resolve(effect: Effect, now: float, *, can_query: bool) -> Resolution:
 
 
 def settles_at(effect: Effect, settle_after: float) -> float:
-    """Return from when on to query the receiver; before, a call may still be on its way."""
+    """Return the time from which to query the receiver: before it, a call may be on its way."""
     return max(effect.called_at, effect.last_called_at or 0.0) + settle_after
 
 

@@ -87,7 +87,7 @@ class _Saved(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=Tru
 
 
 class SaveInterval:
-    """When to save a checkpoint: every so many items or seconds, whichever comes first."""
+    """When to save a checkpoint: after a number of items or seconds, whichever comes first."""
 
     __slots__ = ("_count", "_since", "after", "every")
 

@@ -166,7 +166,7 @@ class Write(Struct, frozen=True, kw_only=True):
     children: tuple[NewJob, ...] = ()
     effects: tuple[Effect, ...] = ()  # lines of the ledger, new or changed; known by their keys
     approvals: tuple[Approval, ...] = ()  # new questions to people
-    notices: tuple[Notice, ...] = ()  # what people must be told
+    notices: tuple[Notice, ...] = ()  # notices to people
     withdraws: bool = False  # the job's open questions are taken back
     news_seen: int | None = None  # with `release`: the job is due at once if there is later news
 

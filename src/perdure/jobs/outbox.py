@@ -92,7 +92,7 @@ class Notice(Struct, frozen=True, kw_only=True):
         return replace(self, state=NoticeState.ADDRESSED, error="")
 
     def to(self, recipient: str, now: float) -> "Notice":
-        """Return the notice for one recipient; its id is the same whoever makes it."""
+        """Return the notice for one recipient; its id is the same whichever worker creates it."""
         id = digest("recipient", self.id, recipient)[:32]
         return replace(
             self,

@@ -3,7 +3,7 @@
     Plan("report", [Call("extract", day="2026-11-16"), Call("load", rows=Ref("extract.rows"))])
 
 A plan is checked as a whole before anything runs: unknown steps, arguments that do not fit and
-references that lead nowhere are all named, so that whoever wrote it can correct it in one go. The
+references that lead nowhere are all named, so that its author can correct them in one go. The
 limits and the time of the check are linear in its size, since nobody has vouched for the writer.
 """
 
@@ -330,7 +330,7 @@ def _all_problems(name: str, calls: Sequence[Call], registry: JobRegistry) -> It
 
 
 class _Known:
-    """What is known of the earlier calls while the calls of a plan are checked in turn."""
+    """What is known about the earlier calls while the calls of a plan are checked in turn."""
 
     def __init__(self, ids: set[str]) -> None:
         self.ids = ids

@@ -52,7 +52,7 @@ class RiskLevel(IntEnum):
 
 
 class RiskFacts(Struct, frozen=True, kw_only=True):
-    """What is known of an action before it is done.
+    """What is known about an action before it is done.
 
     Attributes:
         step: The name of the step.

@@ -134,7 +134,7 @@ def _undo_of_effect(effect: Effect, seq: int) -> Undo:
 def _begun(
     journal: Iterable[JournalEntry], effects: Iterable[Effect], children: Mapping[str, str]
 ) -> list[JournalEntry]:
-    """List the entries that did something, or may have, in the order of the code."""
+    """Return the entries that did something, or may have, in the order of the code."""
     acted = {effect.place.step for effect in effects}
     begun = [
         entry

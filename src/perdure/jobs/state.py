@@ -18,7 +18,7 @@ class JobState(StrEnum):
     FAILED = "FAILED"
     COMPENSATED = "COMPENSATED"
     CANCELLED = "CANCELLED"
-    NEEDS_ATTENTION = "NEEDS_ATTENTION"  # parked: a person must act, and the job says on what
+    NEEDS_ATTENTION = "NEEDS_ATTENTION"  # parked: a person must act, and the job's error says why
 
 
 class StepState(StrEnum):

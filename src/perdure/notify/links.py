@@ -45,7 +45,7 @@ class LinkTokens:
         return str(self._serializer(now).dumps(secrets.token_urlsafe(RANDOM_BYTES)))
 
     def made_at(self, token: str) -> float | None:
-        """Return when we made a token; None if we did not make it."""
+        """Return when a token was created; None if we did not create it."""
         if len(token) > LONGEST_TOKEN:
             return None
         try:
@@ -55,7 +55,7 @@ class LinkTokens:
         return made.timestamp()
 
     def is_current(self, made_at: float, now: float) -> bool:
-        """Whether a token that was made then is still valid; one from the future never is."""
+        """Whether a token created at this time is still valid; one from the future never is."""
         return 0 <= int(now) - made_at <= int(self.ttl)
 
     def _serializer(self, now: float) -> URLSafeTimedSerializer:

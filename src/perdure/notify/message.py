@@ -1,8 +1,8 @@
 """What people are shown of an approval, the same in every channel; pure.
 
-The text may come from a program that wants a yes, so nothing in it may look like what we say about
-it. Each piece has a place of its own: arguments are set apart from our own labels, with their names
-in quotes; invisible and direction-changing characters are spelled out; and what is too long is cut,
+The text may come from a program that wants an approval, so nothing in it may look like our own
+labels. Each piece has its own place: arguments are set apart from our labels, with their names in
+quotes; invisible and direction-changing characters are spelled out; and what is too long is cut,
 which the message says. `approval_message(approval, full=True)` cuts nothing.
 """
 
@@ -88,7 +88,7 @@ def alert_text(notice: Notice, approval: Approval | None = None) -> str:
 
 
 def edited_text(approval: Approval) -> str:
-    """Return in one line that the action is not the one that people were asked about any more."""
+    """Return one line which says that the action was edited after people were asked."""
     title = visible(approval.title, LONGEST_TITLE)
     if not approval.edits:
         return title
@@ -171,11 +171,11 @@ def _until(approval: Approval) -> str:
 
 
 def spell_time(at: float) -> str:
-    """Return a time as people anywhere understand it."""
+    """Return a time in a form that people in any country understand."""
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-# As HTML, for mails and pages. What hides in a text has been made visible before.
+# As HTML, for mails and pages. Invisible characters have been spelled out before.
 
 
 def as_html(text: str) -> str:

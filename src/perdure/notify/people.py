@@ -1,7 +1,7 @@
-"""Who is who: the persons behind accounts, and what a channel and the approvals' keeper must offer.
+"""Who is who: the people behind accounts, and the protocols of channels and of the approval store.
 
-A person may act by mail today and in Slack tomorrow. Four eyes hold only if both are known to be
-the same person, so every account is listed with its person, once.
+A person may act by mail today and in Slack tomorrow. The four-eyes rule holds only if both are
+known to be the same person, so every account is listed with its person, once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -68,7 +68,7 @@ class People:
     def by_id(self, tenant: str, name: str) -> Person | None:
         """Return the person of a tenant who has this name, in any spelling; None if it is nobody's.
 
-        None also if it is the name of several, as after contacts were added by hand.
+        None also if several people have it, which can happen if contacts were added by hand.
         """
         wanted = spelled(name)
         found = [each for each in self.of(tenant) if wanted in _spellings(each)]
@@ -79,7 +79,7 @@ class People:
         return [each.with_accounts for each in self.contacts if each.person.tenant == tenant]
 
     def asked(self, approval: Approval) -> list[Contact]:
-        """Return those who may decide about an approval."""
+        """Return the people who may decide about an approval."""
         return [each for each in self.contacts if may_vote(approval, each.with_accounts)]
 
 
@@ -88,10 +88,10 @@ def _spellings(person: Person) -> set[str]:
 
 
 class ApprovalStore(Protocol):
-    """Where channels find approvals and hand in votes."""
+    """Where channels find approvals and submit votes."""
 
     async def now(self) -> float:
-        """Return the time by which everything expires."""
+        """Return the time of the clock by which everything expires."""
         ...
 
     async def approval(self, approval_id: str) -> Approval | None: ...
@@ -110,11 +110,11 @@ class ApprovalStore(Protocol):
     async def keep_link(self, link: ApprovalLink) -> None: ...
 
     async def link(self, link_id: str) -> tuple[ApprovalLink, Approval] | None:
-        """Return a link with its approval, in one question to the store."""
+        """Return a link with its approval, in one query."""
         ...
 
     async def audit_attempt(self, approval_id: str | None, channel: str, why: str) -> None:
-        """Audit an attempt that came to no vote: forged, replayed, or by somebody unknown."""
+        """Audit an attempt that led to no vote: forged, replayed, or by an unknown person."""
         ...
 
 
@@ -125,7 +125,7 @@ class ApprovalChannel(Protocol):
     def name(self) -> str: ...
 
     async def recipients(self, notice: Notice, approval: Approval | None) -> Sequence[str]:
-        """Return the recipients of a notice, in words of the channel's own.
+        """Return the recipients of a notice, as strings that only the channel interprets.
 
         This is called once for a notice. Each recipient then has a delivery of its own, which is
         retried independently of the others.

@@ -238,7 +238,7 @@ def _plain(text: str) -> dict[str, Any]:
 
 
 async def reply_to_press(press: "ButtonPress", text: str) -> None:
-    """Tell the person who pressed, and nobody else, what came of it."""
+    """Tell the person who pressed the button, and nobody else, what happened."""
     if press.response_url:
         said = {"text": plain(text), "response_type": "ephemeral", "replace_original": False}
         await _post("a reply to a press", press.response_url, said)

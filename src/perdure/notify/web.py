@@ -2,7 +2,7 @@
 
     GET  /approvals/link      an empty page; its script takes the token out of the URL's fragment
     GET  /approvals/page.css  how the pages look
-    POST /approvals/view      shows the action to whoever has the token
+    POST /approvals/view      shows the action to anybody who has the token
     POST /approvals/decide    decides, if the token, the code and (for HIGH) the session are right
     POST /slack/interactive   a press of a button in Slack
 
@@ -10,11 +10,11 @@ Opening a link only shows the action, and GET never decides anything: mail scann
 previews follow links. Even a program that runs the script and presses the button changes nothing,
 since it has no code to type; if it types one, that counts as a wrong one.
 
-Whoever may send a request here is nobody we know. So each is checked in this order: its size and
-its time (an endless body must not hold memory), where it comes from (a form on another site must
-not use the session of its visitor), the signature of its token (a guess must not cost a query), and
-only then what it says. Refusals do not depend on whether the code was right, up to the vote itself,
-where a wrong code is counted under a lock.
+Anybody may send requests here, so each one is checked in this order: its size and its time (an
+endless body must not hold memory), its origin (a form on another site must not use the session of
+its visitor), the signature of its token (a guess must not cost a query), and only then its content.
+Refusals do not depend on whether the code was right, up to the vote itself, where a wrong code is
+counted under a lock.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ BODY_TIMEOUT: Final = 15.0  # seconds until the whole body must be there
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-# Returns who has signed in, as whatever stands in front of this app knows; None if nobody has.
+# Returns who has signed in, as known to the proxy or framework in front; None if nobody has.
 Authenticate: TypeAlias = Callable[[Scope], Awaitable[Person | None]]
 
 _log = logging.getLogger("perdure.notify")
@@ -160,8 +160,9 @@ class ApprovalWeb:
         """Return what is posted, read before anything else is done with the request.
 
         Raises:
-            _BadRequest: It is no POST, from another site, too long, in too many pieces or too slow.
-            _Disconnected: The client has gone before the end.
+            _BadRequest: It is not a POST, from another site, too long, too slow, or in too many
+                pieces.
+            _Disconnected: The client disconnected before the end.
         """
         if scope["method"] != "POST":
             raise _BadRequest(405)
@@ -424,7 +425,7 @@ class _BadRequest(Exception):
 
 
 class _Disconnected(Exception):
-    """The client has gone, perhaps in the middle of its request."""
+    """The client disconnected, perhaps in the middle of its request."""
 
 
 async def _body(receive: Receive) -> bytes:

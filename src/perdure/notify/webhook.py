@@ -88,7 +88,7 @@ class Allowed:
         self._networks = [ip_network(network) for network in networks]
 
     def allows(self, address: Address) -> bool:
-        """Whether an address may be connected to, also if it is embedded in another one."""
+        """Whether an address, or the one embedded in it, may be connected to."""
         inner = _embedded(address)
         named = self._networks
         if any(_is_in(each, network) for each in (address, inner) for network in named):

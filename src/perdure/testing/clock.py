@@ -1,4 +1,4 @@
-"""Virtual time: a loop whose clock stands still while code runs, and jumps when all wait."""
+"""Virtual time: a loop whose clock stands still while code runs, and jumps when all tasks wait."""
 
 import asyncio
 import random
@@ -68,8 +68,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     Args:
         clock: The clock; a new one by default.
         patience: Real seconds to wait for I/O before time jumps; 0 suits programs without I/O.
-        seed: Shuffles the order of tasks that are ready. The same seed gives the same order, so
-            that a race that was found once can be reproduced.
+        seed: Shuffles the order of ready tasks. The same seed produces the same order, so that a
+            race can be reproduced once it is found.
     """
 
     def __init__(

@@ -249,13 +249,13 @@ class MigrationScenario:
         demo = self._demo
         with demo.display.scenario(MIGRATION):
             handle: Handle[Migrated] = await demo.app.submit(demo.app.find_job("migrate"))
-            while not await self._life_of_a_worker(handle):
+            while not await self._run_worker(handle):
                 pass
         outcome = self._outcome(handle.id, await handle.result("5s"))
         demo.display.draw(summary_table(self._losses, outcome))
         return outcome
 
-    async def _life_of_a_worker(self, handle: Handle[Migrated]) -> bool:
+    async def _run_worker(self, handle: Handle[Migrated]) -> bool:
         """Start a worker; return False if it was killed, True if the job has ended."""
         demo = self._demo
         if self._kills and self._kills[0].in_doubt:

@@ -121,7 +121,7 @@ def _job_summary(job: Job, now: float) -> Text:
 
 
 class JobView(Struct, frozen=True, kw_only=True):
-    """Everything that is known of a job at one moment."""
+    """Everything that is known about a job at one moment."""
 
     job: Job
     journal: Sequence[JournalEntry]
@@ -161,7 +161,7 @@ async def _show(app: App, job: str) -> JobView:
 
 
 async def read_view(app: App, handle: Handle[Any]) -> JobView:
-    """Return everything that is known of a job now."""
+    """Return everything that is known about a job now."""
     store = await app.store()
     return JobView(
         job=await handle.job(),

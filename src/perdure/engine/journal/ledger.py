@@ -1,6 +1,6 @@
 """The ledger of one run: the effects of its job, read from the store when first needed.
 
-Lines that this run has made are known here before they are durable, so they are always read from
+Lines that this run has written are known here before they are durable, so they are always read from
 here and never from the store alone.
 """
 
@@ -16,20 +16,20 @@ T = TypeVar("T")
 
 
 class AskStore(Protocol):
-    """Asks the store something, on behalf of a run; see `Run.ask`."""
+    """Queries the store on behalf of a run; see `Run.ask`."""
 
     def __call__(self, question: Callable[[Store], Awaitable[T]], /) -> Awaitable[T]: ...
 
 
 class Ledger:
-    """The effects of one job, those of this run included."""
+    """The effects of one job, including those of this run."""
 
     def __init__(self, job: Job, ask: AskStore) -> None:
         self._job = job
         self._ask = ask
         self._lines: dict[str, Effect] = {}  # by key
         self._is_read = False
-        # By step, item and what is asked for: the part of the code that asked first. The same
+        # By step, item and request: the part of the code that asked first. The same request
         # with another checkpoint may be a second effect, or the first one asked for again.
         self._parts: dict[tuple[str, str], str] = {}
         self._seen: set[str] = set()  # steps that have made effects in this run
@@ -42,7 +42,7 @@ class Ledger:
         self._parts.setdefault((place.step, place.part.partition(":")[2]), place.part)
 
     def has_like(self, place: Place) -> bool:
-        """Whether the same was done on the other side of a checkpoint."""
+        """Whether the same effect was made on the other side of a checkpoint."""
         like = (place.step, place.part.partition(":")[2])
         return self._parts.get(like, place.part) != place.part
 
@@ -58,11 +58,11 @@ class Ledger:
         return is_first
 
     def has_intents(self) -> bool:
-        """Whether there is a call whose outcome nobody has recorded."""
+        """Whether there is a call whose outcome is not recorded."""
         return any(line.state is EffectState.INTENT for line in self._lines.values())
 
     async def latest(self, place: Place) -> Effect | None:
-        """Return what an earlier attempt has left at a place."""
+        """Return the line that an earlier attempt left at a place."""
         await self._read()
         lines = [line for line in self._lines.values() if line.place == place]
         found = [line for line in lines if line.state is not EffectState.BORROWED]
@@ -99,7 +99,7 @@ class Ledger:
 
 
 class KeyLocks:
-    """Locks on business keys: of the steps of one run, one at a time uses each key.
+    """Locks on business keys: only one step of a run at a time uses a key.
 
     An attempt unlocks its keys when it ends (`unlock_all`), even if its thread continues.
     """
@@ -109,7 +109,7 @@ class KeyLocks:
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
 
     def is_locked(self, key: str) -> bool:
-        """Whether somebody has locked a key."""
+        """Whether a key is locked."""
         return key in self._owners
 
     async def lock(self, key: str, owner: object) -> None:
@@ -127,7 +127,7 @@ class KeyLocks:
         return unlocked
 
     def unlock(self, key: str, owner: object) -> None:
-        """Unlock a key if this owner has locked it, and wake all who wait for it."""
+        """Unlock a key if this owner has locked it, and wake everything that waits for it."""
         if self._owners.get(key) is not owner:
             return
         del self._owners[key]
@@ -141,5 +141,5 @@ class KeyLocks:
             self.unlock(key, owner)
 
     def waiting(self) -> list[str]:
-        """List the keys that are waited for, once for each waiter."""
+        """Return the keys that steps wait for, once for each waiter."""
         return [key for key, line in self._waiting.items() for each in line if not each.done()]

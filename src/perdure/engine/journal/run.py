@@ -3,44 +3,44 @@
 `Run` is the meeting point of three kinds of code, all on one event loop:
 
 * the code of the job, in the process of the run (see the executor);
-* the processes of its operations: an attempt of a step, a look at a child, … (`start_process`);
-* callbacks: timers, answers of the store, news that the worker has read.
+* the processes of its operations: an attempt of a step, a check on a child, … (`start_process`);
+* callbacks: timers, answers from the store, news that the worker has read.
 
-Nothing here needs a lock, since only an `await` lets others in. But every `await` is a place where
-the run may end meanwhile, so code that continues after one must look at `verdict` again.
+Nothing here needs a lock, since other code runs only at an `await`. But the run may end during any
+`await`, so code that continues after one must check `verdict` again.
 
 **Replay.** The code runs again from its start after every interruption. What it asks for is looked
 up in the `Journal` by identity: the name of the operation and its ordinal among those of the same
 name, such as `send_mail#2`. The ordinal is allotted when the code asks, in the order of the code.
 So parallel branches that ask for operations of different names, or for all of them at once, get the
-same identities in every replay. Code that asks for something else than it did before has *drifted*:
-while there are entries that it has not asked for again, nothing new may start (`hold`).
+same identities in every replay. Code that asks for something different than it did before has
+*drifted*: while there are entries that it has not asked for again, nothing new may start (`hold`).
 
 **Two ways to end.** `end(verdict)` sets `ending`: nothing new begins, and the run ends when no
-operation works any more. `stop(verdict)` sets `verdict`: the run has ended, and every `await` of an
-operation raises `Unwound` in the code. Who calls what:
+operation is working any more. `stop(verdict)` sets `verdict`: the run has ended, and every `await`
+of an operation raises `Unwound` in the code. When each of them is called:
 
 * A cancel or a deadline calls `end`. Working steps are interrupted: they get CANCEL, and are killed
-  after the grace. Both replace each other and every softer end.
+  after the grace period. Both replace each other and every softer end.
 * A pause, or a step that needs a person, calls `end`. Working steps are left to finish.
 * A drain calls `end`. Working steps leave at their next checkpoint.
 * A lost lease calls `lose_lease`: `stop`, and the processes are killed. Another worker may already
-  run the job, so not one byte is written any more.
-* If the code waits for operations only, and these wait for something, there is nothing to do:
+  run the job, so nothing more is written.
+* If the code waits only for operations, and these wait for something, there is nothing to do:
   `stop(Suspended)`.
 
 A step that has its result and waits for the disk (`committing`) is not interrupted: it is done, and
-its result must not be lost. Where the code and the outside decide at the same time, the outside
-wins: code that returned after a cancel was asked for has still been cancelled.
+its result must not be lost. If the code ends at the same time as the run is ended from outside, the
+outside wins: code that returned after a cancel was requested has still been cancelled.
 
-**Writes.** Everything is written first, fenced by owner and epoch of the claim, and then told to
-the code. A write that was handed to the store cannot be called back: if its writer is cancelled, it
-may be committed all the same. So writes are counted (`in_flight`), and entries and effects that
-went along with a write return to the buffers only when the store has said that it failed. The end
-of a run keeps this order (see the executor):
+**Writes.** Everything is written first, fenced by owner and epoch of the claim, and then reported
+to the code. A write that was handed to the store cannot be recalled: even if its writer is
+cancelled, it may be committed. So writes are counted (`in_flight`), and buffered entries and
+effects that were sent with a write return to the buffers only when the store has reported that it
+failed. The end of a run keeps this order (see the executor):
 
 1. the verdict is decided, and the code unwinds;
-2. `stop_operations`: nothing works for the job any more;
+2. `stop_operations`: no operation of the job is working any more;
 3. `finish_writes`: the store has answered everything, the buffers are written, the run is sealed;
 4. journal and ledger are read again, and what the job leaves behind is decided from them;
 5. one write ends or releases the job.
@@ -98,18 +98,18 @@ Code = Callable[["Run"], Awaitable[bytes]]
 
 _log = logging.getLogger("perdure.worker")
 
-# How long to wait before the store is asked again while it does not answer.
+# How long to wait before the store is queried again while it does not answer.
 _STORE_PAUSES = Retry(initial_delay="250ms", max_delay="2s", jitter=0.5)
 
-# During a replay, code may wait so long for things that are not operations before it is judged to
-# have drifted from its journal.
+# During a replay, how long code may wait for things that are not operations before it counts as
+# drifted from its journal.
 _REPLAY_PATIENCE = 5.0
 
-# Code may wait so long for things that are not operations, while all of its operations wait too,
-# before the job is suspended until these are due.
+# How long code may wait for things that are not operations, while all of its operations wait too,
+# before the job is suspended until they are due.
 _IDLE_PATIENCE = 1.0
 
-# How many entries of the journal a message about drift names.
+# How many journal entries a message about drift names.
 _SHOWN = 10
 
 # How often code that does not unwind when its run has ended is interrupted before it is abandoned.
@@ -138,10 +138,10 @@ class Operation(Generic[R]):
         "start_again",
     )
 
-    # What a person reads when the job waits for it: "timer", "message", "child", …
+    # What people are shown when the job waits for it: "timer", "message", "child", …
     waits_for = ""
 
-    # How long it may work without a sign of progress, by its own policy.
+    # How long it may work without progress, by its own policy.
     max_duration = 0.0
 
     def __init__(self, run: "Run", entry: JournalEntry, *, recorded: bool) -> None:
@@ -185,7 +185,7 @@ class Operation(Generic[R]):
         return self._value
 
     def begin(self) -> None:
-        """Start it, unless somebody has, or it is too early or too late for that."""
+        """Start it, unless it was started before, or it is too early or too late for that."""
         if self._begun or self.finished:
             return
         self._begun = True
@@ -203,7 +203,7 @@ class Operation(Generic[R]):
         self.run.start_process(self, body)
 
     def spawn_again(self, body: Callable[[], Awaitable[None]]) -> None:
-        """Start a process, or start again when the present one ends: what it read may be old."""
+        """Start a process, or start again when the current one ends: what it read may be stale."""
         if self in self.run.working:
             self.start_again = True
         else:
@@ -227,13 +227,13 @@ class Operation(Generic[R]):
         """Look at the news of the job, now or when its process has ended."""
 
     def on_lease_lost(self) -> None:
-        """Let go of everything: the job is not ours any more."""
+        """Give up everything: another worker may own the job."""
 
     def interrupt(self, *, hard: bool) -> None:
-        """Stop working: `hard` by force if need be, else only at the next checkpoint."""
+        """Stop working: if `hard`, by force if necessary; otherwise only at the next checkpoint."""
 
     def finish(self, value: R | None, error: BaseException | None = None) -> None:
-        """Let the code have the result, or the error."""
+        """Pass the result, or the error, to the code."""
         if self.finished:
             return
         self.finished = True
@@ -247,21 +247,21 @@ class Operation(Generic[R]):
             waiter.wake()
 
     def wake(self) -> None:
-        """Let the code that awaits it look again."""
+        """Make the code that awaits it check its state again."""
         for waiter in self._waiters:
             waiter.wake()
 
     @property
     def waiters(self) -> Collection[Waiter]:
-        """Who awaits it."""
+        """The waiters of the code that awaits it."""
         return self._waiters
 
     def describe_all(self) -> list[dict[str, Any]]:
-        """Describe for people what it waits for, if that may be several things."""
+        """Return descriptions, for people, of everything that it waits for."""
         return [self.describe()]
 
     def describe(self) -> dict[str, Any]:
-        """Describe for people what it waits for."""
+        """Return a description, for people, of what it waits for."""
         described: dict[str, Any] = {"kind": self.waits_for, "id": self.entry.id}
         if self.entry.wake_at is not None:
             described["until"] = self.entry.wake_at
@@ -269,7 +269,7 @@ class Operation(Generic[R]):
 
 
 def _refuse(run: "Run") -> Generator[Any, None, None]:
-    """Wait for ever if the code has caught `Unwound` too often: it must not spin in a loop."""
+    """Wait for ever if the code has caught `Unwound` too often, so that it does not spin."""
     run.refusals += 1
     if run.refusals > _REFUSALS:
         waiter = current_waiter()
@@ -296,7 +296,7 @@ class Journal:
         """Return the identity of the next operation of this name, or that with this key.
 
         Raises:
-            ValueError: Another operation has it.
+            ValueError: Another operation has this identity.
         """
         if key is None:
             ordinal = self._ordinals.get(name, 0) + 1
@@ -336,7 +336,7 @@ class Journal:
         return self._seq
 
     def missed(self, wanted: str) -> Drift:
-        """Return the drift of code that does something new before it came to what is recorded."""
+        """Return the drift of code that starts something new before asking for what is recorded."""
         left = sorted(self.unvisited, key=lambda id: self.entries[id].seq)
         shown = ", ".join(left[:_SHOWN]) + (" …" if len(left) > _SHOWN else "")
         return Drift(f"the code {wanted}, but the journal expects {shown} next")
@@ -361,11 +361,11 @@ class Run:
         self.process: Process = current("a run of a job")
 
         # The lease
-        self.trusted_until = 0.0  # by the loop's time: until then the lease is surely ours
+        self.trusted_until = 0.0  # by the loop's time: until then the lease is certainly ours
         self.begun_at = self.progress_at = node.loop.time()
         self.clock_offset = claim.now - node.loop.time()  # from the loop's time to the store's
 
-        # What is known of the job
+        # What is known about the job
         self.journal = Journal(claim.journal)
         self.news = claim.news  # how far the news of the job has been read
         self.messages = list(claim.messages)
@@ -375,40 +375,40 @@ class Run:
         self.gate_passes: GatePasses = ()  # approvals that no step has used yet
 
         # Operations
-        self.not_begun: set[Operation[Any]] = set()  # the code has made them, and not awaited them
+        self.not_begun: set[Operation[Any]] = set()  # created by the code, and not awaited yet
         self.awaited: set[Operation[Any]] = set()  # by the code, at this moment
         self.working: dict[Operation[Any], Process] = {}  # those that have a process
         self.waiting: dict[Operation[Any], asyncio.Handle | None] = {}  # for a time, or for news
-        self.resuming = 0  # awaits that are over, of which the code does not know yet
+        self.resuming = 0  # awaits that are over, but the code has not resumed yet
         self.held: list[Operation[Any]] = []  # new ones, while the replay is not over
 
         # The end
         self.verdict: RunVerdict | None = None  # how the run has ended
-        self.ending: RunVerdict | None = None  # how it ends when nothing works any more
+        self.ending: RunVerdict | None = None  # how it ends when nothing is working any more
         self.code_ended = False
         self.refusals = 0  # awaits of the code since its run has ended
         self.interrupted_step = False  # a step was interrupted: it may have left a call open
         self.abandoned = False  # the code did not unwind: its run is ended without it
-        self.abandon: Callable[[], None] | None = None  # ends it so; set by the executor
+        self.abandon: Callable[[], None] | None = None  # does that; set by the executor
         self._running_code = False
         self._interruptions = 0
         self._check_scheduled = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._no_work: asyncio.Future[None] | None = None  # done when nothing works any more
+        self._no_work: asyncio.Future[None] | None = None  # done when nothing is working any more
 
         # Writes
-        self.buffered_entries: dict[int, JournalEntry] = {}  # by seq: go along with the next write
+        self.buffered_entries: dict[int, JournalEntry] = {}  # by seq: written with the next write
         self.buffered_effects: dict[str, Effect] = {}  # by key, likewise
-        self.sealed = False  # nothing works for the job any more: only its end is written
+        self.sealed = False  # nothing is working for the job any more: only its end is written
         self.in_flight = 0  # writes that the store has not answered
         self.all_answered: asyncio.Future[None] | None = None
 
     def now(self) -> float:
-        """Return the time by the store's clock, as far as it is known here."""
+        """Return the time by the store's clock, as estimated here."""
         return self.clock_offset + self.node.loop.time()
 
     def open_ledger(self) -> Ledger:
-        """Return the ledger of the run, made on first use."""
+        """Return the ledger of the run, creating it on first use."""
         if self.ledger is None:
             self.ledger = Ledger(self.job, self.ask)
         return self.ledger
@@ -416,7 +416,7 @@ class Run:
     # The code
 
     def code_begins(self) -> None:
-        """Take note that the code runs from now on; its deadline ends the run."""
+        """Record that the code runs from now on; its deadline ends the run."""
         self._running_code = True
         if self.job.deadline_at is not None:
             late = StepTimeout(f"job {self.job.id} did not end before its deadline")
@@ -424,7 +424,7 @@ class Run:
             self._arm("deadline", left, lambda: self.end(RunFailed(failure_of(late))))
 
     def code_ends(self) -> None:
-        """Take note that the code has returned, raised or unwound."""
+        """Record that the code has returned, raised or unwound."""
         self._running_code = False
         self.code_ended = True
         for timer in self._timers.values():
@@ -434,7 +434,7 @@ class Run:
             self.process.uncancel()
 
     def _arm(self, name: str, delay: float, then: Callable[[], None]) -> None:
-        """Call something later, unless the code has ended by then; one timer of each name."""
+        """Call a function later, unless the code has ended by then; there is one timer per name."""
         if name in self._timers:
             self._timers[name].cancel()
         self._timers[name] = self.node.loop.call_later(delay, then)
@@ -442,9 +442,9 @@ class Run:
     # Operations
 
     def visit(self, id: str, kind: EntryKind, packed: bytes | None) -> JournalEntry | None:
-        """Look an operation up in the journal; None if it is new."""
+        """Return the journal entry of an operation; None if it is new."""
         if self.verdict is not None or id not in self.journal.entries:
-            return None  # after a verdict it will never begin: whoever awaits it is unwound
+            return None  # after a verdict it will never begin: code that awaits it is unwound
         entry = self.journal.visit(id, kind, packed)
         if self.held and not self.journal.unvisited:  # the replay is over
             held, self.held = self.held, []
@@ -459,7 +459,7 @@ class Run:
         """Keep a new operation from starting while the replay is not over.
 
         Code that fits its journal asks for everything recorded before it needs the result of
-        anything new. If it does not, it has drifted, and nothing new may have happened by then.
+        anything new. Code that does not has drifted, and must not have started anything new.
         """
         if not self.held:
             self._arm("replay", _REPLAY_PATIENCE, self._judge_replay)
@@ -479,7 +479,7 @@ class Run:
         )
 
     def process_ended(self, operation: Operation[Any]) -> None:
-        """Take note that the process of an operation has done what it could."""
+        """Record that the process of an operation has ended."""
         self.working.pop(operation, None)
         goes_on = self.ending is None and self.verdict is None and not operation.finished
         if operation.start_again and goes_on:
@@ -511,10 +511,10 @@ class Run:
             timer.cancel()
 
     def on_news(self, news: int, messages: Iterable[JobMessage]) -> None:
-        """Let operations look at the news; `messages` were read when the news had this number."""
+        """Pass news on to the operations; `messages` were read when the news had this number."""
         if news < self.news or self.verdict is not None:
-            return  # later news is here already, or nobody here reads any more
-        # Not before the messages are here: whoever releases the job says how far it has read.
+            return  # later news has arrived already, or nobody here reads it any more
+        # Not before the messages are here: the release of the job says how far it has read.
         self.news = news
         self.messages = [one for one in messages if one.no not in self.received]
         for operation in (*self.waiting, *self.working):
@@ -523,16 +523,16 @@ class Run:
     # The end
 
     def end(self, verdict: RunVerdict) -> None:
-        """End the run when nothing works any more; ask what works to stop."""
+        """End the run when nothing is working any more; ask running operations to stop."""
         if self.ending is None or isinstance(verdict, Cancelled | RunFailed):
             self.ending = verdict
-        if not isinstance(verdict, Paused | NeedsAttention):  # then steps come to their own ends
+        if not isinstance(verdict, Paused | NeedsAttention):  # then steps finish on their own
             for operation in tuple(self.working):
                 operation.interrupt(hard=not isinstance(verdict, Drained))
         self.check_soon()
 
     def unpause(self) -> None:
-        """Continue after all: the job was resumed before it had come to rest."""
+        """Continue after all: the job was resumed before the pause took effect."""
         if isinstance(self.ending, Paused):
             # What did not begin meanwhile cannot begin now: the job is claimed again instead.
             self.ending = Drained()
@@ -544,20 +544,20 @@ class Run:
             for operation in tuple(self.awaited):
                 operation.wake()
             if self._running_code:
-                self._arm("unwind", self.node.settings.cancel_grace, self._insist)
+                self._arm("unwind", self.node.settings.cancel_grace, self._interrupt_code)
 
-    def _insist(self) -> None:
+    def _interrupt_code(self) -> None:
         """Interrupt code that awaits other things than operations, or caught `Unwound`."""
         if self._interruptions < _INTERRUPTIONS:
             self._interruptions += 1
             self.process.cancel("the run of the job has ended")
-            self._arm("unwind", self.node.settings.cancel_grace, self._insist)
+            self._arm("unwind", self.node.settings.cancel_grace, self._interrupt_code)
         elif self.abandon is not None and not self.abandoned:
             self.abandoned = True
             self.abandon()
 
     def lose_lease(self) -> None:
-        """Stop at once, and kill what works: another worker may own the job by now."""
+        """Stop at once, and kill all operations: another worker may own the job by now."""
         self._lease_lost()
         for operation, process in tuple(self.working.items()):
             operation.on_lease_lost()
@@ -571,7 +571,7 @@ class Run:
         self.stop(RunLost())
 
     async def stop_operations(self) -> None:
-        """Return when nothing works for this run any more."""
+        """Wait until nothing is working for this run any more."""
         for operation in tuple(self.waiting):
             self._stop_waiting(operation)
         for operation in tuple(self.working):
@@ -583,7 +583,7 @@ class Run:
     # Whether there is anything left to do
 
     def check_soon(self) -> None:
-        """Check, when the code had its turn, whether the run can end or be suspended."""
+        """Check, after the code has run, whether the run can end or be suspended."""
         if not self._check_scheduled:
             self._check_scheduled = True
             self.node.loop.call_soon(self._check)
@@ -603,7 +603,7 @@ class Run:
             self._suspend()
 
     def _check_idle(self) -> None:
-        """Suspend the job, though its code may wait for things that are not operations."""
+        """Suspend the job, although its code may wait for things that are not operations."""
         quiet = not (self.working or self.resuming or self.held)
         if self.verdict is None and self.ending is None and quiet and self.waiting:
             self._suspend()
@@ -618,10 +618,10 @@ class Run:
     # Reading and writing
 
     async def ask(self, question: Callable[[Store], Awaitable[T]]) -> T:
-        """Ask the store something, again and again while it does not answer.
+        """Query the store, retrying while it does not answer; return the answer.
 
         Raises:
-            Unwound: The job is not ours any more, or may not be.
+            Unwound: This worker no longer owns the job, or may no longer own it.
         """
         failures = 0
         while True:
@@ -639,10 +639,10 @@ class Run:
                 await pause(_STORE_PAUSES.delay(failures))
 
     async def write(self, *entries: JournalEntry, **fields: Unpack[WriteFields]) -> None:
-        """Write, with what is buffered; returns when it is durable.
+        """Write, together with what is buffered; return when it is durable.
 
         Raises:
-            Unwound: The job is not ours any more, or its run is sealed.
+            Unwound: This worker no longer owns the job, or the run is sealed.
         """
         if self.sealed and fields.get("job") is None:
             raise Unwound
@@ -672,11 +672,11 @@ class Run:
         try:
             await store.write(write, alone=self._is_only_work(), done=carried.answered)
         except Exception as error:
-            carried.answered(error)  # a store that raises has not taken it
+            carried.answered(error)  # a store that raises has not accepted it
             raise
 
     def write_soon(self, entry: JournalEntry, done: WriteDone) -> None:
-        """Write an entry, with what is buffered; `done` is called with None when it is durable."""
+        """Write an entry and what is buffered; `done` is called with None when it is durable."""
         if self.sealed:
             return
         write = Write(job_id=self.job.id, owner=self.node.owner, epoch=self.epoch, entries=(entry,))
@@ -689,7 +689,7 @@ class Run:
         self.in_flight += 1
         try:
             written = self.node.store.write_soon(write, answered, alone=self._is_only_work())
-        except StoreError as error:  # not in this turn: the writer is in the midst of something
+        except StoreError as error:  # not in this turn: the writer is in the middle of something
             self.node.loop.call_soon(answered, error)
             return
         if written:
@@ -703,7 +703,7 @@ class Run:
         done(error)
 
     def answered(self, done: WriteDone, error: BaseException | None) -> None:
-        """Take note that the store has answered a write, and tell its writer."""
+        """Record that the store has answered a write, and notify its writer."""
         self.in_flight -= 1
         done(error)
         if not self.in_flight and self.all_answered is not None:
@@ -716,14 +716,14 @@ class Run:
                 await self.write()
 
     def buffer_entry(self, entry: JournalEntry) -> None:
-        """Let an entry go along with the next write, which is made soon."""
+        """Buffer an entry for the next write, which is made soon."""
         self.buffered_entries[entry.seq] = entry
         self.node.flush_soon()
 
     def buffer_effect(self, effect: Effect) -> None:
-        """Let a line of the ledger go along with the next write.
+        """Buffer a line of the ledger for the next write.
 
-        If nobody writes in this turn of the loop, it is written alone.
+        If there is no other write in this turn of the loop, it is written alone.
         """
         if not self.buffered_effects:
             self.node.loop.call_soon(self._write_effects)
@@ -751,10 +751,10 @@ class Run:
     async def finish_writes(self) -> None:
         """Wait until the store has answered all writes, write what is left, and seal the run.
 
-        The steps that made the writes may be dead: what the store has, it may still commit.
+        The steps that made the writes may be dead, but the store may still commit what it has.
 
         Raises:
-            Unwound: The store does not answer while the job is surely ours.
+            Unwound: The store does not answer before the lease may have run out.
         """
         while self.in_flight or self.buffered_entries or self.buffered_effects:
             if self.in_flight:
@@ -776,9 +776,9 @@ class Run:
             timer.cancel()
 
     def _is_only_work(self) -> bool:
-        """Whether nobody else in this worker waits for the loop: the store may use it to write."""
+        """Whether nothing else in this worker needs the loop, so that the store may write on it."""
         node = self.node
-        if node.looking or node.wanted.is_set():  # a pause that was asked for comes first
+        if node.looking or node.wanted.is_set():  # a requested pause comes first
             return False
         return len(node.runs) == 1 and len(self.working) == 1
 
@@ -796,7 +796,7 @@ async def _work(run: Run, operation: Operation[Any], body: Callable[[], Awaitabl
 
 
 class _Carried:
-    """What was buffered and goes along with a write, until the store has answered it finally.
+    """Buffered entries and effects that are sent with a write, until the store has answered it.
 
     The writer may give up waiting, because it was cancelled, while the store still has the write.
     So two things decide: whether the writer has given up, and whether the last answer was an error.
@@ -813,15 +813,15 @@ class _Carried:
         self.failed = False  # so the store has answered last
 
     def with_entries(self, entries: tuple[JournalEntry, ...]) -> tuple[JournalEntry, ...]:
-        """Return the entries of the write; its own replace those that are carried."""
+        """Return the entries of the write; its own entries replace carried ones."""
         return tuple((self.entries | {entry.seq: entry for entry in entries}).values())
 
     def with_effects(self, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
-        """Return the effects of the write; its own replace those that are carried."""
+        """Return the effects of the write; its own effects replace carried ones."""
         return tuple((self.effects | {effect.key: effect for effect in effects}).values())
 
     def answered(self, error: BaseException | None) -> None:
-        """Take note of the answer of the store; it may come twice."""
+        """Record the answer of the store; it may come twice."""
         if not self.waits:
             return
         self.waits, self.failed = False, error is not None
@@ -833,13 +833,13 @@ class _Carried:
             _wake(run.all_answered)
 
     def give_up(self) -> None:
-        """Take note that the writer does not wait any more."""
+        """Record that the writer no longer waits."""
         self._given_up = True
         if self.failed and not self.waits:
             self.put_back()
 
     def put_back(self) -> None:
-        """Let it go along with the next write; what was buffered since is newer."""
+        """Return it to the buffers; what was buffered since is newer, and stays."""
         run = self._run
         run.buffered_entries = self.entries | run.buffered_entries
         run.buffered_effects = self.effects | run.buffered_effects
@@ -851,11 +851,11 @@ def _wake(future: "asyncio.Future[None]") -> None:
 
 
 def _awaits_only(process: Process, awaited: Collection[Operation[Any]]) -> bool:
-    """Whether the code, with all asyncio tasks that it started, waits in operations only.
+    """Whether the code, with all asyncio tasks that it started, waits only for operations.
 
-    Only then is it certain that nothing more comes from it before one of them is finished. Code
-    that waits in an `asyncio.gather` of such tasks does; what else it may wait for cannot be seen
-    from here, and so does not count.
+    Only then is it certain that it does nothing more before one of them is finished. Code that
+    waits in an `asyncio.gather` of such tasks counts too; other things that it may wait for cannot
+    be seen from here, and so do not count.
     """
     by_process = any(process in operation.waiters for operation in awaited)
     tasks = None if process.relations is None else process.relations.tasks

@@ -1,8 +1,8 @@
-"""How an attempt of a step is left before it has a result, to be made again later.
+"""How an attempt of a step exits before it has a result, to be repeated later.
 
-A step that needs an answer of a person, or of another job, does not wait for it in memory. It is
-left: an exit is raised through the function of the user, the attempt does not count, and the exit
-decides when the step begins again. An exit is no error. Code that catches it anyway changes
+A step that needs an answer from a person, or from another job, does not wait for it in memory. It
+exits: an exit is raised through the user's function, the attempt does not count, and the exit
+decides when the step begins again. An exit is not an error. Code that catches it anyway changes
 nothing, since the attempt remembers it (see `perdure.engine.steps.step`).
 """
 
@@ -15,7 +15,7 @@ from perdure.jobs.model import JournalEntry
 
 
 class StepCall(Protocol):
-    """One call of a step, as gates, exits and effects see it; `StepOperation` is what it is."""
+    """One call of a step, as gates, exits and effects see it; implemented by `StepOperation`."""
 
     entry: JournalEntry
     asked: str | None  # the approval that it waits for
@@ -44,15 +44,15 @@ class StepCall(Protocol):
         ...
 
     def uncount(self) -> JournalEntry:
-        """Return the record of an attempt that does not count: it is made again."""
+        """Return the record of an attempt that does not count, and will be repeated."""
         ...
 
     def take_arguments(self, packed: bytes) -> None:
-        """Use other arguments than the code gave: a person has edited them."""
+        """Replace the arguments that the code passed: a person has edited them."""
         ...
 
     async def refuse(self, error: Exception) -> None:
-        """End the step before it begins: a person said no."""
+        """Fail the step before it begins: a person rejected it."""
         ...
 
 

@@ -26,7 +26,7 @@ class RunFailed(Struct, frozen=True):
 
 
 class Suspended(Struct, frozen=True):
-    """Nothing can be done before a time or a piece of news; the job needs no worker until then."""
+    """Nothing can be done until a certain time or news; the job needs no worker until then."""
 
     due_at: float | None
     wait: bytes  # what it waits for, for people
@@ -41,7 +41,7 @@ class Cancelled(Struct, frozen=True):
 
 
 class Drained(Struct, frozen=True):
-    """The worker stops; another worker may continue the job at once."""
+    """The worker is stopping; another worker may continue the job at once."""
 
 
 class NeedsAttention(Struct, frozen=True):
@@ -49,19 +49,19 @@ class NeedsAttention(Struct, frozen=True):
 
     failure: Failure
     wait: bytes | None = None  # what people can do about it
-    alerted: bool = False  # people have been told already
+    alerted: bool = False  # people have been notified already
     entries: tuple[JournalEntry, ...] = ()
 
 
 class UndoNeeded(Struct, frozen=True):
-    """The job failed or was cancelled; what it did is undone first. The undo list starts so."""
+    """The job failed or was cancelled; what it did is undone first. This starts the undo list."""
 
     entries: tuple[JournalEntry, ...]
     error: bytes | None
 
 
 class UndoEnded(Struct, frozen=True):
-    """Everything on the undo list has been undone, or left undone by decision of a person."""
+    """Everything on the undo list has been undone, or a person decided to abandon it."""
 
     state: JobState
     error: bytes | None

@@ -1,1 +1,1 @@
-"""People: questions and answers, budgets, decisions by the API, and alerts."""
+"""People: questions and answers, budgets, decisions through the API, and alerts."""

@@ -3,8 +3,8 @@
 There are three ways to ask: `ctx.approve` in the code of a job, a gate before a step, and a
 question in the middle of a step (`request_user_approval`, or a budget that does not suffice). All
 of them write the same row, an `Approval`, in one transaction with the record of what waits for it
-and with the notices that tell people. Then nothing is held in memory: the answer wakes the job, on
-any worker, and the code comes by again and finds it.
+and with the notices to people. Then nothing is held in memory: the answer wakes the job, on any
+worker, and the code reaches the same place again and finds it.
 
 So the question "may I?" is asked more than once, and each time it is decided anew:
 
@@ -13,10 +13,11 @@ So the question "may I?" is asked more than once, and each time it is decided an
   something else, people are asked again.
 * An approval is checked again right before the action (`is_usable`): meanwhile it may have expired,
   the approver may have lost the role, or the terms may have become stricter.
-* A no is an answer, and so is silence, which parks the job. People are asked again only after one
-  of them has told the job to continue: otherwise a job could ask until somebody says yes.
+* A rejection is an answer. Silence is not a rejection: it parks the job. In either case people are
+  asked again only after one of them has told the job to continue: otherwise a job could ask until
+  somebody approves.
 * People may edit the arguments. The edited arguments are judged again here, by the policy of this
-  worker, since whoever took the edit may have had another policy.
+  worker, since the program that accepted the edit may have had another policy.
 """
 
 import secrets
@@ -73,7 +74,7 @@ _JUST_AFTER: Final = 0.001  # seconds
 class Question(Struct, frozen=True, kw_only=True):
     """What people are asked."""
 
-    step: str  # the identity of what waits
+    step: str  # the identity of the entry that waits
     title: str
     input: bytes  # the arguments of the action
     shown: Any = None  # what people see of them; None: all
@@ -131,7 +132,7 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 async def last_asked(run: Run, step: str) -> Approval | None:
-    """Return the last approval for what waits under this identity; None if there is none."""
+    """Return the last approval for the entry with this identity; None if there is none."""
     job_id = run.job.id
     return await run.ask(lambda store: store.approval_of_step(job_id, step))
 
@@ -181,13 +182,13 @@ def _notices(run: Run, approval: Approval) -> tuple[Notice, ...]:
 def is_usable(run: Run, found: Approval, asked: Action, question: Question | None = None) -> bool:
     """Whether an approval allows an action; called right before the action.
 
-    Every path to an action comes by here: the gate of a step, a step that `ctx.approve` lets begin,
+    Every path to an action passes here: the gate of a step, a step that `ctx.approve` lets begin,
     `ctx.approve` itself, `request_user_approval`, and the raise of a budget.
 
     Args:
         run: The run that wants to act.
         found: What people have decided.
-        asked: The action, with the arguments that the code gives.
+        asked: The action, with the arguments that the code passes.
         question: Judges the arguments, if they can be edited.
     """
     people = run.node.policy.people
@@ -197,7 +198,7 @@ def is_usable(run: Run, found: Approval, asked: Action, question: Question | Non
         if people.contacts:
             known = people.by_id(found.tenant, id)
             return known if known is not None and known.id == id else None
-        # This app lists nobody, so whoever took the decision knew the person.
+        # This app lists nobody, so the program that accepted the decision knew the person.
         return Person(id=id, tenant=found.tenant, roles=roles.get(id, _APPROVER))
 
     if unusable(found, asked.hash, run.now(), lookup) is not None:
@@ -206,7 +207,7 @@ def is_usable(run: Run, found: Approval, asked: Action, question: Question | Non
         return True
     if question is None or question.judge is None:
         return False
-    # Whoever took the edit may have judged the arguments by another policy than ours.
+    # The program that accepted the edit may have judged the arguments by another policy.
     level = question.judge(found.action.input).level
     if level == question.judgement.level:
         return level <= found.risk
@@ -221,7 +222,7 @@ async def is_continued(run: Run, found: Approval, commands: tuple[str, ...] = _C
 
 
 def _park_expired(run: Run, approval: Approval) -> None:
-    """Park a job that nobody has answered. Silence is not a no, so nothing is undone."""
+    """Park a job that nobody has answered. Silence is not a rejection, so nothing is undone."""
     text = f"nobody decided in time about {approval.title!r}: resume the job to ask again"
     run.end(NeedsAttention(failure_of(ApprovalExpired(text)), alerted=True))
 
@@ -232,7 +233,7 @@ def _park_expired(run: Run, approval: Approval) -> None:
 async def _wait_for_answer(
     step: StepCall, approval: Approval, entry: JournalEntry, *, is_new: bool
 ) -> None:
-    """Let a step wait for an answer, asking first if the approval is new."""
+    """Make a step wait for an answer, asking first if the approval is new."""
     step.asked = approval.id  # before the write: the answer may come at once
     if not is_new:
         await step.run.write(entry)
@@ -242,7 +243,7 @@ async def _wait_for_answer(
 
 
 async def look_for_answer(step: StepCall) -> None:
-    """Begin a step again if its question is answered; otherwise let it wait."""
+    """Begin a step again if its question is answered; otherwise make it wait."""
     run, approval_id = step.run, step.asked
     assert approval_id is not None
     approval = await run.ask(lambda store: store.approval(approval_id))
@@ -270,7 +271,7 @@ def pass_gate(step: StepCall, decision: GateDecision) -> bool:
 
 
 async def _record(step: StepCall, decision: GateDecision) -> None:
-    """Write to the log that a step begins, and open its gate, unless its pass is void by now."""
+    """Log that a step begins, and open its gate, unless its pass has become void."""
     run, used = step.run, decision.opened_by
     if used is not None and not await _is_pass_usable(run, used):
         await _ask_about_call(step, decision)
@@ -287,14 +288,14 @@ async def _record(step: StepCall, decision: GateDecision) -> None:
 
 
 async def _is_pass_usable(run: Run, used: GatePass) -> bool:
-    """Whether the approval that the code has obtained still allows what it was asked for."""
+    """Whether the approval that the code obtained is still valid for its action."""
     found = await last_asked(run, used.approval)
     asked = Question(step=used.approval, title="", input=used.packed).action(run)
     return found is not None and is_usable(run, found, asked)
 
 
 async def _ask_about_call(step: StepCall, decision: GateDecision) -> None:
-    """Look for the answer about exactly this call, and ask if there is none that can be used."""
+    """Find the answer about exactly this call, and ask if there is no usable one."""
     run, entry = step.run, step.entry
     question = Question(
         step=entry.id,
@@ -309,15 +310,15 @@ async def _ask_about_call(step: StepCall, decision: GateDecision) -> None:
         if found.state is ApprovalState.PENDING:
             await _wait_for_answer(step, found, entry, is_new=False)
             return
-        if await _obey(step, found, question):
+        if await _apply_decision(step, found, question):
             return
         if found.state is ApprovalState.APPROVED:
             question = question.edited_as(found)
     await _wait_for_answer(step, question.approval(run, found), entry, is_new=True)
 
 
-async def _obey(step: StepCall, found: Approval, question: Question) -> bool:
-    """Do what was decided about a call; False if people must be asked again."""
+async def _apply_decision(step: StepCall, found: Approval, question: Question) -> bool:
+    """Carry out what was decided about a call; return False if people must be asked again."""
     run = step.run
     if found.state is not ApprovalState.APPROVED and await is_continued(run, found):
         return False
@@ -344,17 +345,17 @@ def _open(step: StepCall) -> None:
 
 
 async def answer_to(run: Run, question: Question) -> Approval:
-    """Return the answer to a question of a step that is running.
+    """Return the answer to a question that a running step asks.
 
     Raises:
-        ExitForAnswer: There is no answer yet: the step is left until there is one.
+        ExitForAnswer: There is no answer yet: the step exits until there is one.
         ExitExpired: Nobody answered in time.
     """
     found = await last_asked(run, question.step)
     if found is not None and question.is_subject_of(found, run):
         if found.state is ApprovalState.PENDING:
             raise ExitForAnswer(found, is_new=False)
-        # A no stays a no if the job is resumed for another reason.
+        # A rejection stands if the job is resumed for another reason.
         if found.state is ApprovalState.REJECTED and not await is_continued(run, found, RETRY):
             return found
         if found.state is ApprovalState.APPROVED:
@@ -367,7 +368,7 @@ async def answer_to(run: Run, question: Question) -> Approval:
 
 
 class ExitForAnswer(StepExit):
-    """Leaves a step until a person has answered; no worker is held meanwhile."""
+    """Leaves a step until a person has answered; it occupies no worker meanwhile."""
 
     def __init__(self, approval: Approval, *, is_new: bool) -> None:
         super().__init__(approval.title)
@@ -394,7 +395,7 @@ class ExitExpired(StepExit):
 
 
 class Approved(Struct, frozen=True):
-    """The answer yes: who gave it, by which channel, and why."""
+    """An approval: who gave it, through which channel, and why."""
 
     by: tuple[str, ...]
     reason: str = ""
@@ -402,7 +403,7 @@ class Approved(Struct, frozen=True):
 
 
 class _NotApproved(Struct, frozen=True):
-    """What is kept of any other answer."""
+    """What is stored of any other answer."""
 
     title: str
     person: str | None = None  # None: nobody answered
@@ -465,7 +466,7 @@ class Approve(Operation[Approved]):
             self.finish(None, decode(entry.output, _NotApproved).error())
 
     def _approve(self, approved: Approved) -> None:
-        """Give the code its yes, and later steps the pass that comes with it."""
+        """Pass the approval to the code, and keep its pass for later steps."""
         request = self._request
         new = GatePass(self.entry.id, request.packed, request.level, request.opens)
         self.run.gate_passes = (*self.run.gate_passes, new)
@@ -478,7 +479,7 @@ class Approve(Operation[Approved]):
         self.spawn_again(self._look)
 
     async def _look(self) -> None:
-        """Use the answer if there is one; otherwise ask, unless that is done, and wait."""
+        """Use the answer if there is one; otherwise ask, unless already asked, and wait."""
         found = await last_asked(self.run, self.entry.id)
         if found is None or await self._must_ask_again(found):
             found = self._question().approval(self.run, found)
@@ -511,7 +512,7 @@ class Approve(Operation[Approved]):
         )
 
     async def _use(self, found: Approval) -> None:
-        """Record a decision, and give it to the code."""
+        """Record a decision, and pass it to the code."""
         last = found.decisions[-1] if found.decisions else None
         if found.state is ApprovalState.APPROVED and last is not None:
             by = tuple(each.person for each in found.decisions if each.verdict == "approve")

@@ -1,4 +1,4 @@
-"""Alerts: people are told that a job needs attention, by every channel of the app."""
+"""Alerts: people are notified that a job needs attention, through every channel of the app."""
 
 from perdure.base.codec import digest, encode
 from perdure.engine.journal.run import Run
@@ -9,8 +9,8 @@ from perdure.jobs.outbox import Notice, NoticeKind
 def alerts(run: Run, kind: NoticeKind, about: str, text: str) -> tuple[Notice, ...]:
     """Return an alert for each channel.
 
-    Its id is made of the job, the kind and `about`: however often and by whichever worker an alert
-    about the same thing is written, it is sent once.
+    Its id is derived from the job, the kind and `about`: an alert about the same thing is sent
+    once, however often and by whichever worker it is written.
     """
     return tuple(
         Notice(
@@ -27,8 +27,8 @@ def alerts(run: Run, kind: NoticeKind, about: str, text: str) -> tuple[Notice, .
 
 
 def attention_alerts(run: Run, verdict: NeedsAttention) -> tuple[Notice, ...]:
-    """Return the alerts that a job needs attention; none if people know it already."""
+    """Return the alerts that a job needs attention; none if people were notified already."""
     if verdict.alerted:
         return ()
-    # By epoch: a job that is resumed and stops again is a new matter.
+    # By epoch: a job that is resumed and stops again is a new reason to alert.
     return alerts(run, NoticeKind.STUCK, str(run.epoch), verdict.failure.summary())

@@ -1,8 +1,8 @@
-"""Decisions of people that come by the API of an app: the command line, a dashboard, a test.
+"""Decisions of people made through the API of an app: the command line, a dashboard, a test.
 
 Whether a vote counts is decided in one place, for all channels: `jobs.approval.decide`, in the
-transaction of `store.vote`. Here is what comes before: who the person is, and what the arguments
-come to that they have edited.
+transaction of `store.vote`. This module does what comes before that: it identifies the person, and
+checks the arguments that they have edited.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ from perdure.store.store import Store
 
 
 class ApprovalAnswer(Struct, frozen=True, kw_only=True):
-    """What somebody answers to a question."""
+    """The answer of a person to a question."""
 
     approval_id: str
     action_hash: str  # what they saw
@@ -52,7 +52,7 @@ class Definitions(Protocol):
 
 
 async def decide(store: Store, app: Definitions, answer: ApprovalAnswer) -> Approval:
-    """Hand in an answer; return the approval as it is then.
+    """Submit an answer; return the approval as it is afterwards.
 
     Raises:
         DecisionRefused: The answer does not count.
@@ -79,7 +79,7 @@ async def decide(store: Store, app: Definitions, answer: ApprovalAnswer) -> Appr
 async def delegate(
     store: Store, people: People, approval_id: str, by: Person | str, to: str, reason: str
 ) -> Approval:
-    """Let somebody else answer a question; return the approval as it is then.
+    """Let somebody else answer a question; return the approval as it is afterwards.
 
     Raises:
         DecisionRefused: This person may not delegate it, or the other one cannot decide.
@@ -87,7 +87,7 @@ async def delegate(
     approval = await _approval(store, approval_id)
     known = tuple(people.of(approval.tenant))
     other = Person(id=to, tenant=approval.tenant)
-    if people.contacts:  # otherwise the people are known elsewhere
+    if people.contacts:  # otherwise another program knows the people
         other = await _person(store, people, approval, to)
     if other.is_program:
         await store.audit_attempt(approval.id, "api", f"{to} is not a person")
@@ -105,7 +105,7 @@ async def _approval(store: Store, approval_id: str) -> Approval:
 
 
 async def _person(store: Store, people: People, approval: Approval, who: Person | str) -> Person:
-    """Return who somebody is: by the people of the app, if it lists any."""
+    """Return the person, as listed among the people of the app if it lists any."""
     if isinstance(who, Person) and (not people.contacts or who.tenant != approval.tenant):
         return who
     name = who.id if isinstance(who, Person) else who
@@ -137,7 +137,7 @@ async def _edited(
     step = None if entry is None else app.steps.get(entry.name)
     if entry is None or step is None:
         raise DecisionRefused("changed", "only the arguments of a step can be edited")
-    # What the person did not name stays as they saw it, and never becomes a default.
+    # What the person did not name stays as they saw it; defaults never replace it.
     before = msgspec.json.decode(approval.action.input, type=dict[str, Any])
     packed = step.parameters.pack_json(msgspec.json.encode({**before, **arguments}))
     judgement = judge_call(step, entry.name, packed, app.policy.risk)
@@ -152,7 +152,7 @@ def _judged(policy: Policy, packed: bytes, judgement: Judgement) -> Edited:
 
 
 def _limits(approval: Approval, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the limits that a person grants instead of those that were asked for."""
+    """Return the limits that a person grants instead of the requested ones."""
     what = "the limits of a budget"
     try:
         limits = msgspec.convert(dict(arguments), BudgetLimits)

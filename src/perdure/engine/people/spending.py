@@ -1,8 +1,8 @@
 """What a step spends: reserved before the call, settled after it, asked about at the limit.
 
-A budget belongs to the first job of a tree and is spent from by all jobs of that tree, on any
-worker: so the store decides whether an amount is left. At a limit, a person is asked to raise it;
-the step is left meanwhile, and begins again with the answer.
+A budget belongs to the first job of a tree, and all jobs of that tree spend from it, on any worker:
+so the store decides whether an amount is left. At a limit, a person is asked to raise it; the step
+exits meanwhile, and begins again with the answer.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ async def budget_of(run: Run) -> BudgetRef:
 async def reserve(
     run: Run, reservation: Reservation, place: Place, reserved: Callable[[], Amount]
 ) -> None:
-    """Reserve an amount, asking a person to raise the limit if it does not suffice.
+    """Reserve an amount, asking a person to raise the limit if it is too low.
 
     Args:
         run: The run of the job that spends.
@@ -45,24 +45,24 @@ async def reserve(
 
     Raises:
         StepExit: A person must answer first.
-        BudgetExceeded: They said no.
+        BudgetExceeded: They refused.
     """
     budget = await budget_of(run)
     while True:
         found = await run.ask(lambda store: store.reserve(reservation, budget.new))
         if isinstance(found, Budget):
             return
-        await _have_raised(run, budget, await _question(run, place, found, reserved()), found)
+        await _ask_to_raise(run, budget, await _question(run, place, found, reserved()), found)
 
 
 async def settle(run: Run, reservation: str, actual: Amount) -> None:
-    """Replace a reservation by what was really spent."""
+    """Replace a reservation by what was actually spent."""
     budget = await budget_of(run)
     await run.ask(lambda store: store.settle_spending(budget.root, reservation, actual))
 
 
-async def _have_raised(run: Run, budget: BudgetRef, question: Question, found: Exceeded) -> None:
-    """Have the limit raised by a person, as far as they want."""
+async def _ask_to_raise(run: Run, budget: BudgetRef, question: Question, found: Exceeded) -> None:
+    """Ask a person to raise the limit; they decide how far."""
     answer = await answer_to(run, question)
     if answer.state is ApprovalState.REJECTED:
         said = answer.decisions[-1]
@@ -72,10 +72,10 @@ async def _have_raised(run: Run, budget: BudgetRef, question: Question, found: E
 
 
 async def _question(run: Run, place: Place, found: Exceeded, reserved: Amount) -> Question:
-    """Return a question for what is needed; the earlier one at this place, if it still stands.
+    """Return a question for the amount needed; the earlier one at this place, if still open.
 
-    When the step begins again with the answer, it needs more than when it asked: what it spends on
-    its way here it spends once more.
+    When the step begins again with the answer, it needs more than when it asked: what it spent
+    before it reached this place, it spends once more.
     """
     step = place.spell("$")
     earlier = await last_asked(run, step)

@@ -1,8 +1,8 @@
-"""What the code of a job is given.
+"""The context that the code of a job gets.
 
-The code is ordinary Python, but it runs again from its start after every interruption. So all that
-it does to the world, and all that may differ from run to run, goes through this context, which
-looks it up in the journal first.
+The code is ordinary Python, but it runs again from its start after every interruption. So
+everything that it does to the world, and everything that may differ from run to run, goes through
+this context, which looks it up in the journal first.
 """
 
 import random
@@ -35,7 +35,7 @@ _STEP, _PENDING = EntryKind.STEP, StepState.PENDING
 
 
 class JobContext:
-    """The world as the code of a job sees it."""
+    """The context of a job: how its code runs steps, waits, and asks people."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -61,7 +61,7 @@ class JobContext:
     # Steps
 
     def run(self, step: Step[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "Operation[R]":
-        """Run a step, or return what it returned before. Await it, or `gather` several.
+        """Run a step, or return its recorded result. Await it, or `gather` several.
 
         Raises:
             StepFailed: When awaited: the step failed for good.
@@ -78,7 +78,7 @@ class JobContext:
         self, step: Step[Any, R], key: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> "Operation[R]":
         run = self._run
-        name, is_gated = run.node.known_steps.get(id(step)) or self._know(step)
+        name, is_gated = run.node.known_steps.get(id(step)) or self._step_info(step)
         packed = step.parameters.pack(args, kwargs, run.node.limits)
         identity = run.journal.identity(name, key)
         entry = run.visit(identity, _STEP, packed)
@@ -97,8 +97,8 @@ class JobContext:
             )
         return operation
 
-    def _know(self, step: Step[Any, Any]) -> tuple[str, bool]:
-        """Look up once in a worker what every call of a step needs: its name, and if it is gated.
+    def _step_info(self, step: Step[Any, Any]) -> tuple[str, bool]:
+        """Return what every call of a step needs (its name, whether it is gated), looked up once.
 
         Raises:
             TypeError: It is not a step.
@@ -122,7 +122,7 @@ class JobContext:
     async def gather(self, *operations: Awaitable[R], return_exceptions: bool = False) -> Any:
         """Run operations concurrently; return their results in the order of the arguments.
 
-        All of them run to their ends, then the first failure in that order is raised.
+        All of them run until they end, then the first failure in that order is raised.
         """
         for operation in operations:
             if not isinstance(operation, Operation):
@@ -148,16 +148,16 @@ class JobContext:
     def approve(self, title: str, **options: Unpack[ApproveOptions]) -> "Operation[Approved]":
         """Ask a person; the job waits without a worker until somebody has decided.
 
-        A yes opens the next step that would wait for one; see `opens`.
+        An approval lets the next step begin that would wait for one; see `opens`.
 
         Args:
             title: What it is about, in one line.
             **options: `details`: what people see. `risk`: how dangerous it is ("high").
-                `terms`: who must say yes; `expires`: how long to wait, if not as the terms say.
-                `opens`: the steps that a yes opens, at every later call.
+                `terms`: who must approve. `expires`: how long to wait; overrides the terms.
+                `opens`: the steps that an approval lets begin, at every later call.
 
         Raises:
-            ApprovalRejected: When awaited: somebody said no.
+            ApprovalRejected: When awaited: somebody rejected it.
             ApprovalExpired: When awaited: nobody decided in time.
         """
         run = self._run
@@ -170,7 +170,7 @@ class JobContext:
     # Waiting
 
     def sleep(self, duration: Duration) -> "Operation[None]":
-        """Wait. The job needs no worker meanwhile, and a restart does not begin it again."""
+        """Wait for a duration. The job needs no worker meanwhile; a restart does not restart it."""
         run = self._run
         length = job_seconds(duration)
         if length is None:
@@ -183,7 +183,7 @@ class JobContext:
         return operation
 
     def receive(self, topic: str, *, timeout: Duration = None, kind: Any = Any) -> "Operation[Any]":
-        """Wait for a message of a topic, sent by `app.send`.
+        """Wait for a message on a topic, sent with `app.send`, and return it.
 
         Raises:
             StepTimeout: When awaited: none came in time.
@@ -195,7 +195,7 @@ class JobContext:
         name = f"receive:{topic}"
         entry, recorded = self._look_up(EntryKind.RECEIVE, name, encode(limit), until)
         if entry.state is _PENDING and entry.wake_at is None and until is not None:
-            entry = replace(entry, wake_at=until)  # it is retried, with its whole time
+            entry = replace(entry, wake_at=until)  # it is retried, with its full timeout
             run.buffer_entry(entry)
         operation = Receive(run, entry, kind, recorded=recorded)
         if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
@@ -207,10 +207,10 @@ class JobContext:
     def child(
         self, job: "JobDefinition[P, R]", /, *args: P.args, **kwargs: P.kwargs
     ) -> "Operation[R]":
-        """Submit another job and wait for its result.
+        """Submit another job, wait for it, and return its result.
 
         Raises:
-            JobFailed: When awaited: it ended without a result.
+            JobFailed: When awaited: the job ended without a result.
         """
         run = self._run
         full = job_name(run.node.registry, job, "ctx.child")
@@ -227,7 +227,7 @@ class JobContext:
     def _look_up(
         self, kind: EntryKind, name: str, packed: bytes, wake_at: float | None = None
     ) -> tuple[JournalEntry, bool]:
-        """Return the entry of what the code asks for now, and whether the journal had it."""
+        """Return the entry of what the code asks for now, and whether it was in the journal."""
         run = self._run
         id = run.journal.identity(name)
         found = run.visit(id, kind, packed)
@@ -250,9 +250,9 @@ class JobContext:
     # Time and randomness, the same in every replay
 
     def now(self) -> datetime:
-        """Return the time; a replay returns the same."""
+        """Return the current time; a replay returns the same time."""
         run = self._run
-        if run.verdict is not None:  # an entry made now would be at a wrong place in the journal
+        if run.verdict is not None:  # an entry made now would be at the wrong place in the journal
             raise Unwound
         id = run.journal.identity("now")
         entry = run.visit(id, EntryKind.VALUE, None)

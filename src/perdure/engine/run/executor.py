@@ -1,18 +1,18 @@
-"""The core of the engine: run a claimed job as far as it goes, and write how that ended.
+"""The core of the engine: run a claimed job as far as possible, and write how the run ended.
 
 One process of the worker executes one claim, in three parts:
 
-* **Before.** What others have asked for meanwhile comes first: a job that is to be paused or
-  cancelled does not run its code. Nor does one that has cost too many workers their lives.
-* **The code** runs until it returns or raises, until there is nothing to do for it, or until
-  somebody ends the run; see `perdure.engine.journal.run` for who may do that, and how.
-* **The end** is written in one fenced write, and only when nothing else can be written any more:
-  no step works, and the store has answered every write of them. Only then are journal and ledger
+* **Before.** Pending requests come first: a job that is to be paused or cancelled does not run its
+  code. Nor does one that has crashed too many workers.
+* **The code** runs until it returns or raises, until there is nothing left to do for now, or until
+  the run is ended from outside; see `perdure.engine.journal.run` for who may do that, and how.
+* **The end** is written in one fenced write, and only when nothing else can be written any more: no
+  step is working, and the store has answered all writes of steps. Only then are journal and ledger
   complete, and it can be decided from them whether the job must be undone.
 
-If the lease is lost on the way, nothing is written: the next owner continues from the journal. If
-the end itself cannot be written, because the store refuses it, the job needs attention; to raise
-that error would only crash the next worker with it, too.
+If the lease is lost meanwhile, nothing is written: the next owner continues from the journal. If
+the end itself cannot be written, because the store refuses it, the job needs attention; raising
+that error would only crash the next worker, too.
 
 Code that does not unwind when its run has ended, for example because it catches everything, is
 abandoned. Its process is killed, and another process ends the run.
@@ -56,14 +56,14 @@ _log = logging.getLogger("perdure.worker")
 
 
 class RunOwner(WorkerPort, Protocol):
-    """The worker, as the executor sees it: it keeps the list of the runs."""
+    """The worker, as the executor sees it: it keeps the list of runs."""
 
     def admit(self, run: Run, since: float) -> None:
-        """Take up a run, claimed at that time or later."""
+        """Add a run, claimed at that time or later."""
         ...
 
     def dismiss(self, run: Run) -> None:
-        """Let a run go."""
+        """Remove a run."""
         ...
 
 
@@ -85,7 +85,7 @@ async def execute(node: RunOwner, claim: Claim, since: float) -> None:
 
 
 async def end_run(run: Run, verdict: RunVerdict) -> None:
-    """Wait until nothing works for the job any more, and write how its run ended."""
+    """Wait until nothing is working for the job any more, and write how its run ended."""
     await run.stop_operations()
     if isinstance(verdict, RunLost):
         return
@@ -153,31 +153,31 @@ def _too_many_claims(run: Run) -> NeedsAttention:
 
 
 async def run_code(run: Run, code: Code) -> RunVerdict:
-    """Run the code to its end, or until there is nothing to do for it."""
+    """Run the code until it ends, or until there is nothing left to do for now."""
     run.code_begins()
     try:
         verdict: RunVerdict = Completed(await code(run))
         if run.not_begun:
-            _warn_of_not_begun(run)
+            _warn_of_unawaited(run)
         if run.journal.unvisited:
             verdict = NeedsAttention(failure_of(run.journal.missed("has ended")))
-    except (Drift, UnknownName) as misfit:  # the code does not fit: a person must look
+    except (Drift, UnknownName) as misfit:  # the code does not fit the journal
         verdict = NeedsAttention(failure_of(misfit))
     except BaseException as error:
-        # Code that unwinds may raise anything on its way.
+        # Code that unwinds may raise anything.
         if run.verdict is None and _ends_process(run, error):
             raise
         verdict = RunFailed(failure_of(error, outage=getattr(error, "outage", False)))
     finally:
         run.code_ends()
-    # What was decided from outside holds, whatever the code made of it.
+    # A decision from outside stands, whatever the code did after it.
     if run.verdict is None and isinstance(run.ending, Cancelled | RunFailed):
         return run.ending
     return run.verdict or verdict
 
 
-def _warn_of_not_begun(run: Run) -> None:
-    """Warn as Python does of a coroutine that was never awaited."""
+def _warn_of_unawaited(run: Run) -> None:
+    """Warn of steps that were never awaited, as Python does for coroutines."""
     ids = ", ".join(sorted(operation.entry.id for operation in run.not_begun))
     _log.warning(
         "job %s (%s) has ended without awaiting %s: nothing of that was done",
@@ -186,7 +186,7 @@ def _warn_of_not_begun(run: Run) -> None:
 
 
 def _ends_process(run: Run, error: BaseException) -> bool:
-    """Whether an error ends the process of the run, and not only the code of the user."""
+    """Whether an error ends the process of the run, and not only the user's code."""
     return run.process.outcome is not None or isinstance(error, KeyboardInterrupt)
 
 
@@ -202,7 +202,7 @@ async def _code(run: Run) -> bytes:
 
 
 async def _run_plan(context: JobContext, plan: Plan, run: Run) -> bytes:
-    """Run the calls of a plan, one after the other; returns the result of the last one."""
+    """Run the calls of a plan, one after the other; return the result of the last one."""
     outputs: dict[str, Any] = {}
     result = b"null"
     for call in plan.calls:
@@ -217,15 +217,15 @@ async def _run_plan(context: JobContext, plan: Plan, run: Run) -> bytes:
 
 
 def _attention_or_failed(run: Run, verdict: RunFailed) -> NeedsAttention | RunFailed:
-    """Let a person look at a failure that is not the job's own: nothing is undone for that."""
+    """Return the verdict after an error: one that is not the job's own fault undoes nothing."""
     failure = verdict.failure
     if failure.type == type_name(ApprovalExpired):
         return NeedsAttention(failure, alerted=True)
-    return NeedsAttention(failure) if failure.outage and _waits_out(run) else verdict
+    return NeedsAttention(failure) if failure.outage and _parks_on_outage(run) else verdict
 
 
-def _waits_out(run: Run) -> bool:
-    """Whether a job that was stopped by an outage of another system waits for a person."""
+def _parks_on_outage(run: Run) -> bool:
+    """Whether a job that an outage of another system stopped is parked for a person."""
     if run.job.plan is not None:
         return True
     return run.node.registry.find_job(run.job.name).on_outage == "park"
@@ -253,7 +253,7 @@ async def conclude(run: Run, verdict: RunVerdict, **fields: Unpack[WriteFields])
 
 
 def change_for(verdict: RunVerdict, now: float) -> JobChange:
-    """Decide what becomes of the job."""
+    """Return how the job changes."""
     match verdict:
         case Completed(result):
             return JobChange(state=JobState.COMPLETED, result=result)
@@ -271,7 +271,7 @@ def change_for(verdict: RunVerdict, now: float) -> JobChange:
 
 
 def _released(verdict: RunVerdict, now: float) -> JobChange:
-    """Decide when a job that continues later is due."""
+    """Return the change of a job that continues later: when it is due."""
     match verdict:
         case Suspended(due_at, wait):
             return JobChange(state=JobState.WAITING, due_at=due_at, wait=wait, release=True)
@@ -284,7 +284,7 @@ def _released(verdict: RunVerdict, now: float) -> JobChange:
 
 
 def _error_text(verdict: RunVerdict) -> str | None:
-    """Return what the log of the job says of an end besides the state."""
+    """Return what the log of the job says about an end, besides the state."""
     if isinstance(verdict, UndoEnded) and verdict.state is JobState.FAILED and verdict.error:
         return Failure.unpack(verdict.error).summary()
     return verdict.failure.summary() if isinstance(verdict, RunFailed | NeedsAttention) else None

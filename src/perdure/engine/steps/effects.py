@@ -1,17 +1,17 @@
-"""Effects of a step: what it does to the world, written down before it is done.
+"""Effects of a step: what it does to the world, recorded before it is done.
 
 An effect is a line of the ledger that moves through these states:
 
-    begin     find what an earlier attempt has left and resolve it, or write INTENT
-    (call)    the function of the user is called with the key, where the step runs
+    begin     find what an earlier attempt left and resolve it, or write INTENT
+    (call)    the user's function is called with the key, where the step runs
     done      write the result
-    failed    write what the error says: certainly not, or nobody knows
+    failed    write what the error proves: it did not happen, or nobody knows
 
-Between INTENT and the result a crash may happen, and then only the receiver knows what became of
-the call. So an intent is never dropped: what is in doubt is resolved by asking the receiver
-(`query`), by calling it again with the same key (`in_doubt="replay"`), or by a person.
+After a crash between INTENT and the result, only the receiver knows what became of the call. So an
+intent is never dropped: what is in doubt is resolved by querying the receiver (`query`), by calling
+it again with the same key (`in_doubt="replay"`), or by a person.
 
-`Effects` works on the loop of the worker that holds the lease, whatever the step runs in. The
+`Effects` runs on the loop of the worker that holds the lease, wherever the step itself runs. The
 values at the top of this file are the same in every OS process.
 """
 
@@ -75,17 +75,18 @@ RESULT: Final = Codec[Any](Any, "the result of an effect")
 class EffectOptions(TypedDict, total=False):
     """The options of an effect.
 
-    `in_doubt`: "replay" if the receiver knows a repeated call by its key, else "ask" a person.
+    `in_doubt`: "replay" if the receiver recognises a repeated call by its key, else "ask" a person.
     `query`: asks the receiver, by the key, whether it happened.
-    `settle_after`: how long after the last call the receiver is asked at the earliest; if not
-        given, as long as the lease of the worker, or the step's `timeout` if that is longer.
-    `key`: a business key: once in all jobs of the tenant.
-    `key_ttl`: how long the receiver knows a key.
-    `key_kept`: how long a business key is kept at least when its job is deleted; else for ever.
+    `settle_after`: how long to wait after the last call before the receiver is queried; by default
+        the lease of the worker, or the step's `timeout` if that is longer.
+    `key`: a business key: the effect happens once across all jobs of the tenant.
+    `key_ttl`: how long the receiver remembers a key.
+    `key_kept`: how long a business key is kept after the call, even if its job is deleted; by
+        default for ever.
     `undo`: the step that undoes it, which takes the result; or that step and more arguments.
-        An explicit None says that it may stay when the job fails. Without the option, a job whose
-        effect nothing undoes ends as FAILED, and names it.
-    `details`: for people; secrets and people's data are not kept.
+        An explicit None means that the effect may stay when the job fails. Without the option, a
+        job that leaves an effect which nothing undoes ends as FAILED, and names it.
+    `details`: for people; secrets and personal data are not stored.
     """
 
     in_doubt: InDoubt
@@ -111,7 +112,7 @@ class BegunEffect(Struct, frozen=True):
 
     effect: Effect
     settled: bool = False
-    repeated: bool = False  # it was called before, and perhaps that is still on its way
+    repeated: bool = False  # it was called before, and that call may still be on its way
 
 
 class CallFault(Struct, frozen=True):
@@ -121,12 +122,12 @@ class CallFault(Struct, frozen=True):
     error: bytes  # a packed `Failure`
     text: str
     proof: str
-    needs_person: bool  # only a person can tell what became of it
-    needs_query: bool  # the receiver can, and must be asked before anything else
+    needs_person: bool  # only a person can find out what became of it
+    needs_query: bool  # the receiver can, and must be queried first
 
 
 def fault_of(begun: BegunEffect, error: Exception, options: EffectOptions) -> CallFault:
-    """Judge the error of a call."""
+    """Return what the error of a call says about its effect."""
     state, failure = state_after(error, repeated=begun.repeated), failure_of(error)
     refused_later = begun.repeated and is_refusal(error)
     may_repeat = options.get("in_doubt", "ask") == "replay" and not refused_later
@@ -142,7 +143,7 @@ def fault_of(begun: BegunEffect, error: Exception, options: EffectOptions) -> Ca
 
 
 async def ask_receiver(query: Query, key: str) -> QueryAnswer:
-    """Ask whether a call had its effect."""
+    """Ask the receiver whether a call had its effect; return its answer."""
     answer = query(key)
     if isawaitable(answer):
         answer = await answer
@@ -154,7 +155,7 @@ async def ask_receiver(query: Query, key: str) -> QueryAnswer:
 
 
 class LiveAttempt(Protocol):
-    """The attempt that makes the effects: its word counts until it is over."""
+    """The attempt that makes the effects: what it reports counts until it is over."""
 
     @property
     def over(self) -> bool: ...
@@ -173,11 +174,11 @@ class Effects:
         self.visited: set[Place] = set()  # where the code has asked for effects
 
     async def begin(self, request: EffectRequest, options: EffectOptions) -> BegunEffect:
-        """Write the intent, or find that none is needed; one step at a time for a business key.
+        """Write the intent, or find that none is needed; a business key admits one step at a time.
 
         Raises:
-            ExitForDecision: Only a person can tell what became of an earlier call.
-            DefinitionError: It cannot be distinguished from one before a checkpoint.
+            ExitForDecision: Only a person can find out what became of an earlier call.
+            DefinitionError: It cannot be distinguished from an effect before a checkpoint.
         """
         if (key := options.get("key")) is None:
             if self._is_fresh:
@@ -199,7 +200,7 @@ class Effects:
     def when_unlocked(
         self, request: EffectRequest, options: EffectOptions
     ) -> "asyncio.Future[None] | None":
-        """Return a future that is done when `begin` need not wait for another step any more."""
+        """Return a future that is done when `begin` no longer has to wait for another step."""
         key = options.get("key")
         if key is None:
             return None
@@ -222,7 +223,7 @@ class Effects:
                 await self._note_borrowed(request, found)
                 return BegunEffect(self._ledger.line(found), settled=True)
             case CallAnew(generation):
-                return await self._intend(request, options, generation)
+                return await self._write_intent(request, options, generation)
             case AskPerson(why):
                 self._put_in_doubt(found)
                 raise ExitForDecision(found, why)
@@ -241,13 +242,13 @@ class Effects:
             )
         if not self._is_fresh:
             # Begin nothing new before the code has asked for what an earlier attempt left open.
-            # What is open at this very place has another key: `key` was another one then.
+            # What is open at this place has another key: the code used another `key` then.
             why = f"the code now asks for a {request.kind} to {request.target} instead"
             await self._check_for_stray(self.visited - {request.place}, why)
-        return await self._intend(request, options, 1)
+        return await self._write_intent(request, options, 1)
 
     def done(self, begun: BegunEffect, packed: PackedResult) -> Effect:
-        """Keep the result of a call; it is durable before anything that the step does next."""
+        """Store the result of a call; it is durable before anything that the step does next."""
         if self._attempt.over:
             raise Unwound
         line = begun.effect.to(
@@ -263,24 +264,24 @@ class Effects:
         return line
 
     def failed(self, begun: BegunEffect, fault: CallFault | None, options: EffectOptions) -> None:
-        """Keep what is known after a call that failed, or was interrupted (None).
+        """Store what is known after a call that failed, or was interrupted (None).
 
         Raises:
-            ExitForDecision: Nobody knows, and the receiver can be neither asked nor called again.
-            ExitToQuery: The receiver must be asked.
+            ExitForDecision: It is in doubt, and can be neither queried nor called again.
+            ExitToQuery: The receiver must be queried.
         """
         line = begun.effect
         if fault is None:  # the next attempt finds the intent
             self._unlock(line)
             return
-        # A thread may still run after its attempt is over: what it says does not count any more.
+        # A thread may still run after its attempt is over: what it reports no longer counts.
         if self._attempt.over:
             raise Unwound
         now, known = self._run.now(), {"error": fault.error, "proof": fault.proof}
         if line.state is not fault.state:
             line = line.to(fault.state, now, **known)
             self._write(line)
-        elif line.proof != fault.proof:  # it was in doubt, and now there is one more reason
+        elif line.proof != fault.proof:  # it was in doubt already, and now there is one more reason
             line = replace(line, ended_at=now, **known)
             self._write(line)
         self._unlock(line)
@@ -292,7 +293,7 @@ class Effects:
     # Recorded by the code
 
     async def record(self, kind: str, key: str, target: str, details: Mapping[str, Any]) -> None:
-        """Write a line for what has happened already."""
+        """Write a line for something that has already happened."""
         run, now = self._run, self._run.now()
         business = recorded_of(run.job.tenant, kind, key)
         found = await self._ledger.latest_of_business(business)
@@ -333,10 +334,10 @@ class Effects:
     # What earlier attempts have left
 
     async def check_none_left_open(self) -> None:
-        """Let the step end only if its code has asked for what an earlier attempt left open.
+        """Check that the code has asked for everything that an earlier attempt left open.
 
         Raises:
-            ExitForDecision: It has not, so only a person can tell what became of that.
+            ExitForDecision: It has not, so only a person can find out what became of the rest.
         """
         if not self._is_fresh:
             await self._check_for_stray(self.visited, "the code has not asked for it again")
@@ -366,7 +367,7 @@ class Effects:
         return decided
 
     def _settle_after(self, options: EffectOptions) -> float:
-        """Return how long a call may be under way, unknown to the receiver."""
+        """Return how long a call may be on its way before the receiver knows of it."""
         given = job_seconds(options.get("settle_after"))
         if given is not None:
             return given
@@ -402,17 +403,17 @@ class Effects:
 
     # Writing
 
-    async def _intend(
+    async def _write_intent(
         self, request: EffectRequest, options: EffectOptions, generation: int
     ) -> BegunEffect:
-        """Write the intent: from here on nobody can say that nothing was called."""
+        """Write the intent: from here on, the receiver may have been called."""
         run = self._run
         if crashpoint.wanted:
             crashpoint.reach("before_intent")
         line = self._new_line(request, options, generation)
         self._check_lease()
         try:
-            # The step goes along: a line of a step that is not in the journal would not be found
+            # The step is written too: a line whose step is not in the journal would not be found
             # when the step begins again.
             await run.write(*self._step.take_start_record(), effects=(line,))
             if crashpoint.wanted:
@@ -422,7 +423,7 @@ class Effects:
             return await self._after_conflict(request, options, line.key)
         except Exception:
             raise
-        except BaseException:  # interrupted before a byte has left
+        except BaseException:  # interrupted before anything was sent
             self._write(line.to(EffectState.FAILED, line.called_at, proof=NOT_CALLED))
             raise
         self._ledger.add(line)
@@ -459,7 +460,7 @@ class Effects:
         )
 
     async def _note_borrowed(self, request: EffectRequest, found: Effect) -> None:
-        """Record that an effect is another's before its result is used: it is not ours to undo."""
+        """Record that another job owns an effect before using its result: we must not undo it."""
         run, now = self._run, self._run.now()
         if (found.job_id, found.place.step) == (run.job.id, self._step.entry.id):
             return
@@ -481,7 +482,7 @@ class Effects:
         self._ledger.add(line)
 
     async def _call_again(self, found: Effect, options: EffectOptions) -> Effect:
-        """Record when the same key is used again, if the receiver will be asked about that."""
+        """Record when the same key is used again, if the receiver can be queried about it."""
         self._check_lease()
         if options.get("query") is None:
             return found
@@ -520,7 +521,7 @@ class Effects:
             self._ledger.key_locks.unlock(line.business, self)
 
     def _check_lease(self) -> None:
-        """Let no byte leave when another worker may own the job."""
+        """Make sure that nothing is sent once another worker may own the job."""
         run = self._run
         if self._attempt.over or run.verdict is not None:
             raise Unwound
@@ -543,12 +544,12 @@ class Effects:
 
 # Exits: an attempt cannot continue before somebody has found out about an effect
 
-# How soon, and how late at most, to look again for what became of another job's effect.
+# The shortest and the longest pause before checking again on another job's effect.
 _SOON, _LATE = 0.1, 30.0
 
 
 class ExitForDecision(StepExit):
-    """Leaves a step that cannot continue before a person has said what became of an effect."""
+    """Leaves a step that cannot continue until a person has said what became of an effect."""
 
     def __init__(self, effect: Effect, why: str) -> None:
         super().__init__(f"the {effect.kind} to {effect.target}: {why}")
@@ -567,7 +568,7 @@ class ExitForDecision(StepExit):
 
 
 class ExitForOtherJob(StepExit):
-    """Leaves a step until another job has settled or undone what has the same key."""
+    """Leaves a step until another job has settled or undone its effect under the same key."""
 
     def __init__(self, job_id: str, what: str, since: float) -> None:
         super().__init__(f"job {job_id} must first settle {what}, which has the same key")
@@ -579,14 +580,14 @@ class ExitForOtherJob(StepExit):
         return cls(effect.job_id, f"the {effect.kind} to {effect.target}", effect.called_at)
 
     async def apply(self, step: StepCall) -> None:
-        """Begin the step again in a while: the longer it takes already, the later."""
+        """Begin the step again after a pause, which grows with the time waited so far."""
         now = step.run.now()
         pause = min(max((now - self._since) / 2, _SOON), _LATE)
         await _begin_again(step, now + pause, str(self))
 
 
 class ExitToQuery(StepExit):
-    """Leaves a step until no call can be under way to the receiver, which is asked then."""
+    """Leaves a step until no call can still be on its way, and the receiver can be queried."""
 
     def __init__(self, effect: Effect, at: float) -> None:
         what = f"the {effect.kind} to {effect.target}"
@@ -594,7 +595,7 @@ class ExitToQuery(StepExit):
         self._at = at
 
     async def apply(self, step: StepCall) -> None:
-        """Begin the step again then."""
+        """Begin the step again at that time."""
         await _begin_again(step, self._at, str(self))
 
 

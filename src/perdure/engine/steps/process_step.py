@@ -1,13 +1,13 @@
-"""A step in an OS process of its own: started, served and killed from here; called there.
+"""A step in its own OS process: the worker starts, serves and kills it; the function runs there.
 
 Two processes take part. The process of the attempt, in the worker, starts the other one and then
 serves it (`call_in_os_process`). The function runs in the other one (`run_step`), with the same
 context as everywhere; its port (`ProcessPort`) sends what must be durable to the first one as a
-request. The `StepServer` does it there, fenced by the lease, and answers when it is durable.
+request. The `StepServer` carries it out there, fenced by the lease, and answers when it is durable.
 
-Their ends are tied: whoever kills the process of the attempt kills the other one, and if the OS
-process crashes, the attempt fails with `StepCrashed`. The time of the step begins when the function
-does, since it may have to wait for a free OS process before.
+They end together: killing the process of the attempt kills the other one, and if the OS process
+crashes, the attempt fails with `StepCrashed`. The timeout of the step starts when the function
+does, since the step may have to wait for a free OS process first.
 """
 
 import asyncio
@@ -61,10 +61,10 @@ from perdure.process.request import Request
 # How often a step that waits for a free OS process reports progress.
 _PROGRESS_EVERY = 0.5
 
-# How long to wait for an OS process that has not quite ended.
+# How long to wait for an OS process that is still ending.
 _LOOK_AGAIN = 0.02
 
-# A step that kills its OS process again and again must not end the host for the others.
+# A step that repeatedly kills its OS process must not end the host for other steps.
 _MAX_RESTARTS, _MAX_SECONDS = 1000, 60
 
 
@@ -93,14 +93,14 @@ class StepRaised(Struct, frozen=True):
 
 
 class StepLeft(Struct, frozen=True):
-    """The function was left: at a checkpoint, or because the server said so."""
+    """The function exited early: at a checkpoint, or because the server said so."""
 
 
-# In the worker: start it, serve it, end it
+# In the worker: start, serve and end it
 
 
 async def keep_host(node: WorkerPort) -> None:
-    """Own the OS processes for steps, once a step wants one; for ever."""
+    """Own the OS processes for steps, from the first step that needs one; runs for ever."""
     steps = node.step_host
     await steps.wanted.wait()
     host = ProcessHost(
@@ -130,7 +130,7 @@ async def keep_host(node: WorkerPort) -> None:
 
 
 class TimedStep(Protocol):
-    """A step whose attempt is timed, as far as it is needed here."""
+    """The part of a step that controls its timeout."""
 
     entry: JournalEntry
 
@@ -140,16 +140,16 @@ class TimedStep(Protocol):
     def step(self) -> Step[..., Any]: ...
 
     def arm(self) -> None:
-        """Let the time of the attempt begin."""
+        """Start the timeout of the attempt."""
         ...
 
     def disarm(self) -> None:
-        """Stop the time of the attempt."""
+        """Stop the timeout of the attempt."""
         ...
 
 
 class ServedAttempt(StepPort, Protocol):
-    """The attempt whose function runs in the other process; `Attempt` is what it is."""
+    """The attempt whose function runs in the other process; implemented by `Attempt`."""
 
     exit: StepExit | None  # the first that was raised
     item_verdict: tuple[ItemVerdict, bytes] | None  # of the other process
@@ -164,7 +164,7 @@ class ServedAttempt(StepPort, Protocol):
 async def call_in_os_process(
     operation: TimedStep, attempt: ServedAttempt, progress: StepProgress
 ) -> Any:
-    """Run a step in an OS process of its own; its time begins when the function does."""
+    """Run a step in its own OS process; its timeout starts when the function does."""
     steps, grace = operation.run.node.step_host, operation.run.node.settings.cancel_grace
     me = current("a step")
     events, requests, signs = (
@@ -197,13 +197,13 @@ async def call_in_os_process(
 
 
 def _put_again(me: Process, request: Request[Any]) -> None:
-    """Let a request be answered after what else there is."""
+    """Put a request back, to be answered after the other ones."""
     if not me.done():
         send(me.pid, "progress", request)
 
 
 async def _with_progress(attempt: ServedAttempt, wait: Callable[[], Awaitable[object]]) -> None:
-    """Wait, reporting progress: a step that waits for its turn is not stuck."""
+    """Wait while reporting progress: a step that waits for its turn is not stuck."""
     while True:
         attempt.progress()
         with contextlib.suppress(TimeoutError):
@@ -213,14 +213,14 @@ async def _with_progress(attempt: ServedAttempt, wait: Callable[[], Awaitable[ob
 
 
 async def _start(steps: StepHost, me: Process, step: StepToRun) -> Process:
-    """Start the other process, with its end tied to ours: whoever kills this one kills that one."""
+    """Start the other process, linked to ours: killing this one kills that one."""
     options = SpawnOptions(host=steps.name, monitor=True)
     try:
         while True:
             try:
                 other = spawn_process(me.runtime, me, run_step, (me.pid, step), options)
                 break
-            except SpawnError:  # the one before has not quite gone
+            except SpawnError:  # the previous one is still ending
                 await pause(_LOOK_AGAIN)
     except BaseException:
         steps.places.release()
@@ -264,7 +264,7 @@ def _outcome(operation: TimedStep, attempt: ServedAttempt, result: ExitResult) -
 
 
 class EffectToBegin(Struct, frozen=True):
-    """An effect that the step wants to begin; `answer` is what the receiver said about it."""
+    """An effect that the step wants to begin; `answer` is the receiver's answer to a query."""
 
     request: EffectRequest
     options: dict[str, Any]
@@ -273,7 +273,7 @@ class EffectToBegin(Struct, frozen=True):
 
 
 class QueryFirst(Struct, frozen=True):
-    """Ask the receiver about this key, then begin again with its answer."""
+    """Query the receiver about this key, then begin again with its answer."""
 
     key: str
 
@@ -298,7 +298,7 @@ class ServerRaised(Struct, frozen=True):
 
 
 class ServerExit(Struct, frozen=True):
-    """The step cannot continue now; the attempt knows why."""
+    """The step must exit; the attempt knows why."""
 
 
 class ExitByServer(StepExit):
@@ -306,7 +306,7 @@ class ExitByServer(StepExit):
 
 
 class _QueryFirst(Exception):
-    """Only the receiver knows, and only the step can ask it."""
+    """Only the receiver knows, and only the step can query it."""
 
     def __init__(self, key: str) -> None:
         super().__init__(key)
@@ -314,7 +314,7 @@ class _QueryFirst(Exception):
 
 
 class StepServer:
-    """Does for one attempt what its function asks for from another OS process."""
+    """Carries out, for one attempt, what its function requests from another OS process."""
 
     def __init__(
         self, run: Run, attempt: ServedAttempt, put_again: Callable[[Request[Any]], object]
@@ -335,9 +335,10 @@ class StepServer:
         }
 
     async def answer(self, request: Request[Any]) -> None:
-        """Do what the step asks for, and answer it.
+        """Carry out a request of the step, and answer it.
 
-        What must wait for another step is put off: this one may have to end something first.
+        A request that must wait for another step is deferred: this one may have to end something
+        first.
         """
         verb, *args = request.body
         if verb == "effect_begin" and (unlocked := self._when_unlocked(*args)) is not None:
@@ -387,7 +388,7 @@ def _referred(ref: StepRef) -> Step[..., Any]:
     return cast("Step[..., Any]", found)
 
 
-# In the other OS process: find the function, call it
+# In the other OS process: find the function and call it
 
 
 async def run_step(server: Pid, step_to_run: StepToRun) -> StepReturned | StepRaised | StepLeft:
@@ -419,7 +420,7 @@ async def _call_in_thread(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Call a sync function; it ends for certain only with its OS process, which is its alone."""
+    """Call a sync function; only the end of its OS process, which is its own, surely ends it."""
     try:
         return await call_in_step_thread(step.fn, context, args, kwargs)
     except asyncio.CancelledError:
@@ -428,7 +429,7 @@ async def _call_in_thread(
 
 
 class ProcessPort:
-    """The port of a context in another OS process: asks the server of the step."""
+    """The port of a context in another OS process: sends requests to the server of the step."""
 
     blocking = False
 
@@ -447,7 +448,7 @@ class ProcessPort:
         return await self._ask("save_checkpoint", data)
 
     def effect_asked(self, request: EffectRequest) -> None:
-        """Do nothing: the server takes note of it when the effect begins."""
+        """Do nothing: the server records it when the effect begins."""
 
     async def effect_begin(self, request: EffectRequest, options: EffectOptions) -> BegunEffect:
         query = options.get("query")
@@ -486,10 +487,10 @@ class ProcessPort:
         await self._ask("settle", reservation, actual)
 
     async def _ask(self, verb: str, *args: Any) -> Any:
-        """Have the server do something.
+        """Send a request to the server; return its answer.
 
         Raises:
-            ExitByServer: The step is to be left.
+            ExitByServer: The step must exit.
         """
         answer = await call(self._server, (verb, *args), timeout=None)
         match answer:
@@ -502,7 +503,7 @@ class ProcessPort:
 
 
 def _without_functions(options: EffectOptions) -> dict[str, Any]:
-    """Return the options that can cross: a step is referred to, and the query stays here."""
+    """Return options that can be sent: steps become references, and the query stays here."""
     plain: dict[str, Any] = {name: each for name, each in options.items() if name != "query"}
     if plain.get("details") is not None:
         plain["details"] = without_types(plain["details"])
@@ -521,7 +522,7 @@ def find_step(step: StepToRun) -> Step[..., Any]:
     """Return a step, found by the module and name of its function.
 
     Raises:
-        Drift: It is not there.
+        Drift: There is no such step.
     """
     found = _find(step)
     if found is None and any(load() for load in IMPORT_FALLBACKS):
@@ -550,12 +551,12 @@ def _find(step: StepToRun) -> object:
 
 
 def find_at(module: str, name: str) -> object:
-    """Return what has this name in a module; None if there is nothing."""
-    return reduce(_inside, name.split("."), cast("object", sys.modules.get(module)))
+    """Return the object with this name in a module; None if there is none."""
+    return reduce(_attribute, name.split("."), cast("object", sys.modules.get(module)))
 
 
-def _inside(holder: object, name: str) -> object:
-    """Look one name further, but not into a step: the rest of the name is its function's."""
+def _attribute(holder: object, name: str) -> object:
+    """Return the attribute of this name; but a step itself, since the rest names its function."""
     if isinstance(holder, Step) or is_step_class(holder):
         return cast("object", holder)
     return getattr(holder, name, None)

@@ -6,14 +6,14 @@ calls the function where the step's isolation says (`_call_function`), and then 
 * succeeds: the result is handed to the store, and the process ends without waiting for the disk.
   From then on the step is `committing`: nobody may interrupt it, and the store's answer ends it;
 * fails: the policy decides whether another attempt follows, and when;
-* is left by a `StepExit`: the attempt does not count, and the exit decides how it continues;
+* exits early by a `StepExit`: the attempt does not count, and the exit decides how it continues;
 * is ended from outside.
 
-Three things end an attempt from outside. Its *time* is up: the process is killed, and since it
+Three things end an attempt from outside. Its *timeout* passes: the process is killed, and since it
 cannot record that itself, another one does when it is dead (`_expire`, `_record_timeout`). Its
-*job* ends: it gets CANCEL, and is killed after the grace; how it ends then says nothing about the
-step (`interrupt`). The *lease* is lost: nothing is recorded. When the process is dead, the attempt
-is over, though its thread may still run.
+*job* ends: it gets CANCEL, and is killed after the grace period; how it ends then says nothing
+about the step (`interrupt`). The *lease* is lost: nothing is recorded. When the process is dead,
+the attempt is over, although its thread may still run.
 """
 
 import asyncio
@@ -118,7 +118,7 @@ class StepOperation(Operation[R]):
         self.gate: GateDecision | None = None  # what happens before it begins, if anything does
         self.gate_open = False  # for the next attempt
         self.asked: str | None = None  # the approval that it waits for
-        # If it undoes something: lets that be written together with its end.
+        # If it undoes something: adds the change of that to the write of its end.
         self.on_end: Callable[[StepState], None] | None = None
         self.undone: Effect | None = None  # the effect that it undoes
         self.undone_checkpoint: bytes | None = None  # of the step that it compensates
@@ -126,18 +126,18 @@ class StepOperation(Operation[R]):
         self.live: Attempt | None = None
         self.progress: StepProgress | None = None
         self.committing = False  # it has a result, and waits for the disk
-        self.start_unrecorded = False  # it works, and the journal does not say so yet
+        self.start_unrecorded = False  # it is working, and the journal does not say so yet
         self._expiry: asyncio.TimerHandle | None = None
-        self._expired = False  # its time was up: whatever it returns now comes too late
+        self._expired = False  # it timed out: whatever it returns now comes too late
         self._interrupted = False  # how it ends now says nothing about the step
-        self._stop_reported = False  # its end, to telemetry
+        self._stop_reported = False  # whether telemetry knows of its end
 
     @property
     def max_duration(self) -> float:
         return self.step.timeout or 0.0
 
     def replay(self) -> None:
-        """Finish it by what the journal says of its end."""
+        """Finish it with the outcome in the journal."""
         entry = self.entry
         if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
             output = entry.output
@@ -176,7 +176,7 @@ class StepOperation(Operation[R]):
             events.step_started(self, self.attempt)
 
     async def make_attempt(self) -> None:
-        """Call the function, then write and report what came of it."""
+        """Call the function, then write and report the outcome."""
         run, step, entry = self.run, self.step, self.entry
         self.live = attempt = Attempt(self)
         self.progress = StepProgress(
@@ -198,7 +198,7 @@ class StepOperation(Operation[R]):
             else:
                 value = await self._call_function(context)
             if self._expiry is not None:
-                self.disarm()  # it was in time, however long the rest takes
+                self.disarm()  # it returned in time, however long the rest takes
             if self._expired or type(value) is Partial:
                 await self._continue_later(cast("Partial[Any]", value))
                 return
@@ -220,15 +220,15 @@ class StepOperation(Operation[R]):
             return await call_in_os_process(self, live, progress)
         if step.isolation == "thread":
             use = ThreadUse(run.job.id, self.entry.id, run.epoch)
-            await self._until_alone(use)
+            await self._wait_for_old_threads(use)
             call = (live, progress)
             return await call_in_step_thread(step.fn, call, self._args, self._kwargs, use)
         return step.fn(context, *self._args, **self._kwargs)
 
-    async def _until_alone(self, use: ThreadUse) -> None:
-        """Wait for threads of a run that has lost its lease: a step never runs beside itself here.
+    async def _wait_for_old_threads(self, use: ThreadUse) -> None:
+        """Wait for threads of an earlier run: a step never runs twice at once in this worker.
 
-        Its time begins after that.
+        Its timeout starts after that.
         """
         for ended in older_calls(use):
             _log.warning(
@@ -241,7 +241,7 @@ class StepOperation(Operation[R]):
             self.arm()
 
     def attempt_ended(self) -> None:
-        """Take note that the process of the attempt has come to its end."""
+        """Record that the process of the attempt has ended."""
         self.start_unrecorded = False
         if self._expiry is not None:
             self.disarm()
@@ -251,7 +251,7 @@ class StepOperation(Operation[R]):
             self.live.over = True
             if self.live.effects is not None:
                 self.live.effects.unlock_keys()
-        if self.committing:  # the store tells its end
+        if self.committing:  # the answer of the store ends it
             return
         if self._expired:  # its end is recorded by `_died_late`
             self._report_stop("timed out")
@@ -262,8 +262,8 @@ class StepOperation(Operation[R]):
     # Success
 
     def _succeeded(self, output: bytes) -> None:
-        """Hand the result to the store. Nobody waits for that: this process has done its work."""
-        self.start_unrecorded = False  # from here on the record of its start would be a step back
+        """Hand the result to the store without waiting: this process has done its work."""
+        self.start_unrecorded = False  # from here on, recording its start would be a step back
         if crashpoint.wanted and self.live is not None and self.live.effects is not None:
             crashpoint.reach("before_step_commit")
         if self.on_end is not None:
@@ -273,11 +273,11 @@ class StepOperation(Operation[R]):
         self.run.write_soon(entry, self._written)
 
     def _written(self, error: BaseException | None) -> None:
-        """Tell the code: the result is durable."""
+        """Pass the result to the code: it is durable."""
         run = self.run
         self.committing = False
         if error is not None:
-            # Buffered, so that it is written even if the job ends before this process has done it.
+            # Buffered, so that it is written even if the job ends before this process writes it.
             run.buffered_entries[self.entry.seq] = self.entry
             self.spawn(self._write_again)
             return
@@ -288,13 +288,13 @@ class StepOperation(Operation[R]):
         run.progress_at = run.node.loop.time()
         if events.listens(events.STEP_STOP):
             self._report_stop("succeeded" if self.attempt else "reused")
-        # What a replay will return is what the code gets now: through the codec, once.
+        # The code now gets what a replay will return: the result after one pass through the codec.
         value = self.step.result.decode(cast("bytes", self.entry.output))
         run.process_ended(self)
         self.finish(value)
 
     async def _write_again(self) -> None:
-        """Insist, as long as the lease lets us: the step is done, and must not be done again."""
+        """Retry the write while the lease is ours: the step is done, and must not be repeated."""
         await self.run.write(self.entry)
         self.unlock_key()
         self._report_stop("succeeded")
@@ -303,7 +303,7 @@ class StepOperation(Operation[R]):
     # Failure
 
     async def _raised(self, error: BaseException) -> None:
-        """Take what the user's code raised: the policy decides."""
+        """Handle what the user's code raised: the policy decides whether to retry."""
         self.disarm()
         if isinstance(error, Unwound | KeyboardInterrupt):
             raise error
@@ -334,7 +334,7 @@ class StepOperation(Operation[R]):
         await self._fail(failure, error)
 
     async def _fail(self, failure: Failure, error: Exception) -> None:
-        """Write that the step has failed for good, and tell the code."""
+        """Write that the step has failed for good, and raise that in the code."""
         self._report_stop("failed")
         if self.on_end is not None:
             self.on_end(_FAILED)
@@ -347,7 +347,7 @@ class StepOperation(Operation[R]):
             events.undo_failed(self, self.attempt, failure.summary())
 
     async def _skipped_item(self, failure: Failure) -> bool:
-        """Continue without the item at which the step failed, if its policy says so."""
+        """Continue without the item at which the step failed, if the policy says so."""
         judged = None if self.progress is None else self.progress.judge_item(failure)
         if judged is None and self.live is not None:
             judged = self.live.item_verdict
@@ -364,7 +364,7 @@ class StepOperation(Operation[R]):
         return True
 
     async def _begin_again(self, entry: JournalEntry, *events: JobEvent) -> None:
-        """Write how far the step is, and begin the next attempt when it is due."""
+        """Write the progress of the step, and begin the next attempt when it is due."""
         self.entry = entry
         await self.run.write(entry, events=events)
         self.start_again = True
@@ -377,7 +377,7 @@ class StepOperation(Operation[R]):
         await leaving.apply(self)
 
     async def _continue_later(self, partial: "Partial[Any]") -> None:
-        """Keep what is done so far, and continue from there in a new attempt."""
+        """Save what is done so far, and continue from there in a new attempt."""
         if self._expired:  # it came too late
             return
         assert self.progress is not None
@@ -413,7 +413,7 @@ class StepOperation(Operation[R]):
             return
         if not self._interrupted:
             self._interrupted = self.run.interrupted_step = True
-            if self.start_unrecorded:  # what it may have done must be known
+            if self.start_unrecorded:  # what it may have done must be recorded
                 self.run.buffered_entries.setdefault(self.entry.seq, self.running_entry())
             process.at_exit(partial(self._died, process))
         if self.live is not None:
@@ -421,7 +421,7 @@ class StepOperation(Operation[R]):
         stop_gracefully(process, self.run.node.settings.cancel_grace, why="the job ends")
 
     def _died(self, process: Process) -> None:
-        """Take note of a process that may have been abandoned, and so never said it was done."""
+        """Handle the end of a process that may have been abandoned before it reported its end."""
         self.on_lease_lost()
         if self.run.working.get(self) is process and not self.committing:
             self.run.process_ended(self)
@@ -434,18 +434,18 @@ class StepOperation(Operation[R]):
         self.unlock_key()
 
     def arm(self) -> None:
-        """Let the time of the attempt begin."""
+        """Start the timeout of the attempt."""
         if self.step.timeout is not None:
             self._expiry = self.run.node.loop.call_later(self.step.timeout, self._expire)
 
     def disarm(self) -> None:
-        """Let the attempt take as long as it may."""
+        """Stop the timeout of the attempt."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
 
     def _expire(self) -> None:
-        """End an attempt that takes too long; the process cannot record that itself."""
+        """End an attempt that has timed out; the process cannot record that itself."""
         process = self.run.working.get(self)
         if process is not None and not process.done() and self.run.verdict is None:
             self._expired = self.run.interrupted_step = True
@@ -485,7 +485,7 @@ class StepOperation(Operation[R]):
     # Idempotency keys: the result of one job is used by the other jobs of the tenant
 
     async def reuse(self) -> bool:
-        """Take the result of another step under the same key, unless this one has begun before."""
+        """Use the result of another step under the same key, unless this one has begun before."""
         try:
             self.key = self._shared_key()
             await self._lock_key(self.key)
@@ -498,17 +498,17 @@ class StepOperation(Operation[R]):
             return True
         if found is not None:
             self.unlock_key()
-            # Without attempt and key: what another did is neither undone nor lent by this job.
+            # Without attempt and key: this job neither undoes nor shares what another one did.
             self.attempt, self.key = 0, None
             self.disarm()
             self._succeeded(found)
         return found is not None
 
     def _shared_key(self) -> str:
-        """Return the key by which the result is found: never in another tenant, step or version.
+        """Return the key by which the result is found: never by another tenant, step or version.
 
         Raises:
-            DefinitionError: The step's own key is no text.
+            DefinitionError: The step's own key is not a string.
         """
         step, key = self.step, self.step.key(self._args, self._kwargs)
         if not isinstance(key, str) or not key:
@@ -540,7 +540,7 @@ class StepOperation(Operation[R]):
         return output
 
     async def _lock_key(self, key: str) -> None:
-        """Wait for other steps of this job with the same key; that is no attempt yet."""
+        """Wait for other steps of this job with the same key; this is not an attempt yet."""
         run, locks = self.run, self.run.open_ledger().key_locks
         if not locks.is_locked(key):
             await locks.lock(key, self)
@@ -565,7 +565,7 @@ class StepOperation(Operation[R]):
         return self._entry(StepState.RUNNING)
 
     def record_start(self) -> None:
-        """Let the record of the start go along with the next write, if it still says something."""
+        """Buffer the record of the start for the next write, if it is still of use."""
         if self.start_unrecorded and self.run.verdict is None:
             self.run.buffered_entries.setdefault(self.entry.seq, self.running_entry())
 
@@ -576,7 +576,7 @@ class StepOperation(Operation[R]):
         return (self._entry(StepState.RUNNING),)
 
     async def write_checkpoint(self, data: bytes) -> None:
-        """Write how far the attempt has come."""
+        """Write a checkpoint of the attempt."""
         number = self.entry.checkpoint_no + 1
         self.start_unrecorded = False
         self.entry = self._entry(StepState.RUNNING, checkpoint=data, checkpoint_no=number)
@@ -605,7 +605,7 @@ class StepOperation(Operation[R]):
             input=old.input,
             output=old.output if output is None else output,  # a partial one, for its compensation
             error=error,
-            # A finished step needs no checkpoint any more.
+            # A finished step no longer needs a checkpoint.
             checkpoint=None if state is _SUCCEEDED else checkpoint or old.checkpoint,
             checkpoint_no=old.checkpoint_no if checkpoint_no is None else checkpoint_no,
             wake_at=wake_at,
@@ -619,7 +619,7 @@ class StepOperation(Operation[R]):
         return JobEvent(type=kind, data=data, actor=self.run.node.owner)
 
     def _report_stop(self, outcome: str) -> None:
-        """Tell telemetry how an attempt has ended; each one ends once."""
+        """Emit how an attempt has ended, once per attempt."""
         if not self._stop_reported and events.listens(events.STEP_STOP):
             self._stop_reported = True
             events.step_stopped(self, self.attempt, self.begun_at, outcome)
@@ -628,12 +628,12 @@ class StepOperation(Operation[R]):
 class Attempt:
     """One attempt, as the engine sees it: the `StepPort` on the loop of the worker.
 
-    Whatever the function runs in, what it asks for is done here. The attempt outlives neither the
-    lease nor its time: when it is `over`, a thread that still runs the function gets `Unwound` from
-    what it asks for, and what it says does not count.
+    Wherever the function runs, its requests are carried out here. The attempt outlives neither the
+    lease nor its timeout: when it is `over`, requests from a thread that still runs the function
+    raise `Unwound`, and what it reports does not count.
 
     It also remembers the first exit that was raised through the function. A function that catches
-    it, or raises something else on its way, is left all the same.
+    it, or raises something else instead, exits all the same.
     """
 
     __slots__ = (
@@ -651,7 +651,7 @@ class Attempt:
 
     def __init__(self, step: "StepOperation[Any]") -> None:
         self._step = step
-        self.over = False  # it has ended, though its thread may still run
+        self.over = False  # it has ended, although its thread may still run
         self.stopping = False  # leave at the next checkpoint
         self.exit: StepExit | None = None  # the first that was raised
         self.effects: Effects | None = None  # once the code asks for one
@@ -660,7 +660,7 @@ class Attempt:
         self._cancelled: asyncio.Event | None = None
 
     def end(self) -> None:
-        """Let nothing count any more that the function asks for or says."""
+        """Ignore all further requests and reports of the function."""
         self.over = True
         if self.effects is not None:
             self.effects.unlock_keys()
@@ -679,7 +679,7 @@ class Attempt:
         run.progress_at = run.node.loop.time()
 
     async def save_checkpoint(self, data: bytes) -> bool:
-        if self.over:  # its time was up, or its job is another's: the next attempt continues
+        if self.over:  # it timed out, or another worker owns the job: the next attempt continues
             raise Unwound
         await self._step.write_checkpoint(data)
         return self.stopping
@@ -723,7 +723,7 @@ class Attempt:
         return (self.effects or self._open_effects()).when_unlocked(request, options)
 
     async def check_left_open(self) -> None:
-        """Let the step succeed only if nothing is left to be found out.
+        """Check that no question about an effect is left open, so that the step may succeed.
 
         Raises:
             StepExit: The function has caught an exit, or has not asked for an effect that an
@@ -758,7 +758,7 @@ class Attempt:
         return found.state is ApprovalState.APPROVED
 
     async def reserve(self, place: Place, amount: Amount) -> str:
-        # Whenever the code comes here again, it spends again: so each time has an id of its own.
+        # Each time the code reaches this place it spends again, so each time has its own id.
         run, once = self._step.run, f"{self._step.attempt}.{secrets.token_hex(8)}"
         reservation = Reservation(
             job_id=run.job.id,
@@ -802,7 +802,7 @@ async def _attempt(operation: StepOperation[Any]) -> None:
 
 
 def _as_failure(error: BaseException) -> Exception:
-    """Return what the user's code raised as a failure of the step, whatever it was."""
+    """Return whatever the user's code raised as a failure of the step."""
     if isinstance(error, Exception):
         return error
     if isinstance(error, asyncio.CancelledError):

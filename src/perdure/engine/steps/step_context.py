@@ -1,19 +1,18 @@
-"""What the function of a step is given: who it works for, what it may ask for, its progress.
+"""The context that the function of a step gets: its job, its requests, its progress.
 
-There is one `StepContext` for steps on the loop, in a thread and in an OS process of their own. It
-talks to the engine through a `StepPort`, which is narrow enough to be spoken across a thread or a
-pipe:
+There is one `StepContext` for steps on the loop, in a thread and in their own OS process. It talks
+to the engine through a `StepPort`, which is narrow enough to work across a thread or a pipe:
 
-    `Attempt`      on the worker's loop: does what is asked for (`steps.step`)
-    `ThreadPort`   in a thread: hands it to the loop, and waits or awaits (`steps.thread_step`)
-    `ProcessPort`  in another OS process: sends it to the worker's process (`steps.process_step`)
+    `Attempt`      on the worker's loop: carries out requests (`steps.step`)
+    `ThreadPort`   in a thread: hands them to the loop, and waits or awaits (`steps.thread_step`)
+    `ProcessPort`  in another OS process: sends them to the worker's process (`steps.process_step`)
 
-What the user's function calls is run where the function runs: the call of an effect, the question
-to its receiver, the items and their keys. What must be durable crosses the port.
+The user's own callables run where the function runs: the call of an effect, the query to its
+receiver, the items and their keys. Everything that must be durable goes through the port.
 
 A synchronous function cannot await. Its thread blocks instead, and every method that returns an
 awaitable elsewhere returns the value itself. The methods are coroutines in either case: the port of
-such a thread (`blocking`) never suspends, so a coroutine is driven to its end on the spot.
+such a thread (`blocking`) never suspends, so a coroutine runs to its end at once.
 """
 
 import asyncio
@@ -80,17 +79,17 @@ LONGEST_TARGET: Final = 500
 
 
 class UserQuestion(Struct, frozen=True):
-    """What a step asks a person in its middle."""
+    """A question that a running step asks a person."""
 
     title: str
     packed: bytes
     shown: Any
     level: RiskLevel
-    expires: float | None  # seconds; None: as the terms say
+    expires: float | None  # seconds; None: that of the terms
 
 
 class StepPort(Protocol):
-    """What a step may ask of the engine; a coroutine returns when what it asks for is durable."""
+    """What a step may request from the engine; a coroutine returns when the request is durable."""
 
     @property
     def blocking(self) -> bool:
@@ -103,7 +102,7 @@ class StepPort(Protocol):
         ...
 
     def time(self) -> float:
-        """Return the time in seconds, from any start."""
+        """Return a monotonic time in seconds."""
         ...
 
     def progress(self) -> None:
@@ -111,11 +110,11 @@ class StepPort(Protocol):
         ...
 
     async def save_checkpoint(self, data: bytes) -> bool:
-        """Save a checkpoint; returns whether the step must leave there."""
+        """Save a checkpoint; return whether the step must exit there."""
         ...
 
     def effect_asked(self, request: EffectRequest) -> None:
-        """Take note, in the order of the code, that it asks for an effect."""
+        """Record, in the order of the code, that it asks for an effect."""
         ...
 
     async def effect_begin(self, request: EffectRequest, options: EffectOptions) -> BegunEffect:
@@ -123,40 +122,40 @@ class StepPort(Protocol):
         ...
 
     async def effect_done(self, begun: BegunEffect, packed: PackedResult) -> Effect:
-        """Keep the result of an effect."""
+        """Store the result of an effect."""
         ...
 
     async def effect_failed(
         self, begun: BegunEffect, fault: CallFault | None, options: EffectOptions
     ) -> None:
-        """Keep what an error says about an effect; None: the call was interrupted."""
+        """Store what an error says about an effect; None: the call was interrupted."""
         ...
 
     async def record_effect(
         self, kind: str, key: str, target: str, details: Mapping[str, Any]
     ) -> None:
-        """Record an effect that has happened without us."""
+        """Record an effect that was made without `effect`."""
         ...
 
     async def was_effect_recorded(self, kind: str, key: str) -> bool:
-        """Whether such an effect was recorded."""
+        """Return whether such an effect was recorded."""
         ...
 
     async def ask_person(self, place: Place, question: UserQuestion) -> bool:
-        """Ask a person; returns whether they said yes."""
+        """Ask a person; return whether they approved."""
         ...
 
     async def reserve(self, place: Place, amount: Amount) -> str:
-        """Reserve an amount of the budget; returns the id of the reservation."""
+        """Reserve an amount of the budget; return the id of the reservation."""
         ...
 
     async def settle(self, reservation: str, actual: Amount) -> None:
-        """Replace a reservation by what was really spent."""
+        """Replace a reservation by what was actually spent."""
         ...
 
 
 class StepProgress(Struct, kw_only=True):
-    """Whose attempt it is and how far its code has come; shared by the context and the engine."""
+    """The attempt and the progress of its code; shared by the context and the engine."""
 
     job_id: str
     tenant: str
@@ -174,8 +173,8 @@ class StepProgress(Struct, kw_only=True):
     def allot(self, what: str) -> Place:
         """Return the place of what the code asks for now.
 
-        It is known by the code's own checkpoint, or by the item: a checkpoint of `ctx.items` is not
-        one of the code.
+        It is identified by the code's own checkpoint, or by the item: a checkpoint of `ctx.items`
+        is not the code's own.
         """
         data, item = self.checkpoint, "" if self.items is None else self.items.cursor.key_in_hand
         number = 0 if data is None or is_of_items(data) else self.checkpoint_no
@@ -184,14 +183,14 @@ class StepProgress(Struct, kw_only=True):
         return Place(self.step_id, ordinal, part)
 
     def encode_checkpoint(self, checkpoint: Any) -> bytes:
-        """Encode a checkpoint within its limit."""
+        """Return a checkpoint as JSON, within its size limit."""
         what = f"the checkpoint of {self.step_id}"
         kind = cast("Any", type(checkpoint))
         declared = Any if fields_of(checkpoint) is None else kind
         return encode(checkpoint, declared, what=what, kind="checkpoint", limits=self.limits)
 
     def judge_item(self, failure: Failure) -> tuple[ItemVerdict, bytes] | None:
-        """Judge the item at which the step has failed; None if it failed at none."""
+        """Return what follows the failure of the step at an item; None if it was at no item."""
         if self.items is None:
             return None
         with self.items.lock:
@@ -206,8 +205,8 @@ class StepProgress(Struct, kw_only=True):
 class ItemWalk:
     """The items of a step, and a lock.
 
-    A thread cannot be stopped: when its time is up, it may still be at an item while the engine
-    judges that item. Without the lock both might settle it, and the next item would be left out.
+    A thread cannot be stopped: when it times out, it may still work on an item while the engine
+    judges that item. Without the lock both might settle it, and the next item would be skipped.
     """
 
     __slots__ = ("closed", "cursor", "lock")
@@ -215,10 +214,10 @@ class ItemWalk:
     def __init__(self, cursor: Cursor) -> None:
         self.cursor = cursor
         self.lock = threading.Lock()
-        self.closed = False  # the engine has judged it: the code goes no further
+        self.closed = False  # the engine has judged the item: the code must not continue
 
     def done(self, place: int) -> None:
-        """Take note that an item is done."""
+        """Record that an item is done."""
         with self.lock:
             if self.closed:
                 raise Unwound
@@ -226,7 +225,7 @@ class ItemWalk:
 
 
 class StepContext:
-    """The world as one attempt of a step sees it."""
+    """The context of one attempt of a step."""
 
     __slots__ = ("_port", "_progress")
 
@@ -260,7 +259,7 @@ class StepContext:
 
     @property
     def attempt(self) -> int:
-        """1 at the first attempt."""
+        """The number of this attempt, from 1."""
         return self._progress.attempt
 
     @property
@@ -271,7 +270,7 @@ class StepContext:
 
     @property
     def cancelled(self) -> asyncio.Event:
-        """Set when the job ends: stop what you do."""
+        """An event, set when the job ends: stop your work."""
         return self._port.cancelled
 
     # Effects
@@ -279,20 +278,21 @@ class StepContext:
     def effect(
         self, kind: str, call: EffectCall, *, target: str, **options: Unpack[EffectOptions]
     ) -> Awaitable[Any]:
-        """Do something to the world once, or return what that returned before.
+        """Do something to the world once, and return its result, which later attempts reuse.
 
-        The intent is durable before `call(key)` is called, and its result before anything else.
-        What a crash or an error leaves in doubt is resolved as the options say.
+        The intent is durable before `call(key)` is called, and its result before anything else
+        happens. What a crash or an error leaves in doubt is resolved as the options say.
 
         Args:
             kind: "email", "payment", …
-            call: Is called with the key, and makes one call to the receiver.
+            call: Called with the key; makes one call to the receiver.
             target: Who or what is acted upon.
             **options: See `EffectOptions`.
 
         Raises:
-            Unstorable: When awaited: it has happened, and its result cannot be stored.
-            DefinitionError: When awaited: it cannot be distinguished from one before a checkpoint.
+            Unstorable: When awaited: it has happened, but its result cannot be stored.
+            DefinitionError: When awaited: it cannot be distinguished from an effect before a
+                checkpoint.
         """
         _check_effect(kind, target)
         place = self._progress.allot(digest(kind, target)[:16])
@@ -324,7 +324,7 @@ class StepContext:
     def record_side_effect(
         self, kind: str, key: str, *, target: str = "", **details: Any
     ) -> Coroutine[Any, Any, None]:
-        """Record that something has happened which was not done by `effect`.
+        """Record that something has happened that was not done with `effect`.
 
         A crash between the action and this record loses the record: `effect` has no such gap.
         """
@@ -332,20 +332,20 @@ class StepContext:
         return self._now(self._port.record_effect(kind, key, target, details))
 
     def was_side_effect_recorded(self, kind: str, key: str) -> Coroutine[Any, Any, bool]:
-        """Whether something was recorded as done, in any job of the tenant.
+        """Return whether something was recorded as done, in any job of the tenant.
 
-        An intent does not count: what may have happened was not recorded.
+        An intent does not count: what merely may have happened was not recorded.
         """
         return self._now(self._port.was_effect_recorded(kind, key))
 
     @property
     def undone(self) -> Effect | None:
-        """In a step that undoes an effect: that effect; its result may be in doubt, its key not."""
+        """In a step that undoes an effect: that effect. It has a key even if it is in doubt."""
         return self._progress.undone
 
     @property
     def undone_checkpoint(self) -> Any:
-        """In a compensation: what the step saved last; None if it saved nothing, or was done."""
+        """In a compensation: the step's last checkpoint; None if it saved none, or had finished."""
         data = self._progress.undone_checkpoint
         return None if data is None else decode(data, Any)
 
@@ -354,12 +354,12 @@ class StepContext:
     def spend(self, *, usd: float = 0.0, tokens: int = 0, calls: int = 0) -> "Spending":
         """Reserve an amount before it is spent: `async with ctx.spend(usd=0.5) as spent:`.
 
-        The whole amount is settled at the end of the block, or what
-        `await spent.settle(usd=0.31)` says. At a limit of the job, a person is asked to raise it,
-        and the step begins again when they have answered.
+        At the end of the block the whole amount is settled, unless `await spent.settle(usd=0.31)`
+        has settled another one. At a limit of the job, a person is asked to raise it, and the step
+        begins again when they have answered.
 
         Raises:
-            BudgetExceeded: When awaited: somebody said no.
+            BudgetExceeded: When awaited: somebody refused to raise the limit.
         """
         place = self._progress.allot(SPENDING)
         spending = Spending(self._port, place, Amount.of(usd, tokens, calls))
@@ -368,11 +368,11 @@ class StepContext:
     def request_user_approval(
         self, title: str, timeout: Duration = None, *, details: Any = None, risk: str = "high"
     ) -> Coroutine[Any, Any, bool]:
-        """Ask a person in the middle of the step; True is a yes.
+        """Ask a person in the middle of the step; return whether they approved.
 
-        The step is left, and begins again when somebody has decided. That does not count as an
+        The step exits, and begins again when somebody has decided. That does not count as an
         attempt; what the step did before must be effects, or be covered by a checkpoint.
-        If nobody decides in time, the job waits for a person; that is not a no.
+        If nobody decides in time, the job is parked for a person; that is not a rejection.
         """
         level, shown = RiskLevel.of(risk), plain(details)
         packed = encode([title, shown], what="a question")
@@ -384,12 +384,12 @@ class StepContext:
 
     @property
     def previous_checkpoint(self) -> Any:
-        """What was saved last, as plain JSON values; None at the first attempt."""
+        """The last checkpoint, as plain JSON values; None if there is none."""
         data = self._progress.checkpoint
         return None if data is None else decode(data, Any)
 
     def checkpoint_as(self, kind: type[T]) -> T | None:
-        """Return what was saved last, as this type.
+        """Return the last checkpoint as a value of this type.
 
         Raises:
             Drift: It does not fit: the type of the checkpoint has changed.
@@ -398,7 +398,7 @@ class StepContext:
         return None if data is None else decode(data, kind)
 
     def save_checkpoint(self, checkpoint: Any) -> Coroutine[Any, Any, None]:
-        """Save how far the step has come; durable when it returns."""
+        """Save a checkpoint, from which the next attempt continues; durable on return."""
         return self._now(self._save(checkpoint))
 
     async def _save(self, checkpoint: Any) -> None:
@@ -421,23 +421,23 @@ class StepContext:
         or_after: Duration = "30s",
         on_error: OnError | ItemPolicy = "fail",
     ) -> AsyncIterator[T]:
-        """Go through items, and after a crash only through those that are not done.
+        """Yield items one by one; after a crash, only those that are not done.
 
         An item is done when the next one is asked for.
-        Progress is saved after `every` items or `or_after`, whichever comes first;
-        what was done since then is done again after a crash.
+        Progress is saved after `every` items or after `or_after`, whichever comes first;
+        what was done since then is repeated after a crash.
 
         Args:
-            items: The same items in the same order at every attempt; more may come at the end.
+            items: The same items in the same order at every attempt; more may be added at the end.
             key: What identifies an item.
-            every: Save after so many items.
-            or_after: Save after so long.
+            every: Save after this many items.
+            or_after: Save after this much time.
             on_error: What to do with an item on which the step fails: "fail", "skip" and report,
-                or "quarantine"; an `ItemPolicy` says more.
+                or "quarantine"; an `ItemPolicy` has more options.
 
         Raises:
-            Drift: The items are not those of which some are done already.
-            Permanent: At the end, if some are in quarantine.
+            Drift: The items differ from those of an earlier attempt.
+            Permanent: At the end, if some items are in quarantine.
         """
         policy = on_error if isinstance(on_error, ItemPolicy) else ItemPolicy(on_error=on_error)
         source = self._items(items, key, policy, (every, required_seconds(or_after)))
@@ -469,12 +469,12 @@ class StepContext:
 
     @property
     def item_report(self) -> ItemReport | None:
-        """How far `items` has come, and which items it skipped; None before."""
+        """How many items are done, and which were skipped; None before `items` is called."""
         walk = self._progress.items
         return None if walk is None else walk.cursor.report()
 
     def _now(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """Return what the function gets: something to await, or the value itself if it blocks."""
+        """Return an awaitable, or the value itself if the function is synchronous."""
         return cast("Coroutine[Any, Any, T]", _finish(work)) if self._port.blocking else work
 
 
@@ -494,7 +494,7 @@ class Spending:
     def settle(
         self, *, usd: float | None = None, tokens: int | None = None, calls: int | None = None
     ) -> Coroutine[Any, Any, None]:
-        """Say what was really spent; what is not named, as much as was reserved."""
+        """Settle what was actually spent; a kind that is not named, as much as was reserved."""
         reserved = self._amount
         actual = Amount.of(
             usd=reserved.usd if usd is None else usd,
@@ -509,7 +509,7 @@ class Spending:
         await self._port.settle(self._reservation, actual)
 
     async def reserve(self) -> Self:
-        """Reserve it; `await` and `async with` do."""
+        """Reserve the amount; `await` and `async with` call this."""
         self._reservation = await self._port.reserve(self._place, self._amount)
         return self
 
@@ -555,7 +555,7 @@ def _check_effect(kind: str, target: str) -> None:
 
 
 def _finish(work: Coroutine[Any, Any, T]) -> T:
-    """Drive a coroutine to its end; over a blocking port it never suspends."""
+    """Run a coroutine to its end and return its result; over a blocking port it never suspends."""
     try:
         work.send(None)
     except StopIteration as stop:
@@ -565,7 +565,7 @@ def _finish(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _iterate(source: AsyncGenerator[T, None]) -> Iterator[T]:
-    """Go through by a plain `for` what is an `async for` elsewhere."""
+    """Yield the items of an async iterator, for a plain `for` in a synchronous function."""
     while True:
         try:
             item = _finish(anext(source))

@@ -4,10 +4,10 @@ A synchronous function blocks its thread; an async one gets a loop of its own th
 be cancelled. What either asks of the engine is done on the worker's loop, in the context of the
 step's process.
 
-A thread cannot be stopped. When the attempt is ended from outside, its thread is left behind, its
-place is given to another, and its attempt is over: what it asks for then raises `Unwound`. The
-threads are daemons, so one that never returns does not keep the program from ending. It is known
-which step a thread works for, so that the next run of the job does not start that step beside it.
+A thread cannot be stopped. When the attempt is ended from outside, its thread is left behind,
+another thread may take its place, and its attempt is over: its requests raise `Unwound`. The
+threads are daemons, so one that never returns does not keep the program from ending. Each thread is
+recorded with its step, so that the next run of the job does not start that step beside it.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from perdure.process.waiter import set_process
 
 T = TypeVar("T")
 
-# Functions of steps have threads of their own: they may wait for calls that are offloaded.
-# So many run at once in one program; more of them wait.
+# Functions of steps have their own threads, since they may wait for offloaded calls. This is how
+# many run at once in one program; further ones wait.
 _STEP_THREADS = ThreadPool("perdure-step", 32)
 
 
 class ThreadUse(NamedTuple):
-    """For which run of which step a function is called."""
+    """The run and the step for which a function is called."""
 
     job: str
     step: str
@@ -48,7 +48,7 @@ async def call_in_step_thread(
     kwargs: Mapping[str, Any],
     use: ThreadUse | None = None,
 ) -> Any:
-    """Call the function of a step in a thread, with a context that reaches back to this loop."""
+    """Call the function of a step in a thread; its context hands requests to this loop."""
     port, progress = context
     if not is_async(function):
         seen = StepContext(ThreadPort(port, blocking=True), progress)
@@ -69,7 +69,7 @@ class ThreadPort:
         self._port = port
         self.blocking = blocking
         self._loop = asyncio.get_running_loop()
-        self._variables = copy_context()  # by which what runs on the loop belongs to its process
+        self._variables = copy_context()  # so that what runs on the loop belongs to its process
 
     @property
     def cancelled(self) -> asyncio.Event:
@@ -126,7 +126,7 @@ class ThreadPort:
 
 
 class _OwnLoop:
-    """An async function in a thread, with a loop of its own, by which it can be cancelled."""
+    """An async function in a thread, on its own loop, through which it can be cancelled."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[Any] | None = None
@@ -154,7 +154,7 @@ class _OwnLoop:
 async def call_in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call a function in a thread, with the context variables of the caller.
 
-    What runs there is no part of the caller's process: its verbs belong to the loop.
+    What runs there is not part of the caller's process: process verbs work only on the loop.
     """
     return await _call(partial(function, *args, **kwargs), None)
 
@@ -166,5 +166,5 @@ async def _call(function: Callable[[], T], use: ThreadUse | None) -> T:
 
 
 def older_calls(use: ThreadUse) -> list["Future[None]"]:
-    """List the ends of calls in which earlier runs of a job still work on the same step."""
+    """Return futures of the calls in which earlier runs of a job still work on the same step."""
     return _STEP_THREADS.unfinished(lambda other: other[:2] == use[:2] and other != use)

@@ -1,17 +1,17 @@
-"""Undoing what a job did: the list is written first, then done as durable steps, one by one.
+"""Undoing what a job did: the undo list is written first, then runs as durable steps.
 
 A job that fails, or is cancelled with `on_cancel="compensate"`, does not end at once. When nothing
-works for it any more (`decide_end`), the journal and the ledger say what it did. If any of that can
-be undone, the job becomes COMPENSATING with the first entry of an undo list, and is claimed again
-like any other job. Its run is then not the job's code but a `Saga`:
+is working for it any more (`decide_end`), the journal and the ledger say what it did. If any of
+that can be undone, the job becomes COMPENSATING with the first entry of an undo list, and is
+claimed again like any other job. It then runs a `Saga` instead of the job's code:
 
-1. wait until no child works any more, since only then is it known what the children did;
+1. wait until no child is working any more, since only then is it known what the children did;
 2. write the list: each undo an entry of the journal, in the reverse order of what is undone;
 3. do one after the other, each as a step with retries, gates and effects of its own.
 
 A crash at any point repeats nothing that is recorded: the list is in the journal, and the end of an
 undo is written together with the change of the step that it undoes. An undo that fails for good
-stops the saga, or not, as the job's `on_undo_failure` says; people decide in the first case.
+stops the saga, and a person decides; with `on_undo_failure="continue"` the rest is still undone.
 """
 
 import contextlib
@@ -84,11 +84,11 @@ class UndoReason(Struct, frozen=True):
 
     ends: Literal["COMPENSATED", "CANCELLED"]
     error: str | None = None  # a packed `Failure`
-    asked: bool = False  # by a person, or by its parent: it did not fail just now
+    asked: bool = False  # by a person, or by its parent: it did not just fail
 
 
 def on_cancel(run: Run) -> OnCancel:
-    """Return what a cancel does with what the job did."""
+    """Return the job's `on_cancel`: what a cancel does about completed work."""
     definition = None if run.job.plan else run.node.registry.jobs.get(run.job.name)
     return "abandon" if definition is None else definition.on_cancel
 
@@ -97,7 +97,7 @@ def on_cancel(run: Run) -> OnCancel:
 
 
 async def decide_end(run: Run, verdict: RunVerdict) -> tuple[RunVerdict, WriteFields]:
-    """Decide whether a job that would end now must be undone first, and what else is written."""
+    """Return the final verdict (the job may have to be undone first), and what else to write."""
     if isinstance(verdict, Completed):
         return verdict, await _doubts_of_completed(run)
     if isinstance(verdict, UndoEnded):
@@ -128,7 +128,7 @@ async def _decide_failed_end(
 
 
 async def _decide_undo_end(run: Run, verdict: UndoEnded) -> tuple[RunVerdict, WriteFields]:
-    """Call a job undone only if no effect is left that nothing undoes."""
+    """Return the verdict after an undo: COMPENSATED only if no effect is left standing."""
     journal, ledger = await journal_and_ledger(run)
     fields = _put_in_doubt(run, ledger)
     failure = _failure(verdict.error)
@@ -146,7 +146,7 @@ async def _name_effects_left(
     ledger: Sequence[Effect],
     fields: WriteFields,
 ) -> tuple[RunFailed | Cancelled, WriteFields]:
-    """Name the effects that nothing undoes in the end of the job, and alert people."""
+    """Add the effects that nothing undoes to the error of the job, and alert people."""
     named = await effects_left(run, run.job, journal, ledger)
     if not named:
         return verdict, fields
@@ -159,13 +159,13 @@ async def _name_effects_left(
 
 
 async def journal_and_ledger(run: Run) -> tuple[list[JournalEntry], list[Effect]]:
-    """Read what the job did, up to the last write of this run."""
+    """Return the journal and the ledger, up to the last write of this run."""
     job_id, owner, epoch = run.job.id, run.node.owner, run.epoch
     return await run.ask(lambda store: store.journal_and_ledger(job_id, owner, epoch))
 
 
 async def _doubts_of_completed(run: Run) -> WriteFields:
-    """Put calls in doubt that a job has left open though it completed."""
+    """Return calls that a completed job has left open, as in doubt, to be written."""
     if run.ledger is None or not (run.interrupted_step or run.ledger.has_intents()):
         return {}
     _, ledger = await journal_and_ledger(run)
@@ -175,7 +175,7 @@ async def _doubts_of_completed(run: Run) -> WriteFields:
 
 
 def _put_in_doubt(run: Run, ledger: Sequence[Effect]) -> WriteFields:
-    """Put open calls in doubt: this job will not find out any more what became of them."""
+    """Return open calls as in doubt, to be written: this job cannot resolve them any more."""
     lines = tuple(
         line.to(EffectState.IN_DOUBT, run.now())
         for line in ledger
@@ -238,12 +238,12 @@ def _entries(
 
 
 async def undo(run: Run, run_code: Callable[[Run, Code], Awaitable[RunVerdict]]) -> RunVerdict:
-    """Continue the undo of a job; whatever is in its way is for a person."""
-    # Nothing of the code is replayed, and no deadline ends an undo.
+    """Continue the undo of a job; if anything prevents it, the job is parked for a person."""
+    # The code is not replayed, and no deadline ends an undo.
     run.journal.unvisited.clear()
     run.job = replace(run.job, deadline_at=None)
     saga = Saga(run)
-    verdict = await run_code(run, saga.play)
+    verdict = await run_code(run, saga.run_list)
     if isinstance(verdict, Completed):
         return saga.outcome()
     if not isinstance(verdict, RunFailed | NeedsAttention) or _says_what_to_do(verdict):
@@ -258,7 +258,7 @@ def _says_what_to_do(verdict: RunFailed | NeedsAttention) -> bool:
 
 
 class Saga:
-    """The undo list of one job, and how far it is done."""
+    """The undo list of one job, and its progress."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -290,11 +290,11 @@ class Saga:
         """Return the state of each undo."""
         return {id: entry.state for id, entry in self._entries.items()}
 
-    async def play(self, run: Run) -> bytes:
-        """Write the list, if it is not there; then undo one thing after the other."""
+    async def run_list(self, run: Run) -> bytes:
+        """Write the list, unless it is there already; then undo one thing after the other."""
         journal, ledger = await journal_and_ledger(run)
         head = next((entry for entry in journal if entry.kind is EntryKind.UNDO), None)
-        if head is None or head.state is _S.SKIPPED:  # a person asked for it, or its parent
+        if head is None or head.state is _S.SKIPPED:  # requested by a person, or by its parent
             error = None if run.job.error is None else run.job.error.decode()
             head = _first_entry(run, journal, UndoReason("COMPENSATED", error, asked=True))
             await run.write(head, **_put_in_doubt(run, ledger))
@@ -403,11 +403,11 @@ class Saga:
         return _step_for(wanted, made, partial(_compensate, undo, args, kwargs, output)), None
 
     async def _input(self, entry: JournalEntry, step: Step[..., Any]) -> bytes:
-        """Return the arguments that the step ran with: a person may have edited them."""
+        """Return the arguments that the step ran with, which a person may have edited."""
         given = entry.input or b"{}"
         if not self._run.node.gatekeeper.watches(step):
             return given
-        # The last yes: what was asked again after it was not answered, or with no.
+        # The last approval: later questions were not answered, or were rejected.
         job_id = self._run.job.id
         yes = await self._run.ask(lambda store: store.approval_of_step(job_id, entry.id, _YES))
         return given if yes is None else yes.action.input
@@ -415,7 +415,7 @@ class Saga:
     # The steps that are undone
 
     def _ended(self, wanted: Undo, state: StepState) -> None:
-        """Let the step change in the same write as its undo."""
+        """Change the step in the same write as its undo."""
         self._entries[wanted.id] = replace(self._entries[wanted.id], state=state)
         if state is _S.SUCCEEDED:
             self._note_undone(wanted)
@@ -436,15 +436,15 @@ class Saga:
         return is_left_undone(self._entries[id])
 
     def _note(self, entry: JournalEntry, state: StepState) -> None:
-        if entry.state is _S.SKIPPED:  # what a person decided about it holds
+        if entry.state is _S.SKIPPED:  # what a person decided about it stands
             return
         self._steps[entry.id] = changed = replace(entry, state=state)
         self._run.buffered_entries[entry.seq] = changed
 
     def _note_undone(self, undo: Undo) -> None:
-        """Mark the effects as undone in the same write, so that nobody uses their results any more.
+        """Mark the effects as undone in the same write, so that nobody uses their results again.
 
-        The compensation of an irreversible step makes up for what it did, and undoes none of it.
+        The compensation of an irreversible step only mitigates what it did, and undoes none of it.
         """
         find = self._run.node.registry.find_step
         by_step = undo.effect is None and undo.child is None
@@ -462,7 +462,7 @@ class Saga:
             await self._run.flush()
 
     async def _mark_by_hand(self) -> None:
-        """Apply what people have decided since: undos that they marked as done."""
+        """Apply the decisions of people since then: undos that they marked as done."""
         for undo in self._undos:
             if self._entries[undo.id].state is _S.SKIPPED and not self._is_left(undo.id):
                 self._note_undone(undo)
@@ -520,19 +520,19 @@ def _packed(error: str | None) -> bytes | None:
 
 # Children: the jobs that a job has submitted
 #
-# One that works is cancelled first, and its end is awaited: only then is it known what it has done.
-# A child undoes itself, as if it had failed; its parent asks it to, and waits.
+# A running child is cancelled first, and its end is awaited: only then is it known what it did. A
+# child undoes itself, as if it had failed; its parent requests that, and waits.
 
 
 def children_of(job_id: str, journal: Sequence[JournalEntry]) -> dict[str, JournalEntry]:
-    """Return the entries that have submitted children, by the ids of the children."""
+    """Return the entries that submitted children, by the ids of the children."""
     return {child_id(job_id, each.id): each for each in journal if each.kind is EntryKind.CHILD}
 
 
 async def stop_children(run: Run, journal: Sequence[JournalEntry]) -> list[JobOutcome]:
     """Cancel the children that have not ended; return those that still have not.
 
-    Each does as its own `on_cancel` says.
+    The `on_cancel` of each child applies.
     """
     ids = list(children_of(run.job.id, journal))
     running = await _running(run, ids)
@@ -629,7 +629,7 @@ async def _children_to_undo(
 async def effects_left(
     run: Run, job: Job, journal: Sequence[JournalEntry], ledger: Sequence[Effect]
 ) -> list[str]:
-    """Name the effects of a job and its children that nothing undoes."""
+    """Return the names of the effects of a job and its children that nothing undoes."""
     found = standing(journal, ledger, run.node.registry.find_step)
     named = [_named(effect, job.id == run.job.id) for effect in found]
     ids = list(children_of(job.id, journal))
@@ -673,7 +673,7 @@ async def _needs_undo(run: Run, job_id: str, state: JobState) -> bool | PastPivo
     """Whether a child has something to undo, or may have."""
     if state is JobState.COMPENSATED:
         return False
-    if state not in ENDED:  # a child of a child: it is waited for when that one undoes itself
+    if state not in ENDED:  # a grandchild: its own parent waits for it when it undoes itself
         return True
     journal = await run.ask(lambda store: store.journal(job_id))
     if is_listed(journal):
@@ -687,7 +687,7 @@ async def _needs_undo(run: Run, job_id: str, state: JobState) -> bool | PastPivo
 class UndoChild(Operation[None]):
     """A wait for a child that undoes itself.
 
-    It is asked again after every crash; for one that has begun this changes nothing.
+    The request is repeated after every crash; a child that has begun ignores it.
     """
 
     __slots__ = ("_job_id", "ended")

@@ -1,7 +1,7 @@
 """What a job can wait for besides steps: a time, a message, another job.
 
-None of them needs a worker while it waits: when the code waits for nothing else, the job is
-suspended, and claimed again when the time has come or there is news.
+None of them needs a worker: when the code waits for nothing else, the job is suspended, and claimed
+again when the time has come or there is news.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 _NOTHING = encode(None)
 
-# A child that ended so runs again when its parent is retried.
+# A child that ended in one of these states runs again when its parent is retried.
 _RETRIED = (JobState.FAILED, JobState.CANCELLED)
 
 
@@ -96,7 +96,7 @@ class Receive(Operation[Any]):
     async def _received(self, number: int, payload: bytes) -> None:
         try:
             value = decode(payload, self._kind)
-        except Drift as misfit:  # taken all the same: else it would be the first one for ever
+        except Drift as misfit:  # consumed too, or it would stay the first one for ever
             error = WrongType(
                 f"message {self.topic!r} is not of the type that was asked for: {misfit}"
             )
@@ -160,7 +160,7 @@ class Child(Operation[R]):
     async def _look(self) -> None:
         outcomes = await self.run.ask(lambda store: store.outcomes([self._job.id]))
         if not outcomes and self.run.job.forked_from is None:
-            raise JobNotFound(self._job.id)  # to submit it again might do all of it twice
+            raise JobNotFound(self._job.id)  # submitting it again might do all of it twice
         if not outcomes:  # the entry was copied from the job of which this one is a fork
             await self._submit()
         elif outcomes[0].state not in ENDED:
@@ -171,7 +171,7 @@ class Child(Operation[R]):
             await self._ended(outcomes[0])
 
     async def _retry_child(self) -> None:
-        """Run a child again that had failed: somebody retries this job from here on."""
+        """Retry a child that failed: this job is being retried from here on."""
         again = Command(
             job_id=self._job.id,
             action="retry",
@@ -191,7 +191,7 @@ class Child(Operation[R]):
             self.finish(self._definition.result.decode(outcome.result))
             return
         error = outcome.error or failure_of(RuntimeError("no reason is known")).pack()
-        # The state is kept as the output, so that a replay raises the same error.
+        # The state is stored as the output, so that a replay raises the same error.
         failed = replace(
             self.entry,
             state=StepState.FAILED,

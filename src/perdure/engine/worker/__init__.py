@@ -1,1 +1,1 @@
-"""The worker: claims jobs, keeps their leases, and has duties. `worker.working` runs one."""
+"""The worker: claims jobs, renews their leases, does periodic work; see `worker.working`."""

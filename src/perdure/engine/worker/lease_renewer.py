@@ -1,18 +1,18 @@
-"""Keeps the leases of a worker's jobs, and stops the jobs whose lease may have run out.
+"""Renews the leases of a worker's jobs, and stops the jobs whose lease may have run out.
 
-A job belongs to a worker as long as its lease. Two things must hold:
+A job belongs to a worker for as long as it has the lease. Two things must hold:
 
-* As long as the worker lives, its leases are renewed, all in one write each heartbeat. A thread
+* As long as the worker is alive, its leases are renewed, all in one write per heartbeat. A thread
   does that, not the event loop: a step that blocks the loop for a minute must not lose the job to
-  another worker, which would run the same code beside it.
-* A worker that does not live must not renew. The thread would go on even if the loop were blocked
-  for ever, so it renews only while the loop shows a pulse. A loop without a pulse for `stuck_after`
-  counts as dead, and its jobs go to others when their leases run out.
+  another worker, which would run the same code at the same time.
+* A dead worker must not renew. The thread would continue even if the loop were blocked for ever, so
+  it renews only while the loop shows a pulse. A loop without a pulse for `stuck_after` counts as
+  dead, and other workers take its jobs when their leases run out.
 
-If renewals fail, because the store is away, a worker cannot know whether another one has its jobs
-by now. So it stops them a while before their leases run out (`stop_before_expiry`): it stops first,
-then others may begin. What it still writes afterwards is refused by the store: every write is
-fenced by the epoch of the claim.
+If renewals fail, because the store is unreachable, a worker cannot know whether another one owns
+its jobs by now. So it stops them some time before their leases run out (`stop_before_expiry`): it
+stops first, then others may begin. What it still writes afterwards is refused by the store: every
+write is fenced by the epoch of the claim.
 """
 
 import logging
@@ -30,7 +30,7 @@ _PULSES_PER_HEARTBEAT = 10
 
 
 async def renew_leases(node: WorkerNode) -> None:
-    """Show the pulse of the loop, and stop what outlives its lease; for ever."""
+    """Show the pulse of the loop, and stop runs that outlive their leases; runs for ever."""
     renewer = LeaseRenewer(node)
     renewer.start()
     pulse = partial(_pulse, node, renewer)
@@ -41,7 +41,7 @@ async def renew_leases(node: WorkerNode) -> None:
 
 
 async def _pulse(node: WorkerNode, renewer: "LeaseRenewer") -> None:
-    if not renewer.is_alive():  # the supervisor starts both of us again
+    if not renewer.is_alive():  # the supervisor restarts both of us
         raise RuntimeError("the thread that renews the leases has ended")
     renewer.pulse = node.loop.time()
     node.stop_expired()
@@ -87,7 +87,7 @@ class LeaseRenewer(threading.Thread):
 
 
 async def send_heartbeats(node: WorkerNode) -> None:
-    """Tell the store again and again that this worker lives; for ever."""
+    """Write the heartbeat of this worker to the store periodically; runs for ever."""
     await every(node.settings.heartbeat, partial(_send_heartbeat, node), what="sending heartbeats")
 
 

@@ -39,7 +39,7 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
 
 
 class WorkerNode:
-    """One worker. It lives on one event loop; only `held` is called from another thread."""
+    """One worker. It belongs to one event loop; only `held` is called from another thread."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class WorkerNode:
         self.loop = me.runtime.loop
         self.runs: dict[str, Run] = {}
         self.claimed: set[str] = set()  # jobs that run here, or are about to
-        self.looking = False  # the producer looks: a command to a job may be known in a moment
-        self.claiming = False  # jobs may be ours that are not in `claimed` yet
+        self.looking = False  # the producer is looking: a command to a job may be known soon
+        self.claiming = False  # a claim is under way: we may own jobs that are not in `claimed` yet
         self.draining = False
         self.wanted = asyncio.Event()  # the producer should look for work
-        self.changed = asyncio.Event()  # a run ended: for those who wait for that
-        self.hurried = asyncio.Event()  # nobody waits for safe points any more
+        self.changed = asyncio.Event()  # set when a run ends
+        self.hurried = asyncio.Event()  # do not wait for safe points any more
         self.hint: RedisHint | None = None  # when to claim; set before the worker starts
         self.step_host = StepHost(self.owner, settings.processes)
         self.known_steps: dict[int, tuple[str, bool]] = {}  # of registered steps, which live on
@@ -120,24 +120,24 @@ class WorkerNode:
         self.wanted.set()
 
     def drain(self) -> None:
-        """Claim nothing more, and let every job go at its next safe point."""
+        """Claim nothing more, and release every job at its next safe point."""
         self.draining = True
         for run in tuple(self.runs.values()):
             run.end(Drained())
 
     def hurry(self) -> None:
-        """Stop waiting for safe points: steps are cancelled, and their jobs let go."""
+        """Stop waiting for safe points: steps are cancelled, and their jobs released."""
         self.hurried.set()
         self.changed.set()
 
-    # News: what others asked of jobs that run here
+    # News: requests and messages to jobs that run here
 
     def apply_news(self, news: Sequence[JobNews], asked_for: Collection[Run]) -> None:
-        """Obey what is asked of our jobs, and stop those that are not ours any more.
+        """Carry out what is requested of our jobs, and stop those that we no longer own.
 
         Args:
-            news: Of all jobs that this worker owns, by the store.
-            asked_for: The runs that were here when the store was asked.
+            news: Of all jobs that this worker owns, as the store reports it.
+            asked_for: The runs that were here when the store was queried.
         """
         ours = {each.job_id for each in news}
         for run in asked_for:
@@ -146,9 +146,9 @@ class WorkerNode:
         for each in news:
             run = self.runs.get(each.job_id)
             if run is not None and each.news != run.news:
-                self._obey(run, each)
+                self._apply_request(run, each)
 
-    def _obey(self, run: Run, news: JobNews) -> None:
+    def _apply_request(self, run: Run, news: JobNews) -> None:
         match news.request:
             case "cancel":
                 if run.job.state is not JobState.COMPENSATING and not self._finishes(run):
@@ -160,7 +160,7 @@ class WorkerNode:
                 spawn_process(self.runtime, run.process, _read_news, (run, news.news), PLAIN)
 
     def _finishes(self, run: Run) -> bool:
-        """Whether a job runs to its own end although somebody has cancelled it."""
+        """Whether a job runs to its end although somebody has cancelled it."""
         definition = self.registry.jobs.get(run.job.name)
         return definition is not None and definition.on_cancel == "finish"
 
@@ -169,9 +169,8 @@ class WorkerNode:
     def held(self) -> list[tuple[str, int]]:
         """Return the leases to be renewed, as pairs of job and epoch.
 
-        Those of all jobs whose code lives here, even if it makes no progress: another worker that
-        took such a job would do its work a second time, beside the first. People are alerted
-        instead.
+        This includes jobs that make no progress: another worker that took such a job would run its
+        code a second time, concurrently. People are alerted instead.
         """
         return [
             (run.job.id, run.epoch)
@@ -180,20 +179,20 @@ class WorkerNode:
         ]
 
     def makes_progress(self, run: Run) -> bool:
-        """Whether a run has shown progress lately."""
+        """Whether a run has made progress lately."""
         return self.loop.time() - run.progress_at <= self._patience(run)
 
     def _patience(self, run: Run) -> float:
-        """Return how long a run may show no progress: a step's own timeout may allow more."""
+        """Return how long a run may make no progress: a step's own timeout may allow more."""
         limits = [op.max_duration for op in tuple(run.working)]
         return max(self.settings.stuck_after, *limits, 0.0)
 
     def renewed(self, asked: list[tuple[str, int]], kept: set[str], since: float) -> None:
-        """Extend the trust in the leases that were kept, and stop the runs of those that were not.
+        """Record which leases were renewed, and stop the runs whose lease was not.
 
         Args:
             asked: The leases that were to be renewed.
-            kept: The jobs whose lease was.
+            kept: The jobs whose leases were.
             since: When the renewal was sent, by the loop's clock: the lease counts from then.
         """
         for job_id, epoch in asked:
@@ -212,10 +211,10 @@ class WorkerNode:
             if run.verdict is None and now > run.trusted_until:
                 run.lose_lease()
 
-    # Writes that nobody waits for
+    # Buffered writes
 
     def flush_soon(self) -> None:
-        """Write soon what waits to go along with another write."""
+        """Write what is buffered soon, if no other write takes it along."""
         if self.flush_timer is None:
             after = self.settings.start_record_after
             self.flush_timer = self.loop.call_later(after, self._flush_now)

@@ -1,14 +1,14 @@
-"""What a worker does now and then, and the one loop that all of it runs in.
+"""The periodic work of a worker, and the one loop that all of it runs in.
 
-`every` calls a function again and again, for ever. Everything that the parts of a worker have in
+`every` calls a function periodically, for ever. Everything that the parts of a worker have in
 common about that is here: how long to pause, how to be woken early, and what to do while the store
 fails. A duty is therefore an ordinary function that does its work once; it raises `StoreError` if
 the store fails, and need not think about the next time.
 
-The duties that follow: pruning, approval timers, the stuck watch and the outbox sender. Those with
-more to tell have files of their own (`scheduler`, `reaper`, `lease_renewer`, `producer`), and run
-in the same loop. Every worker does all of them: there is no leader. Each duty is therefore made so
-that any number of workers may do it at the same moment; the store lets one of them win.
+This file contains pruning, approval timers, the stuck watch and the outbox sender. Larger duties
+have their own files (`scheduler`, `reaper`, `lease_renewer`, `producer`), and run in the same loop.
+Every worker does all of them: there is no leader. Each duty is therefore written so that any number
+of workers may do it at the same moment; the store lets one of them win.
 """
 
 import asyncio
@@ -36,12 +36,12 @@ _log = logging.getLogger("perdure.worker")
 
 # The loop
 
-# Pauses while the store fails. They grow, so that a store that is overloaded can recover, and they
-# differ by chance, so that the workers of a fleet do not all come back in the same moment.
+# Pauses while the store fails. They grow, so that an overloaded store can recover, and they are
+# randomised, so that the workers of a fleet do not all come back at the same moment.
 _OUTAGE_PAUSES: Final = Retry(initial_delay="250ms", max_delay="5s", jitter=0.5)
 _WARN_EVERY: Final = 60.0
 
-# Does the work once. Returns after how many seconds to do it again, or None for the usual pause.
+# Does the work once. Returns the number of seconds until the next time; None: the usual pause.
 Work: TypeAlias = Callable[[], Awaitable[float | None]]
 
 
@@ -67,13 +67,13 @@ async def every(
         interval: Seconds between two rounds.
         work: Does one round.
         what: What is done, for the log: "deleting old jobs".
-        wake: Set by whoever wants the next round at once.
+        wake: Set to run the next round at once.
         on_failure: Called after each round that the store failed in.
     """
     outage = Outage(what, asyncio.get_running_loop().time)
     while True:
         if wake is not None:
-            wake.clear()  # before the work: what is asked for during it is not forgotten
+            wake.clear()  # before the work, so that a wake-up during it is not lost
         try:
             wanted = await work()
         except StoreError as error:
@@ -120,7 +120,7 @@ class Outage:
             _log.warning("%s: %s; retrying with growing pauses", self._what, error)
 
     def over(self) -> None:
-        """Note that the store works."""
+        """Record that the store works again."""
         if self._is_announced:
             _log.warning("%s: the store works again", self._what)
         self._failures, self._is_announced = 0, False
@@ -132,14 +132,14 @@ _PRUNE_EVERY, _PRUNE_BATCH = 60.0, 500
 
 
 async def prune(node: WorkerNode) -> None:
-    """Delete ended jobs that are older than `WorkerSettings.keep`; for ever."""
+    """Delete ended jobs that are older than `WorkerSettings.keep`; runs for ever."""
     await every(_PRUNE_EVERY, partial(_prune, node), what="deleting old jobs")
 
 
 async def _prune(node: WorkerNode) -> None:
     if node.settings.keep is not None:
         limit = await node.store.now() - node.settings.keep
-        # In batches: one long transaction would make those who write wait.
+        # In batches: one long transaction would make writers wait.
         while await node.store.prune(limit, _PRUNE_BATCH):
             pass
 
@@ -150,7 +150,7 @@ _TIMERS_EVERY: Final = 1.0
 
 
 async def run_approval_timers(node: WorkerNode) -> None:
-    """Remind people of approvals, escalate them and let them expire; for ever."""
+    """Remind people of approvals, escalate them and let them expire; runs for ever."""
     await every(_TIMERS_EVERY, partial(_run_timers, node), what="running approval timers")
 
 
@@ -164,10 +164,10 @@ async def _run_timers(node: WorkerNode) -> None:
 
 
 async def watch_for_stuck_jobs(node: WorkerNode) -> None:
-    """Alert people to jobs without progress; for ever.
+    """Alert people to jobs without progress; runs for ever.
 
-    A stuck job is not started again: its code may only be slow, and two copies of it would do its
-    work twice. So a person has to decide.
+    A stuck job is not restarted: its code may only be slow, and two copies of it would do its work
+    twice. So a person has to decide.
     """
     alerted = WeakSet[Run]()
     work = partial(_alert_to_stuck_jobs, node, alerted)
@@ -182,7 +182,7 @@ async def _alert_to_stuck_jobs(node: WorkerNode, alerted: WeakSet[Run]) -> None:
 
 
 async def _alert_to_stuck_job(node: WorkerNode, run: Run) -> None:
-    """Write it to the job's log, and alert people: once, however many workers run the job in turn.
+    """Log that a job is stuck, and alert people: once, however many workers run it in turn.
 
     Raises:
         StoreError: Nothing is written, so it must be tried again.
@@ -194,7 +194,7 @@ async def _alert_to_stuck_job(node: WorkerNode, run: Run) -> None:
         'isolation="process" if it does not await, such a step ends by itself'
     )
     _log.warning("job %s is stuck: %s", run.job.id, text)
-    # Not by `run.write`, which would count as progress.
+    # Not with `run.write`, which would count as progress.
     stuck = Write(
         job_id=run.job.id,
         owner=node.owner,
@@ -224,21 +224,21 @@ _SEND_LEASE: Final = 120.0  # … after which another worker may take the notice
 
 
 async def send_outbox(node: WorkerNode, sends: str) -> None:
-    """Send what is due, for ever. `sends` is the supervisor of the sending processes."""
+    """Send what is due; runs for ever. `sends` is the supervisor of the sending processes."""
     sender = OutboxSender(node, sends)
     await every(_SEND_EVERY, sender.start_due, what="sending notices", wake=node.notices_due)
 
 
 class OutboxSender:
-    """Sends people what they must be told: at least once, by the channels of the app.
+    """Delivers notices to people, at least once, through the channels of the app.
 
-    A notice is written in the transaction of what it tells about, and sent afterwards. Whoever
-    takes it holds it by a short lease; if that worker dies, another one sends it. Between the
-    delivery and the record of it a worker may die, so people may get a notice twice, but never not
-    at all.
+    A notice is written in the same transaction as the event that it reports, and sent afterwards.
+    The worker that takes it has a short lease on it; if that worker dies, another one sends it. A
+    worker may die between delivering a notice and recording that, so people may get a notice twice,
+    but always at least once.
 
-    Each delivery is a process of its own with a time-out, and each channel has a limit of its own:
-    a recipient that does not answer delays no other channel, and of its own channel one place.
+    Each delivery is a process with a timeout, and each channel has its own limit: a recipient that
+    does not answer delays no other channel, and occupies one slot of its own.
     """
 
     def __init__(self, node: WorkerNode, sends: str) -> None:
@@ -248,7 +248,7 @@ class OutboxSender:
         self._active: Counter[str] = Counter()  # by channel
 
     async def start_due(self) -> None:
-        """Take what is due, for every channel as much as it has room for, and start to send it."""
+        """Start to send what is due, for each channel as much as it has room for."""
         for name, channel in self._channels.items():
             if room := SENDS_PER_CHANNEL - self._active[name]:
                 for notice in await self._node.store.take_notices([name], room, _SEND_LEASE):
@@ -266,7 +266,7 @@ class OutboxSender:
             _log.warning("sending notices: %s", error)
         finally:
             self._active[channel.name] -= 1
-            # There is room, and perhaps another notice for the same recipient.
+            # There is room now, and perhaps another notice for the same recipient.
             self._node.notices_due.set()
 
     async def _try(
@@ -310,7 +310,7 @@ def _reason(error: Exception) -> str:
 
 
 def _undelivered(notice: Notice, channels: dict[str, ApprovalChannel], now: float) -> list[Notice]:
-    """Return notices that tell, by the other channels, that one channel has given up."""
+    """Return notices, through the other channels, that one channel has given up."""
     if notice.state is not NoticeState.GIVEN_UP or notice.kind is NoticeKind.UNDELIVERED:
         return []
     whom = f" to {notice.recipient}" if notice.recipient else ""

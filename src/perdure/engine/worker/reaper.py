@@ -1,9 +1,9 @@
 """The reaper frees the jobs of workers that are dead, or that do not renew their leases.
 
-A lease that has run out proves that its worker may not go on; a free lock (`worker_lock`) proves
-that it is dead. One thing proves nothing: after an outage of the store, nobody could renew, and all
-leases look old. So for a while after each failure no lease counts as run out, and the living
-workers renew theirs first.
+A lease that has run out proves that its worker may not continue; a free lock (`worker_lock`) proves
+that it is dead. But after an outage of the store an old lease proves nothing: nobody could renew,
+and all leases look old. So for a while after each failure no lease counts as expired, and the
+living workers renew theirs first.
 """
 
 import logging
@@ -19,13 +19,13 @@ from perdure.engine.worker.worker_lock import is_dead, remove_lock
 
 _log = logging.getLogger("perdure.worker")
 
-# A worker without a heartbeat for so many leases is gone, wherever it ran.
-# If it lives after all, its next heartbeat registers it again.
+# A worker without a heartbeat for this many lease durations is gone, wherever it ran.
+# If it is alive after all, its next heartbeat registers it again.
 _SILENT_LEASES: Final = 3
 
 
 async def reap(node: WorkerNode) -> None:
-    """Look for jobs without a living owner; for ever."""
+    """Free jobs without a living owner, periodically; runs for ever."""
     reaper = Reaper(node)
     await every(
         node.settings.reap_every,
@@ -36,7 +36,7 @@ async def reap(node: WorkerNode) -> None:
 
 
 class Reaper:
-    """Looks for jobs without a living owner."""
+    """Frees jobs without a living owner."""
 
     def __init__(self, node: WorkerNode) -> None:
         self._node = node
@@ -61,18 +61,18 @@ class Reaper:
             node.poke()
 
     def _neighbours(self, workers: list[tuple[str, float, bytes]]) -> list[str]:
-        """Return the other workers of this machine and boot."""
+        """Return the other workers on this machine, of the same boot."""
         here, boot = socket.gethostname(), boot_id()
         found: list[str] = []
         for owner, _, data in workers:
             try:
                 info = decode(data, WorkerInfo)
             except JobError:
-                continue  # of another version of perdure: its leases must tell
+                continue  # another version of perdure: only its leases count
             if owner != self._node.owner and (info.host, info.boot) == (here, boot):
                 found.append(owner)
         return found
 
     def failed(self) -> None:
-        """Note that the store did not answer."""
+        """Record that the store did not answer."""
         self._grace_until = self._node.loop.time() + 2 * self._node.settings.heartbeat

@@ -1,9 +1,9 @@
-"""An optional hint when to claim: workers take turns by a lock in Redis.
+"""An optional hint when to claim: workers take turns with a lock in Redis.
 
-A large fleet that polls one database crowds it at every submission. With the hint, workers claim
-one after the other. The lock decides nothing: a worker that gets no turn in time claims all the
-same, and so does everybody while Redis is slow, empty, wrong or down. Who owns which job is decided
-by the leases in the store alone, so no fault of Redis can do harm.
+A large fleet that polls one database overloads it at every submission. With the hint, workers claim
+one after the other. The lock decides nothing: a worker that gets no turn in time claims anyway, and
+so do all workers while Redis is slow, empty, wrong or down. Only the leases in the store decide who
+owns which job, so no fault of Redis can do harm.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ from perdure.base.secret import without_secrets
 
 _log = logging.getLogger("perdure.worker")
 
-# The longest turn, in milliseconds: a worker that dies in its turn delays the others no longer.
+# The longest turn, in milliseconds: the most that a worker which dies in its turn delays others.
 _TURN_MS = 500
 
-# How long a worker waits for its turn, or for any answer, before it continues without.
+# How long a worker waits for its turn, or for any answer, before it continues without one.
 _PATIENCE = 0.05
 
 # The pause between two attempts to get the lock.
 _PAUSE = 0.005
 
-# A Redis that did not answer is left alone for so long.
+# How long a Redis that did not answer is not asked again.
 _SILENCE = 5.0
 
 # Only the holder may extend a turn or end it.
@@ -48,7 +48,7 @@ return 0
 
 
 class RedisHint:
-    """The lock that workers on one store take turns by."""
+    """The lock with which the workers of one store take turns."""
 
     def __init__(self, url: str, name: str) -> None:
         """Describe the lock; nothing is connected yet.
@@ -67,7 +67,7 @@ class RedisHint:
                 "a hint needs the Redis client: pip install 'perdure[redis]'"
             ) from None
         try:
-            # The client need not retry: the lock is asked for again and again anyway.
+            # The client need not retry: the lock is requested repeatedly anyway.
             self._redis: Any = redis.from_url(
                 url, socket_timeout=_PATIENCE, socket_connect_timeout=_PATIENCE, retry=None
             )
@@ -80,7 +80,7 @@ class RedisHint:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncGenerator["ClaimTurn", None]:
-        """Wait for a turn, but not for long; inside the block the worker has one, or has none."""
+        """Wait briefly for a turn; yields it, whether the worker got one or not."""
         turn = ClaimTurn(self, await self._take())
         try:
             yield turn
@@ -97,7 +97,7 @@ class RedisHint:
         return None
 
     async def ask(self, script: str, token: str, *more: object) -> bool:
-        """Run a script for a token; False also if there is no answer."""
+        """Run a script for a token; return whether it succeeded, False if there is no answer."""
         return bool(await self._do(self._redis.eval(script, 1, self._name, token, *more)))
 
     async def _do(self, command: Any) -> object:
@@ -118,14 +118,14 @@ class RedisHint:
 
 
 class ClaimTurn:
-    """A turn that a worker has, or believes to have; without a token it has none."""
+    """A turn that a worker has, or believes it has; without a token it has none."""
 
     def __init__(self, hint: RedisHint, token: str | None) -> None:
         self._hint = hint
         self.token = token
 
     async def renew(self) -> None:
-        """Extend the turn; if it has passed to another worker, continue without."""
+        """Extend the turn; if it has passed to another worker, continue without one."""
         if self.token is not None and not await self._hint.ask(_RENEW, self.token, _TURN_MS):
             self.token = None
 

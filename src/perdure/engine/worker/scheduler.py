@@ -1,16 +1,16 @@
 """Cron schedules: how they are kept, and how workers submit their jobs.
 
 A schedule is a row in the store with the next time at which it is due. Every worker looks at all
-schedules each second; none of them is in charge. What makes sure that each time is submitted once,
-although all workers find it due in the same second, is one conditional write: `store.fire` submits
-the jobs and sets the next time in one transaction, and only if the row still has the time that this
-worker saw. Whoever comes second changes nothing.
+schedules each second; there is no leader. One conditional write makes sure that each time is
+submitted once, although all workers find it due in the same second: `store.fire` submits the jobs
+and sets the next time in one transaction, and only if the row still has the time that this worker
+saw. The worker that comes second changes nothing.
 
-The job of each time also has a key made of the schedule and the time. So even a schedule that is
-deleted and put again does not submit a time twice.
+The job of each time also has a key derived from the schedule and the time. So even a schedule that
+is deleted and put again does not submit a time twice.
 
-Times at which no worker ran are found when one looks again; `catch_up` says what happens then. All
-times are those of the store's clock, never of the machine: two workers whose clocks differ would
+Times at which no worker ran are found when one looks again; `catch_up` decides what happens then.
+All times are by the store's clock, never the machine's: two workers whose clocks differ would
 otherwise disagree about what is due.
 """
 
@@ -39,7 +39,7 @@ _LOOK_EVERY: Final = 1.0
 
 
 class Schedules:
-    """The schedules of an app; its workers submit their jobs, once for each time."""
+    """The schedules of an app; its workers submit the jobs, once for each time."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Schedules:
             cron: "0 3 * * *": minute, hour, day, month, day of the week.
             job: The job.
             *args: Its arguments.
-            timezone: The time zone of the hours.
+            timezone: The time zone of the cron expression.
             catch_up: What to do about times at which no worker ran: "skip", "one" or "all".
             **options: Those of `App.submit`; `tenant` is also the tenant of the schedule.
 
@@ -98,7 +98,7 @@ class Schedules:
         return await (await self._store()).schedules(tenant)
 
     async def remove(self, name: str, *, tenant: str = "default") -> bool:
-        """Delete a schedule; False if the tenant has none of that name."""
+        """Delete a schedule; return False if the tenant has none of that name."""
         return await (await self._store()).delete_schedule(tenant, name)
 
     async def pause(self, name: str, *, tenant: str = "default") -> None:
@@ -130,7 +130,7 @@ class Schedules:
 
 
 async def run_schedules(node: WorkerNode) -> None:
-    """Submit the jobs of schedules that are due; for ever."""
+    """Submit the jobs of schedules that are due; runs for ever."""
     await every(_LOOK_EVERY, partial(_run_due, node), what="running schedules")
 
 

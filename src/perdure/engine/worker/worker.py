@@ -1,25 +1,26 @@
-"""A worker: a supervision tree that claims jobs, runs them, and keeps its claims.
+"""A worker: a supervision tree that claims jobs, runs them, and renews its leases.
 
 worker
- ├── jobs             a process for each running job; none is restarted: its lease brings it back
+ ├── jobs             a process for each running job; never restarted: its lease runs out instead
  ├── lease_renewer    renews all leases at once
- ├── heartbeat        tells the store that this worker lives
+ ├── heartbeat        tells the store that this worker is alive
  ├── reaper           frees the jobs of dead workers
  ├── stuck_watch      alerts people to jobs without progress
  ├── scheduler        submits the jobs of schedules
  ├── pruner           deletes old jobs
- ├── step_host        OS processes for the steps that want one
+ ├── step_host        OS processes for the steps that need one
  ├── approval_timers  reminds people of approvals, and lets approvals expire
  ├── sends            a process for each message that is being sent, if the app has channels …
- ├── outbox_sender    … and what starts them
+ ├── outbox_sender    … and the process that starts them
  └── producer         claims jobs while there is room
 
-The order is that of starting, so nothing is claimed before all the rest is there.
+They start in this order, so nothing is claimed before everything else is running.
 
-A worker stops in two steps. It *drains*: it claims nothing more, and every job is let go at its
-next safe point, after which any worker may continue it at once. What reaches no safe point within
-the grace is cancelled. Only then does the worker deregister. Its lock is released only if no job is
-left behind: a job whose code may still run must not be taken over before this process is dead.
+A worker stops in two steps. It *drains*: it claims nothing more, and releases every job at its next
+safe point, after which any worker may continue it at once. Steps that reach no safe point within
+the grace period are cancelled. Only then does the worker deregister. Its lock is released only if
+no job is left behind: a job whose code may still run must not be taken over before this process is
+dead.
 """
 
 import asyncio
@@ -61,10 +62,10 @@ _log = logging.getLogger("perdure.worker")
 # A worker whose parts keep failing is better restarted from outside.
 _RESTARTS, _WITHIN = 20, 60
 
-# The time to stop that a worker's process gets on top of the worker's own grace.
+# The time to stop that a worker's process gets on top of the worker's own grace period.
 _STOP_MARGIN = 10.0
 
-# How long a worker that stops waits for a store that does not answer.
+# How long a stopping worker waits for a store that does not answer.
 _DEREGISTER_TIMEOUT = 5.0
 
 
@@ -84,7 +85,7 @@ async def working(node: WorkerNode) -> AsyncGenerator[WorkerNode, None]:
                     finally:
                         await _drain(node)
         finally:
-            await _deregister(node)  # also if the block raised: nobody else would
+            await _deregister(node)  # even if the block raised: nothing else would
     finally:
         if node.hint is not None:
             await node.hint.close()
@@ -119,24 +120,24 @@ def _outbox(node: WorkerNode) -> list[ChildSpec]:
 
 
 async def _drain(node: WorkerNode) -> None:
-    """Let every job reach a safe point and go; after the grace, stop those that do not."""
+    """Release every job at a safe point; after the grace period, stop those that reach none."""
     node.drain()
     events.worker(events.WORKER_DRAIN, node)
-    await _until_empty(node, node.settings.drain_grace, node.hurried)
+    await _wait_until_idle(node, node.settings.drain_grace, node.hurried)
     if node.claimed:
         _log.warning("%d jobs reached no safe point: they are stopped", len(node.claimed))
         for run in tuple(node.runs.values()):
             for operation in tuple(run.working):
                 operation.interrupt(hard=True)
-        await _until_empty(node, 2 * node.settings.cancel_grace + 1)
+        await _wait_until_idle(node, 2 * node.settings.cancel_grace + 1)
     for run in tuple(node.runs.values()):
         run.stop(RunLost())
 
 
-async def _until_empty(
+async def _wait_until_idle(
     node: WorkerNode, patience: float, hurried: asyncio.Event | None = None
 ) -> None:
-    """Wait until no job is here, the patience is over, or somebody is in a hurry."""
+    """Wait until no job is left, the time is over, or `hurry` was called."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(patience):
             while node.claimed or node.claiming:
@@ -147,7 +148,7 @@ async def _until_empty(
 
 
 async def _deregister(node: WorkerNode) -> None:
-    """Tell the store that this worker is gone, and free jobs that were claimed at the very end."""
+    """Deregister this worker, and release jobs that were claimed at the very end."""
     try:
         async with asyncio.timeout(_DEREGISTER_TIMEOUT):
             if not node.claimed:
@@ -163,47 +164,47 @@ async def _deregister(node: WorkerNode) -> None:
 
 
 async def until_told_to_stop() -> None:
-    """Wait for CANCEL, which is what a signal to the process becomes."""
+    """Wait for CANCEL, which a signal to the process is turned into."""
     while not isinstance(await process_events().receive(), Cancel):
         pass
 
 
 def runtime_settings(bounds: WorkerSettings) -> Settings:
-    """Return settings that give a process the time that its jobs may take to reach a safe point."""
+    """Return runtime settings that leave jobs enough time to reach a safe point."""
     return Settings(stop_timeout=bounds.drain_grace + 2 * bounds.cancel_grace + _STOP_MARGIN)
 
 
 def tune_garbage_collection() -> None:
-    """Make garbage collections few and short: they took a fifth of a busy worker's time.
+    """Make garbage collections rare and short: they took a fifth of a busy worker's time.
 
     Only for a process that is nothing but a worker: what it has imported stays, and nearly all of
     its other objects are freed without the collector.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 4, 10)  # ended jobs are cycles: few, but they must not stay for long
+    gc.set_threshold(10_000, 4, 10)  # ended jobs are cycles: few, but they must not stay long
 
 
 # SIGTERM and Ctrl-C: the first drains the worker, the second cancels its steps, the third kills.
 #
 # The runtime's own handler kills everything at the second signal, and would leave the jobs to their
-# leases: nobody could continue them before those run out.
+# leases: no other worker could continue them before those run out.
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextlib.contextmanager
 def _signals_handled(node: WorkerNode) -> Generator[None, None, None]:
-    """Handle the signals inside the block, if otherwise the runtime would."""
+    """Handle the signals inside the block, if the runtime would otherwise handle them."""
     runtime = node.runtime
-    # On a loop of somebody else, the runtime has no handlers either.
+    # On a loop that the runtime did not create, it has no handlers either.
     is_theirs = runtime.root is None or isinstance(runtime.root, AdoptedProcess)
     is_main_thread = threading.current_thread() is threading.main_thread()
     if is_theirs or not is_main_thread or not isinstance(runtime, LoopRuntime):
         yield
         return
     for number in _SIGNALS:
-        with contextlib.suppress(NotImplementedError):  # not every loop can
+        with contextlib.suppress(NotImplementedError):  # not every loop supports it
             node.loop.add_signal_handler(number, partial(_handle_signal, node, runtime, number))
     try:
         yield

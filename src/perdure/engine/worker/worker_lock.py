@@ -1,6 +1,6 @@
-"""How the workers of one machine know at once that one of them has died.
+"""How the workers of one machine notice at once that one of them has died.
 
-A worker holds a lock on a file for as long as it lives. The operating system frees the lock when
+A worker holds a lock on a file for as long as it is alive. The operating system frees the lock when
 the process dies, however it dies, and not before: a process that is stopped still holds it. So its
 neighbours on the same machine need not wait for its leases to run out, and they are never wrong.
 The lock says nothing about workers elsewhere: their leases do.
@@ -14,7 +14,7 @@ from perdure.base.machine import made_private, temporary_folder
 
 
 class WorkerLock:
-    """The proof that this worker lives."""
+    """The proof that this worker is alive."""
 
     def __init__(self, owner: str) -> None:
         self._path = _path_of(owner)
@@ -22,14 +22,14 @@ class WorkerLock:
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def release(self, *, jobs_left: bool) -> None:
-        """End the proof, unless jobs are left: they are free when this process is dead."""
+        """Release the lock, unless jobs are left: they are freed when this process is dead."""
         if not jobs_left:
             self._path.unlink(missing_ok=True)
             os.close(self._file)
 
 
 def is_dead(owner: str) -> bool:
-    """Whether a worker of this machine and boot has died; False if nobody knows."""
+    """Whether a worker of this machine and boot has died; False if that is unknown."""
     try:
         file = os.open(_path_of(owner), os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -50,5 +50,5 @@ def remove_lock(owner: str) -> None:
 
 
 def _path_of(owner: str) -> Path:
-    # A private folder: another user who could put files here could make a living worker look dead.
+    # A private folder: a user who could put files here could make a living worker look dead.
     return made_private(temporary_folder()) / f"{owner}.lock"
