@@ -138,7 +138,7 @@ async def test_of_many_wrong_codes_at_once_no_more_than_the_limit_are_judged(app
             bob = "bob@example.com"
             many = [office.type(bob, wrong=True) for _ in range(4 * MOST_WRONG)]
             answers = await asyncio.gather(*many)
-            judged = [each for each in answers if "not the code of the mail" in each.text]
+            judged = [each for each in answers if "not the code from the mail" in each.text]
             # The last of them kills the link, and says so.
             assert len(judged) == MOST_WRONG - 1
             # By now a right code is answered as a wrong one is.
@@ -168,7 +168,7 @@ async def test_a_right_code_among_many_wrong_ones_decides_or_is_answered_as_they
                 assert (right.status_code, right.text) == (dead.status_code, dead.text)
                 await handle.cancel()
                 await until(app, handle.id, JobState.CANCELLED)
-            judged = [each for each in others if "not the code of the mail" in each.text]
+            judged = [each for each in others if "not the code from the mail" in each.text]
             assert len(judged) < MOST_WRONG
 
 

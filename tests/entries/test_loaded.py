@@ -253,7 +253,7 @@ async def test_entries_can_be_run_again_but_not_twice_at_once(tmp_path: Path) ->
     entries = loaded(tmp_path, CHAIN)
 
     async with entries:
-        with pytest.raises(ProcError, match="run already"):
+        with pytest.raises(ProcError, match="already running"):
             await entries.__aenter__()
         with pytest.raises(ProcError, match="an entry 'app:w' is loaded already"):
             await load_yaml(tmp_path).__aenter__()

@@ -208,7 +208,7 @@ def test_mistakes_in_a_process(fields: str, expected: str, tmp_path: Path) -> No
         ),
         (
             "{process: w, lifecycle: {depends_on: [s]}}",
-            "6: entry app:s: these wait for each other: app:s → app:s: remove one depends_on",
+            "6: entry app:s: dependency cycle: app:s → app:s: remove one depends_on",
         ),
         (
             "{process: w, lifecycle: {restart: {initial_delay: 2s, max_delay: 1s}}}",
@@ -247,11 +247,8 @@ def test_services_that_wait_for_each_other_are_told_as_a_ring(tmp_path: Path) ->
     write(tmp_path, {"_index.yaml": index(entries), "w.py": "async def main(): ..."})
 
     assert told(tmp_path) == [
-        (
-            "5: entry app:a: these wait for each other: app:a → app:b → app:c → app:a: "
-            "remove one depends_on"
-        ),
-        "9: entry app:e: these wait for each other: app:e → app:f → app:e: remove one depends_on",
+        ("5: entry app:a: dependency cycle: app:a → app:b → app:c → app:a: remove one depends_on"),
+        "9: entry app:e: dependency cycle: app:e → app:f → app:e: remove one depends_on",
     ]
 
 

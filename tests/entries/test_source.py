@@ -104,7 +104,7 @@ async def test_what_is_wrong_with_sources_is_told_at_once_before_anything_starts
             "`await process.offload(plain, …)`, or that runs on a host"
         ),
         (
-            "27: entry app:one: one(worker_id: int) -> None does not take this input: "
+            "27: entry app:one: one(worker_id: int) -> None does not accept this input: "
             "missing a required argument: 'worker_id'"
         ),
     ]

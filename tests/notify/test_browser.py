@@ -79,7 +79,7 @@ async def test_a_person_who_types_the_code_and_presses_the_button_decides(
         await opened(page, site, ann)
         await page.get_by_label("The code of the mail").fill("1234")
         await page.get_by_role("button", name="Approve").click()
-        assert await page.get_by_role("alert").inner_text() == "This is not the code of the mail."
+        assert await page.get_by_role("alert").inner_text() == "This is not the code from the mail."
         assert store.only == ASKED
         await page.get_by_label("The code of the mail").fill(ann.code)
         await page.get_by_label("Why, for the log").fill("it is due")

@@ -87,9 +87,9 @@ async def test_a_value_of_none_is_a_success() -> None:
 async def test_a_result_can_be_taken_once() -> None:
     task = Task.create(give, 1)
     assert await task == 1
-    with pytest.raises(TaskTimeout, match="taken before"):
+    with pytest.raises(TaskTimeout, match="already collected"):
         await task.join()
-    with pytest.raises(TaskTimeout, match="taken before"):
+    with pytest.raises(TaskTimeout, match="already collected"):
         await task
 
 

@@ -73,7 +73,7 @@ async def test_join_many_waits_for_ten_thousand() -> None:
 async def test_join_many_refuses_a_task_that_was_collected() -> None:
     task = Task.create(give, 1)
     await task
-    with pytest.raises(TaskTimeout, match="taken before"):
+    with pytest.raises(TaskTimeout, match="already collected"):
         await join_many([task])
 
 

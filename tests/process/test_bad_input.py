@@ -70,8 +70,8 @@ BAD_FUNCTIONS: list[tuple[Callable[[], Any], str]] = [
     (lambda: generator, "generator is an async generator, .* has a `yield`"),
     (lambda: give(1), r"write spawn\(give, …\) instead of spawn\(give\(…\)\)"),
     (lambda: int, "int is not async"),
-    (lambda: None, "`async def` function: None is no function"),
-    (lambda: 5, "`async def` function: 5 is no function"),
+    (lambda: None, "`async def` function: None is not a function"),
+    (lambda: 5, "`async def` function: 5 is not a function"),
     (lambda: "app:unknown", "unknown entry 'app:unknown'"),
 ]
 
@@ -242,7 +242,7 @@ def test_a_bad_duration_is_refused_and_nothing_is_armed(
 def test_a_timer_of_no_time_is_refused(verb: Callable[[Any], object]) -> None:
     @simulated
     async def main() -> None:
-        with pytest.raises(ValueError, match="needs a time above zero"):
+        with pytest.raises(ValueError, match="needs a positive duration"):
             verb(0)
 
     main()

@@ -107,7 +107,7 @@ def garbage(path: Path) -> Path:
 
 
 async def test_a_file_of_another_kind_is_refused(garbage: Path) -> None:
-    with pytest.raises(SchemaError, match="not a sound SQLite database"):
+    with pytest.raises(SchemaError, match="damaged, or not a SQLite database"):
         await opened(garbage)
 
 
@@ -166,7 +166,7 @@ async def main(url):
             await store.write(write_of(claim, entry(written, output=b'"' + b"x" * 50_000 + b'"')))
             written += 1
     except StoreFull as error:
-        assert "no room" in str(error), error
+        assert "no disk space" in str(error), error
     assert written > 0
     assert len(await store.journal("a")) == written      # reads go on, nothing is lost
     assert (await store.job("a")).owner == "w1"
@@ -336,9 +336,9 @@ def test_the_innermost_mount_says_what_kind_it_is(path_: str, kind: str) -> None
 @pytest.mark.parametrize(
     ("url", "what"),
     [
-        ("sqlite://jobs.db", "names no file"),
-        ("sqlite:///", "names no file"),
-        ("sqlite:jobs.db", "names no file"),
+        ("sqlite://jobs.db", "does not name a file"),
+        ("sqlite:///", "does not name a file"),
+        ("sqlite:jobs.db", "does not name a file"),
         ("sqlite:///jobs.db?speed=fast", "speed"),
         ("mysql://localhost/jobs", "unsupported store 'mysql'"),
         ("jobs.db", "not a store URL"),

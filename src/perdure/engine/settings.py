@@ -106,7 +106,7 @@ class WorkerSettings:
             )
         if not self.heartbeat <= self.stop_before_expiry <= self.lease / 2:
             raise ValueError(
-                f"stop_before_expiry ({self.stop_before_expiry:g} s) must lie between "
+                f"stop_before_expiry ({self.stop_before_expiry:g} s) must be between "
                 f"heartbeat ({self.heartbeat:g} s) and "
                 f"half of lease ({self.lease / 2:g} s): a worker must stop before its lease ends"
             )

@@ -129,7 +129,7 @@ class Loaded:
                 Nothing is left running then.
         """
         if self._supervisor is not None:
-            raise ProcError("these entries run already")
+            raise ProcError("these entries are already running")
         functions = load_functions(self.plan)
         self._runtime = current("load entries").runtime
         self._publish(functions)

@@ -291,7 +291,7 @@ class Resolver:
     def _find_cycles(self, needs: dict[str, list[str]]) -> None:
         for cycle in find_cycles(needs):
             at = self._places[cycle.members[0]]
-            self._note(at, f"these wait for each other: {cycle}: remove one depends_on")
+            self._note(at, f"dependency cycle: {cycle}: remove one depends_on")
 
     def _reference(
         self, name: str, at: Location, key: str | int, fits: Any, what: str
@@ -541,5 +541,5 @@ def _problem_of_input(function: Function, given: tuple[Any, ...]) -> str | None:
         inspect.signature(function).bind(*given)
     except TypeError as error:
         signature = f"{function.__name__}{inspect.signature(function)}"
-        return f"{signature} does not take this input: {error}"
+        return f"{signature} does not accept this input: {error}"
     return None

@@ -108,7 +108,7 @@ def check_approval(approval: Approval, stored_hash: str, stored_state: str) -> I
     """Yield what is wrong with a stored approval."""
     asked = approval.action.hash
     if stored_hash != asked:
-        yield f"approval {approval.id} is bound to another action than the one it holds"
+        yield f"approval {approval.id} is bound to a different action than the one stored in it"
     if stored_state != approval.state.value:
         yield f"approval {approval.id} is {stored_state} in its row, {approval.state} in its data"
     if approval.state is ApprovalState.APPROVED:

@@ -227,8 +227,8 @@ _STATUS: Final[dict[str, int]] = {
     "four eyes": 403,
     "wrong code": 403,
 }
-_INCOMPLETE: Final = "Type the code of the mail, then press one of the two buttons."
-_WRONG: Final = "This is not the code of the mail."
+_INCOMPLETE: Final = "Type the code from the mail, then press one of the two buttons."
+_WRONG: Final = "This is not the code from the mail."
 
 
 class LinkForm(Struct, frozen=True, kw_only=True):
@@ -308,7 +308,7 @@ class LinkPages:
             return Response(403, _text_page("This link is not valid, or it has expired."))
         found = await self._store.link(link_id(form.token))
         if found is None:
-            return Response(404, _text_page("There is no such approval any more."))
+            return Response(404, _text_page("This approval no longer exists."))
         link, approval = found
         if (refusal := dead_link(link, now)) is not None:
             return await self._turn_away(approval, refusal)
@@ -323,7 +323,9 @@ class LinkPages:
         if approval.risk <= self._code_suffices:
             return person
         if session is None:
-            return Refusal("not allowed", f"sign in first: the risk of this is {approval.risk}")
+            return Refusal(
+                "not allowed", f"sign in first: the risk of this action is {approval.risk}"
+            )
         if (session.tenant, session.id) != (person.tenant, person.id):
             return Refusal("not allowed", "this link is for somebody else")
         return person

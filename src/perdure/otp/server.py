@@ -470,7 +470,7 @@ async def serve(
     if first is IGNORE:
         return IGNORE
     if isinstance(first, Stop):
-        raise first.reason or Shutdown("init asked for a stop")
+        raise first.reason or Shutdown("init returned Stop")
     if first is not None and not isinstance(first, Continue | Timeout):
         bad_return(server, "init", first)
     parent = process.parent if ack.linked else None

@@ -205,7 +205,7 @@ def _acknowledged(
         if timer is not None:
             timer.cancel()
         if not ack.done and not child.done():  # too late, or the starter itself was interrupted
-            kill(child, "its start was given up")
+            kill(child, "its start was aborted")
 
 
 # What `async with` means for a handle: at the end of the block, its process is stopped.

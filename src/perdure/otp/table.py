@@ -303,7 +303,9 @@ def _found(ref: This) -> TableState:
         check_name(ref)
         found = index_of(current("find a table")).find(ref)
         if found is None:
-            raise NoTable(f"there is no table {ref!r}: nobody made it, or its owner has ended")
+            raise NoTable(
+                f"there is no table {ref!r}: it was never created, or its owner has ended"
+            )
         return found
     state = ref._state  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     if state.gone:

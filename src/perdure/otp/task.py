@@ -355,7 +355,7 @@ def _checked(tasks: Iterable[Task[T]]) -> "list[tuple[Task[T], ResultSlot]]":
     for _, slot in many:
         slot.check_owner()
     if len(dict(many)) < len(many):
-        raise ValueError("a task is in the list twice, but gives its result once")
+        raise ValueError("a task is in the list twice, but its result can be collected only once")
     return many
 
 
@@ -499,7 +499,7 @@ class ResultSlot:
     def too_late(self, limit: float | None) -> TaskTimeout:
         """Return the error of a wait that ends without a result."""
         if limit is None:
-            why = "its result was taken before, and there is only one"
+            why = "its result was already collected"
         else:
             why = f"no result within {spell(limit)}"
         return TaskTimeout(TimeoutError(why), f"task {self.pid}")

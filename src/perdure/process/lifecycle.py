@@ -199,7 +199,7 @@ def check_function(function: object, verb: str = "spawn") -> None:
 def _what_to_do(function: object) -> str:
     name = _name_of(function)
     if not callable(function):
-        return f"{name} is no function"
+        return f"{name} is not a function"
     if inspect.isasyncgenfunction(function):
         return f"{name} is an async generator, for its code has a `yield`: send messages instead"
     return (

@@ -43,7 +43,7 @@ def report_abandoned(process: Process) -> None:
         task.print_stack(file=stack)
     _log.warning(
         "process %s %s abandoned.\n"
-        "It catches CancelledError and goes on waiting: let it end there instead.\n%s"
+        "It catches CancelledError and keeps waiting: let the exception propagate.\n%s"
         "it waits at:\n%s",
         process.pid,
         "ended, but a task that it started did not; that is"

@@ -202,7 +202,7 @@ class Runtime:
         if task is None:
             raise NotInProcess("Runtime()")
         if CURRENT.get(None) is not None and CURRENT.get().pid.target is not None:
-            raise RuntimeError("this code already runs in a process: it needs no second Runtime")
+            raise RuntimeError("this code already runs in a process: do not open a second Runtime")
         runtime = self._runtime
         runtime.open(asyncio.get_running_loop())
         runtime.root = AdoptedProcess(runtime, task)
@@ -288,7 +288,7 @@ class LoopRuntime:
         host = self.hosts.get(name)
         if host is None:
             known = ", ".join(map(repr, (INLINE, *self.hosts)))
-            raise SpawnError(f"unknown host {name!r}: the hosts that run here are {known}")
+            raise SpawnError(f"unknown host {name!r}: the running hosts are {known}")
         return host
 
     def own(self, kind: Callable[[], T]) -> T:

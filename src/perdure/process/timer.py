@@ -135,5 +135,5 @@ def _one_turn() -> Generator[None, None, None]:
 def _positive(delay: Duration, what: str) -> float:
     seconds = required_seconds(delay)
     if seconds <= 0:
-        raise ValueError(f"{what} needs a time above zero, not {delay!r}")
+        raise ValueError(f"{what} needs a positive duration, not {delay!r}")
     return seconds

@@ -47,7 +47,7 @@ def _sqlite(url: str, clock: Clock | None) -> Store:
     path = unquote(parts.path).removeprefix("/")
     if parts.netloc or not path or not url.startswith("sqlite:///"):
         raise StoreError(
-            f"{without_secrets(url)!r} names no file: "
+            f"{without_secrets(url)!r} does not name a file: "
             "write sqlite:///file.db, or sqlite:////folder/file.db"
         )
     options = dict(parse_qsl(parts.query))

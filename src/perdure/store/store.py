@@ -135,7 +135,7 @@ class Store:
             StoreUnreachable, StoreReadOnly, SchemaError: The message says what to do.
         """
         if self._is_open:
-            raise StoreError("the store is open already")
+            raise StoreError("the store is already open")
         started: list[DbThread] = []
         try:
             for thread in self._threads():

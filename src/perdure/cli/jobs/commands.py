@@ -30,11 +30,11 @@ JobCommand: TypeAlias = Callable[[Handle[Any]], Awaitable[None]]
 ByOption: TypeAlias = Annotated[
     str,
     typer.Option(
-        "--by", default_factory=getpass.getuser, help="Who gives the command.", show_default="you"
+        "--by", default_factory=getpass.getuser, help="Who issues the command.", show_default="you"
     ),
 ]
 ReasonOption: TypeAlias = Annotated[
-    str, typer.Option("--reason", "-r", help="Why; it is kept in the log of the job.")
+    str, typer.Option("--reason", "-r", help="The reason, for the log of the job.")
 ]
 
 
@@ -69,7 +69,7 @@ _SIMPLE: Final[dict[str, tuple[str, SimpleAction]]] = {
         lambda handle, reason, by: handle.resume(reason, by=by),
     ),
     "compensate": (
-        "Undo what a job did that failed, was cancelled or needs attention.",
+        "Undo a job that failed, was cancelled or needs attention.",
         lambda handle, reason, by: handle.compensate(reason, by=by),
     ),
 }

@@ -248,7 +248,7 @@ async def look_for_answer(step: StepCall) -> None:
     assert approval_id is not None
     approval = await run.ask(lambda store: store.approval(approval_id))
     if approval is None:
-        raise JobError(f"approval {approval_id} does not exist any more")
+        raise JobError(f"approval {approval_id} no longer exists")
     if approval.state is ApprovalState.PENDING:
         step.wait()
     elif approval.state is ApprovalState.EXPIRED:

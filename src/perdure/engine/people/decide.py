@@ -91,7 +91,7 @@ async def delegate(
         other = await _person(store, people, approval, to)
     if other.is_program:
         await store.audit_attempt(approval.id, "api", f"{to} is not a person")
-        raise DecisionRefused("not allowed", "a program's account cannot decide")
+        raise DecisionRefused("not allowed", "a service account cannot decide")
     by = await _person(store, people, approval, by)
     delegation = Delegation(by=by, to=other, reason=reason, known=known)
     return _counted(await store.delegate(approval.id, delegation))

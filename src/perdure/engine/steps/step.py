@@ -451,7 +451,7 @@ class StepOperation(Operation[R]):
             self._expired = self.run.interrupted_step = True
             self.on_lease_lost()
             process.at_exit(self._died_late)
-            kill(process, "the step's time is up")
+            kill(process, "the step timed out")
 
     def _died_late(self) -> None:
         self._expired = False
@@ -513,7 +513,7 @@ class StepOperation(Operation[R]):
         step, key = self.step, self.step.key(self._args, self._kwargs)
         if not isinstance(key, str) or not key:
             raise DefinitionError(
-                f"idempotency_key of {step.name} returned {key!r}: it must return a text"
+                f"idempotency_key of {step.name} returned {key!r}: it must return a string"
             )
         return digest(self.run.job.tenant, self.entry.name, step.version, key)
 

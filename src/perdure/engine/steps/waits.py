@@ -97,9 +97,7 @@ class Receive(Operation[Any]):
         try:
             value = decode(payload, self._kind)
         except Drift as misfit:  # consumed too, or it would stay the first one for ever
-            error = WrongType(
-                f"message {self.topic!r} is not of the type that was asked for: {misfit}"
-            )
+            error = WrongType(f"message {self.topic!r} does not have the requested type: {misfit}")
             await self._fail(error, taken=(number,))
             return
         done = replace(

@@ -60,7 +60,7 @@ class LeaseRenewer(threading.Thread):
     def run(self) -> None:
         while not self._end.wait(self._node.settings.heartbeat):
             if self._node.loop.time() - self.pulse > self._node.settings.stuck_after:
-                _log.error("the event loop is blocked: its leases are not renewed any more")
+                _log.error("the event loop is blocked: its leases are no longer renewed")
             else:
                 self._renew()
 

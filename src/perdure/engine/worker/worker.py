@@ -157,7 +157,7 @@ async def _deregister(node: WorkerNode) -> None:
     except StoreError as error:
         _log.warning("deregistering this worker: %s", error)
     except TimeoutError:
-        _log.warning("deregistering this worker: the store does not answer; others will find out")
+        _log.warning("deregistering this worker: the store does not answer; the leases will expire")
 
 
 # The process that a worker runs in

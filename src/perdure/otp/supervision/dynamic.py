@@ -236,7 +236,9 @@ class DynamicSupervisor(SupervisorHandle):
         """
         checked = as_spec(spec)
         if checked.significant:
-            raise ValueError(f"child {checked.id!r} is significant, which means nothing here")
+            raise ValueError(
+                f"child {checked.id!r} is significant, which a dynamic supervisor does not support"
+            )
         return await request(self, StartChild(checked))
 
     async def terminate_child(self: ServerRef, pid: Pid) -> None:

@@ -475,7 +475,7 @@ class RestartLoop:
         finally:
             if not ack.done:  # what its death has put into the queue no longer counts
                 child.process = child.watched = None
-                kill(process, "its start was given up")
+                kill(process, "its start was aborted")
 
     def _wake_up(self) -> None:
         self.inbox.put(_WAKE)
@@ -664,7 +664,7 @@ def report_stopped(loop: RestartLoop, child: SupervisedChild, process: Process) 
     """Report that a child did not stop as it should."""
     error = process.outcome.error if process.outcome is not None else None
     if not is_planned(error) and child.spec.shutdown is not BRUTAL_KILL:
-        what = "stopped a child, which ended otherwise than asked"
+        what = "stopped a child, which did not end as requested"
         _write(logging.WARNING, loop, what, child, error)
 
 
@@ -672,7 +672,7 @@ def report_unknown(loop: RestartLoop, message: object) -> None:
     """Report an unexpected message to a supervisor."""
     with suppress(Exception):
         text = safe_text(message)
-        _log.warning("%s %s got a message and ignores it: %s", loop.label, loop.me.pid, text)
+        _log.warning("%s %s ignored an unexpected message: %s", loop.label, loop.me.pid, text)
 
 
 def _write(

@@ -76,7 +76,7 @@ def loop_inside(ref: ServerRef, kind: type[L]) -> L:
     process = resolve_alive(pid_of(ref, "look into"), "look into it")
     loop = loop_of(process)
     if not isinstance(loop, kind):
-        raise TypeError(f"{ref!r} is not a supervisor of the kind that is needed here")
+        raise TypeError(f"{ref!r} is not a supervisor of the required kind")
     loop.open(process)
     return loop
 

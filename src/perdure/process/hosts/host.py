@@ -346,7 +346,7 @@ class InlineHost:
             )
         if pid is not None:
             raise SpawnError(
-                f"host {self._name!r} is inline: it takes no processes from workers of other hosts"
+                f"host {self._name!r} is inline: other hosts' workers cannot start processes on it"
             )
         limit = self._max_processes
         if limit is not None and len(self._processes) >= limit:

@@ -296,7 +296,7 @@ class Node:
 
     def report_handler_error(self, signal: Signal) -> None:
         """Log an error in the handler of a signal; called while it is handled."""
-        _log.exception("a signal of another loop could not be handled: %.500r", signal)
+        _log.exception("a signal from another loop could not be handled: %.500r", signal)
 
     def report_lost(self, what: str, error: BaseException) -> None:
         """Log that something could not be delivered."""

@@ -226,7 +226,7 @@ class WorkerPool:
                 )
 
     def _give_up(self, label: str, cause: str) -> None:
-        why = f"{cause}; more than {self._limits.max_restarts} workers died too soon"
+        why = f"{cause}; more than {self._limits.max_restarts} workers died within max_seconds"
         self._stopping = True
         self._given_up = HostDown(self._host, label, why)
         try_send(self.failure, self._given_up)
@@ -616,11 +616,11 @@ class OsWorker:
 
     def _on_garbage(self) -> None:
         """Kill it: it sent invalid data, so nothing that follows can be understood."""
-        self.destroy("it wrote to its wire what is not a signal")
+        self.destroy("it sent something that is not a signal")
 
     def _end_closed(self) -> None:
         if self._child.poll() is None:
-            self.destroy("it closed its end of the wire")
+            self.destroy("it closed its connection")
 
     def _on_exit(self) -> None:
         status = self._child.poll()

@@ -46,7 +46,7 @@ _log = logging.getLogger("perdure.store")
 _Identity = tuple[int, int]  # device and inode
 
 _GONE = (
-    "{path} was deleted or moved while it was open: put that very file back, with its -wal; "
+    "{path} was deleted or moved while it was open: restore the same file, with its -wal; "
     "or stop all programs that use it, and start them again on the file that you want"
 )
 _OTHER = (
@@ -233,11 +233,11 @@ def _prepare(database: sqlite3.Connection, *, reads_only: bool) -> None:
 # Errors
 
 _PRIMARY: Final = 0xFF  # the low byte of an error code is its kind
-_FULL = "no room is left to write {path}: free some; what was acknowledged is safe"
+_FULL = "no disk space is left to write {path}: free some; what was acknowledged is safe"
 _READ_ONLY = "{path} cannot be written: check its permissions and its disk"
 _CLOSED = "cannot open {path}: {error}; check that it may be read and written"
 _LOCKED = "{path} is locked by another process: look for one that is stopped or busy"
-_UNSOUND = "{path} is not a sound SQLite database: {error}"
+_UNSOUND = "{path} is damaged, or not a SQLite database: {error}"
 _MEANINGS: Final[dict[int, tuple[type[Exception], str]]] = {
     sqlite3.SQLITE_FULL: (StoreFull, _FULL),
     sqlite3.SQLITE_READONLY: (StoreReadOnly, _READ_ONLY),

@@ -270,7 +270,7 @@ def _begin_again(session: Session, job: _JobNow, asked: Command) -> None:
     if job.undoing:
         if not session.run("retry_undo", id=job.id) and job.state in ENDED:
             raise IllegalTransition(
-                f"job {job.id} is undone as far as it could be: submit it again instead"
+                f"job {job.id} was undone as far as possible: submit it again instead"
             )
         return
     seq = _stopped_at(session, job) if asked.seq is None else asked.seq
