@@ -111,7 +111,7 @@ async def test_an_app_that_knows_its_people_leaves_it_to_nobody_else(app: App) -
     async with app.running():
         handle, approval = await ask(app)
         for stranger in ("eve", "robot"):
-            with pytest.raises(DecisionRefused, match=r"unknown person|a program"):
+            with pytest.raises(DecisionRefused, match=r"unknown person|a service account"):
                 await app.delegate(approval, to=stranger, by="ann")
         with pytest.raises(DecisionRefused, match="unknown person"):
             await app.delegate(approval, to="cas", by="eve")

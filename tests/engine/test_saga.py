@@ -233,7 +233,7 @@ async def test_a_cancelled_job_is_undone_if_it_says_so(app: App) -> None:
         await begun.wait()
         await handle.cancel("wrong", by="kim")
         await until(app, handle.id, JobState.CANCELLED)
-        with pytest.raises(IllegalTransition, match=r"is undone .*: submit it again"):
+        with pytest.raises(IllegalTransition, match=r"was undone .*: submit it again"):
             await handle.retry()
     assert log == ["undone"]
     assert (await states(handle))["act#1"] == StepState.COMPENSATED
