@@ -230,7 +230,9 @@ def test_a_bad_duration_is_refused_and_nothing_is_armed(
 ) -> None:
     @simulated
     async def main() -> None:
-        with pytest.raises((ValueError, TypeError), match=r"use a number of seconds|positive duration"):
+        with pytest.raises(
+            (ValueError, TypeError), match=r"use a number of seconds|positive duration"
+        ):
             await _awaited(verb(duration))
         await others_rest()
         assert await waiting_events() == []
