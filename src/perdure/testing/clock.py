@@ -92,7 +92,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         loop: Any = self  # only a test may use its private parts
         ready: deque[Any] = loop._ready  # noqa: SLF001
         # Only steps of tasks are shuffled: transports rely on the order of their callbacks.
-        places = [i for i, handle in enumerate(ready) if _steps_a_task(handle)]
+        # A copy, because another thread may append to the queue meanwhile.
+        places = [i for i, handle in enumerate(list(ready)) if _steps_a_task(handle)]
         steps = [ready[i] for i in places]
         self.shuffle(steps)
         for i, step in zip(places, steps, strict=True):
