@@ -12,7 +12,7 @@ import pytest
 import perdure
 from perdure import process
 from perdure.process import select, sleep
-from perdure.testing import simulated
+from perdure.testing import VirtualLoop, simulated
 from tests.support.processes import end_of, exit_of, forever
 
 # Strange awaits
@@ -206,3 +206,27 @@ def test_nothing_warns_when_processes_are_left_to_the_runtime() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         perdure.run(main)
+
+
+class _AppendsWhenLookedAt:
+    """A callback that stands for another thread: looking at it appends to the ready queue."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self.calls: list[str] = []
+
+    @property
+    def __self__(self) -> None:
+        self._loop.call_soon(self.calls.append, "appended")
+
+    def __call__(self) -> None:
+        self.calls.append("called")
+
+
+def test_another_thread_may_append_while_a_seeded_loop_shuffles_what_is_ready() -> None:
+    loop = VirtualLoop(seed=1)
+    callback = _AppendsWhenLookedAt(loop)
+    loop.call_soon(callback)
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    assert set(callback.calls) == {"called", "appended"}
