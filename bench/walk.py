@@ -324,14 +324,14 @@ async def _step(recorder: Recorder, folder: Path) -> None:
     app = _app(folder)
 
     @app.step
-    async def step(_: StepContext, number: int) -> int:
+    async def step(number: int) -> int:
         return number
 
     @app.job
-    async def job(ctx: JobContext) -> None:
+    async def job() -> None:
         for number in range(WARM_UP + REPETITIONS):
             recorder.begin()
-            await ctx.run(step, number)
+            await step(number)
             recorder.end()
 
     await _finish(app, job)
@@ -341,14 +341,14 @@ async def _gather(recorder: Recorder, folder: Path) -> None:
     app = _app(folder)
 
     @app.step
-    async def step(_: StepContext, number: int) -> int:
+    async def step(number: int) -> int:
         return number
 
     @app.job
     async def job(ctx: JobContext) -> None:
         for number in range(WARM_UP + REPETITIONS):
             recorder.begin()
-            await ctx.gather(ctx.run(step, number), ctx.run(step, -number))
+            await ctx.gather(step(number), step(-number))
             recorder.end()
 
     await _finish(app, job)
@@ -367,9 +367,9 @@ async def _effect(recorder: Recorder, folder: Path) -> None:
         recorder.end()
 
     @app.job
-    async def job(ctx: JobContext) -> None:
+    async def job() -> None:
         for number in range(WARM_UP + REPETITIONS):
-            await ctx.run(step, number)
+            await step(number)
 
     await _finish(app, job)
 
@@ -380,7 +380,7 @@ def _app(folder: Path) -> App:
 
 async def _finish(app: App, job: Any) -> None:
     async with app, app.running():
-        await (await app.submit(job)).result()
+        await (await app.submit(job())).result()
 
 
 # People
@@ -419,7 +419,7 @@ async def _forms(app: App, job: Any, count: int) -> list[bytes]:
     with mock.patch("aiosmtplib.send", send):
         async with app.running():
             for _ in range(count):
-                await app.submit(job, user="rob")
+                await app.submit(job(), user="rob")
             return [_form(await mails.get()) for _ in range(count)]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 import perdure
-from perdure import App, JobContext, StepContext
+from perdure import App, StepContext
 
 FILES = 1000
 EVERY_BAD = 250  # one in this many files is not text
@@ -21,7 +21,7 @@ class Report(Struct):
 
 
 @app.step
-def find(ctx: StepContext, folder: str) -> list[str]:
+def find(folder: str) -> list[str]:
     return sorted(str(path) for path in Path(folder).glob("*.txt"))
 
 
@@ -37,8 +37,8 @@ async def index(ctx: StepContext, paths: list[str], into: str) -> Report:
 
 
 @app.job
-async def index_files(ctx: JobContext, folder: str, into: str) -> Report:
-    return await ctx.run(index, await ctx.run(find, folder), into)
+async def index_files(folder: str, into: str) -> Report:
+    return await index(await find(folder), into)
 
 
 def count_words(path: Path, into: Path) -> None:
@@ -56,7 +56,7 @@ def write_files(folder: Path) -> None:
 def main() -> None:
     with tempfile.TemporaryDirectory() as source, tempfile.TemporaryDirectory() as into:
         write_files(Path(source))
-        report = app.run_sync(index_files, source, into)
+        report = app.run_sync(index_files(source, into))
         print(f"{report.files} files done, {len(report.bad)} skipped:")
         for bad in report.bad:
             print(f"  {bad}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from perdure import App, Plan, StepContext
+from perdure import App, Plan
 from perdure.errors import PlanError
 
 app = App(os.environ.get("PERDURE_URL", "sqlite:///json_plan.db"))
@@ -35,17 +35,17 @@ class Offers(Struct):
 
 
 @app.step
-async def prices(ctx: StepContext, city: str) -> Offers:
+async def prices(city: str) -> Offers:
     return Offers(city, [Offer("Corner", 3.2), Offer("Market", 2.5), Offer("Station", 4.1)])
 
 
 @app.step
-async def cheapest(ctx: StepContext, offers: list[Offer]) -> Offer:
+async def cheapest(offers: list[Offer]) -> Offer:
     return min(offers, key=lambda offer: offer.price)
 
 
 @app.step
-async def report(ctx: StepContext, city: str, offer: Offer) -> str:
+async def report(city: str, offer: Offer) -> str:
     return f"In {city} it is cheapest at {offer.shop}: {offer.price:.2f}"
 
 

@@ -7,7 +7,7 @@ which it was killed continues from its checkpoint.
 import os
 
 import perdure
-from perdure import App, JobContext, StepContext
+from perdure import App, StepContext
 
 PAGES = 10
 ON_A_PAGE = 100
@@ -19,7 +19,7 @@ app = App(os.environ.get("PERDURE_URL", "sqlite:///long_migration.db"))
 
 
 @app.step
-async def extract(ctx: StepContext, page: int) -> list[str]:
+async def extract(page: int) -> list[str]:
     await perdure.process.sleep(0.2 * PACE)
     print(f"extracted page {page}")
     return [f"customer {page * ON_A_PAGE + row}" for row in range(ON_A_PAGE)]
@@ -27,7 +27,7 @@ async def extract(ctx: StepContext, page: int) -> list[str]:
 
 @app.step
 async def convert(ctx: StepContext, customers: list[str]) -> int:
-    if ctx.previous_checkpoint is not None:
+    if ctx.load_checkpoint() is not None:
         print("continuing from the last checkpoint")
     async for customer in ctx.items(customers, every=50):
         await perdure.process.sleep(0.01 * PACE)
@@ -44,12 +44,12 @@ async def load(ctx: StepContext, count: int) -> str:
 
 
 @app.job
-async def migrate(ctx: JobContext, pages: int) -> str:
-    extracted = [await ctx.run(extract, page) for page in range(pages)]
-    count = await ctx.run(convert, [customer for page in extracted for customer in page])
-    return await ctx.run(load, count)
+async def migrate(pages: int) -> str:
+    extracted = [await extract(page) for page in range(pages)]
+    count = await convert([customer for page in extracted for customer in page])
+    return await load(count)
 
 
 if __name__ == "__main__":
     # The key makes this one migration, however often the program is started.
-    print(app.run_sync(migrate, PAGES, key="migration"))
+    print(app.run_sync(migrate(PAGES), key="migration"))

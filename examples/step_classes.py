@@ -9,7 +9,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 
-from perdure import App, JobContext, Retry, StepContext
+from perdure import App, Retry, StepContext
 from perdure.errors import Permanent
 
 FILES = [f"{number:03}.txt" for number in range(1, 251)]
@@ -51,7 +51,7 @@ class BulkFileProcess:
         self.broken = broken
 
     async def execute(self, bulk: Bulk, ctx: StepContext) -> int:
-        start = (ctx.checkpoint_as(Progress) or Progress()).processed_count
+        start = (ctx.load_checkpoint(Progress) or Progress()).processed_count
         print(f"Resuming from file {start} of {len(bulk.files)}")
 
         for index, file in enumerate(bulk.files[start:], start):
@@ -124,20 +124,20 @@ send_email = app.add(ExternalEmail(Gateway()))
 
 
 @app.job
-async def report(ctx: JobContext, files: list[str], to: str) -> str:
-    done = await ctx.run(process_files, Bulk(files))
-    return await ctx.run(send_email, Mail(to, f"{done} files are done", "See for yourself."))
+async def report(files: list[str], to: str) -> str:
+    done = await process_files(Bulk(files))
+    return await send_email(Mail(to, f"{done} files are done", "See for yourself."))
 
 
 async def main() -> None:
-    handle = await app.submit(report, FILES, "kim@example.com")
+    handle = await app.submit(report(FILES, "kim@example.com"))
     print(f"The job is {await handle.wait()}")
 
     bulk_file_process.broken.clear()
     await handle.retry(reason="142.txt is repaired", by="kim")
     print(f"Sent as {await handle.result()}")
 
-    again = await app.submit(report, FILES, "kim@example.com")
+    again = await app.submit(report(FILES, "kim@example.com"))
     print(f"Submitted again: {await again.result()}")
 
 

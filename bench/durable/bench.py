@@ -45,7 +45,7 @@ def measure(
 def _measure_store(store: str, planned: Iterable[Part], budget: float) -> Results:
     results = Results()
     end = time.monotonic() + budget
-    with scratch() as folder, _server(store, folder) as server:
+    with scratch() as folder, server_of(store, folder) as server:
         for part in planned:
             too_late = part.extra and time.monotonic() > end
             if too_late or (part.contender, part.workload) in results.skipped:
@@ -56,7 +56,8 @@ def _measure_store(store: str, planned: Iterable[Part], budget: float) -> Result
     return results
 
 
-def _server(store: str, folder: Path) -> AbstractContextManager[str]:
+def server_of(store: str, folder: Path) -> AbstractContextManager[str]:
+    """Run PostgreSQL during a block, if it is the store; give its address."""
     return postgres.running(folder) if store == POSTGRES else nullcontext("")
 
 

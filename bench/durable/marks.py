@@ -58,6 +58,7 @@ class MarkReader:
     def __init__(self, path: Path) -> None:
         self.steps: list[Mark] = []
         self.ready = 0
+        self.ready_at = 0  # the last time
         self._file = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
         self._read = 0
 
@@ -69,6 +70,7 @@ class MarkReader:
         for record in _RECORD.iter_unpack(data):
             if record[1] == _READY:
                 self.ready += 1
+                self.ready_at = record[0]
             else:
                 self.steps.append(Mark(*record))
 

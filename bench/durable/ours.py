@@ -1,4 +1,4 @@
-"""What is measured of Perdure alone: claims among finished jobs, and the price of an effect."""
+"""What is measured of Perdure alone: claims among finished jobs, many children, effects."""
 
 import asyncio
 import sqlite3
@@ -11,7 +11,7 @@ from bench.durable.marks import reading
 from bench.durable.place import SQLITE, Place, fresh
 from bench.durable.plan import Figures, Size
 from bench.durable.worker import working
-from bench.durable.workload import all_steps, rate
+from bench.durable.workload import NANOSECONDS, all_steps, rate
 from perdure.jobs.model import EntryKind, JobChange, JournalEntry, NewJob, QueueLimit, Write
 from perdure.jobs.state import JobState, StepState
 from perdure.store.open import open_store
@@ -23,6 +23,7 @@ _LEASE = 60.0
 _ROUNDS = 20
 _CLAIMS = 10  # of each round …
 _AT_ONCE = 10  # … and jobs of each claim
+_CHILDREN_AT_ONCE = 10
 
 
 def claims(_: str, place: Place, size: Size) -> Figures:
@@ -122,6 +123,21 @@ def _copy_statement(connection: Any, store: str, table: str, id: str, jobs: int)
     copied = ", ".join(_ID[store] if name == id else f'one."{name}"' for name in names)
     numbers = _NUMBERS[store].format(jobs)
     return f"insert into {table} ({given}) select {copied} from {table} as one, {numbers} as n"
+
+
+def children(name: str, place: Place, size: Size) -> Figures:
+    """A job with many children: the seconds from its submission until it goes on after them all."""
+    perdure.prepare(place)
+    with (
+        reading(place.marks) as marks,
+        perdure.client(place) as client,
+        working(name, place, marks, _CHILDREN_AT_ONCE) as worker,
+    ):
+        worker.wait_until_ready()
+        since = time.monotonic_ns()
+        client.submit_family(size.jobs, size.jobs)
+        done = all_steps(worker, range(size.jobs, size.jobs + 1), 1, size.limit)
+    return {"children_s": (done[-1].at - since) / NANOSECONDS}
 
 
 def effect(name: str, place: Place, size: Size) -> Figures:

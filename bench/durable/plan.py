@@ -56,6 +56,7 @@ class Plan:
         long_job: For ``growth``.
         finished: For ``claims``: jobs in the store beside those that are claimed.
         effects: For ``effect``.
+        children: For ``children``: of one job.
         budget: Seconds for each store, after which there are no further rounds.
     """
 
@@ -66,6 +67,7 @@ class Plan:
     long_job: int = 10_000
     finished: int = 1_000_000
     effects: Size = EFFECTS
+    children: Size = DEFAULT
     budget: float = math.inf
 
 
@@ -97,6 +99,7 @@ def parts(plan: Plan, store: str, contenders: Sequence[Contender]) -> Iterator[P
         yield Part(OURS.name, "growth", Size(steps=plan.long_job), 60)
         yield Part(OURS.name, "claims", Size(jobs=plan.finished), 300)
         yield Part(OURS.name, "effect", plan.effects, 60)
+        yield Part(OURS.name, "children", plan.children, 60)
     # Submits are many already, and their pauses take long.
     again = replace(plan.speed, submits=0)
     for _ in range(1, plan.rounds):

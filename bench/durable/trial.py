@@ -38,6 +38,8 @@ _MODULES = {
     "growth": "workload",
     "claims": "ours",
     "effect": "ours",
+    "children": "ours",
+    "agent": "agent",
 }
 
 

@@ -1,7 +1,7 @@
 """A worker of one contender, from both of its sides: the trial that starts it, and the process.
 
-The process is ``python -m bench.durable.worker CONTENDER STORE FOLDER SERVER``. To every line on
-its stdin it answers with its usage, as one line of JSON on its stdout. It ends when its stdin
+The process is ``python -m bench.durable.worker CONTENDER STORE FOLDER SERVER JOBS``. To every line
+on its stdin it answers with its usage, as one line of JSON on its stdout. It ends when its stdin
 does, so it never outlives the trial that started it.
 """
 
@@ -48,7 +48,7 @@ class Worker:
     def wait_until_ready(self) -> None:
         """Wait until it takes jobs."""
         marks = self._marks
-        if not marks.wait(lambda: marks.ready > self._ready_before, _READY_WITHIN, self._check):
+        if not marks.wait(lambda: marks.ready > self._ready_before, _READY_WITHIN, self.check):
             raise TrialFailed(f"was not ready within {_READY_WITHIN:g} s")
 
     def run(self, jobs: range, steps: int, limit: float) -> list[Mark]:
@@ -62,7 +62,7 @@ class Worker:
             seen = len(self._marks.steps)
             return len(found) >= steps
 
-        self._marks.wait(done, limit, self._check)
+        self._marks.wait(done, limit, self.check)
         return found
 
     def usage(self) -> Usage:
@@ -73,17 +73,20 @@ class Worker:
         self._process.stdin.flush()
         return Usage(**json.loads(self._process.stdout.readline()))
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise if it has ended."""
         if self._process.poll() is not None:
             lines = self._log.read_text(errors="replace").strip().splitlines()
             raise TrialFailed(f"the worker ended: {lines[-1] if lines else 'it printed nothing'}")
 
 
 @contextmanager
-def working(contender: str, place: Place, marks: MarkReader) -> Generator[Worker]:
-    """Run a worker during a block; then kill it, as a power cut would."""
+def working(
+    contender: str, place: Place, marks: MarkReader, at_once: int = CONCURRENCY
+) -> Generator[Worker]:
+    """Run a worker of so many jobs at once during a block; then kill it, as a power cut would."""
     command = [sys.executable, "-m", "bench.durable.worker", contender]
-    command += [place.store, str(place.folder), place.server]
+    command += [place.store, str(place.folder), place.server, str(at_once)]
     log = place.folder / "worker.log"
     with (
         log.open("ab") as file,
@@ -105,13 +108,13 @@ def working(contender: str, place: Place, marks: MarkReader) -> Generator[Worker
 # The process itself
 
 
-def main(contender: str, place: Place) -> None:
+def main(contender: str, place: Place, at_once: int) -> None:
     """Be the worker."""
     answers = os.dup(1)
     os.dup2(2, 1)  # whatever a contender prints is no answer
     threading.Thread(target=_answer_forever, args=(answers,), daemon=True).start()
     open_marks(place.marks)
-    module(contender).work(place, CONCURRENCY)
+    module(contender).work(place, at_once)
 
 
 def _answer_forever(answers: int) -> None:
@@ -133,4 +136,4 @@ def _peak_kilobytes() -> float:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Place(sys.argv[2], Path(sys.argv[3]), sys.argv[4]))
+    main(sys.argv[1], Place(sys.argv[2], Path(sys.argv[3]), sys.argv[4]), int(sys.argv[5]))

@@ -5,7 +5,7 @@ import contextlib
 from examples.onboarding.gateway import GATEWAY
 from examples.onboarding.jobs import app, onboard
 from examples.onboarding.model import Customer
-from perdure import Call, JobState, Plan, Ref
+from perdure import JobState, Plan, PlanCall, Ref
 from perdure.approvals import Person
 from perdure.errors import IllegalTransition
 
@@ -16,7 +16,7 @@ async def main() -> None:
     customer = Customer("Kim", "kim@example.com")
     # A real customer gets three days.
     handle = await app.submit(
-        onboard, customer, "1500ms", tenant="acme", user="kim", key="onboard-42"
+        onboard(customer, "1500ms"), tenant="acme", user="kim", key="onboard-42"
     )
     await handle.until(JobState.WAITING)
     for asked in await app.approvals(tenant="acme"):
@@ -28,7 +28,11 @@ async def main() -> None:
     for mail in GATEWAY.sent.values():
         print(mail.text)
 
-    plan = Plan("migration", [Call("extract", source="a"), Call("load", rows=Ref("extract.rows"))])
+    plan = Plan(
+        PlanCall("extract", source="a"),
+        PlanCall("load", rows=Ref("extract.rows")),
+        name="migration",
+    )
     print(await (await app.submit(plan, tenant="acme")).result(), "rows loaded")
 
 

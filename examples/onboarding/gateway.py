@@ -1,4 +1,4 @@
-"""A fake mail server."""
+"""A fake mail server, which converts files, too."""
 
 from examples.onboarding.model import Mail
 
@@ -12,6 +12,9 @@ class Gateway:
     async def send(self, mail: Mail, key: str) -> str:
         self.sent.setdefault(key, mail)
         return f"mail {1 + list(self.sent).index(key)} to {mail.to}"
+
+    async def convert(self, name: str) -> str:
+        return f"{name}.pdf"
 
 
 GATEWAY = Gateway()

@@ -33,40 +33,39 @@ async def send_apology(ctx: StepContext, mail: Mail, message_id: str | None) -> 
 
 
 @app.step
-async def enrich(ctx: StepContext, customer: Customer) -> Profile:
+async def enrich(customer: Customer) -> Profile:
     return Profile(customer, ["register", "bank"], [f"page {n}" for n in range(250)])
 
 
 @app.step
-async def check(ctx: StepContext, source: str) -> bool:
+async def check(source: str) -> bool:
     return source in ("register", "bank")
 
 
 @app.step
 async def convert(ctx: StepContext, files: list[str]) -> Report:
-    converted = 0
-    async for _name in ctx.items(files, every=100, or_after="30s"):
-        converted += 1  # after a crash this continues after the last checkpoint
-    return Report(converted)
+    async for name in ctx.items(files, every=100, or_after="30s"):
+        ctx.collect(await GATEWAY.convert(name))  # durable with the position behind the file
+    return Report(ctx.collected(str))  # of all files, also of those before a crash
 
 
 @app.job
 async def onboard(ctx: JobContext, customer: Customer, reflection: str = "3d") -> str:
-    profile = await ctx.run(enrich, customer)
-    parts = await ctx.gather(*(ctx.run(check, source) for source in profile.sources))
-    report = await ctx.run(convert, profile.files)
+    profile = await enrich(customer)
+    parts = await ctx.gather(*(check(source) for source in profile.sources))
+    report = await convert(profile.files)
     await ctx.approve("send the contract", risk="high", expires="2h")  # occupies no worker
     await ctx.sleep(reflection)  # occupies no worker
     answer = await ctx.receive("signed", timeout="7d")
-    text = f"{answer} signed; {sum(parts)} checks, {report.converted} pages"
-    return await ctx.run(send_mail, Mail(customer.address, "Welcome", text))
+    text = f"{answer} signed; {sum(parts)} checks, {len(report.converted)} pages"
+    return await send_mail(Mail(customer.address, "Welcome", text))
 
 
 @app.step
-async def extract(ctx: StepContext, source: str) -> Extract:
+async def extract(source: str) -> Extract:
     return Extract([1, 2, len(source)])
 
 
 @app.step
-async def load(ctx: StepContext, rows: list[int]) -> int:
+async def load(rows: list[int]) -> int:
     return len(rows)

@@ -18,7 +18,7 @@ class Profile:
 
 @dataclass
 class Report:
-    converted: int
+    converted: list[str]
 
 
 @dataclass

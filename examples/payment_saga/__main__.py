@@ -11,7 +11,7 @@ from perdure import JobState
 
 async def main() -> None:
     broken = sys.argv[1] if len(sys.argv) > 1 else ""
-    handle = await app.submit(place_order, 7, broken, key=f"order 7 {broken}")
+    handle = await app.submit(place_order(7, broken), key=f"order 7 {broken}")
     state = await handle.wait("30s")
     print(f"order 7 is {state}")
     if state is not JobState.COMPLETED:

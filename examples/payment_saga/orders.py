@@ -3,7 +3,7 @@
 import os
 
 from examples.payment_saga.service import call
-from perdure import App, JobContext, Retry, StepContext, WorkerSettings
+from perdure import App, Retry, StepContext, WorkerSettings
 from perdure.errors import Permanent
 
 app = App(
@@ -65,10 +65,10 @@ async def apologise(ctx: StepContext, order: int, broken: str, receipt: str | No
 
 
 @app.job
-async def place_order(ctx: JobContext, order: int, broken: str = "") -> str:
-    await ctx.run(pay, order, broken)
-    await ctx.run(reserve, order, broken)
-    await ctx.run(confirm, order, broken)
+async def place_order(order: int, broken: str = "") -> str:
+    await pay(order, broken)
+    await reserve(order, broken)
+    await confirm(order, broken)
     if broken == "end":
         raise Permanent("the buyer has changed their mind")
     return "delivered"

@@ -43,7 +43,8 @@ async def dispatch(worker_count: int, job_count: int | None) -> "Jobs":
 
 async def next_news() -> process.Message | process.Event:
     """Wait for a message or an event; messages first, since a result counts more than a death."""
-    return (await select(process.inbox(), process.events())).value
+    news: process.Message | process.Event = (await select(process.inbox(), process.events())).value
+    return news
 
 
 class Jobs:

@@ -21,16 +21,20 @@ FETCH = ("app", "fetch")
 async def fetch_and_tokenize(url: str) -> Ok[int] | Err[Any]:
     """Fetch a page, with up to four attempts, and count its words; return how many."""
     with telemetry.span(FETCH, url=url) as span:
-        result = await with_retry(functools.partial(http_get, url))
-        match result:
-            case Ok(text):
-                tokens = tokenize(text)
-                await inc_tokens(tokens)
-                result = Ok(len(tokens))
-            case Err(reason):
-                log_failure(url, reason)
+        result = await _counted(await with_retry(functools.partial(http_get, url)))
+        if isinstance(result, Err):
+            log_failure(url, result.error)
         span.update(result=result)
     return result
+
+
+async def _counted(page: Ok[str] | Err[Any]) -> Ok[int] | Err[Any]:
+    """Count the words of a page, if there is one."""
+    if isinstance(page, Err):
+        return page
+    tokens = tokenize(page.value)
+    await inc_tokens(tokens)
+    return Ok(len(tokens))
 
 
 async def http_get(url: str, *, timeout: float = 4.0) -> Ok[str] | Err[Any]:

@@ -29,19 +29,24 @@ if TYPE_CHECKING:
     from perdure.base.retry import Retry, with_retry
     from perdure.base.secret import Secret
     from perdure.base.settings import Settings
+    from perdure.client import Client
     from perdure.engine.handle import Handle
-    from perdure.engine.run.context import JobContext
+    from perdure.engine.registry import JobRegistry
+    from perdure.engine.run.context import JobContext, current_job
     from perdure.engine.settings import WorkerSettings
-    from perdure.engine.steps.step_context import StepContext
+    from perdure.engine.steps.step_context import StepContext, SyncStepContext
+    from perdure.engine.steps.transaction import transaction
+    from perdure.engine.sync import SyncHandle
     from perdure.jobs.budget import Budget, BudgetLimits
-    from perdure.jobs.definition import JobDefinition, Step
+    from perdure.jobs.bulk import BulkReport
+    from perdure.jobs.definition import Call, JobDefinition, Step
     from perdure.jobs.effect import DidNotHappen, Effect, EffectState, Happened, Unknown
     from perdure.jobs.items import ItemPolicy
     from perdure.jobs.model import Job, JobEvent, JobQuery, JournalEntry, QueueLimit
+    from perdure.jobs.output import OutputPiece
     from perdure.jobs.parameters import Partial
-    from perdure.jobs.plan import Call, Plan, Ref
+    from perdure.jobs.plan import Plan, PlanCall, Ref
     from perdure.jobs.redaction import Redaction
-    from perdure.jobs.registry import JobRegistry
     from perdure.jobs.state import JobState, StepState
     from perdure.otp.supervision.spec import BRUTAL_KILL
     from perdure.process.runtime import run
@@ -53,7 +58,9 @@ _MODULE_OF = {
     "App": "perdure.app",
     "Budget": "perdure.jobs.budget",
     "BudgetLimits": "perdure.jobs.budget",
-    "Call": "perdure.jobs.plan",
+    "BulkReport": "perdure.jobs.bulk",
+    "Call": "perdure.jobs.definition",
+    "Client": "perdure.client",
     "DidNotHappen": "perdure.jobs.effect",
     "Duration": "perdure.base.duration",
     "Effect": "perdure.jobs.effect",
@@ -66,12 +73,14 @@ _MODULE_OF = {
     "JobDefinition": "perdure.jobs.definition",
     "JobEvent": "perdure.jobs.model",
     "JobQuery": "perdure.jobs.model",
-    "JobRegistry": "perdure.jobs.registry",
+    "JobRegistry": "perdure.engine.registry",
     "JobState": "perdure.jobs.state",
     "JournalEntry": "perdure.jobs.model",
+    "OutputPiece": "perdure.jobs.output",
     "Partial": "perdure.jobs.parameters",
     "PayloadLimits": "perdure.base.codec",
     "Plan": "perdure.jobs.plan",
+    "PlanCall": "perdure.jobs.plan",
     "QueueLimit": "perdure.jobs.model",
     "Redaction": "perdure.jobs.redaction",
     "Ref": "perdure.jobs.plan",
@@ -81,9 +90,13 @@ _MODULE_OF = {
     "Step": "perdure.jobs.definition",
     "StepContext": "perdure.engine.steps.step_context",
     "StepState": "perdure.jobs.state",
+    "SyncHandle": "perdure.engine.sync",
+    "SyncStepContext": "perdure.engine.steps.step_context",
     "Unknown": "perdure.jobs.effect",
     "WorkerSettings": "perdure.engine.settings",
+    "current_job": "perdure.engine.run.context",
     "run": "perdure.process.runtime",
+    "transaction": "perdure.engine.steps.transaction",
     "with_retry": "perdure.base.retry",
 }
 _MODULES = {
@@ -100,7 +113,9 @@ __all__ = [
     "App",
     "Budget",
     "BudgetLimits",
+    "BulkReport",
     "Call",
+    "Client",
     "DidNotHappen",
     "Duration",
     "Effect",
@@ -116,9 +131,11 @@ __all__ = [
     "JobRegistry",
     "JobState",
     "JournalEntry",
+    "OutputPiece",
     "Partial",
     "PayloadLimits",
     "Plan",
+    "PlanCall",
     "QueueLimit",
     "Redaction",
     "Ref",
@@ -128,15 +145,19 @@ __all__ = [
     "Step",
     "StepContext",
     "StepState",
+    "SyncHandle",
+    "SyncStepContext",
     "Unknown",
     "WorkerSettings",
     "approvals",
+    "current_job",
     "entries",
     "errors",
     "otp",
     "process",
     "run",
     "telemetry",
+    "transaction",
     "with_retry",
 ]
 

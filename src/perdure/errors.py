@@ -1,6 +1,7 @@
 """Every exception that Perdure raises; `perdure.base.errors` draws them as a tree."""
 
 from perdure.base.errors import (
+    AmbiguousId,
     ApprovalExpired,
     ApprovalRejected,
     ArgumentError,
@@ -35,6 +36,7 @@ from perdure.base.errors import (
     NoProcess,
     NoServer,
     NoTable,
+    NotInJob,
     NotInProcess,
     NotOwner,
     NotPortable,
@@ -66,6 +68,7 @@ from perdure.base.errors import (
 )
 
 __all__ = [
+    "AmbiguousId",
     "ApprovalExpired",
     "ApprovalRejected",
     "ArgumentError",
@@ -100,6 +103,7 @@ __all__ = [
     "NoProcess",
     "NoServer",
     "NoTable",
+    "NotInJob",
     "NotInProcess",
     "NotOwner",
     "NotPortable",

@@ -18,7 +18,7 @@ from pydantic import (
 from perdure.base.codec import canonical, encode
 from perdure.base.errors import Unstorable
 from perdure.base.secret import Secret
-from perdure.jobs.plan import Call
+from perdure.jobs.plan import PlanCall
 
 WORD = "hunter2"
 
@@ -105,7 +105,7 @@ def test_neither_keys_nor_plans_have_a_secret_in_them() -> None:
     with pytest.raises(Unstorable):
         canonical(FIELD)
     with pytest.raises(Unstorable):
-        Call("pay", login=FIELD)
+        PlanCall("pay", login=FIELD)
 
 
 def test_a_model_without_its_secret_is_stored() -> None:

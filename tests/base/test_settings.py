@@ -81,6 +81,10 @@ def test_an_empty_environment_gives_the_defaults() -> None:
     assert Settings.from_env({"PATH": "/bin", "OTHER_STOP_TIMEOUT": "x"}) == Settings()
 
 
+def test_the_variables_of_the_command_line_are_no_settings() -> None:
+    assert Settings.from_env({"PERDURE_URL": "sqlite:///a.db", "PERDURE_APP": "a:b"}) == Settings()
+
+
 def test_every_setting_can_be_read_from_the_environment() -> None:
     environ = {
         "PERDURE_STOP_TIMEOUT": "10s",

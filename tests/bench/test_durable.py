@@ -32,6 +32,7 @@ TINY = Plan(
     long_job=200,
     finished=100,
     effects=Size(jobs=1, steps=10),
+    children=SMALL,
     budget=0,
 )
 # The figures that need no peer.
@@ -45,6 +46,7 @@ ALONE = {
     "cpu_us_step",
     "rss_mb",
     "effect_step_vs_step",
+    "children_1000_s",
 }
 
 
@@ -77,7 +79,7 @@ def test_a_ratio_is_our_rate_over_the_best_of_the_others() -> None:
 def test_every_figure_has_a_goal_and_every_goal_a_figure() -> None:
     measured = {
         *("sequential", "concurrent", "submit_ms", "restart_s", "growth"),
-        *("claim_ratio", "cpu_us_step", "rss_mb", "effect_ratio"),
+        *("claim_ratio", "cpu_us_step", "rss_mb", "effect_ratio", "children_s"),
     }
     everything = Results(
         samples={(one.name, name): [1.0] for one in KNOWN for name in measured},

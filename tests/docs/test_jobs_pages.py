@@ -26,7 +26,7 @@ SOURCE = Path(__file__).parent.parent.parent / "src" / "perdure"
 
 HEADING = re.compile(r"## (\w+)(?: \((\w+)\))?$", re.MULTILINE)
 CREATE = re.compile(r"CREATE TABLE (\w+) \((.*?)^\)", re.MULTILINE | re.DOTALL)
-COLUMN = re.compile(r'^  "?([a-z_]+)"? +(?:text|bigint|float8)', re.MULTILINE)
+COLUMN = re.compile(r'^  "?([a-z_]+)"? +(?:text|bigint|float8|bytea)', re.MULTILINE)
 ADDED = re.compile(r"ALTER TABLE (\w+)\s+ADD COLUMN (\w+)")
 WORD = re.compile(r"`(\w+)`")
 

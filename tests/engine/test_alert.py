@@ -44,13 +44,13 @@ async def test_a_step_without_progress_is_told_of_once_however_often_it_is_taken
 
     @app.job
     async def job(ctx: JobContext) -> int:
-        return await ctx.run(hang)
+        return await hang()
 
     brief = replace(
         QUICK, lease="1s", heartbeat="100ms", stop_before_expiry="200ms", stuck_after="1s"
     )
     async with app.running(brief):
-        handle, store = await app.submit(job), await app.store()
+        handle, store = await app.submit(job()), await app.store()
         for time in (1, 2):
             while await stuck(handle) < time:
                 await perdure.process.sleep("20ms")
@@ -59,7 +59,7 @@ async def test_a_step_without_progress_is_told_of_once_however_often_it_is_taken
         await slack.has_told(1)
     ((kind, text),) = slack.told
     assert kind is NoticeKind.STUCK
-    assert "hang#1 has shown no progress" in text
+    assert "hang#1 reported no progress" in text
     assert len(await alerts(app, handle.id)) == 1
 
 
@@ -77,7 +77,7 @@ async def test_a_job_that_its_workers_die_of_is_told_of(app: App) -> None:
     async def job(ctx: JobContext) -> int:
         return 1
 
-    handle, store = await app.submit(job), await app.store()
+    handle, store = await app.submit(job()), await app.store()
     for owner in ("w1", "w2"):
         assert await store.claim(owner, {"default": QueueLimit()}, 1, 60)
         assert await store.reap(0, [owner]) == [handle.id]
@@ -98,18 +98,21 @@ async def test_a_job_that_is_parked_again_after_a_person_resumed_it_is_told_of_a
     slack = Loud("slack")
     app.policy = Policy(channels=(slack,))
 
-    @app.job
-    async def job(ctx: JobContext) -> None: ...
+    @app.step(retry=perdure.Retry(attempts=1))
+    async def call(ctx: StepContext) -> None:
+        raise ConnectionError("the bank is away")
 
-    handle = await app.submit(job)
-    stranger = App(app.url, worker=QUICK, policy=app.policy)
-    async with stranger.running():
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await call()
+
+    async with app.running():
+        handle = await app.submit(job())
         for time in (1, 2):
             await until(app, handle.id, JobState.NEEDS_ATTENTION)
             await slack.has_told(time)
             await handle.resume("again", by="kim")
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
-    await stranger.close()
     assert {kind for kind, _ in slack.told} == {NoticeKind.STUCK}
     assert len(await alerts(app, handle.id)) == 3
 
@@ -127,14 +130,14 @@ async def test_who_was_told_why_a_job_is_parked_is_not_told_twice(app: App) -> N
 
     @app.job
     async def doubts(ctx: JobContext) -> None:
-        await ctx.run(pay)
+        await pay()
 
     @app.job
     async def waits(ctx: JobContext) -> None:
         await ctx.approve("Ship it?", expires="10ms")
 
     async with app.running():
-        doubt, late = await app.submit(doubts), await app.submit(waits, user="kim")
+        doubt, late = await app.submit(doubts()), await app.submit(waits(), user="kim")
         for handle in (doubt, late):
             await until(app, handle.id, JobState.NEEDS_ATTENTION)
     assert [each.kind for each in await alerts(app, doubt.id)] == [NoticeKind.IN_DOUBT]
@@ -150,7 +153,7 @@ async def test_a_job_that_simply_fails_alerts_nobody(app: App) -> None:
         raise ValueError
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         with pytest.raises(JobFailed):
             await handle.result("5s")
     assert await alerts(app, handle.id) == []

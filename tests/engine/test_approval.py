@@ -19,7 +19,7 @@ from perdure.base.errors import (
 )
 from perdure.engine.policy import Policy
 from perdure.engine.run.context import JobContext
-from perdure.engine.steps.step_context import StepContext
+from perdure.engine.steps.step_context import StepContext, SyncStepContext
 from perdure.jobs.approval import Approval, ApprovalState, ApprovalTerms, Person
 from perdure.jobs.gate import Gate, GatePolicy
 from perdure.jobs.outbox import Notice, NoticeKind
@@ -57,7 +57,7 @@ async def test_an_approval_waits_across_a_restart_and_holds_no_worker(app: App) 
         yes = await ctx.approve("Ship it?", details={"order": 7})
         return [*yes.by, yes.reason]
 
-    handle = await app.submit(job, user="kim")
+    handle = await app.submit(job(), user="kim")
     async with app.running():
         approval = await asked(app)
         await until(app, handle.id, JobState.WAITING)
@@ -91,7 +91,7 @@ async def test_a_no_fails_the_job_and_may_be_handled_by_its_code(app: App) -> No
 
     async with app.running():
         for job in (strict, mild):
-            handle = await app.submit(job, user="kim")
+            handle = await app.submit(job(), user="kim")
             await app.decide(await asked(app), "reject", by=ANN, reason="too early")
             if job is strict:
                 with pytest.raises(JobFailed, match=r"ann rejected 'Ship it.': too early"):
@@ -113,12 +113,12 @@ async def test_nobody_answering_is_not_a_no(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> str:
-        await ctx.run(act)
+        await act()
         await ctx.approve("Ship it?", expires="10ms")
         return "shipped"
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
         assert undone == []
         (approval,) = await app.approvals(ApprovalState.EXPIRED)
@@ -139,7 +139,7 @@ async def test_a_job_may_handle_that_nobody_answered(app: App) -> None:
         return "now"
 
     async with app.running():
-        assert await (await app.submit(job, user="kim")).result("5s") == "later"
+        assert await (await app.submit(job(), user="kim")).result("5s") == "later"
 
 
 # Gates
@@ -159,7 +159,7 @@ def paying(app: App, **options: Any) -> tuple[Any, list[Any]]:
 
     @app.job
     async def job(ctx: JobContext, usd: int, fail: bool = False) -> int:
-        paid = await ctx.run(pay, usd)
+        paid = await pay(usd)
         if fail:
             raise RuntimeError("after the payment")
         return paid
@@ -171,7 +171,7 @@ def paying(app: App, **options: Any) -> tuple[Any, list[Any]]:
 async def test_a_dangerous_step_waits_for_a_yes_to_exactly_this_call(app: App) -> None:
     job, ran = paying(app, tags={"financial"})
     async with app.running():
-        handle = await app.submit(job, 5, user="kim")
+        handle = await app.submit(job(5), user="kim")
         approval = await asked(app)
         assert (approval.step, approval.risk, approval.shown) == (
             "pay#1",
@@ -191,7 +191,7 @@ async def test_a_dangerous_step_waits_for_a_yes_to_exactly_this_call(app: App) -
 async def test_a_step_that_was_refused_has_failed(app: App) -> None:
     job, ran = paying(app, tags={"financial"})
     async with app.running():
-        handle = await app.submit(job, 5, user="kim")
+        handle = await app.submit(job(5), user="kim")
         await app.decide(await asked(app), "reject", by=ANN, reason="no money")
         with pytest.raises(JobFailed, match="ann rejected"):
             await handle.result("5s")
@@ -203,7 +203,7 @@ async def test_a_step_that_was_refused_has_failed(app: App) -> None:
 async def test_a_yes_to_other_arguments_runs_those(app: App) -> None:
     job, ran = paying(app, tags={"financial"})
     async with app.running():
-        handle = await app.submit(job, 500, user="kim")
+        handle = await app.submit(job(500), user="kim")
         approval = await asked(app)
         with pytest.raises(Exception, match="usd"):
             await app.decide(approval, "approve", by=ANN, arguments={"usd": "much"})
@@ -216,7 +216,7 @@ async def test_a_yes_to_other_arguments_runs_those(app: App) -> None:
 async def test_an_undo_passes_the_same_gates_and_undoes_what_was_really_done(app: App) -> None:
     job, ran = paying(app, tags={"financial"})
     async with app.running():
-        handle = await app.submit(job, 500, fail=True, user="kim")
+        handle = await app.submit(job(500, fail=True), user="kim")
         await app.decide(await asked(app), "approve", by=ANN, arguments={"usd": 50})
         approval = await asked(app)
         assert approval.step == "undo:pay#1"
@@ -240,13 +240,13 @@ async def test_what_cannot_be_undone_waits_unless_the_code_has_asked(app: App) -
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(wave)
+        await wave()
         await ctx.approve("The first?")
-        await ctx.run(ship, "first")
-        await ctx.run(ship, "second")
+        await ship("first")
+        await ship("second")
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         await app.decide(await asked(app), "approve", by=ANN)
         second = await asked(app)
         assert second.step == "ship#2"
@@ -270,11 +270,11 @@ async def test_a_step_may_always_ask_or_never(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(pay)
-        await ctx.run(harmless)
+        await pay()
+        await harmless()
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         question = await asked(app)
         assert (question.step, ran) == ("harmless#1", ["pay"])
         assert "harmless always needs an approval" in question.reasons
@@ -297,10 +297,10 @@ async def test_one_yes_may_open_every_call_of_a_step(app: App) -> None:
     @app.job
     async def job(ctx: JobContext) -> None:
         await ctx.approve("All of them?", opens=[ship])
-        await ctx.gather(*[ctx.run(ship, str(n)) for n in range(3)])
+        await ctx.gather(*[ship(str(n)) for n in range(3)])
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         await app.decide(await asked(app), "approve", by=ANN)
         await handle.result("5s")
     assert sorted(ran) == ["0", "1", "2"]
@@ -316,11 +316,11 @@ async def test_the_policy_of_the_app_is_kept(app: App) -> None:
     with_policy(app, risk=Classifier().extended(odd), gates=gates)
     job, ran = paying(app)
     async with app.running():
-        handle = await app.submit(job, 5, user="kim")
+        handle = await app.submit(job(5), user="kim")
         assert await handle.result("5s") == 5
         (event,) = [each for each in await handle.events() if each.type == "step.gated"]
         assert (event.data["risk"], event.data["reasons"]) == ("MEDIUM", ["an odd amount"])
-        await (await app.submit(job, 4, user="kim")).result("5s")
+        await (await app.submit(job(4), user="kim")).result("5s")
     assert ran == [5, 4]
 
 
@@ -329,7 +329,7 @@ async def test_a_quorum_and_four_eyes_are_kept(app: App) -> None:
     with_policy(app, terms={RiskLevel.HIGH: ApprovalTerms(quorum=2)})
     job, ran = paying(app, tags={"financial"})
     async with app.running():
-        handle = await app.submit(job, 5, user="ann")
+        handle = await app.submit(job(5), user="ann")
         approval = await asked(app)
         with pytest.raises(DecisionRefused, match="you submitted this job"):
             await app.decide(approval, "approve", by=ANN)
@@ -353,16 +353,19 @@ async def test_a_step_may_ask_in_its_middle_and_is_begun_again_with_the_answer(a
     @app.step(retry=Retry(attempts=1))
     async def act(ctx: StepContext) -> list[Any]:
         await ctx.effect("draft", lambda _: effects.append("draft"), target="d")
-        first = await ctx.request_user_approval("Send the draft?", "2h", details={"to": "kim"})
-        second = await ctx.request_user_approval("To all?")
-        return [first, second, ctx.attempt]
+        first = await ctx.approve("Send the draft?", expires="2h", details={"to": "kim"})
+        try:
+            await ctx.approve("To all?")
+        except ApprovalRejected as rejected:
+            return [*first.by, rejected.person, ctx.attempt]
+        return []
 
     @app.job
     async def job(ctx: JobContext) -> list[Any]:
-        return await ctx.run(act)
+        return await act()
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         draft = await asked(app)
         assert draft.expires_at is not None
         assert draft.expires_at - draft.created_at == pytest.approx(7200, abs=60)
@@ -370,24 +373,24 @@ async def test_a_step_may_ask_in_its_middle_and_is_begun_again_with_the_answer(a
         await soon(lambda: asked(app), lambda found: found.title == "To all?")
         await until(app, handle.id, JobState.WAITING)
         await app.decide(await asked(app), "reject", by=ANN)
-        assert await handle.result("5s") == [True, False, 1]
+        assert await handle.result("5s") == [ANN.id, ANN.id, 1]
     assert effects == ["draft"]
 
 
 @durable
 async def test_a_sync_step_may_ask_too(app: App) -> None:
     @app.step
-    def act(ctx: Any) -> bool:
-        return ctx.request_user_approval("Well?")
+    def act(ctx: SyncStepContext) -> list[str]:
+        return list(ctx.approve("Well?").by)
 
     @app.job
-    async def job(ctx: JobContext) -> bool:
-        return await ctx.run(act)
+    async def job(ctx: JobContext) -> list[str]:
+        return await act()
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         await app.decide(await asked(app), "approve", by=ANN)
-        assert await handle.result("5s") is True
+        assert await handle.result("5s") == [ANN.id]
 
 
 @durable
@@ -397,7 +400,7 @@ async def test_a_cancelled_job_takes_its_question_back(app: App) -> None:
         await ctx.approve("Ship it?")
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         approval = await asked(app)
         await handle.cancel()
         await until(app, handle.id, JobState.CANCELLED)
@@ -414,17 +417,17 @@ async def test_every_question_behind_a_checkpoint_needs_an_answer_of_its_own(app
 
     @app.step
     async def pay(ctx: StepContext) -> None:
-        for number in range(ctx.previous_checkpoint or 0, 3):
-            if await ctx.request_user_approval("Pay 100 USD?"):
+        for number in range(ctx.load_checkpoint() or 0, 3):
+            if await ctx.approve("Pay 100 USD?"):
                 paid.append(number)
             await ctx.save_checkpoint(number + 1)
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(pay)
+        await pay()
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         for number in range(3):
             approval = await asked(app)
             assert paid == list(range(number))
@@ -446,15 +449,15 @@ async def test_every_question_about_an_item_needs_an_answer_of_its_own(app: App)
     @app.step
     async def pay(ctx: StepContext) -> None:
         async for name in ctx.items(["kim", "bob", "bob"], every=1):
-            yes = await ctx.request_user_approval("Pay 100 USD?")
+            yes = await ctx.approve("Pay 100 USD?")
             paid.append(name if yes else "nobody")
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(pay)
+        await pay()
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         seen: set[str] = set()
         for _ in range(3):
             approval = await asked(app)
@@ -476,10 +479,10 @@ async def test_nobody_can_skip_the_answer_of_people(app: App) -> None:
     @app.job
     async def job(ctx: JobContext) -> None:
         await ctx.approve("Ship it?")
-        await ctx.run(ship)
+        await ship()
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         await asked(app)
         await until(app, handle.id, JobState.WAITING)
         with pytest.raises(IllegalTransition, match=r"approve#1 .* is a question to people"):
@@ -495,7 +498,7 @@ async def test_nobody_can_skip_the_answer_of_people(app: App) -> None:
 async def test_a_step_that_is_skipped_takes_its_question_back_and_gives_no_yes(app: App) -> None:
     job, ran = paying(app, tags={"financial"})
     async with app.running():
-        handle = await app.submit(job, 5, user="kim")
+        handle = await app.submit(job(5), user="kim")
         approval = await asked(app)
         await until(app, handle.id, JobState.WAITING)
         await handle.skip("pay", "paid by hand", output=5, by="kim")
@@ -519,12 +522,12 @@ async def test_a_fork_asks_again(app: App) -> None:
     @app.job
     async def job(ctx: JobContext, number: int) -> list[str]:
         yes = await ctx.approve("Ship it?", details={"number": number}, opens=[ship])
-        await ctx.run(look)
-        await ctx.run(ship, number)
+        await look()
+        await ship(number)
         return list(yes.by)
 
     async with app.running():
-        handle = await app.submit(job, 1, user="kim")
+        handle = await app.submit(job(1), user="kim")
         await app.decide(await asked(app), "approve", by=ANN)
         await handle.result("5s")
         fork = await handle.fork("ship", 1000, by="kim")
@@ -546,26 +549,27 @@ async def test_a_fork_asks_again(app: App) -> None:
 async def test_a_fork_does_not_take_the_answer_that_a_step_has_got(app: App) -> None:
     @app.step
     async def confirm(ctx: StepContext) -> bool:
-        return await ctx.request_user_approval("Really?")
+        return bool((await ctx.approve("Really?")).by)
 
     @app.step
     async def act(ctx: StepContext) -> None: ...
 
     @app.job
     async def job(ctx: JobContext) -> bool:
-        sure = await ctx.run(confirm)
-        await ctx.run(act)
+        sure = await confirm()
+        await act()
         return sure
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         await app.decide(await asked(app), "approve", by=ANN)
         assert await handle.result("5s") is True
         with pytest.raises(IllegalTransition, match="fork before confirm#1"):
             await handle.fork("act")
         fork = await handle.fork("confirm")
         await app.decide(await asked(app), "reject", by=ANN)
-        assert await fork.result("5s") is False
+        with pytest.raises(JobFailed, match="ann rejected 'Really\\?'"):
+            await fork.result("5s")
 
 
 # The end of a job
@@ -597,14 +601,14 @@ def test_a_job_that_ends_takes_its_questions_back(url: str, how: str) -> None:
         async def job(ctx: JobContext) -> None:
             question = ctx.approve("Ship it?")
             question.begin()
-            await ctx.run(act)
+            await act()
             if how == "fails":
                 raise RuntimeError("without an answer")
             if how != "completes":
                 await question
 
         async with app.running():
-            handle = await app.submit(job, user="kim")
+            handle = await app.submit(job(), user="kim")
             (approval,) = await soon(lambda: app.approvals(None), bool)
             if "is" in how:
                 await handle.cancel()
@@ -654,7 +658,7 @@ async def test_people_are_told_by_every_channel_and_again_when_it_is_decided(app
         await ctx.approve("Ship it?")
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         await slack.has_told(1)
         await app.decide(await asked(app), "approve", by=ANN)
         await handle.result("5s")
@@ -677,10 +681,10 @@ async def test_an_effect_in_doubt_alerts_people(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(pay)
+        await pay()
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
         await slack.has_told(1)
     (kind, text) = slack.told[0]
@@ -695,14 +699,14 @@ async def test_an_effect_in_doubt_alerts_people(app: App) -> None:
 async def test_a_job_with_a_long_log_asks_again_when_it_is_resumed(app: App) -> None:
     @app.step
     async def act(ctx: StepContext) -> bool:
-        return await ctx.request_user_approval("Ship it?", "10ms")
+        return bool((await ctx.approve("Ship it?", expires="10ms")).by)
 
     @app.job
     async def job(ctx: JobContext) -> bool:
-        return await ctx.run(act)
+        return await act()
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
         (expired,) = await app.approvals(ApprovalState.EXPIRED)
         store = await app.store()

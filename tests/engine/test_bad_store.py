@@ -80,18 +80,18 @@ FILLS = """
     async def main():
         done = 0
         async with app.running():
-            assert await (await app.submit(job, "x")).result() == 1
+            assert await (await app.submit(job("x"))).result() == 1
             before = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, before[1]))
             try:
                 while True:
-                    await app.submit(job, "x" * 100_000)
+                    await app.submit(job("x" * 100_000))
                     done += 1
             except StoreError as error:
                 print("full:", error)
             assert await app.find_jobs()
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-            assert await (await app.submit(job, "xyz")).result("60s") == 3
+            assert await (await app.submit(job("xyz"))).result("60s") == 3
             for each in await app.find_jobs():
                 await (await app.handle(each.id)).result("60s")
             counts = await (await app.store()).counts()

@@ -30,16 +30,16 @@ async def test_a_tree_of_jobs_has_one_budget_and_pauses_at_its_limit(app: App) -
 
     @app.job
     async def child(ctx: JobContext) -> int:
-        return await ctx.run(think, 4)
+        return await think(4)
 
     @app.job(budget=BudgetLimits(usd=5))
     async def job(ctx: JobContext) -> list[int]:
-        first = await ctx.run(think, 2)
-        second = await ctx.child(child)
-        return [first, second, await ctx.run(think, 4)]
+        first = await think(2)
+        second = await ctx.child(child())
+        return [first, second, await think(4)]
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         approval = await asked(app)
         await until(app, handle.id, JobState.WAITING)
         assert calls == [2, 4]
@@ -65,10 +65,10 @@ async def test_a_no_ends_the_step(app: App) -> None:
 
     @app.job(budget=BudgetLimits(tokens=10))
     async def job(ctx: JobContext) -> None:
-        await ctx.run(think)
+        await think()
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         await app.decide(await asked(app), "reject", by=ANN, reason="enough")
         with pytest.raises(JobFailed, match="ann said no: enough"):
             await handle.result("5s")
@@ -95,10 +95,10 @@ async def test_every_attempt_counts(app: App) -> None:
 
     @app.job(budget=BudgetLimits(usd=100))
     async def job(ctx: JobContext) -> None:
-        await ctx.run(think)
+        await think()
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         await handle.result("5s")
     assert await spent(handle) == sum(paid) == 30
 
@@ -109,7 +109,7 @@ async def test_what_is_spent_behind_every_checkpoint_counts(app: App) -> None:
 
     @app.step
     async def think(ctx: StepContext) -> Partial[None] | None:
-        done = ctx.previous_checkpoint or 0
+        done = ctx.load_checkpoint() or 0
         await ctx.spend(usd=3)
         paid.append(3)
         return Partial(None, done + 1) if done < 3 else None
@@ -122,11 +122,11 @@ async def test_what_is_spent_behind_every_checkpoint_counts(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(think)
-        await ctx.run(each)
+        await think()
+        await each()
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         await handle.result("5s")
     assert await spent(handle) == sum(paid) == 15
 
@@ -143,14 +143,14 @@ async def test_what_a_cancelled_job_has_set_aside_counts_as_spent(app: App) -> N
 
     @app.job
     async def child(ctx: JobContext) -> None:
-        await ctx.run(think)
+        await think()
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.child(child)
+        await ctx.child(child())
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         await begun.wait()
         await handle.cancel()
         assert await handle.wait("5s") is JobState.CANCELLED
@@ -172,10 +172,10 @@ async def test_a_step_that_spends_on_its_way_to_the_limit_asks_once(app: App) ->
 
     @app.job(budget=BudgetLimits(usd=5))
     async def job(ctx: JobContext) -> None:
-        await ctx.run(think)
+        await think()
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         approval = await asked(app)
         assert "8 usd are needed in total, but only 5 are granted" in approval.title
         await app.decide(approval, "approve", by=ANN)
@@ -194,10 +194,10 @@ async def test_a_no_at_the_limit_is_heard_though_more_was_spent_since(app: App) 
 
     @app.job(budget=BudgetLimits(usd=5))
     async def job(ctx: JobContext) -> None:
-        await ctx.run(think)
+        await think()
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         await app.decide(await asked(app), "reject", by=ANN, reason="enough")
         with pytest.raises(JobFailed, match="ann said no: enough"):
             await handle.result("5s")
@@ -213,10 +213,10 @@ async def test_who_grants_no_more_than_is_granted_is_told(app: App) -> None:
 
     @app.job(budget=BudgetLimits(usd=5))
     async def job(ctx: JobContext) -> None:
-        await ctx.run(think)
+        await think()
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         approval = await asked(app)
         for too_low in ({"usd": 5}, {"tokens": 100}):
             with pytest.raises(ArgumentError, match="`usd` must be more than 5, or reject it"):
@@ -233,14 +233,14 @@ async def test_forks_spend_of_the_budget_of_the_tree_that_they_come_from(app: Ap
 
     @app.job(budget=BudgetLimits(usd=100))
     async def child(ctx: JobContext) -> None:
-        await ctx.run(think)
+        await think()
 
     @app.job(budget=BudgetLimits(usd=7))
     async def job(ctx: JobContext) -> None:
-        await ctx.child(child)
+        await ctx.child(child())
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         await handle.result("5s")
         fork = await handle.fork("child:child")
         await fork.result("5s")
@@ -272,11 +272,11 @@ async def test_a_step_in_a_thread_settles_what_it_spends(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(plain)
-        await ctx.run(elsewhere)
+        await plain()
+        await elsewhere()
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         await handle.result("5s")
     assert await spent(handle) == 6
 
@@ -287,7 +287,7 @@ async def test_who_has_lost_a_job_sets_nothing_aside_for_it(app: App) -> None:
     async def job(ctx: JobContext) -> None: ...
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         await handle.result("5s")
     ended, store = await handle.job(), await app.store()
     late = Reservation(

@@ -109,7 +109,7 @@ def canaries(app: App) -> Any:
             "box": Secret(S),
         }
         await ctx.effect("mail", lambda key: None, target=f"t{number}", details=details)
-        await ctx.record_side_effect("log", f"r{number}", **details)
+        await ctx.record_effect("log", f"r{number}", **details)
         with pytest.raises(perdure.errors.Unstorable):
             await ctx.effect("odd", lambda key: Odd(text), target=f"o{number}")
         try:
@@ -132,7 +132,7 @@ def canaries(app: App) -> Any:
 
 async def _failure(ctx: JobContext, step: Any, number: int) -> StepFailed:
     with pytest.raises(StepFailed) as caught:
-        await ctx.run(step, number)
+        await step(number)
     return caught.value
 
 
@@ -152,7 +152,7 @@ def test_fifty_secrets_go_in_and_none_comes_out(
         app = App(url, worker=QUICK, policy=Policy(channels=(BrokenChannel(),)))
         jobs = canaries(app)
         async with app, app.running():
-            asks, fails = [await app.submit(each, user="kim") for each in jobs]
+            asks, fails = [await app.submit(each(), user="kim") for each in jobs]
             await until(app, fails.id, JobState.FAILED)
             await until(app, asks.id, JobState.WAITING)
             asked = await app.approvals()
@@ -200,7 +200,7 @@ def test_a_secret_is_no_argument(url: str) -> None:
     async def job(ctx: JobContext, word: Any) -> None: ...
 
     with pytest.raises((ArgumentError, perdure.errors.Unstorable)) as caught:
-        new_job(app, app.limits, job, (Secret(S),), {})
+        new_job(app, app.limits, job(Secret(S)), {})
     assert S not in str(caught.value)
 
 

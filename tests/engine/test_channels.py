@@ -63,7 +63,7 @@ class Office:
         self.job: JobDefinition[..., Any] = job
 
     async def ask(self) -> tuple[Handle[Any], str, str]:
-        handle = await self.app.submit(self.job, tenant="acme", user="rob")
+        handle = await self.app.submit(self.job(), tenant="acme", user="rob")
         approval = await asked(self.app)
         while len(self.box.mails) < 2:
             await perdure.process.sleep("5ms")
@@ -182,7 +182,7 @@ async def test_after_an_edit_no_channel_takes_an_answer_to_what_was_asked_before
 
     @app.job
     async def pays(ctx: JobContext) -> None:
-        await ctx.run(pay, 100)
+        await pay(100)
 
     async with http((200, POSTED)) as site, smtp() as box:
         office = Office(app, site, box)

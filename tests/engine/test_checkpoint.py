@@ -30,15 +30,15 @@ class Row(msgspec.Struct):
 async def test_a_record_that_was_saved_is_read_back_as_its_type(app: App) -> None:
     @app.step(retry=TWICE)
     async def read(ctx: StepContext) -> list[int]:
-        place = ctx.checkpoint_as(Place)
+        place = ctx.load_checkpoint(Place)
         if place is None:
             await ctx.save_checkpoint(Place(7, date(2024, 5, 1)))
             raise ConnectionError
         assert place.day == date(2024, 5, 1)
-        assert ctx.previous_checkpoint == {"page": 7, "day": "2024-05-01"}
+        assert ctx.load_checkpoint() == {"page": 7, "day": "2024-05-01"}
         return [place.page]
 
-    handle = await app.submit(job_of(app, read))
+    handle = await app.submit(job_of(app, read)())
     async with app.running():
         assert await handle.result("10s") == [7]
 
@@ -47,10 +47,10 @@ async def test_a_record_that_was_saved_is_read_back_as_its_type(app: App) -> Non
 async def test_a_partial_result_may_have_a_record_as_its_checkpoint(app: App) -> None:
     @app.step
     async def read(ctx: StepContext) -> int | Partial[int]:
-        row = ctx.checkpoint_as(Row) or Row(0)
+        row = ctx.load_checkpoint(Row) or Row(0)
         return row.no if row.no == 2 else Partial(row.no, Row(row.no + 1))
 
-    handle = await app.submit(job_of(app, read))
+    handle = await app.submit(job_of(app, read)())
     async with app.running():
         assert await handle.result("10s") == 2
 
@@ -61,7 +61,7 @@ async def test_what_would_not_come_back_as_it_is_cannot_be_saved(app: App) -> No
     async def save(ctx: StepContext) -> None:
         await ctx.save_checkpoint({"place": Place(7, date(2024, 5, 1))})
 
-    handle = await app.submit(job_of(app, save))
+    handle = await app.submit(job_of(app, save)())
     async with app.running():
         with pytest.raises(JobFailed, match="a `Place` would come back as a `dict`"):
             await handle.result("10s")

@@ -28,10 +28,10 @@ async def test_cancel_reaches_the_running_step(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(hang)
+        await hang()
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await begun.wait()
         await handle.cancel("wrong customer", by="kim")
         await until(app, handle.id, JobState.CANCELLED)
@@ -54,10 +54,10 @@ async def test_a_step_that_reads_its_events_gets_cancel_first(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(polite)
+        await polite()
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await begun.wait()
         await handle.cancel()
         await until(app, handle.id, JobState.CANCELLED)
@@ -71,7 +71,7 @@ async def test_a_waiting_job_can_be_cancelled(app: App) -> None:
         await ctx.sleep("1h")
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await until(app, handle.id, JobState.WAITING)
         await handle.cancel()
         await until(app, handle.id, JobState.CANCELLED)
@@ -82,7 +82,7 @@ async def test_a_job_that_never_ran_is_cancelled_at_once(app: App) -> None:
     @app.job
     async def job(ctx: JobContext) -> None: ...
 
-    handle = await app.submit(job)
+    handle = await app.submit(job())
     await handle.cancel()
     assert await handle.status() is JobState.CANCELLED
 
@@ -100,12 +100,12 @@ async def test_a_paused_job_finishes_its_step_and_then_waits_for_resume(app: App
 
     @app.job
     async def job(ctx: JobContext) -> str:
-        await ctx.run(step, "a")
-        await ctx.run(step, "b")
+        await step("a")
+        await step("b")
         return "done"
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await begun.wait()
         await handle.pause("look at it first")
         await obeyed(app, handle.id)
@@ -135,11 +135,11 @@ async def test_a_failed_job_can_be_retried_from_where_it_failed(app: App) -> Non
 
     @app.job
     async def job(ctx: JobContext) -> str:
-        await ctx.run(first)
-        return await ctx.run(second)
+        await first()
+        return await second()
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await until(app, handle.id, JobState.FAILED)
         healthy = True
         await handle.retry(reason="it is up again", by="kim")
@@ -155,10 +155,10 @@ async def test_a_step_done_by_hand_can_be_skipped_with_its_output(app: App) -> N
 
     @app.job
     async def job(ctx: JobContext) -> str:
-        return await ctx.run(broken)
+        return await broken()
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await until(app, handle.id, JobState.FAILED)
         await handle.skip("broken", "done by hand", output="by hand", by="kim")
         assert await handle.result("5s") == "by hand"
@@ -180,11 +180,11 @@ async def test_a_fork_has_done_what_came_before_and_takes_other_arguments(app: A
 
     @app.job
     async def job(ctx: JobContext, word: str) -> str:
-        await ctx.run(prepare)
-        return await ctx.run(act, word)
+        await prepare()
+        return await act(word)
 
     async with app.running():
-        handle = await app.submit(job, "old")
+        handle = await app.submit(job("old"))
         await handle.result("5s")
         fork = await handle.fork("act", "new")
         assert await fork.result("5s") == "new"
@@ -197,7 +197,7 @@ async def test_commands_that_make_no_sense_say_why(app: App) -> None:
     async def job(ctx: JobContext) -> None: ...
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await handle.result("5s")
         with pytest.raises(IllegalTransition, match="COMPLETED"):
             await handle.cancel()

@@ -27,7 +27,7 @@ async def ask(app: App, expires: str = "1h") -> tuple[Handle[list[str]], Approva
     async def job(ctx: JobContext) -> list[str]:
         return list((await ctx.approve("Ship it?", expires=expires)).by)
 
-    handle = await app.submit(job, user="kim")
+    handle = await app.submit(job(), user="kim")
     (approval,) = await soon(lambda: app.approvals(None), bool)
     return handle, approval
 

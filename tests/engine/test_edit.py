@@ -72,7 +72,7 @@ async def test_the_second_approver_sees_and_decides_about_what_the_first_has_edi
     app.policy = Policy(terms=TWO, channels=(board,))
     job, ran = paying(app, tags={"financial"})
     async with app.running():
-        handle = await app.submit(job, 500, user="kim")
+        handle = await app.submit(job(500), user="kim")
         seen = await asked(app)
         assert ('"usd"', "500") in (await board.message(NoticeKind.ASKED)).arguments
         await app.decide(seen, "approve", by=ANN, arguments={"usd": 900})
@@ -96,7 +96,7 @@ async def test_an_edit_voids_a_yes_that_was_given_before_it(app: App) -> None:
     app.policy = Policy(terms=TWO)
     job, ran = paying(app, tags={"financial"})
     async with app.running():
-        handle = await app.submit(job, 500, user="kim")
+        handle = await app.submit(job(500), user="kim")
         seen = await asked(app)
         await app.decide(seen, "approve", by=ANN)
         await app.decide(seen, "approve", by=BOB, arguments={"usd": 900})
@@ -114,7 +114,7 @@ async def test_an_edit_voids_a_yes_that_was_given_before_it(app: App) -> None:
 async def test_an_answer_by_id_says_which_action_was_seen(app: App) -> None:
     job, _ = paying(app, tags={"financial"})
     async with app.running():
-        handle = await app.submit(job, 5, user="kim")
+        handle = await app.submit(job(5), user="kim")
         approval = await asked(app)
         with pytest.raises(ValueError, match="which action did they see"):
             await app.decide(approval.id, "approve", by=ANN)
@@ -136,7 +136,7 @@ def test_of_an_edit_and_a_yes_at_once_nothing_runs_that_too_few_have_seen(
         job, ran = paying(app, tags={"financial"})
         async with app.running():
             for usd in range(100, 110):
-                handle = await app.submit(job, usd, user="kim")
+                handle = await app.submit(job(usd), user="kim")
                 seen = await asked(app)
                 await asyncio.gather(
                     app.decide(seen, "approve", by=BOB),
@@ -185,7 +185,7 @@ async def test_an_edit_that_raises_the_risk_is_asked_anew_on_the_terms_of_that_r
     app.policy = replace(STRICT, channels=(board,))
     job, ran = paying(app, tags={"financial"})
     async with app.running():
-        handle = await app.submit(job, 100, user="kim")
+        handle = await app.submit(job(100), user="kim")
         seen = await asked(app)
         assert (seen.risk, seen.terms.quorum) == (RiskLevel.HIGH, 1)
         edited = await app.decide(seen, "approve", by=ANN, arguments={"usd": 1_000_000})
@@ -214,7 +214,7 @@ async def test_an_edit_that_lowers_the_risk_is_decided_on_the_terms_of_that_risk
     app.policy = STRICT
     job, ran = paying(app, tags={"financial"})
     async with app.running():
-        handle = await app.submit(job, 5000, user="kim")
+        handle = await app.submit(job(5000), user="kim")
         seen = await asked(app)
         assert (seen.risk, seen.terms.quorum) == (RiskLevel.CRITICAL, 2)
         with pytest.raises(DecisionRefused, match="not among the people"):
@@ -232,7 +232,7 @@ async def test_a_worker_judges_an_edit_by_its_own_rules_too(app: App) -> None:
     paying(careless, tags={"financial"})
     app.policy = STRICT
     async with app.running():
-        handle = await app.submit(job, 100, user="kim")
+        handle = await app.submit(job(100), user="kim")
         seen = await asked(app)
         said = await careless.decide(seen, "approve", by=ANN, arguments={"usd": 1_000_000})
         assert said.state is ApprovalState.APPROVED
@@ -253,7 +253,7 @@ async def test_a_worker_holds_an_edit_to_its_own_terms_too(app: App) -> None:
     paying(careless, tags={"financial"})
     app.policy = STRICT
     async with app.running():
-        handle = await app.submit(job, 100, user="kim")
+        handle = await app.submit(job(100), user="kim")
         seen = await asked(app)
         edited = await careless.decide(seen, "approve", by=ANN, arguments={"usd": 1_000_000})
         said = await careless.decide(edited, "approve", by=BOB)
@@ -277,7 +277,7 @@ def test_arguments_that_do_not_fit_the_step_are_refused(
     async def refused(app: App) -> None:
         job, ran = paying(app, tags={"financial"})
         async with app.running():
-            handle = await app.submit(job, 5, user="kim")
+            handle = await app.submit(job(5), user="kim")
             seen = await asked(app)
             with pytest.raises(ArgumentError, match=why):
                 await app.decide(seen, "approve", by=ANN, arguments=arguments)
@@ -296,7 +296,7 @@ async def test_a_question_that_is_no_step_has_nothing_to_edit(app: App) -> None:
         await ctx.approve("Ship it?", details={"usd": 5})
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         seen = await asked(app)
         with pytest.raises(DecisionRefused, match="only the arguments of a step"):
             await app.decide(seen, "approve", by=ANN, arguments={"usd": 6})
@@ -314,10 +314,10 @@ async def test_a_budget_that_is_raised_further_than_asked_is_judged_again(app: A
 
     @app.job(budget=BudgetLimits(usd=5))
     async def job(ctx: JobContext) -> None:
-        await ctx.run(think)
+        await think()
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         seen = await asked(app)
         edited = await app.decide(seen, "approve", by=ANN, arguments={"usd": 1_000_000})
         assert (edited.state, edited.risk) == (ApprovalState.PENDING, RiskLevel.CRITICAL)
@@ -347,10 +347,10 @@ async def test_an_undo_gets_the_arguments_of_the_last_yes(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(pay, 500)
+        await pay(500)
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         await app.decide(await asked(app), "approve", by=ANN, arguments={"usd": 50})
         again = await asked(app)  # before the second attempt
         assert (again.shown, ran) == (b'{"usd":50}', [50])
@@ -370,10 +370,10 @@ async def test_what_an_edit_does_not_name_stays_as_the_job_gave_it(app: App) -> 
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(pay, 100, "kim")
+        await pay(100, "kim")
 
     async with app.running():
-        handle = await app.submit(job, user="lee")
+        handle = await app.submit(job(), user="lee")
         await app.decide(await asked(app), "approve", by=ANN, arguments={"usd": 70})
         await handle.result("5s")
     assert ran == [(70, "kim")]

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -36,9 +36,9 @@ async def test_an_effect_gives_what_its_call_gave_and_is_in_the_ledger(app: App)
     async def pay(ctx: StepContext) -> int:
         details = {"amount": 5, "password": "x"}
         got = await ctx.effect("payment", charge, target="card 1", details=details)
-        return int(got["id"])
+        return int(cast("Any", got)["id"])
 
-    handle = await app.submit(job_of(app, pay))
+    handle = await app.submit(job_of(app, pay)())
     async with app.running():
         assert await handle.result("5s") == 7
     (line,) = await handle.effects()
@@ -61,7 +61,7 @@ async def test_what_is_done_is_not_done_again_by_the_next_attempt(app: App) -> N
             raise RuntimeError("after the effects")
         return [second, str(ctx.attempt)]
 
-    handle = await app.submit(job_of(app, pay))
+    handle = await app.submit(job_of(app, pay)())
     async with app.running():
         assert await handle.result("5s") == ["b 1", "3"]
     assert len(calls) == 1
@@ -82,7 +82,7 @@ async def test_a_refusal_is_proof_and_the_next_call_has_another_key(app: App) ->
     async def pay(ctx: StepContext) -> str:
         return await ctx.effect("payment", charge, target="card")
 
-    handle = await app.submit(job_of(app, pay))
+    handle = await app.submit(job_of(app, pay)())
     async with app.running():
         assert await handle.result("5s") == "paid"
     lines = await handle.effects()
@@ -106,7 +106,7 @@ async def test_a_receiver_that_honours_keys_is_called_again_with_the_same_one(ap
     async def pay(ctx: StepContext) -> str:
         return await ctx.effect("payment", charge, target="card", in_doubt="replay")
 
-    handle = await app.submit(job_of(app, pay))
+    handle = await app.submit(job_of(app, pay)())
     async with app.running():
         assert await handle.result("5s") == "paid"
     assert len(calls) == 2
@@ -132,7 +132,7 @@ async def _in_doubt(app: App, **options: Any) -> tuple[Any, list[str]]:
         except Exception:  # noqa: BLE001 - nobody may swallow the doubt
             return "swallowed"
 
-    handle = await app.submit(job_of(app, pay))
+    handle = await app.submit(job_of(app, pay)())
     return handle, calls
 
 
@@ -179,9 +179,9 @@ async def test_a_query_finds_what_an_attempt_left(app: App) -> None:
     @app.step(retry=QUICK)
     async def pay(ctx: StepContext) -> int:
         got = await ctx.effect("payment", charge, target="card", query=query, settle_after=0)
-        return int(got["id"])
+        return int(cast("Any", got)["id"])
 
-    handle = await app.submit(job_of(app, pay))
+    handle = await app.submit(job_of(app, pay)())
     async with app.running():
         assert await handle.result("5s") == 3
     assert calls == asked
@@ -201,7 +201,7 @@ async def test_after_the_life_of_a_key_nobody_calls_again(app: App) -> None:
     async def pay(ctx: StepContext) -> None:
         await ctx.effect("payment", charge, target="card", in_doubt="replay", key_ttl=0)
 
-    handle = await app.submit(job_of(app, pay))
+    handle = await app.submit(job_of(app, pay)())
     async with app.running():
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
     assert len(calls) == 1
@@ -220,7 +220,7 @@ async def test_a_result_that_cannot_be_stored_never_repeats_the_effect(app: App)
     async def pay(ctx: StepContext) -> None:
         await ctx.effect("payment", act, target="card")
 
-    handle = await app.submit(job_of(app, pay))
+    handle = await app.submit(job_of(app, pay)())
     async with app.running():
         with pytest.raises(JobFailed, match="happened and is not repeated"):
             await handle.result("5s")
@@ -244,9 +244,9 @@ async def test_a_business_key_is_one_effect_in_all_jobs_of_a_tenant(app: App) ->
 
     job = job_of(app, greet)
     async with app.running():
-        assert await (await app.submit(job)).result("5s") == 1
-        assert await (await app.submit(job)).result("5s") == 1
-        assert await (await app.submit(job, tenant="other")).result("5s") == 2
+        assert await (await app.submit(job())).result("5s") == 1
+        assert await (await app.submit(job())).result("5s") == 1
+        assert await (await app.submit(job(), tenant="other")).result("5s") == 2
     assert len(calls) == 2
 
 
@@ -267,7 +267,7 @@ async def test_a_query_that_says_no_lets_the_call_be_made_with_the_same_key(app:
 
         return await ctx.effect("payment", charge, target="card", query=ask, settle_after=0)
 
-    handle = await app.submit(job_of(app, pay))
+    handle = await app.submit(job_of(app, pay)())
     async with app.running():
         assert await handle.result("5s") == "second"
     assert len(calls) == 2
@@ -286,7 +286,7 @@ async def test_a_receiver_that_cannot_tell_leaves_it_to_a_person(app: App) -> No
 
         await ctx.effect("payment", charge, target="card", query=ask, settle_after=0)
 
-    handle = await app.submit(job_of(app, pay))
+    handle = await app.submit(job_of(app, pay)())
     async with app.running():
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
     assert [line.state for line in await handle.effects()] == ["IN_DOUBT"]
@@ -310,7 +310,7 @@ async def test_items_and_what_stands_around_them_are_done_once(app: App) -> None
         if ctx.attempt == 2:
             raise RuntimeError("at the end")
 
-    handle = await app.submit(job_of(app, mail))
+    handle = await app.submit(job_of(app, mail)())
     async with app.running():
         await handle.result("5s")
     assert sent == ["first", "a", "b", "c", "d", "last"]
@@ -320,11 +320,11 @@ async def test_items_and_what_stands_around_them_are_done_once(app: App) -> None
 async def test_effects_that_a_checkpoint_makes_alike_are_refused_at_once(app: App) -> None:
     @app.step(retry=QUICK)
     async def tell(ctx: StepContext) -> None:
-        for number in range(ctx.previous_checkpoint or 0, 3):
+        for number in range(ctx.load_checkpoint() or 0, 3):
             await ctx.effect("slack", lambda key: key, target="#ops")
             await ctx.save_checkpoint(number + 1)
 
-    handle = await app.submit(job_of(app, tell))
+    handle = await app.submit(job_of(app, tell)())
     async with app.running():
         with pytest.raises(JobFailed, match="target of its own"):
             await handle.result("5s")
@@ -343,7 +343,7 @@ async def test_nothing_new_is_begun_while_an_earlier_call_is_open_behind_it(app:
     async def pay(ctx: StepContext) -> None:
         await ctx.effect("payment", act, target=f"attempt {ctx.attempt}", in_doubt="replay")
 
-    handle = await app.submit(job_of(app, pay))
+    handle = await app.submit(job_of(app, pay)())
     async with app.running():
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
     assert len(calls) == 1
@@ -361,7 +361,7 @@ async def test_a_step_does_not_end_while_an_earlier_call_is_open_behind_it(app: 
             await ctx.effect("payment", act, target="kim", in_doubt="replay")
         return "done without it"
 
-    handle = await app.submit(job_of(app, pay))
+    handle = await app.submit(job_of(app, pay)())
     async with app.running():
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
         assert b"has not asked for it again" in ((await handle.job()).error or b"")
@@ -379,7 +379,7 @@ async def test_a_step_that_goes_on_from_its_checkpoint_takes_no_effect_for_anoth
 
     @app.step(retry=QUICK)
     async def mail(ctx: StepContext) -> int:
-        done = ctx.previous_checkpoint or 0
+        done = ctx.load_checkpoint() or 0
         for number in range(done, 6):
             await ctx.effect("email", lambda _, n=number: sent.append(n), target=str(number))
             if number == 4 and ctx.attempt == 1:
@@ -387,7 +387,7 @@ async def test_a_step_that_goes_on_from_its_checkpoint_takes_no_effect_for_anoth
             await ctx.save_checkpoint(number + 1)
         return len(sent)
 
-    handle = await app.submit(job_of(app, mail))
+    handle = await app.submit(job_of(app, mail)())
     async with app.running():
         assert await handle.result("5s") == 6
     assert sent == list(range(6))
@@ -409,7 +409,7 @@ async def test_a_sync_step_makes_its_effects_in_its_own_thread(app: App) -> None
             raise RuntimeError("again")
         return got
 
-    handle = await app.submit(job_of(app, pay))
+    handle = await app.submit(job_of(app, pay)())
     async with app.running():
         got = await handle.result("5s")
     (line,) = await handle.effects()
@@ -422,15 +422,15 @@ async def test_a_sync_step_makes_its_effects_in_its_own_thread(app: App) -> None
 async def test_what_was_recorded_by_hand_is_known_only_when_it_was_done(app: App) -> None:
     @app.step
     async def mail(ctx: StepContext) -> list[bool]:
-        before = await ctx.was_side_effect_recorded("email", "kim")
-        await ctx.record_side_effect("email", "kim", message_id="m1")
-        await ctx.record_side_effect("email", "kim")
-        return [before, await ctx.was_side_effect_recorded("email", "kim")]
+        before = await ctx.was_effect_recorded("email", "kim")
+        await ctx.record_effect("email", "kim", message_id="m1")
+        await ctx.record_effect("email", "kim")
+        return [before, await ctx.was_effect_recorded("email", "kim")]
 
     async with app.running():
-        handle = await app.submit(job_of(app, mail))
+        handle = await app.submit(job_of(app, mail)())
         assert await handle.result("5s") == [False, True]
-        again = await app.submit(app.find_job("job"))
+        again = await app.submit(app.find_job("job")())
         assert await again.result("5s") == [True, True]
     assert len(await handle.effects()) == 1
 
@@ -446,7 +446,7 @@ async def test_parallel_effects_have_their_own_places(app: App) -> None:
         calls = [ctx.effect("x", act, target=str(n)) for n in range(5)]
         return list(await asyncio.gather(*reversed(calls)))
 
-    handle = await app.submit(job_of(app, both))
+    handle = await app.submit(job_of(app, both)())
     async with app.running():
         keys = await handle.result("5s")
     assert {line.target: line.key for line in await handle.effects()} == {
@@ -470,7 +470,7 @@ def test_not_even_code_that_catches_everything_swallows_a_doubt(url: str, then: 
                     raise ValueError("something else") from None
                 return "swallowed"
 
-        handle = await app.submit(job_of(app, pay))
+        handle = await app.submit(job_of(app, pay)())
         async with app.running():
             await until(app, handle.id, JobState.NEEDS_ATTENTION)
         assert b"nobody knows" in ((await handle.job()).error or b"")

@@ -47,7 +47,7 @@ def test_a_receiver_is_not_asked_while_the_call_may_be_under_way(
         async def pay(ctx: StepContext) -> str:
             return str(await ctx.effect("payment", receiver.charge, target="card", **given))
 
-        handle = await app.submit(job_of(app, pay))
+        handle = await app.submit(job_of(app, pay)())
         async with app.running():
             await until(app, handle.id, JobState.WAITING)  # it holds no worker
             assert receiver.asked == []
@@ -65,7 +65,7 @@ async def test_a_step_that_may_take_longer_is_waited_for_longer(app: App) -> Non
         given: Any = {"query": receiver.ask}
         return str(await ctx.effect("payment", receiver.charge, target="card", **given))
 
-    handle = await app.submit(job_of(app, pay))
+    handle = await app.submit(job_of(app, pay)())
     async with app.running():
         await until(app, handle.id, JobState.WAITING)
         (entry,), (line,) = await handle.journal(), await handle.effects()
@@ -94,7 +94,7 @@ async def test_when_the_same_key_is_used_again_is_noted_before_the_call(app: App
         given: Any = {"query": ask, "settle_after": 0}
         return str(await ctx.effect("payment", charge, target="card", **given))
 
-    handle = await app.submit(job_of(app, pay))
+    handle = await app.submit(job_of(app, pay)())
     async with app.running():
         assert await handle.result(LIMIT) == "paid"
     assert noted == [False, True, True]
@@ -149,7 +149,7 @@ def test_that_a_repeated_call_was_refused_is_for_a_person_to_judge(
     @durable
     async def case(app: App) -> None:
         receiver = Turns(error)
-        handle = await app.submit(job_of(app, steps_of(app, receiver)[where]))
+        handle = await app.submit(job_of(app, steps_of(app, receiver)[where])())
         async with app.running():
             await until(app, handle.id, JobState.NEEDS_ATTENTION)
             (line,) = await handle.effects()
@@ -180,7 +180,7 @@ def test_that_a_repeated_call_was_refused_is_for_the_receiver_to_judge(
             return Unknown() if len(receiver.keys) == 1 else answer()
 
         receiver = Turns(Refused("declined"), after_the_refusal)
-        handle = await app.submit(job_of(app, steps_of(app, receiver)["inline"]))
+        handle = await app.submit(job_of(app, steps_of(app, receiver)["inline"])())
         async with app.running():
             assert await handle.result(LIMIT) == result
         assert [line.state for line in await handle.effects()] == states
@@ -192,7 +192,7 @@ def test_that_a_repeated_call_was_refused_is_for_the_receiver_to_judge(
 @durable
 async def test_if_the_receiver_cannot_tell_after_a_refusal_a_person_is_asked(app: App) -> None:
     receiver = Turns(Refused("declined"), Unknown)
-    handle = await app.submit(job_of(app, steps_of(app, receiver)["inline"]))
+    handle = await app.submit(job_of(app, steps_of(app, receiver)["inline"])())
     async with app.running():
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
     assert b"a repeated call was refused" in ((await handle.job()).error or b"")

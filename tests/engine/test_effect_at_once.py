@@ -60,7 +60,7 @@ def paying(app: App, receiver: Callable[[str], Any], steps: int = 3, **options: 
 
     @app.job
     async def order(ctx: JobContext) -> list[str]:
-        found = await ctx.gather(*(ctx.run(pay) for _ in range(steps)), return_exceptions=True)
+        found = await ctx.gather(*(pay() for _ in range(steps)), return_exceptions=True)
         return [each if isinstance(each, str) else type(each).__name__ for each in found]
 
     return order
@@ -81,7 +81,7 @@ async def wait_for(app: App, job_id: str, waiters: int) -> None:
 async def test_of_several_steps_at_once_one_calls_and_all_get_its_result(app: App) -> None:
     receiver = Receiver()
     async with app.running():
-        handle = await app.submit(paying(app, receiver))
+        handle = await app.submit(paying(app, receiver)())
         await receiver.called.wait()
         await wait_for(app, handle.id, 2)
         receiver.go.set()
@@ -95,7 +95,7 @@ async def test_if_the_first_is_refused_one_of_the_others_calls(app: App) -> None
     receiver = Receiver()
     receiver.errors = [Refused("card declined")]
     async with app.running():
-        handle = await app.submit(paying(app, receiver))
+        handle = await app.submit(paying(app, receiver)())
         await receiver.called.wait()
         await wait_for(app, handle.id, 2)
         receiver.go.set()
@@ -112,7 +112,7 @@ async def test_if_the_first_is_in_doubt_nobody_else_calls_and_one_answer_serves_
     receiver = Receiver()
     receiver.errors = [TimeoutError("no answer")]
     async with app.running():
-        handle = await app.submit(paying(app, receiver))
+        handle = await app.submit(paying(app, receiver)())
         await receiver.called.wait()
         await wait_for(app, handle.id, 2)
         receiver.go.set()
@@ -128,7 +128,7 @@ async def test_if_the_first_is_in_doubt_nobody_else_calls_and_one_answer_serves_
 async def test_a_cancel_while_one_calls_and_others_wait_calls_nobody_else(app: App) -> None:
     receiver = Receiver()
     async with app.running():
-        handle = await app.submit(paying(app, receiver))
+        handle = await app.submit(paying(app, receiver)())
         await receiver.called.wait()
         await wait_for(app, handle.id, 2)
         await handle.cancel()
@@ -143,7 +143,7 @@ async def test_if_the_time_of_the_first_is_up_another_goes_on_with_its_key(app: 
     often = Retry(attempts=50, initial_delay="1ms", jitter=0)
     step = {"timeout": "300ms", "retry": often}
     async with app.running():
-        handle = await app.submit(paying(app, receiver, 2, step=step, in_doubt="replay"))
+        handle = await app.submit(paying(app, receiver, 2, step=step, in_doubt="replay")())
         await receiver.got(2)
         receiver.go.set()
         one, other = await handle.result(LIMIT)
@@ -156,7 +156,7 @@ async def test_if_the_time_of_the_first_is_up_another_goes_on_with_its_key(app: 
 async def test_a_worker_that_takes_the_job_over_calls_with_the_same_key(app: App) -> None:
     receiver = Receiver()
     async with app.running():
-        handle = await app.submit(paying(app, receiver, in_doubt="replay"))
+        handle = await app.submit(paying(app, receiver, in_doubt="replay")())
         await receiver.called.wait()
         await wait_for(app, handle.id, 2)
         store = await app.store()
@@ -180,10 +180,10 @@ async def test_effects_of_one_step_at_once_with_one_key_are_one_call(app: App) -
 
     @app.job
     async def order(ctx: JobContext) -> list[str]:
-        return await ctx.run(pay)
+        return await pay()
 
     async with app.running():
-        handle = await app.submit(order)
+        handle = await app.submit(order())
         assert await handle.result(LIMIT) == ["paid by call 1"] * 3
     assert len(receiver.keys) == 1
 
@@ -204,10 +204,10 @@ async def test_sync_steps_at_once_with_one_key_are_one_call(app: App) -> None:
 
     @app.job
     async def order(ctx: JobContext) -> list[str]:
-        return await ctx.gather(*(ctx.run(pay) for _ in range(3)))
+        return list(await ctx.gather(*(pay() for _ in range(3))))
 
     async with app.running():
-        handle = await app.submit(order)
+        handle = await app.submit(order())
         await asyncio.to_thread(called.wait, 20)
         await wait_for(app, handle.id, 2)
         go.set()
@@ -243,10 +243,10 @@ async def test_what_a_thread_says_when_its_attempt_is_over_does_not_count(app: A
 
     @app.job
     async def order(ctx: JobContext) -> list[str]:
-        return [await ctx.run(pay), await ctx.run(after)]
+        return [await pay(), await after()]
 
     async with app.running():
-        handle = await app.submit(order)
+        handle = await app.submit(order())
         assert await handle.result(LIMIT) == ["second", "after"]
     (line,) = await handle.effects()
     assert line.result == b'"second"'
@@ -263,10 +263,10 @@ def test_steps_in_os_processes_at_once_with_one_key_are_one_call(
 
         @app.job
         async def order(ctx: JobContext) -> list[Any]:
-            return await ctx.gather(*(ctx.run(step, str(tmp_path)) for _ in range(2)))
+            return list(await ctx.gather(*(step(str(tmp_path)) for _ in range(2))))
 
         async with app.running():
-            handle = await app.submit(order)
+            handle = await app.submit(order())
             results = await handle.result("40s")
         assert set(results) == {"paid 1"}
         assert len(process_effects.calls(tmp_path)) == 1
@@ -291,12 +291,12 @@ async def test_steps_at_once_with_one_idempotency_key_do_the_work_once(app: App)
 
     @app.job
     async def both(ctx: JobContext, file: str) -> list[str]:
-        return await ctx.gather(*(ctx.run(convert, file) for _ in range(3)))
+        return list(await ctx.gather(*(convert(file) for _ in range(3))))
 
     async with app.running():
-        assert len(set(await (await app.submit(both, "a.txt")).result(LIMIT))) == 1
+        assert len(set(await (await app.submit(both("a.txt"))).result(LIMIT))) == 1
         assert ran == ["a.txt"]
-        await (await app.submit(both, "b.txt")).result(LIMIT)
+        await (await app.submit(both("b.txt"))).result(LIMIT)
     assert (
         ran.count("b.txt") <= 3
     )  # the first, which failed, and one of the others; the first again

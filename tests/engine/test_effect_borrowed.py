@@ -43,7 +43,7 @@ class Shop:
         @app.job
         async def order(ctx: JobContext, times: int = 1, mails: bool = False) -> None:
             for _ in range(times):
-                await ctx.run(pay, mails)
+                await pay(mails)
             if self.fails:
                 raise Permanent("out of stock")
 
@@ -65,10 +65,10 @@ async def _send(key: str) -> str:
 async def test_a_job_that_fails_does_not_undo_the_payment_of_another_job(app: App) -> None:
     shop = Shop(app)
     async with app.running():
-        first = await app.submit(shop.order)
+        first = await app.submit(shop.order())
         await first.result(LIMIT)
         shop.fails = True
-        second = await app.submit(shop.order)
+        second = await app.submit(shop.order())
         assert await second.wait(LIMIT) is JobState.FAILED
     assert shop.refunded == []
     assert [line.state for line in await first.effects()] == [EffectState.DONE]
@@ -81,7 +81,7 @@ async def test_of_two_steps_with_one_payment_one_gives_it_back(app: App) -> None
     shop = Shop(app)
     shop.fails = True
     async with app.running():
-        order = await app.submit(shop.order, 3)
+        order = await app.submit(shop.order(3))
         assert await order.wait(LIMIT) is JobState.COMPENSATED
     assert shop.refunded == ["charge"]
     states = [line.state for line in await order.effects()]
@@ -92,9 +92,9 @@ async def test_of_two_steps_with_one_payment_one_gives_it_back(app: App) -> None
 async def test_of_a_step_that_borrowed_only_its_own_effects_are_undone(app: App) -> None:
     shop = Shop(app, undo=True)
     async with app.running():
-        await (await app.submit(shop.order)).result(LIMIT)
+        await (await app.submit(shop.order())).result(LIMIT)
         shop.fails = True
-        second = await app.submit(shop.order, 1, True)
+        second = await app.submit(shop.order(1, True))
         assert await second.wait(LIMIT) is JobState.COMPENSATED
     assert (shop.refunded, shop.taken_back) == ([], ["mail"])
 
@@ -103,9 +103,9 @@ async def test_of_a_step_that_borrowed_only_its_own_effects_are_undone(app: App)
 async def test_what_a_step_that_borrowed_leaves_behind_is_named(app: App) -> None:
     shop = Shop(app)
     async with app.running():
-        await (await app.submit(shop.order)).result(LIMIT)
+        await (await app.submit(shop.order())).result(LIMIT)
         shop.fails = True
-        second = await app.submit(shop.order, 1, True)
+        second = await app.submit(shop.order(1, True))
         with pytest.raises(JobFailed, match=r"mail to kim \(pay#1\)"):
             await second.result(LIMIT)
     assert shop.refunded == []

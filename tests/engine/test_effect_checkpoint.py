@@ -20,7 +20,7 @@ def ended(url: str, folder: Path, story: str, *, crash: bool) -> tuple[JobState,
     async def main() -> tuple[JobState, str]:
         app = build(url, folder)
         try:
-            return await _ended(app, await app.submit(app.find_job(story)))
+            return await _ended(app, await app.submit(app.find_job(story)()))
         finally:
             await app.close()
 

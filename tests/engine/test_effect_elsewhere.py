@@ -48,9 +48,9 @@ class Greeting:
     async def in_doubt(self) -> tuple[Handle[Any], Handle[Any]]:
         """Let the first be in doubt, and the second wait for it."""
         async with asyncio.timeout(20):
-            first = await self._app.submit(self._job)
+            first = await self._app.submit(self._job())
             await until(self._app, first.id, JobState.NEEDS_ATTENTION)
-            second = await self._app.submit(self._job)
+            second = await self._app.submit(self._job())
             await until(self._app, second.id, JobState.WAITING)
         return first, second
 

@@ -28,7 +28,7 @@ async def test_a_business_key_that_changes_does_not_hide_an_open_call(app: App) 
         key = f"attempt {ctx.attempt}"
         await ctx.effect("payment", act, target="card", key=key, in_doubt="replay")
 
-    handle = await app.submit(job_of(app, pay))
+    handle = await app.submit(job_of(app, pay)())
     async with app.running():
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
     assert len(calls) == 1
@@ -51,7 +51,7 @@ async def test_two_jobs_that_use_a_business_key_at_once_do_it_once(app: App) -> 
         return str(await ctx.effect("email", act, target="kim", key="welcome kim"))
 
     job = job_of(app, greet)
-    handles = [await app.submit(job) for _ in range(2)]
+    handles = [await app.submit(job()) for _ in range(2)]
     async with app.running():
         assert [await handle.result("10s") for handle in handles] == ["done", "done"]
     assert len(calls) == 1
@@ -76,9 +76,9 @@ async def test_who_comes_second_waits_while_the_first_is_at_it(app: App) -> None
 
     job = job_of(app, greet)
     async with app.running():
-        first = await app.submit(job)
+        first = await app.submit(job())
         await begun.wait()
-        second = await app.submit(job)
+        second = await app.submit(job())
         both.set()
         assert [await handle.result("10s") for handle in (first, second)] == ["done", "done"]
     assert len(calls) == 1
@@ -93,11 +93,11 @@ async def test_what_two_jobs_record_at_once_is_recorded(app: App) -> None:
     @app.step(retry=Retry(attempts=1))
     async def note(ctx: StepContext) -> bool:
         await both.wait()
-        await ctx.record_side_effect("email", "kim")
-        return await ctx.was_side_effect_recorded("email", "kim")
+        await ctx.record_effect("email", "kim")
+        return await ctx.was_effect_recorded("email", "kim")
 
     job = job_of(app, note)
-    handles = [await app.submit(job) for _ in range(2)]
+    handles = [await app.submit(job()) for _ in range(2)]
     async with app.running():
         assert [await handle.result("10s") for handle in handles] == [True, True]
 
@@ -108,11 +108,11 @@ async def test_what_was_recorded_by_hand_is_no_answer_to_an_effect(app: App) -> 
 
     @app.step
     async def greet(ctx: StepContext) -> None:
-        await ctx.record_side_effect("email", "kim")
+        await ctx.record_effect("email", "kim")
         await ctx.effect("recorded email", calls.append, target="kim", key="kim")
 
     async with app.running():
-        await (await app.submit(job_of(app, greet))).result("5s")
+        await (await app.submit(job_of(app, greet)())).result("5s")
     assert len(calls) == 1
 
 
@@ -145,7 +145,7 @@ def test_that_a_second_call_never_left_says_nothing_about_the_first(
         async def pay(ctx: StepContext) -> str:
             return str(await ctx.effect("payment", receiver, target="card", in_doubt="replay"))
 
-        handle = await app.submit(job_of(app, pay))
+        handle = await app.submit(job_of(app, pay)())
         async with app.running():
             assert await handle.result("5s") == "paid"
         (line,) = await handle.effects()
@@ -167,7 +167,7 @@ async def test_after_a_no_of_the_receiver_the_key_stays_the_same(app: App) -> No
         options: Any = {"query": ask, "settle_after": 0}
         return str(await ctx.effect("payment", receiver, target="card", **options))
 
-    handle = await app.submit(job_of(app, pay))
+    handle = await app.submit(job_of(app, pay)())
     async with app.running():
         assert await handle.result("5s") == "paid"
     assert [line.state for line in await handle.effects()] == ["DONE"]

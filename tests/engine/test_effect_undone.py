@@ -37,7 +37,7 @@ class Shop:
         @app.step(retry=Retry(attempts=1))
         async def pay(ctx: StepContext) -> str:
             if way == "compensation":  # nothing else undoes it
-                await ctx.record_side_effect("receipt", "order 7")
+                await ctx.record_effect("receipt", "order 7")
             call = self._charge
             return str(await ctx.effect("payment", call, target="card", key="order 7", **options))
 
@@ -46,7 +46,7 @@ class Shop:
 
         @app.job
         async def order(ctx: JobContext) -> str:
-            paid = await ctx.run(pay)
+            paid = await pay()
             if self.fails:
                 raise Permanent("out of stock")
             return paid
@@ -75,10 +75,10 @@ def test_a_refunded_business_key_is_paid_for_again_by_the_next_job(url: str, way
         shop = Shop(app, way)
         shop.fails = True
         async with app.running():
-            first = await app.submit(shop.order)
+            first = await app.submit(shop.order())
             assert await first.wait(LIMIT) is JobState.COMPENSATED
             shop.fails = False
-            second, third = await app.submit(shop.order), await app.submit(shop.order)
+            second, third = await app.submit(shop.order()), await app.submit(shop.order())
             assert await second.result(LIMIT) == "charge 2"
             assert await third.result(LIMIT) == "charge 2"
         assert shop.refunded == ["charge 1"]
@@ -96,15 +96,15 @@ async def test_what_was_recorded_is_not_when_its_step_was_undone(app: App) -> No
 
     @app.step
     async def recorded(ctx: StepContext) -> bool:
-        return await ctx.was_side_effect_recorded("receipt", "order 7")
+        return await ctx.was_effect_recorded("receipt", "order 7")
 
     is_recorded = job_of(app, recorded)
     async with app.running():
-        assert await (await app.submit(shop.order)).wait(LIMIT) is JobState.COMPENSATED
-        assert await (await app.submit(is_recorded)).result(LIMIT) is False
+        assert await (await app.submit(shop.order())).wait(LIMIT) is JobState.COMPENSATED
+        assert await (await app.submit(is_recorded())).result(LIMIT) is False
         shop.fails = False
-        await (await app.submit(shop.order)).result(LIMIT)
-        assert await (await app.submit(is_recorded)).result(LIMIT) is True
+        await (await app.submit(shop.order())).result(LIMIT)
+        assert await (await app.submit(is_recorded())).result(LIMIT) is True
 
 
 @durable
@@ -113,10 +113,10 @@ async def test_while_it_is_being_undone_nobody_is_given_the_result(app: App) -> 
     shop.fails = True
     shop.refund_goes_on.clear()
     async with app.running():
-        first = await app.submit(shop.order)
+        first = await app.submit(shop.order())
         await shop.refund_begun.wait()
         shop.fails = False
-        second = await app.submit(shop.order)
+        second = await app.submit(shop.order())
         await until(app, second.id, JobState.WAITING)
         shop.refund_goes_on.set()
         assert await second.result(LIMIT) == "charge 2"
@@ -131,10 +131,10 @@ async def test_what_could_not_be_undone_is_lent_only_when_a_person_says_that_it_
     shop.fails = True
     shop.refund_errors = [Permanent("the bank says no")]
     async with app.running():
-        first = await app.submit(shop.order)
+        first = await app.submit(shop.order())
         await until(app, first.id, JobState.NEEDS_ATTENTION)
         shop.fails = False
-        second = await app.submit(shop.order)
+        second = await app.submit(shop.order())
         await until(app, second.id, JobState.WAITING)
         undo = next(entry for entry in await first.journal() if entry.id.startswith("undo:"))
         await first.abandon_undo(undo.id, "it stands", by="kim")
@@ -148,13 +148,13 @@ async def test_what_a_person_has_undone_is_undone(app: App) -> None:
     shop.fails = True
     shop.refund_errors = [Permanent("the bank says no")]
     async with app.running():
-        first = await app.submit(shop.order)
+        first = await app.submit(shop.order())
         await until(app, first.id, JobState.NEEDS_ATTENTION)
         undo = next(entry for entry in await first.journal() if entry.id.startswith("undo:"))
         await first.skip(undo.id, "refunded at the counter", by="kim")
         assert await first.wait(LIMIT) is JobState.COMPENSATED
         shop.fails = False
-        assert await (await app.submit(shop.order)).result(LIMIT) == "charge 2"
+        assert await (await app.submit(shop.order())).result(LIMIT) == "charge 2"
     assert [line.state for line in await first.effects()] == ["UNDONE"]
 
 
@@ -176,10 +176,10 @@ async def test_a_doubt_that_was_undone_is_none_any_more(app: App) -> None:
 
     @app.job
     async def order(ctx: JobContext) -> str:
-        return await ctx.run(pay)
+        return await pay()
 
     async with app.running():
-        handle = await app.submit(order)
+        handle = await app.submit(order())
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
         await handle.resolve(1, "compensate", by="kim")
         with pytest.raises(JobFailed):
@@ -213,16 +213,16 @@ def test_a_business_key_outlives_its_deleted_job_as_long_as_it_is_kept(
 
         @app.job
         async def order(ctx: JobContext) -> str:
-            return await ctx.run(pay)
+            return await pay()
 
         async with app.running():
-            first = await app.submit(order)
+            first = await app.submit(order())
             await first.result(LIMIT)
             store = await app.store()
             assert await store.prune(await store.now() + 1, 10) == 1
             left = await store.effects(first.id)
             assert all((line.target, line.details) == ("(deleted)", None) for line in left)
-            assert await (await app.submit(order)).result(LIMIT) == f"charge {charges}"
+            assert await (await app.submit(order())).result(LIMIT) == f"charge {charges}"
         assert len(charged) == charges
 
     case(url)
@@ -246,14 +246,14 @@ async def test_what_cannot_be_undone_stays_done_though_its_step_is_compensated(a
 
     @app.job
     async def welcome(ctx: JobContext, fails: bool = False) -> str:
-        answer = await ctx.run(send)
+        answer = await send()
         if fails:
             raise Permanent("not yet")
         return answer
 
     async with app.running():
-        first = await app.submit(welcome, True)
+        first = await app.submit(welcome(True))
         assert await first.wait(LIMIT) is JobState.COMPENSATED
         assert [line.state for line in await first.effects()] == [EffectState.DONE]
-        assert await (await app.submit(welcome)).result(LIMIT) == "sent"
+        assert await (await app.submit(welcome())).result(LIMIT) == "sent"
     assert sent == ["mail", "apology"]

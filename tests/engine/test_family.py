@@ -19,10 +19,10 @@ from tests.support.engine import QUICK, durable, until
 async def test_a_child_may_have_children(app: App) -> None:
     @app.job
     async def power(ctx: JobContext, base: int, exponent: int) -> int:
-        return 1 if exponent == 0 else base * await ctx.child(power, base, exponent - 1)
+        return 1 if exponent == 0 else base * await ctx.child(power(base, exponent - 1))
 
     async with app.running():
-        assert await (await app.submit(power, 2, 5)).result("10s") == 32
+        assert await (await app.submit(power(2, 5))).result("10s") == 32
     assert len(await app.find_jobs(JobQuery())) == 6
 
 
@@ -37,18 +37,18 @@ async def test_the_children_of_a_cancelled_job_are_cancelled_too(app: App) -> No
 
     @app.job
     async def leaf(ctx: JobContext) -> None:
-        await ctx.run(hang)
+        await hang()
 
     @app.job
     async def middle(ctx: JobContext) -> None:
-        await ctx.gather(ctx.child(leaf), ctx.child(leaf))
+        await ctx.gather(ctx.child(leaf()), ctx.child(leaf()))
 
     @app.job
     async def top(ctx: JobContext) -> None:
-        await ctx.child(middle)
+        await ctx.child(middle())
 
     async with app.running():
-        handle = await app.submit(top)
+        handle = await app.submit(top())
         await begun.acquire()
         await begun.acquire()
         await handle.cancel("enough")
@@ -65,10 +65,10 @@ async def test_the_children_of_a_job_past_its_deadline_are_cancelled(app: App) -
 
     @app.job
     async def top(ctx: JobContext) -> None:
-        await ctx.child(leaf)
+        await ctx.child(leaf())
 
     async with app.running():
-        handle = await app.submit(top, deadline="200ms")
+        handle = await app.submit(top(), deadline="200ms")
         with pytest.raises(JobFailed, match="deadline"):
             await handle.result("5s")
         (child,) = [job for job in await app.find_jobs() if job.parent == handle.id]
@@ -83,9 +83,9 @@ async def test_a_child_is_submitted_once_however_often_its_parent_is_run(app: Ap
 
     @app.job
     async def top(ctx: JobContext) -> str:
-        return await ctx.child(leaf)
+        return await ctx.child(leaf())
 
-    handle = await app.submit(top)
+    handle = await app.submit(top())
     for _ in range(3):
         async with app.running():
             while len(await app.find_jobs()) < 2:
@@ -110,14 +110,14 @@ async def test_a_retried_parent_retries_its_failed_child(app: App) -> None:
 
     @app.job
     async def leaf(ctx: JobContext) -> str:
-        return await ctx.run(shaky)
+        return await shaky()
 
     @app.job
     async def top(ctx: JobContext) -> str:
-        return await ctx.child(leaf)
+        return await ctx.child(leaf())
 
     async with app.running():
-        handle = await app.submit(top)
+        handle = await app.submit(top())
         await until(app, handle.id, JobState.FAILED)
         healthy = True
         await handle.retry(reason="mended")
@@ -137,10 +137,10 @@ async def test_a_fork_submits_a_child_of_its_own(app: App) -> None:
 
     @app.job
     async def top(ctx: JobContext) -> list[str]:
-        return await ctx.gather(ctx.child(leaf), ctx.run(last))
+        return list(await ctx.gather(ctx.child(leaf()), last()))
 
     async with app.running():
-        handle = await app.submit(top)
+        handle = await app.submit(top())
         await until(app, handle.id, JobState.WAITING)
         fork = await handle.fork("last")
         await until(app, fork.id, JobState.WAITING)
@@ -162,7 +162,7 @@ async def test_a_replay_raises_what_a_cancelled_child_raised_first(app: App) -> 
     @app.job
     async def parent(ctx: JobContext) -> str:
         try:
-            await ctx.child(leaf)
+            await ctx.child(leaf())
         except JobFailed as failure:
             seen.append(str(failure))
             await ctx.sleep("60ms")
@@ -170,7 +170,7 @@ async def test_a_replay_raises_what_a_cancelled_child_raised_first(app: App) -> 
         return "?"
 
     async with app.running():
-        handle = await app.submit(parent)
+        handle = await app.submit(parent())
         while len(await app.find_jobs()) < 2:
             await perdure.process.sleep("5ms")
         (child,) = [job for job in await app.find_jobs() if job.parent == handle.id]
@@ -188,7 +188,7 @@ async def test_two_apps_share_a_store(app: App) -> None:
 
     @app.job(queue="one")
     async def first(ctx: JobContext) -> str:
-        return await ctx.run(here)
+        return await here()
 
     other = App(app.url, worker=QUICK, queues=["two"])
 
@@ -198,7 +198,7 @@ async def test_two_apps_share_a_store(app: App) -> None:
 
     app.queues = {"one": app.queues["default"]}
     async with app.running(), other.running():
-        one, two = await app.submit(first), await other.submit(second)
+        one, two = await app.submit(first()), await other.submit(second())
         assert await one.result("5s") == "here"
         assert await two.result("5s") == "there"
         assert await (await app.handle(two.id)).result("5s") == "there"

@@ -36,12 +36,12 @@ async def test_a_fork_behind_a_step_that_was_undone_is_refused(app: App) -> None
 
     @app.job
     async def order(ctx: JobContext, works: bool) -> str:
-        paid = await ctx.run(pay)
-        await ctx.run(ship, works)
+        paid = await pay()
+        await ship(works)
         return paid
 
     async with app.running():
-        handle = await app.submit(order, False)
+        handle = await app.submit(order(False))
         assert await handle.wait("20s") is JobState.COMPENSATED
         with pytest.raises(IllegalTransition, match=r"pay#1 of job .* was undone: fork before it"):
             await handle.fork("ship", True)
@@ -72,10 +72,10 @@ async def test_the_undo_of_a_fork_leaves_alone_what_its_source_is_at(app: App) -
     async def both(ctx: JobContext, works: bool) -> None:
         if not works:
             raise Permanent("it is not to be")
-        await ctx.gather(ctx.run(pay, "order 7"), ctx.run(pack))
+        await ctx.gather(pay("order 7"), pack())
 
     async with app.running():
-        handle = await app.submit(both, True)
+        handle = await app.submit(both(True))
         await at_it.wait()
         while {each.id for each in await handle.journal()} != {"pay#1", "pack#1"}:
             await perdure.process.sleep("2ms")

@@ -30,7 +30,7 @@ def test_without_a_requester_nobody_is_asked_and_the_job_says_what_to_do(
         ran: list[Any] = []
         job = make(app, ran)
         async with app.running():
-            handle = await app.submit(job)
+            handle = await app.submit(job())
             reached = await handle.until(JobState.NEEDS_ATTENTION, JobState.WAITING)
             assert reached is JobState.NEEDS_ATTENTION
             failure = await handle.failure()
@@ -81,7 +81,7 @@ def test_no_spelling_and_no_account_of_the_requester_decides(url: str, requester
         listed(app)
         job, ran = paying(app, tags={"financial"})
         async with app.running():
-            handle = await app.submit(job, 5, user=requester)
+            handle = await app.submit(job(5), user=requester)
             approval = await asked(app)
             for by in ("kim", "Kim.Smith@example.com", "u7", KIM):
                 with pytest.raises(DecisionRefused) as refusal:
@@ -106,7 +106,7 @@ def test_one_person_in_two_spellings_is_not_two_people(url: str, spelling: str) 
         app.policy = Policy(terms={RiskLevel.HIGH: ApprovalTerms(quorum=2)})
         job, ran = paying(app, tags={"financial"})
         async with app.running():
-            handle = await app.submit(job, 5, user="kim")
+            handle = await app.submit(job(5), user="kim")
             approval = await asked(app)
             await app.decide(approval, "approve", by=ANN)
             with pytest.raises(DecisionRefused, match="you have already approved this"):
@@ -125,7 +125,7 @@ async def test_where_people_are_listed_nobody_brings_a_role_along(app: App) -> N
     eve = replace(ANN, id="eve")
     app.policy.people.contacts.append(Contact(person=replace(eve, roles=frozenset({"viewer"}))))
     async with app.running():
-        handle = await app.submit(job, 5, user="lee")
+        handle = await app.submit(job(5), user="lee")
         approval = await asked(app)
         for stranger, why in ((ANN, "unknown person"), (eve, "not among the people")):
             with pytest.raises(DecisionRefused, match=why):
@@ -155,10 +155,10 @@ async def test_who_forks_a_job_with_other_arguments_cannot_approve_them(app: App
 
     @app.job
     async def job(ctx: JobContext, usd: int) -> None:
-        await ctx.run(pay, usd)
+        await pay(usd)
 
     async with app.running():
-        handle = await app.submit(job, 1, user="kim")
+        handle = await app.submit(job(1), user="kim")
         await app.decide(await asked(app), "reject", by=ANN)
         await handle.wait("5s")
         fork = await handle.fork("pay", 1000, by="bob")

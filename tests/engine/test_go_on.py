@@ -36,10 +36,10 @@ async def test_a_job_that_an_outage_parked_goes_on_when_it_is_resumed(app: App) 
 
     @app.job
     async def pays(ctx: JobContext) -> str:
-        await ctx.run(world.call, "shop")
-        return await ctx.run(world.call, "bank")
+        await world.call("shop")
+        return await world.call("bank")
 
-    handle = await app.submit(pays)
+    handle = await app.submit(pays())
     async with app.running():
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
         world.away.clear()
@@ -54,9 +54,9 @@ async def test_a_resumed_job_gets_all_its_attempts_before_it_is_parked_again(app
 
     @app.job
     async def pays(ctx: JobContext) -> str:
-        return await ctx.run(world.call, "bank")
+        return await world.call("bank")
 
-    handle = await app.submit(pays)
+    handle = await app.submit(pays())
     async with app.running():
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
         await handle.resume()
@@ -74,9 +74,9 @@ async def test_all_that_an_outage_stopped_at_once_goes_on_at_one_resume(app: App
     @app.job
     async def pays(ctx: JobContext) -> list[str]:
         names = ("mail", "bank", "shop")
-        return await ctx.gather(*(ctx.run(world.call, name) for name in names))
+        return list(await ctx.gather(*(world.call(name) for name in names)))
 
-    handle = await app.submit(pays)
+    handle = await app.submit(pays())
     async with app.running():
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
         world.away.clear()
@@ -91,11 +91,11 @@ async def with_a_way_around(app: App, world: World) -> Handle[str]:
     @app.job
     async def pays(ctx: JobContext) -> str:
         try:
-            return await ctx.run(world.call, "first bank")
+            return await world.call("first bank")
         except StepFailed:
-            return await ctx.run(world.call, "second bank")
+            return await world.call("second bank")
 
-    return await app.submit(pays)
+    return await app.submit(pays())
 
 
 @durable
@@ -129,14 +129,14 @@ async def test_a_child_that_failed_behind_the_pivot_is_run_again_on_resume(app: 
 
     @app.job
     async def pays(ctx: JobContext) -> str:
-        return await ctx.run(world.call, "bank")
+        return await world.call("bank")
 
     @app.job
     async def buys(ctx: JobContext) -> str:
-        await ctx.run(sign)
-        return await ctx.child(pays)
+        await sign()
+        return await ctx.child(pays())
 
-    handle = await app.submit(buys)
+    handle = await app.submit(buys())
     async with app.running():
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
         world.away.clear()
@@ -153,14 +153,14 @@ async def test_an_undo_that_stopped_is_tried_again_on_resume(app: App) -> None:
 
     @pay.compensate(retry=TWICE)
     async def refund(ctx: StepContext, output: None) -> None:
-        await world.call(ctx, "refund")
+        await world.call.fn(ctx, "refund")
 
     @app.job
     async def buys(ctx: JobContext) -> None:
-        await ctx.run(pay)
+        await pay()
         raise ValueError("sold out")
 
-    handle = await app.submit(buys)
+    handle = await app.submit(buys())
     async with app.running():
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
         world.away.clear()
@@ -175,7 +175,7 @@ async def test_a_sleep_that_was_cancelled_ends_when_it_would_have_ended(app: App
         await ctx.sleep("1h")
         return "awake"
 
-    handle = await app.submit(naps)
+    handle = await app.submit(naps())
     async with app.running():
         await until(app, handle.id, JobState.WAITING)
         due_at = (await handle.job()).due_at
@@ -192,7 +192,7 @@ async def test_a_wait_for_a_message_has_its_whole_time_again_on_retry(app: App) 
     async def waits(ctx: JobContext) -> str:
         return await ctx.receive("signed", timeout="200ms", kind=str)
 
-    handle = await app.submit(waits)
+    handle = await app.submit(waits())
     async with app.running():
         await until(app, handle.id, JobState.FAILED)
         (late,) = await handle.journal()
@@ -211,16 +211,16 @@ async def test_a_retried_parent_runs_the_child_again_that_it_failed_of(app: App)
 
     @app.job
     async def asks(ctx: JobContext, name: str) -> str:
-        return await ctx.run(world.call, name)
+        return await world.call(name)
 
     @app.job
     async def buys(ctx: JobContext) -> str:
         try:
-            return await ctx.child(asks, "shop")
+            return await ctx.child(asks("shop"))
         except JobFailed:
-            return await ctx.child(asks, "bank")
+            return await ctx.child(asks("bank"))
 
-    handle = await app.submit(buys)
+    handle = await app.submit(buys())
     async with app.running():
         await until(app, handle.id, JobState.FAILED)
         world.away.clear()

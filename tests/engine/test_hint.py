@@ -79,7 +79,7 @@ async def work_with(app: App, hint: str) -> None:
 
     app.hint = hint
     async with app.running(), app.running():
-        handles = await app.submit_many(job, [(number,) for number in range(JOBS)])
+        handles = await app.submit_many([job(number) for number in range(JOBS)])
         assert [await handle.result("20s") for handle in handles] == list(range(JOBS))
     assert sorted(ran) == list(range(JOBS))
 

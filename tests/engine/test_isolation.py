@@ -15,7 +15,7 @@ from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import DefinitionError, JobFailed
 from perdure.engine.run.context import JobContext
-from perdure.engine.steps.step_context import StepContext
+from perdure.engine.steps.step_context import StepContext, SyncStepContext
 from perdure.jobs.definition import step_of
 from perdure.jobs.state import JobState
 from perdure.process.threads import ThreadPool
@@ -31,10 +31,10 @@ async def run_far(app: App, name: str, *args: object) -> object:
 
     @app.job
     async def job(ctx: JobContext) -> object:
-        return await ctx.run(step, *args)
+        return await step(*args)
 
     async with app.running():
-        return await (await app.submit(job, tenant="acme")).result("30s")
+        return await (await app.submit(job(), tenant="acme")).result("30s")
 
 
 def is_gone(pid: int) -> bool:
@@ -111,10 +111,10 @@ def test_a_loop_without_end_is_killed_when_its_time_is_up(url: str, tmp_path: Pa
 
         @app.job
         async def job(ctx: JobContext) -> None:
-            await ctx.run(step, str(path))
+            await step(str(path))
 
         async with app.running():
-            handle = await app.submit(job)
+            handle = await app.submit(job())
             with pytest.raises(JobFailed, match="took longer"):
                 await handle.result("30s")
             while not is_gone(int(path.read_text())):
@@ -132,10 +132,10 @@ def test_a_cancelled_job_takes_its_os_process_along(url: str, tmp_path: Path) ->
 
         @app.job
         async def job(ctx: JobContext) -> None:
-            await ctx.run(step, str(path))
+            await step(str(path))
 
         async with app.running():
-            handle = await app.submit(job)
+            handle = await app.submit(job())
             while not path.exists() or not path.read_text():
                 await perdure.process.sleep("5ms")
             await handle.cancel()
@@ -155,9 +155,9 @@ def test_a_step_of_another_os_process_stops_at_a_checkpoint_with_its_worker(
 
         @app.job
         async def job(ctx: JobContext) -> None:
-            await ctx.run(step, str(path))
+            await step(str(path))
 
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         for _ in range(2):
             size = path.stat().st_size if path.exists() else 0
             async with app.running():
@@ -177,11 +177,11 @@ async def test_more_steps_than_os_processes_wait_for_their_turn(app: App) -> Non
 
     @app.job
     async def job(ctx: JobContext) -> int:
-        told = await ctx.gather(*(ctx.run(who, str(number)) for number in range(9)))
+        told = await ctx.gather(*(who(str(number)) for number in range(9)))
         return len({each["pid"] for each in told})
 
     async with app.running():
-        assert await (await app.submit(job)).result("30s") <= 2
+        assert await (await app.submit(job())).result("30s") <= 2
 
 
 def test_a_function_that_no_other_process_can_find_is_refused() -> None:
@@ -202,15 +202,15 @@ async def test_an_async_step_in_a_thread_has_a_loop_of_its_own(app: App) -> None
         async for name in ctx.items(names, every=1):
             await asyncio.sleep(0)
             seen.append(name)
-        await ctx.save_checkpoint(ctx.previous_checkpoint)
+        await ctx.save_checkpoint(ctx.load_checkpoint())
         return seen
 
     @app.job
     async def job(ctx: JobContext) -> list[str]:
-        return await ctx.run(work, ["a", "b"])
+        return await work(["a", "b"])
 
     async with app.running():
-        assert await (await app.submit(job)).result("5s") == ["a", "b"]
+        assert await (await app.submit(job())).result("5s") == ["a", "b"]
 
 
 @durable
@@ -226,26 +226,26 @@ async def test_an_async_step_in_a_thread_is_cancelled_when_its_time_is_up(app: A
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(work)
+        await work()
 
     async with app.running():
         with pytest.raises(JobFailed, match="took longer"):
-            await (await app.submit(job)).result("5s")
+            await (await app.submit(job())).result("5s")
     assert left.wait(5)
 
 
 @durable
 async def test_an_inline_sync_step_runs_on_the_loop(app: App) -> None:
     @app.step(isolation="inline")
-    def work(ctx: StepContext) -> bool:
+    def work(ctx: SyncStepContext) -> bool:
         return threading.current_thread() is threading.main_thread()
 
     @app.job
     async def job(ctx: JobContext) -> bool:
-        return await ctx.run(work)
+        return await work()
 
     async with app.running():
-        assert await (await app.submit(job)).result("5s") is True
+        assert await (await app.submit(job())).result("5s") is True
 
 
 @durable
@@ -253,24 +253,24 @@ async def test_a_thread_that_comes_too_late_saves_nothing(app: App) -> None:
     gate, tried = threading.Event(), threading.Event()
 
     @app.step(timeout="500ms", retry=Retry(attempts=2, initial_delay="1ms"))
-    def slow(ctx: StepContext) -> str:
+    def slow(ctx: SyncStepContext) -> str:
         if ctx.attempt == 2:
             gate.set()
             assert tried.wait(5)
-            return f"{ctx.previous_checkpoint}"
+            return f"{ctx.load_checkpoint()}"
         gate.wait(10)
         try:
-            ctx.save_checkpoint("of the past")  # type: ignore[unused-coroutine]
+            ctx.save_checkpoint("of the past")
         finally:
             tried.set()
         return "late"
 
     @app.job
     async def job(ctx: JobContext) -> str:
-        return await ctx.run(slow)
+        return await slow()
 
     async with app.running():
-        assert await (await app.submit(job)).result("10s") == "None"
+        assert await (await app.submit(job())).result("10s") == "None"
 
 
 @durable
@@ -286,7 +286,7 @@ async def test_a_thread_that_comes_too_late_settles_no_effect(app: App) -> None:
         return "in time"
 
     @app.step(timeout="500ms", retry=Retry(attempts=2, initial_delay="1ms"))
-    def slow(ctx: StepContext) -> str:
+    def slow(ctx: SyncStepContext) -> str:
         if ctx.attempt == 1:
             try:
                 return str(ctx.effect("order", call, target="shop", in_doubt="replay"))
@@ -298,10 +298,10 @@ async def test_a_thread_that_comes_too_late_settles_no_effect(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> str:
-        return await ctx.run(slow)
+        return await slow()
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         assert await handle.result("10s") == "in time"
     (line,) = await handle.effects()
     assert (line.result, len(calls), len(set(calls))) == (b'"in time"', 2, 1)
@@ -313,7 +313,7 @@ async def test_a_thread_that_comes_too_late_goes_through_no_more_items(app: App)
     seen: list[str] = []
 
     @app.step(timeout="500ms", retry=Retry(attempts=1))
-    def slow(ctx: StepContext, names: list[str]) -> list[str]:
+    def slow(ctx: SyncStepContext, names: list[str]) -> list[str]:
         late = not seen
         try:
             for name in cast("Iterable[str]", ctx.items(names, on_error="skip")):
@@ -331,10 +331,10 @@ async def test_a_thread_that_comes_too_late_goes_through_no_more_items(app: App)
 
     @app.job
     async def job(ctx: JobContext) -> list[str]:
-        return await ctx.run(slow, ["a", "b", "c"])
+        return await slow(["a", "b", "c"])
 
     async with app.running():
-        assert await (await app.submit(job)).result("10s") == ["a"]
+        assert await (await app.submit(job())).result("10s") == ["a"]
     assert seen == ["a", "b", "c"]
 
 

@@ -8,7 +8,7 @@ from perdure import Retry
 from perdure.app import App
 from perdure.base.errors import JobFailed, KeyConflict, Permanent, StepFailed
 from perdure.engine.run.context import JobContext
-from perdure.engine.steps.step_context import StepContext
+from perdure.engine.steps.step_context import StepContext, SyncStepContext
 from perdure.jobs.state import JobState, StepState
 from tests.support.engine import durable
 
@@ -23,10 +23,10 @@ async def test_a_job_gives_the_result_of_its_steps(app: App) -> None:
 
     @app.job
     async def twice(ctx: JobContext, number: int) -> int:
-        return await ctx.run(double, await ctx.run(double, number))
+        return await double(await double(number))
 
     async with app.running():
-        handle = await app.submit(twice, 5)
+        handle = await app.submit(twice(5))
         assert await handle.result("5s") == 20
     journal = await handle.journal()
     assert [entry.id for entry in journal] == ["double#1", "double#2"]
@@ -47,18 +47,19 @@ def test_what_a_job_never_awaits_is_not_done_and_is_warned_of(
 
         @app.job
         async def tell(ctx: JobContext) -> None:
-            operation = ctx.run(mail, "kim")
-            await ctx.run(mail, "lee")
+            operation = mail("kim")
+            await mail("lee")
             if awaits:
                 await operation
 
         async with app.running():
-            handle = await app.submit(tell)
+            handle = await app.submit(tell())
             await handle.result("5s")
 
     case(url)
     assert calls == (["lee", "kim"] if awaits else ["lee"])
-    assert ("without awaiting mail#1: nothing of that was done" in caplog.text) is not awaits
+    told = "mail('kim') was never awaited, so nothing of it was done"
+    assert (told in caplog.text) is not awaits
 
 
 @durable
@@ -74,10 +75,10 @@ async def test_a_step_that_fails_is_tried_again(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> str:
-        return await ctx.run(shaky)
+        return await shaky()
 
     async with app.running():
-        assert await (await app.submit(job)).result("5s") == "done"
+        assert await (await app.submit(job())).result("5s") == "done"
     assert calls == [1, 2, 3]
 
 
@@ -92,10 +93,10 @@ async def test_a_permanent_error_is_not_tried_again(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(refused)
+        await refused()
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         with pytest.raises(JobFailed, match="no such account"):
             await handle.result("5s")
     assert calls == [1]
@@ -115,13 +116,13 @@ async def test_the_code_may_handle_a_failed_step(app: App) -> None:
     @app.job
     async def job(ctx: JobContext) -> str:
         try:
-            await ctx.run(broken)
+            await broken()
         except StepFailed as failure:
-            return await ctx.run(plan_b, failure.error)
+            return await plan_b(failure.error)
         return "never"
 
     async with app.running():
-        assert await (await app.submit(job)).result("5s") == "instead of bad"
+        assert await (await app.submit(job())).result("5s") == "instead of bad"
 
 
 @durable
@@ -135,10 +136,10 @@ async def test_parallel_steps_run_at_once_and_give_their_results_in_order(app: A
 
     @app.job
     async def job(ctx: JobContext) -> list[int]:
-        return await ctx.gather(*(ctx.run(part, number) for number in range(3)))
+        return list(await ctx.gather(*(part(number) for number in range(3))))
 
     async with app.running():
-        assert await (await app.submit(job)).result("5s") == [0, 1, 2]
+        assert await (await app.submit(job())).result("5s") == [0, 1, 2]
 
 
 @durable
@@ -154,13 +155,13 @@ async def test_gather_sees_all_to_their_end_and_raises_the_first_failure(app: Ap
     @app.job
     async def job(ctx: JobContext) -> str:
         try:
-            await ctx.gather(*(ctx.run(part, number) for number in range(3)))
+            await ctx.gather(*(part(number) for number in range(3)))
         except StepFailed as failure:
             return failure.error
         return "none"
 
     async with app.running():
-        assert await (await app.submit(job)).result("5s") == "part 1"
+        assert await (await app.submit(job())).result("5s") == "part 1"
     assert sorted(ended) == [0, 1, 2]
 
 
@@ -172,26 +173,26 @@ async def test_a_step_that_takes_too_long_fails(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(slow)
+        await slow()
 
     async with app.running():
         with pytest.raises(JobFailed, match="took longer"):
-            await (await app.submit(job)).result("5s")
+            await (await app.submit(job())).result("5s")
 
 
 @durable
 async def test_a_sync_step_runs_in_a_thread_and_can_use_its_context(app: App) -> None:
     @app.step
-    def convert(ctx: StepContext, text: str) -> str:
-        ctx.save_checkpoint({"seen": 1})  # type: ignore[unused-coroutine]
+    def convert(ctx: SyncStepContext, text: str) -> str:
+        ctx.save_checkpoint({"seen": 1})
         return f"{text}:{ctx.attempt}"
 
     @app.job
     async def job(ctx: JobContext) -> str:
-        return await ctx.run(convert, "a")
+        return await convert("a")
 
     async with app.running():
-        assert await (await app.submit(job)).result("5s") == "a:1"
+        assert await (await app.submit(job())).result("5s") == "a:1"
 
 
 @durable
@@ -200,11 +201,11 @@ async def test_the_same_key_twice_is_one_job(app: App) -> None:
     async def job(ctx: JobContext, number: int) -> int:
         return number
 
-    first = await app.submit(job, 1, key="k")
-    second = await app.submit(job, 1, key="k")
+    first = await app.submit(job(1), key="k")
+    second = await app.submit(job(1), key="k")
     assert (first.id, first.new, second.new) == (second.id, True, False)
     with pytest.raises(KeyConflict):
-        await app.submit(job, 2, key="k")
+        await app.submit(job(2), key="k")
 
 
 @durable
@@ -214,7 +215,7 @@ async def test_a_job_that_raises_is_failed_with_its_reason(app: App) -> None:
         raise LookupError("nothing there")
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         with pytest.raises(JobFailed, match="nothing there"):
             await handle.result("5s")
 
@@ -230,9 +231,9 @@ async def test_a_result_that_cannot_be_stored_fails_the_step_for_good(app: App) 
 
     @app.job
     async def job(ctx: JobContext) -> float:
-        return await ctx.run(odd)
+        return await odd()
 
     async with app.running():
         with pytest.raises(JobFailed, match=r"nan|NaN"):
-            await (await app.submit(job)).result("5s")
+            await (await app.submit(job())).result("5s")
     assert calls == [1]

@@ -14,9 +14,10 @@ from perdure.app import App
 from perdure.engine.handle import Handle
 from perdure.engine.run.context import JobContext
 from perdure.engine.settings import WorkerSettings
-from perdure.engine.steps.step_context import StepContext
-from perdure.engine.worker.node import WorkerInfo, WorkerNode
+from perdure.engine.steps.step_context import StepContext, SyncStepContext
+from perdure.engine.worker.node import WorkerNode
 from perdure.engine.worker.reaper import Reaper
+from perdure.jobs.fleet import WorkerInfo
 from perdure.jobs.state import JobState, StepState
 from tests.support.engine import QUICK, durable, job_of, nodes, until
 from tests.support.store import sql
@@ -44,7 +45,7 @@ class Steps:
 
         @app.job
         async def job(ctx: JobContext) -> int:
-            return await ctx.run(work)
+            return await work()
 
         self.job = job
 
@@ -53,7 +54,7 @@ class Steps:
 async def test_a_step_is_ended_when_the_lease_of_its_job_is_taken_away(app: App) -> None:
     steps = Steps(app)
     async with app.running():
-        handle = await app.submit(steps.job)
+        handle = await app.submit(steps.job())
         await steps.begun.wait()
         store = await app.store()
         assert await store.reap(0, [nodes(app)[0].owner]) == [handle.id]
@@ -83,7 +84,7 @@ async def test_what_a_step_does_not_notice_is_refused_by_the_store(app: App) -> 
 
     @app.job
     async def job(ctx: JobContext) -> str:
-        return await ctx.run(deaf)
+        return await deaf()
 
     # The worker hears of nothing: only its own writes can tell it.
     slow = replace(
@@ -93,7 +94,7 @@ async def test_what_a_step_does_not_notice_is_refused_by_the_store(app: App) -> 
     other.include(app)
     store = await app.store()
     async with app.running(slow):
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await begun.wait()
         nodes(app)[0].draining = True  # it does not take the job again
         await store.reap(0, [nodes(app)[0].owner])
@@ -128,7 +129,7 @@ class Quiet:
             return number
 
         @app.step(name="thread")
-        def thread(ctx: StepContext) -> int:
+        def thread(ctx: SyncStepContext) -> int:
             number = start()
             self.go.wait(30)
             return number
@@ -143,7 +144,7 @@ def test_a_step_without_progress_is_not_started_again_while_it_lives(url: str, w
     async def case(app: App) -> None:
         quiet = Quiet(app, where)
         async with app.running(replace(QUICK, lease="5s", stuck_after="5s")):
-            handle = await app.submit(quiet.job)
+            handle = await app.submit(quiet.job())
             while "job.stuck" not in [event.type for event in await handle.events()]:
                 await perdure.process.sleep("20ms")
             await renewed_again(app, handle)
@@ -153,7 +154,7 @@ def test_a_step_without_progress_is_not_started_again_while_it_lives(url: str, w
         events = await handle.events()
         assert [event.type for event in events].count("claimed") == 1
         (stuck,) = [event for event in events if event.type == "job.stuck"]
-        for word in (f"{where}#1 has shown no progress", "ctx.progress()", "timeout=", "process"):
+        for word in (f"{where}#1 reported no progress", "ctx.heartbeat()", "timeout=", "process"):
             assert word in stuck.data["why"]
 
     case(url)
@@ -175,7 +176,7 @@ async def test_a_step_is_not_started_beside_its_thread_of_a_run_that_lost_its_le
 ) -> None:
     quiet = Quiet(app, "thread")
     async with app.running():
-        handle = await app.submit(quiet.job)
+        handle = await app.submit(quiet.job())
         await asyncio.to_thread(quiet.begun.wait, 20)
         store = await app.store()
         assert await store.reap(0, [nodes(app)[0].owner]) == [handle.id]
@@ -202,15 +203,15 @@ async def test_a_step_that_reports_progress_keeps_its_job(app: App) -> None:
     async def slow(ctx: StepContext) -> int:
         for _ in range(15):
             await perdure.process.sleep("200ms")
-            ctx.progress()
+            ctx.heartbeat()
         return ctx.attempt
 
     @app.job
     async def job(ctx: JobContext) -> int:
-        return await ctx.run(slow)
+        return await slow()
 
     async with app.running(settings):
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         assert await handle.result("20s") == 1
     assert [event.type for event in await handle.events()].count("claimed") == 1
 
@@ -226,10 +227,10 @@ async def test_a_step_whose_time_out_is_long_is_not_stuck_before_it(app: App) ->
 
     @app.job
     async def job(ctx: JobContext) -> int:
-        return await ctx.run(slow)
+        return await slow()
 
     async with app.running(settings):
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         assert await handle.result("20s") == 1
     assert [event.type for event in await handle.events()].count("claimed") == 1
 
@@ -246,10 +247,10 @@ async def test_a_blocked_loop_keeps_its_leases_while_its_thread_renews_them(app:
 
     @app.job
     async def job(ctx: JobContext) -> int:
-        return await ctx.run(block)
+        return await block()
 
     async with app.running(settings):
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         assert await handle.result("20s") == 1
     assert [event.type for event in await handle.events()].count("claimed") == 1
 
@@ -259,7 +260,7 @@ async def test_the_row_of_a_worker_that_vanished_with_its_machine_goes(app: App)
     @app.job
     async def job(ctx: JobContext) -> None: ...
 
-    await app.submit(job)
+    await app.submit(job())
     store = await app.store()
     info = WorkerInfo(
         host="elsewhere", boot="1", pid=1, started_at=0.0, queues=("default",), concurrency=1
@@ -275,7 +276,7 @@ async def test_the_row_of_a_worker_that_vanished_with_its_machine_goes(app: App)
     assert len(await store.workers()) == 3
     await perdure.process.sleep(2 * QUICK.heartbeat)
     await reaper.look()
-    assert [each[0] for each in await store.workers()] == ["its jobs are still leased", "lives"]
+    assert [each.owner for each in await store.workers()] == ["its jobs are still leased", "lives"]
 
 
 def test_the_heart_survives_what_it_did_not_expect(
@@ -285,7 +286,7 @@ def test_the_heart_survives_what_it_did_not_expect(
     async def case(app: App) -> None:
         steps = Steps(app)
         async with app.running():
-            handle = await app.submit(steps.job)
+            handle = await app.submit(steps.job())
             await steps.begun.wait()
             node = nodes(app)[0]
             held, node.held = node.held, _broken

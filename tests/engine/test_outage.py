@@ -74,7 +74,7 @@ class Work:
 
         @app.job
         async def job(ctx: JobContext) -> int:
-            return sum([await ctx.run(step, number) for number in range(STEPS)])
+            return sum([await step(number) for number in range(STEPS)])
 
         self.job = job
 
@@ -93,7 +93,7 @@ def test_a_database_server_that_crashes_and_comes_back_costs_no_work(
     async def case(app: App) -> None:
         work = Work(app)
         async with app.running():
-            handles = [await app.submit(work.job) for _ in range(3)]
+            handles = [await app.submit(work.job()) for _ in range(3)]
             await work.reached(5)
             await asyncio.to_thread(server.crash)
             await pause(down)
@@ -117,7 +117,7 @@ def test_a_file_that_another_program_locks_costs_no_work(tmp_path: Path) -> None
     async def case(app: App) -> None:
         work = Work(app)
         async with app.running():
-            handle = await app.submit(work.job)
+            handle = await app.submit(work.job())
             await work.reached(5)
             other = sqlite3.connect(path, isolation_level=None)
             other.execute("BEGIN IMMEDIATE")
@@ -138,7 +138,7 @@ async def test_after_an_outage_leases_that_ran_out_prove_nothing_for_a_while(app
     @app.job
     async def job(ctx: JobContext) -> None: ...
 
-    handle = await app.submit(job)
+    handle = await app.submit(job())
     store = await app.store()
     assert await store.claim("somebody", {"default": app.queues["default"]}, 1, 0.001)
     reaper = Reaper(WorkerNode(store, app, QUICK, app.queues, app.limits))

@@ -68,7 +68,7 @@ def alarming(app: App, *channels: Crowd) -> Any:
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(pay)
+        await pay()
 
     return job
 
@@ -98,7 +98,7 @@ async def test_a_channel_that_never_answers_delays_no_other(app: App) -> None:
     job = alarming(app, bad, good)
     async with app.running():
         for _ in range(3):
-            await app.submit(job)
+            await app.submit(job())
         await good.has_told("all", 3)
     assert bad.told["all"] == 0
 
@@ -110,7 +110,7 @@ async def test_a_recipient_who_never_answers_delays_no_other_of_the_channel(app:
     job, number = alarming(app, crowd), periodic.SENDS_PER_CHANNEL + 5
     async with app.running():
         for _ in range(number):
-            await app.submit(job)
+            await app.submit(job())
         await crowd.has_told("good", number)
     assert crowd.tried["bad"] == 1  # one at a time, so there is room for the others
 
@@ -123,7 +123,7 @@ async def test_a_delivery_ends_at_its_deadline_and_is_tried_again(app: App) -> N
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(periodic, "SEND_TIMEOUT", 0.05)
         async with app.running():
-            handle = await app.submit(job)
+            handle = await app.submit(job())
             row = await settled(app, handle.id, "slow", 1)
             assert row.state is NoticeState.WAITING
             assert "no answer within 0.05 seconds" in row.error
@@ -139,7 +139,7 @@ async def test_who_was_told_is_not_told_again_because_another_could_not_be(app: 
     crowd.refusing.add("bob")
     job = alarming(app, crowd)
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         for time in (1, 2):
             await hurry(app, await settled(app, handle.id, "bob", time))
         await settled(app, handle.id, "bob", 3)
@@ -171,7 +171,7 @@ async def test_a_mail_that_bounces_is_not_sent_again_to_the_others(app: App) -> 
             await ctx.approve("Ship it?", risk="medium")
 
         async with app.running():
-            handle = await app.submit(job, tenant="acme", user="rob")
+            handle = await app.submit(job(), tenant="acme", user="rob")
             row = await settled(app, handle.id, "person:kim", 1)
             assert "550" in row.error
             await has_mails(box, 4)
@@ -193,7 +193,7 @@ async def test_a_recipient_who_is_given_up_is_told_of_by_the_other_channels(app:
     crowd.refusing.add("bob")
     job = alarming(app, crowd, other)
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         row = await settled(app, handle.id, "bob", 1)
         await hurry(app, replace(row, tries=RETRY.attempts - 1))
         await other.has_told("ops", 2)
@@ -207,7 +207,7 @@ async def test_a_channel_that_knows_nobody_is_asked_again(app: App) -> None:
     crowd = Crowd("crowd")
     job = alarming(app, crowd)
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         row = await settled(app, handle.id, "", 1)
         assert (row.state, row.error) == ("WAITING", "LookupError: there is no recipient")
         crowd.whom.append("ann")

@@ -31,7 +31,7 @@ class Down:
 
         @app.job
         async def pays(ctx: JobContext) -> str:
-            return await ctx.run(call)
+            return await call()
 
         return pays
 
@@ -52,8 +52,9 @@ def test_who_waits_is_told_once_and_gets_the_result_in_the_end(
     @durable
     async def case(app: App) -> None:
         down = Down()
-        handle = await app.submit(down.job(app))
+        job = down.job(app)
         async with app.running():
+            handle = await app.submit(job())
             waiting = [asyncio.ensure_future(handle.result("20s")) for _ in range(2)]
             await told(caplog)
             assert not any(each.done() for each in waiting)
@@ -70,7 +71,7 @@ def test_who_waits_is_told_once_and_gets_the_result_in_the_end(
 
 @durable
 async def test_who_does_not_want_to_wait_for_a_person_is_told_why(app: App) -> None:
-    handle = await app.submit(Down().job(app))
+    handle = await app.submit(Down().job(app)())
     async with app.running():
         with pytest.raises(JobParked, match=r"the bank is away.*resume") as caught:
             await handle.result("20s", if_parked="raise")
@@ -80,7 +81,7 @@ async def test_who_does_not_want_to_wait_for_a_person_is_told_why(app: App) -> N
 
 @durable
 async def test_a_time_out_says_that_the_job_is_parked(app: App) -> None:
-    handle = await app.submit(Down().job(app))
+    handle = await app.submit(Down().job(app)())
     async with app.running():
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
         with pytest.raises(
@@ -92,12 +93,12 @@ async def test_a_time_out_says_that_the_job_is_parked(app: App) -> None:
 def test_a_script_does_not_wait_for_a_person(url: str) -> None:
     app = App(url, worker=QUICK)
     with pytest.raises(JobParked, match="the bank is away"):
-        app.run_sync(Down().job(app))
+        app.run_sync(Down().job(app)())
 
 
 @durable
 async def test_a_parked_job_that_is_cancelled_ends_the_wait(app: App) -> None:
-    handle: Handle[str] = await app.submit(Down().job(app))
+    handle: Handle[str] = await app.submit(Down().job(app)())
     async with app.running():
         waiting = asyncio.ensure_future(handle.result("20s"))
         await until(app, handle.id, JobState.NEEDS_ATTENTION)

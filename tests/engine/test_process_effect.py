@@ -25,9 +25,9 @@ async def submitted(app: App, name: str, *args: object) -> Handle[Any]:
 
     @app.job
     async def job(ctx: JobContext) -> object:
-        return await ctx.run(step, *args)
+        return await step(*args)
 
-    return await app.submit(job, tenant="acme", user="lee")
+    return await app.submit(job(), tenant="acme", user="lee")
 
 
 async def states(handle: Handle[Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -36,11 +37,11 @@ class Crowd:
 def define(app: App, crowd: Crowd) -> None:
     @app.step
     async def visit(ctx: StepContext, name: str) -> None:
-        await crowd.pass_through("all", ctx.tenant_id, name)
+        await crowd.pass_through("all", ctx.tenant, name)
 
     @app.job
     async def job(ctx: JobContext, name: str) -> None:
-        await ctx.run(visit, name)
+        await visit(name)
 
 
 async def settle(app: App) -> None:
@@ -53,7 +54,7 @@ async def settle(app: App) -> None:
 async def test_a_worker_runs_no_more_jobs_at_once_than_it_may(app: App) -> None:
     crowd = Crowd()
     define(app, crowd)
-    await app.submit_many(app.find_job("job"), [(str(n),) for n in range(8)])
+    await app.submit_many([app.find_job("job")(str(n)) for n in range(8)])
     async with app.running(replace(QUICK, concurrency=2)):
         await settle(app)
     assert crowd.most["all"] == 2
@@ -64,7 +65,7 @@ async def test_a_fleet_runs_no_more_jobs_of_a_queue_at_once_than_it_may(app: App
     crowd = Crowd()
     define(app, crowd)
     app.queues = {"default": QueueLimit(running=3)}
-    await app.submit_many(app.find_job("job"), [(str(n),) for n in range(12)])
+    await app.submit_many([app.find_job("job")(str(n)) for n in range(12)])
     async with app.running(), app.running():
         await settle(app)
     assert crowd.most["all"] == 3
@@ -77,7 +78,7 @@ async def test_a_tenant_has_no_more_jobs_running_at_once_than_it_may(app: App) -
     app.queues = {"default": QueueLimit(running_per_tenant=2)}
     for tenant in ("acme", "umbra"):
         calls = [(str(n),) for n in range(6)]
-        await app.submit_many(app.find_job("job"), calls, tenant=tenant)
+        await app.submit_many([app.find_job("job")(*each) for each in calls], tenant=tenant)
     async with app.running():
         await settle(app)
     assert crowd.most["acme"] == crowd.most["umbra"] == 2
@@ -89,7 +90,7 @@ async def test_no_more_jobs_start_than_the_rate_of_their_queue_allows(app: App) 
     crowd = Crowd()
     define(app, crowd)
     app.queues = {"default": QueueLimit(rate=3, per=3600)}
-    handles = await app.submit_many(app.find_job("job"), [(str(n),) for n in range(6)])
+    handles = await app.submit_many([app.find_job("job")(str(n)) for n in range(6)])
     async with app.running():
         for _ in range(3):
             await asyncio.wait(
@@ -108,7 +109,7 @@ async def test_a_higher_priority_goes_first(app: App) -> None:
     crowd = Crowd()
     define(app, crowd)
     for name, priority in (("low", -1), ("usual", 0), ("high", 5)):
-        await app.submit(app.find_job("job"), name, priority=priority)
+        await app.submit(app.find_job("job")(name), priority=priority)
     async with app.running(replace(QUICK, concurrency=1)):
         await settle(app)
     assert crowd.order == ["high", "usual", "low"]
@@ -119,8 +120,8 @@ async def test_a_tenant_with_many_jobs_does_not_keep_the_others_waiting(app: App
     crowd = Crowd()
     define(app, crowd)
     job = app.find_job("job")
-    await app.submit_many(job, [(f"big{n}",) for n in range(15)], tenant="big")
-    await app.submit_many(job, [("small1",), ("small2",)], tenant="small")
+    await app.submit_many([job(f"big{n}") for n in range(15)], tenant="big")
+    await app.submit_many([job("small1"), job("small2")], tenant="small")
     async with app.running(replace(QUICK, concurrency=1)):
         await settle(app)
     assert max(crowd.order.index("small1"), crowd.order.index("small2")) < 5
@@ -133,14 +134,14 @@ async def test_many_jobs_are_submitted_all_or_none(app: App) -> None:
         return 2 * number
 
     async with app.running():
-        handles = await app.submit_many(double, [(n,) for n in range(200)], tenant="acme")
+        handles = await app.submit_many([double(n) for n in range(200)], tenant="acme")
         assert [await handle.result("20s") for handle in handles] == [2 * n for n in range(200)]
     with pytest.raises(ArgumentError):
-        await app.submit_many(double, [(1,), ("two",)])
+        await app.submit_many([double(1), cast("Any", double)("two")])
     with pytest.raises(ValueError, match="no key"):
-        await app.submit_many(double, [(1,), (2,)], key="one")
+        await app.submit_many([double(1), double(2)], key="one")
     assert len(await app.find_jobs()) <= 200
-    assert await app.submit_many(double, []) == []
+    assert await app.submit_many([]) == []
 
 
 @durable
@@ -152,8 +153,8 @@ async def test_a_delayed_job_waits_for_its_time(app: App) -> None:
         ran.append(name)
 
     async with app.running():
-        later = await app.submit(job, "later", delay="1h")
-        late = await app.submit(job, "late", delay="100ms")
+        later = await app.submit(job("later"), delay="1h")
+        late = await app.submit(job("late"), delay="100ms")
         await late.result("5s")
     assert ran == ["late"]
     assert await later.status() is JobState.PENDING
@@ -166,7 +167,7 @@ async def test_a_burst_of_messages_reaches_its_job_whole_and_in_order(app: App) 
         return [await ctx.receive("n") for _ in range(count)]
 
     async with app.running():
-        handle = await app.submit(collect, 200)
+        handle = await app.submit(collect(200))
         for number in range(200):
             await handle.send("n", number)
         assert await handle.result("30s") == list(range(200))

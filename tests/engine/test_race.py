@@ -29,13 +29,13 @@ async def test_a_cancel_that_races_with_the_end_gives_one_of_both(app: App) -> N
 
     @app.job
     async def job(ctx: JobContext) -> str:
-        await ctx.run(step)
+        await step()
         return "done"
 
     ends: list[JobState] = []
     async with app.running():
         for _ in range(ROUNDS):
-            handle = await app.submit(job)
+            handle = await app.submit(job())
             await perdure.process.sleep(0.008 * chance.random())
             with suppress(IllegalTransition):
                 await handle.cancel()
@@ -56,12 +56,12 @@ async def test_a_deadline_that_races_with_the_end_gives_one_of_both(app: App) ->
 
     @app.job
     async def job(ctx: JobContext) -> str:
-        await ctx.run(step)
+        await step()
         return "done"
 
     async with app.running():
         for _ in range(ROUNDS):
-            handle = await app.submit(job, deadline=0.001 + 0.03 * chance.random())
+            handle = await app.submit(job(), deadline=0.001 + 0.03 * chance.random())
             ended = await handle.wait("10s")
             if ended is JobState.COMPLETED:
                 assert await handle.result() == "done"
@@ -81,13 +81,13 @@ async def test_a_message_is_heard_however_close_to_the_wait_it_comes(app: App) -
 
     @app.job
     async def job(ctx: JobContext) -> str:
-        await ctx.run(step)
+        await step()
         return await ctx.receive("word")
 
     # Nothing is found by polling: who misses the news waits for ever.
     async with app.running(replace(QUICK, poll="1h")):
         for number in range(3 * ROUNDS):
-            handle = await app.submit(job)
+            handle = await app.submit(job())
             await perdure.process.sleep(0.012 * chance.random())
             await handle.send("word", f"hello {number}")
             assert await handle.result("10s") == f"hello {number}"
@@ -103,16 +103,16 @@ async def test_the_end_of_a_child_is_heard_however_close_to_the_wait_it_comes(ap
 
     @app.job
     async def leaf(ctx: JobContext) -> int:
-        await ctx.run(step)
+        await step()
         return 1
 
     @app.job
     async def top(ctx: JobContext) -> int:
-        return sum(await ctx.gather(*(ctx.child(leaf) for _ in range(4))))
+        return sum(await ctx.gather(*(ctx.child(leaf()) for _ in range(4))))
 
     async with app.running(replace(QUICK, poll="1h")):
         for _ in range(ROUNDS):
-            assert await (await app.submit(top)).result("10s") == 4
+            assert await (await app.submit(top())).result("10s") == 4
 
 
 @durable
@@ -124,10 +124,10 @@ async def test_a_worker_that_stops_leaves_no_job_behind(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> int:
-        return sum([await ctx.run(step, number) for number in range(5)])
+        return sum([await step(number) for number in range(5)])
 
     chance = random.Random(9)
-    handles = await app.submit_many(job, [()] * 60)
+    handles = await app.submit_many([job() for _ in range(60)])
     for _ in range(8):
         async with app.running():
             await perdure.process.sleep(0.03 * chance.random())
@@ -144,7 +144,7 @@ async def test_a_paused_job_keeps_what_comes_for_it_until_it_is_resumed(app: App
         return await ctx.receive("word")
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await until(app, handle.id, JobState.WAITING)
         await handle.pause()
         assert await handle.status() is JobState.PAUSED
@@ -169,10 +169,10 @@ def test_a_job_that_is_resumed_before_it_rests_goes_on(url: str, *, heard: bool)
 
         @app.job
         async def job(ctx: JobContext) -> str:
-            return await ctx.run(step, "a") + await ctx.run(step, "b")
+            return await step("a") + await step("b")
 
         async with app.running():
-            handle = await app.submit(job)
+            handle = await app.submit(job())
             await begun.wait()
             await handle.pause()
             if heard:
@@ -195,13 +195,13 @@ async def test_jobs_are_cancelled_paused_and_resumed_at_random_and_all_end(app: 
 
     @app.job
     async def job(ctx: JobContext) -> int:
-        first = await ctx.run(step, 1)
+        first = await step(1)
         await ctx.sleep("5ms")
-        parts = await ctx.gather(ctx.run(step, 2), ctx.run(step, 3), ctx.sleep("30ms"))
+        parts = await ctx.gather(step(2), step(3), ctx.sleep("30ms"))
         return first + sum(part for part in parts if part is not None)
 
     async with app.running():
-        handles = [await app.submit(job) for _ in range(ROUNDS)]
+        handles = [await app.submit(job()) for _ in range(ROUNDS)]
         for _ in range(4 * ROUNDS):
             handle = chance.choice(handles)
             verb = chance.choice([handle.pause, handle.resume, handle.resume, handle.cancel])

@@ -10,7 +10,7 @@ from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.failure import Failure
 from perdure.jobs.parameters import Partial
 from perdure.jobs.state import JobState
-from tests.support.engine import QUICK, durable, until
+from tests.support.engine import durable, until
 
 
 @durable
@@ -24,12 +24,12 @@ async def test_finished_steps_do_not_run_again(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> list[str]:
-        first = await ctx.run(step, "a")
+        first = await step("a")
         await ctx.sleep("60ms")
-        return [first, await ctx.run(step, "b")]
+        return [first, await step("b")]
 
     async with app.running():
-        assert await (await app.submit(job)).result("5s") == ["A", "B"]
+        assert await (await app.submit(job())).result("5s") == ["A", "B"]
     assert ran == ["a", "b"]
 
 
@@ -40,7 +40,7 @@ async def test_a_worker_that_stops_hands_its_job_over_at_a_checkpoint(app: App) 
 
     @app.step
     async def count(ctx: StepContext) -> int:
-        done = ctx.previous_checkpoint or 0
+        done = ctx.load_checkpoint() or 0
         for number in range(done, 50):
             seen.append(number)
             begun.set()
@@ -50,9 +50,9 @@ async def test_a_worker_that_stops_hands_its_job_over_at_a_checkpoint(app: App) 
 
     @app.job
     async def job(ctx: JobContext) -> int:
-        return await ctx.run(count)
+        return await count()
 
-    handle = await app.submit(job)
+    handle = await app.submit(job())
     async with app.running():
         await begun.wait()
     assert 0 < len(seen) < 50
@@ -67,7 +67,7 @@ async def test_an_attempt_goes_on_from_the_checkpoint_of_the_last(app: App) -> N
 
     @app.step(retry=Retry(attempts=3, initial_delay="1ms"))
     async def count(ctx: StepContext) -> str:
-        for number in range(ctx.previous_checkpoint or 0, 6):
+        for number in range(ctx.load_checkpoint() or 0, 6):
             if number == 3 and ctx.attempt == 1:
                 raise RuntimeError("half-way")
             seen.append(number)
@@ -76,10 +76,10 @@ async def test_an_attempt_goes_on_from_the_checkpoint_of_the_last(app: App) -> N
 
     @app.job
     async def job(ctx: JobContext) -> str:
-        return await ctx.run(count)
+        return await count()
 
     async with app.running():
-        assert await (await app.submit(job)).result("5s") == "all"
+        assert await (await app.submit(job())).result("5s") == "all"
     assert seen == [0, 1, 2, 3, 4, 5]
 
 
@@ -87,15 +87,15 @@ async def test_an_attempt_goes_on_from_the_checkpoint_of_the_last(app: App) -> N
 async def test_a_partial_result_goes_on_from_its_checkpoint(app: App) -> None:
     @app.step
     async def page(ctx: StepContext) -> int | Partial[int]:
-        number = (ctx.previous_checkpoint or 0) + 1
+        number = (ctx.load_checkpoint() or 0) + 1
         return number if number == 4 else Partial(number, number)
 
     @app.job
     async def job(ctx: JobContext) -> int:
-        return await ctx.run(page)
+        return await page()
 
     async with app.running():
-        assert await (await app.submit(job)).result("5s") == 4
+        assert await (await app.submit(job())).result("5s") == 4
 
 
 @durable
@@ -112,10 +112,10 @@ async def test_items_resume_after_the_last_one_that_was_saved(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> int:
-        return await ctx.run(convert, list("abcdef"))
+        return await convert(list("abcdef"))
 
     async with app.running():
-        await (await app.submit(job)).result("5s")
+        await (await app.submit(job())).result("5s")
     assert done == ["a", "b", "c", "c", "d", "e", "f"]
 
 
@@ -137,11 +137,11 @@ async def _swap(app: App, before: str, after: str) -> Failure:
     async def job(ctx: JobContext) -> None:
         for call in plan:
             name, word = call.split(":")
-            await ctx.run(steps[name], word)
+            await steps[name](word)
         await ctx.receive("go")
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await until(app, handle.id, JobState.WAITING)
     plan[:] = after.split()
     async with app.running():
@@ -171,18 +171,3 @@ async def test_code_that_got_a_step_before_what_is_done_is_parked(app: App) -> N
     report = await _swap(app, "one:a", "two:new one:a")
     assert "two#1" in report.message
     assert "one#1" in report.message
-
-
-@durable
-async def test_a_job_that_no_worker_knows_is_parked(app: App) -> None:
-    @app.job
-    async def job(ctx: JobContext) -> None: ...
-
-    handle = await app.submit(job)
-    other = App(app.url, worker=QUICK)
-    async with other.running():
-        await until(app, handle.id, JobState.NEEDS_ATTENTION)
-    await other.close()
-    async with app.running():
-        await handle.resume("the right worker is here")
-        await handle.result("5s")

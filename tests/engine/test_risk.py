@@ -6,7 +6,7 @@ from perdure.app import App
 from perdure.base.errors import Permanent, PlanError
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
-from perdure.jobs.plan import Call, Plan
+from perdure.jobs.plan import Plan, PlanCall
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState
 from tests.engine.test_approval import ANN, asked
@@ -21,10 +21,10 @@ async def test_a_step_whose_code_calls_it_dangerous_waits_for_a_yes(app: App) ->
 
     @app.job
     async def job(ctx: JobContext) -> str:
-        return await ctx.run(wipe, "sda")
+        return await wipe("sda")
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         approval = await asked(app)
         assert (approval.risk, approval.reasons) == (RiskLevel.HIGH, ("its code declares it",))
         await app.decide(approval, "approve", by=ANN)
@@ -38,10 +38,10 @@ async def test_a_floor_does_not_lower_what_the_rules_find(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(wipe)
+        await wipe()
 
     async with app.running():
-        await app.submit(job, user="kim")
+        await app.submit(job(), user="kim")
         assert (await asked(app)).risk is RiskLevel.CRITICAL
 
 
@@ -52,10 +52,10 @@ async def test_a_medium_floor_is_written_into_the_log(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(tidy)
+        await tidy()
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         await handle.result("5s")
     (event,) = [each for each in await handle.events() if each.type == "step.gated"]
     assert (event.data["risk"], event.data["reasons"]) == ("MEDIUM", ["its code declares it"])
@@ -67,7 +67,7 @@ async def test_a_plan_has_no_say_in_it(app: App) -> None:
     async def wipe(ctx: StepContext, disk: str) -> str:
         return disk
 
-    plan = Plan("p", [Call("wipe", disk="sda")])
+    plan = Plan(PlanCall("wipe", disk="sda"), name="p")
     milder = plan.to_json().replace(b'"step"', b'"risk":"low","step"')
     with pytest.raises(PlanError, match="risk"):
         Plan.from_json(milder)
@@ -92,10 +92,35 @@ async def test_an_undo_is_judged_by_the_arguments_of_its_step(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(write, ["kim"])  # to one, which needs no yes
+        await write(["kim"])  # to one, which needs no yes
         raise Permanent("never mind")
 
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         assert await handle.wait("5s") is JobState.COMPENSATED
     assert told == ["hello ['kim']", "sorry ['kim']"]
+
+
+@durable
+async def test_people_see_what_the_author_of_a_step_says_that_it_does(app: App) -> None:
+    @app.step(risk="high", description="Overwrites every block of a disk.")
+    async def wipe(ctx: StepContext, disk: str) -> None: ...
+
+    @app.step(risk="high")
+    async def sell(ctx: StepContext) -> None:
+        """Sell everything.
+
+        And more that nobody reads.
+        """
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await wipe("sda")
+        await sell()
+
+    async with app.running():
+        await app.submit(job(), user="kim")
+        approval = await asked(app)
+        assert approval.description == "Overwrites every block of a disk."
+        await app.decide(approval, "approve", by=ANN)
+        assert (await asked(app)).description == "Sell everything."

@@ -52,9 +52,9 @@ class Shop:
 
         @app.job(**options)
         async def order(ctx: JobContext, usd: int) -> str:
-            await ctx.run(pay, usd)
-            await ctx.run(reserve)
-            await ctx.run(mail)
+            await pay(usd)
+            await reserve()
+            await mail()
             if "end" in self.broken:
                 raise RuntimeError("at the end")
             return "done"
@@ -68,7 +68,7 @@ class Shop:
         return result
 
     async def submit(self) -> Handle[str]:
-        return await self._app.submit(self.order, 5)
+        return await self._app.submit(self.order(5))
 
 
 async def states(handle: Handle[Any]) -> dict[str, str]:
@@ -113,10 +113,10 @@ async def test_a_job_without_compensations_only_fails(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(broken)
+        await broken()
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await until(app, handle.id, JobState.FAILED)
     assert list(await states(handle)) == ["broken#1"]
 
@@ -129,13 +129,13 @@ async def test_an_error_that_the_code_handles_undoes_nothing(app: App) -> None:
     @app.job
     async def careful(ctx: JobContext) -> str:
         try:
-            await ctx.run(app.find_step("mail"))
+            await app.find_step("mail")()
         except Exception:  # noqa: BLE001 - whatever it is, the code goes on
             return "without a mail"
         return "with a mail"
 
     async with app.running():
-        handle = await app.submit(careful)
+        handle = await app.submit(careful())
         assert await handle.result("5s") == "without a mail"
     assert shop.log == []
 
@@ -226,10 +226,10 @@ async def test_a_cancelled_job_is_undone_if_it_says_so(app: App) -> None:
 
     @app.job(on_cancel="compensate")
     async def job(ctx: JobContext) -> None:
-        await ctx.run(act)
+        await act()
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await begun.wait()
         await handle.cancel("wrong", by="kim")
         await until(app, handle.id, JobState.CANCELLED)
@@ -251,11 +251,11 @@ async def test_a_cancelled_job_is_left_as_it_is_if_nothing_is_said(app: App) -> 
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(app.find_step("pay"), 5)
-        await ctx.run(hang)
+        await app.find_step("pay")(5)
+        await hang()
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await gate.wait()
         await handle.cancel()
         await until(app, handle.id, JobState.CANCELLED)
@@ -277,10 +277,10 @@ async def test_a_cancelled_job_comes_to_its_end_if_it_says_so(app: App) -> None:
 
     @app.job(on_cancel="finish")
     async def job(ctx: JobContext) -> str:
-        return await ctx.run(act)
+        return await act()
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await begun.wait()
         await handle.cancel()
         gate.set()
@@ -307,10 +307,10 @@ async def test_an_effect_is_undone_by_the_step_that_it_names(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(pay)
+        await pay()
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await until(app, handle.id, JobState.COMPENSATED)
     assert log == [
         ("refund", {"id": 2}, "cancelled", "card 2"),
@@ -338,10 +338,10 @@ async def test_a_person_may_choose_to_undo_what_is_in_doubt(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(pay)
+        await pay()
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
         await handle.resolve(1, "compensate", by="kim")
         await until(app, handle.id, JobState.COMPENSATED)
@@ -366,9 +366,9 @@ async def test_an_undo_waits_for_its_retry_without_a_worker_and_goes_on_after_a_
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(act)
+        await act()
 
-    handle = await app.submit(job)
+    handle = await app.submit(job())
     async with app.running():
         while len(tries) < 1:
             await until(app, handle.id, JobState.COMPENSATING)
@@ -393,10 +393,10 @@ async def test_an_ended_job_has_no_open_intent(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(pay)
+        await pay()
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await begun.wait()
         await handle.cancel()
         await until(app, handle.id, JobState.CANCELLED)

@@ -34,8 +34,8 @@ class Shop:
 
         @app.job(**options)
         async def order(ctx: JobContext) -> None:
-            await ctx.run(act, "a")
-            await ctx.run(act, "b")
+            await act("a")
+            await act("b")
             self._do("end")
 
         self.order = order
@@ -51,7 +51,7 @@ class Shop:
 async def test_a_retry_of_a_job_that_was_partly_undone_goes_on_with_the_undo(app: App) -> None:
     shop = Shop(app, on_undo_failure="continue")
     shop.broken = {"end", "-b"}
-    handle = await app.submit(shop.order)
+    handle = await app.submit(shop.order())
     async with app.running():
         assert await handle.wait("10s") is JobState.FAILED
         shop.broken = set()
@@ -64,7 +64,7 @@ async def test_a_retry_of_a_job_that_was_partly_undone_goes_on_with_the_undo(app
 async def test_a_job_that_was_left_undone_is_not_run_again(app: App) -> None:
     shop = Shop(app)
     shop.broken = {"end", "-b"}
-    handle = await app.submit(shop.order)
+    handle = await app.submit(shop.order())
     async with app.running():
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
         await handle.abandon_undo("undo:act#2", "impossible", by="kim")
@@ -79,10 +79,14 @@ async def test_a_job_that_was_left_undone_is_not_run_again(app: App) -> None:
 async def test_an_undo_of_a_step_that_the_code_has_no_more_can_be_skipped(app: App) -> None:
     shop = Shop(app)
     shop.broken = {"end", "-b"}
-    handle = await app.submit(shop.order)
+    handle = await app.submit(shop.order())
     async with app.running():
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
     later = App(app.url, worker=QUICK)
+
+    @later.job
+    async def order(ctx: JobContext) -> None: ...
+
     async with later.running():
         for undo in ("undo:act#2", "undo:act#1"):
             await handle.skip(undo, "undone by hand", by="kim")
@@ -95,7 +99,7 @@ async def test_an_undo_of_a_step_that_the_code_has_no_more_can_be_skipped(app: A
 @durable
 async def test_a_fork_does_not_undo_what_it_has_not_done(app: App) -> None:
     shop = Shop(app)
-    source = await app.submit(shop.order)
+    source = await app.submit(shop.order())
     async with app.running():
         await source.result("10s")
         shop.broken = {"end"}
@@ -108,7 +112,7 @@ async def test_a_fork_does_not_undo_what_it_has_not_done(app: App) -> None:
 async def test_an_intent_of_a_job_that_is_compensated_by_hand_is_undone(app: App) -> None:
     """A worker died with an open call, others after it; then a person has all undone."""
     shop = Shop(app, max_claims=1)
-    handle = await app.submit(shop.order)
+    handle = await app.submit(shop.order())
     store = await app.store()
     (claim,) = await store.claim("dead", {"default": QueueLimit()}, 1, 60.0)
     begun = JournalEntry(

@@ -38,7 +38,7 @@ def family(url: str, folder: Path, case: Case, *, pivot: bool = False) -> None:
 
 
 async def submitted(app: App, name: str = "parent") -> Handle[Any]:
-    return await app.submit(app.find_job(name))
+    return await app.submit(app.find_job(name)())
 
 
 async def states(app: App) -> dict[str, str]:

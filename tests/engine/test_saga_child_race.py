@@ -49,37 +49,37 @@ class Family:
 
         @app.job(on_cancel=options["leaf"])
         async def leaf_job(ctx: JobContext) -> None:
-            await ctx.run(act, "b")
-            await ctx.run(hang)
+            await act("b")
+            await hang()
 
         @app.job(on_cancel=options["middle"])
         async def middle_job(ctx: JobContext) -> None:
-            await ctx.run(act, "m")
-            await ctx.child(leaf_job)
+            await act("m")
+            await ctx.child(leaf_job())
 
         self._define_parents(app, act, leaf_job, middle_job)
 
     def _define_parents(self, app: App, act: Any, leaf_job: Any, middle_job: Any) -> None:
         @app.job(on_cancel="compensate")
         async def top(ctx: JobContext) -> None:
-            await ctx.run(act, "a")
-            await ctx.child(leaf_job)
+            await act("a")
+            await ctx.child(leaf_job())
 
         @app.job(on_cancel="compensate")
         async def top_of_three(ctx: JobContext) -> None:
-            await ctx.run(act, "a")
-            await ctx.child(middle_job)
+            await act("a")
+            await ctx.child(middle_job())
 
         @app.job
         async def failing(ctx: JobContext) -> None:
-            ctx.child(leaf_job).begin()
+            ctx.child(leaf_job()).begin()
             await ctx.receive("fail")
             raise Permanent("and now the whole thing")
 
         @app.job
         async def undone_later(ctx: JobContext) -> None:
-            await ctx.run(act, "a")
-            await ctx.child(leaf_job)
+            await act("a")
+            await ctx.child(leaf_job())
             await ctx.receive("fail")
             raise Permanent("and now the whole thing")
 
@@ -103,7 +103,7 @@ class Family:
 @durable
 async def test_a_child_that_completes_while_its_parent_is_cancelled_is_undone(app: App) -> None:
     family = Family(app, leaf="finish")
-    handle = await app.submit(family.top)
+    handle = await app.submit(family.top())
     async with app.running():
         await family.hangs.wait()
         await handle.cancel()
@@ -117,7 +117,7 @@ async def test_a_child_that_completes_while_its_parent_is_cancelled_is_undone(ap
 @durable
 async def test_a_child_that_completes_while_its_parent_fails_is_undone(app: App) -> None:
     family = Family(app, leaf="finish")
-    handle = await app.submit(family.failing)
+    handle = await app.submit(family.failing())
     async with app.running():
         await family.hangs.wait()
         await handle.send("fail", None)
@@ -130,7 +130,7 @@ async def test_a_child_that_completes_while_its_parent_fails_is_undone(app: App)
 @durable
 async def test_what_a_cancelled_child_has_done_is_undone_with_its_parent(app: App) -> None:
     family = Family(app)
-    handle = await app.submit(family.top)
+    handle = await app.submit(family.top())
     async with app.running():
         await family.hangs.wait()
         await handle.cancel()
@@ -145,7 +145,7 @@ def test_grandchildren_that_are_at_work_are_undone_too(url: str, leaf: str, midd
     @durable
     async def test(app: App) -> None:
         family = Family(app, leaf=leaf, middle=middle)
-        handle = await app.submit(family.top_of_three)
+        handle = await app.submit(family.top_of_three())
         async with app.running():
             await family.hangs.wait()
             await handle.cancel()
@@ -162,7 +162,7 @@ def test_grandchildren_that_are_at_work_are_undone_too(url: str, leaf: str, midd
 async def test_a_parent_says_that_it_waits_for_a_child_that_needs_a_person(app: App) -> None:
     family = Family(app, leaf="compensate")
     family.broken = {"-b"}
-    handle = await app.submit(family.top)
+    handle = await app.submit(family.top())
     async with app.running():
         await family.hangs.wait()
         await handle.cancel()
@@ -188,7 +188,7 @@ async def test_a_worker_that_stops_while_a_parent_waits_for_its_children_loses_n
     app: App,
 ) -> None:
     family = Family(app, leaf="finish")
-    handle = await app.submit(family.top)
+    handle = await app.submit(family.top())
     async with app.running():
         await family.hangs.wait()
         await handle.cancel()
@@ -209,14 +209,14 @@ async def test_a_job_is_not_run_again_when_its_parent_was_undone(app: App) -> No
 
     @app.job
     async def child(ctx: JobContext) -> None:
-        await ctx.run(broken)
+        await broken()
 
     @app.job
     async def parent(ctx: JobContext) -> None:
-        await ctx.run(app.find_step("act"), "a")
-        await ctx.child(child)
+        await app.find_step("act")("a")
+        await ctx.child(child())
 
-    handle = await app.submit(parent)
+    handle = await app.submit(parent())
     async with app.running():
         assert await handle.wait("20s") is JobState.COMPENSATED
         failed = await family.of("child")
@@ -240,17 +240,17 @@ async def test_a_job_whose_children_had_nothing_to_undo_only_fails_and_can_be_re
 
     @app.job(on_cancel="finish")
     async def harmless(ctx: JobContext) -> str:
-        return await ctx.run(hang)
+        return await hang()
 
     @app.job
     async def top(ctx: JobContext) -> str:
-        child = ctx.child(harmless)
+        child = ctx.child(harmless())
         child.begin()
         if await ctx.receive("word") == "fail":
             raise Permanent("no")
         return await child
 
-    handle = await app.submit(top)
+    handle = await app.submit(top())
     async with app.running():
         await hangs.wait()
         await handle.send("word", "fail")
@@ -267,7 +267,7 @@ def test_a_child_that_is_missing_is_a_question_to_a_person(url: str) -> None:
     async def test(app: App) -> None:
         family = Family(app)
         family.let_go.set()
-        handle = await app.submit(family.undone_later)
+        handle = await app.submit(family.undone_later())
         async with app.running():
             while "receive:fail#1" not in {entry.id for entry in await handle.journal()}:
                 await perdure.process.sleep("5ms")

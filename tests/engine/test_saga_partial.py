@@ -27,7 +27,7 @@ class Book:
 
         @app.step(retry=ONCE)
         async def write(ctx: StepContext) -> list[str] | Partial[list[str]]:
-            number = (ctx.previous_checkpoint or 0) + 1
+            number = (ctx.load_checkpoint() or 0) + 1
             if number == 3 and not self.mended:
                 self.at_third.set()
                 await self._break(how)
@@ -37,11 +37,11 @@ class Book:
 
         @write.compensate
         async def tear_out(ctx: StepContext, output: list[str] | None) -> None:
-            self.seen += [output, ctx.undone_checkpoint, ctx.previous_checkpoint]
+            self.seen += [output, ctx.undone_checkpoint, ctx.load_checkpoint()]
 
         @app.job(**options)
         async def job(ctx: JobContext) -> None:
-            await ctx.run(write)
+            await write()
 
         self.job = job
 
@@ -57,7 +57,7 @@ PAGES = [["page 1", "page 2"], 2, None]
 @durable
 async def test_a_step_that_fails_after_partial_results(app: App) -> None:
     book = Book(app, "raises")
-    handle = await app.submit(book.job)
+    handle = await app.submit(book.job())
     async with app.running():
         assert await handle.wait("10s") is JobState.COMPENSATED
     assert book.seen == PAGES
@@ -66,7 +66,7 @@ async def test_a_step_that_fails_after_partial_results(app: App) -> None:
 @durable
 async def test_a_step_that_is_interrupted_after_partial_results(app: App) -> None:
     book = Book(app, "hangs", on_cancel="compensate")
-    handle = await app.submit(book.job)
+    handle = await app.submit(book.job())
     async with app.running():
         await book.at_third.wait()
         await handle.cancel()
@@ -77,7 +77,7 @@ async def test_a_step_that_is_interrupted_after_partial_results(app: App) -> Non
 @durable
 async def test_a_worker_that_leaves_in_between(app: App) -> None:
     book = Book(app, "hangs", on_cancel="compensate")
-    handle = await app.submit(book.job)
+    handle = await app.submit(book.job())
     async with app.running():
         await book.at_third.wait()
     book.mended = True
@@ -89,7 +89,7 @@ async def test_a_worker_that_leaves_in_between(app: App) -> None:
 @durable
 async def test_a_step_that_was_retried_by_a_person(app: App) -> None:
     book = Book(app, "hangs")
-    handle = await app.submit(book.job)
+    handle = await app.submit(book.job())
     async with app.running():
         await book.at_third.wait()
         await handle.cancel()
@@ -119,10 +119,10 @@ def test_checkpoints_are_seen_unless_the_step_was_done(url: str, *, done: bool) 
 
         @app.job
         async def job(ctx: JobContext) -> None:
-            await ctx.run(write)
+            await write()
             raise Permanent("after all")
 
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         async with app.running():
             assert await handle.wait("10s") is JobState.COMPENSATED
 

@@ -69,8 +69,8 @@ class Shop:
 
         @app.job(on_cancel="compensate")
         async def order(ctx: JobContext) -> None:
-            await ctx.run(reserve)
-            await ctx.run(pay)
+            await reserve()
+            await pay()
 
         self.order = order
 
@@ -93,7 +93,7 @@ def test_a_write_in_flight_when_the_job_is_cancelled_is_waited_for(url: str) -> 
     @durable
     async def test(app: App) -> None:
         shop = Shop(app, url)
-        handle = await app.submit(shop.order)
+        handle = await app.submit(shop.order())
         async with app.running():
             await shop.cancel(app, handle.id)
             assert await handle.wait("20s") is JobState.CANCELLED
@@ -119,13 +119,13 @@ async def test_a_call_that_is_open_when_its_job_completes_is_in_doubt(app: App) 
     @app.job
     async def job(ctx: JobContext) -> str:
         try:
-            await ctx.run(pay)
+            await pay()
         except StepFailed:
             return "without"
         return "with"
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         assert await handle.result("10s") == "without"
     assert [line.state for line in await handle.effects()] == [EffectState.IN_DOUBT]
 
@@ -160,7 +160,7 @@ def test_an_error_while_undoing_parks_the_job_at_once_and_commands_are_accepted(
         @app.job
         async def job(ctx: JobContext) -> None: ...
 
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await _left_by_a_dead_worker(app, handle.id, _undoing(1, b'{"ends": "what is this?"}'))
         async with app.running():
             await until(app, handle.id, JobState.NEEDS_ATTENTION)
@@ -180,7 +180,7 @@ async def test_an_undo_that_kills_its_workers_is_parked(app: App) -> None:
     @app.job(max_claims=2)
     async def job(ctx: JobContext) -> None: ...
 
-    handle = await app.submit(job)
+    handle = await app.submit(job())
     await _left_by_a_dead_worker(app, handle.id, _undoing(1, b'{"ends": "COMPENSATED"}'))
     store = await app.store()
     for _ in range(2):

@@ -43,29 +43,29 @@ class Shop:
 
         @app.job
         async def order(ctx: JobContext) -> None:
-            await ctx.run(reserve)
-            await ctx.run(post)
+            await reserve()
+            await post()
             raise Permanent("out of stock")
 
         @app.job
         async def letter(ctx: JobContext) -> None:
-            await ctx.run(post)
+            await post()
             raise Permanent("out of stock")
 
         @app.job
         async def posted(ctx: JobContext) -> str:
-            return await ctx.run(post)
+            return await post()
 
         @app.job
         async def parent(ctx: JobContext) -> None:
-            await ctx.run(reserve)
-            await ctx.child(posted)
+            await reserve()
+            await ctx.child(posted())
             raise Permanent("out of stock")
 
         self.order, self.letter, self.parent = order, letter, parent
 
     async def ended(self, job: Any) -> tuple[Handle[Any], JobState]:
-        handle = await self._app.submit(job)
+        handle = await self._app.submit(job())
         async with self._app.running():
             return handle, await handle.wait("20s")
 
@@ -143,9 +143,9 @@ async def test_an_effect_that_may_have_happened_is_named_too(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(pay)
+        await pay()
 
-    handle = await app.submit(job)
+    handle = await app.submit(job())
     async with app.running():
         assert await handle.wait("20s") is JobState.FAILED
     failure = await handle.failure()
@@ -157,15 +157,15 @@ async def test_an_effect_that_may_have_happened_is_named_too(app: App) -> None:
 async def test_what_was_recorded_by_hand_and_nothing_undoes_is_named_too(app: App) -> None:
     @app.step
     async def post(ctx: StepContext) -> None:
-        await ctx.record_side_effect("letter", "order 7", target="Kim")
+        await ctx.record_effect("letter", "order 7", target="Kim")
 
     @app.job
     async def order(ctx: JobContext) -> None:
-        await ctx.run(post)
+        await post()
         raise Permanent("out of stock")
 
     async with app.running():
-        handle = await app.submit(order)
+        handle = await app.submit(order())
         assert await handle.wait("20s") is JobState.FAILED
     failure = await handle.failure()
     assert failure is not None

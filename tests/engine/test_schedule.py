@@ -52,8 +52,7 @@ def test_times_at_which_no_worker_ran_are_made_up_for_as_asked(
         words = await app.schedules.put(
             "each day",
             await daily(app),
-            app.find_job("tick"),
-            "tock",
+            app.find_job("tick")("tock"),
             catch_up=catch_up,  # type: ignore[arg-type]
             tenant="acme",
         )
@@ -74,7 +73,7 @@ def test_times_at_which_no_worker_ran_are_made_up_for_as_asked(
 @durable
 async def test_two_workers_submit_a_schedule_once(app: App) -> None:
     define(app)
-    await app.schedules.put("s", await daily(app), app.find_job("tick"), "x", catch_up="all")
+    await app.schedules.put("s", await daily(app), app.find_job("tick")("x"), catch_up="all")
     first = await miss(app, "s", 3)
     async with app.running(), app.running():
         while (await next_times(app))["s"] == first:
@@ -86,8 +85,8 @@ async def test_two_workers_submit_a_schedule_once(app: App) -> None:
 @durable
 async def test_a_schedule_of_the_same_name_replaces_the_one_before(app: App) -> None:
     define(app)
-    await app.schedules.put("s", "* * * * *", app.find_job("tick"), "x")
-    await app.schedules.put("s", "0 3 * * *", app.find_job("tick"), "y", timezone="Europe/Berlin")
+    await app.schedules.put("s", "* * * * *", app.find_job("tick")("x"))
+    await app.schedules.put("s", "0 3 * * *", app.find_job("tick")("y"), timezone="Europe/Berlin")
     (schedule,) = await (await app.store()).schedules()
     assert (schedule.cron, schedule.timezone) == ("0 3 * * *", "Europe/Berlin")
 
@@ -95,7 +94,7 @@ async def test_a_schedule_of_the_same_name_replaces_the_one_before(app: App) -> 
 @durable
 async def test_a_schedule_that_cannot_be_followed_does_not_stop_the_others(app: App) -> None:
     define(app)
-    await app.schedules.put("good", await daily(app), app.find_job("tick"), "x", catch_up="one")
+    await app.schedules.put("good", await daily(app), app.find_job("tick")("x"), catch_up="one")
     store = await app.store()
     (good,) = await store.schedules()
     bad = Schedule(name="a bad one", cron="nonsense", job=good.job, next_at=1.0)
@@ -112,9 +111,9 @@ async def test_a_bad_schedule_is_refused(app: App) -> None:
     define(app)
     job = app.find_job("tick")
     with pytest.raises(DefinitionError):
-        await app.schedules.put("s", "61 * * * *", job, "x")
+        await app.schedules.put("s", "61 * * * *", job("x"))
     with pytest.raises(DefinitionError):
-        await app.schedules.put("s", "* * * * *", job, "x", timezone="Mars/Olympus")
+        await app.schedules.put("s", "* * * * *", job("x"), timezone="Mars/Olympus")
     assert await (await app.store()).schedules() == []
 
 
@@ -126,11 +125,11 @@ async def test_ended_jobs_go_when_they_are_old_enough_and_living_ones_stay(app: 
 
     @app.job
     async def waits(ctx: JobContext) -> str:
-        first = await ctx.child(short)
+        first = await ctx.child(short())
         return first + await ctx.receive("word")
 
     async with app.running():
-        alone, family = await app.submit(short), await app.submit(waits)
+        alone, family = await app.submit(short()), await app.submit(waits())
         await alone.result("5s")
         await until(app, family.id, JobState.WAITING)
     async with app.running(replace(QUICK, keep="1ms")):
@@ -147,7 +146,7 @@ async def test_who_waits_for_a_job_that_is_deleted_is_told(app: App) -> None:
     @app.job
     async def job(ctx: JobContext) -> None: ...
 
-    handle = await app.submit(job)
+    handle = await app.submit(job())
     await handle.cancel()
     store = await app.store()
     assert await store.prune(await store.now() + 1, 10) == 1
@@ -160,13 +159,14 @@ async def test_a_schedule_can_be_paused_resumed_and_removed(app: App) -> None:
     @app.job
     async def tock(ctx: JobContext) -> None: ...
 
-    await app.schedules.put("s", "0 3 * * *", tock)
+    await app.schedules.put("s", "0 3 * * *", tock())
     await app.schedules.pause("s")
     assert [each.paused for each in await app.schedules.list()] == [True]
     await app.schedules.resume("s")
     assert [each.paused for each in await app.schedules.list()] == [False]
-    assert await app.schedules.remove("s")
-    assert not await app.schedules.remove("s")
+    await app.schedules.delete("s")
+    with pytest.raises(UnknownName, match="no schedule 's'"):
+        await app.schedules.delete("s")
     with pytest.raises(UnknownName, match="no schedule"):
         await app.schedules.pause("s")
 
@@ -175,9 +175,9 @@ async def test_a_schedule_can_be_paused_resumed_and_removed(app: App) -> None:
 async def test_a_due_time_survives_a_start_of_the_program(app: App) -> None:
     define(app)
     cron, job = await daily(app), app.find_job("tick")
-    await app.schedules.put("s", cron, job, "old")
+    await app.schedules.put("s", cron, job("old"))
     first = await miss(app, "s", 1)
-    await app.schedules.put("s", cron, job, "new", priority=7)
+    await app.schedules.put("s", cron, job("new"), priority=7)
     assert await next_times(app) == {"s": first}
     async with app.running():
         while (await next_times(app))["s"] == first:
@@ -191,9 +191,9 @@ async def test_a_due_time_survives_a_start_of_the_program(app: App) -> None:
 async def test_a_start_of_the_program_does_not_wake_a_paused_schedule(app: App) -> None:
     define(app)
     cron, job = await daily(app), app.find_job("tick")
-    await app.schedules.put("s", cron, job, "x")
+    await app.schedules.put("s", cron, job("x"))
     await app.schedules.pause("s")
-    await app.schedules.put("s", cron, job, "y")
+    await app.schedules.put("s", cron, job("y"))
     (schedule,) = await app.schedules.list()
     assert schedule.paused
 
@@ -202,11 +202,11 @@ async def test_a_start_of_the_program_does_not_wake_a_paused_schedule(app: App) 
 async def test_another_rule_or_time_zone_gives_a_schedule_another_time(app: App) -> None:
     define(app)
     cron, job = await daily(app), app.find_job("tick")
-    await app.schedules.put("s", cron, job, "x")
+    await app.schedules.put("s", cron, job("x"))
     first = await miss(app, "s", 1)
-    await app.schedules.put("s", cron, job, "x", timezone="Asia/Tokyo")
+    await app.schedules.put("s", cron, job("x"), timezone="Asia/Tokyo")
     elsewhere = await next_times(app)
-    await app.schedules.put("s", "7 7 7 7 *", job, "x", timezone="Asia/Tokyo")
+    await app.schedules.put("s", "7 7 7 7 *", job("x"), timezone="Asia/Tokyo")
     assert first not in elsewhere.values()
     assert elsewhere != await next_times(app)
 
@@ -216,7 +216,7 @@ async def test_schedules_of_two_tenants_may_have_one_name(app: App) -> None:
     define(app)
     cron, job = await daily(app), app.find_job("tick")
     for tenant in ("acme", "bolt"):
-        await app.schedules.put("nightly", cron, job, tenant, tenant=tenant)
+        await app.schedules.put("nightly", cron, job(tenant), tenant=tenant)
     assert [each.tenant for each in await app.schedules.list()] == ["acme", "bolt"]
     await app.schedules.pause("nightly", tenant="acme")
     assert {each.tenant: each.paused for each in await app.schedules.list()} == {
@@ -231,7 +231,7 @@ async def test_schedules_of_two_tenants_may_have_one_name(app: App) -> None:
             await perdure.process.sleep("5ms")
         (fired,) = await app.find_jobs()
         assert (fired.tenant, await (await app.handle(fired.id)).result("5s")) == ("bolt", "bolt")
-    assert await app.schedules.remove("nightly", tenant="bolt")
+    await app.schedules.delete("nightly", tenant="bolt")
     assert [each.tenant for each in await app.schedules.list()] == ["acme"]
     with pytest.raises(UnknownName, match="no schedule 'nightly' of tenant 'bolt'"):
         await app.schedules.resume("nightly", tenant="bolt")

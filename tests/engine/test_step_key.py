@@ -44,7 +44,7 @@ class Convert:
 
         @app.job
         async def job(ctx: JobContext, file: str, note: str = "") -> str:
-            result = await ctx.run(convert, file)
+            result = await convert(file)
             if note == "fails":
                 raise Permanent("after the step")
             return result
@@ -53,7 +53,7 @@ class Convert:
         self.job: JobDefinition[..., str] = job
 
     async def submit(self, file: str, note: str = "", tenant: str = "acme") -> Handle[str]:
-        return await self.app.submit(self.job, file, note, tenant=tenant)
+        return await self.app.submit(self.job(file, note), tenant=tenant)
 
 
 @durable
@@ -76,10 +76,10 @@ async def test_another_call_of_the_same_job_is_not_done_again_either(app: App) -
 
     @app.job
     async def twice(ctx: JobContext) -> list[str]:
-        return [await ctx.run(convert.step, "a.txt"), await ctx.run(convert.step, "a.txt")]
+        return [await convert.step("a.txt"), await convert.step("a.txt")]
 
     async with app.running():
-        one, other = await (await app.submit(twice)).result()
+        one, other = await (await app.submit(twice())).result()
     assert one == other
     assert convert.ran == ["a.txt"]
 
@@ -147,12 +147,12 @@ async def test_a_fork_does_not_lend_what_it_was_given(app: App) -> None:
 
     @app.job
     async def long(ctx: JobContext) -> None:
-        await ctx.run(convert.step, "a.txt")
-        await ctx.run(end)
+        await convert.step("a.txt")
+        await end()
         await ctx.receive("go on")
 
     async with app.running():
-        source = await app.submit(long)
+        source = await app.submit(long())
         await source.until(JobState.WAITING)
         fork = await source.fork("end#1")
         await fork.until(JobState.WAITING)
@@ -176,12 +176,12 @@ async def test_the_same_key_with_other_arguments_is_a_mistake(app: App) -> None:
 
     @app.job
     async def other(ctx: JobContext) -> str:
-        return await ctx.run(convert.step, "a.txt", "in another way")
+        return await convert.step("a.txt", "in another way")
 
     async with app.running():
         await (await convert.submit("a.txt")).result()
         with pytest.raises(JobFailed, match="was done with other arguments"):
-            await (await app.submit(other, tenant="acme")).result()
+            await (await app.submit(other(), tenant="acme")).result()
     assert convert.ran == ["a.txt"]
     assert convert.undone == [None]  # as of every step that failed
 
@@ -199,13 +199,13 @@ async def test_a_result_of_another_type_is_not_taken_for_ours(app: App) -> None:
 
     @new.job
     async def count(ctx: JobContext) -> int:
-        return await ctx.run(other, "a.txt")
+        return await other("a.txt")
 
     async with app.running():
         await (await convert.submit("a.txt", tenant="default")).result()
     async with new.running():
         with pytest.raises(JobFailed, match="the result of step 'convert'"):
-            await (await new.submit(count)).result()
+            await (await new.submit(count())).result()
     await new.close()
 
 
@@ -234,17 +234,17 @@ async def test_while_it_is_being_undone_nobody_is_given_the_result_of_a_step(app
 
     @app.job
     async def order(ctx: JobContext) -> str:
-        paid = await ctx.run(pay)
+        paid = await pay()
         if fails[0]:
-            await ctx.run(pack)
+            await pack()
             raise Permanent("out of stock")
         return paid
 
     async with app.running():
-        first = await app.submit(order)
+        first = await app.submit(order())
         await begun.wait()
         fails[0] = False
-        second = await app.submit(order)
+        second = await app.submit(order())
         await second.until(JobState.WAITING, JobState.COMPLETED)
         goes_on.set()
         assert await first.wait("20s") is JobState.COMPENSATED

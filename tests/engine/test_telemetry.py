@@ -60,12 +60,14 @@ async def test_a_job_is_told_from_its_submission_to_its_end(app: App) -> None:
 
     @app.job
     async def sums(ctx: JobContext) -> int:
-        return await ctx.run(add, await ctx.run(add, 1, 2), 3)
+        return await add(await add(1, 2), 3)
 
     with listening() as heard:
-        handle = await app.submit(sums, tenant="acme")
+        handle = await app.submit(sums(), tenant="acme")
         async with app.running():
             assert await handle.result("10s") == 6
+            while not heard.of("job", "end"):  # told after the write, which others may see first
+                await perdure.process.sleep("2ms")
 
     assert heard.names(BATCH, events.LEASE_RENEW) == [
         "job.submit",
@@ -103,7 +105,7 @@ async def test_every_batch_of_the_store_is_told(app: App) -> None:
         @app.job
         async def nothing(_: JobContext) -> None: ...
 
-        handle = await app.submit(nothing)
+        handle = await app.submit(nothing())
         async with app.running():
             await handle.result("10s")
 
@@ -121,7 +123,7 @@ async def test_each_attempt_starts_and_stops_once_however_it_ends(app: App) -> N
     async def flaky(ctx: StepContext) -> Any:
         if ctx.attempt == 1:
             raise RuntimeError("not yet")
-        if ctx.previous_checkpoint is None:
+        if ctx.load_checkpoint() is None:
             await ctx.save_checkpoint("half")
             return Partial(None, "more")
         return "done"
@@ -137,12 +139,12 @@ async def test_each_attempt_starts_and_stops_once_however_it_ends(app: App) -> N
 
     @app.job
     async def three(ctx: JobContext) -> None:
-        await ctx.run(flaky)
-        await ctx.run(slow)
-        await ctx.run(broken)
+        await flaky()
+        await slow()
+        await broken()
 
     with listening() as heard:
-        handle = await app.submit(three)
+        handle = await app.submit(three())
         async with app.running():
             await until(app, handle.id, JobState.FAILED)
 
@@ -174,7 +176,7 @@ async def test_a_job_that_waits_is_released_and_claimed_again(app: App) -> None:
         await ctx.receive("go")
 
     with listening(events.JOB_CLAIM, events.JOB_RELEASE, events.JOB_END) as heard:
-        handle = await app.submit(waits)
+        handle = await app.submit(waits())
         async with app.running():
             await until(app, handle.id, JobState.WAITING)
             await handle.send("go")
@@ -195,10 +197,10 @@ async def test_a_job_that_needs_a_person_is_parked_with_its_reason(app: App) -> 
 
     @app.job
     async def buys(ctx: JobContext) -> None:
-        await ctx.run(pay)
+        await pay()
 
     with listening() as heard:
-        handle = await app.submit(buys)
+        handle = await app.submit(buys())
         async with app.running():
             await until(app, handle.id, JobState.NEEDS_ATTENTION)
 
@@ -223,10 +225,10 @@ async def test_an_effect_is_told_before_and_after(app: App) -> None:
 
     @app.job
     async def sends(ctx: JobContext) -> str:
-        return await ctx.run(mail)
+        return await mail()
 
     with listening(*events.EFFECT.values()) as heard:
-        handle = await app.submit(sends)
+        handle = await app.submit(sends())
         async with app.running():
             await handle.result("10s")
 
@@ -245,7 +247,7 @@ async def test_an_effect_that_is_not_repeated_is_told(app: App) -> None:
         return sent
 
     with listening(events.EFFECT_REUSE) as heard:
-        handle = await app.submit(job_of(app, mail))
+        handle = await app.submit(job_of(app, mail)())
         async with app.running():
             assert await handle.result("10s") == "id 1"
 
@@ -264,7 +266,7 @@ async def test_an_undo_that_failed_for_good_is_told_once(app: App) -> None:
         raise RuntimeError("no bank")
 
     with listening(events.UNDO_FAIL) as heard:
-        handle = await app.submit(job_of(app, pay))
+        handle = await app.submit(job_of(app, pay)())
         async with app.running():
             await until(app, handle.id, JobState.NEEDS_ATTENTION)
 
@@ -288,7 +290,7 @@ async def test_a_job_without_progress_is_told_as_stuck(app: App) -> None:
         await perdure.process.sleep("1h")
 
     with listening(events.JOB_STUCK) as heard:
-        handle = await app.submit(job_of(app, hang))
+        handle = await app.submit(job_of(app, hang)())
         async with app.running(brief):
             while not heard.seen:
                 await perdure.process.sleep("10ms")
@@ -304,7 +306,7 @@ async def test_a_question_and_its_answer_are_told(app: App) -> None:
         await ctx.approve("send it", risk="high")
 
     with listening(events.APPROVAL_ASK, events.APPROVAL_DECIDE) as heard:
-        handle = await app.submit(asks, tenant="acme", user="lee")
+        handle = await app.submit(asks(), tenant="acme", user="lee")
         async with app.running():
             await until(app, handle.id, JobState.WAITING)
             (approval,) = await app.approvals()
@@ -327,10 +329,10 @@ async def test_leases_are_told_when_they_are_renewed_and_when_they_are_lost(app:
 
     @app.job
     async def works(ctx: JobContext) -> None:
-        await ctx.run(long)
+        await long()
 
     with listening(events.LEASE_RENEW, events.LEASE_LOSE, events.STEP_STOP) as heard:
-        handle = await app.submit(works)
+        handle = await app.submit(works())
         async with app.running():
             while not heard.of("lease", "renew"):
                 await perdure.process.sleep("5ms")
@@ -357,10 +359,10 @@ async def test_a_handler_that_fails_harms_no_job(app: App) -> None:
 
     @app.job
     async def runs(ctx: JobContext) -> int:
-        return await ctx.run(one)
+        return await one()
 
     telemetry.attach_many("broken", [events.STEP_START, events.JOB_CLAIM, BATCH], broken)
-    handle = await app.submit(runs)
+    handle = await app.submit(runs())
     async with app.running():
         assert await handle.result("10s") == 1
     assert telemetry.list_handlers(("perdure",)) == []
@@ -369,3 +371,22 @@ async def test_a_handler_that_fails_harms_no_job(app: App) -> None:
 def test_the_page_names_every_event() -> None:
     page = (Path(__file__).parent.parent.parent / "docs/jobs/telemetry.md").read_text("utf-8")
     assert [event for event in ALL if f"`{'.'.join(event[1:])}`" not in page] == []
+
+
+@durable
+async def test_a_hit_of_a_recorded_side_effect_is_told(app: App) -> None:
+    @app.step
+    async def mail(ctx: StepContext) -> bool:
+        known = await ctx.was_effect_recorded("email", "order 7")
+        await ctx.record_effect("email", "order 7", target="kim")
+        return known
+
+    job = job_of(app, mail)
+    with listening(events.EFFECT_REUSE) as heard:
+        async with app.running():
+            assert await (await app.submit(job())).result("10s") is False
+            assert heard.seen == []
+            assert await (await app.submit(job())).result("10s") is True
+
+    told = [facts for _, facts in heard.of("effect", "reuse")]
+    assert [(each["kind"], each["target"]) for each in told] == [("email", "kim")] * 2

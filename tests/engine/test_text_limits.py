@@ -28,19 +28,19 @@ async def test_what_a_submission_names_has_a_length_on_both_stores(app: App) -> 
     for name in ("tenant", "user", "key", "queue"):
         options: dict[str, Any] = {name: LONG}
         with pytest.raises(ArgumentError, match=f"`{name}` has 3,000 characters"):
-            await app.submit(job, **options)
+            await app.submit(job(), **options)
     for text in ("a\0b", "a\ud800b"):
         with pytest.raises(ArgumentError, match="which databases refuse"):
-            await app.submit(job, key=text)
+            await app.submit(job(), key=text)
     with pytest.raises(ArgumentError, match="`tenant` must not be empty"):
-        await app.submit(job, tenant="")
+        await app.submit(job(), tenant="")
     assert await app.find_jobs() == []
 
 
 @durable
 async def test_the_longest_texts_are_kept_on_both_stores(app: App) -> None:
     handle = await app.submit(
-        greeting(app),
+        greeting(app)(),
         tenant=LONG[:LONGEST_TENANT],
         key=LONG[:LONGEST_KEY],
     )
@@ -52,7 +52,7 @@ async def test_the_longest_texts_are_kept_on_both_stores(app: App) -> None:
 @durable
 async def test_messages_commands_and_schedules_have_lengths_on_both_stores(app: App) -> None:
     job = greeting(app)
-    handle = await app.submit(job)
+    handle = await app.submit(job())
     with pytest.raises(ArgumentError, match="`topic` has"):
         await handle.send(LONG)
     with pytest.raises(ArgumentError, match="`key` has"):
@@ -62,7 +62,7 @@ async def test_messages_commands_and_schedules_have_lengths_on_both_stores(app: 
     with pytest.raises(ArgumentError, match="`reason` has"):
         await handle.pause(LONG * 2)
     with pytest.raises(ArgumentError, match="`schedule` has"):
-        await app.schedules.put(LONG, "0 3 * * *", job)
+        await app.schedules.put(LONG, "0 3 * * *", job())
 
 
 def test_the_queues_of_an_app_have_lengths() -> None:

@@ -116,8 +116,8 @@ def test_a_store_that_cannot_be_written_is_told_of_once_and_used_again_when_it_c
             return 1
 
         async with app.running():
-            assert await (await app.submit(job)).result() == 1
-            handle = await app.submit(job, delay="300ms")  # falls due while nobody can claim it
+            assert await (await app.submit(job())).result() == 1
+            handle = await app.submit(job(), delay="300ms")  # falls due while nobody can claim it
             with store.unwritable():
                 while len(failures) < FAILURES:
                     await perdure.process.sleep("10ms")
@@ -147,10 +147,10 @@ def test_a_worker_whose_file_went_away_says_so_and_ends_when_it_is_told_to(
             return 1
 
         async with app.running():
-            assert await (await app.submit(job)).result() == 1
+            assert await (await app.submit(job())).result() == 1
             delete(path)
             with pytest.raises(StoreError, match="was deleted or moved while it was open"):
-                await app.submit(job)
+                await app.submit(job())
             while len(failures) < FAILURES:
                 await perdure.process.sleep("10ms")
 

@@ -32,7 +32,7 @@ def gate(app: App, ran: list[Any]) -> JobDefinition[..., Any]:
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(pay)
+        await pay()
 
     return job
 
@@ -49,12 +49,12 @@ def by_code(app: App, ran: list[Any]) -> JobDefinition[..., Any]:
 def in_a_step(app: App, ran: list[Any]) -> JobDefinition[..., Any]:
     @app.step
     async def ship(ctx: StepContext) -> None:
-        if await ctx.request_user_approval("Ship it?"):
+        if await ctx.approve("Ship it?"):
             ran.append("shipped")
 
     @app.job
     async def job(ctx: JobContext) -> None:
-        await ctx.run(ship)
+        await ship()
 
     return job
 
@@ -67,7 +67,7 @@ def budget(app: App, ran: list[Any]) -> JobDefinition[..., Any]:
 
     @app.job(budget=BudgetLimits(usd=5))
     async def job(ctx: JobContext) -> None:
-        await ctx.run(think)
+        await think()
 
     return job
 
@@ -84,7 +84,7 @@ async def answered(app: App, make: Make) -> tuple[Handle[Any], Approval, list[An
     ran: list[Any] = []
     job = make(app, ran)
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         approval = await asked(app)
         await until(app, handle.id, JobState.WAITING)
     await app.decide(approval, "approve", by="ann")
@@ -182,13 +182,13 @@ async def test_what_the_code_has_opened_closes_when_the_yes_is_void(app: App) ->
     @app.job
     async def job(ctx: JobContext) -> None:
         await ctx.approve("All of them?", opens=[ship])
-        await ctx.run(ship)
+        await ship()
         await ctx.receive("more")
-        await ctx.run(ship)
+        await ship()
 
     app.policy = Policy(people=staff(ANN, BOB))
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         await app.decide(await asked(app), "approve", by="ann")
         while not ran:
             await perdure.process.sleep("5ms")
@@ -210,7 +210,7 @@ async def test_what_the_code_has_opened_closes_when_the_yes_is_void(app: App) ->
 async def test_a_no_is_asked_about_again_after_a_retry(app: App) -> None:
     job, ran = paying(app, tags={"financial"})
     async with app.running():
-        handle = await app.submit(job, 5, user="kim")
+        handle = await app.submit(job(5), user="kim")
         await app.decide(await asked(app), "reject", by=ANN)
         await until(app, handle.id, JobState.FAILED)
         await handle.retry()
@@ -223,7 +223,7 @@ async def test_a_no_is_asked_about_again_after_a_retry(app: App) -> None:
 async def test_a_refund_that_was_refused_is_asked_about_again_after_a_resume(app: App) -> None:
     job, ran = paying(app, tags={"financial"})
     async with app.running():
-        handle = await app.submit(job, 5, fail=True, user="kim")
+        handle = await app.submit(job(5, fail=True), user="kim")
         await app.decide(await asked(app), "approve", by=ANN)
         refund = await asked(app)
         await app.decide(refund, "reject", by=ANN)
@@ -241,7 +241,7 @@ async def test_a_budget_that_was_refused_is_asked_about_again_after_a_retry(app:
     ran: list[Any] = []
     job = budget(app, ran)
     async with app.running():
-        handle = await app.submit(job, user="kim")
+        handle = await app.submit(job(), user="kim")
         await app.decide(await asked(app), "reject", by=ANN)
         await until(app, handle.id, JobState.FAILED)
         await handle.retry()

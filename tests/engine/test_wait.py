@@ -20,7 +20,7 @@ async def test_a_sleeping_job_holds_no_worker_and_goes_on_in_time(app: App) -> N
         return "woke"
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await until(app, handle.id, JobState.WAITING)
         assert (await handle.job()).owner is None
         assert await handle.result("5s") == "woke"
@@ -34,7 +34,7 @@ async def test_a_sleep_does_not_begin_anew_after_a_restart(app: App) -> None:
         return "woke"
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await until(app, handle.id, JobState.WAITING)
     before = (await handle.journal())[0].wake_at
     async with app.running():
@@ -50,7 +50,7 @@ async def test_a_message_wakes_a_job_that_waits_for_it(app: App) -> None:
         return f"got {answer}"
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await until(app, handle.id, JobState.WAITING)
         await app.send(handle.id, "answer", "yes")
         assert await handle.result("5s") == "got yes"
@@ -62,7 +62,7 @@ async def test_a_message_that_comes_first_waits_for_the_job(app: App) -> None:
     async def job(ctx: JobContext) -> list[int]:
         return [await ctx.receive("n"), await ctx.receive("n")]
 
-    handle = await app.submit(job)
+    handle = await app.submit(job())
     await handle.send("n", 1)
     await handle.send("n", 2)
     async with app.running():
@@ -75,7 +75,7 @@ async def test_the_same_message_key_twice_is_one_message(app: App) -> None:
     async def job(ctx: JobContext) -> list[str]:
         return [await ctx.receive("n"), await ctx.receive("n")]
 
-    handle = await app.submit(job)
+    handle = await app.submit(job())
     assert await handle.send("n", "a", key="1")
     assert not await handle.send("n", "a", key="1")
     assert await handle.send("n", "b", key="2")
@@ -94,10 +94,10 @@ async def test_a_message_reaches_a_job_while_a_step_of_it_works(app: App) -> Non
 
     @app.job
     async def job(ctx: JobContext) -> list[str]:
-        return await ctx.gather(ctx.run(work), ctx.receive("word"))
+        return list(await ctx.gather(work(), ctx.receive("word")))
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await until(app, handle.id, JobState.RUNNING)
         await handle.send("word", "hello")
         while not any(e.output == b'"hello"' for e in await handle.journal()):
@@ -117,7 +117,7 @@ async def test_a_message_that_does_not_come_in_time_raises_in_the_job(app: App) 
         return "?"
 
     async with app.running():
-        assert await (await app.submit(job)).result("5s") == "gave up"
+        assert await (await app.submit(job())).result("5s") == "gave up"
 
 
 @durable
@@ -128,10 +128,10 @@ async def test_a_child_job_gives_its_result_to_its_parent(app: App) -> None:
 
     @app.job
     async def parent(ctx: JobContext) -> int:
-        return sum(await ctx.gather(*(ctx.child(square, n) for n in range(4))))
+        return sum(await ctx.gather(*(ctx.child(square(n)) for n in range(4))))
 
     async with app.running():
-        assert await (await app.submit(parent)).result("5s") == 14
+        assert await (await app.submit(parent())).result("5s") == 14
 
 
 @durable
@@ -143,13 +143,13 @@ async def test_a_child_that_fails_raises_in_its_parent(app: App) -> None:
     @app.job
     async def parent(ctx: JobContext) -> str:
         try:
-            await ctx.child(bad)
+            await ctx.child(bad())
         except JobFailed as failure:
             return failure.failure
         return "?"
 
     async with app.running():
-        assert "broken child" in await (await app.submit(parent)).result("5s")
+        assert "broken child" in await (await app.submit(parent())).result("5s")
 
 
 @durable
@@ -163,7 +163,7 @@ async def test_time_and_chance_are_the_same_at_every_replay(app: App) -> None:
         await ctx.sleep("60ms")
 
     async with app.running():
-        await (await app.submit(job)).result("5s")
+        await (await app.submit(job())).result("5s")
     assert len(seen) > 1
     assert len(set(seen)) == 1
 
@@ -175,7 +175,7 @@ async def test_a_job_past_its_deadline_is_failed(app: App) -> None:
         await ctx.receive("never")
 
     async with app.running():
-        handle = await app.submit(job, deadline="100ms")
+        handle = await app.submit(job(), deadline="100ms")
         with pytest.raises(JobFailed, match="deadline"):
             await handle.result("5s")
 
@@ -192,7 +192,7 @@ async def test_a_message_of_another_type_raises_in_the_job_and_is_taken(app: App
         return -1
 
     async with app.running():
-        handle = await app.submit(job)
+        handle = await app.submit(job())
         await handle.send("n", "seven")
         await handle.send("n", 7)
         assert await handle.result("5s") == 7
@@ -209,9 +209,9 @@ def test_a_job_that_goes_on_from_a_step_to_a_wait_frees_its_worker(url: str) -> 
 
             @app.job
             async def job(ctx: JobContext) -> list[str]:
-                return await ctx.gather(ctx.run(first), ctx.receive("second"))
+                return list(await ctx.gather(first(), ctx.receive("second")))
 
-            handle = await app.submit(job)
+            handle = await app.submit(job())
             async with app.running():
                 assert await handle.until(JobState.WAITING, timeout="10s") is JobState.WAITING
                 await handle.send("second", "b")

@@ -35,7 +35,7 @@ class Scene:
         return WorkerProcess(self.url, self.log.path, "faulty", *more)
 
     async def submit(self, name: str, *args: Any) -> Handle[Any]:
-        return await self.app.submit(self.app.find_job(name), *args, user="lee")
+        return await self.app.submit(self.app.find_job(name)(*args), user="lee")
 
     async def logged(self, *words: str) -> None:
         """Wait for a line with these words."""

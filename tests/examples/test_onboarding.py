@@ -5,10 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from examples.onboarding.__main__ import ANN
 from examples.onboarding.gateway import GATEWAY
 from examples.onboarding.jobs import app as example
-from examples.onboarding.jobs import send_mail
+from examples.onboarding.jobs import convert, send_mail
 from examples.onboarding.model import Mail
 from perdure import App, JobContext, JobState
 from perdure.errors import Permanent
@@ -40,17 +42,41 @@ def test_the_customer_gets_one_mail_when_the_contract_is_signed(tmp_path: Path) 
     assert lines_of_a_run(tmp_path) == ["mail 1 to kim@example.com", "3 rows loaded"]
 
 
+def test_a_step_that_breaks_off_reports_what_it_did_before_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = App(f"sqlite:///{tmp_path / 'jobs.db'}")
+    app.include(example)
+    convert_one, broken = GATEWAY.convert, list[str]()
+
+    async def breaks_once(name: str) -> str:
+        if name == "page 150" and not broken:
+            broken.append(name)
+            raise ConnectionError("the converter does not answer")
+        return await convert_one(name)
+
+    monkeypatch.setattr(GATEWAY, "convert", breaks_once)
+
+    @app.job
+    async def job(ctx: JobContext) -> int:
+        report = await convert([f"page {number}" for number in range(250)])
+        return len(report.converted)
+
+    assert app.run_sync(job()) == 250
+    assert broken == ["page 150"]
+
+
 def test_who_got_a_mail_of_a_job_that_failed_gets_an_apology(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'jobs.db'}")
     app.include(example)
 
     @app.job
     async def fails(ctx: JobContext) -> None:
-        await ctx.run(send_mail, Mail("lee@example.com", "Welcome", "…"))
+        await send_mail(Mail("lee@example.com", "Welcome", "…"))
         raise Permanent("the contract is void")
 
     async def main() -> JobState:
-        handle = await app.submit(fails, tenant="acme", user="kim")
+        handle = await app.submit(fails(), tenant="acme", user="kim")
         await handle.until(JobState.WAITING)
         (asked,) = await app.approvals()  # a mail cannot be taken back
         await app.decide(asked, "approve", by=ANN)

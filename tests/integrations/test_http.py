@@ -37,9 +37,9 @@ def paying(app: App, url: str, **options: Any) -> Any:
 
     @app.job
     async def job(ctx: JobContext) -> Any:
-        return await ctx.run(pay)
+        return await pay()
 
-    return job
+    return job()
 
 
 @durable
@@ -148,11 +148,11 @@ async def test_a_redirect_leaves_a_doubt_and_is_not_followed(app: App) -> None:
 
     @app.job
     async def job(ctx: JobContext, url: str) -> Any:
-        return await ctx.run(pay, url)
+        return await pay(url)
 
     async with http() as inner, http((303, b"")) as outer, app.running():
         outer.headers["location"] = site_url(inner)
-        handle = await app.submit(job, site_url(outer))
+        handle = await app.submit(job(site_url(outer)))
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
         assert [line.state for line in await handle.effects()] == ["IN_DOUBT"]
         assert inner.requests.empty()

@@ -12,6 +12,12 @@ def test_a_call_has_a_price_that_grows_with_its_tokens() -> None:
     assert Amount.of(usd=large).micro_usd > 0
 
 
+def test_tokens_from_the_cache_of_the_provider_are_cheaper() -> None:
+    usual = price_of("claude-sonnet-4-5", input_tokens=10_000)
+    cached = price_of("claude-sonnet-4-5", input_tokens=10_000, cache_read_tokens=9_000)
+    assert 0 < cached < usual / 3
+
+
 def test_a_model_without_a_price_is_not_free() -> None:
     with pytest.raises(DefinitionError, match="is unknown"):
         price_of("no such model", input_tokens=1)

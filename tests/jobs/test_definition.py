@@ -2,24 +2,28 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import msgspec
 import pytest
 from msgspec import Struct
 from pydantic import BaseModel
 
+from perdure.app import App
 from perdure.base.codec import PayloadLimits
 from perdure.base.errors import (
     ArgumentError,
     DefinitionError,
     Drift,
     PayloadTooLarge,
+    StoreError,
     Unstorable,
     WrongType,
 )
 from perdure.base.retry import Retry
 from perdure.base.secret import Secret
+from perdure.engine.run.context import JobContext
+from perdure.engine.steps.step_context import StepContext, SyncStepContext
 from perdure.jobs.definition import job_of, step_of
 from perdure.jobs.parameters import Partial
 
@@ -119,8 +123,8 @@ def test_too_many_and_doubled_arguments_are_named() -> None:
 
 
 def test_arguments_that_fit_but_cannot_be_stored_are_named_with_their_path() -> None:
-    with pytest.raises(Unstorable, match="the arguments of step 'count', at b: the text has a"):
-        step_of(count).pack((1, "a\0"), {})
+    with pytest.raises(Unstorable, match="the arguments of step 'count', at b: it would come"):
+        step_of(count).pack((1, "\ud83d\ude00"), {})
     with pytest.raises(PayloadTooLarge, match=r"Limits\.argument"):
         step_of(count).pack((1, "x" * 50), {}, PayloadLimits(argument=40))
 
@@ -219,14 +223,23 @@ def test_async_code_runs_on_the_loop_and_other_code_in_a_thread() -> None:
     assert step_of(count, isolation="process").isolation == "process"
 
 
-async def test_to_call_a_step_is_to_call_its_function() -> None:
-    assert await step_of(count)(None, 3, "x") == 3
+async def test_the_function_of_a_step_can_be_called_by_itself() -> None:
+    assert await step_of(count).fn(None, 3, "x") == 3
 
 
-def no_context() -> None: ...
+def test_a_call_is_data() -> None:
+    step = step_of(count)
+    call = step(3, "x")
+    assert (call.definition, call.args, call.kwargs) == (step, (3, "x"), {})
+    assert call == step(3, "x") != step(4, "x")
+    assert repr(call) == "count(3, 'x')"
+
+
 async def many(ctx: Any, *args: int) -> None: ...
 async def named(ctx: Any, **kwargs: int) -> None: ...
-async def hidden(*, ctx: Any) -> None: ...
+async def of_a_job(ctx: JobContext) -> None: ...
+async def of_a_sync_step(ctx: SyncStepContext) -> None: ...
+def of_an_async_step(ctx: StepContext) -> None: ...
 async def yields(ctx: Any) -> Any:
     yield 1
 
@@ -238,10 +251,11 @@ async def nowhere(ctx: Any, a: "Nowhere") -> None: ...  # noqa: F821  # pyright:
 
 
 BAD: list[tuple[Any, str]] = [
-    (no_context, "must take a context"),
-    (many, "must take a context, then named parameters"),
-    (named, "must take a context, then named parameters"),
-    (hidden, "must take its context by position"),
+    (many, "must take named parameters: `\\*args` and"),
+    (named, "must take named parameters: `\\*args` and"),
+    (of_a_job, "takes a JobContext, the context of a job: annotate it as StepContext"),
+    (of_a_sync_step, "takes a SyncStepContext, .*: annotate it as StepContext"),
+    (of_an_async_step, "takes a StepContext, .*: annotate it as SyncStepContext"),
     (yields, "must return its result, not yield it"),
     (secret, "a secret is never stored"),
     (no_data, "`loop` of step 'no_data' cannot have the type"),
@@ -309,7 +323,7 @@ def test_a_compensation_gets_the_arguments_and_the_output() -> None:
 
     assert step.undo is not None
     args, kwargs = step.unpack(step.pack((CUSTOMER,), {"loud": True}))
-    step.undo("ctx", args, kwargs, Report(1))
+    step.undo.invoke("ctx", args, kwargs, Report(1))
     assert seen == [("ctx", CUSTOMER, 3, "x", Report(1), True, None)]
     assert (step.undo.retry, step.undo.timeout, step.undo.isolation) == (Retry(9), 5.0, "thread")
     with pytest.raises(DefinitionError, match="already has a compensation"):
@@ -321,3 +335,60 @@ def test_a_compensation_without_the_right_parameters_is_refused() -> None:
 
     with pytest.raises(DefinitionError, match=r"must take \(ctx, a, b, output\)"):
         step_of(count).compensate(undo)
+
+
+async def nothing() -> None: ...
+async def named_ctx(ctx, a: int) -> None: ...  # noqa: ANN001  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
+async def named_otherwise(first, a: int) -> None: ...  # noqa: ANN001  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
+async def annotated(anything: StepContext, a: int) -> None: ...
+async def another_type(ctx: int) -> None: ...
+async def only_by_name(*, ctx: int) -> None: ...
+
+
+FIRST_PARAMETERS: list[tuple[Any, list[str], bool]] = [
+    (nothing, [], False),
+    (named_ctx, ["a"], True),
+    (named_otherwise, ["first", "a"], False),
+    (annotated, ["a"], True),
+    (another_type, ["ctx"], False),
+    (only_by_name, ["ctx"], False),
+]
+
+
+@pytest.mark.parametrize(("fn", "names", "takes_context"), FIRST_PARAMETERS)
+def test_a_context_is_taken_only_where_one_is_wanted(
+    fn: Any, names: list[str], takes_context: bool
+) -> None:
+    step = step_of(fn)
+    assert [each.name for each in step.parameters.all] == names
+    assert step.takes_context is takes_context
+
+
+def test_an_unknown_option_is_refused_with_the_one_that_was_meant() -> None:
+    app = App("sqlite:///never-opened.db")
+    options = cast("Any", {"timeuot": "2s"})
+    with pytest.raises(DefinitionError, match=r"unknown option `timeuot` .*did you mean `timeout`"):
+        app.step(**options)
+    with pytest.raises(DefinitionError, match=r"unknown option `timeuot` .*did you mean `timeout`"):
+        app.job(**options)
+    with pytest.raises(DefinitionError, match="unknown option `timeuot` of the compensation"):
+        app.step(nothing).compensate(**options)(nothing)
+
+
+@pytest.mark.parametrize("url", ["jobs.db", "mysql://x", "sqlite://jobs.db", "sqlite:///a.db?x=1"])
+def test_an_app_refuses_a_url_that_it_could_never_open(url: str) -> None:
+    with pytest.raises(StoreError):
+        App(url)
+
+
+def test_options_of_a_call_are_checked_where_they_are_written() -> None:
+    step, job = step_of(nothing), job_of(nothing)
+    assert step().options(timeout="2m", retry=Retry(9), id="x").given.timeout == 120
+    for refused in (
+        lambda: step().options(queue="q"),
+        lambda: job().options(retry=Retry(2)),
+        lambda: step().options(id=""),
+        lambda: step().options(timeout="soon"),
+    ):
+        with pytest.raises(DefinitionError):
+            refused()

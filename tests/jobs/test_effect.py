@@ -234,9 +234,7 @@ def test_a_recorded_result_is_given_exactly(value: Any) -> None:
     assert unpack_result(done, PLAIN) == value
 
 
-@pytest.mark.parametrize(
-    "value", ["nul \0", "half \ud800", float("nan"), object(), {1: {2, 3}}, "x" * 100]
-)
+@pytest.mark.parametrize("value", ["\ud83d\ude00", float("nan"), object(), {1: {2, 3}}, "x" * 100])
 def test_a_result_that_cannot_be_stored_is_described_and_never_called_for_again(value: Any) -> None:
     packed = pack_result(value, PLAIN, PayloadLimits(result=50))
     assert packed.problem is not None

@@ -11,8 +11,8 @@ from msgspec import Struct
 from pydantic import BaseModel
 
 from perdure.base.errors import ArgumentError, PlanError, Unstorable
-from perdure.jobs.plan import Call, Plan, Ref, fill_refs, refs, split_path
-from perdure.jobs.registry import JobRegistry
+from perdure.engine.registry import JobRegistry
+from perdure.jobs.plan import Plan, PlanCall, Ref, fill_refs, refs, split_path
 
 
 class Extract(Struct):
@@ -50,12 +50,14 @@ async def send(ctx: Any, mail: Mail, points: list[Point] | None = None) -> dict[
 def anything(ctx: Any, x: Any, weight: float = 0) -> Any: ...
 
 
-MIGRATION = Plan("migration", [Call("extract", source="a"), Call("load", rows=Ref("extract.rows"))])
+MIGRATION = Plan(
+    PlanCall("extract", source="a"), PlanCall("load", rows=Ref("extract.rows")), name="migration"
+)
 
 
-def problems(*calls: Call, name: str = "p") -> list[str]:
+def problems(*calls: PlanCall, name: str = "p") -> list[str]:
     with pytest.raises(PlanError) as caught:
-        Plan(name, calls).check(registry)
+        Plan(*calls, name=name).check(registry)
     assert str(caught.value).startswith("the plan cannot run:\n- ")
     return caught.value.problems
 
@@ -80,11 +82,9 @@ def test_outputs_take_the_place_of_references_and_are_typed() -> None:
 
 def test_references_may_be_inside_of_arguments_and_lead_deep() -> None:
     plan = Plan(
-        "deep",
-        [
-            Call("mail.send", mail=Mail(to="a"), points=[Point(1)]),
-            Call("anything", x={"a": [Ref('mail.send["k 1"].to'), 1], "b": Ref("mail.send")}),
-        ],
+        PlanCall("mail.send", mail=Mail(to="a"), points=[Point(1)]),
+        PlanCall("anything", x={"a": [Ref('mail.send["k 1"].to'), 1], "b": Ref("mail.send")}),
+        name="deep",
     )
     plan.check(registry)
     outputs = {"mail.send": {"k 1": Mail(to="b")}}
@@ -94,29 +94,31 @@ def test_references_may_be_inside_of_arguments_and_lead_deep() -> None:
 
 
 def test_a_step_may_be_called_twice_under_different_ids() -> None:
-    twice = [Call("extract", source="a"), Call("extract", id="second", source="b")]
-    plan = Plan("twice", [*twice, Call("load", rows=Ref("second.rows"), label=Ref("extract.name"))])
+    twice = [PlanCall("extract", source="a"), PlanCall("extract", id="second", source="b")]
+    plan = Plan(
+        *twice, PlanCall("load", rows=Ref("second.rows"), label=Ref("extract.name")), name="twice"
+    )
     plan.check(registry)
     assert Plan.from_json(plan.to_json()) == plan
-    assert problems(*twice, Call("extract", source="c")) == [
+    assert problems(*twice, PlanCall("extract", source="c")) == [
         "two calls have the id 'extract': give one of them another `id`"
     ]
 
 
 def test_a_parameter_may_be_called_id() -> None:
-    plan = Plan("p", [Call.of("load", {"rows": [1], "id": 7}, id="l")])
+    plan = Plan(PlanCall.of("load", {"rows": [1], "id": 7}, id="l"), name="p")
     plan.check(registry)
     assert plan.resolve(plan.calls[0], {}, load) == (([1], "none"), {"id": 7})
 
 
 def test_every_problem_is_named_at_once() -> None:
     found = problems(
-        Call("extrac", source=1),
-        Call("extract", sauce="a"),
-        Call("load", rows=Ref("extract.lines"), label=Ref("later.name")),
-        Call("load", id="l2", rows=[1, "x"], label=Ref("nobody")),
-        Call("load", id="l3", rows=Ref("extract.name"), label=3),
-        Call("extract", id="later", source=Ref("later.name")),
+        PlanCall("extrac", source=1),
+        PlanCall("extract", sauce="a"),
+        PlanCall("load", rows=Ref("extract.lines"), label=Ref("later.name")),
+        PlanCall("load", id="l2", rows=[1, "x"], label=Ref("nobody")),
+        PlanCall("load", id="l3", rows=Ref("extract.name"), label=3),
+        PlanCall("extract", id="later", source=Ref("later.name")),
         name="",
     )
     assert found == [
@@ -154,19 +156,21 @@ def test_every_problem_is_named_at_once() -> None:
 )
 def test_a_reference_must_lead_to_what_the_step_declares(path: str, *, fits: bool) -> None:
     calls = [
-        Call("extract", source="a"),
-        Call("mail.send", mail=Mail(to="a")),
-        Call("anything", id="free", x=1),
-        Call("anything", id="last", x=Ref(path)),
+        PlanCall("extract", source="a"),
+        PlanCall("mail.send", mail=Mail(to="a")),
+        PlanCall("anything", id="free", x=1),
+        PlanCall("anything", id="last", x=Ref(path)),
     ]
     if fits:
-        Plan("p", calls).check(registry)
+        Plan(*calls, name="p").check(registry)
     else:
         assert len(problems(*calls)) == 1
 
 
 def test_an_int_will_do_where_a_float_is_taken() -> None:
-    Plan("p", [Call("load", rows=[]), Call("anything", x=1, weight=Ref("load"))]).check(registry)
+    Plan(PlanCall("load", rows=[]), PlanCall("anything", x=1, weight=Ref("load")), name="p").check(
+        registry
+    )
 
 
 def test_a_plan_needs_calls() -> None:
@@ -192,11 +196,11 @@ def test_json_of_another_form_is_refused(text: str) -> None:
 
 def test_arguments_that_cannot_be_stored_are_refused_when_written() -> None:
     with pytest.raises(Unstorable, match="at x: JSON cannot represent nan"):
-        Call("anything", x=float("nan"))
+        PlanCall("anything", x=float("nan"))
 
 
 def test_what_a_step_really_gave_is_checked_when_it_is_used() -> None:
-    plan = Plan("p", [Call("anything", x=1), Call("load", rows=Ref("anything.rows"))])
+    plan = Plan(PlanCall("anything", x=1), PlanCall("load", rows=Ref("anything.rows")), name="p")
     plan.check(registry)
     with pytest.raises(PlanError, match=r"call load: the reference 'anything\.rows' leads nowhere"):
         plan.resolve(plan.calls[1], {"anything": {"lines": []}}, load)
@@ -225,13 +229,13 @@ plain = st.recursive(
 
 @given(st.lists(plain, max_size=4))
 def test_any_plan_comes_back_from_its_json(values: list[Any]) -> None:
-    calls: list[Call] = []
+    calls: list[PlanCall] = []
     for number, value in enumerate(values):
         try:
-            calls.append(Call("anything", id=f"c{number}", x=value))
+            calls.append(PlanCall("anything", id=f"c{number}", x=value))
         except Unstorable:
             continue
-    plan = Plan("p", calls)
+    plan = Plan(*calls, name="p")
     assert Plan.from_json(plan.to_json()) == plan
 
 

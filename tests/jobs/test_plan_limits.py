@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from perdure.base.errors import DefinitionError, PlanError, Unstorable
+from perdure.engine.registry import JobRegistry
 from perdure.jobs.plan import (
     DEEPEST_PLAN,
     LARGEST_PLAN,
     LONGEST_PATH,
     MOST_CALLS,
     MOST_PROBLEMS,
-    Call,
     Plan,
+    PlanCall,
     Ref,
 )
-from perdure.jobs.registry import JobRegistry
 
 registry = JobRegistry()
 
@@ -84,7 +84,7 @@ def test_a_plan_is_no_larger_than_its_limit() -> None:
     text = written({"step": "load", "arguments": {"rows": "x" * LARGEST_PLAN}})
     (problem,) = refused(text)
     assert f"at most {LARGEST_PLAN:,} are allowed" in problem
-    made = Plan("p", [Call("load", rows="x" * LARGEST_PLAN)])
+    made = Plan(PlanCall("load", rows="x" * LARGEST_PLAN), name="p")
     with pytest.raises(PlanError, match="are allowed"):
         made.check(registry)
 
@@ -97,11 +97,11 @@ def test_a_plan_is_no_deeper_than_its_limit() -> None:
     for _ in range(DEEPEST_PLAN):
         deep = [deep]
     with pytest.raises(PlanError, match="nested deeper"):
-        Plan("p", [Call("load", rows=deep)]).check(registry)
+        Plan(PlanCall("load", rows=deep), name="p").check(registry)
     for _ in range(5000):
         deep = [deep]
     with pytest.raises(Unstorable, match="nested deeper"):
-        Call("load", rows=deep)
+        PlanCall("load", rows=deep)
 
 
 def test_a_text_that_never_ends_is_refused_before_brackets_are_counted_in_it() -> None:
@@ -129,11 +129,15 @@ def test_problems_are_named_up_to_a_limit_and_none_is_long() -> None:
 def test_the_longest_id_that_fits_is_meant_among_many() -> None:
     dotted = JobRegistry()
     dotted.add(load)
-    calls = [Call("load", id=f"a.b{no}", rows=1) for no in range(50)]
-    good = Plan("p", [*calls, Call("load", id="a", rows=1), Call("load", rows=Ref("a.b7.x"))])
+    calls = [PlanCall("load", id=f"a.b{no}", rows=1) for no in range(50)]
+    good = Plan(
+        *calls, PlanCall("load", id="a", rows=1), PlanCall("load", rows=Ref("a.b7.x")), name="p"
+    )
     good.check(dotted)
     with pytest.raises(PlanError, match="names a later call"):
-        Plan("p", [Call("load", rows=Ref("late.x")), Call("load", id="late", rows=1)]).check(dotted)
+        Plan(
+            PlanCall("load", rows=Ref("late.x")), PlanCall("load", id="late", rows=1), name="p"
+        ).check(dotted)
 
 
 def test_the_queue_version_and_tags_of_a_definition_have_lengths() -> None:

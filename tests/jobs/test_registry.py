@@ -6,8 +6,8 @@ import pytest
 
 from perdure.base.errors import DefinitionError, UnknownName
 from perdure.base.retry import Retry
+from perdure.engine.registry import JobRegistry
 from perdure.jobs.definition import step_of
-from perdure.jobs.registry import JobRegistry
 
 
 async def charge(ctx: Any, amount: int) -> str:
@@ -130,7 +130,7 @@ async def test_a_class_is_a_step_with_its_options() -> None:
     assert await step.fn(1, *args, **kwargs) == 2
     assert step.key(args, kwargs) == "a"
     assert step.undo is not None
-    await step.undo("ctx", args, kwargs, 5)
+    await step.undo.invoke("ctx", args, kwargs, 5)
     assert Bulk.undone.pop() == (["a"], 5, "ctx")
 
 
@@ -165,5 +165,6 @@ def test_a_class_without_a_name_is_refused() -> None:
         async def execute(self, input: int, ctx: Any) -> int:
             return input
 
+    thing: Any = Nameless()
     with pytest.raises(DefinitionError, match="the name of a step must be a string"):
-        JobRegistry().add(Nameless())
+        JobRegistry().add(thing)

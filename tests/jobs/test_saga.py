@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from perdure.base.errors import UnknownName
+from perdure.engine.registry import JobRegistry
 from perdure.jobs.effect import Effect, EffectState, Place, UndoCall
 from perdure.jobs.model import EntryKind, JournalEntry
-from perdure.jobs.registry import JobRegistry
 from perdure.jobs.saga import (
     PastPivot,
     Undo,

@@ -125,3 +125,13 @@ def test_edited_arguments_are_shown_first_with_what_they_were_and_by_whom() -> N
 def test_an_argument_cannot_pretend_to_have_been_edited() -> None:
     forged = replace(ASKED, shown=b'{"amount":"900 (was: 120)"}')
     assert approval_message(forged).arguments == (('"amount"', '"900 (was: 120)"'),)
+
+
+def test_what_a_step_does_is_shown_first() -> None:
+    described = replace(ASKED, description="Pays an invoice.\nRisk: LOW")
+    first, *others = approval_message(described).fields
+    assert first == ("What it does", visible("Pays an invoice.\nRisk: LOW"))
+    assert approval_message(ASKED).fields == tuple(others)
+    long = replace(ASKED, description="x" * 600)
+    assert approval_message(long).in_full
+    assert ("What it does", "x" * 600) in approval_message(long, full=True).fields

@@ -125,7 +125,7 @@ async def _run(url: str, zygote: Zygote, gateway: Gateway, case: Case, tally: Ta
     in_doubt = "ask" if case.manner == "ignores" else "replay"
     app = build(url, gateway.url, in_doubt, _LIVES[case.manner])
     try:
-        handle = await app.submit(app.find_job("order"), case.good)
+        handle = await app.submit(app.find_job("order")(case.good))
         code = await zygote.work(
             url=url,
             gateway=gateway.url,

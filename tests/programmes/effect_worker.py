@@ -32,6 +32,7 @@ QUICK = WorkerSettings(
     drain_grace="2s",
     start_record_after="2s",  # so that nothing but the intent records a step
     reap_every="20ms",
+    expiry_every="20ms",
 )
 RETRY = Retry(attempts=6, initial_delay="5ms", jitter=0)
 
@@ -71,9 +72,9 @@ def build(  # noqa: C901 - seven small functions
 
     @app.job(on_outage="fail")
     async def order(ctx: JobContext, good: bool) -> str:
-        paid = await ctx.run(pay)
-        await ctx.run(reserve)
-        await ctx.run(check, good)
+        paid = await pay()
+        await reserve()
+        await check(good)
         return paid
 
     return app
@@ -82,7 +83,7 @@ def build(  # noqa: C901 - seven small functions
 def _work(wanted: dict[str, Any]) -> None:
     crashpoint.wanted = wanted["crash"]
     app = build(wanted["url"], wanted["gateway"], wanted["in_doubt"], wanted["key_ttl"])
-    app.work()
+    app.serve_sync()
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import perdure
 from perdure.app import App
 from perdure.engine.run.context import JobContext
-from perdure.engine.steps.step_context import StepContext
+from perdure.engine.steps.step_context import StepContext, SyncStepContext
 from perdure.jobs.definition import Step
 from tests.programmes.migration import SETTINGS
 
@@ -33,7 +33,7 @@ def build(url: str, log: Path, grace: str = "1s") -> App:
 
     @app.step
     async def count(ctx: StepContext, most: int) -> int:
-        for number in range(ctx.previous_checkpoint or 0, most):
+        for number in range(ctx.load_checkpoint() or 0, most):
             note("count", ctx.job_id, number)
             await perdure.process.sleep("20ms")
             await ctx.save_checkpoint(number + 1)
@@ -48,13 +48,13 @@ def build(url: str, log: Path, grace: str = "1s") -> App:
             note("stay", ctx.job_id, "ended")
 
     @app.step
-    def sit(ctx: StepContext) -> None:
+    def sit(ctx: SyncStepContext) -> None:
         note("sit", ctx.job_id, "begun")
         threading.Event().wait()
 
     @app.job
     async def counting(ctx: JobContext, most: int) -> int:
-        return await ctx.run(count, most)
+        return await count(most)
 
     _add_question(app, note)
     return _with_jobs_of_one_step(app, crash, stay, sit)
@@ -73,7 +73,7 @@ def _add_question(app: App, note: Callable[..., None]) -> None:
     @app.job
     async def asks(ctx: JobContext) -> list[str]:
         yes = await ctx.approve("Ship it?")
-        await ctx.run(ship)
+        await ship()
         return list(yes.by)
 
 
@@ -82,7 +82,7 @@ def _with_jobs_of_one_step(app: App, *steps: Step[[], None]) -> App:
 
     def define(step: Step[[], None]) -> None:
         async def job(ctx: JobContext) -> None:
-            await ctx.run(step)
+            await step()
 
         app.job(name=f"{step.name}s", max_claims=3)(job)
 
@@ -92,4 +92,4 @@ def _with_jobs_of_one_step(app: App, *steps: Step[[], None]) -> App:
 
 
 if __name__ == "__main__":
-    build(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]).work()
+    build(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]).serve_sync()

@@ -49,7 +49,7 @@ async def share(url: str, jobs: int, folder: Path, *, freeze: bool) -> Tally:
     workers = [WorkerProcess(url, log.path) for _ in range(3)]
     try:
         await _all_up(app, workers)
-        handles = await app.submit_many(app.find_job("migrate"), [(_STEPS,)] * jobs)
+        handles = await app.submit_many([app.find_job("migrate")(_STEPS) for _ in range(jobs)])
         if freeze:
             await _freeze(app, workers[0], log, tally)
         for handle in handles:
@@ -98,7 +98,7 @@ async def _owner(app: App, worker: WorkerProcess) -> str | None:
     """Find by which name a worker owns its jobs."""
     mark = f'"pid":{worker.pid},'.encode()
     workers = await (await app.store()).workers()
-    return next((owner for owner, _, info in workers if mark in info), None)
+    return next((each.owner for each in workers if mark in each.info), None)
 
 
 async def _awake_again(app: App, worker: WorkerProcess) -> None:
@@ -107,7 +107,7 @@ async def _awake_again(app: App, worker: WorkerProcess) -> None:
     seen = 0
     while seen < 3 and worker.alive:
         await pause(0.2)
-        ages = [age for _, age, info in await store.workers() if mark in info]
+        ages = [each.silent_for for each in await store.workers() if mark in each.info]
         seen += any(age < 0.5 for age in ages)
 
 

@@ -277,7 +277,7 @@ class Campaign:
         if self.chance.random() < 0.15:
             options["deadline"] = 0.05 + self.chance.random() * 1.5
             self.tally.did["deadline"] += 1
-        handle = await self.app.submit(self.app.find_job(name), *given, **options)
+        handle = await self.app.submit(self.app.find_job(name)(*given), **options)
         self.tally.jobs += 1
         self.live += 1
         self._submitted.append(handle.id)

@@ -39,6 +39,7 @@ SETTINGS: Final = WorkerSettings(
     drain_grace="1s",
     start_record_after="20ms",
     reap_every="100ms",
+    expiry_every="100ms",
     max_claims=20,
 )
 RETRY: Final = Retry(attempts=6, initial_delay="5ms", factor=2, jitter=0.5)
@@ -190,8 +191,8 @@ def _charges(app: App, till: Till, refund: Step[..., Any]) -> tuple[Step[..., An
 def _asking(app: App) -> tuple[Step[..., Any], ...]:
     @app.step(retry=RETRY)
     async def inquire(ctx: StepContext, questions: int) -> int:
-        for number in range(ctx.previous_checkpoint or 0, questions):
-            if not await ctx.request_user_approval("Go on?"):
+        for number in range(ctx.load_checkpoint() or 0, questions):
+            if not await ctx.approve("Go on?"):
                 raise Permanent("somebody said no")
             await ctx.save_checkpoint(number + 1)
         return questions
@@ -202,7 +203,7 @@ def _asking(app: App) -> tuple[Step[..., Any], ...]:
 def _quiet(app: App, port: int) -> tuple[Step[..., Any], ...]:
     @app.step(retry=RETRY)
     async def think(ctx: StepContext, thoughts: int) -> Any:
-        done = ctx.previous_checkpoint or 0
+        done = ctx.load_checkpoint() or 0
         async with ctx.spend(usd=PRICE):
             await call(port, op="spend", job=ctx.job_id, usd=PRICE)
             if _dice(ctx, f"think {done}") < 0.3:
@@ -226,14 +227,14 @@ def _payments(app: App, steps: Steps) -> None:  # noqa: C901 - small functions
     async def pay_all(ctx: JobContext, count: int, manner: str) -> None:
         for number in range(count):
             if number % 2:
-                await ctx.run(steps.charge_and_compensate, 1, manner, number)
+                await steps.charge_and_compensate(1, manner, number)
             else:
-                await ctx.run(steps.charge, 1, manner)
+                await steps.charge(1, manner)
 
     @app.job(on_cancel="compensate", on_outage="fail")
     async def pay(ctx: JobContext, count: int, manner: str) -> None:
         await pay_all(ctx, count, manner)
-        await ctx.run(steps.note, "paid")
+        await steps.note("paid")
 
     @app.job(on_cancel="abandon", on_outage="fail")
     async def pay_and_leave(ctx: JobContext, count: int, manner: str) -> None:
@@ -242,68 +243,66 @@ def _payments(app: App, steps: Steps) -> None:  # noqa: C901 - small functions
     @app.job(on_cancel="compensate", on_outage="fail")
     async def saga(ctx: JobContext, count: int, manner: str) -> None:
         await pay_all(ctx, count, manner)
-        await ctx.run(steps.stumble, 5)
+        await steps.stumble(5)
 
     @app.job(on_cancel="compensate", on_outage="fail")
     async def half_a_saga(ctx: JobContext, manner: str) -> None:
         """One of the two payments cannot be undone: this must never be COMPENSATED."""
-        await ctx.run(steps.charge, 1, manner)
-        await ctx.run(steps.charge_for_good, 1, manner)
-        await ctx.run(steps.stumble, 5)
+        await steps.charge(1, manner)
+        await steps.charge_for_good(1, manner)
+        await steps.stumble(5)
 
     @app.job(on_cancel="compensate", on_outage="fail")
     async def gathered(ctx: JobContext, count: int, manner: str, fails: bool) -> None:
         await ctx.gather(
-            *(ctx.run(steps.charge, 1, manner) for _ in range(count)),
-            *(ctx.run(steps.charge_and_compensate, 1, manner, each) for each in range(count)),
+            *(steps.charge(1, manner) for _ in range(count)),
+            *(steps.charge_and_compensate(1, manner, each) for each in range(count)),
         )
         if fails:
-            await ctx.run(steps.stumble, 5)
+            await steps.stumble(5)
 
     @app.job(on_cancel="compensate", on_outage="fail")
     async def keyed(ctx: JobContext, order: str, count: int, manner: str, fails: bool) -> None:
-        paid = await ctx.gather(
-            *(ctx.run(steps.charge_once, order, 1, manner) for _ in range(count))
-        )
+        paid = await ctx.gather(*(steps.charge_once(order, 1, manner) for _ in range(count)))
         if any(each != paid[0] for each in paid):
             raise Permanent(f"one key, different results: {paid}")
         if fails:
-            await ctx.run(steps.stumble, 5)
+            await steps.stumble(5)
 
 
 def _families(app: App, steps: Steps) -> None:
     @app.job(on_cancel="compensate", on_outage="fail")
     async def family(ctx: JobContext, depth: int, manner: str, races: int, fails: bool) -> None:
         """Each has two children, down to the depth; `races`: it fails while they are at work."""
-        await ctx.run(steps.charge, 1, manner)
+        await steps.charge(1, manner)
         if depth:
-            offspring = [ctx.child(family, depth - 1, manner, 0, False) for _ in range(2)]
+            offspring = [ctx.child(family(depth - 1, manner, 0, False)) for _ in range(2)]
             if races:
                 for each in offspring:
                     each.begin()
-                await ctx.run(steps.stumble, races)
+                await steps.stumble(races)
             await ctx.gather(*offspring)
-        await ctx.run(steps.charge_and_compensate, 1, manner, 0)
+        await steps.charge_and_compensate(1, manner, 0)
         if fails:
-            await ctx.run(steps.stumble, 5)
+            await steps.stumble(5)
 
 
 def _questions(app: App, steps: Steps) -> None:
     @app.job(on_cancel="compensate", on_outage="fail")
     async def asks(ctx: JobContext, usd: int, fails: bool) -> None:
-        await ctx.run(steps.charge_if_allowed, usd)
+        await steps.charge_if_allowed(usd)
         if fails:
-            await ctx.run(steps.stumble, 5)
+            await steps.stumble(5)
 
     @app.job(on_cancel="compensate", on_outage="fail")
     async def asks_first(ctx: JobContext, usd: int) -> None:
         await ctx.approve("Charge?", details={"usd": usd})
-        await ctx.run(steps.charge_if_allowed, usd)
+        await steps.charge_if_allowed(usd)
 
     @app.job(on_cancel="compensate", on_outage="fail")
     async def inquires(ctx: JobContext, questions: int) -> int:
-        asked = await ctx.run(steps.inquire, questions)
-        await ctx.run(steps.charge, 1, "replay")
+        asked = await steps.inquire(questions)
+        await steps.charge(1, "replay")
         return asked
 
 
@@ -311,17 +310,17 @@ def _others(app: App, steps: Steps) -> None:
     @app.job(on_cancel="compensate", on_outage="fail", budget=BudgetLimits(usd=4))
     async def thinks(ctx: JobContext, thoughts: int, depth: int) -> None:
         if depth:
-            await ctx.child(thinks, thoughts, depth - 1)
-        await ctx.gather(*(ctx.run(steps.think, thoughts) for _ in range(2)))
-        await ctx.run(steps.charge, 1, "replay")
+            await ctx.child(thinks(thoughts, depth - 1))
+        await ctx.gather(*(steps.think(thoughts) for _ in range(2)))
+        await steps.charge(1, "replay")
 
     @app.job(on_cancel="compensate", on_outage="fail")
     async def waits(ctx: JobContext, manner: str) -> Any:
-        await ctx.run(steps.charge, 1, manner)
+        await steps.charge(1, manner)
         await ctx.sleep("80ms")
         said = await ctx.receive("go")
-        await ctx.run(steps.note, str(said))
-        await ctx.run(steps.charge, 1, manner)
+        await steps.note(str(said))
+        await steps.charge(1, manner)
         return said
 
 
@@ -338,7 +337,7 @@ def _work(url: str, port: int, pipe: int) -> None:
         os.dup2(nothing.fileno(), 0)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     threading.Thread(target=_end_with, args=(pipe,), daemon=True).start()
-    build(url, port).work()
+    build(url, port).serve_sync()
 
 
 class Crew:

@@ -51,7 +51,7 @@ async def campaign(url: str, kills: int, seed: int, folder: Path) -> Tally:
 async def _one_job(
     app: App, url: str, log: Log, chance: random.Random, tally: Tally, kills: int
 ) -> None:
-    handle = await app.submit(app.find_job("migrate"), _STEPS)
+    handle = await app.submit(app.find_job("migrate")(_STEPS))
     ended = asyncio.create_task(handle.wait())
     tally.jobs += 1
     settled: set[str] = set()  # steps that were recorded as done when a worker died

@@ -24,6 +24,7 @@ SETTINGS = WorkerSettings(
     keep_in_memory="10ms",
     poll="200ms",
     reap_every="50ms",
+    expiry_every="50ms",
     start_record_after="5ms",
     drain_grace="2s",
 )
@@ -53,10 +54,10 @@ def build(url: str, log: Path) -> App:
     async def migrate(ctx: JobContext, steps: int) -> int:
         number = 0
         for _ in range(steps):
-            number = await ctx.run(extract, number)
+            number = await extract(number)
         await ctx.sleep("20ms")
-        parts = await ctx.gather(*(ctx.run(extract, part) for part in range(3)))
-        loaded = await ctx.run(load, [f"row{row}" for row in range(ITEMS)])
+        parts = await ctx.gather(*(extract(part) for part in range(3)))
+        loaded = await load([f"row{row}" for row in range(ITEMS)])
         return number + sum(parts) + loaded
 
     return app
@@ -75,4 +76,4 @@ def _end_with_parent() -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    build(sys.argv[1], Path(sys.argv[2])).work()
+    build(sys.argv[1], Path(sys.argv[2])).serve_sync()

@@ -280,6 +280,24 @@ PLANTED = [
         "INSERT INTO message (job_id, topic, payload, sent_at) VALUES ('nobody', 't', '1', 1)",
     ),
     (
+        "references",
+        "INSERT INTO label (job_id, name, value, created_at) VALUES ('nobody', 'n', 'v', 1)",
+    ),
+    (
+        "references",
+        (
+            "INSERT INTO output_topic (job_id, topic, last, emitted, pieces, size, dropped) "
+            "VALUES ('nobody', 't', 1, 0, 0, 0, 0)"
+        ),
+    ),
+    (
+        "references",  # there is no such topic
+        (
+            "INSERT INTO output (job_id, topic, no, pieces, step, attempt, part, size, data, at) "
+            "VALUES ('done', 't', 1, 1, '', 0, 0, 1, '[1]', 1)"
+        ),
+    ),
+    (
         "done_twice",
         (
             "INSERT INTO effect (job_id, no, tenant, key, step, part, ordinal, generation, kind, "
@@ -296,6 +314,13 @@ PLANTED = [
         (
             'UPDATE approval SET data = replace(data, \'"action_hash":"\', \'"action_hash":"x\') '
             "WHERE id = 'q-told'"
+        ),
+    ),
+    (
+        "payloads",
+        (
+            'UPDATE journal SET output = \' {"digest":"d","bytes":1,"preview":"","chunks":["c"]}\''
+            " WHERE job_id = 'done'"
         ),
     ),
     (

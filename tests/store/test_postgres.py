@@ -231,12 +231,16 @@ async def test_a_server_that_is_away_for_a_while_is_waited_for(proxy: Proxy) -> 
         claim = await started(store)
         proxy.refuses = True
         proxy.cut_all()
-        waiting = asyncio.ensure_future(store.write(write_of(claim, entry(0))))
-        with pytest.raises(StoreUnreachable):
-            await asyncio.to_thread(store.renew_blocking, "w1", [("a", 1)], 60.0)
-        assert not waiting.done()
+        written = asyncio.ensure_future(store.write(write_of(claim, entry(0))))
+        renewal = asyncio.to_thread(store.renew_blocking, "w1", [("a", 1)], 60.0)
+        renewed = asyncio.ensure_future(renewal)
+        for _ in range(6):
+            await proxy.refusals.acquire()
+        assert not written.done()
+        assert not renewed.done()
         proxy.refuses = False
-        await waiting
+        await written
+        assert await renewed == {"a"}
         assert len(await store.journal("a")) == 1
 
 

@@ -7,6 +7,7 @@ import psycopg
 import pytest
 
 from perdure.base.errors import StoreError
+from perdure.jobs.model import Claim
 from perdure.jobs.state import StepState
 from perdure.store.open import open_store
 from perdure.store.store import Store
@@ -169,3 +170,30 @@ async def test_the_first_progress_after_a_crash_is_noted(store: Store) -> None:
     await store.reap(0, dead=["w2"])
 
     assert (await claim_one(store)).job.claims == 1
+
+
+def test_a_loop_that_ends_with_a_result_under_way_leaves_the_connection_to_others(
+    postgres_url: str,
+) -> None:
+    store = open_store(postgres_url)
+
+    async def first() -> tuple[Claim, Holder]:
+        await store.open()
+        claim = await started(store)
+        await written(store, write_of(claim, entry(0)))
+        holder, answer = Holder(postgres_url), told()
+        store.write_soon(write_of(claim, entry(9)), answer.set_result, alone=True)
+        await holder.met(answer)
+        return claim, holder
+
+    async def second(claim: Claim, holder: Holder) -> list[int]:
+        other = asyncio.ensure_future(store.write(write_of(claim, entry(1))))
+        holder.let_go()
+        async with asyncio.timeout(WITHIN):
+            await other
+            await store.journal_and_ledger("a", write_of(claim).owner, claim.epoch)
+        found = [each.seq for each in await store.journal("a")]
+        await store.close()
+        return found
+
+    assert asyncio.run(second(*asyncio.run(first()))) == [0, 1, 9]

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from perdure.jobs.model import Claim, Command
+from perdure.jobs.model import ChildWait, Claim, Command
 from perdure.jobs.state import JobState
 from perdure.store.store import Store
 from tests.support.store import (
@@ -100,8 +100,9 @@ async def test_the_end_of_a_child_and_the_wait_of_its_parent_at_once(
         child = new_job(f"c{number}", parent=parent.job.id)
         await store.write(write_of(parent, entry(0), children=(child,)))
         own = await claim_one(other, "w2")
+        waits = releases(children=ChildWait(ids=(child.id,), needed=1))
         await asyncio.gather(
-            store.write(write_of(parent, job=releases(), news_seen=parent.news)),
+            store.write(write_of(parent, job=waits, news_seen=parent.news)),
             other.write(write_of(own, job=ends())),
         )
         woken = await claim_one(store)

@@ -72,7 +72,7 @@ async def test_jobs_are_counted_by_state(store: Store) -> None:
     await store.write(write_of(claim, job=ends()))
     await store.submit([new_job("b"), new_job("c", tenant="other")])
     assert await store.counts() == {"COMPLETED": 1, "PENDING": 2}
-    assert await store.counts("other") == {"PENDING": 1}
+    assert await store.counts(JobQuery(tenant="other")) == {"PENDING": 1}
 
 
 async def test_outcomes_tell_how_jobs_ended(store: Store) -> None:
@@ -199,13 +199,13 @@ async def test_a_paused_schedule_does_not_fire(store: Store) -> None:
 
 
 async def test_workers_beat_and_sign_off(store: Store) -> None:
-    await store.heartbeat("w1", b'{"host": "x"}')
-    await store.heartbeat("w2", b"{}")
+    assert await store.heartbeat("w1", b'{"host": "x"}', "d1") == 1
+    assert await store.heartbeat("w2", b"{}") == 2
     first, _ = await store.workers()
-    assert (first[0], first[2]) == ("w1", b'{"host": "x"}')
-    assert first[1] >= 0
-    await store.heartbeat("w1", None)
-    assert [worker[0] for worker in await store.workers()] == ["w2"]
+    assert (first.owner, first.info, first.definitions) == ("w1", b'{"host": "x"}', "d1")
+    assert first.silent_for >= 0
+    assert await store.heartbeat("w1", None) == 1
+    assert [worker.owner for worker in await store.workers()] == ["w2"]
 
 
 async def test_prune_deletes_old_jobs_with_all_they_have(store: Store, url: str) -> None:

@@ -13,7 +13,7 @@ from perdure.base.errors import (
     LeaseLost,
     StoreError,
 )
-from perdure.jobs.model import Command, JobEvent, JournalEntry, Write
+from perdure.jobs.model import ChildWait, Command, JobEvent, JournalEntry, Write
 from perdure.jobs.state import JobState, StepState
 from perdure.store.store import Store
 from tests.support.store import (
@@ -280,8 +280,9 @@ async def test_the_end_of_a_child_is_news_for_a_parent_that_is_at_work(store: St
     await store.write(write_of(claim, entry(), children=(new_job("child", parent="a"),)))
     own = await claim_one(store, "w2")
     await store.write(write_of(own, job=ends(JobState.FAILED, error=b'"E"')))
-    assert [news.news for news in await store.news("w1")] == [1]
-    await store.write(write_of(claim, job=releases(), news_seen=claim.news))
+    assert [news.ends for news in await store.news("w1")] == [1]
+    waits = releases(children=ChildWait(("child",), 1))
+    await store.write(write_of(claim, job=waits, news_seen=claim.news))
     assert (await claim_one(store)).job.id == "a"
 
 

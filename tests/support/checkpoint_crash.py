@@ -34,7 +34,7 @@ def _add(app: App, story: Callable[..., Any], folder: Path) -> None:
 
     @app.job(name=story.__name__)
     async def job(ctx: JobContext) -> None:
-        await ctx.run(step, str(folder))
+        await step(str(folder))
 
 
 def log(folder: Path) -> list[str]:
@@ -53,7 +53,7 @@ async def _tell(ctx: StepContext, folder: str, what: str, **options: Any) -> Non
 
 async def goes_on(ctx: StepContext, folder: str) -> None:
     """Go on from the checkpoint, which looks like those of `ctx.items`."""
-    if ctx.previous_checkpoint is None:
+    if ctx.load_checkpoint() is None:
         await _tell(ctx, folder, "first")
         await ctx.save_checkpoint({"items": 1})
         die_once(folder)
@@ -61,7 +61,7 @@ async def goes_on(ctx: StepContext, folder: str) -> None:
 
 
 async def goes_on_later(ctx: StepContext, folder: str) -> Partial[None] | None:
-    if ctx.previous_checkpoint is None:
+    if ctx.load_checkpoint() is None:
         await _tell(ctx, folder, "first")
         return Partial(None, checkpoint="half")
     die_once(folder)
@@ -77,7 +77,7 @@ async def begins_anew(ctx: StepContext, folder: str) -> None:
 
 
 async def has_keys(ctx: StepContext, folder: str) -> None:
-    if ctx.previous_checkpoint is None:
+    if ctx.load_checkpoint() is None:
         await _tell(ctx, folder, "first", key="first")
         await ctx.save_checkpoint("half")
         die_once(folder)
@@ -94,7 +94,7 @@ async def around_items(ctx: StepContext, folder: str) -> None:
 
 
 async def behind_items(ctx: StepContext, folder: str) -> None:
-    if ctx.previous_checkpoint != "half":
+    if ctx.load_checkpoint() != "half":
         await _tell(ctx, folder, "first")
         async for item in ctx.items(["a", "b"]):
             await _tell(ctx, folder, item)
@@ -104,4 +104,4 @@ async def behind_items(ctx: StepContext, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    build(sys.argv[1], Path(sys.argv[2])).work()
+    build(sys.argv[1], Path(sys.argv[2])).serve_sync()

@@ -1,7 +1,7 @@
 """Finds the Python examples of a Markdown page, and runs them.
 
 Every ```python block is a whole program, and is run as one.
-Its functions named `test_…` are called, as pytest would.
+Its functions named `test_…` are called, as pytest (with a plugin for asyncio) would.
 A ```output block that follows it must be exactly what the program prints.
 It is run in an empty folder of its own, so that it may write files.
 `<!-- not run: reason -->` right before a block leaves it out.
@@ -9,6 +9,7 @@ It is run in an empty folder of its own, so that it may write files.
 `python -m tests.support.doc_examples PAGE…` runs pages by hand; its exit code is 1 if any failed.
 """
 
+import asyncio
 import contextlib
 import io
 import re
@@ -108,7 +109,9 @@ def _run(example: Example, page: Path) -> tuple[str, str]:
             exec(compile(code, str(page), "exec"), module)
             for name, thing in tuple(module.items()):
                 if name.startswith("test_") and callable(thing):
-                    thing()
+                    called = thing()
+                    if asyncio.iscoroutine(called):
+                        asyncio.run(called)
     except BaseException:  # noqa: BLE001  SystemExit and exit reasons are failures too
         return printed.getvalue(), traceback.format_exc()
     return printed.getvalue(), ""

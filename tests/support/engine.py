@@ -24,6 +24,7 @@ QUICK = WorkerSettings(
     processes=2,
     start_record_after="20ms",
     reap_every="50ms",
+    expiry_every="50ms",
 )
 
 Test = Callable[..., Coroutine[Any, Any, None]]
@@ -69,6 +70,6 @@ def job_of(app: App, step: Any) -> Any:
 
     @app.job
     async def job(ctx: JobContext) -> Any:
-        return await ctx.run(step)
+        return await step()
 
     return job

@@ -9,7 +9,7 @@ from perdure.approvals import Contact, People, Person, Policy
 from perdure.base.errors import Permanent
 from perdure.engine.run.context import JobContext
 from perdure.engine.settings import WorkerSettings
-from perdure.engine.steps.step_context import StepContext
+from perdure.engine.steps.step_context import StepContext, SyncStepContext
 
 # The store is that of PERDURE_URL.
 staff = [
@@ -29,7 +29,7 @@ async def greet(ctx: StepContext, name: str) -> str:
 
 
 @app.step
-def need(ctx: StepContext, path: str) -> str:
+def need(ctx: SyncStepContext, path: str) -> str:
     if not Path(path).exists():
         raise Permanent(f"{path} is missing")
     return Path(path).read_text()
@@ -44,18 +44,18 @@ async def count(ctx: StepContext, most: int) -> int:
 
 @app.job
 async def welcome(ctx: JobContext, name: str) -> str:
-    return await ctx.run(greet, name)
+    return await greet(name)
 
 
 @app.job
 async def fetch(ctx: JobContext, path: str) -> str:
     """Greets, and then fails until the file is there."""
-    await ctx.run(greet, "you")
-    return await ctx.run(need, path)
+    await greet("you")
+    return await need(path)
 
 
 @app.step(retry=Retry(attempts=1))
-def call(ctx: StepContext, path: str) -> str:
+def call(ctx: SyncStepContext, path: str) -> str:
     if not Path(path).exists():
         raise ConnectionError("nobody answers")
     return Path(path).read_text()
@@ -64,14 +64,14 @@ def call(ctx: StepContext, path: str) -> str:
 @app.job
 async def reach(ctx: JobContext, path: str) -> str:
     """Is parked until the file is there: an outage."""
-    return await ctx.run(call, path)
+    return await call(path)
 
 
 @app.job
 async def ask(ctx: JobContext, who: str) -> str:
     """Greets, and then waits for an answer."""
-    await ctx.run(greet, who)
-    await ctx.run(count, 5)
+    await greet(who)
+    await count(5)
     return await ctx.receive("answer", kind=str)
 
 
@@ -87,7 +87,7 @@ async def charge(ctx: StepContext, usd: int) -> str:
 
 @app.job
 async def pay(ctx: JobContext, usd: int) -> str:
-    return await ctx.run(charge, usd)
+    return await charge(usd)
 
 
 @app.step
@@ -103,7 +103,7 @@ async def release(ctx: StepContext, item: str, output: str | None) -> None:
 @app.job
 async def order(ctx: JobContext, item: str) -> None:
     """Reserves what can never be released, and waits."""
-    await ctx.run(reserve, item)
+    await reserve(item)
     await ctx.receive("paid")
 
 
@@ -117,3 +117,17 @@ async def ship(ctx: JobContext) -> str:
 async def confirm(ctx: JobContext, title: str) -> str:
     yes = await ctx.approve(title, details={title: title, "long": "x" * 5000})
     return yes.by[0]
+
+
+@app.step
+async def write_story(ctx: StepContext, words: list[str]) -> int:
+    for word in words:
+        ctx.emit(word, topic="tokens")
+    return len(words)
+
+
+@app.job
+async def tell(ctx: JobContext, words: list[str], also: str = "") -> int:
+    if also:
+        ctx.emit({"also": also}, topic="log")
+    return await write_story(words)

@@ -46,6 +46,7 @@ class Proxy:
         self._left: int | None = None
         self.cuts = 0
         self.refuses = False
+        self.refusals = asyncio.Semaphore(0)  # acquired once for each that is waited for
         self._questions_left: int | None = None
         self._mark = b""
         self._held: tuple[bytes, asyncio.StreamWriter] | None = None
@@ -102,6 +103,7 @@ class Proxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.refuses:
+            self.refusals.release()
             writer.close()
             return
         up_reader, up_writer = await asyncio.open_unix_connection(self._socket)

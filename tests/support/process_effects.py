@@ -9,9 +9,9 @@ from typing import Any
 
 from perdure import Retry
 from perdure.base.errors import Permanent, Refused
+from perdure.engine.registry import JobRegistry
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.effect import DidNotHappen, Happened
-from perdure.jobs.registry import JobRegistry
 from perdure.store.open import open_store
 
 steps = JobRegistry()
@@ -109,7 +109,7 @@ async def swallows(ctx: StepContext) -> str:
 
 @steps.step(isolation="process", retry=AGAIN)
 async def alike(ctx: StepContext, folder: str | None = None) -> None:
-    for number in range(ctx.previous_checkpoint or 0, 2):
+    for number in range(ctx.load_checkpoint() or 0, 2):
         await ctx.effect("slack", str, target="#ops")
         await ctx.save_checkpoint(number + 1)
         if folder is not None:
@@ -126,15 +126,15 @@ async def goes_through(ctx: StepContext, folder: str) -> None:
 
 @steps.step(isolation="process")
 async def by_hand(ctx: StepContext) -> list[bool]:
-    before = await ctx.was_side_effect_recorded("email", "kim")
-    await ctx.record_side_effect("email", "kim", message_id="m1")
-    return [before, await ctx.was_side_effect_recorded("email", "kim")]
+    before = await ctx.was_effect_recorded("email", "kim")
+    await ctx.record_effect("email", "kim", message_id="m1")
+    return [before, await ctx.was_effect_recorded("email", "kim")]
 
 
 @steps.step(isolation="process")
 async def asks(ctx: StepContext, folder: str) -> bool:
     receive(folder, "", "asks")
-    return await ctx.request_user_approval("Send it?", details={"to": "kim"})
+    return bool((await ctx.approve("Send it?", details={"to": "kim"})).by)
 
 
 @steps.step(isolation="process", retry=AGAIN)
@@ -158,8 +158,8 @@ def spends_plainly(ctx: Any) -> str:
 @steps.step(isolation="process")
 async def asks_of_each(ctx: StepContext, folder: str) -> None:
     async for name in ctx.items(["a", "b", "b"], every=1):
-        if await ctx.request_user_approval("Send it?"):
-            receive(folder, "", name)
+        await ctx.approve("Send it?")
+        receive(folder, "", name)
 
 
 @steps.step

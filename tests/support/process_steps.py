@@ -9,9 +9,9 @@ from pathlib import Path
 
 import perdure
 from perdure import Retry
-from perdure.engine.steps.step_context import StepContext
+from perdure.engine.registry import JobRegistry
+from perdure.engine.steps.step_context import StepContext, SyncStepContext
 from perdure.jobs.parameters import Partial
-from perdure.jobs.registry import JobRegistry
 
 steps = JobRegistry()
 
@@ -31,7 +31,7 @@ async def who(ctx: StepContext, word: str) -> dict[str, object]:
         "pid": os.getpid(),
         "word": word,
         "job": ctx.job_id,
-        "tenant": ctx.tenant_id,
+        "tenant": ctx.tenant,
         "step": ctx.step_id,
         "attempt": ctx.attempt,
         "key": ctx.idempotency_key,
@@ -39,19 +39,19 @@ async def who(ctx: StepContext, word: str) -> dict[str, object]:
 
 
 @steps.step(isolation="process")
-def plain(ctx: StepContext, number: int) -> int:
+def plain(ctx: SyncStepContext, number: int) -> int:
     assert threading.current_thread() is not threading.main_thread()
     return number + 1
 
 
 @steps.step(isolation="process", retry=AGAIN)
 async def resumes(ctx: StepContext, folder: str) -> int:
-    for number in range(ctx.previous_checkpoint or 0, 6):
+    for number in range(ctx.load_checkpoint() or 0, 6):
         note(f"{folder}/seen", f"{number} ")
         await ctx.save_checkpoint(number + 1)
         if number == 2 and ctx.attempt == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-    return ctx.previous_checkpoint
+    return ctx.load_checkpoint()
 
 
 @steps.step(isolation="process", retry=AGAIN)
@@ -67,17 +67,17 @@ async def goes_through(ctx: StepContext, names: list[str]) -> list[str]:
 
 
 @steps.step(isolation="process")
-def goes_through_plainly(ctx: StepContext, names: list[str]) -> int:
+def goes_through_plainly(ctx: SyncStepContext, names: list[str]) -> int:
     seen = 0
-    for _ in ctx.items(names, every=2):  # type: ignore[attr-defined]
+    for _ in ctx.items(names, every=2):
         seen += 1
-        ctx.progress()
+        ctx.heartbeat()
     return seen
 
 
 @steps.step(isolation="process")
 async def pages(ctx: StepContext) -> int | Partial[int]:
-    number = (ctx.previous_checkpoint or 0) + 1
+    number = (ctx.load_checkpoint() or 0) + 1
     return number if number == 3 else Partial(number, number)
 
 
@@ -99,7 +99,7 @@ async def raises(ctx: StepContext) -> None:
 
 
 @steps.step(isolation="process", retry=ONCE, timeout="300ms")
-def spins(ctx: StepContext, path: str) -> None:
+def spins(ctx: SyncStepContext, path: str) -> None:
     note(path, str(os.getpid()))
     while True:
         pass
@@ -113,7 +113,7 @@ async def hangs(ctx: StepContext, path: str) -> None:
 
 @steps.step(isolation="process")
 async def counts_slowly(ctx: StepContext, path: str) -> int:
-    for number in range(ctx.previous_checkpoint or 0, 1000):
+    for number in range(ctx.load_checkpoint() or 0, 1000):
         note(path, f"{number}\n")
         await perdure.process.sleep("10ms")
         await ctx.save_checkpoint(number + 1)
@@ -125,5 +125,5 @@ async def echo(ctx: StepContext, raw: bytes, text: str, parts: list[object]) -> 
     """Send what it was given by every way that there is, and give it back."""
     await ctx.save_checkpoint({"text": text, "parts": parts})
     kept = await ctx.effect("echo", lambda key: [text, parts], target="t", details={"x": text})
-    await ctx.record_side_effect("echo", "once", note=text)
-    return [raw.hex(), text, parts, kept, ctx.previous_checkpoint]
+    await ctx.record_effect("echo", "once", note=text)
+    return [raw.hex(), text, parts, kept, ctx.load_checkpoint()]

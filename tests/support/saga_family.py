@@ -42,30 +42,30 @@ def build(  # noqa: C901 - nine small functions
 
     @app.job
     async def grandchild(ctx: JobContext) -> None:
-        await ctx.run(act, "c")
+        await act("c")
 
     @app.job
     async def child(ctx: JobContext) -> str:
-        await ctx.run(act, "b1")
-        await ctx.child(grandchild)
-        await ctx.run(act, "b2")
-        await ctx.run(look)
+        await act("b1")
+        await ctx.child(grandchild())
+        await act("b2")
+        await look()
         return "done"
 
     @app.job
     async def parent(ctx: JobContext) -> None:
-        await ctx.run(act, "a1")
-        await ctx.child(child)
-        await ctx.run(act, "a2")
+        await act("a1")
+        await ctx.child(child())
+        await act("a2")
         raise Permanent("and now the whole thing")
 
     @app.job
     async def harmless(ctx: JobContext) -> None:
-        await ctx.run(look)
+        await look()
 
     @app.job
     async def guardian(ctx: JobContext) -> None:
-        await ctx.child(harmless)
+        await ctx.child(harmless())
         raise Permanent("nothing was done")
 
     return app
@@ -77,4 +77,4 @@ def log(folder: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    build(sys.argv[1], Path(sys.argv[2])).work()
+    build(sys.argv[1], Path(sys.argv[2])).serve_sync()

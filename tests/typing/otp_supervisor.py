@@ -34,8 +34,6 @@ async def specs() -> None:
     assert_type(Supervisor.child([child(worker, 1)], name="inner"), ChildSpec)
     assert_type(DynamicSupervisor.child(name="jobs"), ChildSpec)
     assert_type(Agent.child(dict, name="kv"), ChildSpec)
-    child(worker, restart="often")  # pyright: ignore[reportArgumentType]
-    child(worker, shutdown=[])  # pyright: ignore[reportArgumentType]
 
 
 async def supervisors_are_handles(pid: Pid) -> None:
@@ -55,7 +53,6 @@ async def supervisors_are_handles(pid: Pid) -> None:
     async with DynamicSupervisor() as jobs:
         assert_type(jobs, DynamicSupervisor)
         assert_type(await jobs.terminate_child(pid), None)
-    await Supervisor.start_link([], strategy="all")  # pyright: ignore[reportArgumentType]
 
 
 async def partitions() -> None:
@@ -77,7 +74,6 @@ async def registries_and_tables(pid: Pid) -> None:
     assert_type(table.insert_new("a", 1), bool)
     assert_type(table.update_counter("a"), int)
     assert_type(table.owner, Pid)
-    Table(kind="heap")  # pyright: ignore[reportArgumentType]
 
 
 async def pools() -> None:

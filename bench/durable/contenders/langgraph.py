@@ -30,7 +30,7 @@ def _step(state: _State) -> dict[str, int]:
 
 
 @contextmanager
-def _saver(place: Place) -> Iterator[Any]:
+def saver_of(place: Place) -> Iterator[Any]:
     if place.store == SQLITE:
         from langgraph.checkpoint.sqlite import SqliteSaver
 
@@ -56,7 +56,7 @@ def work(place: Place, concurrency: int) -> None:
     def next_node(state: _State) -> str:
         return "step" if state["step"] < state["steps"] else END
 
-    with _saver(place) as saver, ThreadPoolExecutor(concurrency) as pool:
+    with saver_of(place) as saver, ThreadPoolExecutor(concurrency) as pool:
         saver.setup()
         graph = StateGraph(_State)
         graph.add_node("step", _step)

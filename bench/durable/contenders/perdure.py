@@ -13,14 +13,14 @@ def _app(place: Place, concurrency: int = 1) -> App:
     app = App(place.url, worker=WorkerSettings(concurrency=concurrency))
 
     @app.step
-    async def step(_: StepContext, job: int, number: int) -> int:
+    async def step(job: int, number: int) -> int:
         mark(job, number)
         return number
 
     @app.job
-    async def row(context: JobContext, job: int, steps: int) -> None:
+    async def row(job: int, steps: int) -> None:
         for number in range(steps):
-            await context.run(step, job, number)
+            await step(job, number)
 
     @app.step
     async def effect_step(context: StepContext, job: int, number: int) -> int:
@@ -29,9 +29,14 @@ def _app(place: Place, concurrency: int = 1) -> App:
         return number
 
     @app.job
-    async def effect_row(context: JobContext, job: int, steps: int) -> None:
+    async def effect_row(job: int, steps: int) -> None:
         for number in range(steps):
-            await context.run(effect_step, job, number)
+            await effect_step(job, number)
+
+    @app.job
+    async def family(context: JobContext, job: int, children: int) -> None:
+        await context.gather(*(row(child, 1) for child in range(children)))
+        await step(job, 0)
 
     return app
 
@@ -47,7 +52,7 @@ def prepare(place: Place) -> None:
 
 def work(place: Place, concurrency: int) -> None:
     ready()
-    _app(place, concurrency).work()
+    _app(place, concurrency).serve_sync()
 
 
 class PerdureClient:
@@ -64,10 +69,13 @@ class PerdureClient:
 
     def submit(self, job: int, steps: int, *, effects: bool = False) -> None:
         row = self._effect_row if effects else self._row
-        self._runner.run(self._app.submit(row, job, steps))
+        self._runner.run(self._app.submit(row(job, steps)))
+
+    def submit_family(self, job: int, children: int) -> None:
+        self._runner.run(self._app.submit(self._app.find_job("family")(job, children)))
 
     def submit_many(self, jobs: Iterable[int], steps: int) -> None:
-        self._runner.run(self._app.submit_many(self._row, [(job, steps) for job in jobs]))
+        self._runner.run(self._app.submit_many([self._row(job, steps) for job in jobs]))
 
     def close(self) -> None:
         self._runner.run(self._app.close())

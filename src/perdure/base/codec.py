@@ -1,14 +1,19 @@
-"""How arguments, results and checkpoints become bytes, and come back as they were.
+r"""How arguments, results and checkpoints become bytes, and come back as they were.
 
 The format is JSON, the same for every store. A value is read back before it is stored, and refused
 with `Unstorable` if it would not come back equal, before anything has happened. Accepted are
 
-* plain JSON values, with ints of up to 4300 digits and `-0.0` exact;
+* plain JSON values, with ints of up to 4300 digits and `-0.0` exact, and any text, also with NUL
+  characters and lone surrogates;
 * tuples, sets, bytes, dates, keys that are not strings, …, where the declared type says so;
 * dataclasses, msgspec Structs, attrs classes and pydantic models, where it says so.
 
-Refused are NUL characters and lone surrogates in text, NaN and infinities, secrets, other objects,
-what is nested too deep, and what is larger than its limit. Nothing is ever pickled.
+Refused are NaN and infinities, secrets, other objects, what is nested too deep, and what is larger
+than its limit. Nothing is ever pickled.
+
+A NUL character is stored as `\u0000` and a lone surrogate as `\ud800`, each spelled out in ASCII,
+so databases accept both. msgspec neither writes nor reads lone surrogates: values that have them go
+through `_write_escaped` and `_read_escaped`, which are slower.
 
 `Codec` comes first. The second half finds *which* part of a value cannot be stored and why; it is
 slow and thorough, and runs only after the codec has seen that something is wrong.
@@ -20,10 +25,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import suppress
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any, Generic, Literal, NamedTuple, NoReturn, TypeAlias, TypeVar, cast, overload
 from uuid import UUID
@@ -51,7 +57,7 @@ from perdure.base.schema import (
 
 T = TypeVar("T")
 
-PayloadKind: TypeAlias = Literal["argument", "result", "checkpoint", "message"]
+PayloadKind: TypeAlias = Literal["argument", "result", "record", "checkpoint", "message"]
 
 VERSION = b"perdure/1"  # part of every digest: change it whenever the way digests are made changes
 CACHED_TYPES = 1024  # a program has far fewer types in its source
@@ -59,7 +65,7 @@ LONGEST_INT = 4300  # digits that the interpreter agrees to print and to read
 
 _LARGEST_INT = 10**LONGEST_INT
 _ATOMS = (bool, bytes, bytearray, memoryview, date, time, timedelta, UUID, Enum, msgspec.Raw)
-_NUL = b"\\u0000"
+_SURROGATE = b"\\ud"  # how `json` begins to write one
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _CHUNK = 2048  # bytes whose brackets are counted at once
@@ -69,13 +75,22 @@ _write_sorted = msgspec.json.Encoder(enc_hook=write_unknown, order="sorted").enc
 
 
 class PayloadLimits(Struct, frozen=True, kw_only=True):
-    """The largest payloads: bytes of JSON, and levels of nesting."""
+    """The largest payloads, and how large ones are kept: bytes of JSON, and levels of nesting."""
 
-    argument: int = 2 * 1024 * 1024  # all arguments of a call together
-    result: int = 2 * 1024 * 1024
+    # All arguments of a step together; beyond `inline`, the journal keeps only their digest.
+    argument: int = 64 * 1024 * 1024
+    result: int = 16 * 1024 * 1024  # of a step
+    # The arguments and the result of a job, the result of an effect: a single row holds them.
+    record: int = 2 * 1024 * 1024
     checkpoint: int = 64 * 1024  # written repeatedly: keep a cursor in it, not results
     message: int = 256 * 1024
     depth: int = 200
+    # What is larger is not in the journal itself: arguments are a digest, results are elsewhere.
+    inline: int = 16 * 1024
+    # Results and checkpoints from this size on are logged: they make a job slow before they end it.
+    large: int = 10 * 1024
+    # How much of the digested arguments a replay compares again, the newest first.
+    compared: int = 16 * 1024 * 1024
 
 
 LIMITS = PayloadLimits()
@@ -89,7 +104,7 @@ class Codec(Generic[T]):
         kind: Which limit applies.
     """
 
-    __slots__ = ("_loose", "_read", "kind", "what")
+    __slots__ = ("_loose", "_read", "_read_escaped", "kind", "what")
 
     def __init__(
         self,
@@ -110,11 +125,11 @@ class Codec(Generic[T]):
         Raises:
             DefinitionError: No value of this type can be stored.
         """
-        self.what = what
+        self.what: str = what
         self.kind: PayloadKind = kind
         prepare = _prepare_once if isinstance(declared, Hashable) else _prepare
         try:
-            self._read, abstract = prepare(declared)
+            self._read, self._read_escaped, abstract = prepare(declared)
         except (TypeError, NameError) as error:
             raise DefinitionError(f"{what} cannot have the type {declared!r}: {error}") from None
         self._loose = abstract if loose is None else loose
@@ -134,10 +149,14 @@ class Codec(Generic[T]):
             back = self._read(data)
             # A level takes two brackets, so most values are too short to be too deep.
             shallow = len(data) <= 2 * limits.depth or _is_shallow(data, limits.depth)
-            if back == value and shallow and _NUL not in data:
+            if back == value and shallow:
                 return data
         except PayloadTooLarge:
             raise
+        except UnicodeEncodeError:
+            data, back = self._escape(value, limits)
+            if back == value and _is_shallow(data, limits.depth):
+                return data
         except Exception as error:  # noqa: BLE001  the next line finds out what is wrong and where
             self._refuse(value, limits, error)
         if depth(data) > limits.depth:
@@ -154,9 +173,24 @@ class Codec(Generic[T]):
         try:
             return self._read(data)
         except (ValueError, msgspec.MsgspecError, RecursionError) as error:  # ValueError: pydantic
+            if _SURROGATE in data:
+                with suppress(ValueError, msgspec.MsgspecError, RecursionError):
+                    return self._read_escaped(data)
             were = "were" if _is_plural(self.what) else "was"
             text = f"{self.what} {were} stored in a form that the code no longer accepts"
             raise Drift(f"{text}: {on_one_line(error)}") from error
+
+    def _escape(self, value: T, limits: PayloadLimits) -> tuple[bytes, T]:
+        """Return a value that has lone surrogates as JSON, and what is read back."""
+        try:
+            data = _write_escaped(value)
+            if len(data) > getattr(limits, self.kind):
+                self._refuse_size(data, limits)
+            return data, self._read_escaped(data)
+        except PayloadTooLarge:
+            raise
+        except Exception as error:  # noqa: BLE001  as in `encode`
+            self._refuse(value, limits, error)
 
     def _refuse_size(self, data: bytes, limits: PayloadLimits) -> NoReturn:
         most = getattr(limits, self.kind)
@@ -188,15 +222,41 @@ def _is_plural(what: str) -> bool:
     return what.startswith("the arguments")
 
 
-def _prepare(declared: Any) -> tuple[Callable[[bytes], Any], bool]:
-    """Return a function that reads values of a type, and whether the type is abstract."""
+def _prepare(declared: Any) -> tuple[Callable[[bytes], Any], Callable[[bytes], Any], bool]:
+    """Return two functions that read values of a type, and whether the type is abstract."""
     stand_in = adapted(declared)
     check(stand_in)
     read = msgspec.json.Decoder(stand_in, dec_hook=read_unknown).decode
-    return read, is_abstract(declared)
+    return read, partial(_read_escaped, stand_in), is_abstract(declared)
 
 
 _prepare_once = lru_cache(maxsize=CACHED_TYPES)(_prepare)
+
+
+def _read_escaped(kind: Any, data: bytes) -> Any:
+    """Return a value whose JSON has lone surrogates."""
+    return msgspec.convert(json.loads(data), kind, str_keys=True, dec_hook=read_unknown)
+
+
+def _write_escaped(value: Any, *, is_sorted: bool = False) -> bytes:
+    """Return a value that has lone surrogates as JSON, which is ASCII."""
+    plain = msgspec.to_builtins(value, str_keys=True, enc_hook=write_unknown)
+    separators = (",", ":")
+    text = json.dumps(plain, allow_nan=False, separators=separators, sort_keys=is_sorted)
+    return text.encode()
+
+
+def write_plain(value: Any) -> bytes:
+    """Return plain values as JSON, unchecked; also if a text has lone surrogates."""
+    try:
+        return _write(value)
+    except UnicodeEncodeError:
+        return _write_escaped(value)
+
+
+def read_plain(data: bytes) -> Any:
+    """Return stored JSON as plain values; also if a text has lone surrogates."""
+    return json.loads(data) if _SURROGATE in data else msgspec.json.decode(data)
 
 
 def encode(
@@ -242,7 +302,14 @@ def canonical(value: Any) -> bytes:
     """
     if found := flaw(value):
         raise Unstorable(f"{_place('the value', found.path)}: {found.why}")
-    return _write_sorted(value)
+    return _sorted(value)
+
+
+def _sorted(value: Any) -> bytes:
+    try:
+        return _write_sorted(value)
+    except UnicodeEncodeError:
+        return _write_escaped(value, is_sorted=True)
 
 
 def digest(*parts: bytes | str) -> str:
@@ -256,8 +323,7 @@ def digest(*parts: bytes | str) -> str:
 
 def fingerprint(name: str, *payloads: bytes) -> str:
     """Return a digest of stored JSON that does not depend on the order of keys."""
-    values = (msgspec.json.decode(payload) for payload in payloads)
-    return digest(name, *(_write_sorted(value) for value in values))
+    return digest(name, *(_sorted(read_plain(payload)) for payload in payloads))
 
 
 class Digest:
@@ -379,8 +445,6 @@ def _flaw_of_one(value: Any) -> str:
     """Return what is wrong with a value itself, not with the parts inside it."""
     if is_secret(type(value)):
         return "it is a secret, and secrets are never stored: read it inside the step"
-    if isinstance(value, str):
-        return _flaw_of_text(value)
     if isinstance(value, float):
         return "" if math.isfinite(value) else f"JSON cannot represent {value}: use None"
     if isinstance(value, Decimal):
@@ -390,16 +454,12 @@ def _flaw_of_one(value: Any) -> str:
     return "" if _is_known(value) else f"{_kind(value)} cannot be stored: {_advice(value)}"
 
 
-def _flaw_of_text(text: str) -> str:
-    if "\0" in text:
-        return "the text has a NUL character, which databases refuse: remove it"
-    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-        return "the text has a lone surrogate: decode it with errors='replace'"
-    return ""
-
-
 def _is_known(value: Any) -> bool:
-    plain = value is None or type(value) in (int, list, tuple, dict, set, frozenset)
+    plain = (
+        value is None
+        or isinstance(value, str)
+        or type(value) in (int, list, tuple, dict, set, frozenset)
+    )
     return plain or isinstance(value, _ATOMS) or fields_of(value) is not None
 
 

@@ -34,6 +34,7 @@
 
     JobError(Exception)             durable jobs: something cannot be done, or failed
      ├── JobNotFound                no job has that id
+     ├── AmbiguousId                several jobs have an id that begins or ends so
      ├── KeyConflict                the key of a submission was used for a different one
      ├── IllegalTransition          the state of the job does not allow that
      ├── JobFailed                  the job ended without a result; `state` says how
@@ -41,6 +42,7 @@
      ├── StepFailed                 a step failed for good: no retry is left, or none would help
      ├── Permanent                  your code: raised in a step, no retry can help
      │    └── BadResponse           … an HTTP call was made, but its response cannot be read
+     ├── OperationCancelled         another operation has ended first: see `ctx.first`
      ├── StepTimeout                a step took longer than its timeout; also a TimeoutError
      ├── StepCrashed                the OS process of a step ended before the step did
      ├── Refused                    your code: raised in the call of an effect, nothing happened
@@ -52,6 +54,7 @@
      ├── LeaseLost                  another worker may own the job: nothing more is written
      ├── JournalConflict            two entries claim one position of a journal: nothing is written
      ├── Drift                      what is stored no longer fits the code
+     ├── NotInJob                   your code: a call was awaited where no job runs
      ├── DefinitionError            your code: an invalid step, job or app
      │    └── UnknownName           … no step or job has that name; also a LookupError
      ├── ArgumentError              your call: arguments that do not fit; also a TypeError
@@ -68,7 +71,7 @@
 An exit reason is any exception, or None for a normal end.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from perdure.base.pid import Pid
@@ -370,6 +373,14 @@ class JobNotFound(JobError, LookupError):
         self.job_id = job_id
 
 
+class AmbiguousId(JobError, LookupError):
+    """Several jobs have an id that begins or ends with that text; `candidates` are some of them."""
+
+    def __init__(self, text: str, candidates: Sequence[str]) -> None:
+        super().__init__(f"{text!r} is ambiguous, use more characters: {', '.join(candidates)}")
+        self.candidates = tuple(candidates)
+
+
 class KeyConflict(JobError):
     """The key was already used, for another job or with other arguments."""
 
@@ -424,6 +435,10 @@ class Permanent(JobError):
 
 class BadResponse(Permanent):
     """The server accepted an HTTP call, but the response is too large or cannot be decoded."""
+
+
+class OperationCancelled(JobError):
+    """The job has ended an operation itself, since another one has ended first."""
 
 
 class StepTimeout(JobError, TimeoutError):
@@ -486,6 +501,10 @@ class JournalConflict(JobError):
 
 class Drift(JobError):
     """The code of a job no longer fits its journal."""
+
+
+class NotInJob(JobError, RuntimeError):
+    """A call of a step or job was awaited outside the code of a job; nothing was done."""
 
 
 class DefinitionError(JobError, ValueError):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from random import Random, SystemRandom
-from typing import TypeVar, cast
+from typing import TypeVar, cast, overload
 
 from perdure.base.duration import Duration, named_seconds
 from perdure.base.result import Err
@@ -138,6 +138,41 @@ async def pause(seconds: float) -> None:
         timer.cancel()  # no timer remains if the waiter was cancelled
 
 
+async def idle(seconds: float, wake: asyncio.Event | None = None) -> None:
+    """Wait for the next round of periodic work, or until `wake` is set; it is set afterwards.
+
+    A test that skips time does not stop at such a pause: see `perdure.testing`.
+    """
+    wake = asyncio.Event() if wake is None else wake
+    timer = asyncio.get_running_loop().call_later(seconds, end_idle, wake)
+    try:
+        await wake.wait()
+    finally:
+        timer.cancel()
+
+
+def end_idle(wake: asyncio.Event) -> None:
+    """End a pause of `idle`."""
+    wake.set()
+
+
+# Two overloads, since mypy finds no `T` for the union of the two kinds of function.
+@overload
+async def with_retry(
+    fn: Callable[[], Awaitable[T]],
+    *,
+    policy: Retry = ...,
+    sleep: Callable[[float], Awaitable[object]] = ...,
+    random: Random | None = ...,
+) -> T: ...
+@overload
+async def with_retry(
+    fn: Callable[[], T],
+    *,
+    policy: Retry = ...,
+    sleep: Callable[[float], Awaitable[object]] = ...,
+    random: Random | None = ...,
+) -> T: ...
 async def with_retry(
     fn: Callable[[], Awaitable[T]] | Callable[[], T],
     *,

@@ -188,6 +188,11 @@ def _without_password(scheme: str, rest: str) -> str:
     return f"{user}:{REMOVED}@{rest[at + 1 :]}" if colon else rest
 
 
+def _hides(option: str) -> bool:
+    """Whether an option of a store's URL holds a secret: `listen_url` is a URL with a password."""
+    return option == "listen_url" or is_secret_name(option)
+
+
 def _without_query(rest: str, *, is_store: bool) -> str:
     """Remove the values of a query; for a store's URL, only those with secret names."""
     before, mark, query = rest.partition("?")
@@ -196,7 +201,7 @@ def _without_query(rest: str, *, is_store: bool) -> str:
         return f"{path}#{REMOVED}" if sharp else path
     names = [part.partition("=") for part in re.split(r"[&;]", query.partition("#")[0])]
     kept = "&".join(
-        f"{name}={value if is_store and not is_secret_name(name) else REMOVED}" if equal else name
+        f"{name}={value if is_store and not _hides(name) else REMOVED}" if equal else name
         for name, equal, value in names
     )
     return f"{before}?{kept}" if all(equal for _, equal, _ in names) else f"{before}?{REMOVED}"

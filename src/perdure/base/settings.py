@@ -8,6 +8,7 @@ from typing import Any, Self
 from perdure.base.duration import Duration, named_seconds
 
 PREFIX = "PERDURE_"
+_NOT_SETTINGS = frozenset({"PERDURE_URL", "PERDURE_APP"})  # options of the command line
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
@@ -92,7 +93,9 @@ class Settings:
         """
         values: dict[str, Any] = {}
         mistakes: list[str] = []
-        for variable in sorted(name for name in environ if name.startswith(PREFIX)):
+        for variable in sorted(environ.keys() - _NOT_SETTINGS):
+            if not variable.startswith(PREFIX):
+                continue
             try:
                 setting, value = _read(variable, environ[variable])
                 cls(**{setting: value})

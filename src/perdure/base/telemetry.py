@@ -1,6 +1,6 @@
 """Events that say what happens, and handlers that count, log or trace them.
 
-The code that does the work only emits: `execute(("perdure", "job", "stop"), {...}, {...})`.
+The code that does the work only emits: `execute(("perdure", "job", "end"), {...}, {...})`.
 Handlers run synchronously, in the process (and thread) of the emitter. A handler that raises is
 detached and reported, and harms neither the others nor the emitter.
 

@@ -16,6 +16,9 @@ from perdure import __version__
 COMMANDS = {
     "demo": "perdure.cli.demo.command",
     "worker": "perdure.cli.worker",
+    "workers": "perdure.cli.workers",
+    "queues": "perdure.cli.queues",
+    "schedules": "perdure.cli.schedules",
     "submit": "perdure.cli.submit",
     "jobs": "perdure.cli.jobs.commands",
     "approvals": "perdure.cli.approvals",
@@ -23,6 +26,7 @@ COMMANDS = {
     "doctor": "perdure.cli.doctor",
     "up": "perdure.cli.up",
     "tree": "perdure.cli.tree",
+    "shell": "perdure.cli.shell",
 }
 
 

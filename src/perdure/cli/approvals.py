@@ -113,7 +113,9 @@ def approve(  # noqa: PLR0913 - the options of a command
     reason: ReasonOption = "",
     arguments: Annotated[
         str | None,
-        typer.Option(help="Approve with these arguments instead: all of them, as a JSON object."),
+        typer.Option(
+            help="Approve with other arguments, as a JSON object; the rest stay as shown."
+        ),
     ] = None,
     url: UrlOption = None,
     app: AppOption = None,
@@ -233,6 +235,7 @@ def approval_as_json(approval: Approval) -> dict[str, Any]:
         "id": approval.id,
         "state": approval.state.value,
         "title": approval.title,
+        "description": approval.description,
         "job": approval.job_id,
         "step": approval.step,
         "tenant": approval.tenant,

@@ -17,6 +17,7 @@ from perdure import __version__
 from perdure.base.errors import JobError
 from perdure.cli.output import Code, give, say, warn
 from perdure.cli.target import spelled
+from perdure.engine.attendance import SILENT
 from perdure.jobs.invariant import INVARIANTS, Violation
 from perdure.notify.message import visible
 from perdure.store.open import open_store
@@ -121,8 +122,31 @@ async def _of_store(report: Report, url: str, store: Store, limit: int) -> Repor
             *(() if store.path is None else _file(store.path)),
             *settings_found(settings),
             *map(_of_rule, violations),
+            *await _unserved(store),
         ),
     )
+
+
+async def _unserved(store: Store) -> list[Finding]:
+    """Find jobs that are ready and that no living worker can claim, if there is any worker."""
+    fleet, found = await store.fleet(SILENT), list[Finding]()
+    if not fleet.workers:
+        return found
+    for queue, _, count, job_id in await store.unclaimed():
+        job = await store.job(job_id)
+        why = None if job is None or queue in fleet.paused else fleet.why_waiting(job)
+        if why is not None:
+            jobs = "1 job waits" if count == 1 else f"{count} jobs wait"
+            found.append(
+                Finding(
+                    check="unserved",
+                    rule="A worker serves the queue of every job, and knows its name and version.",
+                    what=f"{jobs}: {why}",
+                    advice="start a worker with that code for that queue (`perdure workers`)",
+                    job=job_id,
+                )
+            )
+    return found
 
 
 def _must_be_there(store: Store) -> None:

@@ -11,7 +11,7 @@ from perdure.base.codec import parse
 from perdure.base.visible import visible
 from perdure.cli.jobs.formatting import effect_as_json
 from perdure.cli.output import Code, Format, FormatOption, cell, console, give, perform, refuse, say
-from perdure.cli.target import AppOption, JobArgument, UrlOption, find_app, find_job, short
+from perdure.cli.target import AppOption, JobArgument, UrlOption, find_app, short
 from perdure.jobs.effect import Choice, Effect
 from perdure.notify.message import spell_time
 
@@ -47,7 +47,7 @@ def list_effects(
 async def _list(app: App, job: str | None, tenant: str | None) -> list[Effect]:
     async with app:
         if job is not None:
-            return await (await find_job(app, job)).effects()
+            return await (await app.handle(job)).effects()
         return await (await app.store()).open_effects(tenant)
 
 
@@ -98,4 +98,4 @@ async def _resolve(app: App, job: str, effect: int, choice: Choice, given: dict[
     if given["result"] is not None:
         given["result"] = parse(given["result"], "the result")
     async with app:
-        await (await find_job(app, job)).resolve(effect, choice, **given)
+        await (await app.handle(job)).resolve(effect, choice, **given)

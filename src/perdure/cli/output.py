@@ -83,6 +83,16 @@ def give(value: Any, indent: int | None = None) -> None:
     typer.echo(as_json(value, indent))
 
 
+def pour(text: str) -> None:
+    """Print a text as it is, with its own line breaks and without another one at its end."""
+    typer.echo(visible(text, None, lines=True), nl=False)
+
+
+def pour_json(text: str) -> None:
+    """Print what is JSON already, without a line break at its end."""
+    typer.echo(visible_json(text), nl=False)
+
+
 def console(file: IO[str] | None = None) -> Console:
     """Return a console that interprets no text as markup."""
     return Console(file=file, markup=False, emoji=False, highlight=False)

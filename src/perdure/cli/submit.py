@@ -7,6 +7,7 @@ import msgspec
 import typer
 
 from perdure.app import App
+from perdure.base.codec import read_plain
 from perdure.base.duration import required_seconds
 from perdure.base.errors import UnknownName
 from perdure.cli.output import (
@@ -22,10 +23,12 @@ from perdure.cli.output import (
 )
 from perdure.cli.target import (
     AppArgument,
+    LabelOption,
     UrlOption,
     load_app,
     read_argument,
     read_file,
+    read_labels,
     settled,
 )
 from perdure.engine.handle import Handle
@@ -35,7 +38,6 @@ from perdure.jobs.plan import Plan
 from perdure.jobs.state import JobState
 
 _FROM_FILE = "; `@file` reads them from a file, `-` from standard input"
-_SILENCE = 90.0  # seconds without a heartbeat after which a worker counts as dead
 
 
 def add_to(app: typer.Typer) -> None:
@@ -62,6 +64,7 @@ def submit(  # noqa: PLR0913  an option is a parameter
     user: Annotated[str, typer.Option(help="Who submits it.")] = "",
     queue: Annotated[str | None, typer.Option(help="Overrides the queue of the job.")] = None,
     priority: Annotated[int | None, typer.Option(help="Higher runs earlier.")] = None,
+    label: LabelOption = None,
     delay: Annotated[
         float | None,
         typer.Option(
@@ -92,7 +95,7 @@ def submit(  # noqa: PLR0913  an option is a parameter
     loaded = load_app(app, url)
     given = {"queue": queue, "priority": priority, "delay": delay, "deadline": deadline}
     options = {name: value for name, value in given.items() if value is not None}
-    options |= {"tenant": tenant, "user": user, "key": key}
+    options |= {"tenant": tenant, "user": user, "key": key, "labels": read_labels(label)}
     text = read_argument(json_args) if plan is None else read_file(plan)
     raise typer.Exit(perform(_submit, loaded, (job, text, options), (wait, timeout), output))
 
@@ -105,7 +108,7 @@ async def _submit(
 ) -> Code:
     try:
         handle = await _submitted(app, *what)
-        await _warn_if_nobody_works(app, (await handle.job()).queue)
+        _warn_if_unserved(handle)
         wait, timeout = patience
         if not wait:
             _print_submitted(handle, output)
@@ -129,23 +132,12 @@ async def _submitted(app: App, name: str | None, text: str, options: dict[str, A
         raise UnknownName(f"{error}; the app has: {known}") from None
     parameters = definition.parameters
     args, kwargs = parameters.unpack(parameters.pack_json(text, app.limits))
-    return await app.submit(definition, *args, **options, **kwargs)
+    return await app.submit(definition(*args, **kwargs), **options)
 
 
-class _Worker(msgspec.Struct):
-    """What a worker stores about itself, as far as it matters here."""
-
-    queues: list[str] = []
-
-
-async def _warn_if_nobody_works(app: App, queue: str) -> None:
-    found = await (await app.store()).workers()
-    awake = [msgspec.json.decode(info, type=_Worker) for _, age, info in found if age <= _SILENCE]
-    if not awake:
-        warn("no worker is running: start one with `perdure worker`")
-    elif not any(queue in worker.queues for worker in awake):
-        text = f"no worker serves the queue {queue!r}: start one with `--queue {queue}`"
-        warn(text)
+def _warn_if_unserved(handle: Handle[Any]) -> None:
+    if handle.unserved is not None:
+        warn(f"{handle.unserved}: the job waits; start a worker with `perdure worker`")
 
 
 def _sentence(handle: Handle[Any]) -> str:
@@ -160,7 +152,7 @@ def _print_submitted(handle: Handle[Any], output: Format) -> None:
 
 
 def _print_result(job: Job, output: Format) -> None:
-    result = None if job.result is None else msgspec.json.decode(job.result)
+    result = None if job.result is None else read_plain(job.result)
     error = None if job.error is None else Failure.unpack(job.error)
     if output is Format.JSON:
         facts = {"id": job.id, "state": job.state, "result": result}

@@ -15,12 +15,12 @@ import typer
 
 from perdure.app import App
 from perdure.base.duration import spell
-from perdure.base.errors import JobError, JobNotFound, StoreError
+from perdure.base.errors import StoreError
 from perdure.base.retry import pause
 from perdure.base.secret import without_secrets
 from perdure.cli.output import Code, refuse
 from perdure.engine.handle import Handle
-from perdure.jobs.model import Job, JobQuery
+from perdure.jobs.model import Job
 from perdure.jobs.state import ENDED, JobState
 from perdure.store.open import open_store
 from perdure.store.store import Store
@@ -55,6 +55,11 @@ AppOption: TypeAlias = Annotated[
     ),
 ]
 
+LabelOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--label", "-l", metavar="NAME=VALUE", help="A label of the job; repeatable."),
+]
+
 
 def load_app(name: str, url: str | None = None) -> App:
     """Return an app, importing its module; a URL overrides the app's own."""
@@ -74,7 +79,7 @@ def find_app(app: str | None, url: str | None) -> App:
     if app is not None:
         found = load_app(app, url)
     elif url is not None:
-        found = App(url)
+        found = _app_at(url)
     else:
         refuse(
             "where are the jobs? Pass --url sqlite:///jobs.db (or set PERDURE_URL), "
@@ -83,6 +88,13 @@ def find_app(app: str | None, url: str | None) -> App:
         )
     _check_exists(found.url)
     return found
+
+
+def _app_at(url: str) -> App:
+    try:
+        return App(url)
+    except StoreError as error:
+        refuse(str(error), Code.USAGE)
 
 
 def spelled(url: str) -> str:
@@ -131,14 +143,12 @@ def _check_exists(url: str) -> None:
         )
 
 
-# Which job: an id may be shortened to its last characters, as tables show it.
+# Which job: an id may be shortened (see `Caller.handle`), and tables show its last characters.
 
 SHORT: Final = 8  # an id begins with its time, so its end tells jobs apart
-_LENGTH: Final = 32
-_PAGE, _PAGES = 500, 10  # how many of the newest jobs are searched
 
 JobArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="JOB", help="The id of the job, or its last characters.")
+    str, typer.Argument(metavar="JOB", help="The id of the job, or its first or last characters.")
 ]
 
 
@@ -147,36 +157,18 @@ def short(job_id: str) -> str:
     return job_id[-SHORT:]
 
 
-async def find_job(app: App, text: str) -> Handle[Any]:
-    """Return the job with this id or end of an id.
-
-    Raises:
-        JobNotFound: There is none.
-        JobError: There are several.
-    """
-    if len(text) >= _LENGTH or not text:
-        return await app.handle(text)
-    found = await _ending_with(app, text)
-    if len(found) > 1:
-        raise JobError(f"{text!r} is ambiguous, use more characters: {', '.join(found)}")
-    if not found:
-        raise JobNotFound(text)
-    return await app.handle(found[0])
-
-
-async def _ending_with(app: App, text: str) -> list[str]:
-    found: list[str] = []
-    query = JobQuery(limit=_PAGE)
-    for _ in range(_PAGES):
-        page = await app.find_jobs(query)
-        found += [job.id for job in page if job.id.endswith(text) or job.id == text]
-        if len(page) < _PAGE:
-            break
-        query = JobQuery(limit=_PAGE, before=(page[-1].created_at, page[-1].id))
-    return found
-
-
 # The text of an option.
+
+
+def read_labels(given: list[str] | None) -> dict[str, str]:
+    """Return labels that are given as `name=value`."""
+    labels: dict[str, str] = {}
+    for text in given or ():
+        name, is_pair, value = text.partition("=")
+        if not name or not is_pair or labels.get(name, value) != value:
+            refuse(f"--label {text!r}: give each label once, as NAME=VALUE", Code.USAGE)
+        labels[name] = value
+    return labels
 
 
 def read_argument(text: str) -> str:

@@ -15,6 +15,7 @@ from perdure.jobs.effect import Effect
 from perdure.jobs.model import Claim, Job, JobChange, JournalEntry, NewJob, Submitted
 
 JOB_SUBMIT: Final[Event] = ("perdure", "job", "submit")
+JOB_UNSERVED: Final[Event] = ("perdure", "job", "unserved")
 JOB_CLAIM: Final[Event] = ("perdure", "job", "claim")
 JOB_RELEASE: Final[Event] = ("perdure", "job", "release")
 JOB_PARK: Final[Event] = ("perdure", "job", "park")
@@ -24,6 +25,7 @@ STEP_START: Final[Event] = ("perdure", "step", "start")
 STEP_STOP: Final[Event] = ("perdure", "step", "stop")
 STEP_RETRY: Final[Event] = ("perdure", "step", "retry")
 STEP_CHECKPOINT: Final[Event] = ("perdure", "step", "checkpoint")
+PAYLOAD_LARGE: Final[Event] = ("perdure", "payload", "large")
 UNDO_FAIL: Final[Event] = ("perdure", "undo", "fail")
 LEASE_RENEW: Final[Event] = ("perdure", "lease", "renew")
 LEASE_LOSE: Final[Event] = ("perdure", "lease", "lose")
@@ -75,6 +77,13 @@ def submitted(jobs: Iterable[NewJob], kept: Iterable[Submitted]) -> None:
         for job, result in zip(jobs, kept, strict=True):
             facts = {**_job(job), "job_id": result.id, "new": result.created}
             telemetry.execute(JOB_SUBMIT, {"count": 1}, facts)
+
+
+def unserved(job: NewJob, job_id: str, reason: str) -> None:
+    """Emit that no worker can claim a job that was just submitted."""
+    if listens(JOB_UNSERVED):
+        facts = {**_job(job), "job_id": job_id, "reason": reason}
+        telemetry.execute(JOB_UNSERVED, {"count": 1}, facts)
 
 
 def claimed(node: WorkerPort, claims: Iterable[Claim]) -> None:
@@ -133,6 +142,12 @@ def step_retried(operation: StepFacts, attempt: int, delay: float, error: str) -
     if listens(STEP_RETRY):
         measured = {"attempt": attempt, "delay": delay}
         telemetry.execute(STEP_RETRY, measured, {**_step(operation), "reason": error})
+
+
+def payload_large(operation: StepFacts, what: str, size: int) -> None:
+    """Emit that a result or a checkpoint is large."""
+    if listens(PAYLOAD_LARGE):
+        telemetry.execute(PAYLOAD_LARGE, {"bytes": size}, {**_step(operation), "what": what})
 
 
 def checkpoint_saved(operation: StepFacts, number: int, size: int) -> None:

@@ -1,28 +1,37 @@
 """A handle to a submitted job: read its state, wait for its end, command it.
 
 However many handles wait for jobs, the store is asked for all of these jobs in one query, and only
-after a hint that something has changed, or twice a second. See `JobWaits`.
+after a hint that something has changed, or twice a second. See `JobWaits`. A handle may be used on
+any loop, also on another than the one that it was made on.
 """
 
 import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncGenerator, Callable
 from contextvars import Context
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from shlex import quote
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
-from perdure.base.codec import decode, encode
+import msgspec
+from msgspec import Struct
+
+from perdure.base.codec import decode, encode, read_plain
 from perdure.base.duration import Duration, job_seconds, spell
-from perdure.base.errors import JobFailed, JobNotFound, JobParked, StoreError
-from perdure.base.retry import pause
+from perdure.base.errors import JobNotFound, JobParked, StoreError
+from perdure.base.retry import idle
 from perdure.engine.submission import new_id
 from perdure.jobs.budget import Budget
 from perdure.jobs.definition import JobDefinition
 from perdure.jobs.effect import Choice, Effect
-from perdure.jobs.failure import Failure
+from perdure.jobs.failure import Failure, job_error
 from perdure.jobs.model import Command, Job, JobEvent, JobOutcome, JournalEntry, NewJob
+from perdure.jobs.output import DEFAULT_TOPIC, OutputPiece, OutputTopic
+from perdure.jobs.payload import stand_in_of
 from perdure.jobs.saga import LEFT_UNDONE
 from perdure.jobs.state import ENDED, JobState
 from perdure.jobs.text_limits import check_given
+from perdure.store.shared import SharedStore
 from perdure.store.store import Store
 
 _log = logging.getLogger("perdure.jobs")
@@ -39,7 +48,7 @@ class Handle(Generic[R]):
     def __init__(
         self,
         store: Store,
-        waits: "JobWaits",
+        waits: "WaitsByLoop",
         job_id: str,
         definition: "JobDefinition[Any, R] | None",
         *,
@@ -50,6 +59,8 @@ class Handle(Generic[R]):
         self._definition = definition
         self.id = job_id
         self.new = new  # False: a job with this key was submitted before
+        # Why no worker could claim it when it was submitted; None: one can, as far as is known.
+        self.unserved: str | None = None
 
     def __repr__(self) -> str:
         return f"<handle of job {self.id}>"
@@ -72,15 +83,32 @@ class Handle(Generic[R]):
         return (await self.job()).state
 
     async def journal(self) -> list[JournalEntry]:
-        """Return what the job has done, in order."""
+        """Return what the job has done, in order; of large payloads the digest and a preview."""
         return await self._store.journal(self.id)
+
+    async def output(self, step: str) -> Any:
+        """Return the recorded result of a step ("fetch#2") as plain values, however large it is.
+
+        None if it has none yet.
+
+        Raises:
+            LookupError: The job has no such step.
+        """
+        data = (await self._entry(step)).output
+        stand_in = stand_in_of(data)
+        if stand_in is not None:
+            data = await self._store.payload(self.id, stand_in)
+        return None if data is None else read_plain(data)
 
     async def effects(self) -> list[Effect]:
         """Return the effects of the job on the outside world, in order, with those in doubt."""
         return await self._store.effects(self.id)
 
     async def budget(self) -> Budget | None:
-        """Return the budget that the job shares with its tree and its forks, and what is spent."""
+        """Return the budget that the job shares with its tree and its forks, and what is spent.
+
+        None if the job has no limits, and nothing was spent yet.
+        """
         job = await self.job()
         return await self._store.budget(job.budget_of or job.id)
 
@@ -90,6 +118,44 @@ class Handle(Generic[R]):
         while page := await self._store.events(self.id, after=found[-1].no if found else 0):
             found += page
         return found
+
+    async def topics(self) -> list[OutputTopic]:
+        """Return the topics of the job's output, by name, and how much of each is kept."""
+        return await self._store.topics(self.id)
+
+    async def stream(
+        self, topic: str = DEFAULT_TOPIC, *, after: int = 0
+    ) -> AsyncGenerator[OutputPiece, None]:
+        """Yield what the job emits on a topic, from the beginning until the job ends.
+
+        A piece is a "value", or says what became of others: see `OutputPiece`. To go on later, or
+        after a lost connection, pass the position of the last piece that was handled.
+
+        Args:
+            topic: The topic, as in `ctx.emit`.
+            after: Begin after this position.
+
+        Raises:
+            JobNotFound: The job was deleted, or never existed.
+        """
+        check_given(topic=topic)
+        changed = asyncio.Event()
+        async with self._waits.shared.use() as store:
+            unwatch = store.watch(changed.set, output=True)
+            try:
+                while True:
+                    changed.clear()  # before it looks: what comes meanwhile is noticed
+                    page = await store.output(self.id, topic, after)
+                    for piece in page.pieces:
+                        after = piece.position
+                        yield piece
+                    if page.has_ended:
+                        return
+                    if not page.pieces:
+                        await idle(_LOOK_EVERY, changed)
+                        await idle(_READ_AT_MOST_EVERY)
+            finally:
+                unwatch()
 
     async def wait(self, timeout: Duration = None) -> JobState:
         """Wait until the job has ended in any way, and return its state.
@@ -110,7 +176,8 @@ class Handle(Generic[R]):
             if_parked: "raise" if nobody is there to review a parked job.
 
         Raises:
-            JobFailed: The job ended without a result.
+            JobFailed: The job ended without a result. What it declares in `raises` comes as its
+                own type, and this is its cause.
             JobParked: It is parked, and `if_parked` is "raise".
             TimeoutError: It has not ended in time; it continues.
         """
@@ -119,7 +186,8 @@ class Handle(Generic[R]):
         if outcome.state is JobState.NEEDS_ATTENTION:
             raise JobParked(self.id, reason_of(outcome))
         if outcome.state is not JobState.COMPLETED or outcome.result is None:
-            raise JobFailed(self.id, outcome.state, reason_of(outcome))
+            raises = () if self._definition is None else self._definition.raises
+            raise job_error(self.id, outcome.state, outcome.error, raises)
         if self._definition is None:
             return decode(outcome.result, Any)
         return self._definition.unpack_result(outcome.result)
@@ -140,12 +208,12 @@ class Handle(Generic[R]):
     async def _reached(
         self, timeout: Duration, states: frozenset[JobState] = frozenset()
     ) -> JobOutcome:
-        limit = job_seconds(timeout)
+        limit, waits = job_seconds(timeout), self._waits.here()
         try:
             async with asyncio.timeout(limit):
-                return await self._waits.reached(self.id, states)
+                return await waits.reached(self.id, states)
         except TimeoutError:
-            why = self._waits.parked.get(self.id)
+            why = waits.parked.get(self.id)
             parked = "" if why is None else f": it is parked, and waits for a person: {why}"
             text = f"job {self.id} has not ended within {spell(limit or 0)}{parked}"
             raise TimeoutError(text) from None
@@ -236,6 +304,7 @@ class Handle(Generic[R]):
             deadline=None if self._definition is None else self._definition.timeout,
             forked_from=job.forked_from or job.id,
             budget_of=job.budget_of or job.id,
+            labels=job.labels,
         )
         await self._store.fork(job.id, copy, entry.seq, by)
         return Handle(self._store, self._waits, copy.id, self._definition, new=True)
@@ -267,11 +336,68 @@ _LOOK_EVERY = 0.5
 # The pause between two queries, so that a busy store is not queried after each of its writes.
 _AT_MOST_EVERY = 0.005
 
+# The same for readers of output, each of which has a query of its own.
+_READ_AT_MOST_EVERY = 0.02
+
+
+_ASKED: Final = (
+    "job %s waits for a person to answer %r: run `perdure approvals approve %s --url %s`, or reject"
+)
+
+
+class AskedApproval(Struct):
+    """One thing that a job waits for, as far as it concerns people."""
+
+    approval: str = ""
+    title: str = ""  # of a question; the call of a step has only an id
+    id: str = ""
+
+
+def approvals_in(wait: bytes) -> list[AskedApproval]:
+    """Return the approvals among the things that a job waits for."""
+    try:
+        found = msgspec.json.decode(wait, type=list[AskedApproval])
+    except msgspec.DecodeError:  # stored by another version
+        return []
+    return [each for each in found if each.approval]
+
 
 def reason_of(outcome: JobOutcome) -> str:
     """Return in one line why a job ended without a result, or is parked."""
     error = outcome.error
     return "no reason is known" if error is None else Failure.unpack(error).summary()
+
+
+class WaitsByLoop:
+    """The waits of one app for jobs: those of each loop by themselves, since they end with it."""
+
+    def __init__(self, shared: SharedStore, where: Callable[[], str]) -> None:
+        """Begin without any.
+
+        Args:
+            shared: The store of the jobs.
+            where: Returns the URL of the store as people may see it.
+        """
+        self.shared = shared
+        self._where = where
+        self._waits: dict[asyncio.AbstractEventLoop, JobWaits] = {}
+
+    def here(self) -> "JobWaits":
+        """Return the waits of the running loop."""
+        loop = asyncio.get_running_loop()
+        found = self._waits.get(loop)
+        if found is None:
+            for each in tuple(self._waits):
+                if each.is_closed():
+                    self._waits.pop(each, None)
+            found = self._waits[loop] = JobWaits(self.shared, self._where)
+        return found
+
+    async def close(self, error: Exception) -> None:
+        """End the waits of the running loop with an error."""
+        found = self._waits.pop(asyncio.get_running_loop(), None)
+        if found is not None:
+            await found.close(error)
 
 
 class JobWaits:
@@ -281,12 +407,19 @@ class JobWaits:
     it belongs to no process: otherwise it would die with the process that waited first.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, shared: SharedStore, where: Callable[[], str]) -> None:
+        self._shared = shared
+        self._where = where
+        self._asked: set[str] = set()  # approvals that were logged
         self._waiters: dict[str, dict[asyncio.Future[JobOutcome], frozenset[JobState]]] = {}
         self.parked: dict[str, str] = {}  # why, by the id of a job that is waited for
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
+
+    @property
+    def awaited(self) -> dict[str, frozenset[JobState]]:
+        """The jobs that somebody waits for, with the states that end a wait besides the end."""
+        return {job: frozenset().union(*each.values()) for job, each in self._waiters.items()}
 
     async def reached(self, job_id: str, states: frozenset[JobState] = ENDED) -> JobOutcome:
         """Return the outcome of a job once it is in one of these states, or has ended."""
@@ -311,25 +444,32 @@ class JobWaits:
 
     async def _watch(self) -> None:
         """Query the store after each hint, for as long as anybody waits."""
-        unwatch = self._store.watch(self._changed.set)
         try:
-            while self._waiters:
-                self._changed.clear()
-                with contextlib.suppress(StoreError):  # the next query will show it
-                    await self._look()
-                await pause(_AT_MOST_EVERY)
-                if self._waiters:
-                    await self._hint()
+            async with self._shared.use() as store:
+                unwatch = store.watch(self._changed.set)
+                try:
+                    await self._look_again(store)
+                finally:
+                    unwatch()
         except Exception as error:  # noqa: BLE001 - raised to those who wait
-            self.close(error)
+            self.fail(error)
         finally:
-            unwatch()
             self.parked.clear()
+            self._asked.clear()
             self._task = None
 
-    async def _look(self) -> None:
+    async def _look_again(self, store: Store) -> None:
+        while self._waiters:
+            self._changed.clear()
+            with contextlib.suppress(StoreError):  # the next query will show it
+                await self._look(store)
+            await idle(_AT_MOST_EVERY)
+            if self._waiters:
+                await idle(_LOOK_EVERY, self._changed)
+
+    async def _look(self, store: Store) -> None:
         asked_for = list(self._waiters)
-        outcomes = {each.job_id: each for each in await self._store.outcomes(asked_for)}
+        outcomes = {each.job_id: each for each in await store.outcomes(asked_for)}
         for job_id in asked_for:
             outcome = outcomes.get(job_id)
             if outcome is None:  # it was pruned
@@ -337,6 +477,7 @@ class JobWaits:
             else:
                 self._settle(job_id, outcome)
                 self._note_parked(outcome)
+                self._note_asked(outcome)
 
     def _settle(self, job_id: str, answer: JobOutcome | Exception) -> None:
         for future, states in tuple(self._waiters.get(job_id, {}).items()):
@@ -363,13 +504,29 @@ class JobWaits:
                 why,
             )
 
-    def close(self, error: Exception) -> None:
+    def _note_asked(self, outcome: JobOutcome) -> None:
+        """Log once whom a job waits for, and how they answer."""
+        waiters = self._waiters.get(outcome.job_id, {})
+        if outcome.state is not JobState.WAITING or not outcome.wait or not waiters:
+            return
+        for asked in approvals_in(outcome.wait):
+            if asked.approval not in self._asked:
+                self._asked.add(asked.approval)
+                # Who runs a job here, without waiting for others to review it, is alone with it.
+                is_alone = any(JobState.NEEDS_ATTENTION in states for states in waiters.values())
+                level = logging.WARNING if is_alone else logging.INFO
+                what, where = asked.title or asked.id, quote(self._where())
+                _log.log(level, _ASKED, outcome.job_id, what, asked.approval, where)
+
+    async def close(self, error: Exception) -> None:
         """End all waits with an error."""
+        task = self._task
+        self.fail(error)
+        if task is not None:
+            await asyncio.wait([task])
+
+    def fail(self, error: Exception) -> None:
+        """End all waits with an error, and do not wait for the task that serves them."""
         for job_id in tuple(self._waiters):
             self._settle(job_id, error)
         self._changed.set()
-
-    async def _hint(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_EVERY):
-                await self._changed.wait()

@@ -27,6 +27,13 @@ class WorkerSettings:
     max_claims: int
     # A shorter wait keeps the job in memory; a longer one frees the worker.
     keep_in_memory: float
+    # During a replay, how long code may wait, without being resumed, for something that is not an
+    # operation, such as an answer over HTTP, before it counts as drifted from its journal.
+    replay_patience: float
+    # The same for code whose operations all wait: then the job is suspended until they are due.
+    idle_patience: float
+    # How often, at most, what steps report of their progress is written, for all jobs at once.
+    report_every: float
     # How often to look for work without a hint; hints may be lost, polls are not.
     poll: float
     # The time that a cancelled step gets between CANCEL and kill.
@@ -35,8 +42,13 @@ class WorkerSettings:
     drain_grace: float
     # A step that runs longer is recorded as started, too; a shorter one only when it ends.
     start_record_after: float
-    # How often to look for jobs whose owner is dead.
+    # The most that is kept of the output of a job, for each topic; the oldest is dropped.
+    output_pieces: int
+    output_bytes: int
+    # How often to look for neighbours on the same machine that have died: by their locks.
     reap_every: float
+    # How often all workers together look for leases that have run out: each takes its turn.
+    expiry_every: float
     # How many jobs may be taken from dead owners at a time.
     reap_limit: int
     # How long ended jobs are kept; None: for ever.
@@ -53,11 +65,17 @@ class WorkerSettings:
         stuck_after: Duration = "5m",
         max_claims: int = 5,
         keep_in_memory: Duration = "1s",
+        replay_patience: Duration = "1m",
+        idle_patience: Duration = "1s",
+        report_every: Duration = "2s",
         poll: Duration = "5s",
         cancel_grace: Duration = "1s",
         drain_grace: Duration = "20s",
         start_record_after: Duration = "100ms",
+        output_pieces: int = 10_000,
+        output_bytes: int = 8 * 1024 * 1024,
         reap_every: Duration = "500ms",
+        expiry_every: Duration = "5s",
         reap_limit: int = 100,
         keep: Duration = None,
     ) -> None:
@@ -72,11 +90,15 @@ class WorkerSettings:
             "stop_before_expiry": stop_before_expiry,
             "stuck_after": stuck_after,
             "keep_in_memory": keep_in_memory,
+            "replay_patience": replay_patience,
+            "idle_patience": idle_patience,
+            "report_every": report_every,
             "poll": poll,
             "cancel_grace": cancel_grace,
             "drain_grace": drain_grace,
             "start_record_after": start_record_after,
             "reap_every": reap_every,
+            "expiry_every": expiry_every,
         }
         for name, value in given.items():
             object.__setattr__(self, name, named_seconds(name, value))
@@ -85,6 +107,8 @@ class WorkerSettings:
             ("concurrency", concurrency),
             ("processes", cores() if processes is None else processes),
             ("max_claims", max_claims),
+            ("output_pieces", output_pieces),
+            ("output_bytes", output_bytes),
             ("reap_limit", reap_limit),
         ):
             if type(count) is not int:  # a bool is not accepted either
@@ -95,7 +119,7 @@ class WorkerSettings:
         self._check_fit()
 
     def _check_fit(self) -> None:
-        for name in ("heartbeat", "poll", "reap_every"):
+        for name in ("heartbeat", "poll", "reap_every", "expiry_every"):
             if not getattr(self, name):
                 raise ValueError(f"{name} must be longer than 0: it is how often to look")
         if self.heartbeat > self.lease / 3:

@@ -12,8 +12,9 @@ from typing import Protocol
 
 from perdure.base.codec import PayloadLimits
 from perdure.engine.policy import Gatekeeper, Policy
+from perdure.engine.progress_reports import ProgressReports
 from perdure.engine.settings import WorkerSettings
-from perdure.jobs.registry import JobRegistry
+from perdure.jobs.registry import DefinitionTable
 from perdure.process.process import ProcessRuntime
 from perdure.store.store import Store
 
@@ -44,7 +45,7 @@ class WorkerPort(Protocol):
     """The worker, as its runs and steps see it."""
 
     store: Store
-    registry: JobRegistry
+    registry: DefinitionTable
     settings: WorkerSettings
     limits: PayloadLimits
     policy: Policy
@@ -55,11 +56,13 @@ class WorkerPort(Protocol):
     loop: asyncio.AbstractEventLoop
     step_host: StepHost
     known_steps: dict[int, tuple[str, bool]]  # by id: the full name, and whether a gate watches it
+    large_payloads: set[tuple[str, str, str]]  # job, step and kind of those that were logged
     looking: bool  # the producer is looking for work: a request to a job may be known soon
     started: deque[StartedStep]  # whose start is recorded by a flush, unless they end first
     flush_timer: asyncio.TimerHandle | None  # of `flush_soon`
     wanted: asyncio.Event  # the producer should look for work
     notices_due: asyncio.Event  # there may be something to send to people
+    reports: ProgressReports  # of running steps, for people
 
     @property
     def runs(self) -> Sized: ...

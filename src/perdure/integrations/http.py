@@ -11,15 +11,18 @@ acted before.
 
 from typing import Any, Final, NotRequired, TypedDict, Unpack, cast
 
-import httpx
-
 from perdure.base.codec import LIMITS
 from perdure.base.duration import Duration, required_seconds
 from perdure.base.errors import BadResponse
-from perdure.base.http_response import fetch
+from perdure.base.extra import extra
 from perdure.base.secret import without_secrets
 from perdure.engine.steps.effects import EffectOptions
 from perdure.engine.steps.step_context import StepContext
+
+with extra("http", "an HTTP effect"):
+    import httpx
+
+    from perdure.base.http_response import fetch
 
 HEADER: Final = "Idempotency-Key"
 # Only these response headers are kept: others may hold cookies and other secrets.
@@ -45,8 +48,8 @@ class SendOptions(EffectOptions, total=False):
 
     `kind`: the kind of the effect. `target`: its target, by default the host and path of the URL.
     `header`: the header that the key is sent in. `max_bytes`: the limit of the decoded body, by
-    default 2 MiB, which is also the limit of a stored result. `total_timeout`: the limit for the
-    request and its whole response, by default ten minutes.
+    default 2 MiB, which is also the limit of the result of an effect. `total_timeout`: the limit
+    for the request and its whole response, by default ten minutes.
     """
 
     kind: str
@@ -83,7 +86,7 @@ async def send(
     headers = dict(rest.pop("headers", {}))
     header = given.get("header", HEADER)
     auth = {"auth": rest.pop("auth")} if "auth" in rest else {}
-    limit = given.get("max_bytes", LIMITS.result)
+    limit = given.get("max_bytes", LIMITS.record)
     within = required_seconds(given.get("total_timeout", TOTAL_TIMEOUT))
 
     async def call(key: str) -> HttpReply:

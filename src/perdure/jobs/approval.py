@@ -154,6 +154,7 @@ class Approval(Struct, frozen=True, kw_only=True):
         step: The identity of the step, or other entry, that waits.
         action: What is asked about; editing the arguments changes it.
         title: The question in one line.
+        description: What the step does, as its author describes it.
         written_by_program: The title and what is shown come from a program, such as a language
             model, and not from the code of the job.
         shown: The arguments as people see them, as JSON by name.
@@ -180,6 +181,7 @@ class Approval(Struct, frozen=True, kw_only=True):
     action: Action
     title: str
     created_at: float
+    description: str = ""
     written_by_program: bool = False
     shown: bytes = b"{}"
     edits: tuple[Edit, ...] = ()

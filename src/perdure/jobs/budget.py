@@ -1,9 +1,9 @@
 """What a job and all its children may spend; pure.
 
 An amount is reserved before a call and settled after it. Every execution counts: each attempt, and
-each repetition after a checkpoint. What a crash leaves reserved counts as spent, since nobody knows
-whether it was, and is settled as such when the job ends. At a limit nothing is spent: the job asks
-a person to raise it.
+each repetition after a checkpoint. What a timeout or a crash leaves reserved counts as spent, since
+nobody knows whether it was, and is settled as such when the code reaches the same place again, or
+when the job ends. At a limit nothing is spent: the job asks a person to raise it.
 """
 
 import math
@@ -81,6 +81,14 @@ def spending_id(job_id: str, place: Place, once: str) -> str:
     return f"{job_id}/{place.spell('$')}/{once}"
 
 
+def _job_of(id: str) -> str:
+    return id.partition("/")[0]
+
+
+def _place_of(id: str) -> str:
+    return id.rpartition("/")[0]
+
+
 class BudgetLimits(Struct, frozen=True, kw_only=True):
     """The most that may be spent; None means no limit.
 
@@ -117,15 +125,19 @@ class Budget(Struct, frozen=True, kw_only=True):
     """What was granted to a tree of jobs, and what is spent.
 
     Attributes:
+        root: The job that it was granted to; its children and forks spend from it too.
         limits: The most that may be spent.
         spent: What is settled.
+        spent_by_others: What of that children and forks have spent, not the job itself.
         reserved: What is being spent now, by the identity of the spending.
         began_at: When the first job began, on the store's clock.
         no: The version; every change increases it.
     """
 
+    root: str = ""
     limits: BudgetLimits = BudgetLimits()
     spent: Amount = Amount()
+    spent_by_others: Amount = Amount()
     reserved: Mapping[str, Amount] = {}
     began_at: float = 0.0
     no: int = 0
@@ -134,6 +146,12 @@ class Budget(Struct, frozen=True, kw_only=True):
     def gone(self) -> Amount:
         """What is spent or reserved."""
         return sum(self.reserved.values(), self.spent)
+
+    @property
+    def gone_by_others(self) -> Amount:
+        """What of that children and forks have spent or reserved, not the job itself."""
+        held = (amount for id, amount in self.reserved.items() if _job_of(id) != self.root)
+        return sum(held, self.spent_by_others)
 
 
 class Exceeded(Struct, frozen=True):
@@ -172,11 +190,20 @@ def exceeds(budget: Budget, more: Amount, now: float) -> Exceeded | None:
 def reserve(budget: Budget, id: str, amount: Amount, now: float) -> Budget | Exceeded:
     """Reserve an amount before it is spent; reserving under the same identity replaces it."""
     others = {each: held for each, held in budget.reserved.items() if each != id}
-    without = replace(budget, reserved=others)
+    without = _settle_earlier(replace(budget, reserved=others), id)
     found = exceeds(without, amount, now)
     if found is not None:
         return found
-    return replace(budget, reserved={**others, id: amount}, no=budget.no + 1)
+    return replace(without, reserved={**without.reserved, id: amount}, no=budget.no + 1)
+
+
+def _settle_earlier(budget: Budget, id: str) -> Budget:
+    """Settle what earlier executions of a place left reserved, so that it does not pile up."""
+    place = _place_of(id)
+    for earlier in budget.reserved if place else ():
+        if _place_of(earlier) == place:
+            budget = settle(budget, earlier)
+    return budget
 
 
 def settle(budget: Budget, id: str, actual: Amount | None = None) -> Budget:
@@ -186,14 +213,21 @@ def settle(budget: Budget, id: str, actual: Amount | None = None) -> Budget:
     """
     held = budget.reserved.get(id, Amount())
     others = {each: amount for each, amount in budget.reserved.items() if each != id}
-    spent = budget.spent + (held if actual is None else actual)
-    return replace(budget, reserved=others, spent=spent, no=budget.no + 1)
+    cost = held if actual is None else actual
+    by_others = budget.spent_by_others
+    return replace(
+        budget,
+        reserved=others,
+        spent=budget.spent + cost,
+        spent_by_others=by_others if _job_of(id) == budget.root else by_others + cost,
+        no=budget.no + 1,
+    )
 
 
 def settle_all(budget: Budget, job_ids: Collection[str]) -> Budget:
     """Settle what ended jobs left reserved: as spent, since nobody knows."""
     for id in budget.reserved:
-        if id.partition("/")[0] in job_ids:
+        if _job_of(id) in job_ids:
             budget = settle(budget, id)
     return budget
 

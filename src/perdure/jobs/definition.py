@@ -1,11 +1,19 @@
-"""Steps and jobs as they are defined: a function, its types, and how to run it.
+"""Steps and jobs as they are defined, and the calls that they are made into.
 
 `@app.step` and `@app.job` come here through `JobRegistry`. Everything that can be wrong with a
 definition is found when the module is imported, never in the middle of a job.
+
+Calling a definition runs nothing: it returns a `Call`, which is data. Awaited in the code of a job,
+a call becomes a durable operation of that job. Anywhere else it raises `NotInJob`, so that a step
+can never run without being recorded because somebody forgot where they were. The function itself is
+`definition.fn`.
 """
 
+import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from contextvars import ContextVar
 from typing import (
     Any,
     Generic,
@@ -21,19 +29,29 @@ from typing import (
 )
 
 from msgspec import Struct
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from perdure.base.codec import LIMITS, Codec, PayloadLimits
 from perdure.base.duration import Duration, job_seconds
-from perdure.base.errors import DefinitionError
+from perdure.base.errors import DefinitionError, NotInJob
 from perdure.base.retry import Retry
 from perdure.jobs.budget import BudgetLimits
-from perdure.jobs.parameters import Parameters, Partial, parameters_of, result_type
+from perdure.jobs.failure import Raises
+from perdure.jobs.parameters import (
+    Context,
+    Parameter,
+    Parameters,
+    Partial,
+    context_of,
+    parameters_of,
+    result_type,
+)
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.text_limits import check_defined
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 F = TypeVar("F", bound=Callable[..., Any])
 
 Isolation: TypeAlias = Literal["inline", "thread", "process"]
@@ -41,6 +59,8 @@ OnCancel: TypeAlias = Literal["abandon", "compensate", "finish"]
 OnOutage: TypeAlias = Literal["park", "fail"]
 OnUndoFailure: TypeAlias = Literal["stop", "continue"]
 ApprovalMode: TypeAlias = Literal["required", "by_risk", "never"]
+
+_log = logging.getLogger("perdure.worker")
 
 LONGEST_NAME = 200
 
@@ -69,6 +89,7 @@ class StepOptions(TypedDict, total=False):
     idempotency_key: Callable[..., str]
     cost: float
     estimated_duration: Duration
+    raises: Iterable[type[Exception]] | type[Exception]
     description: str
 
 
@@ -77,6 +98,7 @@ class JobOptions(TypedDict, total=False):
 
     name: str
     version: str
+    accepts: Iterable[str]
     queue: str
     priority: int
     timeout: Duration
@@ -85,6 +107,21 @@ class JobOptions(TypedDict, total=False):
     on_undo_failure: OnUndoFailure
     budget: BudgetLimits | None
     max_claims: int
+    raises: Iterable[type[Exception]] | type[Exception]
+    description: str
+
+
+class ClosureOptions(TypedDict, total=False):
+    """The options of `JobContext.call`; `Step` explains them."""
+
+    retry: Retry | None
+    timeout: Duration
+    tags: Iterable[str]
+    risk: RiskLevel | str
+    irreversible: bool
+    approval: ApprovalMode
+    cost: float
+    estimated_duration: Duration
     description: str
 
 
@@ -96,8 +133,162 @@ class CompensationOptions(TypedDict, total=False):
     isolation: Isolation
 
 
+# Calls
+
+
+class JobScope(Protocol):
+    """The job in whose code a call is awaited."""
+
+    def start(self, call: "Call[R]", /) -> Awaitable[R]:
+        """Begin a durable operation for a call; return what to await."""
+        ...
+
+
+# Where the running code is: in the code of a job, in a step (its identity), or in neither.
+scope: ContextVar[JobScope | str | None] = ContextVar("perdure.scope", default=None)
+
+
+class CallOptions(Struct, frozen=True, kw_only=True):
+    """What `Call.options` changes; None leaves the option of the definition."""
+
+    id: str | None = None
+    timeout: float | None = None
+    retry: Retry | None = None
+    queue: str | None = None
+    priority: int | None = None
+
+
+NO_OPTIONS = CallOptions()
+
+
+class Call(Generic[R_co]):
+    """A call of a step or job: a definition and its arguments, until it is awaited in a job.
+
+    Attributes:
+        definition: The step or job.
+        args: The positional arguments.
+        kwargs: The arguments by name.
+        given: The options of this one call.
+    """
+
+    __slots__ = ("_used", "args", "definition", "given", "kwargs")
+
+    def __init__(
+        self,
+        definition: "Step[..., R_co] | JobDefinition[..., R_co]",
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        given: CallOptions = NO_OPTIONS,
+    ) -> None:
+        self.definition: Step[..., R_co] | JobDefinition[..., R_co] = definition
+        self.args: tuple[Any, ...] = args
+        self.kwargs: dict[str, Any] = kwargs
+        self.given: CallOptions = given
+        self._used = False
+
+    def options(
+        self,
+        *,
+        id: str | None = None,
+        timeout: Duration = None,
+        retry: Retry | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+    ) -> "Call[R_co]":
+        """Return the same call with other options; what is None stays as the definition has it.
+
+        Args:
+            id: Identifies the call in its job, instead of its ordinal: `load#page 3`.
+            timeout: How long one attempt of a step, or a child job as a whole, may take.
+            retry: When a step is retried.
+            queue: The queue of a child job.
+            priority: The priority of a child job.
+
+        Raises:
+            DefinitionError: An option is invalid, or does not apply to this kind of call.
+        """
+        what = f"call of {_label(self.definition)}"
+        is_step = isinstance(self.definition, Step)
+        foreign = {"queue": queue, "priority": priority} if is_step else {"retry": retry}
+        for name, value in foreign.items():
+            if value is not None:
+                kind = "child job" if is_step else "step"
+                raise DefinitionError(f"`{name}` of a {what}: only a {kind} has this option")
+        check_defined(what, id=id, queue=queue)
+        self._used = True
+        given = CallOptions(
+            id=id,
+            timeout=check_seconds(timeout, f"timeout of a {what}"),
+            retry=check_retry(retry, what),
+            queue=queue,
+            priority=priority,
+        )
+        return Call(self.definition, self.args, self.kwargs, given)
+
+    def use(self) -> "Call[R_co]":
+        """Return this call, and record that something is done with it."""
+        self._used = True
+        return self
+
+    def __await__(self) -> Generator[Any, None, R_co]:
+        self._used = True
+        here = scope.get()
+        if here is None or isinstance(here, str):
+            raise NotInJob(self._not_in_job(here))
+        return here.start(self).__await__()
+
+    def _not_in_job(self, here: str | None) -> str:
+        name, is_step = self.definition.name, isinstance(self.definition, Step)
+        if here is not None:
+            other = f"or call the function itself, `{name}.fn(…)`, as part of this step"
+            return (
+                f"{self!r} was awaited inside the step {here}, where nothing would record it: "
+                f"await it in the code of the job, {other if is_step else 'as a child job'}"
+            )
+        if is_step:
+            return (
+                f"{self!r} was awaited outside of a job: call it in the code of a job; "
+                f"in a test, call the function itself: `{name}.fn(…)`"
+            )
+        return (
+            f"{self!r} was awaited outside of a job: write `await app.run({name}(…))` to run it "
+            f"here, or `await app.submit({name}(…))` to hand it to a worker"
+        )
+
+    def __repr__(self) -> str:
+        given = [*map(repr, self.args), *(f"{k}={v!r}" for k, v in self.kwargs.items())]
+        text = ", ".join(given)
+        shown = text if len(text) <= _LONGEST_REPR else text[:_LONGEST_REPR] + "…"
+        return f"{self.definition.name}({shown})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Call):
+            return NotImplemented
+        they = cast("Call[Any]", other)
+        mine = (self.definition, self.args, self.kwargs, self.given)
+        return mine == (they.definition, they.args, they.kwargs, they.given)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __del__(self) -> None:
+        # Like Python's own warning about coroutines. Outside of a job a call may well be only data.
+        if not self._used and (here := scope.get()) is not None:
+            where = f"step {here}" if isinstance(here, str) else repr(here)
+            _log.warning("%r was never awaited, so nothing of it was done (%s)", self, where)
+
+
+_LONGEST_REPR = 100
+
+
+def _label(definition: "Step[..., Any] | JobDefinition[..., Any]") -> str:
+    return f"{'step' if isinstance(definition, Step) else 'job'} {definition.name!r}"
+
+
+# Definitions
+
+
 class Compensation(Struct, frozen=True, kw_only=True):
-    """A function that undoes a step: `fn(ctx, *arguments of the step, output)`.
+    """A function that undoes a step: `fn([ctx,] *arguments of the step, output)`.
 
     The output is None if the step failed or was interrupted, or that of its last `Partial`.
     `retry`, `timeout` and `isolation` mean the same as for a step.
@@ -105,25 +296,29 @@ class Compensation(Struct, frozen=True, kw_only=True):
 
     fn: Callable[..., Any]
     is_async: bool
+    takes_context: bool = True
     retry: Retry | None = None
     timeout: float | None = None
     isolation: Isolation = "inline"
 
-    def __call__(self, ctx: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    def invoke(self, ctx: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """Call the function with the arguments and the output of the step."""
-        return self.fn(ctx, *args, output, **kwargs)
+        first = (ctx,) if self.takes_context else ()
+        return self.fn(*first, *args, output, **kwargs)
 
 
 class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=True):
     """A step: a unit of work whose result is stored, so that it does not run again.
 
-    Calling a step calls its function; only `ctx.run` runs it as a step.
+    Calling a step returns a `Call`, which a job awaits.
 
     Attributes:
         name: Its name in the journal: printable, without spaces and `#`.
-        version: Part of the journal; raise it when the meaning of the result changes.
-        fn: The function, async or sync, its context first.
+        version: Raise it when the result means something else: results are reused, and approvals
+            hold, for one version only.
+        fn: The function, async or sync, as it was written.
         is_async: Whether the function must be awaited.
+        takes_context: Whether the function takes its context first.
         parameters: Its parameters, without the context.
         result: The codec of its result.
         result_type: The declared type of its result.
@@ -140,6 +335,8 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
             done again.
         cost: Estimated USD, by which its risk is judged.
         estimated_duration: Estimated seconds, by which its risk is judged.
+        raises: Exceptions that are outcomes of the step: they are not retried, and the job gets
+            them as their own type.
         undo: The compensation, if there is one.
         description: What it does, for people.
     """
@@ -149,6 +346,7 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
     is_async: bool
     parameters: Parameters
     result: Codec[Any]
+    takes_context: bool = True
     result_type: Any = Any
     version: str = "1"
     retry: Retry | None = None
@@ -162,15 +360,28 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
     idempotency_key: Callable[..., str] | None = None
     cost: float | None = None
     estimated_duration: float | None = None
+    raises: Raises = ()
     undo: Compensation | None = None
     description: str = ""
 
-    def __call__(self, ctx: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Call the function itself; nothing is stored. Useful in tests of the function."""
-        return self.fn(ctx, *args, **kwargs)
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """Return a call of this step, to be awaited in the code of a job."""
+        return Call(self, args, kwargs)
 
     def __repr__(self) -> str:
         return f"<Step {self.name}>"
+
+    def invoke(self, ctx: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call the function itself, with its context if it takes one."""
+        return self.fn(ctx, *args, **kwargs) if self.takes_context else self.fn(*args, **kwargs)
+
+    def with_options(self, given: CallOptions) -> "Step[P, R]":
+        """Return the step as one call wants it."""
+        return replace(
+            self,
+            timeout=self.timeout if given.timeout is None else given.timeout,
+            retry=self.retry if given.retry is None else given.retry,
+        )
 
     def pack(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limits: PayloadLimits = LIMITS
@@ -203,8 +414,8 @@ class Step(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, weakref=T
     ) -> Any:
         """Decorate the function that undoes this step.
 
-        It takes the context, the arguments of the step, and the output of the step, which is None
-        if the step failed or was interrupted.
+        It takes a context if it wants one, the arguments of the step, and the output of the step,
+        which is None if the step failed or was interrupted.
 
         Raises:
             DefinitionError: There already is one, or it does not take these parameters.
@@ -226,8 +437,11 @@ class JobDefinition(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, 
 
     Attributes:
         name: Its name in the store.
-        version: Stored with each job; raise it when running jobs cannot continue with new code.
-        fn: The async function, its context first.
+        version: Stored with each job, which keeps it: only workers that know this version run it.
+            Raise it when running jobs cannot continue with new code.
+        accepts: Older versions whose jobs this code can continue: see `JobContext.patched`.
+        fn: The async function, as it was written.
+        takes_context: Whether the function takes its context first.
         parameters: Its parameters, without the context.
         result: The codec of its result.
         result_type: The declared type of its result.
@@ -242,6 +456,8 @@ class JobDefinition(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, 
             undoes the rest.
         budget: The most that it and all its children may spend; None means no limit.
         max_claims: Consecutive claims without progress after which the job is parked.
+        raises: Exceptions that are outcomes of the job: who waits for it gets them as their own
+            type.
         description: What it does, for people.
     """
 
@@ -249,8 +465,10 @@ class JobDefinition(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, 
     fn: Callable[..., Any]
     parameters: Parameters
     result: Codec[Any]
+    takes_context: bool = True
     result_type: Any = Any
     version: str = "1"
+    accepts: tuple[str, ...] = ()
     queue: str = "default"
     priority: int = 0
     timeout: float | None = None
@@ -259,14 +477,19 @@ class JobDefinition(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, 
     on_undo_failure: OnUndoFailure = "stop"
     budget: BudgetLimits | None = None
     max_claims: int = MAX_CLAIMS
+    raises: Raises = ()
     description: str = ""
 
-    def __call__(self, ctx: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Call the function itself; nothing is stored. Useful in tests of the function."""
-        return self.fn(ctx, *args, **kwargs)
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """Return a call of this job, to be submitted, or awaited in another job as its child."""
+        return Call(self, args, kwargs)
 
     def __repr__(self) -> str:
         return f"<JobDefinition {self.name}>"
+
+    def invoke(self, ctx: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call the function itself, with its context if it takes one."""
+        return self.fn(ctx, *args, **kwargs) if self.takes_context else self.fn(*args, **kwargs)
 
     def pack(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limits: PayloadLimits = LIMITS
@@ -291,7 +514,7 @@ class JobDefinition(Struct, Generic[P, R], frozen=True, kw_only=True, eq=False, 
 
 
 def step_of(fn: Callable[..., Any], **options: Unpack[StepOptions]) -> Step[..., Any]:
-    """Make a step from a function whose first parameter is the context.
+    """Make a step from a function.
 
     Raises:
         DefinitionError: The definition is invalid; the message says why.
@@ -299,15 +522,74 @@ def step_of(fn: Callable[..., Any], **options: Unpack[StepOptions]) -> Step[...,
     name = check_name(options.get("name") or getattr(fn, "__name__", None), "step")
     what = f"step {name!r}"
     check_function(fn, what)
-    return make_step(fn, parameters_of(fn, what), result_type(fn, what), **options)
+    context = _check_context(fn, "a step" if is_async(fn) else "a sync step", what)
+    parameters = parameters_of(fn, what, context=None if context is None else 0)
+    made = make_step(fn, parameters, result_type(fn, what), **options)
+    return made if context is not None else replace(made, takes_context=False)
+
+
+CLOSURE = "call:"  # begins the name of a step that is a closure; no compensation belongs to it
+_CLOSURE_PARAMETERS = Parameters((Parameter("input", Any, None),), "a call")
+
+
+def step_of_closure(
+    name: str, body: Callable[..., Any], **options: Unpack[ClosureOptions]
+) -> Step[..., Any]:
+    """Make a step from a function that has its values already; its `input` is only recorded.
+
+    Raises:
+        DefinitionError: The definition is invalid; the message says why.
+    """
+    what = f"call {check_name(name, 'call')!r}"
+    check_options(options, ClosureOptions, what)
+    check_function(body, what)
+    takes_context = _check_context(body, "a step" if is_async(body) else "a sync step", what)
+    first = 0 if takes_context is None else 1
+    if len(inspect.signature(body).parameters) > first:
+        raise DefinitionError(f"{what} takes no arguments but a context: use a lambda or a closure")
+    given = cast("StepOptions", {**options, "name": CLOSURE + name})
+    made = make_step(body, _CLOSURE_PARAMETERS, result_type(body, what), **given)
+    return replace(made, fn=_without_input(body, takes_context=takes_context is not None))
+
+
+def _without_input(body: Callable[..., Any], *, takes_context: bool) -> Callable[..., Any]:
+    """Return the function of a step, which gets the input that is recorded for it."""
+
+    async def awaited(ctx: Any, _: Any) -> Any:
+        found = body(ctx) if takes_context else body()
+        return await found if inspect.isawaitable(found) else found
+
+    def called(ctx: Any, _: Any) -> Any:
+        return body(ctx) if takes_context else body()
+
+    return awaited if is_async(body) else called
+
+
+_CONTEXTS = {"a step": "StepContext", "a sync step": "SyncStepContext", "a job": "JobContext"}
+
+
+def _check_context(fn: Callable[..., Any], wanted: str, what: str) -> type[Context] | None:
+    """Return the type of context that a function takes; None if it takes none.
+
+    Raises:
+        DefinitionError: It is the context of something else.
+    """
+    context = context_of(fn)
+    if context is None or context is Context or context.of == wanted:
+        return context
+    raise DefinitionError(
+        f"{what} takes a {context.__name__}, the context of {context.of}: annotate it as "
+        f"{_CONTEXTS[wanted]}"
+    )
 
 
 def make_step(
     fn: Callable[..., Any], parameters: Parameters, declared: Any, **options: Unpack[StepOptions]
 ) -> Step[..., Any]:
-    """Make a step whose types are already known."""
+    """Make a step that takes a context first, and whose types are already known."""
     name = options.get("name") or getattr(fn, "__name__", "")
     what = f"step {name!r}"
+    check_options(options, StepOptions, what)
     check_defined(what, version=options.get("version"))
     risk = RiskLevel.of(options.get("risk", RiskLevel.LOW))
     irreversible = options.get("irreversible", False)
@@ -332,30 +614,35 @@ def make_step(
         estimated_duration=check_seconds(
             options.get("estimated_duration"), f"estimated_duration of {what}"
         ),
+        raises=check_raises(options.get("raises", ()), what),
         description=description_of(options.get("description"), fn),
     )
 
 
 def job_of(fn: Callable[..., Any], **options: Unpack[JobOptions]) -> JobDefinition[..., Any]:
-    """Make a job from an async function whose first parameter is the context.
+    """Make a job from an async function.
 
     Raises:
         DefinitionError: The definition is invalid; the message says why.
     """
     name = check_name(options.get("name") or getattr(fn, "__name__", None), "job")
     what = f"job {name!r}"
+    check_options(options, JobOptions, what)
     check_function(fn, what)
     if not is_async(fn):
         raise DefinitionError(f"{what} must be `async def`: it awaits its steps")
     check_defined(what, version=options.get("version"), queue=options.get("queue"))
+    context = _check_context(fn, "a job", what)
     declared = result_type(fn, what)
     return JobDefinition(
         name=name,
         fn=fn,
-        parameters=parameters_of(fn, what),
-        result=Codec(declared, f"the result of {what}"),
+        takes_context=context is not None,
+        parameters=parameters_of(fn, what, context=None if context is None else 0, kind="record"),
+        result=Codec(declared, f"the result of {what}", "record"),
         result_type=declared,
         version=options.get("version", "1"),
+        accepts=_accepts(options, what),
         queue=options.get("queue", "default"),
         priority=options.get("priority", 0),
         timeout=check_seconds(options.get("timeout"), f"timeout of {what}"),
@@ -372,8 +659,25 @@ def job_of(fn: Callable[..., Any], **options: Unpack[JobOptions]) -> JobDefiniti
         ),
         budget=options.get("budget"),
         max_claims=options.get("max_claims", MAX_CLAIMS),
+        raises=check_raises(options.get("raises", ()), what),
         description=description_of(options.get("description"), fn),
     )
+
+
+def _accepts(options: JobOptions, what: str) -> tuple[str, ...]:
+    """Return the older versions whose jobs a definition continues."""
+    given = options.get("accepts", ())
+    if isinstance(given, str):
+        raise DefinitionError(f"`accepts` of {what} must be several versions: write ({given!r},)")
+    accepted = tuple(given)
+    for each in accepted:
+        check_defined(f"{what}, in `accepts`,", version=each)
+    if options.get("version", "1") in accepted:
+        raise DefinitionError(
+            f"`accepts` of {what} lists older versions, and {options.get('version', '1')!r} is its "
+            "own: raise `version`, or leave it out"
+        )
+    return accepted
 
 
 def _approval(
@@ -413,25 +717,31 @@ def compensation_of(
         DefinitionError: The function does not take the step's parameters and the output.
     """
     whose = f"the compensation of {what}"
+    check_options(options, CompensationOptions, whose)
     check_function(fn, whose)
-    _check_signature(fn, parameters, whose)
+    context = _check_context(fn, "a step" if is_async(fn) else "a sync step", whose)
+    _check_signature(fn, parameters, whose, takes_context=context is not None)
     return Compensation(
         fn=fn,
         is_async=is_async(fn),
+        takes_context=context is not None,
         retry=check_retry(options.get("retry"), whose),
         timeout=check_seconds(options.get("timeout"), f"timeout of {whose}"),
         isolation=check_isolation(options.get("isolation"), fn, whose),
     )
 
 
-def _check_signature(fn: Callable[..., Any], parameters: Parameters, whose: str) -> None:
+def _check_signature(
+    fn: Callable[..., Any], parameters: Parameters, whose: str, *, takes_context: bool
+) -> None:
+    first = ["ctx"] if takes_context else []
     values = [None for each in parameters.all if each.by_position]
     named = {each.name: None for each in parameters.all if not each.by_position}
     try:
-        inspect.signature(fn).bind(None, *values, None, **named)
+        inspect.signature(fn).bind(*first, *values, None, **named)
     except TypeError as error:
         names = [each.name for each in parameters.all]
-        wanted = ", ".join(["ctx", *names, "output"])
+        wanted = ", ".join([*first, *names, "output"])
         raise DefinitionError(f"{whose} must take ({wanted}): {error}") from None
 
 
@@ -451,6 +761,16 @@ class StepClass(Protocol[I_contra, O_co]):
     name: Any
 
     async def execute(self, input: I_contra, ctx: Any, /) -> O_co | Partial[O_co]:
+        """Do the work."""
+        ...
+
+
+class SyncStepClass(Protocol[I_contra, O_co]):
+    """The same with a plain function."""
+
+    name: Any
+
+    def execute(self, input: I_contra, ctx: Any, /) -> O_co | Partial[O_co]:
         """Do the work."""
         ...
 
@@ -511,6 +831,15 @@ def _add_compensation(step: Step[..., Any], thing: Any) -> None:
 
 
 # Checking options.
+
+
+def check_options(given: Mapping[str, object], known: type, what: str) -> None:
+    """Raise DefinitionError if an option does not exist: a misspelt one must not be ignored."""
+    for name in given:
+        if name not in known.__annotations__:
+            near = difflib.get_close_matches(name, known.__annotations__, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else "there is no such option"
+            raise DefinitionError(f"unknown option `{name}` of {what}: {hint}")
 
 
 def is_async(fn: Callable[..., Any]) -> bool:
@@ -578,6 +907,24 @@ def check_retry(retry: object, what: str) -> Retry | None:
     raise DefinitionError(
         f"retry of {what} must be a Retry, such as Retry(attempts=5), not {retry!r}"
     )
+
+
+def check_raises(raises: object, what: str) -> Raises:
+    """Return the exceptions that are outcomes; they are told apart by the names of their classes.
+
+    Raises:
+        DefinitionError: One is not an exception, or two have the same name.
+    """
+    many = isinstance(raises, Iterable) and not isinstance(raises, type)
+    kinds = tuple(cast("Iterable[Any]", raises) if many else (cast("Any", raises),))
+    for kind in kinds:
+        if not isinstance(kind, type) or not issubclass(kind, Exception) or kind is Exception:
+            raise DefinitionError(
+                f"raises of {what} must be classes of exceptions of your own, not {kind!r}"
+            )
+    if len({kind.__name__ for kind in kinds}) < len(kinds):
+        raise DefinitionError(f"raises of {what}: two exceptions have the same name")
+    return kinds
 
 
 def description_of(given: str | None, thing: Any) -> str:

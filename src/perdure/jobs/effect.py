@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.base.codec import LIMITS, Codec, PayloadLimits, digest
-from perdure.base.errors import IllegalTransition, Refused, Unstorable, safe_text
+from perdure.base.errors import IllegalTransition, PayloadTooLarge, Refused, Unstorable, safe_text
 from perdure.base.secret import without_secrets
 from perdure.jobs.policy import http_status, leaves
 
@@ -347,11 +347,13 @@ def unpack_result(effect: Effect, codec: Codec[Any]) -> Any:
     """Return the recorded result.
 
     Raises:
-        Unstorable: The effect happened, but its result could not be stored.
+        Unstorable: The effect happened, but its result could not be stored; or it was too large
+            for that (PayloadTooLarge).
         Drift: The stored result no longer fits the code.
     """
     if effect.problem is not None:
-        raise Unstorable(
+        kind = PayloadTooLarge if "`PayloadLimits." in effect.problem else Unstorable
+        raise kind(
             f"the {effect.kind} to {effect.target} happened and is not repeated, but its result "
             f"could not be stored: {effect.problem}; let the call return less"
         )

@@ -20,11 +20,11 @@ An approval never lets a step begin whose risk is higher than the one people wer
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
-import msgspec
 from msgspec import Struct
 
+from perdure.base.codec import read_plain
 from perdure.jobs.definition import Step
 from perdure.jobs.risk import Classifier, Judgement, RiskFacts, RiskLevel, recipients_in
 
@@ -81,7 +81,7 @@ class GateDecision(Struct, frozen=True):
 
 def judge_call(step: Step[..., Any], name: str, packed: bytes, rules: Classifier) -> Judgement:
     """Judge the risk of calling a step with these arguments."""
-    arguments = msgspec.json.decode(packed)
+    arguments = read_plain(packed)
     facts = RiskFacts(
         step=name,
         tags=step.tags,
@@ -96,7 +96,7 @@ def judge_call(step: Step[..., Any], name: str, packed: bytes, rules: Classifier
 
 def judge_raise(packed: bytes, rules: Classifier) -> Judgement:
     """Judge the risk of raising a budget to these limits; at least HIGH."""
-    limits = msgspec.json.decode(packed, type=dict[str, Any])
+    limits = cast("dict[str, Any]", read_plain(packed))
     judged = rules.judge(RiskFacts(step="budget", cost=limits.get("usd"), arguments=limits))
     return Judgement(max(judged.level, RiskLevel.HIGH), judged.reasons)
 

@@ -86,6 +86,11 @@ INVARIANTS: Final = tuple(
             "find out who was able to write it; report it",
         ),
         (
+            "payloads",
+            "Every large payload of a journal is complete.",
+            "restore the table `payload` from a backup, or fork the job before the named entry",
+        ),
+        (
             "references",
             "Every reference points to an existing row.",
             "find out what deleted the row: a partial restore, or a manual statement",

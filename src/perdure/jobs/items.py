@@ -5,18 +5,22 @@ Pure: `StepContext.items` drives it and passes the time.
 A checkpoint holds a position and a fingerprint of the keys of all items before it. A list that has
 grown at its end therefore continues where it stopped, and a list that was changed or reordered is
 refused: otherwise items would be left out or done twice.
+
+Results that the code collects are part of the checkpoint: those of an item become durable with the
+position behind it, and those of an item that fails are dropped with it.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from operator import itemgetter
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct, field
 
-from perdure.base.codec import Digest, canonical, digest
-from perdure.base.errors import Drift
+from perdure.base.codec import Digest, canonical, decode, digest
+from perdure.base.errors import DefinitionError, Drift
 from perdure.jobs.failure import Failure
 
 OnError: TypeAlias = Literal["fail", "skip", "quarantine"]
@@ -84,6 +88,8 @@ class _Saved(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=Tru
     )  # released from quarantine, to be retried first
     trouble: tuple[int, int] | None = None  # the item that failed last, and how often
     ended: bool = False  # every item was tried
+    # What the code has collected: pairs of the position of an item, and a result of it.
+    results: list[list[Any]] = field(default_factory=list[list[Any]])
 
 
 class SaveInterval:
@@ -115,7 +121,7 @@ class Cursor:
         in_hand: The position of the item being worked on; None between items.
     """
 
-    __slots__ = ("_before", "_keys", "_saved", "_twins", "in_hand", "policy")
+    __slots__ = ("_before", "_collected", "_keys", "_saved", "_twins", "in_hand", "policy")
 
     def __init__(self, keys: Sequence[ItemKey], saved: _Saved, policy: ItemPolicy) -> None:
         self._keys = keys
@@ -126,6 +132,7 @@ class Cursor:
         self.policy = policy
         self._twins: dict[int, int] | None = None  # numbers the items whose key is not unique
         self.in_hand: int | None = None
+        self._collected: list[list[Any]] = []  # of the item in hand
 
     @classmethod
     def start(
@@ -168,11 +175,33 @@ class Cursor:
 
     def begin(self, place: int) -> None:
         """Start with an item."""
-        self.in_hand = place
+        self.in_hand, self._collected = place, []
+
+    def collect(self, result: Any) -> None:
+        """Keep a result of the item in hand, as plain JSON values.
+
+        Raises:
+            DefinitionError: There is no item in hand.
+        """
+        if self.in_hand is None:
+            raise DefinitionError("ctx.collect is called inside the loop over ctx.items")
+        self._collected.append([self.in_hand, result])
+
+    @property
+    def collects(self) -> bool:
+        """Whether the code collects results."""
+        return bool(self._saved.results or self._collected)
+
+    def results(self) -> list[Any]:
+        """Return all results in the order of the items, also those of earlier attempts."""
+        found = sorted((*self._saved.results, *self._collected), key=itemgetter(0))
+        return [result for _, result in found]
 
     def done(self, place: int) -> None:
         """Mark an item as done."""
         self.in_hand = None
+        self._saved.results += self._collected
+        self._collected = []
         self._settle(place)
 
     def finish(self) -> ItemReport:
@@ -183,6 +212,7 @@ class Cursor:
     def failed(self, failure: Failure) -> ItemVerdict:
         """Decide what follows the failure of the item in hand."""
         place, self.in_hand = self.in_hand, None
+        self._collected = []
         if place is None or self.policy.on_error == "fail":
             return ItemVerdict.FAIL
         known = self._saved.trouble
@@ -245,8 +275,8 @@ def key_of(item: Any) -> ItemKey:
 def is_of_items(checkpoint: bytes) -> bool:
     """Whether a checkpoint was saved by `ctx.items`, not by the code of the step."""
     try:
-        msgspec.json.decode(checkpoint, type=_Saved)
-    except msgspec.ValidationError:
+        decode(checkpoint, _Saved)
+    except Drift:
         return False
     return True
 

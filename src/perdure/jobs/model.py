@@ -1,7 +1,8 @@
 """What the stores keep and the engine works with: plain frozen values.
 
 Payloads (`input`, `output`, `checkpoint`, `error`, …) are JSON that the codec has already encoded;
-the stores never look inside. Times are UNIX seconds on the store's clock.
+the stores never look inside. In a journal entry, something else may stand in the place of a large
+one: see `perdure.jobs.payload`. Times are UNIX seconds on the store's clock.
 """
 
 from enum import StrEnum
@@ -10,8 +11,11 @@ from typing import Any, TypedDict
 from msgspec import Struct
 
 from perdure.jobs.approval import Approval
+from perdure.jobs.budget import BudgetLimits
 from perdure.jobs.effect import Effect
 from perdure.jobs.outbox import Notice
+from perdure.jobs.output import OutputBatch, OutputTopic
+from perdure.jobs.payload import Chunk
 from perdure.jobs.state import JobState, StepState
 
 
@@ -47,6 +51,8 @@ class NewJob(Struct, frozen=True, kw_only=True):
     deadline: float | None = None  # seconds from now within which the whole job must end
     forked_from: str | None = None
     budget_of: str | None = None  # the job whose budget it spends; None: its own
+    budget: BudgetLimits | None = None  # the most that it and its children may spend
+    labels: dict[str, str] = {}
 
 
 class Submitted(Struct, frozen=True):
@@ -54,6 +60,17 @@ class Submitted(Struct, frozen=True):
 
     id: str
     created: bool
+
+
+class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far a running step is, as it last reported; written in batches, not at each call."""
+
+    step: str  # "load#2"
+    heartbeat_at: float  # when it last showed that it is alive
+    done: float | None = None
+    total: float | None = None
+    note: str = ""
+    at: float | None = None  # when it last reported numbers or a note
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -88,6 +105,10 @@ class Job(Struct, frozen=True, kw_only=True):
     owner: str | None = None  # from its lease
     epoch: int = 0
     claims: int = 0  # consecutive claims without progress
+    awaits: int = 0  # from its lease: how many more of its children must end before it is due
+    progress: tuple[Progress, ...] = ()  # from its lease: of the steps that are running
+    labels: dict[str, str] = {}
+    worked: float = 0.0  # seconds that workers had it, over all claims: without its waits
 
 
 class JournalEntry(Struct, frozen=True, kw_only=True):
@@ -137,6 +158,14 @@ class JobEvent(Struct, frozen=True, kw_only=True):
     no: int = 0  # set by the store
 
 
+class ChildWait(Struct, frozen=True):
+    """What a released job waits for among its children; their ends are gathered until then."""
+
+    ids: tuple[str, ...]  # the children that it waits for
+    needed: int  # its code cannot continue before this many of them have ended
+    window: float = 0.0  # seconds for which further ends are gathered before it is due
+
+
 class JobChange(Struct, frozen=True, kw_only=True):
     """How a write changes the job itself."""
 
@@ -147,7 +176,18 @@ class JobChange(Struct, frozen=True, kw_only=True):
     # When it may next be claimed, if it is released. None: only news, such as a message, wakes it.
     due_at: float | None = None
     release: bool = False  # give up the lease; a job that ends always does
+    children: ChildWait | None = None  # with `release`: which ends of children make it due
     clear_request: bool = False  # the requested cancel or pause is being carried out
+    begins_anew: "NewBeginning | None" = None
+
+
+class NewBeginning(Struct, frozen=True, kw_only=True):
+    """A job begins again with other arguments: the entries before `seq` are deleted."""
+
+    name: str
+    version: str
+    input: bytes
+    seq: int
 
 
 class Write(Struct, frozen=True, kw_only=True):
@@ -168,6 +208,8 @@ class Write(Struct, frozen=True, kw_only=True):
     approvals: tuple[Approval, ...] = ()  # new questions to people
     notices: tuple[Notice, ...] = ()  # notices to people
     withdraws: bool = False  # the job's open questions are taken back
+    chunks: tuple[Chunk, ...] = ()  # of large payloads; those that are known are not stored again
+    output: OutputBatch | None = None  # what it has emitted
     news_seen: int | None = None  # with `release`: the job is due at once if there is later news
 
 
@@ -193,6 +235,7 @@ class Claim(Struct, frozen=True, kw_only=True):
     news: int
     journal: tuple[JournalEntry, ...]
     messages: tuple[JobMessage, ...]
+    topics: tuple[OutputTopic, ...] = ()  # of its output
 
 
 class JobNews(Struct, frozen=True):
@@ -201,6 +244,7 @@ class JobNews(Struct, frozen=True):
     job_id: str
     news: int
     request: str | None
+    ends: int = 0  # how often a child of it has ended
 
 
 class JobOutcome(Struct, frozen=True):
@@ -210,6 +254,17 @@ class JobOutcome(Struct, frozen=True):
     state: JobState
     result: bytes | None
     error: bytes | None
+    wait: bytes | None = None  # what a waiting job waits for: see `Job.wait`
+
+
+class WorkerRow(Struct, frozen=True, kw_only=True):
+    """A worker as it is registered in the store."""
+
+    owner: str
+    silent_for: float  # seconds since its last heartbeat
+    info: bytes  # what it says about itself: see `fleet.WorkerInfo`
+    definitions: str  # the digest of what it knows
+    running: int  # how many jobs it owns
 
 
 class QueueLimit(Struct, frozen=True, kw_only=True):
@@ -266,6 +321,7 @@ class JobQuery(Struct, frozen=True, kw_only=True):
     queue: str | None = None
     parent: str | None = None
     key: str | None = None
+    labels: dict[str, str] = {}  # a job has all of these
     before: tuple[float, str] | None = (
         None  # (created_at, id) of the last job seen, for the next page
     )

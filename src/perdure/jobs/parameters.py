@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import (
     Any,
+    ClassVar,
     Generic,
     Never,
     NoReturn,
@@ -24,7 +25,17 @@ import msgspec
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import astuple
 
-from perdure.base.codec import LIMITS, Codec, PayloadLimits, on_one_line, parse
+from perdure.base.codec import (
+    LIMITS,
+    Codec,
+    PayloadKind,
+    PayloadLimits,
+    decode,
+    encode,
+    on_one_line,
+    parse,
+    write_plain,
+)
 from perdure.base.errors import ArgumentError, DefinitionError, Drift, WrongType
 from perdure.base.schema import adapted, is_abstract, json_schema
 
@@ -36,7 +47,7 @@ class Partial(Struct, Generic[R_co], frozen=True):
 
     Attributes:
         output: The output so far; a compensation gets it if the step never finishes.
-        checkpoint: What the next call finds in `ctx.previous_checkpoint`.
+        checkpoint: What the next call finds in `ctx.load_checkpoint()`.
     """
 
     output: R_co
@@ -66,16 +77,18 @@ class Parameters:
 
     __slots__ = ("_codec", "_positions", "_struct", "all", "what")
 
-    def __init__(self, parameters: tuple[Parameter, ...], what: str) -> None:
-        self.all = parameters
-        self.what = what
+    def __init__(
+        self, parameters: tuple[Parameter, ...], what: str, kind: PayloadKind = "argument"
+    ) -> None:
+        self.all: tuple[Parameter, ...] = parameters
+        self.what: str = what
         self._positions = sum(parameter.by_position for parameter in parameters)
         for parameter in parameters:
             _check(parameter, what)
         self._struct = _struct_of(parameters)
         loose = any(is_abstract(parameter.type) for parameter in parameters)
         whose = f"the arguments of {what}"
-        self._codec: Codec[Any] = Codec(self._struct, whose, "argument", loose=loose)
+        self._codec: Codec[Any] = Codec(self._struct, whose, kind, loose=loose)
 
     def pack(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limits: PayloadLimits = LIMITS
@@ -108,7 +121,7 @@ class Parameters:
         problems = self.problems(fields)
         if problems:
             raise ArgumentError(self._whose(), problems)
-        return self._codec.encode(self._codec.decode(msgspec.json.encode(fields)), limits)
+        return self._codec.encode(self._codec.decode(write_plain(fields)), limits)
 
     def unpack(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a stored call as the annotated types.
@@ -123,9 +136,40 @@ class Parameters:
         args = values[: self._positions]
         return args, dict(zip(names, values[self._positions :], strict=True))
 
+    def by_name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by parameter name, unchecked but for their number.
+
+        Raises:
+            ArgumentError: There are too many, or one is given twice.
+        """
+        names = [parameter.name for parameter in self.all if parameter.by_position]
+        given = dict(zip(names, args, strict=False)) | dict(kwargs)
+        if len(given) < len(args) + len(kwargs):
+            raise ArgumentError(self._whose(), self._miscounted(args, kwargs))
+        return given
+
+    def _miscounted(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
+        names = [parameter.name for parameter in self.all if parameter.by_position]
+        found = [f"`{name}` is given twice" for name in names[: len(args)] if name in kwargs]
+        if len(args) > len(names):
+            found.append(f"{len(args)} positional arguments were given, but it takes {len(names)}")
+        return found
+
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of the arguments, for people and for programs that write them."""
         return json_schema(self._struct)
+
+    def positional(self) -> tuple[str, ...]:
+        """Return the names of the parameters that may be given by position, in order."""
+        return tuple(each.name for each in self.all if each.by_position)
+
+    def defaults(self) -> dict[str, Any]:
+        """Return the defaults by name, as plain JSON."""
+        return {
+            each.name: decode(encode(each.default, each.type))
+            for each in self.all
+            if each.default is not NODEFAULT
+        }
 
     def problems(self, written: Mapping[str, Any]) -> list[str]:
         """Return everything that is wrong with arguments given as plain JSON."""
@@ -140,16 +184,19 @@ class Parameters:
     ) -> NoReturn:
         names = [parameter.name for parameter in self.all if parameter.by_position]
         given = dict(zip(names, args, strict=False)) | dict(kwargs)
-        problems = self.misnamed(given)
-        if len(args) > len(names):
-            problems.append(
-                f"{len(args)} positional arguments were given, but it takes {len(names)}"
-            )
-        problems += [f"`{name}` is given twice" for name in names[: len(args)] if name in kwargs]
+        problems = [*self.misnamed(given), *self._miscounted(args, kwargs)]
         for parameter in self.all:
             if parameter.name in given:
-                problems += _wrong_type(parameter, given[parameter.name], limits)
+                problems += self._wrong_type(parameter, given[parameter.name], limits)
         raise ArgumentError(self._whose(), problems) from None
+
+    def _wrong_type(self, parameter: Parameter, value: Any, limits: PayloadLimits) -> list[str]:
+        kind = self._codec.kind
+        try:
+            Codec[Any](parameter.type, f"`{parameter.name}`", kind).encode(value, limits)
+        except ValueError as error:
+            return [str(error)]
+        return []
 
     def misnamed(self, given: Mapping[str, Any]) -> list[str]:
         """Return which arguments are missing, and which have no parameter."""
@@ -165,28 +212,75 @@ class Parameters:
 def misfit(declared: Any, written: Any, what: str) -> list[str]:
     """Return the problem, if plain JSON is not a value of a type, as a list of at most one."""
     try:
-        Codec[Any](declared, what).decode(msgspec.json.encode(written))
+        Codec[Any](declared, what).decode(write_plain(written))
     except Drift as error:
         return [f"{what} has the wrong type: {on_one_line(error.__cause__)}"]
     return []
 
 
-def parameters_of(fn: Callable[..., Any], what: str, *, context: int = 0) -> Parameters:
+class Context:
+    """The base of the contexts that steps and jobs may take as their first parameter.
+
+    Attributes:
+        of: What takes such a context, for messages.
+    """
+
+    __slots__ = ()
+    of: ClassVar[str] = "a step or job"
+
+
+# A context whose type is not known at run time, or not written at all, is recognised by its name.
+_CONTEXT_NAMES = ("ctx", "context")
+
+
+def context_of(fn: Callable[..., Any]) -> type[Context] | None:
+    """Return the type of context that a function takes first; None if it takes none.
+
+    A first parameter is a context if it is annotated as one, or if it is named `ctx` or `context`
+    and its annotation is missing, `Any`, or not known at run time.
+    """
+    first = next(iter(inspect.signature(fn).parameters.values()), None)
+    if first is None or first.kind not in _BY_POSITION:
+        return None
+    declared = _first_annotation(fn, first)
+    for each in (declared, *get_args(declared)):
+        if isinstance(each, type) and issubclass(each, Context):
+            return each
+    return Context if declared is Any and first.name in _CONTEXT_NAMES else None
+
+
+def _first_annotation(fn: Callable[..., Any], first: inspect.Parameter) -> Any:
+    """Return the annotation of a first parameter; Any if it has none, or one that is not known."""
+    if first.annotation is inspect.Parameter.empty:
+        return Any
+    try:
+        return _annotations(fn, [first.name], "").get(first.name, first.annotation)
+    except DefinitionError:
+        return Any
+
+
+def parameters_of(
+    fn: Callable[..., Any],
+    what: str,
+    *,
+    context: int | None = None,
+    kind: PayloadKind = "argument",
+) -> Parameters:
     """Return the parameters of a function; the one at position `context` is not stored.
 
     Raises:
-        DefinitionError: It takes no context, takes `*args` or `**kwargs`, or has a parameter
+        DefinitionError: It takes `*args` or `**kwargs`, has no such context, or has a parameter
             whose type cannot be stored.
     """
     found = list(inspect.signature(fn).parameters.values())
-    if not found or any(each.kind in _MANY for each in found):
+    if any(each.kind in _MANY for each in found):
         raise DefinitionError(
-            f"{what} must take a context, then named parameters: `*args` and `**kwargs` cannot be "
-            "stored by name"
+            f"{what} must take named parameters: `*args` and `**kwargs` cannot be stored by name"
         )
-    if found[context].kind not in _BY_POSITION:
-        raise DefinitionError(f"{what} must take its context by position")
-    del found[context]
+    if context is not None:
+        if not found or found[context].kind not in _BY_POSITION:
+            raise DefinitionError(f"{what} must take its context by position")
+        del found[context]
     types_ = _annotations(fn, [each.name for each in found], what)
     parameters = (
         Parameter(
@@ -197,7 +291,7 @@ def parameters_of(fn: Callable[..., Any], what: str, *, context: int = 0) -> Par
         )
         for each in found
     )
-    return Parameters(tuple(parameters), what)
+    return Parameters(tuple(parameters), what, kind)
 
 
 def result_type(fn: Callable[..., Any], what: str) -> Any:
@@ -255,11 +349,3 @@ def _check(parameter: Parameter, what: str) -> None:
         codec.encode(parameter.default)
     except ValueError as error:
         raise DefinitionError(f"the default cannot be stored: {error}") from None
-
-
-def _wrong_type(parameter: Parameter, value: Any, limits: PayloadLimits) -> list[str]:
-    try:
-        Codec[Any](parameter.type, f"`{parameter.name}`", "argument").encode(value, limits)
-    except ValueError as error:
-        return [str(error)]
-    return []

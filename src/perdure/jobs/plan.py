@@ -1,6 +1,9 @@
 """Plans: jobs that are data, not code; a program or a language model may write them.
 
-    Plan("report", [Call("extract", day="2026-11-16"), Call("load", rows=Ref("extract.rows"))])
+    Plan(extract("2026-11-16"), load(Ref("extract.rows")), name="report")
+
+A plan is made of the same calls as the code of a job. Programs that do not have the steps write
+`PlanCall("extract", day="2026-11-16")`, or JSON.
 
 A plan is checked as a whole before anything runs: unknown steps, arguments that do not fit and
 references that lead nowhere are all named, so that its author can correct them in one go. The
@@ -14,15 +17,14 @@ from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import force_setattr
 
 from perdure.base.codec import depth, flaw, parse
 from perdure.base.errors import DefinitionError, PlanError, UnknownName, Unstorable
 from perdure.base.schema import json_schema, kinds, write_unknown
 from perdure.base.schema import part as schema_part
-from perdure.jobs.definition import LONGEST_NAME, Step, check_name
+from perdure.jobs.definition import LONGEST_NAME, Call, Step, check_name
 from perdure.jobs.parameters import Parameter, misfit
-from perdure.jobs.registry import JobRegistry
+from perdure.jobs.registry import DefinitionTable
 
 REF_KEY = "$ref"  # in JSON: {"$ref": "extract.rows"}
 LONGEST_PATH = 1000  # characters of a reference
@@ -36,19 +38,24 @@ _END = re.compile(r"[.\[]")  # where an id may end
 _PART = re.compile(r"""\.(?P<name>[^.\[\]"]+)|\[(?P<index>\d+)\]|\["(?P<key>[^"]*)"\]""")
 
 
-class Ref(Struct, frozen=True):
-    """Stands in the arguments of a call for the output of an earlier call.
-
-    Attributes:
-        path: The id of that call, then names and indexes: `extract`, `extract.rows[0]`,
-            `extract["odd key"]`.
-    """
+class PlanReference(Struct, frozen=True):
+    """What `Ref` returns."""
 
     path: str
 
 
-class Call:
-    """One call of a plan: `Call("load", rows=Ref("extract.rows"))`.
+def Ref(path: str) -> Any:  # noqa: N802  it reads as a value, and fits any parameter
+    """Return what stands in the arguments of a call for the output of an earlier call.
+
+    Args:
+        path: The id of that call, then names and indexes: `extract`, `extract.rows[0]`,
+            `extract["odd key"]`.
+    """
+    return PlanReference(path)
+
+
+class PlanCall:
+    """One call of a plan, by the name of its step: `PlanCall("load", rows=Ref("extract.rows"))`.
 
     Attributes:
         step: The full name of the step.
@@ -59,26 +66,26 @@ class Call:
     __slots__ = ("arguments", "id", "step")
 
     def __init__(self, step: str, /, *, id: str | None = None, **arguments: Any) -> None:
-        """Take the arguments by name; if the step has a parameter `id`, use `Call.of`."""
+        """Take the arguments by name; if the step has a parameter `id`, use `PlanCall.of`."""
         self._fill(step, id, arguments)
 
     @classmethod
-    def of(cls, step: str, arguments: Mapping[str, Any], id: str | None = None) -> "Call":
+    def of(cls, step: str, arguments: Mapping[str, Any], id: str | None = None) -> "PlanCall":
         """Make a call whose arguments may have any name."""
         made = cls.__new__(cls)
         made._fill(step, id, arguments)  # noqa: SLF001  instead of __init__
         return made
 
     def _fill(self, step: str, id: str | None, arguments: Mapping[str, Any]) -> None:
-        self.step = step
-        self.id = step if id is None else id
+        self.step: str = step
+        self.id: str = step if id is None else id
         self.arguments: dict[str, Any] = _plain(dict(arguments), step)
 
     def __repr__(self) -> str:
-        return f"Call({self.step!r}, id={self.id!r}, {self.arguments!r})"
+        return f"PlanCall({self.step!r}, id={self.id!r}, {self.arguments!r})"
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Call):
+        if not isinstance(other, PlanCall):
             return NotImplemented
         mine = (self.step, self.id, self.arguments)
         return mine == (other.step, other.id, other.arguments)
@@ -101,17 +108,58 @@ class _WrittenPlan(Struct, forbid_unknown_fields=True):
     calls: list[_Written]
 
 
-class Plan(Struct, frozen=True):
+class Plan:
     """Calls of steps, one after the other; later calls may refer to the output of earlier ones.
 
     The result of the job is the output of the last call.
+
+    Attributes:
+        name: The name of the job.
+        calls: The calls, by the names of their steps.
     """
 
-    name: str
-    calls: Sequence[Call]
+    __slots__ = ("_definitions", "calls", "name")
 
-    def __post_init__(self) -> None:
-        force_setattr(self, "calls", tuple(self.calls))
+    def __init__(self, *calls: "Call[Any] | PlanCall", name: str = "plan") -> None:
+        """Take calls of steps; the id of each is the step's name unless `options(id=…)` sets it.
+
+        Raises:
+            DefinitionError: A call is not one of a step, or has options that a plan cannot keep.
+            ArgumentError: A call has too many arguments.
+        """
+        self.name = name
+        self.calls: tuple[PlanCall, ...] = tuple(_planned(call) for call in calls)
+        # The steps of calls that were not given by name; see `named`.
+        self._definitions = {
+            place: cast("Step[..., Any]", call.definition)
+            for place, call in enumerate(calls)
+            if isinstance(call, Call)
+        }
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.name}: {', '.join(call.id for call in self.calls)}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Plan):
+            return NotImplemented
+        return (self.name, self.calls) == (other.name, other.calls)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def named(self, registry: DefinitionTable) -> "Plan":
+        """Return the plan with the full names of its steps in a registry.
+
+        Raises:
+            UnknownName: A step is not registered there.
+        """
+        if not self._definitions:
+            return self
+        full = {place: registry.name(step) for place, step in self._definitions.items()}
+        calls = (
+            PlanCall.of(full.get(place, call.step), call.arguments, call.id)
+            for place, call in enumerate(self.calls)
+        )
+        return Plan(*calls, name=self.name)
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "Plan":
@@ -128,8 +176,8 @@ class Plan(Struct, frozen=True):
             written = msgspec.convert(parsed, _WrittenPlan)
         except (Unstorable, msgspec.ValidationError) as error:
             raise PlanError([str(error)]) from None
-        calls = (Call.of(each.step, each.arguments, each.id) for each in written.calls)
-        return cls(written.name, tuple(calls))
+        calls = (PlanCall.of(each.step, each.arguments, each.id) for each in written.calls)
+        return cls(*calls, name=written.name)
 
     def to_json(self) -> bytes:
         """Return the plan in the form that `from_json` reads."""
@@ -139,7 +187,7 @@ class Plan(Struct, frozen=True):
         ]
         return msgspec.json.encode(_WrittenPlan(self.name, calls))
 
-    def check(self, registry: JobRegistry) -> None:
+    def check(self, registry: DefinitionTable) -> None:
         """Check the plan against the steps that it calls.
 
         Raises:
@@ -156,7 +204,7 @@ class Plan(Struct, frozen=True):
             raise PlanError(found)
 
     def resolve(
-        self, call: Call, outputs: Mapping[str, Any], step: Step[..., Any]
+        self, call: PlanCall, outputs: Mapping[str, Any], step: Step[..., Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a call as typed values, with outputs in place of references.
 
@@ -177,6 +225,21 @@ class Plan(Struct, frozen=True):
             raise PlanError([f"call {call.id}: {error}"]) from None
         parameters = step.parameters
         return parameters.unpack(parameters.pack_json(msgspec.json.encode(arguments)))
+
+
+def _planned(given: object) -> PlanCall:
+    """Return a call by the name of its step."""
+    if isinstance(given, PlanCall):
+        return given
+    call = cast("Call[Any]", given)
+    if not isinstance(given, Call) or not isinstance(call.definition, Step):
+        raise DefinitionError(f"a plan is made of calls of steps, such as `load(3)`, not {call!r}")
+    step, options = call.use().definition, call.given
+    if options.timeout is not None or options.retry is not None:
+        raise DefinitionError(
+            f"{call!r}: a plan keeps no option of a call but `id`; set the others in @app.step"
+        )
+    return PlanCall.of(step.name, step.parameters.by_name(call.args, call.kwargs), options.id)
 
 
 def _plain(value: Any, whose: str) -> Any:
@@ -202,7 +265,7 @@ def _check_depth(data: bytes) -> None:
 
 
 def _spelled(value: Any) -> Any:
-    if isinstance(value, Ref):
+    if isinstance(value, PlanReference):
         return {REF_KEY: value.path}
     if isinstance(value, dict):
         fields = cast("dict[Any, Any]", value)
@@ -300,7 +363,7 @@ def _at(path: str, outputs: Mapping[str, Any]) -> Any:
 # Checking a plan.
 
 
-def _problems(name: str, calls: Sequence[Call], registry: JobRegistry) -> list[str]:
+def _problems(name: str, calls: Sequence[PlanCall], registry: DefinitionTable) -> list[str]:
     """Return the reasons why a plan cannot run, up to a limit; none if it can.
 
     Takes time linear in the size of the plan.
@@ -311,7 +374,7 @@ def _problems(name: str, calls: Sequence[Call], registry: JobRegistry) -> list[s
     return found
 
 
-def _all_problems(name: str, calls: Sequence[Call], registry: JobRegistry) -> Iterator[str]:
+def _all_problems(name: str, calls: Sequence[PlanCall], registry: DefinitionTable) -> Iterator[str]:
     yield from _of_the_whole(name, calls)
     if len(calls) > MOST_CALLS:
         return
@@ -351,7 +414,7 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
 
 
-def _of_the_whole(name: str, calls: Sequence[Call]) -> Iterator[str]:
+def _of_the_whole(name: str, calls: Sequence[PlanCall]) -> Iterator[str]:
     if not calls:
         yield "it has no calls"
     if len(calls) > MOST_CALLS:
@@ -368,7 +431,7 @@ def _of_the_whole(name: str, calls: Sequence[Call]) -> Iterator[str]:
         seen.add(call.id)
 
 
-def _bad_refs(call: Call, known: _Known) -> Iterator[str]:
+def _bad_refs(call: PlanCall, known: _Known) -> Iterator[str]:
     for path in refs(call.arguments):
         why = _bad_ref(path, known)
         if why:
@@ -390,7 +453,7 @@ def _bad_ref(path: str, known: _Known) -> str:
     return f"names what step {step.name!r} does not return"
 
 
-def _bad_arguments(call: Call, step: Step[..., Any], known: _Known) -> Iterator[str]:
+def _bad_arguments(call: PlanCall, step: Step[..., Any], known: _Known) -> Iterator[str]:
     for problem in step.parameters.misnamed(call.arguments):
         yield f"call {_short(call.id)}: {_short(problem)}"
     for parameter in step.parameters.all:

@@ -21,6 +21,7 @@ from perdure.base.errors import (
     BudgetExceeded,
     DefinitionError,
     Drift,
+    NotInJob,
     Permanent,
     StepFailed,
     StepTimeout,
@@ -33,7 +34,7 @@ OUTAGE: Final = Retry(attempts=20, initial_delay="1s", factor=2, max_delay="5m",
 LONGEST_WAIT = 24 * 3600.0  # seconds; a `Retry-After` beyond that is cut to it
 
 _CERTAIN = (
-    *(Permanent, Unstorable, ArgumentError, DefinitionError, Drift, StepFailed),
+    *(Permanent, Unstorable, ArgumentError, DefinitionError, Drift, StepFailed, NotInJob),
     *(ApprovalRejected, BudgetExceeded),
 )
 _PASSING_STATUS = frozenset({408, 425, 429})

@@ -10,9 +10,10 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 from msgspec import Struct
 
-from perdure.base.codec import digest
+from perdure.base.codec import digest, read_plain
 from perdure.base.schema import fields_of, is_model, is_secret
 from perdure.base.secret import REMOVED, Secret, is_secret_name, without_secrets
+from perdure.jobs.payload import stand_in_of
 
 _PERSONAL: Final = frozenset(
     {
@@ -91,8 +92,12 @@ def _as_plain(value: Any) -> Any:
 
 
 def for_people(shown: bytes) -> Any:
-    """Return the arguments of an action to show to people, without values of secret names."""
-    return _shown(msgspec.json.decode(shown))
+    """Return stored JSON to show to people, without values of secret names.
+
+    Of a large payload of a journal, which is elsewhere, these are its digest, size and preview.
+    """
+    stand_in = stand_in_of(shown)
+    return _shown(read_plain(shown)) if stand_in is None else stand_in.shown()
 
 
 def field_for_people(name: str, value: Any) -> Any:

@@ -1,71 +1,57 @@
 """Where steps and jobs are registered and found by name."""
 
 import difflib
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, Unpack, cast, overload
+from typing import Any, TypeAlias, TypeVar, cast, overload
+
+from msgspec import Struct
 
 from perdure.base.errors import DefinitionError, UnknownName
 from perdure.jobs.definition import (
     LONGEST_NAME,
     JobDefinition,
-    JobOptions,
     Step,
     StepClass,
-    StepOptions,
+    SyncStepClass,
     check_name,
-    is_step_class,
-    job_of,
-    step_of,
     step_of_object,
 )
-from perdure.jobs.parameters import Partial
-
-P = ParamSpec("P")
-R = TypeVar("R")
-I = TypeVar("I")  # noqa: E741  input and output of a step class
-O = TypeVar("O")  # noqa: E741
 
 StepOrJob: TypeAlias = Step[..., Any] | JobDefinition[..., Any]
-AsyncFunction: TypeAlias = Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
-SyncFunction: TypeAlias = Callable[Concatenate[Any, P], R]
+
+D = TypeVar("D", bound=StepOrJob)
+I = TypeVar("I")  # noqa: E741  input and output of an object with `execute`
+O = TypeVar("O")  # noqa: E741
 
 
-class _StepDecorator:
-    """What `@registry.step(…)` returns; it keeps the types of the function that it decorates."""
+class AttemptedCall(Struct, frozen=True, kw_only=True):
+    """An attempt of a step that is about to be made, as a test sees it.
 
-    __slots__ = ("_options", "_registry")
+    Attributes:
+        step: The full name of the step; that of a compensation begins with `undo:`.
+        id: The identity of the call in its job, such as `charge#1`.
+        job_id: The job.
+        attempt: The number of the attempt, from 1.
+        args: The positional arguments of the call.
+        kwargs: The arguments by name.
+        proceed: Calls the function of the step, and returns its result.
+    """
 
-    def __init__(self, registry: "JobRegistry", options: StepOptions) -> None:
-        self._registry = registry
-        self._options = options
-
-    @overload
-    def __call__(self, fn: type[StepClass[I, O]], /) -> Step[[I], O]: ...
-    @overload
-    def __call__(self, fn: AsyncFunction[P, R | Partial[R]], /) -> Step[P, R]: ...
-    @overload
-    def __call__(self, fn: SyncFunction[P, R | Partial[R]], /) -> Step[P, R]: ...
-    def __call__(self, fn: Any, /) -> Any:
-        if is_step_class(fn):
-            made = step_of_object(fn(), **self._options)
-        else:
-            made = step_of(fn, **self._options)
-        self._registry.add(made)
-        return made
+    step: str
+    id: str
+    job_id: str
+    attempt: int
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    proceed: Callable[[], Awaitable[Any]]
 
 
-class JobRegistry:
-    """A set of steps and jobs; an app includes registries, as a web app includes routers.
+Intercept: TypeAlias = Callable[[AttemptedCall], Awaitable[Any]]
 
-    ```python
-    billing = JobRegistry(prefix="billing.")
 
-    @billing.step
-    async def charge(ctx: StepContext, order: Order) -> Receipt: ...
-
-    app.include(billing)
-    ```
+class DefinitionTable:
+    """Steps and jobs by their full names; `JobRegistry` adds the decorators that make them.
 
     A step or job is identified by its *full* name: its own name after the prefix of its registry
     and of each registry that includes that one. What is registered later is included too.
@@ -76,7 +62,8 @@ class JobRegistry:
         self._steps: dict[str, Step[..., Any]] = {}
         self._jobs: dict[str, JobDefinition[..., Any]] = {}
         self._names: dict[int, str] = {}  # by the `id()` of the definition, which lives as long
-        self._parents: list[tuple[JobRegistry, str]] = []
+        self._parents: list[tuple[DefinitionTable, str]] = []
+        self.intercept: Intercept | None = None  # in a test: makes the attempts of all steps
 
     @property
     def steps(self) -> Mapping[str, Step[..., Any]]:
@@ -89,42 +76,11 @@ class JobRegistry:
         return MappingProxyType(self._jobs)
 
     @overload
-    def step(self, fn: type[StepClass[I, O]], /) -> Step[[I], O]: ...
+    def add(self, thing: D) -> D: ...
     @overload
-    def step(self, fn: AsyncFunction[P, R | Partial[R]], /) -> Step[P, R]: ...
+    def add(self, thing: StepClass[I, O]) -> Step[[I], O]: ...
     @overload
-    def step(self, fn: SyncFunction[P, R | Partial[R]], /) -> Step[P, R]: ...
-    @overload
-    def step(self, /, **options: Unpack[StepOptions]) -> _StepDecorator: ...
-    def step(self, fn: Any = None, /, **options: Unpack[StepOptions]) -> Any:
-        """Decorate a function, or a class with `execute`, to make it a step.
-
-        Raises:
-            DefinitionError: The definition is invalid, or its name is taken.
-        """
-        decorate = _StepDecorator(self, options)
-        return decorate if fn is None else decorate(fn)
-
-    @overload
-    def job(self, fn: AsyncFunction[P, R], /) -> JobDefinition[P, R]: ...
-    @overload
-    def job(
-        self, /, **options: Unpack[JobOptions]
-    ) -> Callable[[AsyncFunction[P, R]], JobDefinition[P, R]]: ...
-    def job(self, fn: Any = None, /, **options: Unpack[JobOptions]) -> Any:
-        """Decorate an async function to make it a job.
-
-        Raises:
-            DefinitionError: The definition is invalid, or its name is taken.
-        """
-
-        def add(function: Callable[..., Any]) -> JobDefinition[..., Any]:
-            made = job_of(function, **options)
-            self.add(made)
-            return made
-
-        return add if fn is None else add(fn)
-
+    def add(self, thing: SyncStepClass[I, O]) -> Step[[I], O]: ...
     def add(self, thing: Any) -> Any:
         """Register a step or job that was made elsewhere, or an object with `execute`.
 
@@ -140,7 +96,7 @@ class JobRegistry:
         self._put(self.prefix + made.name, made)
         return made
 
-    def include(self, other: "JobRegistry", prefix: str = "") -> None:
+    def include(self, other: "DefinitionTable", prefix: str = "") -> None:
         """Include everything that another registry has, now and later, under a further prefix.
 
         Raises:
@@ -208,43 +164,13 @@ class JobRegistry:
         for parent, prefix in self._parents:
             parent._put(parent.prefix + prefix + name, made)  # noqa: SLF001  of the same class
 
-    def _is_within(self, other: "JobRegistry") -> bool:
+    def _is_within(self, other: "DefinitionTable") -> bool:
         above = (parent for parent, _ in self._parents)
         return any(each is other or each._is_within(other) for each in above)  # noqa: SLF001
 
 
-def step_name(registry: JobRegistry, step: object, verb: str) -> str:
-    """Return the full name of what must be a step; `verb` is what it is used for.
-
-    Raises:
-        TypeError: It is not a step.
-        UnknownName: It is not registered here.
-    """
-    if not isinstance(step, Step):
-        raise _wrong_kind(verb, "step", step)
-    return registry.name(cast("Step[..., Any]", step))
-
-
-def job_name(registry: JobRegistry, job: object, verb: str) -> str:
-    """Return the full name of what must be a job; `verb` is what it is used for.
-
-    Raises:
-        TypeError: It is not a job.
-        UnknownName: It is not registered here.
-    """
-    if not isinstance(job, JobDefinition):
-        raise _wrong_kind(verb, "job", job)
-    return registry.name(cast("JobDefinition[..., Any]", job))
-
-
 def _label(made: StepOrJob, name: str = "") -> str:
     return f"{'job' if isinstance(made, JobDefinition) else 'step'} {name or made.name!r}"
-
-
-def _wrong_kind(verb: str, wanted: str, given: object) -> TypeError:
-    known = isinstance(given, Step | JobDefinition)
-    shown = _label(cast("StepOrJob", given)) if known else repr(given)
-    return TypeError(f"{verb} takes a {wanted} made with @app.{wanted}, not {shown}")
 
 
 def _unknown(what: str, name: str, known: Mapping[str, object]) -> Any:

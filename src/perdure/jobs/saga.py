@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from perdure.base.codec import encode
 from perdure.base.errors import UnknownName
-from perdure.jobs.definition import OnUndoFailure, Step
+from perdure.jobs.definition import CLOSURE, OnUndoFailure, Step
 from perdure.jobs.effect import HAPPENED, UNDOABLE, Effect, EffectState
 from perdure.jobs.model import EntryKind, JournalEntry
 from perdure.jobs.state import StepState
@@ -167,6 +167,8 @@ def _borrowers(ledger: Sequence[Effect]) -> set[str]:
 def _needs_compensation(entry: JournalEntry, find: FindStep) -> bool:
     if entry.kind is EntryKind.CHILD:
         return True
+    if entry.name.startswith(CLOSURE):
+        return False
     try:
         return find(entry.name).undo is not None
     except UnknownName:

@@ -4,7 +4,8 @@ PostgreSQL indexes no text of more than 2,704 bytes, while SQLite indexes any. T
 checked before either store sees the text, so that a program which works with one works with both.
 """
 
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Final, cast
 
 from perdure.base.errors import ArgumentError, DefinitionError
 
@@ -17,6 +18,10 @@ LONGEST_SCHEDULE: Final = 200
 LONGEST_VERSION: Final = 100
 LONGEST_TAG: Final = 100
 LONGEST_REASON: Final = 4000
+LONGEST_LABEL: Final = 100
+LONGEST_LABEL_VALUE: Final = 200
+MOST_LABELS: Final = 20  # of one job
+LONGEST_TITLE: Final = 4000
 
 _LIMITS: Final = {
     "tenant": LONGEST_TENANT,
@@ -24,14 +29,20 @@ _LIMITS: Final = {
     "by": LONGEST_USER,
     "to": LONGEST_USER,
     "key": LONGEST_KEY,
+    "id": LONGEST_KEY,
     "queue": LONGEST_QUEUE,
     "topic": LONGEST_TOPIC,
     "schedule": LONGEST_SCHEDULE,
     "version": LONGEST_VERSION,
     "tag": LONGEST_TAG,
     "reason": LONGEST_REASON,
+    "label": LONGEST_LABEL,
+    "label value": LONGEST_LABEL_VALUE,
+    "title": LONGEST_TITLE,
 }
-_NEEDED: Final = frozenset({"tenant", "queue", "topic", "schedule", "version", "tag"})
+_NEEDED: Final = frozenset(
+    {"id", "tenant", "queue", "topic", "schedule", "version", "tag", "label"}
+)
 
 
 def check_given(**texts: object) -> None:
@@ -43,6 +54,39 @@ def check_given(**texts: object) -> None:
     found = [f"`{name}` {why}" for name, text in texts.items() if (why := _why_not(name, text))]
     if found:
         raise ArgumentError("this cannot be stored", found)
+
+
+def check_labels(labels: object) -> dict[str, str]:
+    """Return the labels of a submission or a query.
+
+    Raises:
+        ArgumentError: They are too many, too long, or not texts; every reason is named.
+    """
+    if not isinstance(labels, Mapping):
+        kind = type(labels).__name__
+        why = f'`labels` must map names to texts, as {{"team": "data"}}, not be a {kind}'
+        raise ArgumentError("this cannot be stored", [why])
+    given = cast("Mapping[object, object]", labels)
+    found = list(_wrong_labels(given))
+    if found:
+        raise ArgumentError("this cannot be stored", found)
+    return cast("dict[str, str]", dict(given))
+
+
+def _wrong_labels(labels: Mapping[object, object]) -> Iterator[str]:
+    if len(labels) > MOST_LABELS:
+        yield f"a job has at most {MOST_LABELS} labels, not {len(labels):,}"
+        return
+    for name, value in labels.items():
+        shown = repr(name)[:50]
+        if not isinstance(name, str) or "=" in name:  # a command line gives them as name=value
+            yield f"the name of label {shown} must be a text without ="
+        elif why := _why_not("label", name):
+            yield f"the name of label {shown} {why}"
+        elif not isinstance(value, str):
+            yield f"label {shown} must be a text, not {type(value).__name__}"
+        elif why := _why_not("label value", value):
+            yield f"label {shown} {why}"
 
 
 def check_defined(what: str, **texts: object) -> None:

@@ -8,10 +8,12 @@ import secrets
 from hashlib import sha256
 from typing import Any, Final
 
-from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
-
+from perdure.base.extra import extra
 from perdure.base.secret import Secret
 from perdure.jobs.approval import CODE_DIGITS
+
+with extra("mail", "a link in a mail"):
+    from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
 
 RANDOM_BYTES: Final = 32
 LONGEST_TOKEN: Final = 300

@@ -9,15 +9,14 @@ from email.utils import formataddr, make_msgid
 from html import escape
 from typing import Any, Final
 
-import aiosmtplib
 import msgspec
 from msgspec import Struct
 
+from perdure.base.extra import extra
 from perdure.base.secret import Secret
 from perdure.base.visible import visible
 from perdure.jobs.approval import Approval, ApprovalState, new_link
 from perdure.jobs.outbox import Notice, NoticeKind
-from perdure.notify.links import LinkTokens, new_code
 from perdure.notify.message import (
     ApprovalMessage,
     alert_text,
@@ -27,6 +26,11 @@ from perdure.notify.message import (
     spell_time,
 )
 from perdure.notify.people import ApprovalStore, Contact, People
+
+with extra("mail", "e-mail"):
+    import aiosmtplib
+
+    from perdure.notify.links import LinkTokens, new_code
 
 TIMEOUT: Final = 30.0
 _ASKS: Final = {

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import Struct
 
+from perdure.base.codec import read_plain
 from perdure.base.visible import LONGEST_SHOWN, visible
 from perdure.jobs.approval import Approval, ApprovalState
 from perdure.jobs.outbox import Notice, NoticeKind
@@ -45,7 +46,9 @@ class ApprovalMessage(Struct, frozen=True, kw_only=True):
 
 def approval_message(approval: Approval, *, full: bool = False) -> ApprovalMessage:
     """Return what is shown of an approval: all of it, or as much as fits into a message."""
+    described = visible(approval.description, None if full else LONGEST_VALUE)
     fields = [
+        *([("What it does", described)] if described else []),
         ("Job", visible(approval.job_id)),
         ("Step", visible(approval.step)),
         ("Risk", str(approval.risk)),
@@ -55,7 +58,7 @@ def approval_message(approval: Approval, *, full: bool = False) -> ApprovalMessa
     ]
     arguments = _arguments(approval, full=full)
     title = visible(approval.title, None if full else LONGEST_TITLE)
-    cut = _MORE in title or any(_MORE in text for pair in arguments for text in pair)
+    cut = _MORE in title + described or any(_MORE in text for pair in arguments for text in pair)
     note = "Title and text were written by a program." if approval.written_by_program else ""
     return ApprovalMessage(
         title=title,
@@ -112,9 +115,9 @@ def before_edits(approval: Approval) -> Any:
 
 
 def _arguments(approval: Approval, *, full: bool) -> tuple[tuple[str, str], ...]:
-    fields = _fields(msgspec.json.decode(approval.shown))
+    fields = _fields(read_plain(approval.shown))
     edits = approval.edits
-    old = _fields(msgspec.json.decode(edits[0].before)) if edits else fields
+    old = _fields(read_plain(edits[0].before)) if edits else fields
     # Edited arguments come first, so that they are not the ones that are cut.
     names = sorted({**fields, **old}, key=lambda name: _same(name, fields, old))
     shorter = names[: None if full else MOST_FIELDS]

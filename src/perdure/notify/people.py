@@ -4,8 +4,8 @@ A person may act by mail today and in Slack tomorrow. The four-eyes rule holds o
 known to be the same person, so every account is listed with its person, once.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -90,15 +90,15 @@ def _spellings(person: Person) -> set[str]:
 class ApprovalStore(Protocol):
     """Where channels find approvals and submit votes."""
 
-    async def now(self) -> float:
+    def now(self) -> Coroutine[Any, Any, float]:
         """Return the time of the clock by which everything expires."""
         ...
 
-    async def approval(self, approval_id: str) -> Approval | None: ...
+    def approval(self, approval_id: str) -> Coroutine[Any, Any, Approval | None]: ...
 
-    async def vote(
+    def vote(
         self, approval_id: str, vote: Vote, use: LinkUse | None = None
-    ) -> Approval | Refusal:
+    ) -> Coroutine[Any, Any, Approval | Refusal]:
         """Judge a vote, and write it if it counts; it is audited in either case.
 
         The first decision wins: it is written only over the version that it was judged by. A vote
@@ -107,13 +107,15 @@ class ApprovalStore(Protocol):
         """
         ...
 
-    async def keep_link(self, link: ApprovalLink) -> None: ...
+    def keep_link(self, link: ApprovalLink) -> Coroutine[Any, Any, None]: ...
 
-    async def link(self, link_id: str) -> tuple[ApprovalLink, Approval] | None:
+    def link(self, link_id: str) -> Coroutine[Any, Any, tuple[ApprovalLink, Approval] | None]:
         """Return a link with its approval, in one query."""
         ...
 
-    async def audit_attempt(self, approval_id: str | None, channel: str, why: str) -> None:
+    def audit_attempt(
+        self, approval_id: str | None, channel: str, why: str
+    ) -> Coroutine[Any, Any, None]:
         """Audit an attempt that led to no vote: forged, replayed, or by an unknown person."""
         ...
 

@@ -10,18 +10,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, cast
 from urllib.parse import parse_qs, urlsplit
 
-import httpx
 import msgspec
 from msgspec import Struct
-from slack_sdk.signature import Clock, SignatureVerifier
 
-from perdure.base.http_response import fetch
+from perdure.base.extra import extra
 from perdure.base.secret import Secret
 from perdure.base.visible import visible
 from perdure.jobs.approval import Approval, VoteVerdict
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import RiskLevel
 from perdure.notify.message import ApprovalMessage, alert_text, approval_message, edited_text
+
+with extra("slack", "Slack"):
+    import httpx
+    from slack_sdk.signature import Clock, SignatureVerifier
+
+    from perdure.base.http_response import fetch
 
 WINDOW: Final = 300  # seconds that a request may be old, or from the future
 MOST_REMEMBERED: Final = 100_000  # requests within that window

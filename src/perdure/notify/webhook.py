@@ -18,16 +18,19 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
-import httpcore
 import msgspec
 from msgspec import Struct
 
+from perdure.base.extra import extra
 from perdure.base.secret import Secret
 from perdure.jobs.approval import Approval
 from perdure.jobs.outbox import Notice
 from perdure.jobs.redaction import for_people
 from perdure.notify.message import before_edits, outcome_of
 from perdure.notify.people import ApprovalStore
+
+with extra("webhook", "a webhook"):
+    import httpcore
 
 # Addresses
 
@@ -298,6 +301,7 @@ def _event(notice: Notice, approval: Approval | None) -> dict[str, Any]:
         told["approval"] = {
             "id": approval.id,
             "title": approval.title,
+            "description": approval.description,
             "step": approval.step,
             "risk": str(approval.risk),
             "state": approval.state.value,

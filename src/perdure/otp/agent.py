@@ -216,11 +216,19 @@ class Agent(Stoppable, Generic[S]):
     @overload
     async def get(
         self: "Name | Agent[Never]",
-        fn: Callable[[Any, *Ts], Any],
+        fn: Callable[[Any, *Ts], Coroutine[Any, Any, T]],
         *args: *Ts,
         timeout: Duration = 5.0,
         isolate: bool | None = None,
-    ) -> Any: ...
+    ) -> T: ...
+    @overload
+    async def get(
+        self: "Name | Agent[Never]",
+        fn: Callable[[Any, *Ts], T],
+        *args: *Ts,
+        timeout: Duration = 5.0,
+        isolate: bool | None = None,
+    ) -> T: ...
     async def get(
         self: ServerRef,
         fn: Callable[..., Any],
@@ -297,11 +305,19 @@ class Agent(Stoppable, Generic[S]):
     @overload
     async def get_and_update(
         self: "Name | Agent[Never]",
-        fn: Callable[[Any, *Ts], Any],
+        fn: Callable[[Any, *Ts], Coroutine[Any, Any, tuple[T, Any]]],
         *args: *Ts,
         timeout: Duration = 5.0,
         isolate: bool | None = None,
-    ) -> Any: ...
+    ) -> T: ...
+    @overload
+    async def get_and_update(
+        self: "Name | Agent[Never]",
+        fn: Callable[[Any, *Ts], tuple[T, Any]],
+        *args: *Ts,
+        timeout: Duration = 5.0,
+        isolate: bool | None = None,
+    ) -> T: ...
     async def get_and_update(
         self: ServerRef,
         fn: Callable[..., Any],

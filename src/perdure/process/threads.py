@@ -81,6 +81,12 @@ class ThreadPool:
             self._leave_behind(call)
             raise
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call is queued or runs that was not left behind."""
+        with self._lock:
+            return self._queued > 0 or self._threads > self._idle
+
     def unfinished(self, is_wanted: Callable[[Any], bool]) -> list["Future[None]"]:
         """Return a future for each call with a matching owner, done when its thread is."""
         with self._lock:
@@ -181,3 +187,8 @@ class _Call:
 
 
 _OFFLOADED = ThreadPool("perdure-offload", _MAX_OFFLOADED)
+
+
+def is_offloading() -> bool:
+    """Whether an offloaded call is under way in this program."""
+    return _OFFLOADED.is_busy

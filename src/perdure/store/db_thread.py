@@ -17,7 +17,8 @@ fault. A failure of the database itself fails the whole batch.
 
 **Who wakes whom.** Requests of one turn of a loop are collected in `_turns` and handed to the
 thread when the turn is over (`_hand_over`). If the thread were woken for the first of a hundred
-requests, it would fight with the other ninety-nine for the interpreter. The thread waits on its
+requests, it would fight with the other ninety-nine for the interpreter. Loops of several threads
+may request at once, and any of them may end before it is answered. The thread waits on its
 queue for `_LINGER` seconds, then sleeps in `poll` on its self-pipe, and with it on a descriptor by
 which the connection learns of other processes' writes. It sets `_asleep` *before* it looks at the
 queue for the last time, and a loop looks at `_asleep` *after* it has put something in: so one of
@@ -49,13 +50,13 @@ import select
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 
 from perdure.base import telemetry
 from perdure.base.clock import SystemClock
-from perdure.base.errors import StoreError
+from perdure.base.errors import StoreError, StoreUnreachable
 from perdure.jobs.effect import Effect
 from perdure.jobs.model import JournalEntry, Write
 from perdure.jobs.state import ENDED
@@ -70,9 +71,11 @@ _CLOCK: Final = SystemClock()
 _plain = str.__str__
 _STOP_TIMEOUT: Final = 10.0  # how long closing a store waits for what is under way
 _MAX_BATCH: Final = 1000  # requests in one transaction, so that no commit is delayed for long
+_ANSWER_TIMEOUT: Final = 60.0  # how long a thread without a loop waits
 _LINGER: Final = 0.002  # while requests follow each other, others' changes are not checked
 _INLINE_REST: Final = 0.02  # while the loop writes inline, it looks this often
 _YIELD_EVERY: Final = 16  # after this many inline writes in a row, one lets the loop turn
+_ENDED_LOOP: Final = 0.25  # how often to check whether the loop that has the turn still runs
 _STALL: Final = 0.02  # a disk that took this long …
 _STALL_OVER: Final = 1.0  # … is left to the thread for a while
 
@@ -103,6 +106,7 @@ class StoreRequest:
         "call",
         "done",
         "effect_rows",
+        "emits",
         "entry_rows",
         "error",
         "future",
@@ -112,7 +116,7 @@ class StoreRequest:
         "write",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  a record has a parameter for each field
         self,
         write: Write | None = None,
         call: VerbCall | None = None,
@@ -121,13 +125,15 @@ class StoreRequest:
         done: Done | None = None,
         awaited: bool = True,
         apart: bool = False,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.write = write
         self.call = call
         self.apart = apart  # it takes locks in its own order: never together with others
         self.announces = announces  # it may make a job due: watchers are notified
+        self.emits = write is not None and write.output is not None  # readers of output are
         self.done = done  # called even if the caller that awaits the future is cancelled
-        self.loop = asyncio.get_running_loop()
+        self.loop = loop or asyncio.get_running_loop()
         # Creating a future is measurable, and the results of steps only need `done`.
         self.future: asyncio.Future[Any] | None = self.loop.create_future() if awaited else None
         self.result: Any = None
@@ -139,6 +145,7 @@ class StoreRequest:
             # Encoded here, not in the thread: what cannot be stored fails before it affects others.
             self.entry_rows = [_entry_row(write, entry) for entry in write.entries]
             more = write.job or write.events or write.taken or write.children or write.withdraws
+            more = more or write.chunks or self.emits
             if write.effects:
                 # PostgreSQL cannot write a row twice in one statement.
                 more = more or len({each.key for each in write.effects}) < len(write.effects)
@@ -180,7 +187,10 @@ class Connection:
         return "refused"
 
     def stop_inline(self) -> None:
-        """Release what inline writes hold on the loop; called on it."""
+        """Release what inline writes hold on the loop."""
+
+    def abandon_inline(self) -> None:
+        """Give up an inflight write whose loop has ended; called in the thread."""
 
 
 class DbThread:
@@ -192,6 +202,7 @@ class DbThread:
         connection: Connection,
         *,
         announce: Callable[[], None] = lambda: None,
+        announce_output: Callable[[], None] = lambda: None,
         is_watched: Callable[[], bool] = lambda: True,
     ) -> None:
         """Prepare the thread; nothing is opened yet.
@@ -200,10 +211,12 @@ class DbThread:
             name: Of the thread.
             connection: Used by the thread, and for inline writes by the loop.
             announce: Called in the thread when a job may have fallen due.
+            announce_output: Called in the thread when a job has only emitted something.
             is_watched: Whether anybody here wants to know what others do to the database.
         """
         self._connection = connection
         self._announce = announce
+        self._announce_output = announce_output
         self._is_watched = is_watched
         self._turn = threading.Lock()  # its holder may use the connection
         self._inline_writes = 0  # how many the loop has made …
@@ -212,8 +225,9 @@ class DbThread:
         self._no_inline_before = 0.0  # by the loop's clock: the disk has stalled
         self._look_at = 0.0
         self._inflight: tuple[StoreRequest, float] | None = None  # with when it was sent
-        # What loops have requested in this turn of theirs.
+        # What loops have requested in this turn of theirs. The lock is for a close on another loop.
         self._turns: dict[asyncio.AbstractEventLoop, list[StoreRequest]] = {}
+        self._turns_lock = threading.Lock()
         self._queue: SimpleQueue[list[StoreRequest]] = SimpleQueue()  # an empty list: look up
         self._self_pipe = SelfPipe()
         self._asleep = False
@@ -248,6 +262,8 @@ class DbThread:
         if not self._is_open:
             return
         self._closing = closing = StoreRequest()
+        with self._turns_lock:  # nothing is requested from now on
+            self._is_open = False
         for loop in tuple(self._turns):
             self._hand_over(loop)
         self._end()
@@ -291,6 +307,31 @@ class DbThread:
         self._enqueue(request)
         assert request.future is not None
         return request.future
+
+    def call_blocking(self, call: VerbCall) -> Any:
+        """Run a verb in its own transaction and return its result; for threads without a loop.
+
+        Raises:
+            StoreError: It failed, or the database does not answer.
+        """
+        answered = threading.Event()
+        request = StoreRequest(
+            call=call,
+            done=lambda _: answered.set(),
+            awaited=False,
+            apart=True,
+            loop=cast("asyncio.AbstractEventLoop", _NoLoop()),
+        )
+        if not self._is_open or self._pid != os.getpid():
+            raise StoreError("the store is not open")
+        self._queue.put([request])
+        if self._asleep:
+            self._self_pipe.wake()
+        if not answered.wait(_ANSWER_TIMEOUT):
+            raise StoreUnreachable(f"the database has not answered within {_ANSWER_TIMEOUT:g} s")
+        if request.error is not None:
+            raise request.error
+        return request.result
 
     async def write(self, write: Write, *, alone: bool = False, done: Done | None = None) -> None:
         """Make a fenced write, and return when it is durable.
@@ -380,19 +421,23 @@ class DbThread:
         resolve([request])
 
     def _enqueue(self, request: StoreRequest) -> None:
-        if not self._is_open:
-            raise StoreError("the store is not open: call `await store.open()` first")
         if self._pid != os.getpid():
             raise StoreError("the store was opened before a fork: open it again in the new process")
-        turn = self._turns.get(request.loop)
-        if turn is None:
+        with self._turns_lock:
+            if not self._is_open:
+                raise StoreError("the store is not open: call `await store.open()` first")
+            turn = self._turns.get(request.loop)
+            if turn is not None:
+                turn.append(request)
+                return
+            for ended in [loop for loop in self._turns if loop.is_closed()]:
+                self._queue.put(self._turns.pop(ended))  # it ended before its turn was over
             self._turns[request.loop] = [request]
-            request.loop.call_soon(self._hand_over, request.loop)
-        else:
-            turn.append(request)
+        request.loop.call_soon(self._hand_over, request.loop)
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
-        requests = self._turns.pop(loop, None)
+        with self._turns_lock:
+            requests = self._turns.pop(loop, None)
         if requests:
             self._queue.put(requests)
             if self._asleep:
@@ -415,11 +460,16 @@ class DbThread:
             self._self_pipe.watch(changes)
         deliver([opening])
         while requests := self._gather():
-            with self._turn:
+            self._take_turn()
+            try:
                 self._execute(requests)
+            finally:
+                self._turn.release()
             # First the watchers: one that starts to watch after its answer knows this change.
             if any(request.announces and request.error is None for request in requests):
                 self._announce()
+            elif any(request.emits and request.error is None for request in requests):
+                self._announce_output()
             deliver(requests)
             del requests  # else the last ones would be kept until there are others
             with self._turn:
@@ -431,6 +481,16 @@ class DbThread:
         # Reported from here, since disconnecting may need the very loop that waits for it.
         if self._closing is not None:
             deliver([self._closing])
+
+    def _take_turn(self) -> None:
+        """Wait for the connection; take it from a loop that has ended with a write in flight."""
+        while not self._turn.acquire(timeout=_ENDED_LOOP):
+            inflight = self._inflight
+            if inflight is not None and inflight[0].loop.is_closed():
+                self._inflight = self.busy_since = None
+                self._connection.abandon_inline()
+                self._queue.put([inflight[0]])  # it may have happened, and may be repeated
+                return
 
     def _execute(self, requests: Sequence[StoreRequest]) -> None:
         self.busy_since = since = _CLOCK.monotonic()
@@ -480,6 +540,13 @@ class DbThread:
 
 
 # Answers
+
+
+class _NoLoop:
+    """Stands for the loop of a caller that has none: it is called back in our thread."""
+
+    def call_soon_threadsafe(self, callback: Callable[..., None], *args: Any) -> None:
+        callback(*args)
 
 
 def deliver(requests: Sequence[StoreRequest]) -> None:

@@ -24,14 +24,23 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
     Raises:
         StoreError: The URL is not one of these forms.
     """
+    check_url(url)
+    return _sqlite(url, clock) if url.startswith("sqlite:") else _postgres(url)
+
+
+def check_url(url: str) -> None:
+    """Check the form of a URL, without connecting to anything.
+
+    Raises:
+        StoreError: The URL is not one of those that `open_store` takes.
+    """
     scheme = url.partition(":")[0]
     if scheme == "sqlite":
-        return _sqlite(url, clock)
-    if scheme in ("postgresql", "postgres"):
-        return _postgres(url)
-    # What is not a URL may be a connection string, password and all, so it is not shown.
-    wrong = f"unsupported store {scheme!r}" if scheme.isalnum() else "this is not a store URL"
-    raise StoreError(f"{wrong}: write {_FORMS}")
+        _sqlite_file(url)
+    elif scheme not in ("postgresql", "postgres") or "://" not in url:
+        # What is not a URL may be a connection string, password and all, so it is not shown.
+        wrong = f"unsupported store {scheme!r}" if scheme.isalnum() else "this is not a store URL"
+        raise StoreError(f"{wrong}: write {_FORMS}")
 
 
 def _postgres(url: str) -> Store:
@@ -43,6 +52,13 @@ def _postgres(url: str) -> Store:
 
 
 def _sqlite(url: str, clock: Clock | None) -> Store:
+    path, flags = _sqlite_file(url)
+    module = import_module("perdure.store.sqlite.store")
+    return module.SqliteStore(path, clock=clock, **flags)
+
+
+def _sqlite_file(url: str) -> tuple[str, dict[str, bool]]:
+    """Return the path and the options of a SQLite URL."""
     parts = urlsplit(url)
     path = unquote(parts.path).removeprefix("/")
     if parts.netloc or not path or not url.startswith("sqlite:///"):
@@ -54,5 +70,4 @@ def _sqlite(url: str, clock: Clock | None) -> Store:
     flags = {name: options.pop(name, "0") == "1" for name in _SQLITE_OPTIONS}
     if options:
         raise StoreError(f"{path!r} has unknown options: {', '.join(options)}")
-    module = import_module("perdure.store.sqlite.store")
-    return module.SqliteStore(path, clock=clock, **flags)
+    return path, flags

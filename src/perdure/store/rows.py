@@ -18,8 +18,10 @@ from perdure.jobs.model import (
     JobOutcome,
     JournalEntry,
     NewJob,
+    Progress,
     Schedule,
 )
+from perdure.jobs.payload import Chunk
 from perdure.jobs.state import JobState, StepState
 from perdure.store.statements import Row
 
@@ -58,6 +60,11 @@ def entry(row: Row) -> JournalEntry:
         ended_at=row[14],
         key=row[15],
     )
+
+
+def chunk_row(job_id: str, chunk: Chunk) -> dict[str, Any]:
+    """Return the parameters of the insert of a part of a large payload."""
+    return {"id": job_id, "digest": chunk.digest, "data": chunk.data}
 
 
 def effect(row: Row) -> Effect:
@@ -109,7 +116,11 @@ def job_row(job: NewJob, now: float) -> dict[str, Any]:
         "budget_of": job.budget_of,
         "created_at": now,
         "deadline_at": None if job.deadline is None else now + job.deadline,
+        "labels": msgspec.json.encode(job.labels).decode() if job.labels else None,
     }
+
+
+_read_progress = msgspec.json.Decoder(tuple[Progress, ...]).decode
 
 
 def job(row: Row) -> Job:
@@ -142,7 +153,19 @@ def job(row: Row) -> Job:
         epoch=row[24],
         claims=row[25],
         budget_of=row[26],
+        awaits=max(0, row[27]),
+        labels={} if row[28] is None else msgspec.json.decode(row[28], type=dict[str, str]),
+        worked=row[29],
+        progress=() if row[30] is None else _read_progress(row[30]),
     )
+
+
+def label_rows(job: NewJob, now: float) -> list[dict[str, Any]]:
+    """Return the parameters of the inserts of a job's labels."""
+    return [
+        {"id": job.id, "name": name, "value": value, "now": now}
+        for name, value in job.labels.items()
+    ]
 
 
 def event_row(job_id: str, event: JobEvent, now: float) -> dict[str, Any]:
@@ -164,7 +187,8 @@ def message(row: Row) -> JobMessage:
 
 def outcome(row: Row) -> JobOutcome:
     """Return the outcome of a job, which may not have ended."""
-    return JobOutcome(row[0], _JOB_STATES[row[1]], payload(row[2]), payload(row[3]))
+    result, error, wait = map(payload, row[2:5])
+    return JobOutcome(row[0], _JOB_STATES[row[1]], result, error, wait)
 
 
 def schedule_row(schedule: Schedule) -> dict[str, Any]:

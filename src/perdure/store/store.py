@@ -20,12 +20,14 @@ when it may next be claimed, and a counter of changes from outside.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from perdure.base.clock import Clock
 from perdure.base.errors import StoreError
+from perdure.jobs.fleet import Known
 from perdure.jobs.model import Claim, QueueLimit
 from perdure.store import verbs
 from perdure.store.db_thread import DbThread, VerbCall
@@ -169,18 +171,24 @@ class Store:
     fork = changes(verbs.submit.fork, announces=True)
     send = changes(verbs.command.send, announces=True)
     command = changes(verbs.command.command, announces=True)
+    refusal = changes(verbs.command.refusal)  # a change, since it locks as a command does
     job = reads(verbs.read.job)
     jobs = reads(verbs.read.jobs)
+    ids_like = reads(verbs.read.ids_like)
     counts = reads(verbs.read.counts)
     outcomes = reads(verbs.read.outcomes)
     journal = reads(verbs.read.journal)
+    payload = reads(verbs.read.payload)
     messages = reads(verbs.read.messages)
     events = reads(verbs.read.events)
     has_event = reads(verbs.read.has_event)
+    output = reads(verbs.output.output)
+    topics = reads(verbs.output.topics)
     entry_by_key = reads(verbs.read.entry_by_key)
     is_being_undone = reads(verbs.read.is_being_undone)
     journal_and_ledger = reads_written(verbs.read.journal_and_ledger)
     prune = changes(verbs.read.prune)
+    oldest_end = reads(verbs.read.oldest_end)
     violations = reads(verbs.read.violations)
 
     # Leases
@@ -188,17 +196,25 @@ class Store:
     _grant = changes(verbs.claim.claim)
     _load = reads(verbs.claim.load)
     news = reads(verbs.claim.news)
+    report = changes(verbs.claim.report)
     reap = changes(verbs.claim.reap)
-    next_due = reads(verbs.claim.next_due)
+    expired = reads(verbs.claim.expired)
+    outlook = reads(verbs.claim.outlook)
 
     async def claim(
-        self, owner: str, queues: Mapping[str, QueueLimit], free: int, lease: float
+        self,
+        owner: str,
+        queues: Mapping[str, QueueLimit],
+        free: int,
+        lease: float,
+        known: Known | None = None,
     ) -> list[Claim]:
         """Claim up to `free` due jobs of these queues: by priority, then in turn by tenant.
 
-        The epoch and `claims` grow by one; the state becomes RUNNING (COMPENSATING stays).
+        The epoch and `claims` grow by one; the state becomes RUNNING (COMPENSATING stays). `known`
+        says which kinds of jobs the owner knows; None: all of them.
         """
-        grants = await self._grant(owner, queues, free, lease)
+        grants = await self._grant(owner, queues, free, lease, known)
         # Loaded apart from the claim: a long journal must not hold up those who write.
         unread = [grant for grant in grants if grant.job is None]
         loaded = await self._load(unread) if unread else []
@@ -254,34 +270,56 @@ class Store:
 
     # Schedules and workers
 
-    put_schedule = changes(verbs.schedule.put_schedule)
+    agenda = reads(verbs.schedule.agenda)
+    put_schedule = changes(verbs.schedule.put_schedule, announces=True)
     schedules = reads(verbs.schedule.schedules)
     delete_schedule = changes(verbs.schedule.delete_schedule)
-    pause_schedule = changes(verbs.schedule.pause_schedule)
+    pause_schedule = changes(verbs.schedule.pause_schedule, announces=True)
     fire = changes(verbs.schedule.fire, announces=True)
-    heartbeat = changes(verbs.schedule.heartbeat)
-    workers = reads(verbs.schedule.workers)
-    forget_workers = changes(verbs.schedule.forget_workers)
+    publish = changes(verbs.fleet.publish)
+    definitions = reads(verbs.fleet.definitions)
+    heartbeat = changes(verbs.fleet.heartbeat)
+    workers = reads(verbs.fleet.workers)
+    forget_workers = changes(verbs.fleet.forget_workers)
+    fleet = reads(verbs.fleet.fleet)
+    queues = reads(verbs.fleet.queues)
+    unclaimed = reads(verbs.fleet.unclaimed)
+    pause_queue = changes(verbs.fleet.pause_queue, announces=True)
     fingerprint_key = changes(verbs.schedule.fingerprint_key)
     durability: Verb[[], dict[str, str]]  # declared by each database
 
     # Watching
 
-    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+    def watch(self, changed: Callable[[], None], *, output: bool = False) -> Callable[[], None]:
         """Call `changed` (on the loop) soon after a write: only a hint, never relied upon.
+
+        Args:
+            changed: Called when a job may be due or may have ended.
+            output: Call it also when a job has emitted something.
 
         Returns:
             A function that ends the watch.
         """
-        watcher = _Watcher(changed)
+        watcher = _Watcher(changed, output=output)
         self._watchers.append(watcher)
         self.writer.look_up()
-        return partial(self._watchers.remove, watcher)
+        return partial(self._unwatch, watcher)
 
     def tell_watchers(self) -> None:
         """Notify the watchers that a job may be due; may be called from any thread."""
         for watcher in tuple(self._watchers):
-            watcher.tell()
+            if not watcher.tell():
+                self._unwatch(watcher)
+
+    def tell_readers(self) -> None:
+        """Notify those who watch output; workers have nothing to do with it."""
+        for watcher in tuple(self._watchers):
+            if watcher.output and not watcher.tell():
+                self._unwatch(watcher)
+
+    def _unwatch(self, watcher: "_Watcher") -> None:
+        with suppress(ValueError):  # its loop has ended, and it was removed before
+            self._watchers.remove(watcher)
 
 
 class _Watcher:
@@ -290,17 +328,23 @@ class _Watcher:
     Waking a loop from another thread is expensive, and jobs end by the hundred.
     """
 
-    __slots__ = ("_changed", "_loop", "_told")
+    __slots__ = ("_changed", "_loop", "_told", "output")
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, changed: Callable[[], None], *, output: bool) -> None:
+        self.output = output
         self._loop = asyncio.get_running_loop()
         self._changed = changed
         self._told = False
 
-    def tell(self) -> None:
-        if not self._told and not self._loop.is_closed():
+    def tell(self) -> bool:
+        """Notify the loop; return False if it has ended."""
+        if not self._told:
             self._told = True
-            self._loop.call_soon_threadsafe(self._hear)
+            try:
+                self._loop.call_soon_threadsafe(self._hear)
+            except RuntimeError:
+                return False
+        return True
 
     def _hear(self) -> None:
         self._told = False  # before it looks: what changes meanwhile is notified again

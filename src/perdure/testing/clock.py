@@ -49,8 +49,11 @@ class _JumpingSelector(selectors.DefaultSelector):
         super().__init__()
         self._clock = clock
         self._patience = patience
+        self.held = False  # time flows as it does outside
 
     def select(self, timeout: float | None = None) -> Any:
+        if self.held:
+            return super().select(timeout)
         if timeout is None:  # no timer at all: only real I/O or a thread can wake anything
             events = super().select(REAL_WAIT)
             if not events:
@@ -77,7 +80,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> None:
         self.clock = clock or VirtualClock()
         self._random = None if seed is None else random.Random(seed)
-        super().__init__(_JumpingSelector(self.clock, patience))
+        self._jumping = _JumpingSelector(self.clock, patience)
+        super().__init__(self._jumping)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether time does not jump."""
+        return self._jumping.held
+
+    def hold(self) -> None:
+        """Let time flow as it does outside: another clock takes over."""
+        self._jumping.held = True
+
+    def release(self) -> None:
+        """Let time jump again."""
+        self._jumping.held = False
 
     def time(self) -> float:
         """Return the virtual time."""

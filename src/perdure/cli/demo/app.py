@@ -42,4 +42,4 @@ if __name__ == "__main__":
     if not sys.stdin.buffer.readline():
         sys.exit()  # this spare worker was not needed
     threading.Thread(target=_exit_with_the_demo, daemon=True).start()
-    build(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])).work()
+    build(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])).serve_sync()

@@ -16,7 +16,6 @@ from rich.table import Table
 from perdure.app import App
 from perdure.cli.demo.harness import Demo, DemoWorker, Heading, Outcome, ServiceClient
 from perdure.engine.handle import Handle
-from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.process.timer import sleep
 
@@ -40,7 +39,7 @@ def add_migration(app: App, client: ServiceClient) -> None:
     """Define its steps and its job."""
 
     @app.step
-    async def extract(_ctx: StepContext, page: int) -> list[int]:
+    async def extract(page: int) -> list[int]:
         client.note("begin", "extract", page)
         await sleep(0.15 * client.pace)
         client.note("end", "extract", page)
@@ -65,14 +64,14 @@ def add_migration(app: App, client: ServiceClient) -> None:
         return len(rows)
 
     @app.job
-    async def migrate(ctx: JobContext) -> Migrated:
-        pages = [await ctx.run(extract, page) for page in range(PAGES)]
+    async def migrate() -> Migrated:
+        pages = [await extract(page) for page in range(PAGES)]
         customers = [customer for page in pages for customer in page]
-        total = await ctx.run(convert, customers)
+        total = await convert(customers)
         loaded = 0
         for batch in range(BATCHES):
             rows = customers[batch * IN_A_BATCH : (batch + 1) * IN_A_BATCH]
-            loaded += await ctx.run(load, batch, rows)
+            loaded += await load(batch, rows)
         return Migrated(len(customers), total, loaded)
 
 
@@ -248,7 +247,7 @@ class MigrationScenario:
         """Start and kill workers until the job has ended."""
         demo = self._demo
         with demo.display.scenario(MIGRATION):
-            handle: Handle[Migrated] = await demo.app.submit(demo.app.find_job("migrate"))
+            handle: Handle[Migrated] = await demo.app.submit(demo.app.find_job("migrate")())
             while not await self._run_worker(handle):
                 pass
         outcome = self._outcome(handle.id, await handle.result("5s"))

@@ -15,7 +15,6 @@ from perdure.app import App
 from perdure.base.errors import DecisionRefused, Permanent
 from perdure.cli.demo.harness import Demo, Heading, Outcome, ServiceClient, count_steps
 from perdure.engine.handle import Handle
-from perdure.engine.run.context import JobContext
 from perdure.engine.steps.step_context import StepContext
 from perdure.jobs.approval import APPROVER, Person
 from perdure.jobs.effect import Effect
@@ -45,8 +44,8 @@ def add_mailing(app: App, client: ServiceClient) -> None:
         return len(people)
 
     @app.job
-    async def newsletter(ctx: JobContext, people: list[str]) -> int:
-        return await ctx.run(send_all, people)
+    async def newsletter(people: list[str]) -> int:
+        return await send_all(people)
 
 
 def mail_to(person: str) -> str:
@@ -68,7 +67,7 @@ class MailingScenario:
         demo = self._demo
         with demo.display.scenario(MAILING):
             job = demo.app.find_job("newsletter")
-            handle = await demo.app.submit(job, list(PEOPLE))
+            handle = await demo.app.submit(job(list(PEOPLE)))
             async with demo.worker() as worker:
                 await demo.until(handle, worker, look=lambda: self._sent() >= FIRST_KILL)
                 await demo.kill(worker, f"after {self._sent()} mails, before any checkpoint")
@@ -146,14 +145,14 @@ def add_order(app: App, client: ServiceClient) -> None:
         await client.effect(ctx, "stock", UNDONE[0])
 
     @app.step
-    async def ship(_ctx: StepContext) -> None:
+    async def ship() -> None:
         raise Permanent(PROBLEM)
 
     @app.job
-    async def place_order(ctx: JobContext) -> None:
-        await ctx.run(pay)
-        await ctx.run(reserve)
-        await ctx.run(ship)
+    async def place_order() -> None:
+        await pay()
+        await reserve()
+        await ship()
 
 
 class OrderScenario:
@@ -166,7 +165,7 @@ class OrderScenario:
         """Kill the worker during the undo."""
         demo = self._demo
         with demo.display.scenario(ORDER):
-            handle = await demo.app.submit(demo.app.find_job("place_order"))
+            handle = await demo.app.submit(demo.app.find_job("place_order")())
             async with demo.worker() as worker:
                 await demo.held(handle, worker, UNDONE[0])
                 await demo.kill(
@@ -232,8 +231,8 @@ def add_payout(app: App, client: ServiceClient) -> None:
         return await client.effect(ctx, "payment", transfer_of(usd))
 
     @app.job
-    async def pay_out(ctx: JobContext, usd: int) -> str:
-        return await ctx.run(transfer, usd)
+    async def pay_out(usd: int) -> str:
+        return await transfer(usd)
 
 
 def transfer_of(usd: int) -> str:
@@ -253,7 +252,7 @@ class PayoutScenario:
         demo = self._demo
         with demo.display.scenario(PAYOUT):
             job = demo.app.find_job("pay_out")
-            handle: Handle[str] = await demo.app.submit(job, USD, user=KIM.id)
+            handle: Handle[str] = await demo.app.submit(job(USD), user=KIM.id)
             async with demo.worker() as worker:
                 await demo.until(handle, worker, JobState.WAITING)
                 demo.display.say(f"kim's job is {await handle.status()}: it needs an approval")

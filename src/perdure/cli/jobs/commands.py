@@ -3,15 +3,17 @@
 Each command that changes a job is written to the log of the job, with who gave it and why.
 """
 
-import getpass
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final
 
 import typer
 
 from perdure.app import App
 from perdure.base.codec import parse
 from perdure.base.errors import UnknownName
+from perdure.cli.jobs.bulk import command_of, retry
+from perdure.cli.jobs.control import ByOption, ReasonOption, control
+from perdure.cli.jobs.emitted import output
+from perdure.cli.jobs.replay import export, replay
 from perdure.cli.jobs.show import list_jobs, show
 from perdure.cli.jobs.watch import watch
 from perdure.cli.output import Format, FormatOption, give, perform, say
@@ -20,93 +22,48 @@ from perdure.cli.target import (
     JobArgument,
     UrlOption,
     find_app,
-    find_job,
     read_argument,
 )
 from perdure.engine.handle import Handle
-
-JobCommand: TypeAlias = Callable[[Handle[Any]], Awaitable[None]]
-
-ByOption: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--by", default_factory=getpass.getuser, help="Who issues the command.", show_default="you"
-    ),
-]
-ReasonOption: TypeAlias = Annotated[
-    str, typer.Option("--reason", "-r", help="The reason, for the log of the job.")
-]
+from perdure.jobs.bulk import BulkAction
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the group."""
     group = typer.Typer(help="List, show, watch and control jobs.", no_args_is_help=True)
     group.command("list")(list_jobs)
-    for command in (show, watch):
+    for command in (show, watch, output):
         group.command()(command)
-    for name, (text, action) in _SIMPLE.items():
-        group.command(name, help=text)(_simple(action))
-    for command in (retry, skip, abandon_undo, fork, send):
+    for action, text in _BULK.items():
+        group.command(action, help=text)(command_of(action))
+    for command in (retry, compensate, skip, abandon_undo, fork, send, export, replay):
         group.command()(command)
     app.add_typer(group, name="jobs")
 
 
-# The commands that only take a reason.
+# The commands for one job, or for all that match.
 
-SimpleAction: TypeAlias = Callable[[Handle[Any], str, str], Awaitable[None]]
-
-_SIMPLE: Final[dict[str, tuple[str, SimpleAction]]] = {
-    "cancel": (
-        "Cancel a job; its running steps are stopped.",
-        lambda handle, reason, by: handle.cancel(reason, by=by),
-    ),
-    "pause": (
-        "Pause a job: its running steps finish, and nothing more runs until `resume`.",
-        lambda handle, reason, by: handle.pause(reason, by=by),
-    ),
-    "resume": (
-        "Resume a job that is paused or needs attention.",
-        lambda handle, reason, by: handle.resume(reason, by=by),
-    ),
-    "compensate": (
-        "Undo a job that failed, was cancelled or needs attention.",
-        lambda handle, reason, by: handle.compensate(reason, by=by),
-    ),
+_BULK: Final[dict[BulkAction, str]] = {
+    "cancel": "Cancel a job, or all that match; running steps are stopped.",
+    "pause": "Pause a job, or all that match: running steps finish, and nothing more runs.",
+    "resume": "Resume a job that is paused or needs attention, or all that match.",
 }
 
 
-def _simple(action: SimpleAction) -> Callable[..., None]:
-    def command(
-        job: JobArgument,
-        *,
-        by: ByOption,
-        reason: ReasonOption = "",
-        url: UrlOption = None,
-        app: AppOption = None,
-        output: FormatOption = Format.TABLE,
-    ) -> None:
-        _control(find_app(app, url), job, output, lambda handle: action(handle, reason, by))
-
-    return command
+# The commands for one job.
 
 
-# The commands with options of their own.
-
-
-def retry(  # noqa: PLR0913  an option is a parameter
+def compensate(
     job: JobArgument,
     *,
     by: ByOption,
-    step: Annotated[
-        str | None, typer.Option("--from", help="Start with this step, such as `load#2`.")
-    ] = None,
     reason: ReasonOption = "",
     url: UrlOption = None,
     app: AppOption = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Retry a failed job from where it failed; finished steps do not run again."""
-    _control(find_app(app, url), job, output, lambda handle: handle.retry(step, reason, by=by))
+    """Undo a job that failed, was cancelled or needs attention."""
+    control(find_app(app, url), job, output, lambda handle: handle.compensate(reason, by=by))
 
 
 def skip(  # noqa: PLR0913  an option is a parameter
@@ -127,7 +84,7 @@ def skip(  # noqa: PLR0913  an option is a parameter
     async def command(handle: Handle[Any]) -> None:
         await handle.skip(step, reason, output=parse(read_argument(result), "the result"), by=by)
 
-    _control(find_app(app, url), job, output, command)
+    control(find_app(app, url), job, output, command)
 
 
 def abandon_undo(  # noqa: PLR0913  an option is a parameter
@@ -141,28 +98,9 @@ def abandon_undo(  # noqa: PLR0913  an option is a parameter
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Continue an undo without this failed part; the job ends as FAILED."""
-    _control(
+    control(
         find_app(app, url), job, output, lambda handle: handle.abandon_undo(undo, reason, by=by)
     )
-
-
-def _control(app: App, job: str, output: Format, command: JobCommand) -> None:
-    """Give a command to a job, and print its state."""
-    state = perform(_controlled, app, job, command)
-    if output is Format.JSON:
-        give(state)
-        return
-    request = state["request"]
-    later = f"; {request} is requested, and its worker will do it soon" if request else ""
-    say(f"job {state['id']} is {state['state']}{later}")
-
-
-async def _controlled(app: App, job: str, command: JobCommand) -> dict[str, Any]:
-    async with app:
-        handle = await find_job(app, job)
-        await command(handle)
-        now = await handle.job()
-        return {"id": now.id, "state": now.state, "request": now.request}
 
 
 def fork(  # noqa: PLR0913  an option is a parameter
@@ -189,7 +127,7 @@ def fork(  # noqa: PLR0913  an option is a parameter
 async def _fork(app: App, job: str, what: tuple[str, str | None], by: str) -> str:
     before, text = what
     async with app:
-        handle = await find_job(app, job)
+        handle = await app.handle(job)
         args: tuple[Any, ...] = ()
         kwargs: dict[str, Any] = {}
         if text is not None:
@@ -233,5 +171,5 @@ async def _send(app: App, job: str, what: tuple[str, str], key: str | None) -> t
     topic, text = what
     payload = parse(read_argument(text), "the message")
     async with app:
-        handle = await find_job(app, job)
+        handle = await app.handle(job)
         return handle.id, await handle.send(topic, payload, key=key)

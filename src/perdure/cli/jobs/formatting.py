@@ -10,10 +10,12 @@ from rich.text import Text
 from perdure.base.duration import spell
 from perdure.base.visible import visible
 from perdure.cli.output import as_json, cell
+from perdure.jobs.budget import Amount, Budget
 from perdure.jobs.effect import Effect
 from perdure.jobs.failure import Failure
-from perdure.jobs.model import Job, JobEvent, JobMessage, JournalEntry
+from perdure.jobs.model import Job, JobEvent, JobMessage, JournalEntry, Progress
 from perdure.jobs.redaction import for_people
+from perdure.jobs.state import JobState
 
 # For programs: everything except secrets, and nothing shortened.
 
@@ -66,6 +68,26 @@ def effect_as_json(effect: Effect) -> dict[str, Any]:
         "called_at": effect.called_at,
         "ended_at": effect.ended_at,
     }
+
+
+def budget_as_json(budget: Budget, now: float) -> dict[str, Any]:
+    """Return the budget of a tree of jobs; `by_others` is the part of children and forks."""
+    return {
+        "job": budget.root,
+        "limits": msgspec.to_builtins(budget.limits),
+        "spent": _amount_as_json(budget.spent),
+        "reserved": _amount_as_json(sum(budget.reserved.values(), Amount())),
+        "by_others": _amount_as_json(budget.gone_by_others),
+        "seconds": _seconds_since(budget, now),
+    }
+
+
+def _amount_as_json(amount: Amount) -> dict[str, float]:
+    return {"usd": amount.usd, "tokens": amount.tokens, "calls": amount.calls}
+
+
+def _seconds_since(budget: Budget, now: float) -> float:
+    return max(0.0, now - budget.began_at) if budget.began_at else 0.0
 
 
 # For people.
@@ -139,6 +161,24 @@ def short_failure(data: bytes, most: int) -> str:
     return shorten(Failure.unpack(data).summary(), most)
 
 
+def describe_budget(budget: Budget, now: float) -> str:
+    """Return what a tree of jobs has spent of its budget, in words."""
+    shown = budget_as_json(budget, now)
+    limits, held, others = shown["limits"], shown["reserved"], shown["by_others"]
+    said: list[str] = []
+    for kind in ("usd", "tokens", "calls"):
+        limit, gone = limits[kind], shown["spent"][kind] + held[kind]
+        if limit is None and not gone:
+            continue
+        of = "" if limit is None else f" of {limit:,g}"
+        parts = [f"{held[kind]:,g} reserved"] if held[kind] else []
+        parts += [f"{others[kind]:,g} by children and forks"] if others[kind] else []
+        said.append(f"{gone:,g}{of} {kind}" + (f" ({', '.join(parts)})" if parts else ""))
+    if limits["seconds"] is not None:
+        said.append(f"{duration(shown['seconds'])} of {duration(limits['seconds'])}")
+    return ", ".join(said) or "nothing spent"
+
+
 class _Wait(Struct):
     """One thing that a job waits for, as its worker stored it."""
 
@@ -148,29 +188,75 @@ class _Wait(Struct):
     topic: str = ""
     job: str = ""
     state: str = ""
+    approval: str = ""
+    title: str = ""
+    of: int = 0  # the number of children, if there are many
 
 
-def describe_waits(data: bytes, now: float) -> str:
-    """Return what a job waits for, in words."""
+def describe_waits(job: Job, now: float) -> str:
+    """Return what a job waits for, in words: "message 'signed' until 12:00:00"; "" for nothing."""
+    if job.wait is None:
+        return "a worker" if job.state is JobState.WAITING else ""
     try:
-        found = msgspec.json.decode(data, type=list[_Wait])
+        found = msgspec.json.decode(job.wait, type=list[_Wait])
     except msgspec.DecodeError:  # stored by another version
-        return shorten(data.decode(), 200)
-    return ", ".join(_describe_wait(each, now) for each in found)
+        return shorten(job.wait.decode(), 200)
+    if any(one.kind == "children" for one in found):  # some of them by name, too
+        found = [one for one in found if one.kind != "child" or one.state == _NEEDS_PERSON]
+    return ", ".join(_describe_wait(each, job.awaits, now) for each in found)
 
 
-def _describe_wait(one: _Wait, now: float) -> str:
+_NEEDS_PERSON: Final = "NEEDS_ATTENTION"
+
+
+def _describe_wait(one: _Wait, awaits: int, now: float) -> str:
     when = "" if one.until is None else f" until {clock_time(one.until, now)}"
     match one.kind:
         case "timer":
             what = "a timer"
         case "message":
-            what = f"a message {one.topic!r}"
+            what = f"message {one.topic!r}"
         case "child":
-            needs = ", which needs a person" if one.state == "NEEDS_ATTENTION" else ""
+            needs = ", which needs a person" if one.state == _NEEDS_PERSON else ""
             what = f"job {one.job}{needs}"
+        case "children":
+            what = f"{awaits or one.of} of {one.of} children"
+        case "approval":
+            what = f"approval {one.approval[:8]} of {repr(one.title) if one.title else one.id}"
         case "retry":
             what = f"the next attempt of {one.id}"
         case _:
             what = f"{one.kind} {one.id}"
     return what + when
+
+
+def how_far(one: Progress) -> str:
+    """Return how far a step is, in words: "3 of 10 (30%), page 3"; "" if it has not said."""
+    parts: list[str] = []
+    if one.done is not None:
+        share = f" of {one.total:g} ({one.done / one.total:.0%})" if one.total else ""
+        parts.append(f"{one.done:g}{share}")
+    if one.note:
+        parts.append(shorten(one.note, 80))
+    return ", ".join(parts)
+
+
+def describe_progress(one: Progress, now: float) -> str:
+    """Return what a step reports, and how long ago it did."""
+    said = how_far(one)
+    told = f"{said}, {ago(one.at, now)}; " if said and one.at is not None else ""
+    return f"{one.step}: {told}heartbeat {ago(one.heartbeat_at, now)}"
+
+
+def job_as_json(job: Job, now: float) -> dict[str, Any]:
+    """Return a job, with what it waits for in words, and the ages of what its steps report."""
+    reports = [
+        {
+            **msgspec.structs.asdict(one),
+            "age": None if one.at is None else max(0.0, now - one.at),
+            "heartbeat_age": max(0.0, now - one.heartbeat_at),
+        }
+        for one in job.progress
+    ]
+    waits = describe_waits(job, now) or None
+    return {**struct_as_json(job), "waiting_for": waits, "progress": reports}

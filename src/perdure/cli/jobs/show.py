@@ -3,7 +3,6 @@
 A job in full is a `JobView`, read from the store at one moment; `perdure jobs watch` draws it too.
 """
 
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
@@ -19,13 +18,33 @@ from rich.text import Text
 from perdure.app import App
 from perdure.base.visible import visible
 from perdure.cli.jobs import formatting
-from perdure.cli.jobs.formatting import effect_as_json, payload, struct_as_json
+from perdure.cli.jobs.formatting import (
+    budget_as_json,
+    effect_as_json,
+    job_as_json,
+    payload,
+    struct_as_json,
+)
 from perdure.cli.output import Format, FormatOption, cell, console, give, perform
-from perdure.cli.target import AppOption, JobArgument, UrlOption, find_app, find_job, short
+from perdure.cli.target import (
+    AppOption,
+    JobArgument,
+    LabelOption,
+    UrlOption,
+    find_app,
+    read_labels,
+    short,
+)
+from perdure.engine.attendance import SILENT
 from perdure.engine.handle import Handle
+from perdure.jobs.budget import Budget
 from perdure.jobs.effect import Effect, EffectState
 from perdure.jobs.failure import Failure
+from perdure.jobs.fleet import Fleet
 from perdure.jobs.model import Job, JobEvent, JobMessage, JobQuery, JournalEntry
+from perdure.jobs.output import OutputTopic
+from perdure.jobs.payload import stand_in_of
+from perdure.jobs.plan import Plan
 from perdure.jobs.saga import UNDO_LIST, is_left_undone
 from perdure.jobs.state import JobState, StepState
 
@@ -46,6 +65,7 @@ def list_jobs(  # noqa: PLR0913  an option is a parameter
     tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
     queue: Annotated[str | None, typer.Option(help="Only this queue.")] = None,
     key: Annotated[str | None, typer.Option(help="Only the job with this key.")] = None,
+    label: LabelOption = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000)] = 20,
     url: UrlOption = None,
     app: AppOption = None,
@@ -58,6 +78,7 @@ def list_jobs(  # noqa: PLR0913  an option is a parameter
         tenant=tenant,
         queue=queue,
         key=key,
+        labels=read_labels(label),
         limit=limit,
     )
     perform(_list, find_app(app, url), query, output)
@@ -67,21 +88,28 @@ async def _list(app: App, query: JobQuery, output: Format) -> None:
     async with app:
         jobs = await app.find_jobs(query)
         store = await app.store()
-        counts, now = await store.counts(query.tenant), await store.now()
+        counts = await store.counts(query) or await store.counts()  # whether there are others
+        now = await store.now()
+        fleet = await store.fleet(SILENT)
     if output is Format.JSON:
-        give([struct_as_json(job) for job in jobs], indent=2)
+        give([job_as_json(job, now) for job in jobs], indent=2)
         return
     screen = console()
     if jobs:
-        screen.print(draw_jobs(jobs, now))
+        screen.print(draw_jobs(jobs, now, fleet))
     elif counts:
         screen.print("No job matches.")
     more = f" (only the newest {len(jobs)} are shown)" if len(jobs) == query.limit else ""
     screen.print(summary(counts) + more)
 
 
-def draw_jobs(jobs: Sequence[Job], now: float) -> Table:
-    """Return a table of jobs, one per line."""
+def is_due(job: Job, now: float) -> bool:
+    """Whether a job waits for nothing but a worker."""
+    return job.owner is None and job.due_at is not None and job.due_at <= now
+
+
+def draw_jobs(jobs: Sequence[Job], now: float, fleet: Fleet | None = None) -> Table:
+    """Return a table of jobs, one per line; with a fleet, also what no worker can claim."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("id", "job", "state", "submitted", "took", ""):
         table.add_column(name, no_wrap=name in ("id", "state", "submitted"))
@@ -92,7 +120,7 @@ def draw_jobs(jobs: Sequence[Job], now: float) -> Table:
             formatting.state(job.state),
             formatting.ago(job.created_at, now),
             formatting.duration_between(job.started_at, job.ended_at, now),
-            _job_summary(job, now),
+            _job_summary(job, now, fleet),
         )
     return table
 
@@ -106,15 +134,21 @@ def summary(counts: Mapping[str, int]) -> str:
     return f"{total} in total: {states}"
 
 
-def _job_summary(job: Job, now: float) -> Text:
+def _job_summary(job: Job, now: float, fleet: Fleet | None) -> Text:
     if job.request:
         return cell(f"{job.request} requested", style="yellow")
     if job.error is not None:
         return cell(formatting.short_failure(job.error, _NARROW), style="red")
-    if job.wait is not None:
-        waits = formatting.describe_waits(job.wait, now)
-        return cell(formatting.shorten(f"waits for {waits}", _NARROW))
-    return Text()
+    why = fleet.why_waiting(job) if fleet is not None and is_due(job, now) else None
+    if why is not None:
+        return cell(formatting.shorten(why, _NARROW), style="yellow")
+    waits = formatting.describe_waits(job, now)
+    if waits:
+        return cell(formatting.shorten(f"waiting for {waits}", _NARROW))
+    reports = ", ".join(
+        f"{one.step}: {far}" for one in job.progress if (far := formatting.how_far(one))
+    )
+    return cell(formatting.shorten(reports, _NARROW))
 
 
 # `perdure jobs show`
@@ -129,6 +163,9 @@ class JobView(Struct, frozen=True, kw_only=True):
     messages: Sequence[JobMessage]
     now: float
     ledger: Sequence[Effect] = ()
+    topics: Sequence[OutputTopic] = ()
+    budget: Budget | None = None
+    unserved: str | None = None  # why no worker can claim it, although it is due
     wide: int = 2_000  # characters of a payload above the tables
     narrow: int = 60  # characters of a payload in a table
 
@@ -157,31 +194,45 @@ def show(
 
 async def _show(app: App, job: str) -> JobView:
     async with app:
-        return await read_view(app, await find_job(app, job))
+        return await read_view(app, await app.handle(job))
 
 
 async def read_view(app: App, handle: Handle[Any]) -> JobView:
     """Return everything that is known about a job now."""
     store = await app.store()
+    job, now = await handle.job(), await store.now()
+    unserved = (await store.fleet(SILENT)).why_waiting(job) if is_due(job, now) else None
     return JobView(
-        job=await handle.job(),
+        job=job,
         journal=await handle.journal(),
         events=await handle.events(),
         messages=await store.messages(handle.id),
-        now=await store.now(),
+        now=now,
+        unserved=unserved,
         ledger=await handle.effects(),
+        topics=await handle.topics(),
+        budget=await handle.budget(),
     )
 
 
 def view_as_json(view: JobView) -> dict[str, Any]:
     """Return a view for programs."""
     return {
-        **struct_as_json(view.job),
+        **job_as_json(view.job, view.now),
+        **({} if view.job.plan is None else {"calls": _calls(view)}),
+        "unserved": view.unserved,
+        "budget": None if view.budget is None else budget_as_json(view.budget, view.now),
         "journal": [struct_as_json(entry) for entry in view.journal],
         "effects": [effect_as_json(effect) for effect in view.ledger],
         "events": [struct_as_json(event) for event in view.events],
         "messages": [struct_as_json(message) for message in view.messages],
+        "output": [_topic_as_json(topic) for topic in view.topics],
     }
+
+
+def _topic_as_json(topic: OutputTopic) -> dict[str, Any]:
+    kept = {"pieces": topic.pieces, "bytes": topic.size}
+    return {"topic": topic.topic, **kept, "last": topic.last, "dropped": topic.dropped}
 
 
 def draw_job(view: JobView, most: int, *, trace: bool = True) -> RenderableType:
@@ -212,6 +263,8 @@ def _identity(job: Job) -> Iterator[tuple[str, Any]]:
     where += [f"key {job.key}"] if job.key else []
     where += [f"priority {job.priority}"] if job.priority else []
     yield "of", cell(", ".join(where))
+    if job.labels:
+        yield "labels", cell(", ".join(f"{name}={value}" for name, value in job.labels.items()))
     if job.parent:
         yield "parent", cell(job.parent)
     if job.forked_from:
@@ -225,16 +278,36 @@ def _status(view: JobView) -> Iterator[tuple[str, Any]]:
         yield "requested", cell(f"{job.request}, not yet done", style="yellow")
     if job.owner:
         yield "worker", cell(short(job.owner))
-    if job.wait is not None:
-        yield "waits for", cell(formatting.describe_waits(job.wait, now))
+    yield from _present(view)
     yield "input", cell(formatting.short_json(payload(job.input), view.wide))
     if job.result is not None:
         yield "result", cell(formatting.short_json(payload(job.result), view.wide))
     if job.error is not None:
         yield "error", cell(formatting.short_failure(job.error, view.wide), style="red")
+    if view.budget is not None:
+        shared = "" if view.budget.root == job.id else f"; shared with job {view.budget.root}"
+        yield "budget", cell(formatting.describe_budget(view.budget, now) + shared)
+    yield from _topics(view)
+
+
+def _topics(view: JobView) -> Iterator[tuple[str, Any]]:
+    """Yield what it has emitted, and which messages it has not received."""
+    for topic in view.topics:
+        dropped = f", those up to position {topic.dropped} were dropped" if topic.dropped else ""
+        yield "output", cell(f"{topic.topic}: {topic.pieces} pieces{dropped}")
     for message in view.messages:
         what = formatting.short_json(payload(message.payload), view.narrow)
         yield "message", cell(f"{message.topic}: {what}, not yet received")
+
+
+def _present(view: JobView) -> Iterator[tuple[str, Any]]:
+    """Yield what the job waits for, and how far its running steps are."""
+    if view.unserved is not None:
+        yield "waiting for", cell(f"a worker: {view.unserved}", style="yellow")
+    elif waits := formatting.describe_waits(view.job, view.now):
+        yield "waiting for", cell(waits)
+    for report in view.job.progress:
+        yield "progress", cell(formatting.describe_progress(report, view.now))
 
 
 def _since(job: Job, now: float) -> str:
@@ -242,7 +315,8 @@ def _since(job: Job, now: float) -> str:
     if job.started_at is None:
         return submitted
     verb = "took" if job.ended_at is not None else "for"
-    return f"{submitted}, {verb} {formatting.duration_between(job.started_at, job.ended_at, now)}"
+    age = formatting.duration_between(job.started_at, job.ended_at, now)
+    return f"{submitted}, {verb} {age}, worked {formatting.duration(job.worked)}"
 
 
 # The journal
@@ -252,7 +326,7 @@ _DONE = (StepState.SUCCEEDED, StepState.SKIPPED, StepState.COMPENSATED)
 
 def _journal(view: JobView, most: int) -> Table:
     left_out = len(view.journal) - most
-    table = _table(f"Journal: {_progress(view.journal)}", left_out)
+    table = _table(f"Journal: {_progress(view)}", left_out)
     for name in ("#", "step", "state", "attempts", "began", "took", ""):
         table.add_column(name, justify="right" if name in ("#", "attempts", "took") else "left")
     for entry in view.journal[max(0, left_out) :]:
@@ -265,14 +339,30 @@ def _journal(view: JobView, most: int) -> Table:
             _took(entry, view),
             _entry_summary(entry, view),
         )
+    for call in _calls(view):
+        if call["state"] is None:
+            table.add_row("", cell(call["id"], style="dim"), cell("not begun", style="dim"))
     return table
 
 
-def _progress(journal: Sequence[JournalEntry]) -> str:
-    if not journal:
+def _progress(view: JobView) -> str:
+    """Return how much of a job is done; only of a plan is known how much there is."""
+    if view.job.plan is not None:
+        calls = _calls(view)
+        return f"{sum(call['state'] in _DONE for call in calls)} of {len(calls)} calls done"
+    if not view.journal:
         return "nothing yet"
-    done = sum(entry.state in _DONE for entry in journal)
-    return f"{done} of {len(journal)} known entries done"
+    done = sum(entry.state in _DONE for entry in view.journal)
+    return f"{done} of {len(view.journal)} known entries done"
+
+
+def _calls(view: JobView) -> list[dict[str, Any]]:
+    """Return the calls of a plan, as the journal names them; the state of one to come is None."""
+    if view.job.plan is None:
+        return []
+    states = {entry.id: entry.state for entry in view.journal}
+    ids = [f"{call.step}#{call.id}" for call in Plan.from_json(view.job.plan).calls]
+    return [{"id": id, "state": states.get(id)} for id in ids]
 
 
 def _took(entry: JournalEntry, view: JobView) -> str:
@@ -316,11 +406,14 @@ def _output(entry: JournalEntry, narrow: int) -> str:
     output = payload(entry.output)
     if is_left_undone(entry):
         return "abandoned"
+    if stand_in_of(entry.output) is not None:
+        size = f"{output['bytes']:,} bytes"
+        return f"{size}: {formatting.shorten(output['preview'], narrow - len(size))}"
     if entry.id != UNDO_LIST:
         return formatting.short_json(output, narrow)
     match output:
         case {"ends": str(state), "error": str(error)}:
-            failure = msgspec.convert(json.loads(error), Failure)
+            failure = Failure.unpack(error.encode())
             why = formatting.shorten(failure.summary(), narrow)
         case {"ends": str(state), "asked": True}:
             why = "somebody asked for it"

@@ -4,12 +4,13 @@ import contextlib
 from collections.abc import AsyncGenerator, Iterator
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 
 from perdure.app import App
-from perdure.cli.jobs.formatting import clock_time, struct_as_json
+from perdure.cli.jobs.formatting import clock_time, how_far, struct_as_json
 from perdure.cli.jobs.show import JobView, draw_job, draw_jobs, read_view, summary
 from perdure.cli.output import (
     Code,
@@ -22,7 +23,7 @@ from perdure.cli.output import (
     perform,
     say,
 )
-from perdure.cli.target import AT_REST, AppOption, UrlOption, changes, find_app, find_job
+from perdure.cli.target import AT_REST, AppOption, UrlOption, changes, find_app
 from perdure.engine.handle import Handle
 from perdure.jobs.model import JobQuery
 
@@ -52,7 +53,7 @@ def watch(
 
 async def _watch_one(app: App, job: str, output: Format) -> Code:
     async with app:
-        handle = await find_job(app, job)
+        handle = await app.handle(job)
         if output is Format.TABLE and console().is_terminal:
             view = await _live_view(app, handle)
         else:
@@ -93,10 +94,11 @@ class ViewDiff:
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[str, int, int]] = {}
+        self._reports: dict[str, str] = {}
         self._last = 0
 
     def since(self, view: JobView) -> Iterator[dict[str, Any]]:
-        """Yield the new lines of the log, then the changed entries of the journal."""
+        """Yield new lines of the log, changed entries of the journal, and new reports of steps."""
         for event in view.events:
             if event.no > self._last:
                 self._last = event.no
@@ -106,6 +108,11 @@ class ViewDiff:
             if self._entries.get(entry.seq) != current:
                 self._entries[entry.seq] = current
                 yield {"entry": struct_as_json(entry)}
+        for report in view.job.progress:
+            said = how_far(report)
+            if said and self._reports.get(report.step) != said:
+                self._reports[report.step] = said
+                yield {"progress": msgspec.structs.asdict(report), "text": said}
 
 
 def _line(change: dict[str, Any], now: float) -> str:
@@ -113,6 +120,9 @@ def _line(change: dict[str, Any], now: float) -> str:
         event = change["event"]
         about = ", ".join(f"{name}: {value}" for name, value in event["data"].items())
         return f"{clock_time(event['at'], now)}  {event['type']}  {about}".rstrip()
+    if "progress" in change:
+        report = change["progress"]
+        return f"{clock_time(report['at'] or now, now)}  {report['step']}  {change['text']}"
     entry = change["entry"]
     moment = clock_time(entry["ended_at"] or now, now)
     if entry["checkpoint_no"] and entry["state"] == "RUNNING":

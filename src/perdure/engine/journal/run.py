@@ -51,17 +51,27 @@ Between 3 and 5 nothing can be added to the journal that 4 has not seen.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Sequence
+from contextvars import ContextVar
 from functools import partial
+from itertools import accumulate
 from typing import Any, Generic, TypeVar, Unpack
 
 from msgspec.structs import replace
 
-from perdure.base.codec import encode
-from perdure.base.errors import Drift, JobError, LeaseLost, StepTimeout, StoreError
+from perdure.base.codec import LIMITS, decode, encode
+from perdure.base.errors import (
+    Drift,
+    JobError,
+    LeaseLost,
+    OperationCancelled,
+    StepTimeout,
+    StoreError,
+)
 from perdure.base.retry import Retry, pause
 from perdure.engine import events
 from perdure.engine.journal.ledger import Ledger
+from perdure.engine.journal.output import OutputBuffer
 from perdure.engine.journal.verdict import (
     Cancelled,
     Drained,
@@ -79,35 +89,47 @@ from perdure.jobs.effect import Effect
 from perdure.jobs.failure import failure_of
 from perdure.jobs.gate import GatePasses
 from perdure.jobs.model import (
+    ChildWait,
     Claim,
     EntryKind,
     JobMessage,
+    JobNews,
     JournalEntry,
+    Progress,
     Write,
     WriteFields,
 )
+from perdure.jobs.payload import Chunk, StandIn, excerpt, is_same, is_stand_in, split, stand_in_of
+from perdure.jobs.state import StepState
 from perdure.process.lifecycle import PLAIN, kill, spawn_process
 from perdure.process.process import Process, current
-from perdure.process.waiter import Waiter, current_waiter
+from perdure.process.waiter import PARKED, Waiter, current_waiter
 from perdure.store.store import Store
 
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
+
+# The branch of the code that is running, with a slash at its end: see `JobContext.scope`.
+branch: ContextVar[str] = ContextVar("perdure.branch", default="")
+
 WriteDone = Callable[[BaseException | None], None]
 Code = Callable[["Run"], Awaitable[bytes]]
+JointWork = Callable[["Run", list[Any]], Awaitable[None]]  # for several operations of one kind
 
 _log = logging.getLogger("perdure.worker")
 
 # How long to wait before the store is queried again while it does not answer.
 _STORE_PAUSES = Retry(initial_delay="250ms", max_delay="2s", jitter=0.5)
 
-# During a replay, how long code may wait for things that are not operations before it counts as
-# drifted from its journal.
-_REPLAY_PATIENCE = 5.0
+# For how long the ends of children are gathered at most before their parent is due.
+_MOST_GATHERING = 1.0
 
-# How long code may wait for things that are not operations, while all of its operations wait too,
-# before the job is suspended until they are due.
-_IDLE_PATIENCE = 1.0
+# So many children are described together, and so many of them by name.
+_MANY_CHILDREN, _SHOWN_CHILDREN = 2, 20
+
+# Of how many steps that run at the same time the progress is kept.
+_MOST_REPORTS = 20
 
 # How many journal entries a message about drift names.
 _SHOWN = 10
@@ -119,7 +141,14 @@ _INTERRUPTIONS = 3
 _REFUSALS = 10
 
 
-class Operation(Generic[R]):
+# The names of the entries of `JobContext.patched` begin so.
+PATCHED = "patched:"
+
+# The name of the first entry of a journal that replaces an earlier one: see `continue_as`.
+CONTINUED = "continued"
+
+
+class Operation(Generic[R_co]):
     """What the code of a job awaits: a step, a timer, a message, a child, a person.
 
     It gets its identity when the code asks for it and begins when the code awaits it. The journal
@@ -129,8 +158,10 @@ class Operation(Generic[R]):
     __slots__ = (
         "_begun",
         "_error",
+        "_large",
         "_value",
         "_waiters",
+        "cancelled",
         "entry",
         "finished",
         "recorded",
@@ -144,6 +175,9 @@ class Operation(Generic[R]):
     # How long it may work without progress, by its own policy.
     max_duration = 0.0
 
+    # Whether the user's code works for it in a thread or in another OS process.
+    runs_beside_loop = False
+
     def __init__(self, run: "Run", entry: JournalEntry, *, recorded: bool) -> None:
         self.run = run
         self.entry = entry
@@ -151,38 +185,69 @@ class Operation(Generic[R]):
         self.finished = False
         self.start_again = False  # when the process that works for it has ended
         self._begun = False
+        self._large: tuple[StandIn, Callable[[bytes], Any]] | None = None  # a result to be loaded
         self._value: Any = None
         self._error: BaseException | None = None
         self._waiters: list[Waiter] = []
+        self.cancelled = False  # by the code: another operation has ended first
         run.not_begun.add(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.entry.id} of job {self.run.job.id}>"
 
-    def __await__(self) -> Generator[Any, None, R]:
+    def __await__(self) -> Generator[Any, None, R_co]:
+        return self.wait_among(())
+
+    def wait_among(self, others: "Sequence[Operation[Any]]") -> Generator[Any, None, R_co]:
+        """Await it; the code that does needs the end of the others, too, before it goes on."""
         run = self.run
         if not self.finished and run.verdict is None:
             if not self._begun:
                 self.begin()
-            waiter = current_waiter()
-            self._waiters.append(waiter)
-            run.awaited.add(self)
-            try:
-                while not self.finished and run.verdict is None:
-                    yield waiter.pause()
-            finally:
-                self._waiters.remove(waiter)
-                run.awaited.discard(self)
-                if self.finished:
-                    run.resuming -= 1
-                    if run.waiting or run.held or run.ending is not None:
-                        run.check_soon()
+            yield from self._pause(run, others)
         if run.verdict is not None:
             yield from _refuse(run)
             raise Unwound
         if self._error is not None:
             raise self._error
         return self._value
+
+    def _pause(self, run: "Run", others: "Sequence[Operation[Any]]") -> Generator[Any, None, None]:
+        """Pause the code until the operation is finished or the run has ended."""
+        waiter = current_waiter()
+        self._waiters.append(waiter)
+        run.awaited.add(self)
+        if others:
+            run.gathered[waiter] = others
+        try:
+            while not self.finished and run.verdict is None:
+                yield waiter.pause()
+        finally:
+            self._waiters.remove(waiter)
+            run.gathered.pop(waiter, None)
+            run.awaited.discard(self)
+            if self.finished:
+                run.resuming -= 1
+                if run.waiting or run.held or run.ending is not None:
+                    run.check_soon()
+
+    def add_waiter(self, waiter: Waiter) -> None:
+        """Record that code awaits it among others."""
+        if not self.finished:
+            self._waiters.append(waiter)
+            self.run.awaited.add(self)
+
+    def remove_waiter(self, waiter: Waiter) -> None:
+        """Record that this code no longer awaits it."""
+        run = self.run
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
+            if not self._waiters:
+                run.awaited.discard(self)
+            if self.finished:
+                run.resuming -= 1
+            if run.waiting or run.held or run.ending is not None:
+                run.check_soon()
 
     def begin(self) -> None:
         """Start it, unless it was started before, or it is too early or too late for that."""
@@ -193,10 +258,12 @@ class Operation(Generic[R]):
         run.not_begun.discard(self)
         if run.ending is not None:
             run.check_soon()
+        elif self._large is not None:
+            self.spawn(partial(self._load, *self._large))
         elif run.journal.unvisited and not self.recorded:
             run.hold(self)
         else:
-            self.start()
+            run.start(self)
 
     def spawn(self, body: Callable[[], Awaitable[None]]) -> None:
         """Start a process that works for it."""
@@ -208,6 +275,35 @@ class Operation(Generic[R]):
             self.start_again = True
         else:
             self.run.start_process(self, body)
+
+    def cancel(self) -> None:
+        """End it without a result, unless it has one before it can be stopped."""
+        if self.finished or self.cancelled:
+            return
+        run, began = self.run, self._begun
+        self._begun = self.cancelled = True
+        run.not_begun.discard(self)
+        if self in run.held:  # it must not start when the replay is over
+            run.held.remove(self)
+            began = False
+        if not began and not self.recorded:  # nothing of it exists anywhere
+            self.finish(None, OperationCancelled(f"{self.entry.id} was cancelled before it began"))
+        elif self in run.working:  # its end is recorded when its process has ended
+            self.interrupt(hard=True)
+        else:
+            self.spawn(self.record_cancel)
+
+    async def record_cancel(self) -> None:
+        """Write that it was cancelled, and pass that to the code."""
+        error = OperationCancelled(f"{self.entry.id} was cancelled: another operation ended first")
+        # A step that had begun may have to be undone. All others have done nothing.
+        state = StepState.FAILED if self.entry.kind is EntryKind.STEP else StepState.SKIPPED
+        packed = failure_of(error, permanent=True).pack()
+        self.entry = replace(
+            self.entry, state=state, error=packed, wake_at=None, ended_at=self.run.now()
+        )
+        await self.run.write(self.entry)
+        self.finish(None, error)
 
     def wait(self, until: float | None = None) -> None:
         """Wait for news, or for a time by the store's clock."""
@@ -232,7 +328,15 @@ class Operation(Generic[R]):
     def interrupt(self, *, hard: bool) -> None:
         """Stop working: if `hard`, by force if necessary; otherwise only at the next checkpoint."""
 
-    def finish(self, value: R | None, error: BaseException | None = None) -> None:
+    def report(self) -> Progress | None:
+        """Return what it reports of its progress; None if it reports nothing."""
+        return None
+
+    def children(self) -> Sequence[str]:
+        """Return the children of the job whose ends it waits for: all of them must end."""
+        return ()
+
+    def finish(self, value: Any, error: BaseException | None = None) -> None:
         """Pass the result, or the error, to the code."""
         if self.finished:
             return
@@ -245,6 +349,18 @@ class Operation(Generic[R]):
         run.resuming += len(waiters)
         for waiter in waiters:
             waiter.wake()
+
+    def finish_recorded(self, output: bytes | None, read: Callable[[bytes], R]) -> None:
+        """Pass a result of the journal to the code; a large one is loaded when that awaits it."""
+        stand_in = stand_in_of(output)
+        if stand_in is not None:
+            self._large = stand_in, read
+            self.run.not_begun.discard(self)  # it is done, whether or not anybody awaits it
+        else:
+            self.finish(None if output is None else read(output))
+
+    async def _load(self, stand_in: StandIn, read: Callable[[bytes], R]) -> None:
+        self.finish(read(await self.run.load(stand_in)))
 
     def wake(self) -> None:
         """Make the code that awaits it check its state again."""
@@ -277,20 +393,76 @@ def _refuse(run: "Run") -> Generator[Any, None, None]:
             yield waiter.pause()
 
 
+class FirstOf:
+    """The await of several operations until one of them has ended."""
+
+    __slots__ = ("_operations", "_run")
+
+    def __init__(self, run: "Run", operations: Sequence[Operation[Any]]) -> None:
+        self._run = run
+        self._operations = operations
+
+    def __await__(self) -> Generator[Any, None, None]:
+        run, operations = self._run, self._operations
+        waiter = current_waiter()
+        for operation in operations:
+            operation.add_waiter(waiter)
+        try:
+            while not any(each.finished for each in operations) and run.verdict is None:
+                yield waiter.pause()
+        finally:
+            for operation in operations:
+                operation.remove_waiter(waiter)
+        if run.verdict is not None:
+            yield from _refuse(run)
+            raise Unwound
+
+
+class Gathered(Generic[R]):
+    """The await of one of several operations that are all awaited before the code goes on."""
+
+    __slots__ = ("_operation", "_others")
+
+    def __init__(self, operation: Operation[R], others: Sequence[Operation[Any]]) -> None:
+        self._operation = operation
+        self._others = others
+
+    def __await__(self) -> Generator[Any, None, R]:
+        return self._operation.wait_among(self._others)
+
+
 class Journal:
     """The entries of one job by identity, and which of them the code has asked for again."""
 
-    __slots__ = ("_keyed", "_ordinals", "_seq", "entries", "unvisited")
+    __slots__ = (
+        "_branches",
+        "_keyed",
+        "_ordinals",
+        "_seq",
+        "chunks",
+        "continuations",
+        "entries",
+        "prefix",
+        "trusted",
+        "unvisited",
+    )
 
-    def __init__(self, entries: Iterable[JournalEntry]) -> None:
+    def __init__(self, entries: Iterable[JournalEntry], compared: int = LIMITS.compared) -> None:
         self.entries = {entry.id: entry for entry in entries}
         self._seq = max((entry.seq for entry in self.entries.values()), default=0)
         self._ordinals: dict[str, int] = {}
         self._keyed: set[str] = set()  # identities that the code itself chose
+        self._branches: set[str] = set()  # those that are open: see `JobContext.scope`
+        # How many journals the job has had before. Identities differ from those of them: effects
+        # and child jobs of that time still exist.
+        self.continuations = max(map(_continuation, self.entries.values()), default=0)
+        # No branch begins with a slash, so `ctx.scope("1")` is never taken for continuation 1.
+        self.prefix = f"/{self.continuations}/" if self.continuations else ""
         # What the code must ask for again before it may start anything new.
-        self.unvisited = {
-            entry.id for entry in self.entries.values() if entry.kind is not EntryKind.UNDO
-        }
+        self.unvisited = {entry.id for entry in self.entries.values() if _is_expected(entry)}
+        # Steps whose large arguments are not compared again: see `_trusted`.
+        self.trusted = _trusted(self.entries.values(), compared)
+        self.chunks: set[str] = set()  # of large payloads, that this run has written
 
     def identity(self, name: str, key: str | None = None) -> str:
         """Return the identity of the next operation of this name, or that with this key.
@@ -298,6 +470,7 @@ class Journal:
         Raises:
             ValueError: Another operation has this identity.
         """
+        name = self.prefix + branch.get() + name
         if key is None:
             ordinal = self._ordinals.get(name, 0) + 1
             self._ordinals[name] = ordinal
@@ -311,6 +484,28 @@ class Journal:
         self._keyed.add(id)
         return id
 
+    def trusts(self, name: str, key: str | None) -> bool:
+        """Whether the arguments of the next operation of this name need not be compared."""
+        name = self.prefix + branch.get() + name
+        return f"{name}#{self._ordinals.get(name, 0) + 1 if key is None else key}" in self.trusted
+
+    def open_branch(self, path: str) -> None:
+        """Record that a branch of the code begins.
+
+        Raises:
+            ValueError: It is open already, so that the order of its operations may differ.
+        """
+        if path in self._branches:
+            raise ValueError(
+                f"two branches of the job are {path.rstrip('/')!r} at the same time: "
+                "give ctx.scope another key in each"
+            )
+        self._branches.add(path)
+
+    def close_branch(self, path: str) -> None:
+        """Record that a branch of the code has ended."""
+        self._branches.discard(path)
+
     def visit(self, id: str, kind: EntryKind, packed: bytes | None) -> JournalEntry | None:
         """Return the entry of an operation that the code asks for; None if it is new.
 
@@ -323,10 +518,11 @@ class Journal:
         self.unvisited.discard(id)
         if entry.kind is not kind:
             raise Drift(f"the journal has {id} as a {entry.kind}, the code as a {kind}")
-        if packed is not None and entry.input not in (None, packed):
+        given = entry.input
+        if packed is not None and given not in (None, packed) and not is_same(given, packed):
             raise Drift(
                 f"{id} was called with other arguments before: "
-                f"journal {_excerpt(entry.input)}, code {_excerpt(packed)}"
+                f"journal {excerpt(given)}, code {excerpt(packed)}"
             )
         return entry
 
@@ -342,13 +538,41 @@ class Journal:
         return Drift(f"the code {wanted}, but the journal expects {shown} next")
 
 
+def _is_expected(entry: JournalEntry) -> bool:
+    """Whether the code must ask for an entry again; a call of `patched` may be removed from it."""
+    return entry.kind is not EntryKind.UNDO and not (
+        entry.kind is EntryKind.VALUE
+        and (entry.name == CONTINUED or entry.name.startswith(PATCHED))
+    )
+
+
+def _continuation(entry: JournalEntry) -> int:
+    is_first = entry.kind is EntryKind.VALUE and entry.name == CONTINUED
+    return decode(entry.output, int) if is_first and entry.output is not None else 0
+
+
 def _same(id: str) -> str:
-    return f"two operations of the job would be {id}: give `run_as` another key"
+    return f"two operations of the job would be {id}: give one of them another id or key"
 
 
-def _excerpt(payload: bytes, most: int = 200) -> str:
-    text = payload.decode()
-    return text if len(text) <= most else text[:most] + "…"
+def _trusted(entries: Iterable[JournalEntry], compared: int) -> set[str]:
+    """Return the steps whose large arguments a replay does not compare again.
+
+    Comparing means to encode all of them, and an agent that passes its whole history to each of a
+    thousand steps passes gigabytes. So they are compared from the newest back, up to a number of
+    bytes: what the older ones were given has usually become a part of what the newer ones get.
+    """
+    found = [
+        (entry.seq, entry.id, stand_in.size)
+        for entry in entries
+        if entry.kind is EntryKind.STEP
+        and entry.state is StepState.SUCCEEDED
+        and (stand_in := stand_in_of(entry.input))
+        and not stand_in.chunks
+    ]
+    found.sort(reverse=True)
+    totals = list(accumulate(size for _, _, size in found))
+    return {id for place, (_, id, _) in enumerate(found) if place and totals[place] > compared}
 
 
 class Run:
@@ -356,8 +580,7 @@ class Run:
 
     def __init__(self, node: WorkerPort, claim: Claim) -> None:  # noqa: PLR0915 - one state
         self.node = node
-        self.job = claim.job
-        self.epoch = claim.epoch
+        self.job, self.epoch = claim.job, claim.epoch
         self.process: Process = current("a run of a job")
 
         # The lease
@@ -366,8 +589,9 @@ class Run:
         self.clock_offset = claim.now - node.loop.time()  # from the loop's time to the store's
 
         # What is known about the job
-        self.journal = Journal(claim.journal)
+        self.journal = Journal(claim.journal, node.limits.compared)
         self.news = claim.news  # how far the news of the job has been read
+        self.ends = 0  # the same for the ends of its children; the first look is always new
         self.messages = list(claim.messages)
         self.received: set[int] = set()  # messages that operations have taken out of that list
         self.ledger: Ledger | None = None  # see `open_ledger`
@@ -377,7 +601,9 @@ class Run:
         # Operations
         self.not_begun: set[Operation[Any]] = set()  # created by the code, and not awaited yet
         self.awaited: set[Operation[Any]] = set()  # by the code, at this moment
+        self.gathered: dict[Waiter, Sequence[Operation[Any]]] = {}  # all that the code waits for
         self.working: dict[Operation[Any], Process] = {}  # those that have a process
+        self._joined: dict[JointWork, tuple[Process, list[Operation[Any]]]] = {}  # not begun yet
         self.waiting: dict[Operation[Any], asyncio.Handle | None] = {}  # for a time, or for news
         self.resuming = 0  # awaits that are over, but the code has not resumed yet
         self.held: list[Operation[Any]] = []  # new ones, while the replay is not over
@@ -399,6 +625,7 @@ class Run:
         # Writes
         self.buffered_entries: dict[int, JournalEntry] = {}  # by seq: written with the next write
         self.buffered_effects: dict[str, Effect] = {}  # by key, likewise
+        self.output = OutputBuffer(claim.topics, node.settings)
         self.sealed = False  # nothing is working for the job any more: only its end is written
         self.in_flight = 0  # writes that the store has not answered
         self.all_answered: asyncio.Future[None] | None = None
@@ -406,6 +633,16 @@ class Run:
     def now(self) -> float:
         """Return the time by the store's clock, as estimated here."""
         return self.clock_offset + self.node.loop.time()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended."""
+        return self.verdict is not None
+
+    def reports(self) -> list[Progress]:
+        """Return what the running steps report of their progress."""
+        found = (operation.report() for operation in self.working)
+        return [report for report in found if report is not None][:_MOST_REPORTS]
 
     def open_ledger(self) -> Ledger:
         """Return the ledger of the run, creating it on first use."""
@@ -439,6 +676,36 @@ class Run:
             self._timers[name].cancel()
         self._timers[name] = self.node.loop.call_later(delay, then)
 
+    def _when_quiet(self, name: str, patience: float, then: Callable[[], None]) -> None:
+        """Call a function when nothing that the code awaits beside operations has resumed it.
+
+        What such an await waits for cannot be known: it may be an answer that takes its time. But
+        code that was resumed meanwhile lives, and its patience begins anew.
+        """
+        self._arm(name, patience, partial(self._if_quiet, name, patience, then, self._awaits()))
+
+    def _if_quiet(
+        self, name: str, patience: float, then: Callable[[], None], before: object
+    ) -> None:
+        awaits = self._awaits()
+        if awaits is None or awaits != before:
+            self._when_quiet(name, patience, then)
+        else:
+            then()
+
+    def _awaits(self) -> object:
+        """Return what the code and its tasks wait for in asyncio; None if one of them runs soon."""
+        process, relations = self.process, self.process.relations
+        if process.future is None and process.state != PARKED:
+            return None
+        waiters = [process.future]
+        for task in () if relations is None else relations.tasks or ():
+            waiter = getattr(task, "_fut_waiter", None)
+            if waiter is None and not task.done():
+                return None
+            waiters.append(waiter)
+        return waiters
+
     # Operations
 
     def visit(self, id: str, kind: EntryKind, packed: bytes | None) -> JournalEntry | None:
@@ -450,10 +717,14 @@ class Run:
             held, self.held = self.held, []
             for operation in held:
                 if self.ending is None:
-                    operation.start()
+                    self.start(operation)
                 else:
                     self.check_soon()
         return entry
+
+    def start(self, operation: Operation[Any]) -> None:
+        """Let an operation do its work; a run that only replays starts nothing."""
+        operation.start()
 
     def hold(self, operation: Operation[Any]) -> None:
         """Keep a new operation from starting while the replay is not over.
@@ -462,14 +733,22 @@ class Run:
         anything new. Code that does not has drifted, and must not have started anything new.
         """
         if not self.held:
-            self._arm("replay", _REPLAY_PATIENCE, self._judge_replay)
+            self._when_quiet("replay", self.node.settings.replay_patience, self._judge_quiet)
         self.held.append(operation)
         self.check_soon()
 
-    def _judge_replay(self) -> None:
+    def _judge_replay(self, circumstances: str = "") -> None:
         if self.held and self.verdict is None:
             wanted = ", ".join(operation.entry.id for operation in self.held)
-            self.stop(NeedsAttention(failure_of(self.journal.missed(f"asks for {wanted}"))))
+            missed = self.journal.missed(f"asks for {wanted}{circumstances}")
+            self.stop(NeedsAttention(failure_of(missed)))
+
+    def _judge_quiet(self) -> None:
+        limit = self.node.settings.replay_patience
+        self._judge_replay(
+            f" and has waited for {limit:g} s for something that is not an operation "
+            "(replay_patience allows more)"
+        )
 
     def start_process(self, operation: Operation[Any], body: Callable[[], Awaitable[None]]) -> None:
         """Start a process that works for an operation."""
@@ -478,11 +757,28 @@ class Run:
             self.node.runtime, self.process, _work, (self, operation, body), PLAIN
         )
 
+    def work_jointly(self, operation: Operation[Any], body: "JointWork") -> None:
+        """Start a process for an operation and for all that ask for the same work in this turn."""
+        self._stop_waiting(operation)
+        if body not in self._joined:
+            work = (self, body)
+            process = spawn_process(self.node.runtime, self.process, _work_jointly, work, PLAIN)
+            self._joined[body] = process, []
+        process, operations = self._joined[body]
+        operations.append(operation)
+        self.working[operation] = process
+
+    def take_joined(self, body: "JointWork") -> list[Operation[Any]]:
+        """Return the operations of joint work that begins now."""
+        return self._joined.pop(body)[1]
+
     def process_ended(self, operation: Operation[Any]) -> None:
         """Record that the process of an operation has ended."""
         self.working.pop(operation, None)
         goes_on = self.ending is None and self.verdict is None and not operation.finished
-        if operation.start_again and goes_on:
+        if operation.cancelled and goes_on:
+            operation.spawn(operation.record_cancel)
+        elif operation.start_again and goes_on:
             operation.start_again = False
             operation.start()
         if self.working:
@@ -510,12 +806,12 @@ class Run:
         if timer is not None:
             timer.cancel()
 
-    def on_news(self, news: int, messages: Iterable[JobMessage]) -> None:
-        """Pass news on to the operations; `messages` were read when the news had this number."""
-        if news < self.news or self.verdict is not None:
+    def on_news(self, news: JobNews, messages: Iterable[JobMessage]) -> None:
+        """Pass news on to the operations; the messages were read after it."""
+        if news.news < self.news or news.ends < self.ends or self.verdict is not None:
             return  # later news has arrived already, or nobody here reads it any more
         # Not before the messages are here: the release of the job says how far it has read.
-        self.news = news
+        self.news, self.ends = news.news, news.ends
         self.messages = [one for one in messages if one.no not in self.received]
         for operation in (*self.waiting, *self.working):
             operation.on_news()
@@ -596,7 +892,7 @@ class Run:
             self.stop(self.ending)
         elif not _awaits_only(self.process, self.awaited):
             if self.waiting and not self.held:
-                self._arm("idle", _IDLE_PATIENCE, self._check_idle)
+                self._when_quiet("idle", self.node.settings.idle_patience, self._check_idle)
         elif self.held:
             self._judge_replay()
         elif self.waiting:
@@ -612,8 +908,43 @@ class Run:
         ends = (self.job.deadline_at, *(operation.entry.wake_at for operation in self.waiting))
         due = min((end for end in ends if end is not None), default=None)
         if due is None or due - self.now() > self.node.settings.keep_in_memory:
-            described = [each for operation in self.waiting for each in operation.describe_all()]
-            self.stop(Suspended(due, encode(described)))
+            self.stop(Suspended(due, encode(self._describe_waits()), self._child_wait()))
+
+    def _describe_waits(self) -> list[dict[str, Any]]:
+        """Return what the job waits for, for people: many children as one line and a few names."""
+        described = [each for operation in self.waiting for each in operation.describe_all()]
+        children = [each for each in described if each["kind"] == "child"]
+        if len(children) < _MANY_CHILDREN:
+            return described
+        gathered = {
+            id for group in self.gathered.values() for one in group for id in one.children()
+        }
+        of = max(len(gathered), len(children))
+        others = [each for each in described if each["kind"] != "child"]
+        summary = {"kind": "children", "id": children[0]["id"], "of": of}
+        return [summary, *others, *children[:_SHOWN_CHILDREN]]
+
+    def _child_wait(self) -> ChildWait | None:
+        """Return how many of its children must end before the code of the job can continue.
+
+        That is the least of what any part of the code waits for: a `gather` for all that it has
+        gathered, any other await for one. If more children run than that, their ends are gathered
+        for as long as this run took: so a job is replayed half of the time at most.
+        """
+        ids = tuple({id for operation in self.waiting for id in operation.children()})
+        if not ids:
+            return None
+        needed = min((count for count in self._needed_ends() if count), default=1)
+        took = self.node.loop.time() - self.begun_at
+        window = min(took, _MOST_GATHERING) if needed < len(ids) else 0.0
+        return ChildWait(ids, needed, window)
+
+    def _needed_ends(self) -> Iterable[int]:
+        """Yield, for each part of the code that waits, how many ends of children it waits for."""
+        for operation in self.awaited:
+            for waiter in operation.waiters:
+                group = self.gathered.get(waiter, (operation,))
+                yield sum(len(one.children()) for one in group if not one.finished)
 
     # Reading and writing
 
@@ -638,6 +969,25 @@ class Run:
                 failures += 1
                 await pause(_STORE_PAUSES.delay(failures))
 
+    async def load(self, stand_in: StandIn) -> bytes:
+        """Return a large payload of the journal.
+
+        Raises:
+            Drift: Only its digest was kept.
+        """
+        if not stand_in.chunks:
+            raise Drift(
+                f"the journal keeps only a digest of these {stand_in.size:,} bytes of arguments, "
+                f"since nothing needed them when they were recorded: {stand_in.preview}"
+            )
+        job_id = self.job.id
+        return await self.ask(lambda store: store.payload(job_id, stand_in))
+
+    async def whole(self, payload: bytes) -> bytes:
+        """Return a payload of the journal, loading it if it is a large one."""
+        stand_in = stand_in_of(payload)
+        return payload if stand_in is None else await self.load(stand_in)
+
     async def write(self, *entries: JournalEntry, **fields: Unpack[WriteFields]) -> None:
         """Write, together with what is buffered; return when it is durable.
 
@@ -649,12 +999,17 @@ class Run:
         carried = _Carried(self)
         if carried.effects:
             fields["effects"] = carried.with_effects(fields.get("effects", ()))
+        entries, chunks = self._set_apart(
+            carried.with_entries(entries) if carried.entries else entries
+        )
         write = Write(
             job_id=self.job.id,
             owner=self.node.owner,
             epoch=self.epoch,
-            entries=carried.with_entries(entries) if carried.entries else entries,
+            entries=entries,
+            output=carried.output,
             news_seen=self.news,
+            chunks=chunks,
             **fields,
         )
         try:
@@ -664,6 +1019,7 @@ class Run:
         except BaseException:  # refused, or nobody waits for it any more
             carried.give_up()
             raise
+        self.journal.chunks.update(chunk.digest for chunk in chunks)
         self.progress_at = self.node.loop.time()
 
     async def _send(self, write: Write, carried: "_Carried", store: Store) -> None:
@@ -680,11 +1036,16 @@ class Run:
         if self.sealed:
             return
         write = Write(job_id=self.job.id, owner=self.node.owner, epoch=self.epoch, entries=(entry,))
-        if self.buffered_entries or self.buffered_effects:
+        if self.has_buffered:
             carried = _Carried(self)
             effects = tuple(carried.effects.values())
-            write = replace(write, entries=carried.with_entries((entry,)), effects=effects)
+            entries, output = carried.with_entries((entry,)), carried.output
+            write = replace(write, entries=entries, effects=effects, output=output)
             done = partial(self._put_back_if_failed, carried, done)
+        if any(_is_large(each, self.node.limits.inline) for each in write.entries):
+            entries, chunks = self._set_apart(write.entries)
+            write = replace(write, entries=entries, chunks=chunks)
+            done = partial(self._note_stored, chunks, done)
         answered = partial(self.answered, done)
         self.in_flight += 1
         try:
@@ -694,6 +1055,34 @@ class Run:
             return
         if written:
             answered(None)
+
+    def _set_apart(
+        self, entries: tuple[JournalEntry, ...]
+    ) -> tuple[tuple[JournalEntry, ...], tuple[Chunk, ...]]:
+        """Return entries without their large payloads, and the chunks that the store lacks."""
+        inline = self.node.limits.inline
+        if not any(_is_large(entry, inline) for entry in entries):
+            return entries, ()
+        found: dict[str, Chunk] = {}
+
+        def kept(payload: bytes | None) -> bytes | None:
+            if payload is None or len(payload) <= inline or is_stand_in(payload):
+                return payload
+            stand_in, chunks = split(payload, self.journal.chunks | found.keys())
+            found.update((chunk.digest, chunk) for chunk in chunks)
+            return stand_in
+
+        apart = tuple(
+            replace(entry, input=kept(entry.input), output=kept(entry.output)) for entry in entries
+        )
+        return apart, tuple(found.values())
+
+    def _note_stored(
+        self, chunks: tuple[Chunk, ...], done: WriteDone, error: BaseException | None
+    ) -> None:
+        if error is None:
+            self.journal.chunks.update(chunk.digest for chunk in chunks)
+        done(error)
 
     def _put_back_if_failed(
         self, carried: "_Carried", done: WriteDone, error: BaseException | None
@@ -712,8 +1101,13 @@ class Run:
     async def flush(self) -> None:
         """Write what is buffered."""
         with contextlib.suppress(Unwound):
-            if self.buffered_entries or self.buffered_effects:
+            if self.has_buffered:
                 await self.write()
+
+    @property
+    def has_buffered(self) -> bool:
+        """Whether there is something that the next write takes along."""
+        return bool(self.buffered_entries or self.buffered_effects or self.output.waits)
 
     def buffer_entry(self, entry: JournalEntry) -> None:
         """Buffer an entry for the next write, which is made soon."""
@@ -756,7 +1150,7 @@ class Run:
         Raises:
             Unwound: The store does not answer before the lease may have run out.
         """
-        while self.in_flight or self.buffered_entries or self.buffered_effects:
+        while self.in_flight or self.has_buffered:
             if self.in_flight:
                 await self._until_answered()
             else:
@@ -783,6 +1177,26 @@ class Run:
         return len(node.runs) == 1 and len(self.working) == 1
 
 
+async def _work_jointly(run: Run, body: "JointWork") -> None:
+    """The process of work that is done for several operations at once."""
+    operations, me = run.take_joined(body), current("joint work")
+    try:
+        await body(run, operations)
+    except Unwound:
+        pass
+    except Exception as error:  # noqa: BLE001 - a fault of the engine itself must not be silent
+        run.stop(NeedsAttention(failure_of(error)))
+    finally:
+        for operation in operations:
+            if run.working.get(operation) is me:  # else it has a process of its own by now
+                run.process_ended(operation)
+
+
+def _is_large(entry: JournalEntry, most: int) -> bool:
+    given, output = entry.input, entry.output
+    return (output is not None and len(output) > most) or (given is not None and len(given) > most)
+
+
 async def _work(run: Run, operation: Operation[Any], body: Callable[[], Awaitable[None]]) -> None:
     """The process of an operation."""
     try:
@@ -802,12 +1216,13 @@ class _Carried:
     So two things decide: whether the writer has given up, and whether the last answer was an error.
     """
 
-    __slots__ = ("_given_up", "_run", "effects", "entries", "failed", "waits")
+    __slots__ = ("_given_up", "_run", "effects", "entries", "failed", "output", "waits")
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self.entries, run.buffered_entries = run.buffered_entries, {}
         self.effects, run.buffered_effects = run.buffered_effects, {}
+        self.output = run.output.take()
         self.waits = False  # for an answer of the store
         self._given_up = False
         self.failed = False  # so the store has answered last
@@ -843,6 +1258,8 @@ class _Carried:
         run = self._run
         run.buffered_entries = self.entries | run.buffered_entries
         run.buffered_effects = self.effects | run.buffered_effects
+        if self.output is not None:
+            run.output.put_back(self.output)
 
 
 def _wake(future: "asyncio.Future[None]") -> None:

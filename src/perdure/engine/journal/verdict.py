@@ -7,9 +7,11 @@ executor turns the verdict into one write, which releases or ends the job.
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from perdure.jobs.failure import Failure
-from perdure.jobs.model import JournalEntry
+from perdure.base.errors import PayloadTooLarge
+from perdure.jobs.failure import Failure, failure_of
+from perdure.jobs.model import ChildWait, JournalEntry
 from perdure.jobs.state import JobState
 
 
@@ -30,6 +32,7 @@ class Suspended(Struct, frozen=True):
 
     due_at: float | None
     wait: bytes  # what it waits for, for people
+    children: ChildWait | None = None  # which ends of children make it due
 
 
 class Paused(Struct, frozen=True):
@@ -51,6 +54,21 @@ class NeedsAttention(Struct, frozen=True):
     wait: bytes | None = None  # what people can do about it
     alerted: bool = False  # people have been notified already
     entries: tuple[JournalEntry, ...] = ()
+
+
+def at_limit(error: PayloadTooLarge, step: str = "") -> NeedsAttention:
+    """Return the verdict on a job that has met a limit of size: nothing has failed."""
+    text = f"{error}. Nothing is lost or undone: change that, deploy it, and resume the job"
+    return NeedsAttention(replace(failure_of(PayloadTooLarge(text)), step=step))
+
+
+class Continued(Struct, frozen=True):
+    """The code wants the job to begin again with other arguments, and an empty journal."""
+
+    name: str
+    version: str
+    input: bytes
+    entry: JournalEntry  # the first of the new journal
 
 
 class UndoNeeded(Struct, frozen=True):
@@ -80,6 +98,7 @@ RunVerdict: TypeAlias = (
     | Cancelled
     | Drained
     | NeedsAttention
+    | Continued
     | UndoNeeded
     | UndoEnded
     | RunLost

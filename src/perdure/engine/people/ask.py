@@ -1,7 +1,7 @@
 """How a job asks people, and how it uses what they answer.
 
 There are three ways to ask: `ctx.approve` in the code of a job, a gate before a step, and a
-question in the middle of a step (`request_user_approval`, or a budget that does not suffice). All
+question in the middle of a step (`StepContext.approve`, or a budget that does not suffice). All
 of them write the same row, an `Approval`, in one transaction with the record of what waits for it
 and with the notices to people. Then nothing is held in memory: the answer wakes the job, on any
 worker, and the code reaches the same place again and finds it.
@@ -36,6 +36,7 @@ from perdure.base.errors import (
     ApprovalRejected,
     DefinitionError,
     JobError,
+    OperationCancelled,
 )
 from perdure.engine import events
 from perdure.engine.journal.run import Operation, Run
@@ -59,6 +60,7 @@ from perdure.jobs.model import JobEvent, JournalEntry
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import Judgement, RiskLevel
 from perdure.jobs.state import StepState
+from perdure.jobs.text_limits import check_given
 
 # The commands by which a person tells a job to continue, as its log names them.
 RETRY: Final = ("retry.asked",)
@@ -76,6 +78,7 @@ class Question(Struct, frozen=True, kw_only=True):
 
     step: str  # the identity of the entry that waits
     title: str
+    description: str = ""  # what the step does
     input: bytes  # the arguments of the action
     shown: Any = None  # what people see of them; None: all
     judgement: Judgement = Judgement(RiskLevel.HIGH)
@@ -120,6 +123,7 @@ class Question(Struct, frozen=True, kw_only=True):
             step=self.step,
             action=self.action(run),
             title=self.title,
+            description=self.description,
             created_at=max(run.now(), before + _JUST_AFTER),
             written_by_program=run.job.plan is not None,
             shown=self.input if self.shown is None else msgspec.json.encode(self.shown),
@@ -183,7 +187,7 @@ def is_usable(run: Run, found: Approval, asked: Action, question: Question | Non
     """Whether an approval allows an action; called right before the action.
 
     Every path to an action passes here: the gate of a step, a step that `ctx.approve` lets begin,
-    `ctx.approve` itself, `request_user_approval`, and the raise of a budget.
+    `ctx.approve` itself, `StepContext.approve`, and the raise of a budget.
 
     Args:
         run: The run that wants to act.
@@ -300,6 +304,7 @@ async def _ask_about_call(step: StepCall, decision: GateDecision) -> None:
     question = Question(
         step=entry.id,
         title=f"{entry.name} of job {run.job.name}",
+        description=step.step.description,
         input=entry.input or b"null",
         judgement=decision.judgement,
         version=step.step.version,
@@ -402,7 +407,7 @@ class Approved(Struct, frozen=True):
     channel: str = ""
 
 
-class _NotApproved(Struct, frozen=True):
+class NotApproved(Struct, frozen=True):
     """What is stored of any other answer."""
 
     title: str
@@ -413,6 +418,17 @@ class _NotApproved(Struct, frozen=True):
         if self.person is None:
             return ApprovalExpired(f"nobody decided in time about {self.title!r}")
         return ApprovalRejected(self.title, self.person, self.reason)
+
+
+def outcome_of(found: Approval) -> Approved | NotApproved:
+    """Return what people decided."""
+    last = found.decisions[-1] if found.decisions else None
+    if found.state is ApprovalState.APPROVED and last is not None:
+        by = tuple(each.person for each in found.decisions if each.verdict == "approve")
+        return Approved(by, last.reason, last.channel)
+    if found.state is ApprovalState.REJECTED and last is not None:
+        return NotApproved(found.title, last.person, last.reason)
+    return NotApproved(found.title)
 
 
 class ApproveOptions(TypedDict, total=False):
@@ -438,6 +454,7 @@ class ApproveRequest(Struct, frozen=True):
 
 def approve_request(run: Run, title: str, options: ApproveOptions) -> ApproveRequest:
     """Return the question that a title and options describe."""
+    check_given(title=title)
     level, opens = RiskLevel.of(options.get("risk", "high")), options.get("opens")
     names = None if opens is None else frozenset(run.node.registry.name(step) for step in opens)
     details = options.get("details")
@@ -463,7 +480,9 @@ class Approve(Operation[Approved]):
         if entry.state is StepState.SUCCEEDED and entry.output is not None:
             self._approve(decode(entry.output, Approved))
         elif entry.state is StepState.FAILED and entry.output is not None:
-            self.finish(None, decode(entry.output, _NotApproved).error())
+            self.finish(None, decode(entry.output, NotApproved).error())
+        elif entry.state is StepState.SKIPPED:
+            self.finish(None, OperationCancelled(f"{entry.id} was cancelled: nobody decided"))
 
     def _approve(self, approved: Approved) -> None:
         """Pass the approval to the code, and keep its pass for later steps."""
@@ -513,18 +532,13 @@ class Approve(Operation[Approved]):
 
     async def _use(self, found: Approval) -> None:
         """Record a decision, and pass it to the code."""
-        last = found.decisions[-1] if found.decisions else None
-        if found.state is ApprovalState.APPROVED and last is not None:
-            by = tuple(each.person for each in found.decisions if each.verdict == "approve")
-            approved = Approved(by, last.reason, last.channel)
-            await self.run.write(self._ended(StepState.SUCCEEDED, encode(approved, Approved)))
-            self._approve(approved)
+        answer = outcome_of(found)
+        if isinstance(answer, Approved):
+            await self.run.write(self._ended(StepState.SUCCEEDED, encode(answer, Approved)))
+            self._approve(answer)
             return
-        answer = _NotApproved(found.title)
-        if found.state is ApprovalState.REJECTED and last is not None:
-            answer = _NotApproved(found.title, last.person, last.reason)
         error = answer.error()
-        failed = self._ended(StepState.FAILED, encode(answer, _NotApproved))
+        failed = self._ended(StepState.FAILED, encode(answer, NotApproved))
         await self.run.write(replace(failed, error=failure_of(error).pack()))
         self.finish(None, error)
 

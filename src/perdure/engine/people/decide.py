@@ -6,11 +6,12 @@ checks the arguments that they have edited.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 from msgspec import Struct
 
+from perdure.base.codec import read_plain, write_plain
 from perdure.base.errors import ArgumentError, DecisionRefused
 from perdure.engine import events
 from perdure.engine.policy import Policy
@@ -42,7 +43,7 @@ class ApprovalAnswer(Struct, frozen=True, kw_only=True):
     arguments: Mapping[str, Any] | None = None
 
 
-class Definitions(Protocol):
+class DecidingApp(Protocol):
     """What an app says about its steps, and about the people who decide."""
 
     policy: Policy
@@ -51,7 +52,7 @@ class Definitions(Protocol):
     def steps(self) -> Mapping[str, Step[..., Any]]: ...
 
 
-async def decide(store: Store, app: Definitions, answer: ApprovalAnswer) -> Approval:
+async def decide(store: Store, app: DecidingApp, answer: ApprovalAnswer) -> Approval:
     """Submit an answer; return the approval as it is afterwards.
 
     Raises:
@@ -127,7 +128,7 @@ def _counted(result: Approval | Refusal) -> Approval:
 
 
 async def _edited(
-    store: Store, app: Definitions, approval: Approval, arguments: Mapping[str, Any]
+    store: Store, app: DecidingApp, approval: Approval, arguments: Mapping[str, Any]
 ) -> Edited:
     """Check edited arguments, and judge them as those of the job were judged."""
     if approval.action.budget != b"null":  # it is about the budget itself
@@ -138,8 +139,8 @@ async def _edited(
     if entry is None or step is None:
         raise DecisionRefused("changed", "only the arguments of a step can be edited")
     # What the person did not name stays as they saw it; defaults never replace it.
-    before = msgspec.json.decode(approval.action.input, type=dict[str, Any])
-    packed = step.parameters.pack_json(msgspec.json.encode({**before, **arguments}))
+    before = cast("dict[str, Any]", read_plain(approval.action.input))
+    packed = step.parameters.pack_json(write_plain({**before, **arguments}))
     judgement = judge_call(step, entry.name, packed, app.policy.risk)
     gate = gate_for(step, entry.name, approval.tenant, judgement, app.policy.gates)
     return _judged(app.policy, packed, gate.judgement)

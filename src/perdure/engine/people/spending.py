@@ -28,7 +28,8 @@ async def budget_of(run: Run) -> BudgetRef:
         definition = run.node.registry.jobs.get(job.name)
         limits = None if definition is None else definition.budget
         began = job.started_at or run.now()
-        run.budget = BudgetRef(root_id, Budget(limits=limits or BudgetLimits(), began_at=began))
+        new = Budget(root=root_id, limits=limits or BudgetLimits(), began_at=began)
+        run.budget = BudgetRef(root_id, new)
     return run.budget
 
 

@@ -5,37 +5,100 @@ everything that it does to the world, and everything that may differ from run to
 this context, which looks it up in the journal first.
 """
 
+import contextlib
 import random
 import uuid
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    NoReturn,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from perdure.base.codec import decode, digest, encode
 from perdure.base.duration import Duration, job_seconds
-from perdure.engine.journal.run import Operation, Run
-from perdure.engine.journal.verdict import Unwound
+from perdure.base.errors import JobError, NotInJob, PayloadTooLarge
+from perdure.engine.journal.run import (
+    CONTINUED,
+    PATCHED,
+    FirstOf,
+    Gathered,
+    Operation,
+    Run,
+    branch,
+)
+from perdure.engine.journal.verdict import Continued, Unwound, at_limit
 from perdure.engine.people.ask import Approve, Approved, ApproveOptions, approve_request
 from perdure.engine.steps.step import StepOperation
+from perdure.engine.steps.step_context import StepContext, SyncStepContext, piece_of_output
 from perdure.engine.steps.waits import Child, Receive, Sleep, child_failed, no_message
-from perdure.engine.submission import child_job
-from perdure.jobs.definition import JobDefinition, Step
+from perdure.engine.submission import child_job, job_of_call
+from perdure.jobs.definition import (
+    LONGEST_NAME,
+    NO_OPTIONS,
+    Call,
+    CallOptions,
+    ClosureOptions,
+    JobDefinition,
+    Step,
+    scope,
+    step_of_closure,
+)
 from perdure.jobs.model import EntryKind, JournalEntry
-from perdure.jobs.registry import job_name, step_name
+from perdure.jobs.output import DEFAULT_TOPIC
+from perdure.jobs.parameters import Context
+from perdure.jobs.payload import digested
 from perdure.jobs.state import StepState
 from perdure.jobs.text_limits import check_given
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T1 = TypeVar("T1")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
+T4 = TypeVar("T4")
+T5 = TypeVar("T5")
+
+# What the code of a job can await and gather.
+Durable: TypeAlias = Call[R] | Operation[R]
 
 # Enum member lookup is slow on this hot path.
 _STEP, _PENDING = EntryKind.STEP, StepState.PENDING
 
+_NOT_COMPARED = b""
 
-class JobContext:
-    """The context of a job: how its code runs steps, waits, and asks people."""
+
+class First(Struct, Generic[R], frozen=True):
+    """Which operation of `ctx.first` has ended first, from 0, and its result."""
+
+    index: int
+    value: R
+
+
+Losers: TypeAlias = Literal["cancel", "continue"]
+
+
+def _ended_first(operations: Sequence[Operation[Any]]) -> int:
+    """Return which of them has ended first; by the journal, if several have."""
+    ended = [place for place, each in enumerate(operations) if each.finished]
+    return min(ended, key=lambda place: operations[place].entry.ended_at or 0.0)
+
+
+class JobContext(Context):
+    """The context of a job: how its code starts calls, waits, and asks people."""
+
+    of = "a job"
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -49,39 +112,69 @@ class JobContext:
         return self._run.job.id
 
     @property
-    def tenant_id(self) -> str:
+    def tenant(self) -> str:
         """The tenant that the job was submitted for."""
         return self._run.job.tenant
 
     @property
-    def user_id(self) -> str:
+    def user(self) -> str:
         """The user that the job was submitted by."""
         return self._run.job.user
 
-    # Steps
+    # Calls
 
-    def run(self, step: Step[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "Operation[R]":
-        """Run a step, or return its recorded result. Await it, or `gather` several.
+    def start(self, call: Call[R], /) -> "Operation[R]":
+        """Begin a call now; await what is returned later. `await load(3)` does both at once.
 
         Raises:
-            StepFailed: When awaited: the step failed for good.
+            StepFailed, JobFailed: When awaited: the step failed for good, or the child job did.
         """
-        return self._step(step, None, args, kwargs)
+        operation = self._operation(call)
+        operation.begin()
+        return operation
 
-    def run_as(
-        self, key: str, step: Step[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> "Operation[R]":
-        """Run a step under a key of your own, for branches whose order is nondeterministic."""
-        return self._step(step, key, args, kwargs)
+    def _operation(self, call: Any) -> "Operation[Any]":
+        """Return the operation of a call, which gets its identity here, in the order of the code.
+
+        Raises:
+            TypeError: It is neither a call nor an operation.
+        """
+        if isinstance(call, Operation):
+            return cast("Operation[Any]", call)
+        if not isinstance(call, Call):
+            raise TypeError(
+                f"{call!r} is not an operation of this job: pass calls such as `load(3)`, or what "
+                "ctx.sleep, ctx.receive, ctx.child and ctx.approve return"
+            )
+        made = cast("Call[Any]", call.use())
+        definition, given = made.definition, made.given
+        if isinstance(definition, Step):
+            return self._step(definition, given, made.args, made.kwargs)
+        return self._child(definition, given, made.args, made.kwargs)
 
     def _step(
-        self, step: Step[Any, R], key: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        step: Step[Any, R],
+        given: CallOptions,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        info: tuple[str, bool] | None = None,
     ) -> "Operation[R]":
         run = self._run
-        name, is_gated = run.node.known_steps.get(id(step)) or self._step_info(step)
-        packed = step.parameters.pack(args, kwargs, run.node.limits)
-        identity = run.journal.identity(name, key)
-        entry = run.visit(identity, _STEP, packed)
+        name, is_gated = info or run.node.known_steps.get(id(step)) or self._step_info(step)
+        if run.journal.trusted and not is_gated and run.journal.trusts(name, given.id):
+            packed = _NOT_COMPARED
+        else:
+            try:
+                packed = step.parameters.pack(args, kwargs, run.node.limits)
+            except PayloadTooLarge as error:
+                return self._at_limit(_STEP, name, error)
+            if len(packed) > run.node.limits.inline and not is_gated and step.undo is None:
+                packed = digested(packed)
+        identity = run.journal.identity(name, given.id)
+        if given is not NO_OPTIONS:
+            step = step.with_options(given)
+        entry = run.visit(identity, _STEP, packed or None)
         if entry is None:
             seq = run.journal.next_seq()
             fresh = JournalEntry(
@@ -97,61 +190,235 @@ class JobContext:
             )
         return operation
 
+    def _at_limit(self, kind: EntryKind, name: str, error: PayloadTooLarge) -> "Operation[Any]":
+        """Return an operation that never begins: its job is parked, since a call is too large."""
+        run = self._run
+        run.end(at_limit(error))
+        entry = self._fresh(f"{name}#…", kind, name, _NOT_COMPARED, None)  # it is never written
+        return Operation(run, entry, recorded=False)
+
     def _step_info(self, step: Step[Any, Any]) -> tuple[str, bool]:
         """Return what every call of a step needs (its name, whether it is gated), looked up once.
 
         Raises:
-            TypeError: It is not a step.
             UnknownName: It is not registered.
         """
         node = self._run.node
-        name = step_name(node.registry, step, "ctx.run")
+        name = node.registry.name(step)
         node.known_steps[id(step)] = known = (name, node.gatekeeper.watches(step))
         return known
 
     @overload
-    async def gather(
-        self, *operations: Awaitable[R], return_exceptions: Literal[False] = ...
-    ) -> list[R]: ...
-
+    async def gather(self, a: Durable[T1], /) -> tuple[T1]: ...
+    @overload
+    async def gather(self, a: Durable[T1], b: Durable[T2], /) -> tuple[T1, T2]: ...
     @overload
     async def gather(
-        self, *operations: Awaitable[R], return_exceptions: Literal[True]
-    ) -> list[R | BaseException]: ...
-
-    async def gather(self, *operations: Awaitable[R], return_exceptions: bool = False) -> Any:
-        """Run operations concurrently; return their results in the order of the arguments.
+        self, a: Durable[T1], b: Durable[T2], c: Durable[T3], /
+    ) -> tuple[T1, T2, T3]: ...
+    @overload
+    async def gather(
+        self, a: Durable[T1], b: Durable[T2], c: Durable[T3], d: Durable[T4], /
+    ) -> tuple[T1, T2, T3, T4]: ...
+    @overload
+    async def gather(
+        self, a: Durable[T1], b: Durable[T2], c: Durable[T3], d: Durable[T4], e: Durable[T5], /
+    ) -> tuple[T1, T2, T3, T4, T5]: ...
+    @overload
+    async def gather(self, *operations: Durable[R]) -> tuple[R, ...]: ...
+    @overload
+    async def gather(
+        self, *operations: Durable[R], return_exceptions: Literal[True]
+    ) -> tuple[R | BaseException, ...]: ...
+    async def gather(self, *operations: Durable[Any], return_exceptions: bool = False) -> Any:
+        """Run calls and other operations concurrently; return their results in this order.
 
         All of them run until they end, then the first failure in that order is raised.
         """
-        for operation in operations:
-            if not isinstance(operation, Operation):
-                raise TypeError(
-                    f"gather takes operations such as ctx.run(…), not {operation!r}: "
-                    "what is not an operation cannot be replayed"
-                )
+        started = [self._operation(operation) for operation in operations]
+        for operation in started:
             operation.begin()
         results: list[Any] = []
         first: Exception | None = None
-        for operation in operations:
+        for operation in started:
             try:
-                results.append(await operation)
+                results.append(await Gathered(operation, started))
             except Exception as error:  # noqa: BLE001 - kept, and raised in order
                 results.append(error)
                 first = first or error
         if first is not None and not return_exceptions:
             raise first
-        return results
+        return tuple(results)
+
+    @overload
+    async def first(
+        self, a: Durable[T1], b: Durable[T2], /, *, losers: Losers = ...
+    ) -> "First[T1 | T2]": ...
+    @overload
+    async def first(
+        self, a: Durable[T1], b: Durable[T2], c: Durable[T3], /, *, losers: Losers = ...
+    ) -> "First[T1 | T2 | T3]": ...
+    @overload
+    async def first(self, *operations: Durable[R], losers: Losers = ...) -> "First[R]": ...
+    async def first(self, *operations: Durable[Any], losers: Losers = "cancel") -> "First[Any]":
+        """Run calls and other operations concurrently until one has ended; return which, and what.
+
+        The journal keeps which one it was. If that one failed, its error is raised.
+
+        Args:
+            *operations: Calls, timers, messages, children, questions.
+            losers: What happens to the others: "cancel" stops them, as far as they can be stopped,
+                and waits for that; "continue" lets them go on, to be awaited later. A question to
+                people that lost stays open until the job ends; its answer changes nothing.
+        """
+        if losers not in ("cancel", "continue") or not operations:
+            raise ValueError("first takes operations, and losers='cancel' or 'continue'")
+        run = self._run
+        id = run.journal.identity("first")
+        entry = run.visit(id, EntryKind.VALUE, None)
+        started = [self._operation(operation) for operation in operations]
+        if entry is None or losers == "continue":
+            for operation in started:
+                operation.begin()
+        if entry is None:
+            seq = run.journal.next_seq()
+            await FirstOf(run, started)
+            index = _ended_first(started)
+            fresh = self._fresh(id, EntryKind.VALUE, "first", b"null", None, seq)
+            run.buffer_entry(_drawn(fresh, encode(index)))
+        else:
+            index = decode(cast("bytes", entry.output), int)
+        if losers == "cancel":
+            await self._cancel([each for each in started if each is not started[index]])
+        return First(index, await started[index])
+
+    async def _cancel(self, operations: Sequence[Operation[Any]]) -> None:
+        """Cancel operations, and wait until each has ended."""
+        for operation in operations:
+            operation.cancel()
+        for operation in operations:
+            with contextlib.suppress(Exception):  # that it was cancelled, or how it failed
+                await operation
+
+    # Closures and branches
+
+    @overload
+    def call(
+        self,
+        name: str,
+        body: Callable[[], Awaitable[R]] | Callable[[StepContext], Awaitable[R]],
+        *,
+        key: str | None = ...,
+        input: Any = ...,
+        **options: Unpack[ClosureOptions],
+    ) -> "Operation[R]": ...
+    @overload
+    def call(
+        self,
+        name: str,
+        body: Callable[[], R] | Callable[[SyncStepContext], R],
+        *,
+        key: str | None = ...,
+        input: Any = ...,
+        **options: Unpack[ClosureOptions],
+    ) -> "Operation[R]": ...
+    def call(
+        self,
+        name: str,
+        body: Callable[..., Any],
+        *,
+        key: str | None = None,
+        input: Any = None,
+        **options: Unpack[ClosureOptions],
+    ) -> "Operation[Any]":
+        """Run a function that was defined in the job as a step; await it, or `gather` several.
+
+        It is recorded and retried as any step, but has no compensation: use a step for what must be
+        undone. Its result has the type that the function declares; without a declaration it
+        consists of plain JSON values.
+
+        Args:
+            name: Its name in the journal.
+            body: The function; it takes nothing, or a context. A plain one runs in a thread.
+            key: Identifies the call in its job, instead of its ordinal.
+            input: What the result depends on: recorded for people, and compared at a replay.
+            **options: Options of a step, such as `retry` and `timeout`.
+
+        Raises:
+            StepFailed: When awaited: it failed for good.
+        """
+        step = step_of_closure(name, body, **options)
+        info = step.name, self._run.node.gatekeeper.watches(step)
+        return self._step(step, CallOptions(id=key), (input,), {}, info)
+
+    @contextlib.contextmanager
+    def scope(self, key: str) -> Generator[None, None, None]:
+        """Number the operations of a block apart from all others: `with ctx.scope("page 3"):`.
+
+        Operations are identified by their ordinals. In concurrent branches of the code, such as
+        tasks of a TaskGroup, the order in which they ask may differ from run to run; with a scope
+        in each branch it does not matter.
+
+        Args:
+            key: Identifies the branch; two branches that are open at a time need different keys.
+
+        Raises:
+            ValueError: The key is not printable or has a `/` or `#`, or such a branch is open.
+        """
+        if not key or not key.isprintable() or set(key) & set("/#") or len(key) > LONGEST_NAME:
+            raise ValueError(f"{key!r} cannot be the key of a scope: printable, no `/` and no `#`")
+        path, journal = f"{branch.get()}{key}/", self._run.journal
+        journal.open_branch(path)
+        token = branch.set(path)
+        try:
+            yield
+        finally:
+            branch.reset(token)
+            journal.close_branch(path)
+
+    # A journal for loops without end
+
+    async def continue_as(self, call: Call[Any], /) -> NoReturn:
+        """Begin the job again with other arguments and an empty journal; this does not return.
+
+        For jobs that never end, or whose journal would grow without bound. The job keeps its id,
+        key, budget, messages and deadline, and gets the present version of its code. What it did so
+        far is settled: it is not undone any more, and results under an `idempotency_key` of a step
+        are not found any more.
+
+        Args:
+            call: A call of the same job, with the arguments of the next part.
+
+        Raises:
+            JobError: Operations that were started have not ended: await them first.
+            TypeError: It is not a call of this job.
+        """
+        run, job = self._run, job_of_call(call, "ctx.continue_as")
+        name = run.node.registry.name(job)
+        if name != run.job.name:
+            raise TypeError(f"ctx.continue_as takes a call of the same job, {run.job.name}(…)")
+        if run.working or run.waiting or run.held:
+            left = ", ".join(sorted(each.entry.id for each in (*run.working, *run.waiting)))
+            raise JobError(f"ctx.continue_as: {left} has not ended: await it first")
+        packed = job.parameters.pack(call.args, call.kwargs, run.node.limits)
+        number = run.journal.continuations + 1
+        first = self._fresh(f"{CONTINUED}#{number}", EntryKind.VALUE, CONTINUED, b"null", None)
+        # A cancel or a deadline that came first stands.
+        run.stop(run.ending or Continued(name, job.version, packed, _drawn(first, encode(number))))
+        raise Unwound
 
     # People
 
-    def approve(self, title: str, **options: Unpack[ApproveOptions]) -> "Operation[Approved]":
+    def approve(
+        self, title: str, *, key: str | None = None, **options: Unpack[ApproveOptions]
+    ) -> "Operation[Approved]":
         """Ask a person; the job waits without a worker until somebody has decided.
 
         An approval lets the next step begin that would wait for one; see `opens`.
 
         Args:
             title: What it is about, in one line.
+            key: Identifies the question in its job, instead of its ordinal.
             **options: `details`: what people see. `risk`: how dangerous it is ("high").
                 `terms`: who must approve. `expires`: how long to wait; overrides the terms.
                 `opens`: the steps that an approval lets begin, at every later call.
@@ -162,7 +429,7 @@ class JobContext:
         """
         run = self._run
         asked = approve_request(run, title, options)
-        entry, recorded = self._look_up(EntryKind.APPROVE, "approve", asked.packed)
+        entry, recorded = self._look_up(EntryKind.APPROVE, "approve", asked.packed, key=key)
         if entry.input is None:  # the job is a fork: people are asked again, about what it asks now
             entry = replace(entry, input=asked.packed)
         return Approve(run, entry, asked, recorded=recorded)
@@ -182,8 +449,14 @@ class JobContext:
             operation.finish(None)
         return operation
 
+    @overload
+    def receive(self, topic: str, *, timeout: Duration = None, kind: type[R]) -> "Operation[R]": ...
+    @overload
+    def receive(
+        self, topic: str, *, timeout: Duration = None, kind: Any = ...
+    ) -> Operation[Any]: ...
     def receive(self, topic: str, *, timeout: Duration = None, kind: Any = Any) -> "Operation[Any]":
-        """Wait for a message on a topic, sent with `app.send`, and return it.
+        """Wait for a message on a topic, sent with `app.send`; return it as a value of a type.
 
         Raises:
             StepTimeout: When awaited: none came in time.
@@ -199,45 +472,69 @@ class JobContext:
             run.buffer_entry(entry)
         operation = Receive(run, entry, kind, recorded=recorded)
         if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
-            operation.finish(None if entry.output is None else decode(entry.output, kind))
+            operation.finish_recorded(entry.output, lambda data: decode(data, kind))
         elif entry.state is StepState.FAILED:
             operation.finish(None, no_message(entry))
         return operation
 
-    def child(
-        self, job: "JobDefinition[P, R]", /, *args: P.args, **kwargs: P.kwargs
-    ) -> "Operation[R]":
-        """Submit another job, wait for it, and return its result.
+    def child(self, call: Call[R], /) -> "Operation[R]":
+        """Submit another job, wait for it, and return its result; the same as awaiting the call.
 
         Raises:
             JobFailed: When awaited: the job ended without a result.
         """
+        job_of_call(call, "ctx.child")
+        return self._operation(call)
+
+    def _child(
+        self,
+        job: JobDefinition[Any, R],
+        given: CallOptions,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> "Operation[R]":
         run = self._run
-        full = job_name(run.node.registry, job, "ctx.child")
-        packed = job.parameters.pack(args, kwargs, run.node.limits)
-        entry, recorded = self._look_up(EntryKind.CHILD, f"child:{full}", packed)
-        submission = child_job(run.job, entry, job, full, packed)
+        full = run.node.registry.name(job)
+        try:
+            packed = job.parameters.pack(args, kwargs, run.node.limits)
+        except PayloadTooLarge as error:
+            return self._at_limit(EntryKind.CHILD, f"child:{full}", error)
+        entry, recorded = self._look_up(EntryKind.CHILD, f"child:{full}", packed, key=given.id)
+        submission = child_job(run.job, entry, job, full, packed, given)
         operation = Child(run, entry, job, submission, recorded=recorded)
         if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
-            operation.finish(None if entry.output is None else job.result.decode(entry.output))
+            operation.finish_recorded(entry.output, job.result.decode)
         elif entry.state is StepState.FAILED:
-            operation.finish(None, child_failed(submission.id, entry))
+            operation.finish(None, child_failed(submission.id, entry, job))
         return operation
 
     def _look_up(
-        self, kind: EntryKind, name: str, packed: bytes, wake_at: float | None = None
+        self,
+        kind: EntryKind,
+        name: str,
+        packed: bytes,
+        wake_at: float | None = None,
+        key: str | None = None,
     ) -> tuple[JournalEntry, bool]:
         """Return the entry of what the code asks for now, and whether it was in the journal."""
         run = self._run
-        id = run.journal.identity(name)
+        if len(packed) > run.node.limits.inline:  # the code passes it again, if it is needed
+            packed = digested(packed)
+        id = run.journal.identity(name, key)
         found = run.visit(id, kind, packed)
         return found or self._fresh(id, kind, name, packed, wake_at), found is not None
 
     def _fresh(
-        self, id: str, kind: EntryKind, name: str, packed: bytes, wake_at: float | None
+        self,
+        id: str,
+        kind: EntryKind,
+        name: str,
+        packed: bytes,
+        wake_at: float | None,
+        seq: int = 0,
     ) -> JournalEntry:
         return JournalEntry(
-            seq=self._run.journal.next_seq(),
+            seq=seq or self._run.journal.next_seq(),
             id=id,
             kind=kind,
             name=name,
@@ -246,6 +543,19 @@ class JobContext:
             wake_at=wake_at,
             started_at=self._run.now(),
         )
+
+    # Live output
+
+    def emit(self, value: Any, *, topic: str = DEFAULT_TOPIC) -> None:
+        """Emit a value for those who follow the job now: see `Handle.stream`.
+
+        It is stored soon, with the next write of the job. A replay does not emit it again.
+        """
+        run = self._run
+        if run.verdict is not None:
+            raise Unwound
+        run.output.emit(topic, piece_of_output(value, topic, run.node.limits))
+        run.node.flush_soon()
 
     # Time and randomness, the same in every replay
 
@@ -263,6 +573,30 @@ class JobContext:
         else:
             moment = decode(cast("bytes", entry.output), float)
         return datetime.fromtimestamp(moment, UTC)
+
+    def patched(self, name: str) -> bool:
+        """Whether this job takes the new way at a change of its code.
+
+        The first call for a name decides for the whole job, and the journal keeps it: False if the
+        journal shows that older code has passed this point, else True. So one version of the code
+        serves jobs that began before the change and those that began after it. When all old jobs
+        have ended, the call can be removed: the journal does not expect it again.
+
+        Args:
+            name: The change, unique in the job: "new-tax".
+        """
+        check_given(topic=name)
+        run = self._run
+        if run.verdict is not None:  # an entry made now would be at the wrong place in the journal
+            raise Unwound
+        id = f"{PATCHED}{name}#1"
+        entry = run.journal.entries.get(id)
+        if entry is None:
+            value = encode(not run.journal.unvisited)
+            fresh = self._fresh(id, EntryKind.VALUE, f"{PATCHED}{name}", b"null", None)
+            entry = run.journal.entries[id] = _drawn(fresh, value)
+            run.buffer_entry(entry)
+        return decode(cast("bytes", entry.output), bool)
 
     def uuid(self) -> uuid.UUID:
         """Return a UUID: unpredictable to others, the same in every replay."""
@@ -289,3 +623,16 @@ def _drawn(entry: JournalEntry, output: bytes) -> JournalEntry:
         started_at=entry.started_at,
         ended_at=entry.started_at,
     )
+
+
+def current_job() -> JobContext:
+    """Return the context of the job whose code is running.
+
+    Raises:
+        NotInJob: No code of a job is running here.
+    """
+    here = scope.get()
+    if isinstance(here, JobContext):
+        return here
+    place = "here" if here is None else f"inside the step {here}"
+    raise NotInJob(f"current_job works in the code of a job, and no such code runs {place}")

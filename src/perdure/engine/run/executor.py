@@ -25,12 +25,13 @@ from typing import Any, Protocol, Unpack
 
 from msgspec.structs import replace
 
-from perdure.base.errors import ApprovalExpired, Drift, JobError, UnknownName
+from perdure.base.errors import ApprovalExpired, Drift, JobError, PayloadTooLarge, UnknownName
 from perdure.engine import events
 from perdure.engine.journal.run import Code, Run
 from perdure.engine.journal.verdict import (
     Cancelled,
     Completed,
+    Continued,
     Drained,
     NeedsAttention,
     Paused,
@@ -41,13 +42,15 @@ from perdure.engine.journal.verdict import (
     UndoEnded,
     UndoNeeded,
     Unwound,
+    at_limit,
 )
 from perdure.engine.people.attention import attention_alerts
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.undo import decide_end, on_cancel, undo
 from perdure.engine.worker_port import WorkerPort
+from perdure.jobs.definition import scope
 from perdure.jobs.failure import Failure, failure_of, type_name
-from perdure.jobs.model import Claim, JobChange, JobEvent, WriteFields
+from perdure.jobs.model import Claim, JobChange, JobEvent, NewBeginning, WriteFields
 from perdure.jobs.plan import Plan
 from perdure.jobs.state import JobState
 from perdure.process.lifecycle import PLAIN, kill, spawn_process
@@ -76,7 +79,7 @@ async def execute(node: RunOwner, claim: Claim, since: float) -> None:
         verdict = _verdict_before(run)
         if verdict is None:
             undoing = run.job.state is JobState.COMPENSATING
-            verdict = await (undo(run, run_code) if undoing else run_code(run, _code))
+            verdict = await (undo(run, run_code) if undoing else run_code(run, job_code))
         if not run.abandoned:
             await end_run(run, verdict)
     finally:
@@ -91,6 +94,8 @@ async def end_run(run: Run, verdict: RunVerdict) -> None:
         return
     if isinstance(verdict, RunFailed) and run.job.state is not JobState.COMPENSATING:
         verdict = _attention_or_failed(run, verdict)
+    if isinstance(verdict, NeedsAttention):
+        verdict = _with_version(run, verdict)
     # If the lease is lost at the last moment, its new owner continues.
     with contextlib.suppress(Unwound):
         try:
@@ -100,6 +105,7 @@ async def end_run(run: Run, verdict: RunVerdict) -> None:
         except Exception as error:  # noqa: BLE001 - raised, it would only come again
             _log.exception("the end of job %s cannot be written", run.job.id)
             run.buffered_entries.clear()  # one of them may be why
+            run.output.clear()
             await conclude(run, NeedsAttention(failure_of(error)))
 
 
@@ -163,17 +169,30 @@ async def run_code(run: Run, code: Code) -> RunVerdict:
             verdict = NeedsAttention(failure_of(run.journal.missed("has ended")))
     except (Drift, UnknownName) as misfit:  # the code does not fit the journal
         verdict = NeedsAttention(failure_of(misfit))
+    except PayloadTooLarge as error:
+        verdict = at_limit(error)
     except BaseException as error:
         # Code that unwinds may raise anything.
         if run.verdict is None and _ends_process(run, error):
             raise
-        verdict = RunFailed(failure_of(error, outage=getattr(error, "outage", False)))
+        verdict = RunFailed(_failure_of_code(run, error))
     finally:
         run.code_ends()
     # A decision from outside stands, whatever the code did after it.
     if run.verdict is None and isinstance(run.ending, Cancelled | RunFailed):
         return run.ending
     return run.verdict or verdict
+
+
+def _failure_of_code(run: Run, error: BaseException) -> Failure:
+    """Return what the code raised; who waits for the job gets what it declares as it is."""
+    definition = None if run.job.plan else run.node.registry.jobs.get(run.job.name)
+    return failure_of(
+        error,
+        outage=getattr(error, "outage", False),
+        raises=() if definition is None else definition.raises,
+        limits=run.node.limits,
+    )
 
 
 def _warn_of_unawaited(run: Run) -> None:
@@ -190,14 +209,15 @@ def _ends_process(run: Run, error: BaseException) -> bool:
     return run.process.outcome is not None or isinstance(error, KeyboardInterrupt)
 
 
-async def _code(run: Run) -> bytes:
+async def job_code(run: Run) -> bytes:
     """Run the code that the job was submitted for."""
     context, job = JobContext(run), run.job
     if job.plan is not None:
         return await _run_plan(context, Plan.from_json(job.plan), run)
     definition = run.node.registry.find_job(job.name)
     args, kwargs = definition.parameters.unpack(job.input)
-    result = await definition.fn(context, *args, **kwargs)
+    scope.set(context)  # from here on, what the code awaits are operations of this job
+    result = await definition.invoke(context, args, kwargs)
     return definition.result.encode(result, run.node.limits)
 
 
@@ -208,7 +228,7 @@ async def _run_plan(context: JobContext, plan: Plan, run: Run) -> bytes:
     for call in plan.calls:
         step = run.node.registry.find_step(call.step)
         args, kwargs = plan.resolve(call, outputs, step)
-        outputs[call.id] = output = await context.run_as(call.id, step, *args, **kwargs)
+        outputs[call.id] = output = await context.start(step(*args, **kwargs).options(id=call.id))
         result = step.result.encode(output, run.node.limits)
     return result
 
@@ -224,6 +244,33 @@ def _attention_or_failed(run: Run, verdict: RunFailed) -> NeedsAttention | RunFa
     return NeedsAttention(failure) if failure.outage and _parks_on_outage(run) else verdict
 
 
+def _with_version(run: Run, verdict: NeedsAttention) -> NeedsAttention:
+    """Say which version of the code a job needs that has drifted."""
+    failure = verdict.failure
+    if failure.type != type_name(Drift):
+        return verdict
+    message = f"{failure.message}. {_which_version(run)}"
+    return replace(verdict, failure=replace(failure, message=message))
+
+
+def _which_version(run: Run) -> str:
+    job, definition = run.job, run.node.registry.jobs.get(run.job.name)
+    if job.plan is not None or definition is None:
+        return "Run a worker with the code that began it, then resume it"
+    began = f"The job began with version {job.version} of {job.name}"
+    if definition.version == job.version:
+        return (
+            f"{began}, which this code is said to be: it was changed since. Run a worker with the "
+            "code as it was, then resume the job; and give the changed code another version=, or "
+            "keep the old way beside the new one with ctx.patched()"
+        )
+    return (
+        f"{began}, and version {definition.version} accepts that, but does something else. Run a "
+        f"worker with version {job.version}, then resume the job; or let version "
+        f"{definition.version} keep the old way with ctx.patched()"
+    )
+
+
 def _parks_on_outage(run: Run) -> bool:
     """Whether a job that an outage of another system stopped is parked for a person."""
     if run.job.plan is not None:
@@ -236,6 +283,8 @@ async def conclude(run: Run, verdict: RunVerdict, **fields: Unpack[WriteFields])
     change, entries = change_for(verdict, run.now()), ()
     if isinstance(verdict, UndoNeeded | UndoEnded | NeedsAttention):
         entries = verdict.entries
+    if isinstance(verdict, Continued):
+        entries = (verdict.entry,)
     undone = isinstance(verdict, UndoEnded | NeedsAttention)
     if run.job.state is JobState.COMPENSATING and not undone:
         change = replace(change, error=run.job.error)
@@ -273,10 +322,14 @@ def change_for(verdict: RunVerdict, now: float) -> JobChange:
 def _released(verdict: RunVerdict, now: float) -> JobChange:
     """Return the change of a job that continues later: when it is due."""
     match verdict:
-        case Suspended(due_at, wait):
-            return JobChange(state=JobState.WAITING, due_at=due_at, wait=wait, release=True)
+        case Suspended(due_at, wait, children):
+            state = JobState.WAITING
+            return JobChange(state=state, due_at=due_at, wait=wait, release=True, children=children)
         case Paused():
             return JobChange(state=JobState.PAUSED, release=True, clear_request=True)
+        case Continued(name, version, given, entry):
+            begins = NewBeginning(name=name, version=version, input=given, seq=entry.seq)
+            return JobChange(state=JobState.WAITING, due_at=now, release=True, begins_anew=begins)
         case UndoNeeded(_, error):
             return JobChange(state=JobState.COMPENSATING, error=error, due_at=now, release=True)
         case _:  # drained: at once, elsewhere

@@ -69,7 +69,7 @@ from perdure.jobs.outbox import NoticeKind
 
 EffectCall: TypeAlias = Callable[[str], Any]
 
-RESULT: Final = Codec[Any](Any, "the result of an effect")
+RESULT: Final = Codec[Any](Any, "the result of an effect", "record")
 
 
 class EffectOptions(TypedDict, total=False):
@@ -297,7 +297,7 @@ class Effects:
         run, now = self._run, self._run.now()
         business = recorded_of(run.job.tenant, kind, key)
         found = await self._ledger.latest_of_business(business)
-        if found is not None and found.state is EffectState.DONE:
+        if self._is_hit(found):
             return
         generation = 1 if found is None else found.generation + 1
         line = Effect(
@@ -328,8 +328,14 @@ class Effects:
     async def was_recorded(self, kind: str, key: str) -> bool:
         """Whether something was recorded as done."""
         business = recorded_of(self._run.job.tenant, kind, key)
-        found = await self._ledger.latest_of_business(business)
-        return found is not None and found.state is EffectState.DONE
+        return self._is_hit(await self._ledger.latest_of_business(business))
+
+    def _is_hit(self, found: Effect | None) -> bool:
+        """Whether something was recorded before; telemetry counts that it is not repeated."""
+        if found is None or found.state is not EffectState.DONE:
+            return False
+        events.effect_reused(self._run, found)
+        return True
 
     # What earlier attempts have left
 
@@ -532,7 +538,7 @@ class Effects:
     def _redact(self, details: Any) -> bytes:
         node = self._run.node
         kept = node.policy.redaction.apply(details, self._run.job.tenant, node.fingerprint_key)
-        return encode(kept, what="the details of an effect", limits=node.limits)
+        return encode(kept, what="the details of an effect", kind="record", limits=node.limits)
 
     def _undo_call(self, undo: Any) -> UndoCall:
         step, given = cast("Any", undo if isinstance(undo, tuple) else (undo, {}))

@@ -30,6 +30,7 @@ from perdure.base.pid import Pid
 from perdure.base.retry import pause
 from perdure.engine.journal.run import Run
 from perdure.engine.journal.step_exit import ExitAtCheckpoint, StepExit
+from perdure.engine.people.ask import Approved, NotApproved
 from perdure.engine.steps.effects import (
     BegunEffect,
     CallFault,
@@ -37,19 +38,25 @@ from perdure.engine.steps.effects import (
     EffectRequest,
     ask_receiver,
 )
-from perdure.engine.steps.step_context import StepContext, StepPort, StepProgress, UserQuestion
+from perdure.engine.steps.step_context import (
+    ProgressReport,
+    StepPort,
+    StepProgress,
+    UserQuestion,
+    context_for,
+)
 from perdure.engine.steps.thread_step import call_in_step_thread
 from perdure.engine.worker_port import StepHost, WorkerPort
 from perdure.jobs.budget import Amount
-from perdure.jobs.definition import Step, is_step_class, step_of, step_of_object
+from perdure.jobs.definition import Step, is_step_class, scope, step_of, step_of_object
 from perdure.jobs.effect import Effect, PackedResult, Place, QueryAnswer
-from perdure.jobs.failure import failure_of
+from perdure.jobs.failure import Failure, Raises, failure_of
 from perdure.jobs.items import ItemVerdict
 from perdure.jobs.model import JournalEntry
 from perdure.jobs.parameters import Partial
 from perdure.jobs.redaction import plain as without_types
 from perdure.process.api import call, send
-from perdure.process.channel import select
+from perdure.process.channel import Channel, select
 from perdure.process.event import Cancel, Exit, ExitResult
 from perdure.process.hosts.host import ProcessHost
 from perdure.process.hosts.pickling import IMPORT_FALLBACKS, import_file
@@ -60,6 +67,9 @@ from perdure.process.request import Request
 
 # How often a step that waits for a free OS process reports progress.
 _PROGRESS_EVERY = 0.5
+
+# How long pieces of output are collected before they are sent.
+_EMIT_EVERY = 0.02
 
 # How long to wait for an OS process that is still ending.
 _LOOK_AGAIN = 0.02
@@ -86,10 +96,14 @@ class StepReturned(Struct, frozen=True):
 
 
 class StepRaised(Struct, frozen=True):
-    """The function raised, perhaps at an item, which was judged there."""
+    """The function raised, perhaps at an item, which was judged there.
+
+    `outcome` is an exception that the step declares in `raises`, as a packed `Failure`.
+    """
 
     error: BaseException
     item: tuple[ItemVerdict, bytes] | None
+    outcome: bytes | None = None
 
 
 class StepLeft(Struct, frozen=True):
@@ -139,6 +153,10 @@ class TimedStep(Protocol):
     @property
     def step(self) -> Step[..., Any]: ...
 
+    def packed_arguments(self) -> bytes:
+        """Return the arguments that the function gets."""
+        ...
+
     def arm(self) -> None:
         """Start the timeout of the attempt."""
         ...
@@ -154,6 +172,10 @@ class ServedAttempt(StepPort, Protocol):
     exit: StepExit | None  # the first that was raised
     item_verdict: tuple[ItemVerdict, bytes] | None  # of the other process
 
+    def is_alive(self) -> None:
+        """Count as alive, although the function does not run yet."""
+        ...
+
     def when_unlocked(
         self, request: EffectRequest, options: EffectOptions
     ) -> "asyncio.Future[None] | None":
@@ -167,10 +189,11 @@ async def call_in_os_process(
     """Run a step in its own OS process; its timeout starts when the function does."""
     steps, grace = operation.run.node.step_host, operation.run.node.settings.cancel_grace
     me = current("a step")
-    events, requests, signs = (
+    events, requests, signs, output = (
         me.events(),
         me.requests(),
         me.listen("progress", whole_messages=False),
+        me.listen("output", whole_messages=False),
     )
     operation.disarm()
     steps.wanted.set()
@@ -179,7 +202,8 @@ async def call_in_os_process(
     server = StepServer(operation.run, attempt, partial(_put_again, me))
     other = await _start(steps, me, _to_run(operation, progress))
     while True:
-        news: Any = (await select(requests, events, signs)).value
+        news: Any = (await select(requests, events, signs, output)).value
+        await _emit_all(attempt, news, output)
         match news:
             case Request():
                 await server.answer(cast("Request[Any]", news))
@@ -191,9 +215,21 @@ async def call_in_os_process(
                 stop_gracefully(other, grace)
             case "begun":
                 operation.arm()
-                attempt.progress()
+                attempt.is_alive()
+            case ProgressReport():
+                attempt.report(news)
             case _:
-                attempt.progress()
+                attempt.heartbeat()
+
+
+async def _emit_all(attempt: ServedAttempt, news: object, output: Channel[Any]) -> None:
+    """Emit what the step has emitted; all of it, before a request or an end that came after it."""
+    emitted = [news] if isinstance(news, Emitted) else []
+    while isinstance(news, Request | Exit) and len(output):
+        emitted.append(await output.receive())
+    for each in emitted:
+        for topic, data in each.pieces:
+            attempt.emit(topic, data)
 
 
 def _put_again(me: Process, request: Request[Any]) -> None:
@@ -205,7 +241,7 @@ def _put_again(me: Process, request: Request[Any]) -> None:
 async def _with_progress(attempt: ServedAttempt, wait: Callable[[], Awaitable[object]]) -> None:
     """Wait while reporting progress: a step that waits for its turn is not stuck."""
     while True:
-        attempt.progress()
+        attempt.is_alive()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PROGRESS_EVERY):
                 await wait()
@@ -231,14 +267,13 @@ async def _start(steps: StepHost, me: Process, step: StepToRun) -> Process:
 
 
 def _to_run(operation: TimedStep, progress: StepProgress) -> StepToRun:
-    function, entry = operation.step.fn, operation.entry
-    assert entry.input is not None
+    function = operation.step.fn
     module = function.__module__
     return StepToRun(
         module=module,
         file=getattr(sys.modules.get(module), "__file__", None),
         name=function.__qualname__,
-        input=entry.input,
+        input=operation.packed_arguments(),
         progress=progress,
     )
 
@@ -252,15 +287,23 @@ def _outcome(operation: TimedStep, attempt: ServedAttempt, result: ExitResult) -
             return Partial(operation.step.result.decode(output), decode(checkpoint, Any))
         case StepLeft():
             raise ExitAtCheckpoint
-        case StepRaised(error=error, item=item):
+        case StepRaised(error=error, item=item, outcome=outcome):
             attempt.item_verdict = item
-            raise error
+            declared = operation.step.raises
+            raised = None if outcome is None else Failure.unpack(outcome).raised(declared)
+            raise raised or error
         case _:
             why = result.error.cause if isinstance(result.error, HostDown) else result.error
             raise StepCrashed(f"the OS process of step {operation.entry.id} ended: {why}")
 
 
 # Between the two: requests and answers
+
+
+class Emitted(Struct, frozen=True):
+    """Pieces of output, in order, each with its topic."""
+
+    pieces: list[tuple[str, bytes]]
 
 
 class EffectToBegin(Struct, frozen=True):
@@ -393,14 +436,25 @@ def _referred(ref: StepRef) -> Step[..., Any]:
 
 async def run_step(server: Pid, step_to_run: StepToRun) -> StepReturned | StepRaised | StepLeft:
     """The process of an attempt in another OS process."""
-    progress = step_to_run.progress
     port = ProcessPort(server)
     try:
+        return await _run_step(port, step_to_run)
+    finally:
+        port.send_emitted()
+
+
+async def _run_step(
+    port: "ProcessPort", step_to_run: StepToRun
+) -> StepReturned | StepRaised | StepLeft:
+    progress, raises = step_to_run.progress, cast("Raises", ())
+    scope.set(progress.step_id)
+    try:
         step = find_step(step_to_run)
+        raises = step.raises
         args, kwargs = step.parameters.unpack(step_to_run.input)
-        send(server, "progress", "begun")
+        port.begin()
         if step.is_async:
-            value = await step.fn(StepContext(port, progress), *args, **kwargs)
+            value = await step.invoke(context_for(step, port, progress), args, kwargs)
         else:  # in a thread, so that this process still answers while it works
             value = await _call_in_thread(step, (port, progress), args, kwargs)
         if type(value) is Partial:
@@ -411,7 +465,9 @@ async def run_step(server: Pid, step_to_run: StepToRun) -> StepReturned | StepRa
     except StepExit:
         return StepLeft()
     except Exception as error:  # noqa: BLE001 - the process that asked for the step gets it
-        return StepRaised(error, progress.judge_item(failure_of(error, progress.attempt)))
+        failure = failure_of(error, progress.attempt, raises=raises, limits=progress.limits)
+        outcome = failure.pack() if failure.is_outcome else None
+        return StepRaised(error, progress.judge_item(failure), outcome)
 
 
 async def _call_in_thread(
@@ -422,7 +478,7 @@ async def _call_in_thread(
 ) -> Any:
     """Call a sync function; only the end of its OS process, which is its own, surely ends it."""
     try:
-        return await call_in_step_thread(step.fn, context, args, kwargs)
+        return await call_in_step_thread(step, context, args, kwargs)
     except asyncio.CancelledError:
         os.kill(os.getpid(), signal.SIGKILL)
         raise
@@ -437,12 +493,31 @@ class ProcessPort:
         self._server = server
         self._loop = asyncio.get_running_loop()
         self.cancelled = asyncio.Event()
+        self._emitted: list[tuple[str, bytes]] = []
 
     def time(self) -> float:
         return self._loop.time()
 
-    def progress(self) -> None:
+    def heartbeat(self) -> None:
         send(self._server, "progress")
+
+    def report(self, report: ProgressReport) -> None:
+        send(self._server, "progress", report)
+
+    def begin(self) -> None:
+        """Say that the function begins."""
+        send(self._server, "progress", "begun")
+
+    def emit(self, topic: str, data: bytes) -> None:
+        if not self._emitted:
+            self._loop.call_later(_EMIT_EVERY, self.send_emitted)
+        self._emitted.append((topic, data))
+
+    def send_emitted(self) -> None:
+        """Send what was emitted; it arrives before whatever is sent later."""
+        if self._emitted:
+            emitted, self._emitted = self._emitted, []
+            send(self._server, "output", Emitted(emitted))
 
     async def save_checkpoint(self, data: bytes) -> bool:
         return await self._ask("save_checkpoint", data)
@@ -477,7 +552,7 @@ class ProcessPort:
     async def was_effect_recorded(self, kind: str, key: str) -> bool:
         return await self._ask("was_effect_recorded", kind, key)
 
-    async def ask_person(self, place: Place, question: UserQuestion) -> bool:
+    async def ask_person(self, place: Place, question: UserQuestion) -> Approved | NotApproved:
         return await self._ask("ask_person", place, question)
 
     async def reserve(self, place: Place, amount: Amount) -> str:
@@ -492,6 +567,7 @@ class ProcessPort:
         Raises:
             ExitByServer: The step must exit.
         """
+        self.send_emitted()
         answer = await call(self._server, (verb, *args), timeout=None)
         match answer:
             case ServerRaised(error=error):

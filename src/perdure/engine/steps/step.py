@@ -17,6 +17,7 @@ the attempt is over, although its thread may still run.
 """
 
 import asyncio
+import inspect
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
@@ -26,12 +27,28 @@ from typing import Any, TypeVar, cast
 from msgspec.structs import replace
 
 from perdure.base.codec import digest
-from perdure.base.errors import DefinitionError, Permanent, StepTimeout
+from perdure.base.errors import (
+    DefinitionError,
+    Drift,
+    OperationCancelled,
+    PayloadTooLarge,
+    Permanent,
+    StepFailed,
+    StepTimeout,
+)
 from perdure.engine import crashpoint, events
 from perdure.engine.journal.run import Operation, Run
 from perdure.engine.journal.step_exit import StepExit
-from perdure.engine.journal.verdict import NeedsAttention, Unwound
-from perdure.engine.people.ask import Question, answer_to, look_for_answer, pass_gate
+from perdure.engine.journal.verdict import NeedsAttention, Unwound, at_limit
+from perdure.engine.people.ask import (
+    Approved,
+    NotApproved,
+    Question,
+    answer_to,
+    look_for_answer,
+    outcome_of,
+    pass_gate,
+)
 from perdure.engine.people.spending import budget_of, reserve, settle
 from perdure.engine.steps.effects import (
     BegunEffect,
@@ -42,18 +59,25 @@ from perdure.engine.steps.effects import (
     ExitForOtherJob,
 )
 from perdure.engine.steps.process_step import call_in_os_process
-from perdure.engine.steps.step_context import StepContext, StepProgress, UserQuestion
+from perdure.engine.steps.step_context import (
+    AnyStepContext,
+    ProgressReport,
+    StepProgress,
+    UserQuestion,
+    context_for,
+)
 from perdure.engine.steps.thread_step import ThreadUse, call_in_step_thread, older_calls
-from perdure.jobs.approval import ApprovalState
 from perdure.jobs.budget import Amount, Reservation, spending_id
-from perdure.jobs.definition import Step
+from perdure.jobs.definition import Step, scope
 from perdure.jobs.effect import Effect, PackedResult, Place
 from perdure.jobs.failure import Failure, failure_of
 from perdure.jobs.gate import GateDecision
 from perdure.jobs.items import ItemVerdict
-from perdure.jobs.model import JobEvent, JournalEntry
+from perdure.jobs.model import JobEvent, JournalEntry, Progress
 from perdure.jobs.parameters import Partial
+from perdure.jobs.payload import is_same
 from perdure.jobs.policy import Again, GiveUp, decide_retry, is_permanent
+from perdure.jobs.registry import AttemptedCall
 from perdure.jobs.risk import Judgement
 from perdure.jobs.state import StepState
 from perdure.process.lifecycle import PLAIN, kill, spawn_process, stop_gracefully
@@ -93,6 +117,7 @@ class StepOperation(Operation[R]):
         "start_unrecorded",
         "started_at",
         "step",
+        "undoes",
         "undone",
         "undone_checkpoint",
     )
@@ -122,6 +147,7 @@ class StepOperation(Operation[R]):
         self.on_end: Callable[[StepState], None] | None = None
         self.undone: Effect | None = None  # the effect that it undoes
         self.undone_checkpoint: bytes | None = None  # of the step that it compensates
+        self.undoes = ""  # that step
         # The attempt
         self.live: Attempt | None = None
         self.progress: StepProgress | None = None
@@ -136,14 +162,17 @@ class StepOperation(Operation[R]):
     def max_duration(self) -> float:
         return self.step.timeout or 0.0
 
+    @property
+    def runs_beside_loop(self) -> bool:
+        return self.step.isolation != "inline" and self.live is not None and not self.live.over
+
     def replay(self) -> None:
         """Finish it with the outcome in the journal."""
         entry = self.entry
         if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
-            output = entry.output
-            self.finish(None if output is None else self.step.result.decode(output))
+            self.finish_recorded(entry.output, self.step.result.decode)
         elif entry.state is StepState.FAILED and entry.error is not None:
-            self.finish(None, Failure.unpack(entry.error).as_error(entry.id))
+            self.finish(None, self._error_of(Failure.unpack(entry.error)))
 
     # Attempts
 
@@ -163,6 +192,7 @@ class StepOperation(Operation[R]):
         self.attempt += 1
         self.begun_at = node.loop.time()
         self.started_at = run.clock_offset + self.begun_at
+        self._take_back_output()
         self.start_unrecorded = True
         self._stop_reported = False
         self.live = self.progress = None
@@ -174,6 +204,12 @@ class StepOperation(Operation[R]):
             self.arm()
         if events.listens(events.STEP_START):
             events.step_started(self, self.attempt)
+
+    def _take_back_output(self) -> None:
+        """Void what earlier attempts emitted after the checkpoint from which this one continues."""
+        if self.recorded or self.live is not None:
+            entry = self.entry
+            self.run.output.reset(entry.id, self.attempt, entry.checkpoint_no)
 
     async def make_attempt(self) -> None:
         """Call the function, then write and report the outcome."""
@@ -190,11 +226,13 @@ class StepOperation(Operation[R]):
             checkpoint_no=entry.checkpoint_no,
             undone=self.undone,
             undone_checkpoint=self.undone_checkpoint,
+            undoes=self.undoes,
         )
-        context = StepContext(attempt, self.progress)
+        context = context_for(step, attempt, self.progress)
         try:
-            if step.isolation == "inline" and step.is_async:
-                value = await step.fn(context, *self._args, **self._kwargs)
+            intercept = run.node.registry.intercept
+            if step.isolation == "inline" and step.is_async and intercept is None:
+                value = await step.invoke(context, self._args, self._kwargs)
             else:
                 value = await self._call_function(context)
             if self._expiry is not None:
@@ -212,7 +250,28 @@ class StepOperation(Operation[R]):
         else:
             self._succeeded(output)
 
-    async def _call_function(self, context: StepContext) -> Any:
+    async def _call_function(self, context: AnyStepContext) -> Any:
+        """Call the function of the step, or let a test do it."""
+        intercept = self.run.node.registry.intercept
+        if intercept is None:
+            return await self._call_in_isolation(context)
+
+        async def proceed() -> Any:
+            value = await self._call_in_isolation(context)
+            return await value if inspect.isawaitable(value) else value
+
+        attempted = AttemptedCall(
+            step=self.entry.name,
+            id=self.entry.id,
+            job_id=self.run.job.id,
+            attempt=self.attempt,
+            args=self._args,
+            kwargs=self._kwargs,
+            proceed=proceed,
+        )
+        return await intercept(attempted)
+
+    async def _call_in_isolation(self, context: AnyStepContext) -> Any:
         """Call the function of the step where its isolation says."""
         step, run = self.step, self.run
         live, progress = cast("Attempt", self.live), cast("StepProgress", self.progress)
@@ -222,8 +281,8 @@ class StepOperation(Operation[R]):
             use = ThreadUse(run.job.id, self.entry.id, run.epoch)
             await self._wait_for_old_threads(use)
             call = (live, progress)
-            return await call_in_step_thread(step.fn, call, self._args, self._kwargs, use)
-        return step.fn(context, *self._args, **self._kwargs)
+            return await call_in_step_thread(step, call, self._args, self._kwargs, use)
+        return step.invoke(context, self._args, self._kwargs)
 
     async def _wait_for_old_threads(self, use: ThreadUse) -> None:
         """Wait for threads of an earlier run: a step never runs twice at once in this worker.
@@ -248,9 +307,7 @@ class StepOperation(Operation[R]):
         if self.key is not None:
             self.unlock_key()
         if self.live is not None:
-            self.live.over = True
-            if self.live.effects is not None:
-                self.live.effects.unlock_keys()
+            self.live.ended()
         if self.committing:  # the answer of the store ends it
             return
         if self._expired:  # its end is recorded by `_died_late`
@@ -269,6 +326,8 @@ class StepOperation(Operation[R]):
         if self.on_end is not None:
             self.on_end(_SUCCEEDED)
         self.entry = entry = self._entry(_SUCCEEDED, output=output)
+        if len(output) >= self.run.node.limits.large:
+            self._warn_of_large("result", len(output))
         self.committing = True
         self.run.write_soon(entry, self._written)
 
@@ -311,16 +370,30 @@ class StepOperation(Operation[R]):
             await self.live.exit.apply(self)
             return
         if current("a step").outcome is None and not self._interrupted:
-            await self._failed(_as_failure(error))
+            if isinstance(error, PayloadTooLarge):
+                await self._park(error)
+            else:
+                await self._failed(_as_failure(error))
+
+    async def _park(self, error: PayloadTooLarge) -> None:
+        """Park the job: a person raises the limit or changes the step, which then begins again."""
+        self._report_stop("left")
+        await self.run.write(self.uncount())
+        self.run.end(at_limit(error, self.entry.id))
 
     async def _failed(self, error: Exception) -> None:
         self.start_unrecorded = False
-        verdict = decide_retry(self.step.retry, error, self.attempt)
+        step, raises = self.step, self.step.raises
+        verdict = decide_retry(step.retry, error, self.attempt)
+        if isinstance(error, raises):
+            verdict = GiveUp("permanent")  # an outcome
         failure = failure_of(
             error,
             self.attempt,
             permanent=is_permanent(error),
             outage=isinstance(verdict, GiveUp) and verdict.outage,
+            raises=raises,
+            limits=self.run.node.limits,
         )
         if await self._skipped_item(failure):
             return
@@ -340,11 +413,26 @@ class StepOperation(Operation[R]):
             self.on_end(_FAILED)
         failed = self.entry = self._entry(_FAILED, error=failure.pack())
         await self.run.write(failed, events=(self._event("step.failed", failure),))
-        raised = failure.as_error(self.entry.id)
-        raised.__cause__ = error
+        raised = self._error_of(failure)
+        if isinstance(raised, StepFailed):
+            raised.__cause__ = error
         self.finish(None, raised)
         if self.on_end is not None:
             events.undo_failed(self, self.attempt, failure.summary())
+
+    def _error_of(self, failure: Failure) -> Exception:
+        """Return what the code gets, the same on the first run and on every replay."""
+        failed = failure.as_error(self.entry.id)
+        try:
+            raised = failure.raised(self.step.raises, failed)
+        except Drift as misfit:
+            return misfit
+        if raised is None and failure.is_outcome:
+            return Drift(
+                f"{self.entry.id} raised {failure.type}, which the step does not declare in "
+                "`raises` any more"
+            )
+        return raised or failed
 
     async def _skipped_item(self, failure: Failure) -> bool:
         """Continue without the item at which the step failed, if the policy says so."""
@@ -473,6 +561,14 @@ class StepOperation(Operation[R]):
     def take_arguments(self, packed: bytes) -> None:
         self._args, self._kwargs = self.step.parameters.unpack(packed)
 
+    def packed_arguments(self) -> bytes:
+        """Return the arguments that the function gets: the journal may have only their digest."""
+        return self.step.parameters.pack(self._args, self._kwargs, self.run.node.limits)
+
+    async def record_cancel(self) -> None:
+        error = OperationCancelled(f"{self.entry.id} was cancelled: another operation ended first")
+        await self.refuse(error)
+
     async def refuse(self, error: Exception) -> None:
         failure = failure_of(error, self.attempt, permanent=True)
         await self._fail(failure, error)
@@ -531,7 +627,7 @@ class StepOperation(Operation[R]):
         found, output = lent.entry, lent.entry.output
         if lent.being_undone and lent.job_id != self.run.job.id:
             raise ExitForOtherJob(lent.job_id, found.id, found.ended_at or 0.0)
-        if found.input != self.entry.input:
+        if not is_same(found.input or b"", self.entry.input or b""):
             raise Permanent(
                 f"{self.entry.id} has the idempotency_key of work that was done with other "
                 "arguments: all that makes a difference must be in the key"
@@ -569,6 +665,22 @@ class StepOperation(Operation[R]):
         if self.start_unrecorded and self.run.verdict is None:
             self.run.buffered_entries.setdefault(self.entry.seq, self.running_entry())
 
+    def report(self) -> Progress | None:
+        live, offset = self.live, self.run.clock_offset
+        if live is None or live.over or live.beat_at is None:
+            return None
+        beat_at, told = offset + live.beat_at, live.told
+        if told is None:
+            return Progress(step=self.entry.id, heartbeat_at=beat_at)
+        return Progress(
+            step=self.entry.id,
+            heartbeat_at=beat_at,
+            done=told.done,
+            total=told.total,
+            note=told.note,
+            at=offset + live.told_at,
+        )
+
     def take_start_record(self) -> tuple[JournalEntry, ...]:
         if not self.start_unrecorded:
             return ()
@@ -579,6 +691,8 @@ class StepOperation(Operation[R]):
         """Write a checkpoint of the attempt."""
         number = self.entry.checkpoint_no + 1
         self.start_unrecorded = False
+        if len(data) >= self.run.node.limits.large:
+            self._warn_of_large("checkpoint", len(data))
         self.entry = self._entry(StepState.RUNNING, checkpoint=data, checkpoint_no=number)
         await self.run.write(self.entry)
         events.checkpoint_saved(self, number, len(data))
@@ -614,6 +728,18 @@ class StepOperation(Operation[R]):
             key=self.key,
         )
 
+    def _warn_of_large(self, what: str, size: int) -> None:
+        """Tell of a large result or checkpoint; the log tells it once for each step and worker."""
+        run, name = self.run, self.entry.name
+        events.payload_large(self, what, size)
+        if (run.job.name, name, what) not in run.node.large_payloads:
+            run.node.large_payloads.add((run.job.name, name, what))
+            _log.warning(
+                "job %s (%s): the %s of %s has %s bytes; it is written and read again at every "
+                "resume. Store large data elsewhere, and keep a reference to it",
+                *(run.job.id, run.job.name, what, self.entry.id, f"{size:,}"),
+            )
+
     def _event(self, kind: str, failure: Failure) -> JobEvent:
         data = {"step": self.entry.id, "attempt": self.attempt, "error": failure.summary()}
         return JobEvent(type=kind, data=data, actor=self.run.node.owner)
@@ -638,13 +764,17 @@ class Attempt:
 
     __slots__ = (
         "_cancelled",
+        "_emits",
         "_reserved",
         "_step",
+        "beat_at",
         "effects",
         "exit",
         "item_verdict",
         "over",
         "stopping",
+        "told",
+        "told_at",
     )
 
     blocking = False
@@ -658,6 +788,17 @@ class Attempt:
         self.item_verdict: tuple[ItemVerdict, bytes] | None = None  # of the OS process it ran in
         self._reserved = _NOTHING_RESERVED  # by this run of the code
         self._cancelled: asyncio.Event | None = None
+        self._emits = False  # it has emitted something
+        # What the code reports, and when, by the loop's time.
+        self.beat_at: float | None = None
+        self.told: ProgressReport | None = None
+        self.told_at = 0.0
+
+    def ended(self) -> None:
+        """Record that the process of the attempt has ended."""
+        self.end()
+        if self.beat_at is not None:
+            self._step.run.node.reports.soon(self._step.run)  # without this attempt
 
     def end(self) -> None:
         """Ignore all further requests and reports of the function."""
@@ -674,9 +815,30 @@ class Attempt:
     def time(self) -> float:
         return self._step.run.node.loop.time()
 
-    def progress(self) -> None:
+    def is_alive(self) -> None:
         run = self._step.run
         run.progress_at = run.node.loop.time()
+
+    def heartbeat(self) -> None:
+        run = self._step.run
+        self.beat_at = run.progress_at = run.node.loop.time()
+        run.node.reports.soon(run)
+
+    def report(self, report: ProgressReport) -> None:
+        self.heartbeat()
+        self.told, self.told_at = report, self._step.run.progress_at
+
+    def emit(self, topic: str, data: bytes) -> None:
+        step = self._step
+        run, entry = step.run, step.entry
+        if self.over or run.verdict is not None:
+            return
+        if not self._emits:
+            self._emits = True
+            step.record_start()  # in the same write, so that its next attempt takes this back
+        run.output.emit_from(entry.id, step.attempt, entry.checkpoint_no, topic, data)
+        run.node.flush_soon()
+        self.is_alive()
 
     async def save_checkpoint(self, data: bytes) -> bool:
         if self.over:  # it timed out, or another worker owns the job: the next attempt continues
@@ -743,7 +905,7 @@ class Attempt:
 
     # Money and people
 
-    async def ask_person(self, place: Place, question: UserQuestion) -> bool:
+    async def ask_person(self, place: Place, question: UserQuestion) -> Approved | NotApproved:
         run, expires = self._step.run, question.expires
         terms = run.node.policy.terms_for(question.level)
         asked = Question(
@@ -754,10 +916,11 @@ class Attempt:
             judgement=Judgement(question.level),
             terms=terms if expires is None else replace(terms, expires=expires),
         )
-        found = await self._or_exit(answer_to(run, asked))
-        return found.state is ApprovalState.APPROVED
+        return outcome_of(await self._or_exit(answer_to(run, asked)))
 
     async def reserve(self, place: Place, amount: Amount) -> str:
+        if self.over:  # it timed out: what its thread has not paid for yet, the next attempt pays
+            raise Unwound
         # Each time the code reaches this place it spends again, so each time has its own id.
         run, once = self._step.run, f"{self._step.attempt}.{secrets.token_hex(8)}"
         reservation = Reservation(
@@ -790,6 +953,7 @@ class Attempt:
 
 async def _attempt(operation: StepOperation[Any]) -> None:
     """The process of one attempt."""
+    scope.set(operation.entry.id)  # its code is not the code of the job, in which calls are awaited
     try:
         if operation.step.idempotency_key is None or not await operation.reuse():
             await operation.make_attempt()

@@ -12,16 +12,24 @@ recorded with its step, so that the next run of the job does not start that step
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
+from perdure.engine.people.ask import Approved, NotApproved
 from perdure.engine.steps.effects import BegunEffect, CallFault, EffectOptions, EffectRequest
-from perdure.engine.steps.step_context import StepContext, StepPort, StepProgress, UserQuestion
+from perdure.engine.steps.step_context import (
+    ProgressReport,
+    StepPort,
+    StepProgress,
+    UserQuestion,
+    context_for,
+)
 from perdure.jobs.budget import Amount
-from perdure.jobs.definition import is_async
+from perdure.jobs.definition import Step, is_async
 from perdure.jobs.effect import Effect, PackedResult, Place
 from perdure.process.threads import ThreadPool
 from perdure.process.waiter import set_process
@@ -42,7 +50,7 @@ class ThreadUse(NamedTuple):
 
 
 async def call_in_step_thread(
-    function: Callable[..., Any],
+    step: Step[..., Any],
     context: tuple[StepPort, StepProgress],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -50,13 +58,13 @@ async def call_in_step_thread(
 ) -> Any:
     """Call the function of a step in a thread; its context hands requests to this loop."""
     port, progress = context
-    if not is_async(function):
-        seen = StepContext(ThreadPort(port, blocking=True), progress)
-        return await _call(partial(function, seen, *args, **kwargs), use)
-    seen = StepContext(ThreadPort(port, blocking=False), progress)
+    seen = context_for(step, ThreadPort(port, blocking=not step.is_async), progress)
+    function = partial(step.invoke, seen, args, kwargs)
+    if not step.is_async:
+        return await _call(function, use)
     own = _OwnLoop()
     try:
-        return await _call(partial(own.run, partial(function, seen, *args, **kwargs)), use)
+        return await _call(partial(own.run, function), use)
     except asyncio.CancelledError:
         own.cancel()
         raise
@@ -70,6 +78,8 @@ class ThreadPort:
         self.blocking = blocking
         self._loop = asyncio.get_running_loop()
         self._variables = copy_context()  # so that what runs on the loop belongs to its process
+        self._emitted: deque[tuple[str, bytes]] = deque()
+        self._is_woken = False  # the loop will look at what was emitted
 
     @property
     def cancelled(self) -> asyncio.Event:
@@ -78,8 +88,25 @@ class ThreadPort:
     def time(self) -> float:
         return self._port.time()
 
-    def progress(self) -> None:
-        self._loop.call_soon_threadsafe(self._port.progress, context=self._variables.copy())
+    def heartbeat(self) -> None:
+        self._loop.call_soon_threadsafe(self._port.heartbeat, context=self._variables.copy())
+
+    def report(self, report: ProgressReport) -> None:
+        variables = self._variables.copy()
+        self._loop.call_soon_threadsafe(self._port.report, report, context=variables)
+
+    def emit(self, topic: str, data: bytes) -> None:
+        self._emitted.append((topic, data))
+        # Waking the loop for each piece would be expensive. The flag is cleared before the loop
+        # looks, so that what comes meanwhile wakes it again.
+        if not self._is_woken:
+            self._is_woken = True
+            self._loop.call_soon_threadsafe(self._emit_all, context=self._variables.copy())
+
+    def _emit_all(self) -> None:
+        self._is_woken = False
+        while self._emitted:
+            self._port.emit(*self._emitted.popleft())
 
     async def save_checkpoint(self, data: bytes) -> bool:
         return await self._on_loop(self._port.save_checkpoint(data))
@@ -110,7 +137,7 @@ class ThreadPort:
     async def was_effect_recorded(self, kind: str, key: str) -> bool:
         return await self._on_loop(self._port.was_effect_recorded(kind, key))
 
-    async def ask_person(self, place: Place, question: UserQuestion) -> bool:
+    async def ask_person(self, place: Place, question: UserQuestion) -> Approved | NotApproved:
         return await self._on_loop(self._port.ask_person(place, question))
 
     async def reserve(self, place: Place, amount: Amount) -> str:
@@ -168,3 +195,8 @@ async def _call(function: Callable[[], T], use: ThreadUse | None) -> T:
 def older_calls(use: ThreadUse) -> list["Future[None]"]:
     """Return futures of the calls in which earlier runs of a job still work on the same step."""
     return _STEP_THREADS.unfinished(lambda other: other[:2] == use[:2] and other != use)
+
+
+def is_any_at_work() -> bool:
+    """Whether a thread of this program works on a step that somebody waits for."""
+    return _STEP_THREADS.is_busy

@@ -298,7 +298,8 @@ class Saga:
             error = None if run.job.error is None else run.job.error.decode()
             head = _first_entry(run, journal, UndoReason("COMPENSATED", error, asked=True))
             await run.write(head, **_put_in_doubt(run, ledger))
-        self._head, self._reason = head, decode(head.output or b"", UndoReason)
+        reason = await run.whole(head.output or b"")
+        self._head, self._reason = head, decode(reason, UndoReason)
         if head.state is _S.PENDING:
             await self._list(journal)
         journal, ledger = await journal_and_ledger(run)
@@ -357,6 +358,7 @@ class Saga:
         operation = StepOperation(run, entry, step, ((), {}), recorded=True)
         operation.on_end = partial(self._ended, wanted)
         operation.undone = undone
+        operation.undoes = "" if undone is not None else wanted.step
         operation.undone_checkpoint = self._steps[wanted.step].checkpoint
         if run.node.gatekeeper.watches(step):  # a refund moves money, too
             given = await self._input(self._steps[wanted.step], step)
@@ -386,13 +388,14 @@ class Saga:
             step = find(line.undo.step)
             result = None if line.result is None else decode(line.result, Any)
             given = decode(line.undo.given, dict[str, Any])
-            call = partial(step.fn, **given)
-            return _step_for(wanted, step, partial(_with_result, call, result)), line
+            return _step_for(wanted, step, partial(_with_result, step, result, given)), line
         step = find(entry.name)
         if step.undo is None:
             raise Drift(f"{entry.name} has no compensation any more, and {wanted.id} needs it")
         args, kwargs = step.unpack(await self._input(entry, step))
-        output = None if entry.output is None else step.unpack_result(entry.output)
+        output = entry.output
+        if output is not None:
+            output = step.unpack_result(await self._run.whole(output))
         undo = step.undo
         made = replace(
             step,
@@ -404,7 +407,7 @@ class Saga:
 
     async def _input(self, entry: JournalEntry, step: Step[..., Any]) -> bytes:
         """Return the arguments that the step ran with, which a person may have edited."""
-        given = entry.input or b"{}"
+        given = await self._run.whole(entry.input or b"{}")
         if not self._run.node.gatekeeper.watches(step):
             return given
         # The last approval: later questions were not answered, or were rejected.
@@ -490,12 +493,14 @@ def _step_for(wanted: Undo, step: Step[..., Any], call: Any) -> Step[..., Any]:
         step,
         name=wanted.id,
         fn=awaited if step.is_async else called,
+        takes_context=True,
         result=_ANYTHING,
         retry=step.retry or RETRY,
         isolation="inline" if step.is_async else "thread",
         irreversible=False,
         approval="never" if step.approval == "never" else "by_risk",
         idempotency_key=None,
+        raises=(),  # the list says what comes next, whatever it raises
         undo=None,
     )
 
@@ -503,11 +508,11 @@ def _step_for(wanted: Undo, step: Step[..., Any], call: Any) -> Step[..., Any]:
 def _compensate(
     undo: Compensation, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, ctx: Any
 ) -> Any:
-    return undo(ctx, args, kwargs, output)
+    return undo.invoke(ctx, args, kwargs, output)
 
 
-def _with_result(call: Any, result: Any, ctx: Any) -> Any:
-    return call(ctx, result)
+def _with_result(step: Step[..., Any], result: Any, given: dict[str, Any], ctx: Any) -> Any:
+    return step.invoke(ctx, (result,), given)
 
 
 def _failure(error: bytes | None) -> Failure | None:
@@ -582,6 +587,9 @@ class ChildrenEnd(Operation[None]):
             self.wait()
         else:
             self.finish(None)
+
+    def children(self) -> Sequence[str]:
+        return [each.job_id for each in self._running]
 
     def describe_all(self) -> list[dict[str, Any]]:
         entries = children_of(self.run.job.id, self._journal)
@@ -705,6 +713,9 @@ class UndoChild(Operation[None]):
 
     def on_news(self) -> None:
         self.spawn_again(self._look)
+
+    def children(self) -> Sequence[str]:
+        return (self._job_id,)
 
     async def _look(self) -> None:
         job_id = self._job_id

@@ -5,7 +5,9 @@ again when the time has come or there is news.
 """
 
 import contextlib
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -20,9 +22,10 @@ from perdure.base.errors import (
 )
 from perdure.engine.journal.run import Operation, Run
 from perdure.jobs.definition import JobDefinition
-from perdure.jobs.failure import Failure, failure_of
+from perdure.jobs.failure import Failure, failure_of, job_error
 from perdure.jobs.model import Command, JobOutcome, JournalEntry, NewJob
 from perdure.jobs.state import ENDED, JobState, StepState
+from perdure.store.store import Store
 
 R = TypeVar("R")
 
@@ -126,7 +129,7 @@ class Receive(Operation[Any]):
 class Child(Operation[R]):
     """A wait for another job, which this one submits."""
 
-    __slots__ = ("_definition", "_job")
+    __slots__ = ("_definition", "job")
     waits_for = "child"
 
     def __init__(
@@ -140,38 +143,59 @@ class Child(Operation[R]):
     ) -> None:
         super().__init__(run, entry, recorded=recorded)
         self._definition = definition
-        self._job = job
+        self.job = job
+
+    def children(self) -> Sequence[str]:
+        return (self.job.id,)
+
+    async def record_cancel(self) -> None:
+        if self.recorded:
+            stop = Command(
+                job_id=self.job.id,
+                action="cancel",
+                actor=self.run.node.owner,
+                reason=f"in its parent {self.run.job.id}, another operation ended first",
+            )
+            with contextlib.suppress(IllegalTransition, JobNotFound):  # it has ended already
+                await self.run.ask(lambda store: store.command(stop))
+        await super().record_cancel()
 
     def start(self) -> None:
-        self.spawn(self._look if self.recorded else self._submit)
+        self.run.work_jointly(self, _look_at if self.recorded else _submit)
 
     def on_news(self) -> None:
-        self.spawn_again(self._look)
+        if self in self.run.working:
+            self.start_again = True  # what is being read may be stale
+        else:
+            self.start()
 
-    async def _submit(self) -> None:
-        running = replace(self.entry, state=StepState.RUNNING, started_at=self.run.now())
-        await self.run.write(running, children=(self._job,))
+    def running_entry(self) -> JournalEntry:
+        """Return the entry of a child that is submitted."""
+        return replace(self.entry, state=StepState.RUNNING, started_at=self.run.now())
+
+    def submitted(self, running: JournalEntry) -> None:
+        """Wait for the child; it is in the store."""
         self.entry, self.recorded = running, True
-        self.run.node.poke()
         self.wait()
 
-    async def _look(self) -> None:
-        outcomes = await self.run.ask(lambda store: store.outcomes([self._job.id]))
-        if not outcomes and self.run.job.forked_from is None:
-            raise JobNotFound(self._job.id)  # submitting it again might do all of it twice
-        if not outcomes:  # the entry was copied from the job of which this one is a fork
-            await self._submit()
-        elif outcomes[0].state not in ENDED:
+    def ended_entry(self, outcome: JobOutcome | None) -> JournalEntry | None:
+        """Return how the child has ended; None if it has not, or is not there, or is retried."""
+        if outcome is None and self.run.job.forked_from is None:
+            raise JobNotFound(self.job.id)  # submitting it again might do all of it twice
+        if outcome is None:  # the entry was copied from the job of which this one is a fork
+            self.run.work_jointly(self, _submit)
+        elif outcome.state not in ENDED:
             self.wait()
-        elif self.entry.state is StepState.PENDING and outcomes[0].state in _RETRIED:
-            await self._retry_child()
+        elif self.entry.state is StepState.PENDING and outcome.state in _RETRIED:
+            self.spawn(self._retry_child)
         else:
-            await self._ended(outcomes[0])
+            return self._with_outcome(outcome)
+        return None
 
     async def _retry_child(self) -> None:
         """Retry a child that failed: this job is being retried from here on."""
         again = Command(
-            job_id=self._job.id,
+            job_id=self.job.id,
             action="retry",
             actor=self.run.node.owner,
             reason=f"its parent {self.run.job.id} is retried",
@@ -182,33 +206,78 @@ class Child(Operation[R]):
         await self.run.write(self.entry)
         self.start_again = True  # it may have ended meanwhile
 
-    async def _ended(self, outcome: JobOutcome) -> None:
+    def _with_outcome(self, outcome: JobOutcome) -> JournalEntry:
+        now = self.run.now()
         if outcome.state is JobState.COMPLETED and outcome.result is not None:
-            done = replace(self.entry, state=StepState.SUCCEEDED, output=outcome.result)
-            await self.run.write(replace(done, ended_at=self.run.now()))
-            self.finish(self._definition.result.decode(outcome.result))
-            return
-        error = outcome.error or failure_of(RuntimeError("no reason is known")).pack()
-        # The state is stored as the output, so that a replay raises the same error.
-        failed = replace(
+            done = StepState.SUCCEEDED
+            return replace(self.entry, state=done, output=outcome.result, ended_at=now)
+        return replace(
             self.entry,
             state=StepState.FAILED,
+            # The state is stored as the output, so that a replay raises the same error.
             output=encode(outcome.state.value),
-            error=error,
-            ended_at=self.run.now(),
+            error=outcome.error or failure_of(RuntimeError("no reason is known")).pack(),
+            ended_at=now,
         )
-        await self.run.write(failed)
-        self.finish(None, child_failed(self._job.id, failed))
+
+    def ended(self, entry: JournalEntry) -> None:
+        """Pass the end of the child, which is in the journal now, to the code."""
+        if entry.state is StepState.SUCCEEDED:
+            self.finish(self._definition.result.decode(cast("bytes", entry.output)))
+        else:
+            self.finish(None, child_failed(self.job.id, entry, self._definition))
 
     def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "job": self._job.id}
+        return {**super().describe(), "job": self.job.id}
 
 
-def child_failed(job_id: str, entry: JournalEntry) -> JobFailed:
+# A job may have thousands of children. What is done for one of them is done for all that need it
+# at the same time, in one query or write for each batch.
+
+_BATCH = 200
+
+
+async def _submit(run: Run, children: Sequence[Child[Any]]) -> None:
+    """Submit children."""
+    for batch in _batches(children):
+        running = [child.running_entry() for child in batch]
+        await run.write(*running, children=tuple(child.job for child in batch))
+        for child, entry in zip(batch, running, strict=True):
+            child.submitted(entry)
+        run.node.poke()
+
+
+async def _look_at(run: Run, children: Sequence[Child[Any]]) -> None:
+    """Look whether children have ended; if so, write it down and pass it to the code."""
+    for batch in _batches(children):
+        ids = [child.job.id for child in batch]
+        found = {each.job_id: each for each in await run.ask(partial(_outcomes, ids))}
+        looked = [(child, child.ended_entry(found.get(child.job.id))) for child in batch]
+        ended = [(child, entry) for child, entry in looked if entry is not None]
+        if ended:
+            await run.write(*(entry for _, entry in ended))
+        for child, entry in ended:
+            child.ended(entry)
+
+
+async def _outcomes(ids: Sequence[str], store: Store) -> list[JobOutcome]:
+    return await store.outcomes(ids)
+
+
+def _batches(children: Sequence[Child[Any]]) -> Iterator[Sequence[Child[Any]]]:
+    for start in range(0, len(children), _BATCH):
+        yield children[start : start + _BATCH]
+
+
+def child_failed(
+    job_id: str, entry: JournalEntry, definition: JobDefinition[..., Any]
+) -> Exception:
     """Return the error of a child that ended without a result."""
     state = "FAILED" if entry.output is None else decode(entry.output, str)
-    why = "no reason is known" if entry.error is None else Failure.unpack(entry.error).summary()
-    return JobFailed(job_id, state, why)
+    error = job_error(job_id, state, entry.error, definition.raises)
+    if isinstance(error.__cause__, JobFailed):
+        error.__cause__.step = entry.id
+    return error
 
 
 def no_message(entry: JournalEntry) -> Exception:

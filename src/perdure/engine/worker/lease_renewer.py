@@ -7,7 +7,9 @@ A job belongs to a worker for as long as it has the lease. Two things must hold:
   another worker, which would run the same code at the same time.
 * A dead worker must not renew. The thread would continue even if the loop were blocked for ever, so
   it renews only while the loop shows a pulse. A loop without a pulse for `stuck_after` counts as
-  dead, and other workers take its jobs when their leases run out.
+  dead, and other workers take its jobs when their leases run out. All but those whose code is
+  running here: the one that blocks the loop, and those with a step in a thread or OS process.
+  They may only be slow, and a second start would do their work twice.
 
 If renewals fail, because the store is unreachable, a worker cannot know whether another one owns
 its jobs by now. So it stops them some time before their leases run out (`stop_before_expiry`): it
@@ -21,6 +23,7 @@ from functools import partial
 
 from perdure.base.errors import StoreError
 from perdure.engine import events
+from perdure.engine.worker.loop_watch import find_blocker
 from perdure.engine.worker.node import WorkerNode
 from perdure.engine.worker.periodic import Outage, every
 
@@ -59,27 +62,42 @@ class LeaseRenewer(threading.Thread):
 
     def run(self) -> None:
         while not self._end.wait(self._node.settings.heartbeat):
-            if self._node.loop.time() - self.pulse > self._node.settings.stuck_after:
-                _log.error("the event loop is blocked: its leases are no longer renewed")
-            else:
-                self._renew()
+            try:
+                self._renew(self._held())
+            except StoreError as error:
+                self._outage.failed(error)
+            except Exception:  # noqa: BLE001 - without renewals all jobs of this worker are lost
+                _log.exception("renewing leases")
 
-    def _renew(self) -> None:
+    def _held(self) -> list[tuple[str, int]]:
+        """Return the leases to renew: all, or those of running code if the loop is blocked."""
+        if self._node.loop.time() - self.pulse > self._node.settings.stuck_after:
+            return self._held_by_running_code()
+        return self._node.held()
+
+    def _held_by_running_code(self) -> list[tuple[str, int]]:
+        blocker = find_blocker(self._node)
+        run = None if blocker is None else blocker.run
+        what = "something unknown" if blocker is None else blocker.describe()
+        held = self._node.held_by_running_code(run)
+        _log.error(
+            "%s reported no progress and blocks the event loop: give it `timeout=` and "
+            "isolation='process', or report progress. Other jobs of this worker are left to other "
+            "workers; those whose code runs here (%d) are kept, and not started a second time",
+            *(what, len(held)),
+        )
+        return held
+
+    def _renew(self, held: list[tuple[str, int]]) -> None:
         node, since = self._node, self._node.loop.time()
-        try:
-            held = node.held()
-            if not held:
-                return
-            kept = node.store.renew_blocking(node.owner, held, node.settings.lease)
-            self._outage.over()
-            if events.listens(events.LEASE_RENEW):
-                events.leases_renewed(node, len(held), len(kept), node.loop.time() - since)
-            if not self._end.is_set():
-                node.loop.call_soon_threadsafe(node.renewed, held, kept, since)
-        except StoreError as error:
-            self._outage.failed(error)
-        except Exception:  # noqa: BLE001 - without renewals every job of this worker would be lost
-            _log.exception("renewing leases")
+        if not held:
+            return
+        kept = node.store.renew_blocking(node.owner, held, node.settings.lease)
+        self._outage.over()
+        if events.listens(events.LEASE_RENEW):
+            events.leases_renewed(node, len(held), len(kept), node.loop.time() - since)
+        if not self._end.is_set():
+            node.loop.call_soon_threadsafe(node.renewed, held, kept, since)
 
     def stop(self) -> None:
         """End soon, without another renewal."""
@@ -92,4 +110,4 @@ async def send_heartbeats(node: WorkerNode) -> None:
 
 
 async def _send_heartbeat(node: WorkerNode) -> None:
-    await node.store.heartbeat(node.owner, node.info())
+    await node.register()

@@ -9,33 +9,35 @@ from collections import deque
 from collections.abc import Collection, Sequence
 
 import msgspec
-from msgspec import Struct
 
+from perdure.base.clock import SystemClock
 from perdure.base.codec import PayloadLimits
 from perdure.base.machine import boot_id
 from perdure.engine.journal.run import Run
 from perdure.engine.journal.verdict import Cancelled, Drained, Paused, RunLost, Unwound
 from perdure.engine.policy import Gatekeeper, Policy
+from perdure.engine.progress_reports import ProgressReports
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.worker.redis_hint import RedisHint
+from perdure.engine.worker.worker_lock import WorkerLock
 from perdure.engine.worker_port import StartedStep, StepHost
+from perdure.jobs.fleet import Definitions, Known, WorkerInfo
 from perdure.jobs.model import JobNews, QueueLimit
-from perdure.jobs.registry import JobRegistry
+from perdure.jobs.registry import DefinitionTable
 from perdure.jobs.state import JobState
 from perdure.process.lifecycle import PLAIN, spawn_process
-from perdure.process.process import current
+from perdure.process.process import Process, current
 from perdure.store.store import Store
 
 
-class WorkerInfo(Struct, frozen=True, kw_only=True):
-    """Describes a worker to people, and to the other workers on the same machine."""
-
-    host: str
-    boot: str
-    pid: int
-    started_at: float
-    queues: tuple[str, ...]
-    concurrency: int
+def _process_for_worker() -> Process:
+    me = current("a worker")
+    if not getattr(me.runtime.loop, "is_held", True):
+        raise RuntimeError(
+            "a worker cannot run in virtual time, which does not wait for a database: "
+            "use `async with perdure.testing.environment(app):` in this test"
+        )
+    return me
 
 
 class WorkerNode:
@@ -44,13 +46,13 @@ class WorkerNode:
     def __init__(
         self,
         store: Store,
-        registry: JobRegistry,
+        registry: DefinitionTable,
         settings: WorkerSettings,
         queues: dict[str, QueueLimit],
         limits: PayloadLimits,
         policy: Policy | None = None,
     ) -> None:
-        me = current("a worker")
+        me = _process_for_worker()
         self.store = store
         self.registry = registry
         self.settings = settings
@@ -60,9 +62,11 @@ class WorkerNode:
         self.gatekeeper = Gatekeeper(self.policy)
         self.fingerprint_key = b""  # the store's, once this worker is up
         self.notices_due = asyncio.Event()  # there may be something to send to people
+        self.schedules_due = asyncio.Event()  # a schedule may be due
+        self.approvals_due = asyncio.Event()  # people may have to be reminded of an approval
+        self.lock: WorkerLock | None = None  # for its neighbours, once this worker is up
         self.owner = uuid.uuid4().hex  # never used again, not even by a worker of the same process
-        self.runtime = me.runtime
-        self.loop = me.runtime.loop
+        self.runtime, self.loop = me.runtime, me.runtime.loop
         self.runs: dict[str, Run] = {}
         self.claimed: set[str] = set()  # jobs that run here, or are about to
         self.looking = False  # the producer is looking: a command to a job may be known soon
@@ -73,22 +77,42 @@ class WorkerNode:
         self.hurried = asyncio.Event()  # do not wait for safe points any more
         self.hint: RedisHint | None = None  # when to claim; set before the worker starts
         self.step_host = StepHost(self.owner, settings.processes)
+        self.large_payloads: set[tuple[str, str, str]] = set()  # that were logged
         self.known_steps: dict[int, tuple[str, bool]] = {}  # of registered steps, which live on
         self.started: deque[StartedStep] = deque()
         self.flush_timer: asyncio.TimerHandle | None = None
-
-    def info(self) -> bytes:
-        """Return the description of this worker, as JSON."""
-        return msgspec.json.encode(
+        self.reports = ProgressReports(store, self.owner, me.runtime, settings.report_every)
+        self.known = Known("[]", "[]")  # which jobs it may claim
+        self.fleet_size = 1  # how many workers were alive at its last heartbeat
+        self._published_size = (-1, -1)  # how many jobs and steps it has published
+        self._digest = ""
+        self._info = msgspec.json.encode(
             WorkerInfo(
                 host=socket.gethostname(),
                 boot=boot_id(),
                 pid=os.getpid(),
-                started_at=self.runtime.now(),
-                queues=tuple(self.queues),
-                concurrency=self.settings.concurrency,
+                started_at=SystemClock().time(),
+                queues=tuple(queues),
+                concurrency=settings.concurrency,
             )
         )
+
+    # What this worker says about itself
+
+    async def register(self) -> None:
+        """Tell the store that this worker is alive, and what it knows if that is new."""
+        size = len(self.registry.jobs), len(self.registry.steps)
+        if size != self._published_size:  # what is registered stays, so nothing else changes
+            definitions = Definitions.of(self.registry)
+            self._digest = await self.store.publish(definitions.pack())
+            self.known, self._published_size = definitions.known(), size
+        silence = self.settings.lease
+        self.fleet_size = await self.store.heartbeat(self.owner, self._info, self._digest, silence)
+
+    @property
+    def knows_more(self) -> bool:
+        """Whether steps or jobs were registered since this worker has published what it knows."""
+        return (len(self.registry.jobs), len(self.registry.steps)) != self._published_size
 
     # Runs
 
@@ -145,7 +169,7 @@ class WorkerNode:
                 run.lose_lease()
         for each in news:
             run = self.runs.get(each.job_id)
-            if run is not None and each.news != run.news:
+            if run is not None and (each.news, each.ends) != (run.news, run.ends):
                 self._apply_request(run, each)
 
     def _apply_request(self, run: Run, news: JobNews) -> None:
@@ -157,7 +181,7 @@ class WorkerNode:
                 run.end(Paused())
             case _:
                 run.unpause()
-                spawn_process(self.runtime, run.process, _read_news, (run, news.news), PLAIN)
+                spawn_process(self.runtime, run.process, _read_news, (run, news), PLAIN)
 
     def _finishes(self, run: Run) -> bool:
         """Whether a job runs to its end although somebody has cancelled it."""
@@ -176,6 +200,14 @@ class WorkerNode:
             (run.job.id, run.epoch)
             for run in tuple(self.runs.values())
             if (run.verdict is None and not run.code_ended) or self.makes_progress(run)
+        ]
+
+    def held_by_running_code(self, blocks: Run | None) -> list[tuple[str, int]]:
+        """Return the leases of the job that blocks the loop, and of steps that run beside it."""
+        return [
+            (run.job.id, run.epoch)
+            for run in tuple(self.runs.values())
+            if run is blocks or any(operation.runs_beside_loop for operation in tuple(run.working))
         ]
 
     def makes_progress(self, run: Run) -> bool:
@@ -225,13 +257,14 @@ class WorkerNode:
         while self.started and self.started[0].begun_at <= limit:
             self.started.popleft().record_start()
         for run in tuple(self.runs.values()):
-            if (run.buffered_entries or run.buffered_effects) and run.verdict is None:
+            if run.has_buffered and run.verdict is None:
                 spawn_process(self.runtime, run.process, _flush_run, (run,), PLAIN)
         if self.started:
             self.flush_soon()
 
     def close(self) -> None:
-        """Cancel the timer, and stop what still runs."""
+        """Cancel the timers, and stop what still runs."""
+        self.reports.close()
         if self.flush_timer is not None:
             self.flush_timer.cancel()
         for run in tuple(self.runs.values()):
@@ -242,6 +275,6 @@ async def _flush_run(run: Run) -> None:
     await run.flush()
 
 
-async def _read_news(run: Run, news: int) -> None:
+async def _read_news(run: Run, news: JobNews) -> None:
     with contextlib.suppress(Unwound):
         run.on_news(news, await run.ask(lambda store: store.messages(run.job.id)))

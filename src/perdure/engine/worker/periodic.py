@@ -7,6 +7,7 @@ the store fails, and need not think about the next time.
 
 This file contains pruning, approval timers, the stuck watch and the outbox sender. Larger duties
 have their own files (`scheduler`, `reaper`, `lease_renewer`, `producer`), and run in the same loop.
+What has a time in the store is woken by the `agenda` when it is due, and does not poll.
 Every worker does all of them: there is no leader. Each duty is therefore written so that any number
 of workers may do it at the same moment; the store lets one of them win.
 """
@@ -21,7 +22,7 @@ from weakref import WeakSet
 
 from perdure.base.codec import digest, encode
 from perdure.base.errors import LeaseLost, StoreError
-from perdure.base.retry import Retry, pause
+from perdure.base.retry import Retry, idle
 from perdure.engine import events
 from perdure.engine.journal.run import Run
 from perdure.engine.people.attention import alerts
@@ -79,21 +80,10 @@ async def every(
         except StoreError as error:
             on_failure()
             outage.failed(error)
-            await pause(max(interval, outage.delay))
+            await idle(max(interval, outage.delay))
         else:
             outage.over()
-            await _pause_or_wake(interval if wanted is None else wanted, wake)
-
-
-async def _pause_or_wake(seconds: float, wake: asyncio.Event | None) -> None:
-    if wake is None:
-        await pause(seconds)
-        return
-    try:
-        async with asyncio.timeout(seconds):
-            await wake.wait()
-    except TimeoutError:
-        pass
+            await idle(interval if wanted is None else wanted, wake)
 
 
 class Outage:
@@ -129,6 +119,7 @@ class Outage:
 # Pruning
 
 _PRUNE_EVERY, _PRUNE_BATCH = 60.0, 500
+_PRUNE_AT_LEAST_EVERY = 3600.0
 
 
 async def prune(node: WorkerNode) -> None:
@@ -136,22 +127,28 @@ async def prune(node: WorkerNode) -> None:
     await every(_PRUNE_EVERY, partial(_prune, node), what="deleting old jobs")
 
 
-async def _prune(node: WorkerNode) -> None:
-    if node.settings.keep is not None:
-        limit = await node.store.now() - node.settings.keep
-        # In batches: one long transaction would make writers wait.
-        while await node.store.prune(limit, _PRUNE_BATCH):
-            pass
+async def _prune(node: WorkerNode) -> float:
+    """Delete what is old enough; return in how many seconds the next job will be."""
+    if node.settings.keep is None:
+        return _PRUNE_AT_LEAST_EVERY
+    limit = await node.store.now() - node.settings.keep
+    # In batches: one long transaction would make writers wait.
+    while await node.store.prune(limit, _PRUNE_BATCH):
+        pass
+    oldest = await node.store.oldest_end()
+    wait = _PRUNE_AT_LEAST_EVERY if oldest is None else oldest - limit
+    return min(max(wait, _PRUNE_EVERY), _PRUNE_AT_LEAST_EVERY)
 
 
 # Approval timers
 
-_TIMERS_EVERY: Final = 1.0
+_TIMERS_EVERY: Final = 3600.0  # the agenda wakes it
 
 
 async def run_approval_timers(node: WorkerNode) -> None:
     """Remind people of approvals, escalate them and let them expire; runs for ever."""
-    await every(_TIMERS_EVERY, partial(_run_timers, node), what="running approval timers")
+    work = partial(_run_timers, node)
+    await every(_TIMERS_EVERY, work, what="running approval timers", wake=node.approvals_due)
 
 
 async def _run_timers(node: WorkerNode) -> None:
@@ -188,9 +185,9 @@ async def _alert_to_stuck_job(node: WorkerNode, run: Run) -> None:
         StoreError: Nothing is written, so it must be tried again.
     """
     text = (
-        f"{_busy_steps(run)} has shown no progress for {node.settings.stuck_after:g} seconds. "
-        "It still runs, and is not started again. If it is only slow, let it call ctx.progress() "
-        "now and then, or give it a timeout=. If it hangs, cancel the job; with a timeout=, and "
+        f"{_busy_steps(run)} reported no progress for {node.settings.stuck_after:g} seconds: give "
+        "it `timeout=` or report progress (ctx.progress, ctx.heartbeat()). It still runs, and is "
+        "not started again. If it hangs, cancel the job; with a timeout=, and "
         'isolation="process" if it does not await, such a step ends by itself'
     )
     _log.warning("job %s is stuck: %s", run.job.id, text)
@@ -217,7 +214,7 @@ def _busy_steps(run: Run) -> str:
 
 # The outbox sender
 
-_SEND_EVERY: Final = 1.0  # other workers write notices, too, and do not wake us
+_SEND_EVERY: Final = 3600.0  # the agenda wakes it: other workers write notices, too
 SENDS_PER_CHANNEL: Final = 20  # at the same time
 SEND_TIMEOUT: Final = 60.0  # for all of one delivery …
 _SEND_LEASE: Final = 120.0  # … after which another worker may take the notice

@@ -4,18 +4,21 @@ A lease that has run out proves that its worker may not continue; a free lock (`
 that it is dead. But after an outage of the store an old lease proves nothing: nobody could renew,
 and all leases look old. So for a while after each failure no lease counts as expired, and the
 living workers renew theirs first.
+
+Neighbours on the same machine are watched through their locks, which costs the store nothing. The
+leases of all other workers are read by each worker in turn: the larger the fleet, the less often
+each one looks, so that the fleet as a whole looks every `expiry_every` seconds, whatever its size.
+A look is a SELECT; only if it finds something does the worker write. A machine that died is found
+when its leases have run out and somebody looks: after `lease` and on average `expiry_every`, at
+most 1.5 times `expiry_every` for each living worker.
 """
 
 import logging
-import socket
+import random
 from typing import Final
 
-from perdure.base.codec import decode
-from perdure.base.errors import JobError
-from perdure.base.machine import boot_id
-from perdure.engine.worker.node import WorkerInfo, WorkerNode
+from perdure.engine.worker.node import WorkerNode
 from perdure.engine.worker.periodic import every
-from perdure.engine.worker.worker_lock import is_dead, remove_lock
 
 _log = logging.getLogger("perdure.worker")
 
@@ -41,37 +44,46 @@ class Reaper:
     def __init__(self, node: WorkerNode) -> None:
         self._node = node
         self._grace_until = 0.0  # an old lease proves nothing until then
+        self._looked_at: float | None = None
+        # The looks of workers that started together drift apart.
+        self._random = random.Random(node.owner)
+        self._jitter = 1.0
 
     async def look(self) -> None:
         """Free what can be freed now."""
         node = self._node
-        workers = await node.store.workers()
-        dead = [owner for owner in self._neighbours(workers) if is_dead(owner)]
-        in_grace = node.loop.time() < self._grace_until
-        freed = await node.store.reap(0 if in_grace else node.settings.reap_limit, dead)
+        dead = [] if node.lock is None else node.lock.dead_neighbours()
+        freed = await node.store.reap(0, dead) if dead else []
         for owner in dead:
             await node.store.heartbeat(owner, None)
-            remove_lock(owner)
-        silence = _SILENT_LEASES * node.settings.lease
-        if not in_grace and any(age > silence for _, age, _ in workers):
-            await node.store.forget_workers(silence)
+            assert node.lock is not None
+            node.lock.forget(owner)
+        if self._is_my_turn():
+            freed += await self.free_expired()
         if freed:
             what = "1 job" if len(freed) == 1 else f"{len(freed)} jobs"
             _log.warning("took %s from workers that are gone: %s", what, ", ".join(freed[:10]))
             node.poke()
 
-    def _neighbours(self, workers: list[tuple[str, float, bytes]]) -> list[str]:
-        """Return the other workers on this machine, of the same boot."""
-        here, boot = socket.gethostname(), boot_id()
-        found: list[str] = []
-        for owner, _, data in workers:
-            try:
-                info = decode(data, WorkerInfo)
-            except JobError:
-                continue  # another version of perdure: only its leases count
-            if owner != self._node.owner and (info.host, info.boot) == (here, boot):
-                found.append(owner)
-        return found
+    def _is_my_turn(self) -> bool:
+        """Whether this worker looks for expired leases now."""
+        node, now = self._node, self._node.loop.time()
+        if now < self._grace_until:
+            return False
+        interval = node.settings.expiry_every * max(1, node.fleet_size) * self._jitter
+        if self._looked_at is not None and now < self._looked_at + interval:
+            return False
+        self._looked_at, self._jitter = now, self._random.uniform(0.5, 1.5)
+        return True
+
+    async def free_expired(self) -> list[str]:
+        """Free jobs whose leases have run out, and forget workers that are gone."""
+        node = self._node
+        silence = _SILENT_LEASES * node.settings.lease
+        expired, silent = await node.store.expired(silence)
+        if silent:
+            await node.store.forget_workers(silence)
+        return await node.store.reap(node.settings.reap_limit) if expired else []
 
     def failed(self) -> None:
         """Record that the store did not answer."""

@@ -1,10 +1,10 @@
 """Cron schedules: how they are kept, and how workers submit their jobs.
 
-A schedule is a row in the store with the next time at which it is due. Every worker looks at all
-schedules each second; there is no leader. One conditional write makes sure that each time is
-submitted once, although all workers find it due in the same second: `store.fire` submits the jobs
-and sets the next time in one transaction, and only if the row still has the time that this worker
-saw. The worker that comes second changes nothing.
+A schedule is a row in the store with the next time at which it is due. Every worker reads all
+schedules when one is due (see `agenda`); there is no leader. One conditional write makes sure that
+each time is submitted once, although all workers find it due at the same time: `store.fire` submits
+the jobs and sets the next time in one transaction, and only if the row still has the time that this
+worker saw. The worker that comes second changes nothing.
 
 The job of each time also has a key derived from the schedule and the time. So even a schedule that
 is deleted and put again does not submit a time twice.
@@ -15,25 +15,26 @@ otherwise disagree about what is due.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, Unpack, cast
 
 from msgspec.structs import replace
 
 from perdure.base.errors import StoreError, UnknownName
-from perdure.engine.submission import new_id
+from perdure.engine.submission import SubmitOptions, new_id
 from perdure.engine.worker.node import WorkerNode
 from perdure.engine.worker.periodic import every
 from perdure.jobs.cron import CatchUp, check_cron, due, key, next_time
-from perdure.jobs.definition import JobDefinition
+from perdure.jobs.definition import Call
 from perdure.jobs.model import NewJob, Schedule
+from perdure.jobs.plan import Plan
 from perdure.jobs.text_limits import check_given
 from perdure.store.store import Store
 
 _log = logging.getLogger("perdure.worker")
 
-_LOOK_EVERY: Final = 1.0
+_LOOK_EVERY: Final = 3600.0  # the agenda wakes it
 
 # For users
 
@@ -44,7 +45,7 @@ class Schedules:
     def __init__(
         self,
         store: Callable[[], Awaitable[Store]],
-        new_job: Callable[[Any, tuple[Any, ...], dict[str, Any]], NewJob],
+        new_job: Callable[[Any, Mapping[str, Any]], NewJob],
     ) -> None:
         self._store = store
         self._new_job = new_job
@@ -53,11 +54,11 @@ class Schedules:
         self,
         name: str,
         cron: str,
-        job: JobDefinition[..., Any],
-        *args: Any,
+        call: Call[Any] | Plan,
+        *,
         timezone: str = "UTC",
         catch_up: CatchUp = "one",
-        **options: Any,
+        **options: Unpack[SubmitOptions],
     ) -> str:
         """Create a schedule, or replace the one of the same name and tenant.
 
@@ -67,8 +68,7 @@ class Schedules:
         Args:
             name: The name of the schedule, unique in its tenant.
             cron: "0 3 * * *": minute, hour, day, month, day of the week.
-            job: The job.
-            *args: Its arguments.
+            call: The call of a job, or a plan.
             timezone: The time zone of the cron expression.
             catch_up: What to do about times at which no worker ran: "skip", "one" or "all".
             **options: Those of `App.submit`; `tenant` is also the tenant of the schedule.
@@ -85,7 +85,7 @@ class Schedules:
         made = Schedule(
             name=name,
             cron=cron,
-            job=self._new_job(job, args, options),
+            job=self._new_job(call, options),
             timezone=timezone,
             catch_up=catch_up,
             next_at=next_time(cron, timezone, await store.now()),
@@ -97,9 +97,25 @@ class Schedules:
         """Return the schedules of a tenant, or all of them, by name."""
         return await (await self._store()).schedules(tenant)
 
-    async def remove(self, name: str, *, tenant: str = "default") -> bool:
-        """Delete a schedule; return False if the tenant has none of that name."""
-        return await (await self._store()).delete_schedule(tenant, name)
+    async def get(self, name: str, *, tenant: str = "default") -> Schedule:
+        """Return a schedule.
+
+        Raises:
+            UnknownName: The tenant has no schedule of that name.
+        """
+        for each in await self.list(tenant=tenant):
+            if each.name == name:
+                return each
+        raise _no_schedule(name, tenant)
+
+    async def delete(self, name: str, *, tenant: str = "default") -> None:
+        """Delete a schedule; jobs that it has submitted stay.
+
+        Raises:
+            UnknownName: The tenant has no schedule of that name.
+        """
+        if not await (await self._store()).delete_schedule(tenant, name):
+            raise _no_schedule(name, tenant)
 
     async def pause(self, name: str, *, tenant: str = "default") -> None:
         """Submit nothing for a schedule until `resume`.
@@ -118,12 +134,13 @@ class Schedules:
         await self._set(tenant, name, paused=False)
 
     async def _set(self, tenant: str, name: str, *, paused: bool) -> None:
-        store = await self._store()
-        known = {each.name: each for each in await store.schedules(tenant)}
-        if name not in known:
-            raise UnknownName(f"there is no schedule {name!r} of tenant {tenant!r}")
-        next_at = next_time(known[name].cron, known[name].timezone, await store.now())
+        store, known = await self._store(), await self.get(name, tenant=tenant)
+        next_at = next_time(known.cron, known.timezone, await store.now())
         await store.pause_schedule(tenant, name, next_at, paused=paused)
+
+
+def _no_schedule(name: str, tenant: str) -> UnknownName:
+    return UnknownName(f"there is no schedule {name!r} of tenant {tenant!r}")
 
 
 # In a worker
@@ -131,7 +148,8 @@ class Schedules:
 
 async def run_schedules(node: WorkerNode) -> None:
     """Submit the jobs of schedules that are due; runs for ever."""
-    await every(_LOOK_EVERY, partial(_run_due, node), what="running schedules")
+    work = partial(_run_due, node)
+    await every(_LOOK_EVERY, work, what="running schedules", wake=node.schedules_due)
 
 
 async def _run_due(node: WorkerNode) -> None:

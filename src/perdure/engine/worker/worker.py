@@ -6,6 +6,8 @@ worker
  ├── heartbeat        tells the store that this worker is alive
  ├── reaper           frees the jobs of dead workers
  ├── stuck_watch      alerts people to jobs without progress
+ ├── loop_watch       names the step that blocks the event loop
+ ├── agenda           wakes scheduler, approval_timers and outbox_sender when they are due
  ├── scheduler        submits the jobs of schedules
  ├── pruner           deletes old jobs
  ├── step_host        OS processes for the steps that need one
@@ -38,7 +40,9 @@ from perdure.engine import events
 from perdure.engine.journal.verdict import RunLost
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.steps.process_step import keep_host
+from perdure.engine.worker.agenda import keep_agenda
 from perdure.engine.worker.lease_renewer import renew_leases, send_heartbeats
+from perdure.engine.worker.loop_watch import watch_loop
 from perdure.engine.worker.node import WorkerNode
 from perdure.engine.worker.periodic import (
     prune,
@@ -72,10 +76,10 @@ _DEREGISTER_TIMEOUT = 5.0
 @contextlib.asynccontextmanager
 async def working(node: WorkerNode) -> AsyncGenerator[WorkerNode, None]:
     """Run a worker inside the block; at its end the worker drains."""
-    lock = WorkerLock(node.owner)
+    node.fingerprint_key = await node.store.fingerprint_key()
+    node.lock = lock = WorkerLock(node.fingerprint_key, node.owner)
     try:
-        await node.store.heartbeat(node.owner, node.info())
-        node.fingerprint_key = await node.store.fingerprint_key()
+        await node.register()
         try:
             async with Supervisor(_children(node), max_restarts=_RESTARTS, max_seconds=_WITHIN):
                 with _signals_handled(node):
@@ -102,6 +106,8 @@ def _children(node: WorkerNode) -> list[ChildSpec]:
         child(send_heartbeats, node, id="heartbeat"),
         child(reap, node, id="reaper"),
         child(watch_for_stuck_jobs, node, id="stuck_watch"),
+        child(watch_loop, node, id="loop_watch"),
+        child(keep_agenda, node, id="agenda"),
         child(run_schedules, node, id="scheduler"),
         child(prune, node, id="pruner"),
         child(keep_host, node, id="step_host"),

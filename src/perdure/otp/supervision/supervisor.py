@@ -8,9 +8,10 @@
 `strategy` and in `perdure.base.restart`.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
-from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
+from types import MethodType
+from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeAlias, TypeVar
 
 from perdure.base.duration import Duration
 from perdure.base.errors import CallExit, ChildError, ProcError, Shutdown, StartError
@@ -81,8 +82,39 @@ def loop_inside(ref: ServerRef, kind: type[L]) -> L:
     return loop
 
 
+class ClassOnly:
+    """A class method that refuses a call on an instance.
+
+    Called on an instance, `start` would start another supervisor with other options: that of
+    `DynamicSupervisor(name="jobs").start()` would have no name.
+    """
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+
+    def __get__(self, instance: object, owner: type) -> Callable[..., Any]:
+        if instance is None:
+            return MethodType(self._method, owner)
+        return partial(refuse_on_instance, owner.__name__, self._method.__name__)
+
+
+def refuse_on_instance(kind: str, method: str, *_: object, **__: object) -> NoReturn:
+    """Raise for a class method that was called on an instance."""
+    raise TypeError(
+        f"{method} is called on the class, and makes a supervisor of its own: write "
+        f"`{kind}.{method}(…)`, or run the one that {kind}(…) describes with `async with`"
+    )
+
+
 class SupervisorHandle(Stoppable):
     """The handle to a supervisor, which runs between its start and its stop."""
+
+    def __init_subclass__(cls) -> None:
+        """Keep the class methods that make a supervisor off its instances."""
+        super().__init_subclass__()
+        for name in ("start", "start_link", "child"):
+            if isinstance(vars(cls).get(name), classmethod):
+                setattr(cls, name, ClassOnly(vars(cls)[name].__func__))
 
     def __init__(self, name: str | Via | None) -> None:
         self.name = name

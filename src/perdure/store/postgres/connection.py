@@ -45,6 +45,14 @@ _UNREADABLE: Final = (
 _SHORTEST_SECRET: Final = 4  # characters: a shorter one occurs within words
 _UNKNOWN_OPTION: Final = re.compile(r'query parameter: "(\w+)"')
 
+# What one gets from PgBouncer in transaction mode: it takes no options of a session, forgets what
+# was prepared and set, and does not pass notifications on.
+_OF_POOLER: Final = re.compile(
+    r"unsupported startup parameter|prepared statement .* (does not exist|already exists)"
+    r"|(LISTEN|UNLISTEN|NOTIFY).*(transaction|pool|support)|pgbouncer",
+    re.IGNORECASE,
+)
+
 Pg = psycopg.Connection[tuple[Any, ...]]
 
 _OLDEST: Final = 140000
@@ -88,6 +96,7 @@ class Target:
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         self.schema = options.pop("schema", "perdure")
         self.pooled = options.pop("pgbouncer", "0") == "1"
+        listen_url = options.pop("listen_url", "")
         if not _SCHEMA.fullmatch(self.schema):
             raise StoreError(f"{self.schema!r} is not a valid schema name: use a-z, 0-9 and _")
         try:
@@ -100,9 +109,23 @@ class Target:
             raise StoreError(_UNREADABLE + why) from None
         if not _is_plausible(self._given):
             raise StoreError(_UNREADABLE)
+        # Where LISTEN works: the server itself, if a pooler is in between.
+        self.direct = Target(_of_schema(listen_url, self.schema)) if listen_url else self
+
+    @property
+    def output_notice(self) -> str:
+        """What is notified when jobs have only emitted something: no worker needs to look."""
+        return f"{self.schema} output"
+
+    @property
+    def can_listen(self) -> bool:
+        """Whether the server can notify us: not through a pooler in transaction mode."""
+        return not self.direct.pooled
 
     def hide(self, text: str) -> str:
         """Return a text of the driver or the server without our secrets."""
+        if self.direct is not self:
+            text = self.direct.hide(text)
         for name in ("password", "sslpassword"):
             secret = str(self._given.get(name) or "")
             for spelled in (secret, quote(secret, safe="")):
@@ -125,15 +148,23 @@ class Target:
         try:
             connection = psycopg.connect(self._conninfo(), autocommit=True)
         except psycopg.Error as error:
-            raise StoreUnreachable(
-                f"{self} cannot be reached: {self.hide(str(error)).strip()}"
-            ) from None
+            text = self.hide(str(error)).strip()
+            raise StoreUnreachable(f"{self} cannot be reached: {text}{self.advice(text)}") from None
         # A pooler gives each transaction another session, so nothing may be kept in one.
         connection.prepare_threshold = None if self.pooled else 0
         if connection.info.server_version < _OLDEST:
             connection.close()
             raise StoreError(f"{self} is older than version 14, the oldest that perdure can use")
         return connection
+
+    def advice(self, text: str) -> str:
+        """Return what to do if an error looks like that of a pooler; "" for any other."""
+        if self.pooled or not _OF_POOLER.search(text):
+            return ""
+        return (
+            ". This looks like PgBouncer in transaction mode: add pgbouncer=1 to the URL, and "
+            "listen_url= with the URL of the server itself, so that workers are still notified"
+        )
 
     def _conninfo(self) -> str:
         """Return the connection string for libpq; what the URL says overrides our settings."""
@@ -155,6 +186,11 @@ class Target:
         return [f"SET LOCAL {name} = '{value}'".encode() for name, value in settings.items()]
 
 
+def _of_schema(url: str, schema: str) -> str:
+    """Return a URL with the schema of another one."""
+    return f"{url}{'&' if '?' in url else '?'}schema={schema}"
+
+
 def _is_plausible(given: Mapping[str, Any]) -> bool:
     """Whether a URL was parsed as intended; if not, other parts may contain its password."""
     ports = str(given.get("port", "")).replace(",", "")
@@ -165,6 +201,7 @@ def _is_plausible(given: Mapping[str, Any]) -> bool:
 def translate(error: psycopg.Error, target: Target) -> Exception:
     """Return a `StoreError` that says what happened and what to do."""
     text = target.hide(error.diag.message_primary or str(error)).strip()
+    text += target.advice(text)
     match error:
         case errors.DiskFull() | errors.OutOfMemory():
             return StoreFull(f"{target} has no room left: {text}; what was acknowledged is safe")

@@ -1,20 +1,21 @@
 """The store in a PostgreSQL database, shared by a fleet.
 
-One connection makes the fenced writes of owners, one all other changes, one reads, one renews
-leases, and one listens, so that a slow claim never delays the result of a step.
+A process has three connections: one makes the fenced writes of owners, one all other changes, so
+that a slow claim never delays the result of a step, and one reads and listens. Leases are renewed
+over the second one, whose thread goes on while the loop is blocked.
 """
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from perdure.store.db_thread import DbThread
+from perdure.store.db_thread import DbThread, VerbCall
 from perdure.store.postgres.connection import Target
-from perdure.store.postgres.listen import PgListener
+from perdure.store.postgres.reader import PgReader
 from perdure.store.postgres.transaction import CommitWatch, PendingTransaction
-from perdure.store.postgres.writer import PgReader, PgRenewer, PgWriter
+from perdure.store.postgres.writer import PgWriter
 from perdure.store.statements import Session
 from perdure.store.store import Store, reads
+from perdure.store.verbs.claim import renew
 
 
 def _durability(session: Session) -> dict[str, str]:
@@ -27,7 +28,8 @@ class PostgresStore(Store):
 
     Args:
         url: `postgresql://user@host/database`, as libpq reads it; `?schema=name` chooses the
-            schema (`perdure`), `?pgbouncer=1` keeps nothing in sessions.
+            schema (`perdure`), `?pgbouncer=1` keeps nothing in sessions, and `?listen_url=…`, the
+            percent-encoded URL of the server behind the pooler, lets it still be notified.
     """
 
     durability = reads(_durability)
@@ -36,20 +38,24 @@ class PostgresStore(Store):
         target = Target(url)
         unproven_claims: set[tuple[str, int]] = set()
         writer, control = PgWriter(target, unproven_claims), PgWriter(target, unproven_claims)
-        renewer = PgRenewer(target)
+        reader = PgReader(target.direct, self.tell_watchers, self.tell_readers)
+        control_thread = DbThread("perdure-control", control, announce=self.tell_watchers)
         super().__init__(
-            writer=DbThread("perdure-writer", writer, announce=self.tell_watchers),
-            control=DbThread("perdure-control", control, announce=self.tell_watchers),
-            reader=DbThread("perdure-reader", PgReader(target)),
-            renewer=renewer,
+            writer=DbThread(
+                "perdure-writer",
+                writer,
+                announce=self.tell_watchers,
+                announce_output=self.tell_readers,
+            ),
+            control=control_thread,
+            reader=DbThread("perdure-reader", reader, is_watched=lambda: bool(self._watchers)),
+            renewer=_Renewer(control_thread),
         )
-        self._listener = PgListener(target, self.tell_watchers)
         self._commit_watch = CommitWatch(
             target,
             {
                 "writer": partial(_pending, self.writer, writer),
                 "control": partial(_pending, self.control, control),
-                "renewer": renewer.pending,
             },
         )
 
@@ -61,16 +67,28 @@ class PostgresStore(Store):
             self._commit_watch.stop()
             raise
 
-    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
-        self._listener.start()
-        return super().watch(changed)
+    def watch(self, changed: Callable[[], None], *, output: bool = False) -> Callable[[], None]:
+        watched = super().watch(changed, output=output)
+        self.reader.look_up()  # it listens from the first watch on
+        return watched
 
     async def close(self) -> None:
-        # Both may be in the middle of something that waits for the server.
-        await asyncio.to_thread(self._listener.stop)
         await super().close()
-        await asyncio.to_thread(self._renewer.close)
         self._commit_watch.stop()
+
+
+class _Renewer:
+    """Renews leases from any thread, over the connection of a database thread."""
+
+    def __init__(self, thread: DbThread) -> None:
+        self._thread = thread
+
+    def renew(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
+        """Renew leases, waiting for the server; return the jobs whose leases were renewed."""
+        return self._thread.call_blocking(VerbCall(renew, (owner, held, lease), {}))
+
+    def close(self) -> None:
+        """Do nothing: the connection is the thread's."""
 
 
 def _pending(thread: DbThread, writer: PgWriter) -> PendingTransaction | None:

@@ -43,6 +43,7 @@ from psycopg.pq.abc import PGconn, PGresult
 from perdure.base.clock import SystemClock
 from perdure.base.errors import StoreError, StoreUnreachable
 from perdure.base.retry import Retry
+from perdure.jobs.fleet import Known
 from perdure.jobs.model import NewJob, QueueLimit, Submitted
 from perdure.store import rows
 from perdure.store.db_thread import VerbCall
@@ -60,7 +61,7 @@ from perdure.store.postgres.connection import (
 )
 from perdure.store.statements import Row, Session
 from perdure.store.verbs.claim import Grant, claim, note_unproven
-from perdure.store.verbs.submit import submit, submitted
+from perdure.store.verbs.submit import kind_row, submit, submitted
 
 T = TypeVar("T")
 Statement = tuple[bytes, Mapping[str, Any]]
@@ -108,6 +109,11 @@ class Transactions:
         if self._session is not None and not self._session.pg.closed:
             with suppress(psycopg.Error):  # if not now, the row is deleted later
                 self.best_effort([(STATEMENTS["unregister_writer"], {"writer": self._writer})])
+            self._session.pg.close()
+
+    def disconnect(self) -> None:
+        """Drop the connection; it is opened again when it is needed."""
+        if self._session is not None:
             self._session.pg.close()
 
     @property
@@ -397,16 +403,28 @@ class ClaimUnlimited(SingleStatement[list[Grant]]):
     statement = "claim_unlimited"
 
     def __init__(
-        self, owner: str, queues: Mapping[str, QueueLimit], free: int, lease: float
+        self,
+        owner: str,
+        queues: Mapping[str, QueueLimit],
+        free: int,
+        lease: float,
+        known: Known | None = None,
     ) -> None:
-        self._args = owner, queues, free, lease
+        self._args = owner, queues, free, lease, known
         self.is_unlimited = all(limit == QueueLimit() for limit in queues.values())
-        self.values = {"owner": owner, "queues": list(queues), "free": free, "lease": lease}
+        self.values = {
+            "owner": owner,
+            "queues": list(queues),
+            "free": free,
+            "lease": lease,
+            "kinds": None if known is None else known.kinds,
+            "steps": None if known is None else known.steps,
+        }
 
     def read(self, session: Session, found: Sequence[Row]) -> list[Grant]:
         # In the order of the claim, so the last tag of a queue is not always its highest.
         for queue in {each[6] for each in found}:
-            tag = max(each[29] for each in found if each[6] == queue)
+            tag = max(each[-2] for each in found if each[6] == queue)
             session.best_effort("set_served", queue=queue, tag=tag)
         grants = [_grant(each) for each in found]
         note_unproven(session, grants)
@@ -425,18 +443,19 @@ class ClaimUnlimited(SingleStatement[list[Grant]]):
 
 def _grant(found: Row) -> Grant:
     """Return a grant; with its job if that has neither journal nor messages to be loaded."""
-    job = rows.job(found) if found[30] else None
-    return Grant(found[0], found[24], found[25], found[27], found[28], job)
+    news, now, _, is_fresh = found[-4:]
+    return Grant(found[0], found[24], found[25], news, now, rows.job(found) if is_fresh else None)
 
 
 class SubmitNew(SingleStatement[list[Submitted]]):
-    """A submission of jobs that are all new, which is the usual case."""
+    """A submission of jobs that are all new and have no budgets, which is the usual case."""
 
     statement = "submit_new"
 
     def __init__(self, jobs: Sequence[NewJob], actor: str = "") -> None:
         self._jobs = jobs
         self._actor = actor
+        self.grants_budgets = any(job.budget is not None for job in jobs)
         given = [_job_row(place, job, actor) for place, job in enumerate(jobs)]
         self.values = {"jobs": _encode(given).decode()}
 
@@ -456,13 +475,14 @@ class SubmitNew(SingleStatement[list[Submitted]]):
 def _job_row(place: int, job: NewJob, actor: str) -> dict[str, Any]:
     note = rows.event_row(job.id, submitted(job, actor), 0.0)
     given = rows.job_row(job, 0.0) | {"place": place, "delay": job.delay, "deadline": job.deadline}
-    return given | {"data": note["data"], "actor": note["actor"]}
+    return given | {"data": note["data"], "actor": note["actor"]} | kind_row(job)
 
 
 def single_statement(call: VerbCall) -> SingleStatement[Any] | None:
     """Return the single-statement form of a verb; None if it has none."""
     if call.function is submit:
-        return SubmitNew(*call.args, **call.kwargs)
+        submission = SubmitNew(*call.args, **call.kwargs)
+        return None if submission.grants_budgets else submission
     if call.function is claim:
         found = ClaimUnlimited(*call.args, **call.kwargs)
         return found if found.is_unlimited else None

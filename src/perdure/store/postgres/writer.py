@@ -1,4 +1,4 @@
-"""The connections of a process to the server: two that write, one that reads, one that renews.
+"""The connections that write: one for the owners of jobs, one for everybody else.
 
 **A writer** runs whatever its thread has gathered as one transaction. If it holds plain writes
 alone (journal and ledger), that is a single statement, with the fences and the number of the
@@ -15,17 +15,12 @@ lost, or is not a plain success, the thread writes it again and finds out what i
 **Notifying others.** After a commit that may make a job due, other processes are told by NOTIFY,
 at most every `_NOTIFY_EVERY` seconds, since each notification takes a lock of the whole server.
 Statements that may be lost (`Session.best_effort`) are sent along, when nothing waits any more.
-
-**The reader** repeats a query when its connection was lost: that does no harm. **The renewer**
-works from any thread over a connection of its own, so that no queue can make a worker lose its
-leases.
 """
 
 import asyncio
 import os
-import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import psycopg
@@ -46,23 +41,19 @@ from perdure.store.db_thread import (
 )
 from perdure.store.postgres.connection import (
     STATEMENTS,
-    Pg,
     PgSession,
     Target,
     effects_json,
     entries_json,
-    is_lost,
     translate,
 )
 from perdure.store.postgres.schema import migrate
 from perdure.store.postgres.transaction import (
     Inflight,
-    PendingTransaction,
     Statement,
     Transactions,
     single_statement,
 )
-from perdure.store.verbs.claim import renew
 from perdure.store.verbs.write import progresses, write_all
 
 _CLOCK: Final = SystemClock()
@@ -80,6 +71,7 @@ class PgWriter(Connection):
         self._transactions = Transactions(target, unproven_claims)
         self._postponed: list[Statement] = []
         self._announces = False
+        self._emits = False
         self._announced_at = 0.0
         self._answers: _AnswerReader | None = None
 
@@ -110,7 +102,9 @@ class PgWriter(Connection):
         if not _may_be_repeated(request) or self._is_unproven(request):
             return "refused"
         if self._answers is not None and self._answers.loop is not request.loop:
-            return "refused"
+            if not self._answers.loop.is_closed():
+                return "refused"
+            self.stop_inline()
         effects = effects_json(request.effect_rows) if request.effect_rows else ""
         inflight = self._transactions.send(entries_json(request.entry_rows), effects)
         if inflight is None:
@@ -127,6 +121,10 @@ class PgWriter(Connection):
         if self._answers is not None:
             self._answers.close()
             self._answers = None
+
+    def abandon_inline(self) -> None:
+        self.stop_inline()
+        self._transactions.disconnect()  # an answer may still come, and belongs to nobody
 
     def _is_unproven(self, request: StoreRequest) -> bool:
         write = request.write
@@ -145,6 +143,7 @@ class PgWriter(Connection):
                 for request in together:
                     self._alone(request)
             self._announces |= any(request.announces for request in together)
+            self._emits |= any(request.emits for request in together)
         for request in requests:
             if request.apart:
                 self._alone(request)
@@ -200,9 +199,11 @@ class PgWriter(Connection):
 
     def after_batch(self) -> None:
         now = _CLOCK.monotonic()
-        if self._announces and not self._target.pooled and now > self._announced_at + _NOTIFY_EVERY:
-            self._announces, self._announced_at = False, now
-            self._postponed.append((STATEMENTS["notify"], {"schema": self._target.schema}))
+        tells = (self._announces or self._emits) and self._target.can_listen
+        if tells and now > self._announced_at + _NOTIFY_EVERY:
+            told = self._target.schema if self._announces else self._target.output_notice
+            self._announces, self._emits, self._announced_at = False, False, now
+            self._postponed.append((STATEMENTS["notify"], {"schema": told}))
         statements, self._postponed = self._postponed, []
         if statements:
             with suppress(psycopg.Error, StoreError):  # hints: they may be lost
@@ -210,7 +211,7 @@ class PgWriter(Connection):
 
     def idle(self) -> float | None:
         self.after_batch()
-        return _NOTIFY_EVERY if self._announces else None
+        return _NOTIFY_EVERY if self._announces or self._emits else None
 
 
 def _run_all(session: PgSession, parts: Sequence[Round]) -> None:
@@ -288,127 +289,18 @@ class _AnswerReader:
             answered()
 
     def close(self) -> None:
-        """Stop listening."""
-        if not self.loop.is_closed():
-            self.loop.remove_reader(self._descriptor)
+        """Stop listening; may be called on any loop, and in any thread."""
+        with suppress(RuntimeError):  # that loop has ended, and with it what it listened to
+            if self.loop is _running_loop():
+                self.loop.remove_reader(self._descriptor)
+            else:
+                self.loop.call_soon_threadsafe(self.close)
+                return
         os.close(self._descriptor)
 
 
-class PgReader(Connection):
-    """The connection that only reads."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self._session: PgSession | None = None
-
-    def connect(self) -> int | None:
-        self._session = PgSession(self._target.connect(), set())
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
         return None
-
-    def disconnect(self) -> None:
-        if self._session is not None:
-            self._session.pg.close()
-
-    def execute(self, requests: Sequence[StoreRequest]) -> None:
-        for request in requests:
-            try:
-                self._answer(request)
-            except psycopg.Error as error:
-                request.error = translate(error, self._target)
-                request.error.__cause__ = error
-            except Exception as error:  # noqa: BLE001  whoever asked gets it
-                request.error = error
-
-    def _answer(self, request: StoreRequest) -> None:
-        if request.call is None:
-            return
-        for left in reversed(range(_READ_ATTEMPTS)):
-            session = self._connected()
-            try:
-                session.moment = None
-                with self._with_settings(session.pg):
-                    request.result = request.call(session)
-            except psycopg.Error as error:
-                if not left or not is_lost(error, session.pg):
-                    raise
-                session.pg.close()
-            else:
-                return
-
-    @contextmanager
-    def _with_settings(self, pg: Pg) -> Generator[None]:
-        """Apply our settings; a session of its own has them already."""
-        if not self._target.pooled:
-            yield
-            return
-        with pg.transaction():
-            for setting in self._target.local_settings():
-                pg.execute(setting)
-            yield
-
-    def _connected(self) -> PgSession:
-        if self._session is None or self._session.pg.closed:
-            self.connect()
-        assert self._session is not None
-        return self._session
-
-
-class PgRenewer:
-    """Renews leases from any thread; connects on first use."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self._lock = threading.Lock()
-        self._session: PgSession | None = None
-        self._since: float | None = None
-
-    def pending(self) -> PendingTransaction | None:
-        """Return the renewal that is under way; None if there is none."""
-        since = self._since
-        return None if since is None else PendingTransaction(since, None)
-
-    def renew(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
-        """Renew leases, waiting for the server; return the jobs whose leases were renewed."""
-        with self._lock:
-            self._since = _CLOCK.monotonic()
-            try:
-                return self._renew_with_retry(owner, held, lease)
-            finally:
-                self._since = None
-
-    def _renew_with_retry(
-        self, owner: str, held: Sequence[tuple[str, int]], lease: float
-    ) -> set[str]:
-        # Renewing twice does no harm.
-        try:
-            return self._renew(owner, held, lease)
-        except psycopg.OperationalError:  # perhaps only the connection was too old
-            self._disconnect()
-        try:
-            return self._renew(owner, held, lease)
-        except psycopg.Error as error:
-            self._disconnect()
-            raise translate(error, self._target) from error
-
-    def _renew(self, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
-        if self._session is None:
-            self._session = PgSession(self._target.connect(), set())
-        session = self._session
-        with session.pg.transaction():
-            for setting in self._target.local_settings():
-                session.pg.execute(setting)
-            session.moment = None
-            return renew(session, owner, held, lease)
-
-    def close(self) -> None:
-        """Disconnect, unless a renewal is under way that does not end."""
-        if self._lock.acquire(timeout=_CLOSE_TIMEOUT):
-            try:
-                self._disconnect()
-            finally:
-                self._lock.release()
-
-    def _disconnect(self) -> None:
-        if self._session is not None:
-            self._session.pg.close()
-            self._session = None

@@ -51,6 +51,9 @@ WHERE id = :id AND ended_at IS NULL
            WHERE job_id = job.id AND kind = 'undo'
              AND NOT (journal.id = 'undo' AND journal.state = 'SKIPPED') LIMIT 1) IS NOT NULL)
 
+-- name: failed_undo
+SELECT 1 FROM journal WHERE job_id = :id AND kind = 'undo' AND state = 'FAILED' LIMIT 1
+
 -- name: retry_undo
 UPDATE journal SET state = 'PENDING', attempt = 0, error = NULL, output = NULL, wake_at = NULL,
                    ended_at = NULL

@@ -54,7 +54,8 @@ WHERE job.state IN ('PAUSED', 'NEEDS_ATTENTION') AND (lease.ready = 1 OR lease.d
 LIMIT :limit
 
 -- name: lost_wakeups
-SELECT job.id, 'the job waits for job ' || child.id || ', which is ' || child.state
+-- The ends of children are gathered, for a second at most, until as many have ended as are awaited.
+SELECT job.id, 'the job waits for job ' || max(child.id) || ', which is ' || max(child.state)
 FROM job
 JOIN lease ON lease.job_id = job.id
 CROSS JOIN json_each(job.wait) AS one  -- sqlite
@@ -62,7 +63,10 @@ CROSS JOIN LATERAL jsonb_array_elements(job.wait::jsonb) AS one (value)  -- post
 JOIN job AS child ON child.id = json_extract(one.value, '$.job')  -- sqlite
 JOIN job AS child ON child.id = one.value ->> 'job'  -- postgres
 WHERE job.wait IS NOT NULL AND job.state IN ('WAITING', 'COMPENSATING')
-  AND lease.owner IS NULL AND lease.ready = 0 AND child.ended_at IS NOT NULL
+  AND lease.owner IS NULL AND lease.ready = 0
+GROUP BY job.id, lease.awaits, lease.due_at
+HAVING count(child.ended_at) > 0 AND (lease.awaits <= 0 OR count(child.ended_at) = count(*))
+  AND (lease.due_at IS NULL OR lease.due_at > max(child.ended_at) + 2)
 UNION ALL
 SELECT job.id, 'the job waits for approval ' || approval.id || ', which is ' || approval.state
 FROM job
@@ -178,6 +182,17 @@ FROM job JOIN approval ON approval.job_id = job.id
 WHERE approval.tenant <> job.tenant
 LIMIT :limit
 
+-- name: payloads
+SELECT entry.job_id, entry.id || ' lacks a part of its ' || entry.what
+FROM (SELECT job_id, id, 'arguments' AS what, input AS kept FROM journal WHERE substr(input, 1, 1) = ' '
+      UNION ALL
+      SELECT job_id, id, 'result', output FROM journal WHERE substr(output, 1, 1) = ' ') AS entry
+JOIN json_each(entry.kept, '$.chunks') AS part  -- sqlite
+CROSS JOIN LATERAL json_array_elements_text(coalesce(entry.kept::json -> 'chunks', '[]')) AS part (value)  -- postgres
+WHERE NOT EXISTS (
+  SELECT 1 FROM payload WHERE payload.job_id = entry.job_id AND payload.digest = part.value)
+LIMIT :limit
+
 -- name: references
 SELECT id, 'its parent ' || parent || ' is not there' FROM job
 WHERE parent IS NOT NULL AND NOT EXISTS (SELECT 1 FROM job AS other WHERE other.id = job.parent)
@@ -194,6 +209,9 @@ UNION ALL
 SELECT job_id, 'there is an entry of a journal (' || journal.id || ') and no job' FROM journal
 WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id = journal.job_id)
 UNION ALL
+SELECT job_id, 'there is a payload and no job' FROM payload
+WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id = payload.job_id)
+UNION ALL
 SELECT job_id, 'there is effect ' || effect.no || ' and no job' FROM effect
 WHERE effect.business IS NULL AND NOT EXISTS (SELECT 1 FROM job WHERE job.id = effect.job_id)
 UNION ALL
@@ -209,6 +227,21 @@ WHERE approval_id IS NOT NULL
 UNION ALL
 SELECT job_id, 'there is message ' || message.no || ' and no job' FROM message
 WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id = message.job_id)
+UNION ALL
+SELECT job_id, 'there is a label (' || label.name || ') and no job' FROM label
+WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id = label.job_id)
+UNION ALL
+SELECT job_id, 'there is output (' || output.topic || ' ' || output.no || ') and no job' FROM output
+WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id = output.job_id)
+UNION ALL
+SELECT job_id, 'output ' || output.topic || ' ' || output.no || ' is not within its topic' FROM output
+WHERE NOT EXISTS (
+  SELECT 1 FROM output_topic
+  WHERE output_topic.job_id = output.job_id AND output_topic.topic = output.topic
+    AND output_topic.last >= output.no AND output_topic.dropped < output.no)
+UNION ALL
+SELECT job_id, 'there is topic ' || topic || ' and no job' FROM output_topic
+WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id = output_topic.job_id)
 UNION ALL
 SELECT root_id, 'there is a budget and no job' FROM budget
 WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id = budget.root_id)

@@ -1,12 +1,20 @@
 -- name: insert_job
 INSERT INTO job (id, tenant, "user", name, version, state, queue, priority, input, plan,
                  key, fingerprint, parent, parent_seq, root, forked_from, budget_of, created_at,
-                 deadline_at)
+                 deadline_at, labels)
 VALUES (:id, :tenant, :user, :name, :version, 'PENDING', :queue, :priority, :input, :plan,
         :key, :fingerprint, :parent, :parent_seq,
         (SELECT coalesce(root, id) FROM job WHERE id = :parent),
-        :forked_from, :budget_of, :created_at, :deadline_at)
+        :forked_from, :budget_of, :created_at, :deadline_at, :labels)
 ON CONFLICT DO NOTHING
+
+-- name: insert_label
+INSERT INTO label (job_id, name, value, created_at) VALUES (:id, :name, :value, :now)
+
+-- name: delete_labels
+DELETE FROM label
+WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
+WHERE job_id = ANY(:ids)  -- postgres
 
 -- name: same_job
 SELECT id, fingerprint FROM job
@@ -14,8 +22,11 @@ WHERE (tenant = :tenant AND key = :key) OR id = :id
 ORDER BY id = :id DESC
 
 -- name: job_state
-SELECT state, request, paused_from, queue, tenant, priority, epoch, error FROM job WHERE id = :id
+SELECT state, request, paused_from, queue, tenant, priority, epoch, error, worked FROM job WHERE id = :id
 FOR UPDATE  -- postgres
+
+-- name: what_runs
+SELECT name, version, plan FROM job WHERE id = :id
 
 -- name: above
 SELECT parent, (SELECT state FROM job AS above WHERE above.id = job.parent) FROM job WHERE id = :id
@@ -40,10 +51,18 @@ UPDATE job SET
   paused_from = CASE WHEN :state <> 'PAUSED' THEN NULL WHEN state = 'PAUSED' THEN paused_from ELSE state END
 WHERE id = :id
 
+-- name: begin_anew
+UPDATE job SET version = :version, input = :input WHERE id = :id
+
 -- name: end_job
 UPDATE job SET
   state = :state, result = :result, error = :error, wait = NULL, request = NULL,
-  paused_from = NULL, ended_at = :now, epoch = :epoch
+  paused_from = NULL, ended_at = :now, epoch = :epoch,
+  worked = coalesce((
+    SELECT lease.worked + CASE WHEN owner IS NULL THEN 0
+      ELSE max(0, :clock - since) END  -- sqlite
+      ELSE greatest(0, :clock - since) END  -- postgres
+    FROM lease WHERE job_id = :id), worked)
 WHERE id = :id
 
 -- name: command_job
@@ -59,7 +78,11 @@ SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.que
        job.input, job.plan, job.result, job.error, job.wait, job.request, job.key,
        job.parent, job.parent_seq, job.forked_from, job.created_at, job.started_at, job.ended_at,
        job.deadline_at, lease.due_at, lease.owner, coalesce(lease.epoch, job.epoch),
-       coalesce(lease.claims, 0), job.budget_of
+       coalesce(lease.claims, 0), job.budget_of, coalesce(lease.awaits, 0), job.labels,
+       coalesce(lease.worked, job.worked) + CASE WHEN lease.owner IS NULL THEN 0
+         ELSE max(0, min(:clock, lease.until) - lease.since) END,  -- sqlite
+         ELSE greatest(0, least(:clock, lease.until) - lease.since) END,  -- postgres
+       lease.progress
 FROM job LEFT JOIN lease ON lease.job_id = job.id  -- sqlite
 FROM job LEFT JOIN LATERAL (SELECT * FROM lease WHERE job_id = job.id LIMIT 1) AS lease ON true  -- postgres
 WHERE job.id = :id
@@ -69,22 +92,52 @@ SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.que
        job.input, job.plan, job.result, job.error, job.wait, job.request, job.key,
        job.parent, job.parent_seq, job.forked_from, job.created_at, job.started_at, job.ended_at,
        job.deadline_at, lease.due_at, lease.owner, coalesce(lease.epoch, job.epoch),
-       coalesce(lease.claims, 0), job.budget_of
+       coalesce(lease.claims, 0), job.budget_of, coalesce(lease.awaits, 0), job.labels,
+       coalesce(lease.worked, job.worked) + CASE WHEN lease.owner IS NULL THEN 0
+         ELSE max(0, min(:clock, lease.until) - lease.since) END,  -- sqlite
+         ELSE greatest(0, least(:clock, lease.until) - lease.since) END,  -- postgres
+       lease.progress
 FROM job LEFT JOIN lease ON lease.job_id = job.id  -- sqlite
 FROM job LEFT JOIN LATERAL (SELECT * FROM lease WHERE job_id = job.id LIMIT 1) AS lease ON true  -- postgres
 WHERE job.id IN (SELECT value FROM json_each(:ids))  -- sqlite
 WHERE job.id = ANY(:ids)  -- postgres
 
 -- name: outcomes
-SELECT id, state, result, error FROM job
+SELECT id, state, result, error, wait FROM job
 WHERE id IN (SELECT value FROM json_each(:ids))  -- sqlite
 WHERE id = ANY(:ids)  -- postgres
+
+-- name: parents
+SELECT parent FROM job
+WHERE parent IS NOT NULL AND id IN (SELECT value FROM json_each(:ids))  -- sqlite
+WHERE parent IS NOT NULL AND id = ANY(:ids)  -- postgres
 
 -- name: counts
 SELECT state, count(*) FROM job GROUP BY state
 
--- name: counts_of_tenant
-SELECT state, count(*) FROM job WHERE tenant = :tenant GROUP BY state
+-- name: counts_of
+SELECT state, count(*) FROM job
+WHERE created_at <= :until
+  AND tenant = :tenant  -- if tenant
+  AND name = :name  -- if name
+  AND queue = :queue  -- if queue
+  AND key = :key  -- if key
+  AND parent = :parent  -- if parent
+  AND (SELECT count(*) FROM json_each(:labels) AS wanted CROSS JOIN label  -- sqlite if labels
+  AND (SELECT count(*) FROM json_each_text(:labels::json) AS wanted, label  -- postgres if labels
+       WHERE label.job_id = job.id AND label.name = wanted.key  -- if labels
+         AND label.value = wanted.value) = :labels_wanted  -- if labels
+GROUP BY state
+
+-- name: oldest_end
+SELECT min(ended_at) FROM job WHERE ended_at >= 0
+
+-- name: ids_like
+SELECT id FROM job
+WHERE substr(id, 1, length(:part)) = :part OR substr(id, -length(:part)) = :part  -- sqlite
+WHERE left(id, length(:part)) = :part OR right(id, length(:part)) = :part  -- postgres
+ORDER BY id DESC
+LIMIT :limit
 
 -- name: prunable
 -- The roots of trees that may be deleted: as long as one job of a tree may still be undone, the undo
@@ -120,7 +173,11 @@ SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.que
        job.input, job.plan, job.result, job.error, job.wait, job.request, job.key,
        job.parent, job.parent_seq, job.forked_from, job.created_at, job.started_at, job.ended_at,
        job.deadline_at, lease.due_at, lease.owner, coalesce(lease.epoch, job.epoch),
-       coalesce(lease.claims, 0), job.budget_of
+       coalesce(lease.claims, 0), job.budget_of, coalesce(lease.awaits, 0), job.labels,
+       coalesce(lease.worked, job.worked) + CASE WHEN lease.owner IS NULL THEN 0
+         ELSE max(0, min(:clock, lease.until) - lease.since) END,  -- sqlite
+         ELSE greatest(0, least(:clock, lease.until) - lease.since) END,  -- postgres
+       lease.progress
 FROM job LEFT JOIN lease ON lease.job_id = job.id  -- sqlite
 FROM job LEFT JOIN LATERAL (SELECT * FROM lease WHERE job_id = job.id LIMIT 1) AS lease ON true  -- postgres
 WHERE job.created_at <= :until
@@ -134,4 +191,36 @@ WHERE job.created_at <= :until
   AND job.parent = :parent  -- if parent
   AND job.key = :key  -- if key
 ORDER BY job.created_at DESC, job.id DESC
+LIMIT :limit
+
+-- name: find_labelled_jobs
+-- The newest jobs of one label are found by its index; the other labels are looked up in each.
+SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.queue, job.priority,
+       job.input, job.plan, job.result, job.error, job.wait, job.request, job.key,
+       job.parent, job.parent_seq, job.forked_from, job.created_at, job.started_at, job.ended_at,
+       job.deadline_at, lease.due_at, lease.owner, coalesce(lease.epoch, job.epoch),
+       coalesce(lease.claims, 0), job.budget_of, coalesce(lease.awaits, 0), job.labels,
+       coalesce(lease.worked, job.worked) + CASE WHEN lease.owner IS NULL THEN 0
+         ELSE max(0, min(:clock, lease.until) - lease.since) END,  -- sqlite
+         ELSE greatest(0, least(:clock, lease.until) - lease.since) END,  -- postgres
+       lease.progress
+FROM label AS mark CROSS JOIN job LEFT JOIN lease ON lease.job_id = job.id  -- sqlite
+FROM label AS mark CROSS JOIN LATERAL (SELECT * FROM job WHERE id = mark.job_id LIMIT 1) AS job  -- postgres
+LEFT JOIN LATERAL (SELECT * FROM lease WHERE job_id = job.id LIMIT 1) AS lease ON true  -- postgres
+WHERE mark.name = :label AND mark.value = :label_value AND mark.created_at <= :until
+  AND job.id = mark.job_id  -- sqlite
+  AND (SELECT count(*) FROM json_each(:labels) AS wanted CROSS JOIN label  -- sqlite if labels
+  AND (SELECT count(*) FROM json_each_text(:labels::json) AS wanted, label  -- postgres if labels
+       WHERE label.job_id = job.id AND label.name = wanted.key  -- if labels
+         AND label.value = wanted.value) = :labels_wanted  -- if labels
+  AND (job.created_at, job.id) < (:until, :last)  -- if last
+  AND job.tenant = :tenant  -- if tenant
+  AND job.state = :state  -- if state
+  AND job.state IN (SELECT value FROM json_each(:states))  -- sqlite if states
+  AND job.state = ANY(:states)  -- postgres if states
+  AND job.name = :name  -- if name
+  AND job.queue = :queue  -- if queue
+  AND job.parent = :parent  -- if parent
+  AND job.key = :key  -- if key
+ORDER BY mark.created_at DESC, mark.job_id DESC
 LIMIT :limit

@@ -67,6 +67,9 @@ SELECT seq FROM journal WHERE job_id = :id AND id = :entry
 UPDATE journal SET state = 'SKIPPED', output = :output, error = NULL, wake_at = NULL, ended_at = :now
 WHERE job_id = :id AND seq = :seq
 
+-- name: forget_journal
+DELETE FROM journal WHERE job_id = :id AND seq < :seq
+
 -- name: delete_journal
 DELETE FROM journal
 WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite

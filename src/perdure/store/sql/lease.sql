@@ -1,7 +1,8 @@
 -- name: insert_lease
-INSERT INTO lease (job_id, tenant, queue, priority, tag, ready, due_at, wakes, owner, epoch, until,
-                   claims, news)
-VALUES (:id, :tenant, :queue, :priority, :tag, :ready, :due_at, 0, NULL, :epoch, 0, 0, 0)
+INSERT INTO lease (job_id, tenant, queue, kind, priority, tag, ready, due_at, wakes, owner, epoch,
+                   until, claims, news, worked, since)
+VALUES (:id, :tenant, :queue, :kind, :priority, :tag, :ready, :due_at, 0, NULL, :epoch, 0, 0, 0,
+        :worked, 0)
 
 -- name: lock_lease
 SELECT owner, epoch FROM lease WHERE job_id = :id
@@ -14,16 +15,42 @@ WHERE job_id = ANY(ARRAY(  -- postgres
   SELECT job_id FROM lease WHERE ready = 0 AND due_at <= :now AND queue = :queue  -- postgres
   ORDER BY due_at LIMIT 1000 FOR UPDATE SKIP LOCKED))  -- postgres
 
+-- name: change_kind
+UPDATE lease SET kind = :kind WHERE job_id = :id
+
+-- name: ready_kinds
+-- The kinds of ready jobs, found by skipping from one to the next in the index: however many jobs
+-- wait that nobody here knows, they are passed over in one step.
+WITH RECURSIVE present (kind) AS (
+  SELECT (SELECT min(kind) FROM lease WHERE ready = 1 AND queue = :queue)
+  UNION ALL
+  SELECT (SELECT min(lease.kind) FROM lease
+          WHERE ready = 1 AND queue = :queue AND lease.kind > present.kind)
+  FROM present WHERE present.kind IS NOT NULL
+)
+SELECT kind FROM present
+WHERE kind IS NOT NULL
+  AND (:kinds IS NULL  -- sqlite
+       OR kind IN (SELECT value FROM json_each(:kinds))  -- sqlite
+  AND (:kinds::json IS NULL  -- postgres
+       OR kind IN (SELECT json_array_elements_text(:kinds::json))  -- postgres
+       OR (SELECT NOT EXISTS (
+            SELECT 1 FROM json_each(plan_kind.steps) AS step  -- sqlite
+            WHERE step.value NOT IN (SELECT value FROM json_each(:steps)))  -- sqlite
+            SELECT 1 FROM json_array_elements_text(plan_kind.steps::json) AS step (name)  -- postgres
+            WHERE step.name NOT IN (SELECT json_array_elements_text(:steps::json)))  -- postgres
+            FROM plan_kind WHERE plan_kind.kind = present.kind))
+
 -- name: ready
 SELECT job_id, tenant, priority, tag FROM lease
-WHERE ready = 1 AND queue = :queue
+WHERE ready = 1 AND queue = :queue AND kind = :kind
 ORDER BY priority DESC, tag
 LIMIT :limit
 FOR UPDATE SKIP LOCKED  -- postgres
 
 -- name: ready_but
 SELECT job_id, tenant, priority, tag FROM lease
-WHERE ready = 1 AND queue = :queue
+WHERE ready = 1 AND queue = :queue AND kind = :kind
   AND tenant NOT IN (SELECT value FROM json_each(:full))  -- sqlite
   AND tenant <> ALL(:full)  -- postgres
 ORDER BY priority DESC, tag
@@ -32,7 +59,7 @@ FOR UPDATE SKIP LOCKED  -- postgres
 
 -- name: claim
 UPDATE lease SET owner = :owner, epoch = epoch + 1, until = :until, claims = claims + 1,
-                 ready = 0, due_at = NULL
+                 ready = 0, due_at = NULL, since = :clock
 WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
 WHERE job_id = ANY(:ids)  -- postgres
 RETURNING job_id, epoch, claims, news
@@ -52,24 +79,31 @@ WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
 WHERE job_id = ANY(:ids)  -- postgres
 
 -- name: release
-UPDATE lease SET owner = NULL, ready = :ready, due_at = :due_at, wakes = :wakes, claims = 0
+UPDATE lease SET owner = NULL, ready = :ready, due_at = :due_at, wakes = :wakes, claims = 0,
+                 awaits = :awaits, gathers = :gathers, progress = NULL,
+                 worked = worked + max(0, :clock - since)  -- sqlite
+                 worked = worked + greatest(0, :clock - since)  -- postgres
 WHERE job_id = :id
+
+-- name: not_ended
+SELECT count(*) FROM lease
+WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
+WHERE job_id = ANY(:ids)  -- postgres
 
 -- name: progressed
 UPDATE lease SET claims = 0 WHERE job_id = :id
 
--- name: wake_parents
+-- name: wake_parent
+-- A parent is due only when as many of its children have ended as its code waits for.
 UPDATE lease SET
-  news = news + 1,
-  ready = CASE WHEN owner IS NULL AND wakes = 1 THEN 1 ELSE ready END,
-  due_at = CASE WHEN owner IS NULL AND wakes = 1 THEN :now ELSE due_at END
-WHERE job_id IN (  -- sqlite
-WHERE job_id = ANY(ARRAY(  -- postgres
-  SELECT parent FROM job
-  WHERE parent IS NOT NULL AND id IN (SELECT value FROM json_each(:ids))  -- sqlite
-  WHERE parent IS NOT NULL AND id = ANY(:ids)  -- postgres
-)  -- sqlite
-))  -- postgres
+  ends = ends + :number,
+  awaits = awaits - :number,
+  ready = CASE WHEN owner IS NULL AND wakes = 1 AND awaits <= :number AND gathers = 0 THEN 1
+               ELSE ready END,
+  due_at = CASE WHEN owner IS NULL AND wakes = 1 AND awaits <= :number
+                     AND (due_at IS NULL OR due_at > :now + gathers) THEN :now + gathers
+                ELSE due_at END
+WHERE job_id = :id
 
 -- name: wake_undoing_parent
 UPDATE lease SET
@@ -97,7 +131,9 @@ WHERE job_id = :id
 UPDATE lease SET news = news + 1, ready = 0, due_at = NULL, wakes = 0 WHERE job_id = :id
 
 -- name: renew
-UPDATE lease SET until = :until
+UPDATE lease SET until = :until, since = :clock,
+                 worked = worked + max(0, :clock - since)  -- sqlite
+                 worked = worked + greatest(0, :clock - since)  -- postgres
 WHERE owner = :owner
   AND job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
   AND job_id = ANY(ARRAY(  -- postgres
@@ -105,9 +141,17 @@ WHERE owner = :owner
     SELECT job_id FROM lease WHERE job_id = ANY(:ids) ORDER BY job_id FOR UPDATE))  -- postgres
 RETURNING job_id, epoch
 
+-- name: report
+UPDATE lease SET progress = :progress WHERE job_id = :id AND owner = :owner AND epoch = :epoch
+
 -- name: news
-SELECT job_id, news, (SELECT request FROM job WHERE id = lease.job_id)
+SELECT job_id, news, (SELECT request FROM job WHERE id = lease.job_id), ends
 FROM lease WHERE owner = :owner
+
+-- name: expired
+-- Whether a lease has run out, and whether a worker is gone.
+SELECT EXISTS (SELECT 1 FROM lease WHERE owner >= '' AND until < :clock),
+       EXISTS (SELECT 1 FROM worker WHERE heartbeat_at < :limit)
 
 -- name: reap_expired
 UPDATE lease SET owner = NULL, ready = 1, due_at = :now
@@ -128,13 +172,35 @@ WHERE owner IN (SELECT value FROM json_each(:dead))  -- sqlite
 WHERE owner = ANY(:dead)  -- postgres
 RETURNING job_id
 
--- name: next_due
-SELECT min(due_at) FROM lease  -- sqlite
-WHERE owner IS NULL AND due_at IS NOT NULL  -- sqlite
-  AND queue IN (SELECT value FROM json_each(:queues))  -- sqlite
-SELECT min(due_at) FROM unnest(:queues::text[]) AS wanted (name), LATERAL (  -- postgres
-  (SELECT due_at FROM lease WHERE ready = 1 AND queue = wanted.name  -- postgres
-   ORDER BY priority DESC, tag LIMIT 1)  -- postgres
-  UNION ALL  -- postgres
-  (SELECT due_at FROM lease WHERE ready = 0 AND due_at IS NOT NULL AND queue = wanted.name  -- postgres
-   ORDER BY due_at LIMIT 1)) AS first  -- postgres
+-- name: outlook
+-- For each queue that is not paused: whether a job is ready that this worker knows, when the next
+-- timer is due, and the time of the server.
+WITH RECURSIVE wanted (name) AS (
+  SELECT value FROM json_each(:queues)  -- sqlite
+  SELECT given.name FROM unnest(:queues::text[]) AS given (name)  -- postgres
+  WHERE (SELECT paused FROM queue WHERE queue.name = value) IS NOT 1  -- sqlite
+  WHERE coalesce((SELECT paused FROM queue WHERE queue.name = given.name), 0) = 0  -- postgres
+), present (queue, kind) AS (
+  SELECT name, (SELECT min(kind) FROM lease WHERE ready = 1 AND queue = wanted.name) FROM wanted
+  UNION ALL
+  SELECT queue, (SELECT min(lease.kind) FROM lease
+                 WHERE ready = 1 AND lease.queue = present.queue AND lease.kind > present.kind)
+  FROM present WHERE present.kind IS NOT NULL
+)
+SELECT name,
+  EXISTS (SELECT 1 FROM present WHERE queue = wanted.name AND kind IS NOT NULL
+    AND (:kinds IS NULL  -- sqlite
+         OR kind IN (SELECT value FROM json_each(:kinds))  -- sqlite
+    AND (:kinds::json IS NULL  -- postgres
+         OR kind IN (SELECT json_array_elements_text(:kinds::json))  -- postgres
+         OR (SELECT NOT EXISTS (
+              SELECT 1 FROM json_each(plan_kind.steps) AS step  -- sqlite
+              WHERE step.value NOT IN (SELECT value FROM json_each(:steps)))  -- sqlite
+              SELECT 1 FROM json_array_elements_text(plan_kind.steps::json) AS step (name)  -- postgres
+              WHERE step.name NOT IN (SELECT json_array_elements_text(:steps::json)))  -- postgres
+              FROM plan_kind WHERE plan_kind.kind = present.kind))),
+  (SELECT due_at FROM lease WHERE ready = 0 AND due_at IS NOT NULL AND queue = wanted.name
+   ORDER BY due_at LIMIT 1),
+  NULL  -- sqlite
+  extract(epoch FROM clock_timestamp())::float8  -- postgres
+FROM wanted

@@ -92,29 +92,63 @@ SELECT pg_notify('perdure', :schema)
 WITH moment AS MATERIALIZED (
   SELECT extract(epoch FROM statement_timestamp())::float8 AS now
 ), wanted AS MATERIALIZED (
-  SELECT name, coalesce((SELECT tag FROM queue WHERE queue.name = given.name), 0) AS served
+  SELECT given.name, coalesce(tag, 0) AS served
   FROM unnest(:queues::text[]) AS given (name)
+  LEFT JOIN LATERAL (SELECT tag, paused FROM queue WHERE queue.name = given.name) AS row ON true
+  WHERE coalesce(paused, 0) = 0
 ), due AS MATERIALIZED (
   SELECT timer.* FROM wanted, moment, LATERAL (
-    SELECT job_id, priority, tag - served AS turn FROM lease
+    SELECT job_id, kind, priority, tag - served AS turn FROM lease
     WHERE ready = 0 AND due_at <= moment.now AND queue = wanted.name
     ORDER BY due_at LIMIT 1000 FOR UPDATE SKIP LOCKED) AS timer
+), present AS MATERIALIZED (
+  -- See `ready_kinds`.
+  WITH RECURSIVE next (queue, served, kind) AS (
+    SELECT name, served, (SELECT min(kind) FROM lease WHERE ready = 1 AND queue = wanted.name)
+    FROM wanted
+    UNION ALL
+    SELECT queue, served, (SELECT min(lease.kind) FROM lease
+                           WHERE ready = 1 AND lease.queue = next.queue AND lease.kind > next.kind)
+    FROM next WHERE next.kind IS NOT NULL
+  )
+  SELECT queue, served, kind FROM next WHERE kind IS NOT NULL
+), known AS MATERIALIZED (
+  SELECT kind FROM (SELECT kind FROM present UNION SELECT kind FROM due) AS found
+  WHERE :kinds::json IS NULL
+     OR kind IN (SELECT json_array_elements_text(:kinds::json))
+     OR (SELECT NOT EXISTS (
+          SELECT 1 FROM json_array_elements_text(plan_kind.steps::json) AS step (name)
+          WHERE step.name NOT IN (SELECT json_array_elements_text(:steps::json)))
+          FROM plan_kind WHERE plan_kind.kind = found.kind)
+), shares AS MATERIALIZED (
+  -- How many of each kind are among the first, so that no more rows are locked than are taken.
+  SELECT queue, served, kind, count(*) AS number FROM (
+    SELECT present.* FROM present, LATERAL (
+      SELECT priority, tag - served AS turn FROM lease
+      WHERE ready = 1 AND queue = present.queue AND kind = present.kind
+      ORDER BY priority DESC, tag LIMIT :free) AS first
+    WHERE present.kind IN (SELECT kind FROM known)
+    ORDER BY first.priority DESC, first.turn LIMIT :free) AS firsts
+  GROUP BY queue, served, kind
 ), ready AS MATERIALIZED (
-  SELECT next.* FROM wanted, LATERAL (
+  SELECT next.* FROM shares, LATERAL (
     SELECT job_id, priority, tag - served AS turn FROM lease
-    WHERE ready = 1 AND queue = wanted.name
-    ORDER BY priority DESC, tag LIMIT :free FOR UPDATE SKIP LOCKED) AS next
+    WHERE ready = 1 AND queue = shares.queue AND kind = shares.kind
+    ORDER BY priority DESC, tag LIMIT shares.number FOR UPDATE SKIP LOCKED) AS next
 ), picked AS MATERIALIZED (
-  SELECT job_id FROM (SELECT * FROM ready UNION ALL SELECT * FROM due) AS found
+  SELECT job_id FROM (
+    SELECT * FROM ready
+    UNION ALL
+    SELECT job_id, priority, turn FROM due WHERE kind IN (SELECT kind FROM known)) AS found
   ORDER BY priority DESC, turn LIMIT :free
 ), woken AS (
   UPDATE lease SET ready = 1
   WHERE job_id = ANY(ARRAY(SELECT job_id FROM due EXCEPT SELECT job_id FROM picked))
 ), claimed AS (
   UPDATE lease SET owner = :owner, epoch = epoch + 1, until = now + :lease, claims = claims + 1,
-                   ready = 0, due_at = NULL
+                   ready = 0, due_at = NULL, since = now
   FROM moment WHERE job_id = ANY(ARRAY(SELECT job_id FROM picked))
-  RETURNING job_id, queue, tag, epoch, claims, news
+  RETURNING job_id, queue, tag, epoch, claims, news, lease.worked AS worked_before
 ), started AS (
   UPDATE job SET
     state = CASE state WHEN 'COMPENSATING' THEN state ELSE 'RUNNING' END,
@@ -129,9 +163,11 @@ WITH moment AS MATERIALIZED (
 SELECT id, tenant, "user", started.name, version, state, started.queue, priority, input, plan,
        result, error, wait, request, key, parent, parent_seq, forked_from, created_at,
        started_at, ended_at, deadline_at, NULL, :owner::text, claimed.epoch, claims,
-       budget_of, news, now, tag,
+       budget_of, 0, labels, worked_before, NULL, news, now, tag,
        (SELECT 1 FROM journal WHERE journal.job_id = started.id LIMIT 1) IS NULL
        AND (SELECT 1 FROM message WHERE message.job_id = started.id AND taken_at IS NULL LIMIT 1) IS NULL
+       AND (claimed.epoch = 1
+            OR (SELECT 1 FROM output_topic WHERE output_topic.job_id = started.id LIMIT 1) IS NULL)
 FROM started JOIN claimed ON claimed.job_id = started.id JOIN wanted ON wanted.name = claimed.queue, moment
 ORDER BY priority DESC, tag - served
 
@@ -149,7 +185,8 @@ WITH moment AS MATERIALIZED (
   SELECT * FROM json_to_recordset(:jobs::json) AS given (
     place bigint, id text, tenant text, "user" text, name text, version text, queue text,
     priority bigint, input text, plan text, key text, fingerprint text, parent text,
-    parent_seq bigint, forked_from text, budget_of text, delay float8, deadline float8, data text, actor text)
+    parent_seq bigint, forked_from text, budget_of text, labels text, delay float8, deadline float8,
+    data text, actor text, kind text, steps text)
 ), known AS MATERIALIZED (
   SELECT 1 FROM given, LATERAL (
     (SELECT 1 FROM job WHERE job.id = given.id LIMIT 1)
@@ -162,13 +199,17 @@ WITH moment AS MATERIALIZED (
 ), added AS (
   INSERT INTO job (id, tenant, "user", name, version, state, queue, priority, input, plan,
                    key, fingerprint, parent, parent_seq, root, forked_from, budget_of, created_at,
-                   deadline_at)
+                   deadline_at, labels)
   SELECT id, tenant, "user", name, version, 'PENDING', queue, priority, input, plan,
          key, fingerprint, parent, parent_seq,
          (SELECT coalesce(above.root, above.id) FROM job AS above WHERE above.id = fresh.parent),
-         forked_from, budget_of, now, now + deadline
+         forked_from, budget_of, now, now + deadline, labels
   FROM fresh, moment
   RETURNING id
+), planned AS (
+  INSERT INTO plan_kind (kind, steps)
+  SELECT DISTINCT kind, steps FROM fresh WHERE steps IS NOT NULL ORDER BY kind
+  ON CONFLICT DO NOTHING
 ), turns AS (
   INSERT INTO turn (queue, tenant, tag)
   SELECT queue, tenant, coalesce((SELECT tag FROM queue WHERE queue.name = fresh.queue), 0) + number
@@ -178,12 +219,15 @@ WITH moment AS MATERIALIZED (
     SELECT number FROM fresh WHERE queue = excluded.queue AND tenant = excluded.tenant LIMIT 1))
   RETURNING queue, tenant, tag
 ), leased AS (
-  INSERT INTO lease (job_id, tenant, queue, priority, tag, ready, due_at, wakes, owner, epoch,
-                     until, claims, news)
-  SELECT id, tenant, queue, priority,
+  INSERT INTO lease (job_id, tenant, queue, kind, priority, tag, ready, due_at, wakes, owner, epoch,
+                     until, claims, news, worked, since)
+  SELECT id, tenant, queue, kind, priority,
          tag - number + row_number() OVER (PARTITION BY queue, tenant ORDER BY place),
-         CASE WHEN delay <= 0 THEN 1 ELSE 0 END, now + greatest(delay, 0), 0, NULL, 0, 0, 0, 0
+         CASE WHEN delay <= 0 THEN 1 ELSE 0 END, now + greatest(delay, 0), 0, NULL, 0, 0, 0, 0, 0, 0
   FROM fresh JOIN turns USING (queue, tenant), moment
+), labelled AS (
+  INSERT INTO label (job_id, name, value, created_at)
+  SELECT id, label.key, label.value, now FROM fresh, moment, json_each_text(fresh.labels::json) AS label
 ), logged AS (
   INSERT INTO event (job_id, type, data, actor, at)
   SELECT id, 'submitted', data, actor, now FROM fresh, moment ORDER BY place

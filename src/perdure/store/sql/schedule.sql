@@ -23,3 +23,16 @@ DELETE FROM schedule WHERE tenant = :tenant AND name = :name
 
 -- name: pause_schedule
 UPDATE schedule SET paused = :paused, next_at = :next_at WHERE tenant = :tenant AND name = :name
+
+-- name: agenda
+-- When schedules, approval timers and notices are due next, and the time of the server.
+SELECT (SELECT min(next_at) FROM schedule WHERE paused = 0),
+       (SELECT min(tick_at) FROM approval WHERE tick_at >= 0),
+       (SELECT min((SELECT min(due_at) FROM notice  -- sqlite
+                    WHERE state IN ('WAITING', 'SENDING') AND channel = given.value))  -- sqlite
+        FROM json_each(:channels) AS given),  -- sqlite
+       NULL  -- sqlite
+       (SELECT min((SELECT min(due_at) FROM notice  -- postgres
+                    WHERE state IN ('WAITING', 'SENDING') AND channel = given.name))  -- postgres
+        FROM unnest(:channels::text[]) AS given (name)),  -- postgres
+       extract(epoch FROM clock_timestamp())::float8  -- postgres

@@ -3,7 +3,7 @@ INSERT INTO journal (job_id, seq, id, kind, name, state, attempt, input, output,
                      checkpoint_no, wake_at, started_at, ended_at, key)
 WITH entry (job_id, seq, id, kind, name, state, attempt, input, output, error, checkpoint,
             checkpoint_no, wake_at, started_at, ended_at, owner, epoch, key) AS (VALUES {entries})
-SELECT entry.job_id, seq, id, kind, name, state, attempt, input, output, error, checkpoint,
+SELECT entry.job_id, seq, id, entry.kind, name, state, attempt, input, output, error, checkpoint,
        checkpoint_no, wake_at, started_at, ended_at, key
 FROM entry CROSS JOIN lease
   ON lease.job_id = entry.job_id AND lease.owner = entry.owner AND lease.epoch = entry.epoch

@@ -11,6 +11,7 @@ from typing import Final
 
 from perdure.base.clock import Clock, SystemClock
 from perdure.base.errors import StoreFull
+from perdure.jobs.fleet import Known
 from perdure.jobs.model import Claim, QueueLimit
 from perdure.store.db_thread import DbThread
 from perdure.store.sqlite.connection import DatabaseFile
@@ -62,6 +63,7 @@ class SqliteStore(Store):
             "perdure-writer",
             SqliteWriter(file, clock, self.tell_watchers, kill_stopped=kill_stopped_writer),
             announce=self.tell_watchers,
+            announce_output=self.tell_readers,
             is_watched=lambda: bool(self._watchers),
         )
         super().__init__(
@@ -76,12 +78,17 @@ class SqliteStore(Store):
         self._has_claimed = False
 
     async def claim(
-        self, owner: str, queues: Mapping[str, QueueLimit], free: int, lease: float
+        self,
+        owner: str,
+        queues: Mapping[str, QueueLimit],
+        free: int,
+        lease: float,
+        known: Known | None = None,
     ) -> list[Claim]:
         if not self._has_claimed:
             self._has_claimed = True
             await self._grow_wal()
-        return await super().claim(owner, queues, free, lease)
+        return await super().claim(owner, queues, free, lease, known)
 
     async def _grow_wal(self) -> None:
         """Grow the write-ahead log to its full size before work begins: see the table `pad`."""

@@ -6,6 +6,7 @@ A budget is one JSON document, changed under a lock by the pure functions of `jo
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.base.errors import LeaseLost
 from perdure.jobs.budget import (
@@ -25,9 +26,14 @@ _read = msgspec.json.Decoder(Budget).decode
 
 
 def budget(session: Session, root_id: str) -> Budget | None:
-    """Return the budget of a tree of jobs; None if nothing was spent yet."""
+    """Return the budget of a tree of jobs; None if it has no limits and nothing was spent yet."""
     found = session.one("budget", id=root_id)
     return None if found is None else _read(found[0])
+
+
+def grant_first(session: Session, job_id: str, limits: BudgetLimits) -> None:
+    """Store the limits of a new job, which workers that do not know its code hold to as well."""
+    _put(session, job_id, Budget(root=job_id, limits=limits))
 
 
 def reserve(session: Session, asked: Reservation, new: Budget) -> Budget | Exceeded:
@@ -42,6 +48,8 @@ def reserve(session: Session, asked: Reservation, new: Budget) -> Budget | Excee
     if tuple(session.one("lock_lease", id=asked.job_id) or ()) != (asked.owner, asked.epoch):
         raise LeaseLost(asked.job_id, asked.epoch)
     found = _lock(session, asked.root_id) or new
+    if not found.began_at:
+        found = replace(found, began_at=new.began_at)
     changed = reserve_amount(found, asked.id, asked.amount, session.now())
     if isinstance(changed, Budget):
         _put(session, asked.root_id, changed)

@@ -1,16 +1,19 @@
 """Leases: claim jobs, renew leases, and take back those of dead workers.
 
 A claim takes ready jobs by priority, then in turn by tenant (start-time fair queueing: each job got
-a tag when it was submitted, and the lowest is next), as far as the limits of the queues allow.
+a tag when it was submitted, and the lowest is next), as far as the limits of the queues allow. It
+takes only kinds that the worker knows, and nothing from a queue that is paused.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from perdure.jobs.fleet import Known
 from perdure.jobs.model import Claim, Job, JobEvent, JobNews, QueueLimit
 from perdure.store import rows as row
 from perdure.store.statements import Row, Session
+from perdure.store.verbs.output import topic
 
 _UNLIMITED = QueueLimit()
 
@@ -27,15 +30,23 @@ class Grant(NamedTuple):
 
 
 def claim(
-    session: Session, owner: str, queues: Mapping[str, QueueLimit], free: int, lease: float
+    session: Session,
+    owner: str,
+    queues: Mapping[str, QueueLimit],
+    free: int,
+    lease: float,
+    known: Known | None = None,
 ) -> list[Grant]:
-    """Claim up to `free` ready jobs for an owner, and return their leases."""
+    """Claim up to `free` ready jobs for an owner, and return their leases.
+
+    `known` says which kinds the owner knows; None: all of them.
+    """
     now, clock = session.now(), session.clock()
-    picked = _pick(session, queues, free, now)
+    picked = _pick(session, queues, free, now, known)
     if not picked:
         return []
     ids = session.array([each.job_id for each in picked])
-    rows = session.all("claim", ids=ids, owner=owner, until=clock + lease)
+    rows = session.all("claim", ids=ids, owner=owner, until=clock + lease, clock=clock)
     session.run("claim_jobs", ids=ids, now=now)
     note = JobEvent(type="claimed", actor=owner)
     session.many("insert_event", [row.event_row(each.job_id, note, now) for each in picked])
@@ -54,9 +65,11 @@ def note_unproven(session: Session, grants: Iterable[Grant]) -> None:
 def load(session: Session, grants: Sequence[Grant]) -> list[Claim]:
     """Return everything that the owner of these jobs needs to continue them."""
     ids = session.array([grant.job_id for grant in grants])
-    jobs = {each[0]: row.job(each) for each in session.all("get_jobs", ids=ids)}
+    # Without the time since the claim, which has just begun.
+    jobs = {each[0]: row.job(each) for each in session.all("get_jobs", ids=ids, clock=0.0)}
     journals = row.by_job(session.all("journal", ids=ids))
     messages = row.by_job(session.all("messages", ids=ids))
+    topics = row.by_job(session.all("topics", ids=ids))
     return [
         Claim(
             job=jobs[grant.job_id],
@@ -65,6 +78,7 @@ def load(session: Session, grants: Sequence[Grant]) -> list[Claim]:
             news=grant.news,
             journal=tuple(row.entry(each) for each in journals.get(grant.job_id, ())),
             messages=tuple(row.message(each) for each in messages.get(grant.job_id, ())),
+            topics=tuple(topic(each) for each in topics.get(grant.job_id, ())),
         )
         for grant in grants
         if grant.job_id in jobs
@@ -85,9 +99,19 @@ def in_order(grants: Sequence[Grant], loaded: Sequence[Claim]) -> list[Claim]:
 def renew(session: Session, owner: str, held: Sequence[tuple[str, int]], lease: float) -> set[str]:
     """Renew the leases that are still the owner's; return their jobs."""
     ids = session.array([job_id for job_id, _ in held])
-    rows = session.all("renew", owner=owner, ids=ids, until=session.clock() + lease)
+    clock = session.clock()
+    rows = session.all("renew", owner=owner, ids=ids, until=clock + lease, clock=clock)
     mine = set(held)
     return {job_id for job_id, epoch in rows if (job_id, epoch) in mine}
+
+
+def report(session: Session, owner: str, reports: Sequence[tuple[str, int, bytes]]) -> None:
+    """Keep how far the steps of jobs (id, epoch, JSON) are; those of other owners are left out."""
+    rows = [
+        {"id": job_id, "owner": owner, "epoch": epoch, "progress": data.decode()}
+        for job_id, epoch, data in sorted(reports)  # in the order in which leases are locked
+    ]
+    session.many("report", rows)
 
 
 def news(session: Session, owner: str) -> list[JobNews]:
@@ -110,10 +134,32 @@ def reap(session: Session, limit: int, dead: Sequence[str] = ()) -> list[str]:
     return freed
 
 
-def next_due(session: Session, queues: Sequence[str]) -> float | None:
-    """Return when the next unowned job falls due; None if none has a time."""
-    found = session.one("next_due", queues=session.array(queues))
-    return found[0] if found else None
+def expired(session: Session, silence: float) -> tuple[bool, bool]:
+    """Return whether a lease has run out, and whether a worker was silent for so many seconds."""
+    clock = session.clock()
+    found = session.one("expired", clock=clock, limit=clock - silence)
+    return (False, False) if found is None else (bool(found[0]), bool(found[1]))
+
+
+class Outlook(NamedTuple):
+    """What one queue has for a worker."""
+
+    queue: str
+    ready: bool  # a job that the worker knows may be claimed now
+    due_in: float | None  # seconds until the next timer is due
+
+
+def outlook(session: Session, queues: Sequence[str], known: Known | None = None) -> list[Outlook]:
+    """Return what the queues that are not paused have for a worker."""
+    found = session.all("outlook", queues=session.array(queues), **_known(known))
+    return [
+        Outlook(queue, bool(ready), None if due_at is None else due_at - (now or session.now()))
+        for queue, ready, due_at, now in found
+    ]
+
+
+def _known(known: Known | None) -> dict[str, str | None]:
+    return {"kinds": known and known.kinds, "steps": known and known.steps}
 
 
 # Which jobs a claim takes
@@ -154,46 +200,70 @@ class _Capacity:
 
 
 def _pick(
-    session: Session, queues: Mapping[str, QueueLimit], free: int, now: float
+    session: Session,
+    queues: Mapping[str, QueueLimit],
+    free: int,
+    now: float,
+    known: Known | None,
 ) -> list[_Candidate]:
     found: list[_Candidate] = []
     for queue, limit in queues.items():
-        session.run("wake_timers", queue=queue, now=now)
-        found += _candidates(session, queue, _capacity(session, queue, limit, free))
+        served, paused = session.one("served", queue=queue) or (0, 0)
+        if not paused:
+            session.run("wake_timers", queue=queue, now=now)
+            kinds = _Kinds(session, queue, served, known)
+            found += _candidates(kinds, _capacity(session, queue, limit, free))
     if len(queues) > 1:
         found.sort(key=lambda each: each.rank)
     return found[:free]
 
 
-def _candidates(session: Session, queue: str, capacity: _Capacity) -> list[_Candidate]:
+def _candidates(kinds: "_Kinds", capacity: _Capacity) -> list[_Candidate]:
     """Return the jobs that the limits of the queue let run, in order."""
     if capacity.free <= 0:
         return []
-    (served,) = session.one("served", queue=queue) or (0,)
     if capacity.per_tenant is None:
-        return [_candidate(queue, each, served) for each in _ready(session, queue, capacity)]
+        return [candidate for candidate, _ in kinds.first(capacity)]
     chosen: dict[str, _Candidate] = {}
     while capacity.free > 0:
         taken = 0
-        for each in _ready(session, queue, capacity):
-            if each[0] not in chosen and capacity.take(each[1]):
-                chosen[each[0]] = _candidate(queue, each, served)
+        for candidate, tenant in kinds.first(capacity):
+            if candidate.job_id not in chosen and capacity.take(tenant):
+                chosen[candidate.job_id] = candidate
                 taken += 1
         if not taken:
             break
     return list(chosen.values())
 
 
-def _ready(session: Session, queue: str, capacity: _Capacity) -> Sequence[Row]:
-    full = capacity.full()
-    if not full:
-        return session.all("ready", queue=queue, limit=capacity.wanted)
-    return session.all("ready_but", queue=queue, limit=capacity.wanted, full=session.array(full))
+class _Kinds:
+    """The ready jobs of one queue whose kinds the worker knows."""
 
+    def __init__(self, session: Session, queue: str, served: int, known: Known | None) -> None:
+        self._session = session
+        self._queue = queue
+        self._served = served
+        found = session.all("ready_kinds", queue=queue, **_known(known))
+        self._kinds: list[str] = [each[0] for each in found]
 
-def _candidate(queue: str, found: Row, served: int) -> _Candidate:
-    job_id, _, priority, tag = found
-    return _Candidate((-priority, tag - served), job_id, queue, tag)
+    def first(self, capacity: _Capacity) -> list[tuple[_Candidate, str]]:
+        """Return the first jobs in order, each with its tenant, as many as the claim wants."""
+        full = capacity.full()
+        found = [each for kind in self._kinds for each in self._ready(kind, capacity.wanted, full)]
+        candidates = [(self._candidate(each), each[1]) for each in found]
+        if len(self._kinds) > 1:
+            candidates.sort(key=lambda each: each[0].rank)
+        return candidates[: capacity.wanted]
+
+    def _ready(self, kind: str, limit: int, full: list[str]) -> Sequence[Row]:
+        given = {"queue": self._queue, "kind": kind, "limit": limit}
+        if not full:
+            return self._session.all("ready", **given)
+        return self._session.all("ready_but", **given, full=self._session.array(full))
+
+    def _candidate(self, found: Row) -> _Candidate:
+        job_id, _, priority, tag = found
+        return _Candidate((-priority, tag - self._served), job_id, self._queue, tag)
 
 
 def _serve(

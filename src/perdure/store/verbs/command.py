@@ -5,6 +5,7 @@ from typing import NamedTuple, cast, get_args
 from perdure.base.errors import IllegalTransition, JobNotFound
 from perdure.jobs.effect import Choice
 from perdure.jobs.failure import Failure
+from perdure.jobs.fleet import kind_of
 from perdure.jobs.model import Command, EntryKind, JobEvent
 from perdure.jobs.state import ENDED, LIVE, STEP_TRANSITIONS, JobState, StepState, check_job
 from perdure.store import rows
@@ -34,6 +35,7 @@ class _JobNow(NamedTuple):
     priority: int
     epoch: int
     owner: str | None
+    worked: float  # seconds, if it has ended
     error: str | None = None  # why it stopped
     undoing: bool = False  # what it did is being undone, whatever its state
 
@@ -52,17 +54,10 @@ def command(session: Session, command: Command) -> None:
     Raises:
         JobNotFound, IllegalTransition: Nothing was changed.
     """
-    job = _locked_job(session, command.job_id)
-    if command.action == "resolve":
-        decision = _resolved(job, command)
-    else:
-        decision = _DECISIONS[command.action](job)
-    if decision.state != job.state:
-        check_job(job.id, job.state, decision.state)
-        _refuse_if_undone(session, job, decision)
+    job, decision = _decide(session, command)
     if command.action == "resolve":
         _resolve(session, command)
-    elif job.state in _STOPPED and (command.action in _AGAIN or _undoes_again(job, command)):
+    elif _begins_again(job, command):
         _begin_again(session, job, command)
     elif command.action == "skip":
         _skip(session, job, command)
@@ -72,6 +67,46 @@ def command(session: Session, command: Command) -> None:
     data = {name: value for name, value in given.items() if value not in (None, "")}
     note = JobEvent(type=f"{command.action}.asked", data=data, actor=command.actor)
     session.run("insert_event", **rows.event_row(job.id, note, session.now()))
+
+
+def refusal(session: Session, command: Command) -> str | None:
+    """Return why a job would refuse a cancel, pause, resume or retry; None if it would not."""
+    try:
+        _decide(session, command)
+    except (JobNotFound, IllegalTransition) as error:
+        return str(error)
+    return None
+
+
+def _decide(session: Session, command: Command) -> tuple[_JobNow, _Decision]:
+    """Return the job, and what becomes of it; nothing is changed yet.
+
+    Raises:
+        JobNotFound, IllegalTransition: The command is refused.
+    """
+    job = _locked_job(session, command.job_id)
+    if command.action == "resolve":
+        decision = _resolved(job, command)
+    else:
+        decision = _DECISIONS[command.action](job)
+    if decision.state != job.state:
+        check_job(job.id, job.state, decision.state)
+        _refuse_if_undone(session, job, decision)
+    if job.undoing and job.state in ENDED and _begins_again(job, command):
+        _refuse_if_nothing_is_left(session, job)
+    return job, decision
+
+
+def _begins_again(job: _JobNow, asked: Command) -> bool:
+    return job.state in _STOPPED and (asked.action in _AGAIN or _undoes_again(job, asked))
+
+
+def _refuse_if_nothing_is_left(session: Session, job: _JobNow) -> None:
+    """Raise if an undo has ended without a failure that could be retried."""
+    if session.one("failed_undo", id=job.id) is None:
+        raise IllegalTransition(
+            f"job {job.id} was undone as far as possible: submit it again instead"
+        )
 
 
 def _refuse_if_undone(session: Session, job: _JobNow, decision: _Decision) -> None:
@@ -106,7 +141,7 @@ def _locked_job(session: Session, job_id: str) -> _JobNow:
     found = session.one("job_state", id=job_id)
     if found is None:
         raise JobNotFound(job_id)
-    state, request, paused_from, queue, tenant, priority, last_epoch, error = found
+    state, request, paused_from, queue, tenant, priority, last_epoch, error, worked = found
     epoch = last_epoch if epoch is None else epoch
     undoing = _S.COMPENSATING in (state, paused_from) or (
         state in _STOPPED and session.one("has_undo", id=job_id) is not None
@@ -121,6 +156,7 @@ def _locked_job(session: Session, job_id: str) -> _JobNow:
         priority,
         epoch,
         owner,
+        worked,
         error,
         undoing,
     )
@@ -150,9 +186,11 @@ def _apply(session: Session, job: _JobNow, decision: _Decision) -> None:
 def _new_lease(session: Session, job: _JobNow, now: float) -> None:
     """Let an ended job be claimed again; its epoch continues, so that old owners stay fenced."""
     (tag,) = take_turns(session, job.queue, job.tenant, 1)
+    name, version, plan = session.one("what_runs", id=job.id) or ("", "", None)
     session.run(
         "insert_lease", id=job.id, tenant=job.tenant, queue=job.queue, priority=job.priority,
-        tag=tag, ready=1, due_at=now, epoch=job.epoch,
+        kind=kind_of(name, version, rows.payload(plan)), tag=tag, ready=1, due_at=now,
+        epoch=job.epoch, worked=job.worked,
     )  # fmt: skip
 
 
@@ -268,10 +306,7 @@ def _back(job: _JobNow) -> JobState:
 def _begin_again(session: Session, job: _JobNow, asked: Command) -> None:
     """Give what the job stopped at, and what came after it, a fresh set of attempts."""
     if job.undoing:
-        if not session.run("retry_undo", id=job.id) and job.state in ENDED:
-            raise IllegalTransition(
-                f"job {job.id} was undone as far as possible: submit it again instead"
-            )
+        session.run("retry_undo", id=job.id)
         return
     seq = _stopped_at(session, job) if asked.seq is None else asked.seq
     if seq is None and asked.action == "resume":  # no entry stopped it

@@ -2,8 +2,12 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from perdure.base.errors import LeaseLost
+import msgspec
+from msgspec.structs import replace
+
+from perdure.base.errors import JobError, LeaseLost
 from perdure.jobs.effect import Effect
 from perdure.jobs.invariant import INVARIANTS, Violation, check_approval
 from perdure.jobs.model import (
@@ -15,6 +19,7 @@ from perdure.jobs.model import (
     JournalEntry,
     KeyedEntry,
 )
+from perdure.jobs.payload import StandIn, joined, stand_in_of
 from perdure.store import rows as row
 from perdure.store.statements import Session
 from perdure.store.verbs.approval import read_approval
@@ -23,8 +28,8 @@ from perdure.store.verbs.effect import effects
 _PAGE = 1000
 # Triggers keep the log of a job that is there; links are found by their approvals.
 _DELETIONS = (
-    *("delete_jobs", "delete_journal", "delete_events", "delete_messages"),
-    *("delete_effects", "keep_keys"),
+    *("delete_jobs", "delete_journal", "delete_payload", "delete_events", "delete_messages"),
+    *("delete_labels", "delete_output", "delete_topics", "delete_effects", "keep_keys"),
     *("delete_links", "delete_approvals", "delete_notices"),
 )
 
@@ -36,11 +41,16 @@ def now(session: Session) -> float:
 
 def job(session: Session, job_id: str, tenant: str | None = None) -> Job | None:
     """Return a job; None if there is none, or none that this tenant may see."""
-    found = session.one("get_job", id=job_id)
+    found = session.one("get_job", id=job_id, clock=session.clock())
     if found is None:
         return None
     result = row.job(found)
     return result if tenant in (None, result.tenant) else None
+
+
+def ids_like(session: Session, part: str, limit: int) -> list[str]:
+    """Return ids of jobs that begin or end with a text, the newest first."""
+    return [each[0] for each in session.all("ids_like", part=part, limit=limit)]
 
 
 def jobs(session: Session, query: JobQuery) -> list[Job]:
@@ -57,24 +67,62 @@ def jobs(session: Session, query: JobQuery) -> list[Job]:
         "queue": query.queue,
         "parent": query.parent,
         "key": query.key,
+        **_labels(query.labels),
     }
     present = {name: value for name, value in values.items() if value is not None}
-    rows = session.find("find_jobs", set(present), **present, until=until, limit=query.limit)
+    more = {"until": until, "limit": query.limit, "clock": session.clock()}
+    name = "find_labelled_jobs" if query.labels else "find_jobs"
+    rows = session.find(name, set(present), **present, **more)
     return [row.job(each) for each in rows]
 
 
-def counts(session: Session, tenant: str | None = None) -> dict[str, int]:
-    """Return the number of jobs by state."""
-    if tenant is None:
+def _labels(wanted: dict[str, str]) -> dict[str, Any]:
+    """Return what a query by labels needs: one label whose index is used, and the others."""
+    if not wanted:
+        return {}
+    (label, value), *others = wanted.items()
+    found: dict[str, Any] = {"label": label, "label_value": value}
+    if others:
+        found |= {"labels": msgspec.json.encode(dict(others)).decode()}
+        found |= {"labels_wanted": len(others)}
+    return found
+
+
+def counts(session: Session, query: JobQuery | None = None) -> dict[str, int]:
+    """Return the number of jobs by state: of all, or of those that match, in whichever state."""
+    if query is None:
         rows = session.all("counts")
     else:
-        rows = session.all("counts_of_tenant", tenant=tenant)
+        values = {
+            name: getattr(query, name) for name in ("tenant", "name", "queue", "key", "parent")
+        }
+        present = {name: value for name, value in values.items() if value is not None}
+        if query.labels:
+            present["labels"] = msgspec.json.encode(query.labels).decode()
+            present["labels_wanted"] = len(query.labels)
+        rows = session.find("counts_of", set(present), **present, until=sys.float_info.max)
     return {state: number for state, number in rows}  # noqa: C416  rows are no pairs to the type checker
 
 
 def journal(session: Session, job_id: str) -> list[JournalEntry]:
     """Return the journal of a job in order."""
     return [row.entry(each) for each in session.all("journal", ids=session.array([job_id]))]
+
+
+def payload(session: Session, job_id: str, stand_in: StandIn) -> bytes:
+    """Return a large payload of a journal.
+
+    Raises:
+        JobError: A part of it is missing or damaged.
+    """
+    found = session.all("payload", id=job_id, digests=session.array(stand_in.chunks))
+    whole = joined(stand_in, {name: bytes(data) for name, data in found})
+    if whole is None:
+        raise JobError(
+            f"a payload of {stand_in.size:,} bytes of job {job_id} is incomplete or damaged "
+            f"({stand_in.preview}): run `perdure doctor`, and restore the table `payload`"
+        )
+    return whole
 
 
 def journal_and_ledger(
@@ -97,7 +145,11 @@ def entry_by_key(session: Session, key: str) -> KeyedEntry | None:
     found = session.one("entry_by_key", key=key)
     if found is None:
         return None
-    return KeyedEntry(found[0], row.entry(found), is_being_undone(session, found[0]))
+    entry, job_id = row.entry(found), found[0]
+    stand_in = stand_in_of(entry.output)
+    if stand_in is not None:
+        entry = replace(entry, output=payload(session, job_id, stand_in))
+    return KeyedEntry(job_id, entry, is_being_undone(session, job_id))
 
 
 def is_being_undone(session: Session, job_id: str) -> bool:
@@ -138,6 +190,12 @@ def _old_trees(session: Session, ended_before: float, limit: int) -> list[str]:
     live = {root for _, root, is_live in parts if is_live}  # a person has just retried it
     ids = [root for root in first if root not in live]
     return ids + [id for id, root, _ in parts if root not in live]
+
+
+def oldest_end(session: Session) -> float | None:
+    """Return when the job ended that ended first; None if none has ended."""
+    found = session.one("oldest_end")
+    return found[0] if found else None
 
 
 def prune(session: Session, ended_before: float, limit: int) -> int:

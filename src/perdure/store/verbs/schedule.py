@@ -1,12 +1,30 @@
-"""The small tables: schedules, workers, and facts about the store."""
+"""The small tables: schedules, and facts about the store."""
 
 import secrets
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from perdure.jobs.model import NewJob, Schedule
 from perdure.store import rows
 from perdure.store.statements import Session
 from perdure.store.verbs.submit import submit
+
+
+class Agenda(NamedTuple):
+    """In how many seconds something is due; None: never, as far as it is known."""
+
+    schedules_in: float | None
+    approvals_in: float | None
+    notices_in: float | None
+
+
+def agenda(session: Session, channels: Sequence[str]) -> Agenda:
+    """Return when schedules, approval timers and the notices of some channels are due next."""
+    found = session.one("agenda", channels=session.array(channels))
+    assert found is not None
+    *times, now = found
+    now = session.now() if now is None else now
+    return Agenda(*(None if time is None else time - now for time in times))
 
 
 def put_schedule(session: Session, schedule: Schedule) -> None:
@@ -45,25 +63,6 @@ def fire(
         return False
     submit(session, jobs, f"schedule {schedule.name}")
     return True
-
-
-def heartbeat(session: Session, owner: str, info: bytes | None) -> None:
-    """Register a worker, or record that it is alive; None removes it."""
-    if info is None:
-        session.run("delete_worker", owner=owner)
-    else:
-        session.run("heartbeat", owner=owner, info=info.decode(), clock=session.clock())
-
-
-def workers(session: Session) -> list[tuple[str, float, bytes]]:
-    """Return workers: owner, seconds since the last heartbeat, info."""
-    rows = session.all("workers", clock=session.clock())
-    return [(owner, max(age, 0.0), info.encode()) for owner, age, info in rows]
-
-
-def forget_workers(session: Session, silent_for: float) -> None:
-    """Delete workers without a recent heartbeat, unless they still hold leases."""
-    session.run("forget_silent_workers", limit=session.clock() - silent_for)
 
 
 def fingerprint_key(session: Session) -> bytes:

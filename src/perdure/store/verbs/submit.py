@@ -4,10 +4,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from perdure.base.errors import IllegalTransition, JobNotFound, KeyConflict
+from perdure.jobs.fleet import kind_of, plan_steps
 from perdure.jobs.model import JobEvent, NewJob, Submitted
+from perdure.jobs.payload import stand_in_of
 from perdure.store import rows
 from perdure.store.statements import Session
+from perdure.store.verbs.budget import grant_first
 
 
 def submit(session: Session, jobs: Sequence[NewJob], actor: str = "") -> list[Submitted]:
@@ -24,8 +29,16 @@ def submit(session: Session, jobs: Sequence[NewJob], actor: str = "") -> list[Su
         tags = _tags(session, new)
         leases = [_lease_row(job, tag, now) for job, tag in zip(new, tags, strict=True)]
         session.many("insert_lease", leases)
+        for row in map(kind_row, new):
+            if row["steps"] is not None:
+                session.run("keep_plan_kind", **row)
         events = [rows.event_row(job.id, submitted(job, actor), now) for job in new]
         session.many("insert_event", events)
+        if labels := [row for job in new for row in rows.label_rows(job, now)]:
+            session.many("insert_label", labels)
+    for job in new:
+        if job.budget is not None:
+            grant_first(session, job.id, job.budget)
     return done
 
 
@@ -52,8 +65,18 @@ def fork(session: Session, source: str, job: NewJob, before: int, actor: str) ->
     if not result.created:
         raise KeyConflict(f"there is a job {result.id!r} already; give the fork another id or key")
     session.run("copy_journal", id=job.id, source=source, before=before)
+    _copy_payloads(session, source, job.id)
     note = JobEvent(type="forked", data={"job": job.id, "before": before}, actor=actor)
     session.run("insert_event", **rows.event_row(source, note, session.now()))
+
+
+def _copy_payloads(session: Session, source: str, fork: str) -> None:
+    """Copy the large payloads of the entries that a fork has, so that it outlives its source."""
+    entries = map(rows.entry, session.all("journal", ids=session.array([fork])))
+    found = (stand_in_of(each) for entry in entries for each in (entry.input, entry.output))
+    wanted = sorted({name for stand_in in found if stand_in for name in stand_in.chunks})
+    if wanted:
+        session.run("copy_payload", id=fork, source=source, digests=session.array(wanted))
 
 
 def _insert(session: Session, job: NewJob, now: float) -> Submitted:
@@ -76,12 +99,20 @@ def _lease_row(job: NewJob, tag: int, now: float) -> dict[str, Any]:
         "id": job.id,
         "tenant": job.tenant,
         "queue": job.queue,
+        "kind": kind_row(job)["kind"],
         "priority": job.priority,
         "tag": tag,
         "ready": int(job.delay <= 0),
         "due_at": now + max(job.delay, 0.0),
         "epoch": 0,
+        "worked": 0.0,
     }
+
+
+def kind_row(job: NewJob) -> dict[str, Any]:
+    """Return the kind of a job, and for a plan the steps that a worker must know."""
+    steps = None if job.plan is None else msgspec.json.encode(plan_steps(job.plan)).decode()
+    return {"kind": kind_of(job.name, job.version, job.plan), "steps": steps}
 
 
 def submitted(job: NewJob, actor: str) -> JobEvent:

@@ -4,19 +4,29 @@ Plain writes (journal and ledger alone) do not come here: the writers put many o
 statement, whose fence is part of the statement. All other writes lock the leases first.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from msgspec import structs
 
 from perdure.base.errors import LeaseLost
-from perdure.jobs.model import JobChange, JobEvent, JournalEntry, Write
+from perdure.jobs.fleet import job_kind
+from perdure.jobs.model import (
+    ChildWait,
+    JobChange,
+    JobEvent,
+    JournalEntry,
+    NewBeginning,
+    Write,
+)
 from perdure.jobs.state import ENDED, JobState, StepState
 from perdure.store import rows
 from perdure.store.statements import EncodedWrite, Session
 from perdure.store.verbs.approval import withdraw_open
 from perdure.store.verbs.budget import settle_ended
 from perdure.store.verbs.effect import write_effects
+from perdure.store.verbs.output import keep_output, write_output
 from perdure.store.verbs.submit import submit
 
 _FINISHED: Final = (StepState.SUCCEEDED, StepState.FAILED)
@@ -78,11 +88,17 @@ def _write_rest(session: Session, work: _Fenced, now: float) -> None:
     write = work.write
     if work.claims > 1 and progresses(write.entries):
         session.run("progressed", id=write.job_id)
+    if write.chunks:
+        session.many(
+            "insert_payload", [rows.chunk_row(write.job_id, each) for each in write.chunks]
+        )
     if write.taken:
         session.run("take_messages", id=write.job_id, nos=session.array(write.taken), now=now)
     if write.children:
         submit(session, write.children, write.owner)
     write_effects(session, write, work.effects, now)
+    if write.output is not None:
+        write_output(session, write.job_id, write.output, now)
     if write.job is not None:
         session.unproven_claims.discard((write.job_id, write.epoch))
         if write.job.state not in ENDED:
@@ -103,11 +119,20 @@ def end_jobs(session: Session, jobs: Sequence[Mapping[str, Any]], now: float) ->
     """
     job_ids = [job["id"] for job in jobs]
     ids = session.array(job_ids)
-    session.many("end_job", [{**job, "now": now} for job in jobs])
+    clock = session.clock()
+    session.many("end_job", [{**job, "now": now, "clock": clock} for job in jobs])
     session.run("end_leases", ids=ids)
-    session.run("wake_parents", ids=ids, now=now)
+    _wake_parents(session, job_ids, now)
     withdraw_open(session, job_ids, now)
     settle_ended(session, job_ids)
+
+
+def _wake_parents(session: Session, job_ids: Sequence[str], now: float) -> None:
+    """Count the ends of children for their parents, in the order in which leases are locked."""
+    ends = Counter(parent for (parent,) in session.all("parents", ids=session.array(job_ids)))
+    if ends:
+        parents = [{"id": id, "number": ends[id], "now": now} for id in sorted(ends)]
+        session.many("wake_parent", parents)
 
 
 def _outcome(job_id: str, change: JobChange) -> dict[str, Any]:
@@ -125,13 +150,46 @@ def _change(session: Session, write: Write, change: JobChange, news: int, now: f
         change = _unless_overtaken(session, write.job_id, change)
     wait, clear = rows.text(change.wait), int(change.clear_request)
     session.run("change_job", **_outcome(write.job_id, change), wait=wait, clear_request=clear)
+    if change.begins_anew is not None:
+        _begin_anew(session, write.job_id, change.begins_anew)
     if change.release:
-        parked = change.state in _PARKED  # only a person wakes it
-        due_at = None if parked else now if late_news else change.due_at
-        ready = int(due_at is not None and due_at <= now)
-        session.run("release", id=write.job_id, ready=ready, due_at=due_at, wakes=int(not parked))
+        _release(session, write.job_id, change, now, is_due=late_news)
     if change.state == JobState.NEEDS_ATTENTION:  # a parent that waits to undo it can say so
         session.run("wake_undoing_parent", id=write.job_id, now=now)
+
+
+def _begin_anew(session: Session, job_id: str, begins: NewBeginning) -> None:
+    """Give a job other arguments and an empty journal; its large payloads go with the old one."""
+    session.run("begin_anew", id=job_id, version=begins.version, input=rows.text(begins.input))
+    keep_output(session, job_id)
+    session.run("change_kind", id=job_id, kind=job_kind(begins.name, begins.version))
+    session.run("forget_journal", id=job_id, seq=begins.seq)
+    session.run("delete_payload", ids=session.array([job_id]))
+
+
+def _release(session: Session, job_id: str, change: JobChange, now: float, *, is_due: bool) -> None:
+    """Give up the lease, and say when the job may be claimed again."""
+    parked = change.state in _PARKED  # only a person wakes it
+    due_at = None if parked else now if is_due else change.due_at
+    awaits, gathers = (0, 0.0) if parked else _awaited(session, change.children)
+    if change.children is not None and awaits <= 0 and not parked:  # enough have ended meanwhile
+        due_at = now + gathers if due_at is None else min(due_at, now + gathers)
+    ready, wakes = int(due_at is not None and due_at <= now), int(not parked)
+    values = {"ready": ready, "due_at": due_at, "wakes": wakes, "awaits": awaits}
+    session.run("release", id=job_id, gathers=gathers, clock=session.clock(), **values)
+
+
+def _awaited(session: Session, children: ChildWait | None) -> tuple[int, float]:
+    """Return how many more children must end, and for how long further ends are gathered then.
+
+    A child that ends at this moment, in another transaction, is still counted here: it waits for
+    the lock of its parent's lease, and counts itself down when this transaction has ended.
+    """
+    if children is None:
+        return 0, 0.0
+    found = session.one("not_ended", ids=session.array(children.ids))
+    ended = len(children.ids) - (found[0] if found else 0)
+    return children.needed - ended, children.window
 
 
 def _unless_overtaken(session: Session, job_id: str, change: JobChange) -> JobChange:

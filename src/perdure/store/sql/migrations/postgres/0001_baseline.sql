@@ -40,7 +40,9 @@ CREATE TABLE job (
   started_at  float8,
   ended_at    float8,
   deadline_at float8,
+  labels      text,                          -- as a JSON object; NULL: none
   epoch       bigint NOT NULL DEFAULT 0,     -- of its last lease, once it has ended
+  worked      float8 NOT NULL DEFAULT 0,     -- seconds that workers had it, once it has ended
   CHECK ((ended_at IS NOT NULL) = (state IN ('COMPLETED', 'FAILED', 'COMPENSATED', 'CANCELLED')))
 ) WITH (fillfactor = 80);
 
@@ -52,6 +54,17 @@ CREATE INDEX job_parent ON job (parent) WHERE parent IS NOT NULL;
 CREATE INDEX job_root ON job (root) WHERE root IS NOT NULL;
 CREATE INDEX job_budget ON job (budget_of) WHERE budget_of IS NOT NULL;
 CREATE INDEX job_ended ON job (ended_at) WHERE ended_at IS NOT NULL;
+
+-- The labels of jobs once more, to find jobs by them, newest first.
+CREATE TABLE label (
+  job_id     text COLLATE "C" NOT NULL,
+  name       text COLLATE "C" NOT NULL,
+  value      text COLLATE "C" NOT NULL,
+  created_at float8 NOT NULL,                -- of the job
+  PRIMARY KEY (job_id, name)
+);
+
+CREATE INDEX label_value ON label (name, value, created_at, job_id);
 
 CREATE TRIGGER job_transition BEFORE UPDATE OF state ON job FOR EACH ROW
 WHEN (OLD.state || '>' || NEW.state NOT IN (
@@ -78,6 +91,7 @@ CREATE TABLE lease (
   job_id   text COLLATE "C" NOT NULL PRIMARY KEY,
   tenant   text COLLATE "C" NOT NULL,
   queue    text COLLATE "C" NOT NULL,
+  kind     text COLLATE "C" NOT NULL,        -- which workers may claim it: its name and version
   priority bigint NOT NULL,
   tag      bigint NOT NULL,                  -- its turn among the tenants of the queue
   ready    bigint NOT NULL CHECK (ready IN (0, 1)),    -- 1: may be claimed now
@@ -87,11 +101,17 @@ CREATE TABLE lease (
   epoch    bigint NOT NULL,                  -- the number of the claim; only grows
   until    float8 NOT NULL,
   claims   bigint NOT NULL,                  -- in a row that ended without progress
+  worked   float8 NOT NULL,                  -- seconds that owners had it, without those since …
+  since    float8 NOT NULL,                  -- … the claim or its last renewal
   news     bigint NOT NULL,                  -- a counter of messages, commands and other news
+  ends     bigint NOT NULL DEFAULT 0,        -- a counter of the ends of its children
+  awaits   bigint NOT NULL DEFAULT 0,        -- so many more children must end before it is due …
+  gathers  float8 NOT NULL DEFAULT 0,        -- … after these seconds, in which further ends come
+  progress text,                             -- of its running steps, for people, as JSON
   CHECK (owner IS NULL OR (ready = 0 AND due_at IS NULL))
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
-CREATE INDEX lease_ready ON lease (queue, priority DESC, tag, tenant) WHERE ready = 1;
+CREATE INDEX lease_ready ON lease (queue, kind, priority DESC, tag, tenant) WHERE ready = 1;
 CREATE INDEX lease_timer ON lease (queue, due_at) WHERE ready = 0 AND due_at IS NOT NULL;
 CREATE INDEX lease_owned ON lease (owner, queue, tenant) WHERE owner IS NOT NULL;
 
@@ -123,6 +143,15 @@ CREATE TABLE journal (
 ) WITH (fillfactor = 90);
 
 CREATE INDEX journal_key ON journal (key) WHERE key IS NOT NULL;
+
+-- Parts of large payloads of the journal, compressed; an entry names those that it is made of.
+CREATE TABLE payload (
+  job_id text COLLATE "C" NOT NULL,
+  digest text COLLATE "C" NOT NULL,
+  data   bytea NOT NULL,
+  PRIMARY KEY (job_id, digest)
+);
+ALTER TABLE payload ALTER COLUMN data SET STORAGE EXTERNAL;
 
 CREATE FUNCTION refuse_place() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -208,6 +237,34 @@ CREATE TABLE message (
 CREATE INDEX message_job ON message (job_id, no);
 CREATE UNIQUE INDEX message_key ON message (job_id, key) WHERE key IS NOT NULL;
 
+-- What jobs emit while they run, in chunks of pieces: each row holds some that follow each other.
+CREATE TABLE output (
+  job_id   text COLLATE "C" NOT NULL,
+  topic    text COLLATE "C" NOT NULL,
+  no       bigint NOT NULL,                  -- the position of its last piece
+  pieces   bigint NOT NULL,
+  step     text   NOT NULL,                  -- that has emitted it; empty: the code of the job
+  attempt  bigint NOT NULL,
+  part     bigint NOT NULL,                  -- how many checkpoints the step had saved
+  size     bigint NOT NULL,                  -- bytes of its pieces
+  discards bigint,                           -- a mark: pieces of the step from this position on are void
+  data     text   NOT NULL,                  -- a JSON list of the pieces
+  at       float8 NOT NULL,
+  PRIMARY KEY (job_id, topic, no)
+);
+
+-- How much of each topic there is.
+CREATE TABLE output_topic (
+  job_id  text COLLATE "C" NOT NULL,
+  topic   text COLLATE "C" NOT NULL,
+  last    bigint NOT NULL,                   -- the last position; only grows
+  emitted bigint NOT NULL,                   -- how many pieces the code of the job has emitted
+  pieces  bigint NOT NULL,                   -- how many are kept
+  size    bigint NOT NULL,                   -- bytes of these
+  dropped bigint NOT NULL,                   -- pieces up to this position were dropped; 0: none
+  PRIMARY KEY (job_id, topic)
+) WITH (fillfactor = 50);
+
 CREATE TABLE schedule (
   tenant   text COLLATE "C" NOT NULL,
   name     text COLLATE "C" NOT NULL,
@@ -224,8 +281,22 @@ CREATE TABLE schedule (
 CREATE TABLE worker (
   owner text COLLATE "C" NOT NULL PRIMARY KEY,
   info  text   NOT NULL,
+  definitions text COLLATE "C" NOT NULL,     -- the digest of what it knows
   heartbeat_at float8 NOT NULL
 ) WITH (fillfactor = 50);
+
+-- What workers know: stored once, however many run the same code.
+CREATE TABLE definitions (
+  digest       text COLLATE "C" NOT NULL PRIMARY KEY,
+  data         text NOT NULL,
+  published_at float8 NOT NULL
+);
+
+-- The steps that a worker must know to claim a plan of this kind.
+CREATE TABLE plan_kind (
+  kind  text COLLATE "C" NOT NULL PRIMARY KEY,
+  steps text NOT NULL
+);
 
 -- Whose turn it is: the last tag given to each tenant of a queue.
 CREATE TABLE turn (
@@ -245,7 +316,8 @@ CREATE TABLE queue (
   name      text COLLATE "C" NOT NULL PRIMARY KEY,
   tag       bigint NOT NULL,                 -- of the job last claimed
   tokens    float8,                          -- how many claims its rate has left …
-  tokens_at float8                           -- … at this time
+  tokens_at float8,                          -- … at this time
+  paused    bigint NOT NULL DEFAULT 0 CHECK (paused IN (0, 1))   -- 1: nothing is claimed
 ) WITH (fillfactor = 50);
 
 -- The number of the last transaction of each writer. When the answer to a commit is lost, this tells
@@ -424,3 +496,64 @@ CREATE TABLE budget (
   no      bigint NOT NULL,
   data    text   NOT NULL
 ) WITH (fillfactor = 50);
+
+-- For people who query by hand: payloads as jsonb, times as timestamptz. What jsonb cannot hold, such
+-- as a text with a NUL, is there as a JSON string of its JSON text, so that no query fails on it.
+CREATE FUNCTION as_jsonb(payload text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+  RETURN payload::jsonb;
+EXCEPTION WHEN data_exception OR invalid_text_representation OR untranslatable_character THEN
+  RETURN to_jsonb(payload);
+END $$;
+
+CREATE VIEW perdure_jobs AS
+SELECT job.id, name, version, state, job.tenant, "user", job.queue, job.priority, key,
+       coalesce(as_jsonb(labels), '{}') AS labels, as_jsonb(input) AS input, as_jsonb(plan) AS plan,
+       as_jsonb(result) AS result, as_jsonb(error) AS error, as_jsonb(wait) AS wait, request, parent,
+       coalesce(root, id) AS root, forked_from, to_timestamp(created_at) AS created_at,
+       to_timestamp(started_at) AS started_at, to_timestamp(ended_at) AS ended_at,
+       to_timestamp(deadline_at) AS deadline_at, to_timestamp(lease.due_at) AS due_at,
+       lease.owner AS worker, coalesce(lease.worked, job.worked) AS worked
+FROM job LEFT JOIN lease ON lease.job_id = job.id;
+
+CREATE VIEW perdure_steps AS
+SELECT job_id, seq, id, kind, name, state, attempt, as_jsonb(input) AS input,
+       as_jsonb(output) AS output, as_jsonb(error) AS error, as_jsonb(checkpoint) AS checkpoint,
+       checkpoint_no, to_timestamp(wake_at) AS wake_at, to_timestamp(started_at) AS started_at,
+       to_timestamp(ended_at) AS ended_at, ended_at - started_at AS seconds
+FROM journal;
+
+CREATE VIEW perdure_effects AS
+SELECT job_id, no, tenant, step, kind, target, state, key, generation, as_jsonb(details) AS details,
+       as_jsonb(result) AS result, problem, as_jsonb(error) AS error, proof,
+       to_timestamp(called_at) AS called_at, to_timestamp(ended_at) AS ended_at
+FROM effect;
+
+CREATE VIEW perdure_events AS
+SELECT no, job_id, type, as_jsonb(data) AS data, actor, to_timestamp(at) AS at FROM event;
+
+CREATE VIEW perdure_approvals AS
+SELECT id, tenant, job_id, step, state, to_timestamp(created_at) AS created_at,
+       as_jsonb(data) AS data
+FROM approval;
+
+CREATE VIEW perdure_output AS
+SELECT job_id, topic, no - pieces + place AS position, step, attempt, piece AS value,
+       to_timestamp(at) AS at
+FROM output, jsonb_array_elements(
+  CASE jsonb_typeof(as_jsonb(data)) WHEN 'array' THEN as_jsonb(data) ELSE jsonb_build_array(data) END
+) WITH ORDINALITY AS listed (piece, place)
+WHERE discards IS NULL;
+
+CREATE TRIGGER perdure_jobs_read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON perdure_jobs
+FOR EACH ROW EXECUTE FUNCTION refuse('the views are for reading: change jobs through perdure');
+CREATE TRIGGER perdure_steps_read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON perdure_steps
+FOR EACH ROW EXECUTE FUNCTION refuse('the views are for reading: change jobs through perdure');
+CREATE TRIGGER perdure_effects_read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON perdure_effects
+FOR EACH ROW EXECUTE FUNCTION refuse('the views are for reading: change jobs through perdure');
+CREATE TRIGGER perdure_events_read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON perdure_events
+FOR EACH ROW EXECUTE FUNCTION refuse('the views are for reading: change jobs through perdure');
+CREATE TRIGGER perdure_approvals_read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON perdure_approvals
+FOR EACH ROW EXECUTE FUNCTION refuse('the views are for reading: change jobs through perdure');
+CREATE TRIGGER perdure_output_read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON perdure_output
+FOR EACH ROW EXECUTE FUNCTION refuse('the views are for reading: change jobs through perdure');

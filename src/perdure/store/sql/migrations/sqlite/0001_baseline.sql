@@ -33,7 +33,9 @@ CREATE TABLE job (
   started_at  REAL,
   ended_at    REAL,
   deadline_at REAL,
+  labels      TEXT,                          -- as a JSON object; NULL: none
   epoch       INTEGER NOT NULL DEFAULT 0,    -- of its last lease, once it has ended
+  worked      REAL    NOT NULL DEFAULT 0,    -- seconds that workers had it, once it has ended
   CHECK ((ended_at IS NOT NULL) = (state = 'COMPLETED' OR state = 'FAILED'
                                    OR state = 'COMPENSATED' OR state = 'CANCELLED'))
 ) STRICT;
@@ -46,6 +48,17 @@ CREATE INDEX job_parent ON job (parent) WHERE parent IS NOT NULL;
 CREATE INDEX job_root ON job (root) WHERE root IS NOT NULL;
 CREATE INDEX job_budget ON job (budget_of) WHERE budget_of IS NOT NULL;
 CREATE INDEX job_ended ON job (ended_at) WHERE ended_at IS NOT NULL;
+
+-- The labels of jobs once more, to find jobs by them, newest first.
+CREATE TABLE label (
+  job_id     TEXT NOT NULL,
+  name       TEXT NOT NULL,
+  value      TEXT NOT NULL,
+  created_at REAL NOT NULL,                  -- of the job
+  PRIMARY KEY (job_id, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX label_value ON label (name, value, created_at, job_id);
 
 CREATE TRIGGER job_transition BEFORE UPDATE OF state ON job
 WHEN instr(' PENDING>PENDING PENDING>RUNNING PENDING>PAUSED PENDING>CANCELLED PENDING>NEEDS_ATTENTION'
@@ -76,6 +89,7 @@ CREATE TABLE lease (
   job_id   TEXT    NOT NULL PRIMARY KEY,
   tenant   TEXT    NOT NULL,
   queue    TEXT    NOT NULL,
+  kind     TEXT    NOT NULL,                 -- which workers may claim it: its name and version
   priority INTEGER NOT NULL,
   tag      INTEGER NOT NULL,                 -- its turn among the tenants of the queue
   ready    INTEGER NOT NULL CHECK (ready IN (0, 1)),   -- 1: may be claimed now
@@ -85,11 +99,17 @@ CREATE TABLE lease (
   epoch    INTEGER NOT NULL,                 -- the number of the claim; only grows
   until    REAL    NOT NULL,                 -- by the clock that counts from the machine's start
   claims   INTEGER NOT NULL,                 -- in a row that ended without progress
+  worked   REAL    NOT NULL,                 -- seconds that owners had it, without those since …
+  since    REAL    NOT NULL,                 -- … the claim or its last renewal, by the clock of `until`
   news     INTEGER NOT NULL,                 -- a counter of messages, commands and other news
+  ends     INTEGER NOT NULL DEFAULT 0,       -- a counter of the ends of its children
+  awaits   INTEGER NOT NULL DEFAULT 0,       -- so many more children must end before it is due …
+  gathers  REAL NOT NULL DEFAULT 0,          -- … after these seconds, in which further ends come
+  progress TEXT,                             -- of its running steps, for people, as JSON
   CHECK (owner IS NULL OR (ready = 0 AND due_at IS NULL))
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX lease_ready ON lease (queue, priority DESC, tag, tenant) WHERE ready = 1;
+CREATE INDEX lease_ready ON lease (queue, kind, priority DESC, tag, tenant) WHERE ready = 1;
 CREATE INDEX lease_timer ON lease (queue, due_at) WHERE ready = 0 AND due_at IS NOT NULL;
 CREATE INDEX lease_owned ON lease (owner, queue, tenant) WHERE owner IS NOT NULL;
 
@@ -123,6 +143,14 @@ CREATE TABLE journal (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX journal_key ON journal (key) WHERE key IS NOT NULL;
+
+-- Parts of large payloads of the journal, compressed; an entry names those that it is made of.
+CREATE TABLE payload (
+  job_id TEXT NOT NULL,
+  digest TEXT NOT NULL,
+  data   BLOB NOT NULL,
+  PRIMARY KEY (job_id, digest)
+) STRICT;
 
 -- The identity of an entry never changes: a write that would put another one there is refused.
 CREATE TRIGGER journal_place BEFORE UPDATE OF id ON journal WHEN NEW.id <> OLD.id
@@ -202,6 +230,34 @@ CREATE TABLE message (
 CREATE INDEX message_job ON message (job_id, no);
 CREATE UNIQUE INDEX message_key ON message (job_id, key) WHERE key IS NOT NULL;
 
+-- What jobs emit while they run, in chunks of pieces: each row holds some that follow each other.
+CREATE TABLE output (
+  job_id   TEXT    NOT NULL,
+  topic    TEXT    NOT NULL,
+  no       INTEGER NOT NULL,                 -- the position of its last piece
+  pieces   INTEGER NOT NULL,
+  step     TEXT    NOT NULL,                 -- that has emitted it; empty: the code of the job
+  attempt  INTEGER NOT NULL,
+  part     INTEGER NOT NULL,                 -- how many checkpoints the step had saved
+  size     INTEGER NOT NULL,                 -- bytes of its pieces
+  discards INTEGER,                          -- a mark: pieces of the step from this position on are void
+  data     TEXT    NOT NULL,                 -- a JSON list of the pieces
+  at       REAL    NOT NULL,
+  PRIMARY KEY (job_id, topic, no)
+) STRICT, WITHOUT ROWID;
+
+-- How much of each topic there is.
+CREATE TABLE output_topic (
+  job_id  TEXT    NOT NULL,
+  topic   TEXT    NOT NULL,
+  last    INTEGER NOT NULL,                  -- the last position; only grows
+  emitted INTEGER NOT NULL,                  -- how many pieces the code of the job has emitted
+  pieces  INTEGER NOT NULL,                  -- how many are kept
+  size    INTEGER NOT NULL,                  -- bytes of these
+  dropped INTEGER NOT NULL,                  -- pieces up to this position were dropped; 0: none
+  PRIMARY KEY (job_id, topic)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE schedule (
   tenant   TEXT    NOT NULL,
   name     TEXT    NOT NULL,
@@ -218,8 +274,22 @@ CREATE TABLE schedule (
 CREATE TABLE worker (
   owner TEXT NOT NULL PRIMARY KEY,
   info  TEXT NOT NULL,
+  definitions TEXT NOT NULL,                 -- the digest of what it knows
   heartbeat_at REAL NOT NULL                 -- by the clock of the leases
 ) STRICT;
+
+-- What workers know: stored once, however many run the same code.
+CREATE TABLE definitions (
+  digest       TEXT NOT NULL PRIMARY KEY,
+  data         TEXT NOT NULL,
+  published_at REAL NOT NULL
+) STRICT;
+
+-- The steps that a worker must know to claim a plan of this kind.
+CREATE TABLE plan_kind (
+  kind  TEXT NOT NULL PRIMARY KEY,
+  steps TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
 
 -- Whose turn it is: the last tag given to each tenant of a queue.
 CREATE TABLE turn (
@@ -233,7 +303,8 @@ CREATE TABLE queue (
   name      TEXT    NOT NULL PRIMARY KEY,
   tag       INTEGER NOT NULL,                -- of the job last claimed
   tokens    REAL,                            -- how many claims its rate has left …
-  tokens_at REAL                             -- … at this time
+  tokens_at REAL,                            -- … at this time
+  paused    INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1))   -- 1: nothing is claimed
 ) STRICT;
 
 -- Facts about this file: the start of the machine by which its leases count, the fingerprint key.
@@ -407,3 +478,46 @@ CREATE TABLE budget (
   no      INTEGER NOT NULL,
   data    TEXT    NOT NULL
 ) STRICT;
+
+-- For people who query by hand: times as texts. Payloads are JSON text, as in the tables: SQLite
+-- reads it with json_extract and ->>.
+CREATE VIEW perdure_jobs AS
+SELECT job.id, name, version, state, job.tenant, "user", job.queue, job.priority, key,
+       coalesce(labels, '{}') AS labels, input, plan, result, error, wait, request, parent,
+       coalesce(root, id) AS root, forked_from,
+       strftime('%Y-%m-%dT%H:%M:%fZ', created_at, 'unixepoch') AS created_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', started_at, 'unixepoch') AS started_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', ended_at, 'unixepoch') AS ended_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', deadline_at, 'unixepoch') AS deadline_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', lease.due_at, 'unixepoch') AS due_at,
+       lease.owner AS worker, coalesce(lease.worked, job.worked) AS worked
+FROM job LEFT JOIN lease ON lease.job_id = job.id;
+
+CREATE VIEW perdure_steps AS
+SELECT job_id, seq, id, kind, name, state, attempt, input, output, error, checkpoint, checkpoint_no,
+       strftime('%Y-%m-%dT%H:%M:%fZ', wake_at, 'unixepoch') AS wake_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', started_at, 'unixepoch') AS started_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', ended_at, 'unixepoch') AS ended_at,
+       ended_at - started_at AS seconds
+FROM journal;
+
+CREATE VIEW perdure_effects AS
+SELECT job_id, no, tenant, step, kind, target, state, key, generation, details, result, problem,
+       error, proof,
+       strftime('%Y-%m-%dT%H:%M:%fZ', called_at, 'unixepoch') AS called_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', ended_at, 'unixepoch') AS ended_at
+FROM effect;
+
+CREATE VIEW perdure_events AS
+SELECT no, job_id, type, data, actor, strftime('%Y-%m-%dT%H:%M:%fZ', at, 'unixepoch') AS at FROM event;
+
+CREATE VIEW perdure_approvals AS
+SELECT id, tenant, job_id, step, state, strftime('%Y-%m-%dT%H:%M:%fZ', created_at, 'unixepoch') AS created_at, data
+FROM approval;
+
+CREATE VIEW perdure_output AS
+SELECT job_id, topic, no - pieces + listed.key + 1 AS position, step, attempt,
+       data -> listed.fullkey AS value,
+       strftime('%Y-%m-%dT%H:%M:%fZ', at, 'unixepoch') AS at
+FROM output, json_each(data) AS listed
+WHERE discards IS NULL;

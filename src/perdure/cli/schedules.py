@@ -1,0 +1,116 @@
+"""`perdure schedules`: list cron schedules, pause, resume and delete them."""
+
+from typing import Annotated, Any, TypeAlias
+
+import typer
+from rich.table import Table
+
+from perdure.app import App
+from perdure.cli.output import Format, FormatOption, cell, console, give, perform, say
+from perdure.cli.target import AppOption, UrlOption, find_app
+from perdure.jobs.model import Schedule
+from perdure.notify.message import spell_time
+
+NameArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="NAME", help="The name of the schedule.")
+]
+TenantOption: TypeAlias = Annotated[str, typer.Option("--tenant", help="Its tenant.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(help="List, pause, resume and delete schedules.", no_args_is_help=True)
+    group.command("list")(list_schedules)
+    for action in (pause, resume, delete):
+        group.command()(action)
+    app.add_typer(group, name="schedules")
+
+
+def list_schedules(
+    *,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """List schedules by tenant and name."""
+    found = perform(_list, find_app(app, url), tenant)
+    if output is Format.JSON:
+        give([_as_json(each) for each in found], indent=2)
+    elif found:
+        console().print(_drawn(found))
+    else:
+        say("There are no schedules.")
+
+
+async def _list(app: App, tenant: str | None) -> list[Schedule]:
+    async with app:
+        return await app.schedules.list(tenant=tenant)
+
+
+def _drawn(found: list[Schedule]) -> Table:
+    table = Table("schedule", "tenant", "cron", "zone", "job", "next", "last", box=None)
+    for each in found:
+        next_time = "paused" if each.paused else _spelled(each.next_at)
+        names = (each.name, each.tenant, each.cron, each.timezone, each.job.name)
+        table.add_row(*map(cell, (*names, next_time, _spelled(each.last_at))))
+    return table
+
+
+def _spelled(time: float | None) -> str:
+    return "never" if time is None else spell_time(time)
+
+
+def _as_json(schedule: Schedule) -> dict[str, Any]:
+    return {
+        "name": schedule.name,
+        "tenant": schedule.tenant,
+        "cron": schedule.cron,
+        "timezone": schedule.timezone,
+        "catch_up": schedule.catch_up,
+        "paused": schedule.paused,
+        "job": schedule.job.name,
+        "next_at": schedule.next_at,
+        "last_at": schedule.last_at,
+    }
+
+
+def pause(
+    name: NameArgument,
+    *,
+    tenant: TenantOption = "default",
+    url: UrlOption = None,
+    app: AppOption = None,
+) -> None:
+    """Submit nothing for a schedule until it is resumed."""
+    perform(_change, find_app(app, url), "pause", name, tenant)
+    say(f"Schedule {name} is paused.")
+
+
+def resume(
+    name: NameArgument,
+    *,
+    tenant: TenantOption = "default",
+    url: UrlOption = None,
+    app: AppOption = None,
+) -> None:
+    """Continue a paused schedule from now."""
+    perform(_change, find_app(app, url), "resume", name, tenant)
+    say(f"Schedule {name} is resumed.")
+
+
+def delete(
+    name: NameArgument,
+    *,
+    tenant: TenantOption = "default",
+    url: UrlOption = None,
+    app: AppOption = None,
+) -> None:
+    """Delete a schedule; jobs that it has submitted stay."""
+    perform(_change, find_app(app, url), "delete", name, tenant)
+    say(f"Schedule {name} is deleted.")
+
+
+async def _change(app: App, action: str, name: str, tenant: str) -> None:
+    async with app:
+        await getattr(app.schedules, action)(name, tenant=tenant)

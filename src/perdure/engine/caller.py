@@ -1,0 +1,343 @@
+"""The caller's side of an app: find jobs, wait for them, command them, and answer for people.
+
+An `App` has it beside its definitions and its workers, a `Client` has nothing else. A caller may be
+used from any number of event loops and threads at once: see `store.shared` for the store, and
+`WaitsByLoop` for those who wait for results.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Self, TypeVar
+
+from msgspec.structs import replace
+
+from perdure.base.clock import Clock
+from perdure.base.errors import AmbiguousId, IllegalTransition, JobNotFound, StoreError
+from perdure.base.secret import without_secrets
+from perdure.engine import events
+from perdure.engine.attendance import SILENT, Attendance
+from perdure.engine.handle import Handle, WaitsByLoop
+from perdure.engine.people.decide import ApprovalAnswer, decide, delegate
+from perdure.engine.policy import Policy
+from perdure.engine.submission import ID_LENGTH
+from perdure.jobs.approval import (
+    Approval,
+    ApprovalState,
+    LinkUse,
+    Person,
+    Refusal,
+    Vote,
+    VoteVerdict,
+)
+from perdure.jobs.bulk import BulkAction, BulkReport, BulkResult, states_for
+from perdure.jobs.definition import JobDefinition, Step
+from perdure.jobs.fleet import FleetWorker, QueueCounts
+from perdure.jobs.model import Command, Job, JobQuery, NewJob
+from perdure.jobs.text_limits import check_given
+from perdure.store.open import open_store
+from perdure.store.shared import SharedStore
+from perdure.store.store import Store
+
+R = TypeVar("R")
+
+_SHORTEST_PART: Final = 4  # characters of an id
+_CANDIDATES: Final = 5  # how many jobs are named if there are several
+
+# A command to many jobs: how many are read, and how many get it, at a time.
+_PAGE: Final = 500
+_AT_ONCE: Final = 50
+
+
+class Caller:
+    """Asks a store about jobs and commands them, from any loop and any thread."""
+
+    def __init__(self, url: str, policy: Policy | None = None) -> None:
+        """Open nothing yet.
+
+        Args:
+            url: The store: `sqlite:///file.db` or `postgresql://…`.
+            policy: Who may decide, where people are named.
+        """
+        self.url = url
+        self.policy = policy or Policy()
+        self.clock: Clock | None = None  # replaces the machine's in a test that skips time
+        self._shared = SharedStore(lambda: open_store(self.url, clock=self.clock))
+        self._waits = WaitsByLoop(self._shared, lambda: without_secrets(self.url))
+        self._attendance = Attendance(self._shared.verbs)
+        self.approval_store = VotingStore(self._shared.verbs)  # for channels
+
+    @property
+    def steps(self) -> Mapping[str, Step[..., Any]]:
+        """The steps that are known here, by name."""
+        return MappingProxyType({})
+
+    @property
+    def jobs(self) -> Mapping[str, JobDefinition[..., Any]]:
+        """The jobs that are known here, by name."""
+        return MappingProxyType({})
+
+    # Open and close
+
+    async def store(self) -> Store:
+        """Return the store, opening it on first use."""
+        return await self._shared.get()
+
+    async def close(self) -> None:
+        """End the waits for jobs on this loop, and close the store.
+
+        While another loop or thread still uses the store, it stays open: the last user closes it.
+        A closed app opens its store again on the next use.
+        """
+        self._attendance.forget()
+        await self._waits.close(StoreError("the app was closed"))
+        await self._shared.close()
+
+    async def __aenter__(self) -> Self:
+        await self._shared.enter()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._attendance.forget()
+        await self._waits.close(StoreError("the app was closed"))
+        await self._shared.leave(close=True)
+
+    # Jobs
+
+    async def handle(self, job_id: str) -> Handle[Any]:
+        """Return the handle of a job.
+
+        Args:
+            job_id: Its id, or the first or last characters of it, at least four.
+
+        Raises:
+            JobNotFound: There is no such job.
+            AmbiguousId: There are several whose ids begin or end so.
+        """
+        job = await self._shared.verbs.job(job_id)
+        if job is None and _SHORTEST_PART <= len(job_id) < ID_LENGTH:
+            job = await self._job_like(job_id)
+        if job is None:
+            raise JobNotFound(job_id)
+        return self._handle(job.id, self.jobs.get(job.name), new=False)
+
+    async def _job_like(self, part: str) -> Job | None:
+        found = await self._shared.verbs.ids_like(part, _CANDIDATES)
+        if len(found) > 1:
+            raise AmbiguousId(part, found)
+        return await self._shared.verbs.job(found[0]) if found else None
+
+    def _handle(
+        self, job_id: str, definition: JobDefinition[Any, R] | None, *, new: bool
+    ) -> Handle[R]:
+        return Handle(self._shared.verbs, self._waits, job_id, definition, new=new)
+
+    async def _submit(
+        self, made: Sequence[NewJob], definitions: Sequence[JobDefinition[..., Any] | None]
+    ) -> list[Handle[Any]]:
+        """Store jobs, all of them or none; return their handles."""
+        submitted = await self._shared.verbs.submit(made, made[0].user if made else "")
+        events.submitted(made, submitted)
+        handles = [
+            self._handle(each.id, definition, new=each.created)
+            for each, definition in zip(submitted, definitions, strict=True)
+        ]
+        if made and not self._serves(made[0]):  # they are all of one queue and one definition
+            unserved = await self._attendance.missing(made[0], handles[0].id)
+            for handle in handles:
+                handle.unserved = unserved
+        return handles
+
+    def _serves(self, job: NewJob) -> bool:
+        """Whether a worker beside this caller serves the queue of its job."""
+        del job
+        return False
+
+    async def send(
+        self, job_id: str, topic: str, payload: Any = None, *, key: str | None = None
+    ) -> bool:
+        """Send a message to a job; return False if this key was sent before."""
+        return await (await self.handle(job_id)).send(topic, payload, key=key)
+
+    async def find_jobs(self, query: JobQuery | None = None) -> list[Job]:
+        """Return jobs, newest first."""
+        return await self._shared.verbs.jobs(query or JobQuery())
+
+    async def command_jobs(
+        self,
+        action: BulkAction,
+        query: JobQuery,
+        *,
+        by: str = "",
+        reason: str = "",
+        dry_run: bool = False,
+    ) -> BulkReport:
+        """Cancel, pause, resume or retry all jobs that a query finds, the oldest first.
+
+        Each job gets the command by itself, in its log, and may refuse it. A job that was submitted
+        before its children gets it before them.
+
+        Args:
+            action: "cancel", "pause", "resume" or "retry".
+            query: Which jobs, all of them: `limit` does not count. Without `states`, those that the
+                command is made for; a retry is then one of FAILED jobs.
+            by: Who commands it.
+            reason: For the log of each job.
+            dry_run: Do nothing, and report what would be done and refused.
+
+        Raises:
+            ArgumentError: There is no such command.
+        """
+        check_given(by=by, reason=reason)
+        states = states_for(action) if query.states is None else query.states
+        found = await self._all_jobs(replace(query, states=states, limit=_PAGE))
+        results: list[BulkResult] = []
+        for first in range(0, len(found), _AT_ONCE):
+            asked = [
+                (job, Command(job_id=job.job_id, action=action, actor=by, reason=reason))
+                for job in found[first : first + _AT_ONCE]
+            ]
+            ask = self._would_refuse if dry_run else self._refusal
+            refusals = await asyncio.gather(*(ask(command) for _, command in asked))
+            results += [
+                replace(job, refused=why or "")
+                for (job, _), why in zip(asked, refusals, strict=True)
+            ]
+        return BulkReport(action=action, dry_run=dry_run, results=results)
+
+    async def _all_jobs(self, query: JobQuery) -> list[BulkResult]:
+        """Return all jobs that a query finds, the oldest first."""
+        found: list[BulkResult] = []
+        while page := await self._shared.verbs.jobs(query):
+            found += [BulkResult(job_id=job.id, name=job.name, state=job.state) for job in page]
+            query = replace(query, before=(page[-1].created_at, page[-1].id))
+        return found[::-1]
+
+    async def _would_refuse(self, command: Command) -> str | None:
+        return await self._shared.verbs.refusal(command)
+
+    async def _refusal(self, command: Command) -> str | None:
+        """Give a command to a job; return why it refuses it, if it does."""
+        try:
+            await self._shared.verbs.command(command)
+        except (IllegalTransition, JobNotFound) as error:
+            return str(error)
+        return None
+
+    # The fleet
+
+    async def workers(self) -> list[FleetWorker]:
+        """Return the workers that are alive: where they run, what they serve and know."""
+        return list((await self._shared.verbs.fleet(SILENT)).workers)
+
+    async def all_queues(self) -> list[QueueCounts]:
+        """Return every queue of the store with the number of its jobs, by name."""
+        return await self._shared.verbs.queues()
+
+    async def pause_queue(self, name: str, *, by: str = "", reason: str = "") -> bool:
+        """Let no worker claim from a queue until it is resumed; return False if it was paused.
+
+        Jobs that run go on. That it was paused, by whom and why, is kept in the event log.
+        """
+        check_given(queue=name, by=by, reason=reason)
+        return await self._shared.verbs.pause_queue(name, by, reason, paused=True)
+
+    async def resume_queue(self, name: str, *, by: str = "", reason: str = "") -> bool:
+        """Let workers claim from a paused queue again; return False if it was not paused."""
+        check_given(queue=name, by=by, reason=reason)
+        return await self._shared.verbs.pause_queue(name, by, reason, paused=False)
+
+    # People
+
+    async def approvals(
+        self,
+        state: ApprovalState | None = ApprovalState.PENDING,
+        *,
+        tenant: str | None = None,
+        limit: int = 100,
+    ) -> list[Approval]:
+        """Return approvals, newest first; by default those that are pending."""
+        return await self._shared.verbs.approvals(state, tenant, limit=limit)
+
+    async def decide(
+        self,
+        approval: Approval | str,
+        verdict: VoteVerdict,
+        *,
+        by: Person | str,
+        action_hash: str | None = None,
+        reason: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Approval:
+        """Approve or reject an action as the person saw it; return the updated approval.
+
+        Args:
+            approval: The approval that they saw, or its id together with `action_hash`.
+            verdict: "approve" or "reject".
+            by: Who decides: a person, or any name of a person in the app's policy.
+            action_hash: The `action.hash` that they saw. If the action was edited since, the answer
+                is refused as "changed".
+            reason: For the audit log.
+            arguments: Approve with other arguments, by name. They are judged again; if their risk
+                is higher, this does not approve them, and people are asked again.
+
+        Raises:
+            DecisionRefused: The answer does not count; `code` and the message say why.
+            ArgumentError: The arguments do not fit the step.
+        """
+        check_given(reason=reason)
+        seen = action_hash or (approval.action.hash if isinstance(approval, Approval) else None)
+        if seen is None:
+            raise ValueError(
+                "which action did they see? Pass the approval as it was read, "
+                "or its id and action_hash=approval.action.hash"
+            )
+        answer = ApprovalAnswer(
+            approval_id=approval.id if isinstance(approval, Approval) else approval,
+            action_hash=seen,
+            verdict=verdict,
+            by=by,
+            reason=reason,
+            arguments=arguments,
+        )
+        return await decide(self._shared.verbs, self, answer)
+
+    async def delegate(
+        self, approval: Approval | str, *, to: str, by: Person | str, reason: str = ""
+    ) -> Approval:
+        """Delegate an approval to another person; the approver may then no longer decide.
+
+        Args:
+            approval: The approval, or its id.
+            to: The id of the person who decides instead, and is notified.
+            by: The approver: a person, or any name of a person in the app's policy.
+            reason: For the audit log.
+
+        Raises:
+            DecisionRefused: This person may not decide, the other one cannot, or too few people
+                would be left to decide.
+        """
+        check_given(to=to, reason=reason)
+        id = approval.id if isinstance(approval, Approval) else approval
+        return await delegate(self._shared.verbs, self.policy.people, id, by, to, reason)
+
+
+class VotingStore:
+    """The store of the approvals for channels: see `ApprovalStore`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.now = store.now
+        self.approval = store.approval
+        self.keep_link = store.keep_link
+        self.link = store.link
+        self.audit_attempt = store.audit_attempt
+
+    async def vote(
+        self, approval_id: str, vote: Vote, use: LinkUse | None = None
+    ) -> Approval | Refusal:
+        """Count a vote, and report what became of it."""
+        result = await self._store.vote(approval_id, vote, use)
+        if events.listens(events.APPROVAL_DECIDE):
+            events.voted(result, vote)
+        return result
