@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import gc
+import signal
 
 import pytest
 from hypothesis import settings
@@ -18,6 +19,10 @@ settings.register_profile("light", derandomize=True, deadline=None, max_examples
 # `scripts/test --hypothesis-profile=long` searches at random, and for long.
 settings.register_profile("long", derandomize=False, deadline=None, max_examples=10_000)
 settings.load_profile("ci")
+
+# A shell starts what it runs in the background with Ctrl-C ignored, and programs pass that on to
+# those that they start: tests that interrupt a program would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

@@ -14,8 +14,11 @@ class Offspring:
 
 
 def _children() -> set[int]:
-    return {
-        int(child)
-        for task in Path("/proc/self/task").iterdir()
-        for child in (task / "children").read_text().split()
-    }
+    return {child for task in Path("/proc/self/task").iterdir() for child in _children_of(task)}
+
+
+def _children_of(task: Path) -> list[int]:
+    try:
+        return [int(child) for child in (task / "children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):  # a thread that has ended since it was listed
+        return []
