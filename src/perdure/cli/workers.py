@@ -11,6 +11,7 @@ from perdure.cli.jobs import formatting
 from perdure.cli.output import Format, FormatOption, cell, console, give, perform, say
 from perdure.cli.target import AppOption, UrlOption, find_app, short
 from perdure.jobs.fleet import Definitions, FleetWorker
+from perdure.jobs.wording import shorten
 
 _WIDEST = 80  # characters of the jobs that a worker knows
 
@@ -50,7 +51,7 @@ def _drawn(found: list[FleetWorker], now: float) -> Table:
             f"{each.silent_for:.0f}s ago",
             ", ".join(each.queues),
             f"{each.running} of {each.concurrency}",
-            formatting.shorten(", ".join(_known(each.definitions)), _WIDEST),
+            shorten(", ".join(_known(each.definitions)), _WIDEST),
         )
         table.add_row(*map(cell, row))
     return table

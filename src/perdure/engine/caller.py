@@ -18,6 +18,7 @@ from perdure.base.secret import without_secrets
 from perdure.engine import events
 from perdure.engine.attendance import SILENT, Attendance
 from perdure.engine.handle import Handle, WaitsByLoop
+from perdure.engine.insight import Insight
 from perdure.engine.people.decide import ApprovalAnswer, decide, delegate
 from perdure.engine.policy import Policy
 from perdure.engine.submission import ID_LENGTH
@@ -66,6 +67,7 @@ class Caller:
         self._waits = WaitsByLoop(self._shared, lambda: without_secrets(self.url))
         self._attendance = Attendance(self._shared.verbs)
         self.approval_store = VotingStore(self._shared.verbs)  # for channels
+        self.insight = Insight(self._shared.verbs)  # what operators want to know
 
     @property
     def steps(self) -> Mapping[str, Step[..., Any]]:

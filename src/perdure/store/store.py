@@ -174,6 +174,8 @@ class Store:
     refusal = changes(verbs.command.refusal)  # a change, since it locks as a command does
     job = reads(verbs.read.job)
     jobs = reads(verbs.read.jobs)
+    listed_jobs = reads(verbs.listing.listed_jobs)
+    listed_job = reads(verbs.listing.listed_job)
     ids_like = reads(verbs.read.ids_like)
     counts = reads(verbs.read.counts)
     outcomes = reads(verbs.read.outcomes)

@@ -4,18 +4,16 @@ from datetime import datetime
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 from rich.text import Text
 
 from perdure.base.duration import spell
-from perdure.base.visible import visible
 from perdure.cli.output import as_json, cell
 from perdure.jobs.budget import Amount, Budget
 from perdure.jobs.effect import Effect
-from perdure.jobs.failure import Failure
 from perdure.jobs.model import Job, JobEvent, JobMessage, JournalEntry, Progress
 from perdure.jobs.redaction import for_people
-from perdure.jobs.state import JobState
+from perdure.jobs.waiting import describe_waits
+from perdure.jobs.wording import shorten
 
 # For programs: everything except secrets, and nothing shortened.
 
@@ -139,26 +137,9 @@ def ago(moment: float, now: float) -> str:
     return datetime.fromtimestamp(moment).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
-def clock_time(moment: float, now: float) -> str:
-    """Return a moment in local time, with its date unless it is within a day."""
-    local = datetime.fromtimestamp(moment).astimezone()
-    return local.strftime("%H:%M:%S" if abs(now - moment) < _DAY else "%Y-%m-%d %H:%M:%S")
-
-
-def shorten(text: str, most: int) -> str:
-    """Return a text on one line, with an ellipsis if it was cut."""
-    line = visible(" ".join(text.split()), None)
-    return line if len(line) <= most else f"{line[: most - 1]}…"
-
-
 def short_json(data: Any, most: int) -> str:
     """Return a payload on one line."""
     return shorten(as_json(data), most)
-
-
-def short_failure(data: bytes, most: int) -> str:
-    """Return a packed failure on one line."""
-    return shorten(Failure.unpack(data).summary(), most)
 
 
 def describe_budget(budget: Budget, now: float) -> str:
@@ -177,57 +158,6 @@ def describe_budget(budget: Budget, now: float) -> str:
     if limits["seconds"] is not None:
         said.append(f"{duration(shown['seconds'])} of {duration(limits['seconds'])}")
     return ", ".join(said) or "nothing spent"
-
-
-class _Wait(Struct):
-    """One thing that a job waits for, as its worker stored it."""
-
-    kind: str
-    id: str = ""
-    until: float | None = None
-    topic: str = ""
-    job: str = ""
-    state: str = ""
-    approval: str = ""
-    title: str = ""
-    of: int = 0  # the number of children, if there are many
-
-
-def describe_waits(job: Job, now: float) -> str:
-    """Return what a job waits for, in words: "message 'signed' until 12:00:00"; "" for nothing."""
-    if job.wait is None:
-        return "a worker" if job.state is JobState.WAITING else ""
-    try:
-        found = msgspec.json.decode(job.wait, type=list[_Wait])
-    except msgspec.DecodeError:  # stored by another version
-        return shorten(job.wait.decode(), 200)
-    if any(one.kind == "children" for one in found):  # some of them by name, too
-        found = [one for one in found if one.kind != "child" or one.state == _NEEDS_PERSON]
-    return ", ".join(_describe_wait(each, job.awaits, now) for each in found)
-
-
-_NEEDS_PERSON: Final = "NEEDS_ATTENTION"
-
-
-def _describe_wait(one: _Wait, awaits: int, now: float) -> str:
-    when = "" if one.until is None else f" until {clock_time(one.until, now)}"
-    match one.kind:
-        case "timer":
-            what = "a timer"
-        case "message":
-            what = f"message {one.topic!r}"
-        case "child":
-            needs = ", which needs a person" if one.state == _NEEDS_PERSON else ""
-            what = f"job {one.job}{needs}"
-        case "children":
-            what = f"{awaits or one.of} of {one.of} children"
-        case "approval":
-            what = f"approval {one.approval[:8]} of {repr(one.title) if one.title else one.id}"
-        case "retry":
-            what = f"the next attempt of {one.id}"
-        case _:
-            what = f"{one.kind} {one.id}"
-    return what + when
 
 
 def how_far(one: Progress) -> str:

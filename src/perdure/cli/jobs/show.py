@@ -47,6 +47,8 @@ from perdure.jobs.payload import stand_in_of
 from perdure.jobs.plan import Plan
 from perdure.jobs.saga import UNDO_LIST, is_left_undone
 from perdure.jobs.state import JobState, StepState
+from perdure.jobs.waiting import describe_waits
+from perdure.jobs.wording import clock_time, short_failure, shorten
 
 MOST_ENTRIES = 40  # of a journal and of a log, without --all
 _NARROW = 70  # characters of what a job waits for, or of its error, in a table of jobs
@@ -138,17 +140,17 @@ def _job_summary(job: Job, now: float, fleet: Fleet | None) -> Text:
     if job.request:
         return cell(f"{job.request} requested", style="yellow")
     if job.error is not None:
-        return cell(formatting.short_failure(job.error, _NARROW), style="red")
+        return cell(short_failure(job.error, _NARROW), style="red")
     why = fleet.why_waiting(job) if fleet is not None and is_due(job, now) else None
     if why is not None:
-        return cell(formatting.shorten(why, _NARROW), style="yellow")
-    waits = formatting.describe_waits(job, now)
+        return cell(shorten(why, _NARROW), style="yellow")
+    waits = describe_waits(job, now)
     if waits:
-        return cell(formatting.shorten(f"waiting for {waits}", _NARROW))
+        return cell(shorten(f"waiting for {waits}", _NARROW))
     reports = ", ".join(
         f"{one.step}: {far}" for one in job.progress if (far := formatting.how_far(one))
     )
-    return cell(formatting.shorten(reports, _NARROW))
+    return cell(shorten(reports, _NARROW))
 
 
 # `perdure jobs show`
@@ -283,7 +285,7 @@ def _status(view: JobView) -> Iterator[tuple[str, Any]]:
     if job.result is not None:
         yield "result", cell(formatting.short_json(payload(job.result), view.wide))
     if job.error is not None:
-        yield "error", cell(formatting.short_failure(job.error, view.wide), style="red")
+        yield "error", cell(short_failure(job.error, view.wide), style="red")
     if view.budget is not None:
         shared = "" if view.budget.root == job.id else f"; shared with job {view.budget.root}"
         yield "budget", cell(formatting.describe_budget(view.budget, now) + shared)
@@ -304,7 +306,7 @@ def _present(view: JobView) -> Iterator[tuple[str, Any]]:
     """Yield what the job waits for, and how far its running steps are."""
     if view.unserved is not None:
         yield "waiting for", cell(f"a worker: {view.unserved}", style="yellow")
-    elif waits := formatting.describe_waits(view.job, view.now):
+    elif waits := describe_waits(view.job, view.now):
         yield "waiting for", cell(waits)
     for report in view.job.progress:
         yield "progress", cell(formatting.describe_progress(report, view.now))
@@ -335,7 +337,7 @@ def _journal(view: JobView, most: int) -> Table:
             cell(entry.id),
             formatting.state(entry.state),
             str(entry.attempt or ""),
-            "" if entry.started_at is None else formatting.clock_time(entry.started_at, view.now),
+            "" if entry.started_at is None else clock_time(entry.started_at, view.now),
             _took(entry, view),
             _entry_summary(entry, view),
         )
@@ -377,8 +379,8 @@ def _entry_summary(entry: JournalEntry, view: JobView) -> Text:
     now = view.now
     if entry.error is not None:
         wake_at = entry.wake_at
-        again = "" if wake_at is None else f"; again at {formatting.clock_time(wake_at, now)}"
-        return cell(formatting.short_failure(entry.error, view.narrow) + again, style="red")
+        again = "" if wake_at is None else f"; again at {clock_time(wake_at, now)}"
+        return cell(short_failure(entry.error, view.narrow) + again, style="red")
     if entry.checkpoint is not None and entry.state is not StepState.SUCCEEDED:
         saved = _checkpoint(payload(entry.checkpoint), view.narrow)
         return cell(f"checkpoint {entry.checkpoint_no}: {saved}")
@@ -388,7 +390,7 @@ def _entry_summary(entry: JournalEntry, view: JobView) -> Text:
     if view.job.ended_at is not None and entry.ended_at is None:
         return cell("interrupted: the job has ended", style="dim")
     if entry.wake_at is not None:
-        return cell(f"until {formatting.clock_time(entry.wake_at, now)}")
+        return cell(f"until {clock_time(entry.wake_at, now)}")
     return Text()
 
 
@@ -408,13 +410,13 @@ def _output(entry: JournalEntry, narrow: int) -> str:
         return "abandoned"
     if stand_in_of(entry.output) is not None:
         size = f"{output['bytes']:,} bytes"
-        return f"{size}: {formatting.shorten(output['preview'], narrow - len(size))}"
+        return f"{size}: {shorten(output['preview'], narrow - len(size))}"
     if entry.id != UNDO_LIST:
         return formatting.short_json(output, narrow)
     match output:
         case {"ends": str(state), "error": str(error)}:
             failure = Failure.unpack(error.encode())
-            why = formatting.shorten(failure.summary(), narrow)
+            why = shorten(failure.summary(), narrow)
         case {"ends": str(state), "asked": True}:
             why = "somebody asked for it"
         case {"ends": str(state)}:
@@ -448,7 +450,7 @@ def _ledger(ledger: Sequence[Effect], now: float, narrow: int) -> Table:
             cell(visible(each.target, narrow)),
             cell(each.state.value, style=_EFFECT_STYLES.get(each.state, "bold yellow")),
             cell(each.place.step),
-            formatting.clock_time(each.called_at, now),
+            clock_time(each.called_at, now),
             cell(result, style="dim"),
         )
     return table
@@ -465,10 +467,9 @@ def _log(view: JobView, most: int) -> Table:
     for event in view.events[max(0, left_out) :]:
         by = short(event.actor) if len(event.actor) == len(view.job.id) else event.actor
         about = ", ".join(
-            f"{name}: {formatting.shorten(str(value), view.narrow)}"
-            for name, value in event.data.items()
+            f"{name}: {shorten(str(value), view.narrow)}" for name, value in event.data.items()
         )
-        moment = formatting.clock_time(event.at, view.now)
+        moment = clock_time(event.at, view.now)
         table.add_row(moment, cell(event.type), cell(by), cell(about, style="dim"))
     return table
 

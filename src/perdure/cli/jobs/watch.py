@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 
 from perdure.app import App
-from perdure.cli.jobs.formatting import clock_time, how_far, struct_as_json
+from perdure.cli.jobs.formatting import how_far, struct_as_json
 from perdure.cli.jobs.show import JobView, draw_job, draw_jobs, read_view, summary
 from perdure.cli.output import (
     Code,
@@ -26,6 +26,7 @@ from perdure.cli.output import (
 from perdure.cli.target import AT_REST, AppOption, UrlOption, changes, find_app
 from perdure.engine.handle import Handle
 from perdure.jobs.model import JobQuery
+from perdure.jobs.wording import clock_time
 
 _AROUND = 18  # lines of a view that belong neither to the journal nor to the log
 _AROUND_A_LIST = 6

@@ -22,13 +22,13 @@ from perdure.jobs.budget import (
 from perdure.jobs.budget import reserve as reserve_amount
 from perdure.store.statements import Session
 
-_read = msgspec.json.Decoder(Budget).decode
+read_budget = msgspec.json.Decoder(Budget).decode
 
 
 def budget(session: Session, root_id: str) -> Budget | None:
     """Return the budget of a tree of jobs; None if it has no limits and nothing was spent yet."""
     found = session.one("budget", id=root_id)
-    return None if found is None else _read(found[0])
+    return None if found is None else read_budget(found[0])
 
 
 def grant_first(session: Session, job_id: str, limits: BudgetLimits) -> None:
@@ -81,7 +81,7 @@ def raise_limits(session: Session, root_id: str, limits: BudgetLimits, new: Budg
 def _lock(session: Session, root_id: str) -> Budget | None:
     session.lock(f"budget {root_id}")
     found = session.one("lock_budget", id=root_id)
-    return None if found is None else _read(found[0])
+    return None if found is None else read_budget(found[0])
 
 
 def _put(session: Session, root_id: str, budget: Budget) -> None:

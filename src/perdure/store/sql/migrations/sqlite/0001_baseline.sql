@@ -356,6 +356,7 @@ CREATE UNIQUE INDEX effect_key ON effect (tenant, key);
 CREATE INDEX effect_business ON effect (tenant, business, generation) WHERE business IS NOT NULL;
 CREATE INDEX effect_kept ON effect (kept_until) WHERE kept_until IS NOT NULL;
 CREATE INDEX effect_open ON effect (tenant, called_at) WHERE state IN ('INTENT', 'IN_DOUBT');
+CREATE INDEX effect_doubt ON effect (job_id) WHERE state = 'IN_DOUBT';
 
 -- An attempt that was stopped before its call says so; by then the line may belong to another one.
 CREATE TRIGGER effect_not_called BEFORE UPDATE ON effect
