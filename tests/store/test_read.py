@@ -15,7 +15,9 @@ from perdure.jobs.model import (
     JobOutcome,
     JobQuery,
     Schedule,
+    TimeRange,
 )
+from perdure.jobs.query_text import QueryWords, parse
 from perdure.jobs.state import JobState, StepState
 from perdure.store.store import Store
 from tests.support.store import (
@@ -349,3 +351,67 @@ async def test_an_undo_that_found_nothing_to_undo_does_not_count(store: Store) -
 
 async def test_a_job_that_is_not_there_is_not_being_undone(store: Store) -> None:
     assert not await store.is_being_undone("nobody")
+
+
+async def test_jobs_are_found_by_the_conditions_of_a_query_text(store: Store) -> None:
+    await store.submit([new_job("a", name="load_all", key="june 1", user="ann")])
+    await store.submit([new_job("b", name="load", queue="mail", parent="a")])
+    await store.submit([new_job("c", name="send", labels={"team": "data", "env": "x"})])
+    assert await found(store, "name:load*") == ["b", "a"]
+    assert await found(store, "key:june*") == ["a"]
+    assert await found(store, "user:ann") == ["a"]
+    assert await found(store, "parent:none") == ["c", "a"]
+    assert await found(store, "-name:load -queue:mail") == ["c", "a"]
+    assert await found(store, "-user:ann") == ["c", "b"]
+    assert await found(store, "-label.team:data") == ["b", "a"]
+    assert await found(store, "label.team:data -label.env:x") == []
+    assert await found(store, "-state:completed") == ["c", "b", "a"]
+    assert await found(store, "state:done") == []
+
+
+async def test_words_are_looked_for_in_id_name_key_and_user(store: Store) -> None:
+    await store.submit([new_job("abc", name="load_all", key="June 1", user="ann")])
+    await store.submit([new_job("b", name="loader", user="kim")])
+    assert await found(store, "LOAD") == ["b", "abc"]
+    assert await found(store, "load june") == ["abc"]
+    assert await found(store, "ann") == await found(store, "bc") == ["abc"]
+    assert await found(store, "nothing") == []
+    assert await store.counts(parse("load june")) == {"PENDING": 1}
+
+
+async def test_jobs_are_found_by_age_and_time(store: Store) -> None:
+    claim = await started(store, "a")
+    await store.write(write_of(claim, job=ends()))
+    await store.submit([new_job("b")])
+    now = await store.now()
+    assert await found(store, "created:<1h") == ["b", "a"]
+    assert await found(store, "created:>1h") == []
+    assert await found(store, "ended:<1h") == ["a"]
+    assert await found(store, "ended:>1h") == []
+    assert await listed(store, created=TimeRange(after=now - 60, before=now + 60)) == ["b", "a"]
+    assert await listed(store, created=TimeRange(after=now + 60)) == []
+    assert await listed(store, created=TimeRange(before=now - 60, younger=10)) == []
+
+
+async def test_jobs_are_found_by_what_they_wait_for(store: Store) -> None:
+    claim = await started(store, "a")
+    wait = b'[{"kind": "timer", "id": "sleep#1"}, {"kind": "approval", "id": "ask#1"}]'
+    await store.write(write_of(claim, job=releases(wait=wait)))
+    await store.submit([new_job("b")])
+    assert await found(store, "waits:approval") == await found(store, "waits:timer") == ["a"]
+    assert await found(store, "waits:message") == []
+
+
+async def found(store: Store, text: str) -> list[str]:
+    return [job.id for job in await store.jobs(parse(text))]
+
+
+async def test_the_words_of_a_tenant_are_those_of_its_own_jobs(store: Store) -> None:
+    await store.submit([new_job("a", name="load", labels={"team": "data"})])
+    await store.submit([new_job("b", name="send", tenant="other", queue="mail", user="ann")])
+    assert await store.query_words("other") == QueryWords(
+        names=("send",), queues=("mail",), users=("ann",), tenants=("other",)
+    )
+    every = await store.query_words()
+    assert every.names == ("load", "send")
+    assert every.labels == {"team": ("data",)}

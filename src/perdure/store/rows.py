@@ -154,10 +154,15 @@ def job(row: Row) -> Job:
         claims=row[25],
         budget_of=row[26],
         awaits=max(0, row[27]),
-        labels={} if row[28] is None else msgspec.json.decode(row[28], type=dict[str, str]),
+        labels=labels(row[28]),
         worked=row[29],
         progress=() if row[30] is None else _read_progress(row[30]),
     )
+
+
+def labels(data: str | None) -> dict[str, str]:
+    """Return the labels of a job as they are stored in its row."""
+    return {} if data is None else msgspec.json.decode(data, type=dict[str, str])
 
 
 def label_rows(job: NewJob, now: float) -> list[dict[str, Any]]:

@@ -2,8 +2,9 @@
 
 A statement begins with `-- name: its_name`. A line that ends in `-- sqlite` or `-- postgres` exists
 for that database only; a line that ends in `-- if word` is kept only where the caller gives a value
-of that name. Nearly all of the SQL is the same for both, so the few lines that differ are next to
-each other, and a change of one does not forget the other.
+of that name; a line `-- use: name` stands for the text that begins with `-- part: name`. Nearly all
+of the SQL is the same for both, so the few lines that differ are next to each other, and a change
+of one does not forget the other.
 
 `Session` is what a verb sees of a database: one connection inside one transaction, on which it
 runs statements by name. The verbs in `verbs/` are written against it alone.
@@ -21,7 +22,8 @@ Row = Sequence[Any]
 # A write, with the rows of its journal entries and of its lines of the ledger.
 EncodedWrite = tuple[Write, Sequence[tuple[Any, ...]], Sequence[Mapping[str, Any]]]
 
-_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_NAME = re.compile(r"^-- (name: \w+|part: \w+)\n", re.MULTILINE)
+_USE = re.compile(r"^ *-- use: (\w+)$", re.MULTILINE)
 _MARK = re.compile(r"\s*-- (sqlite|postgres)?(?: ?if (\w+))?$")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
@@ -90,10 +92,13 @@ def load(dialect: Dialect) -> dict[str, str]:
         for path in sorted(files("perdure.store").joinpath("sql").iterdir(), key=str)
         if path.name.endswith(".sql") and path.name != f"{other}.sql"
     ]
+    found = {name: text for each in texts for name, text in _statements(each).items()}
     return {
-        name: _in_dialect(text, dialect)
-        for each in texts
-        for name, text in _statements(each).items()
+        name.removeprefix("name: "): _in_dialect(
+            _USE.sub(lambda use: found[f"part: {use[1]}"], text), dialect
+        )
+        for name, text in found.items()
+        if name.startswith("name: ")
     }
 
 

@@ -176,6 +176,7 @@ class Store:
     jobs = reads(verbs.read.jobs)
     listed_jobs = reads(verbs.listing.listed_jobs)
     listed_job = reads(verbs.listing.listed_job)
+    query_words = reads(verbs.read.query_words)
     ids_like = reads(verbs.read.ids_like)
     counts = reads(verbs.read.counts)
     outcomes = reads(verbs.read.outcomes)

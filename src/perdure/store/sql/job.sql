@@ -117,16 +117,8 @@ SELECT state, count(*) FROM job GROUP BY state
 
 -- name: counts_of
 SELECT state, count(*) FROM job
-WHERE created_at <= :until
-  AND tenant = :tenant  -- if tenant
-  AND name = :name  -- if name
-  AND queue = :queue  -- if queue
-  AND key = :key  -- if key
-  AND parent = :parent  -- if parent
-  AND (SELECT count(*) FROM json_each(:labels) AS wanted CROSS JOIN label  -- sqlite if labels
-  AND (SELECT count(*) FROM json_each_text(:labels::json) AS wanted, label  -- postgres if labels
-       WHERE label.job_id = job.id AND label.name = wanted.key  -- if labels
-         AND label.value = wanted.value) = :labels_wanted  -- if labels
+WHERE job.created_at <= :until
+  -- use: job_matches
 GROUP BY state
 
 -- name: oldest_end
@@ -168,6 +160,52 @@ DELETE FROM job
 WHERE id IN (SELECT value FROM json_each(:ids))  -- sqlite
 WHERE id = ANY(:ids)  -- postgres
 
+-- part: job_matches
+-- The conditions of a `JobQuery`, for the statements that find and count jobs.
+  AND (job.created_at, job.id) < (:until, :last)  -- if last
+  AND job.tenant = :tenant  -- if tenant
+  AND job.state = :state  -- if state
+  AND job.state IN (SELECT value FROM json_each(:states))  -- sqlite if states
+  AND job.state = ANY(:states)  -- postgres if states
+  AND job.name = :name  -- if name
+  AND substr(job.name, 1, length(:name_prefix)) = :name_prefix  -- sqlite if name_prefix
+  AND starts_with(job.name, :name_prefix)  -- postgres if name_prefix
+  AND job.queue = :queue  -- if queue
+  AND job."user" = :user  -- if user
+  AND job.parent = :parent  -- if parent
+  AND job.parent IS NULL  -- if roots
+  AND job.key = :key  -- if key
+  AND substr(job.key, 1, length(:key_prefix)) = :key_prefix  -- sqlite if key_prefix
+  AND starts_with(job.key, :key_prefix)  -- postgres if key_prefix
+  AND job.created_at >= :created_from  -- if created_from
+  AND job.created_at < :created_until  -- if created_until
+  AND job.ended_at >= :ended_from  -- if ended_from
+  AND job.ended_at < :ended_until  -- if ended_until
+  AND job.wait IS NOT NULL AND EXISTS (  -- sqlite if waits
+        SELECT 1 FROM json_each(CASE WHEN json_valid(job.wait) THEN job.wait ELSE '[]' END) AS each  -- sqlite if waits
+        WHERE json_extract(each.value, '$.kind') = :waits)  -- sqlite if waits
+  AND as_jsonb(job.wait) @> jsonb_build_array(jsonb_build_object('kind', :waits::text))  -- postgres if waits
+  AND job.name NOT IN (SELECT value FROM json_each(:not_names))  -- sqlite if not_names
+  AND job.name <> ALL(:not_names)  -- postgres if not_names
+  AND job.queue NOT IN (SELECT value FROM json_each(:not_queues))  -- sqlite if not_queues
+  AND job.queue <> ALL(:not_queues)  -- postgres if not_queues
+  AND job."user" NOT IN (SELECT value FROM json_each(:not_users))  -- sqlite if not_users
+  AND job."user" <> ALL(:not_users)  -- postgres if not_users
+  AND NOT EXISTS (SELECT 1 FROM json_each(:words) AS word  -- sqlite if words
+  AND NOT EXISTS (SELECT 1 FROM unnest(:words::text[]) AS word (value)  -- postgres if words
+        WHERE instr(  -- sqlite if words
+        WHERE strpos(  -- postgres if words
+          lower(job.id || ' ' || job.name || ' ' || coalesce(job.key, '') || ' ' || job."user"),  -- if words
+          lower(word.value)) = 0)  -- if words
+  AND (SELECT count(*) FROM json_each(:labels) AS wanted CROSS JOIN label  -- sqlite if labels
+  AND (SELECT count(*) FROM json_each_text(:labels::json) AS wanted, label  -- postgres if labels
+       WHERE label.job_id = job.id AND label.name = wanted.key  -- if labels
+         AND label.value = wanted.value) = :labels_wanted  -- if labels
+  AND NOT EXISTS (SELECT 1 FROM json_each(:not_labels) AS unwanted CROSS JOIN label  -- sqlite if not_labels
+  AND NOT EXISTS (SELECT 1 FROM json_each_text(:not_labels::json) AS unwanted, label  -- postgres if not_labels
+       WHERE label.job_id = job.id AND label.name = unwanted.key  -- if not_labels
+         AND label.value = unwanted.value)  -- if not_labels
+
 -- name: find_jobs
 SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.queue, job.priority,
        job.input, job.plan, job.result, job.error, job.wait, job.request, job.key,
@@ -181,17 +219,17 @@ SELECT job.id, job.tenant, job."user", job.name, job.version, job.state, job.que
 FROM job LEFT JOIN lease ON lease.job_id = job.id  -- sqlite
 FROM job LEFT JOIN LATERAL (SELECT * FROM lease WHERE job_id = job.id LIMIT 1) AS lease ON true  -- postgres
 WHERE job.created_at <= :until
-  AND (job.created_at, job.id) < (:until, :last)  -- if last
-  AND job.tenant = :tenant  -- if tenant
-  AND job.state = :state  -- if state
-  AND job.state IN (SELECT value FROM json_each(:states))  -- sqlite if states
-  AND job.state = ANY(:states)  -- postgres if states
-  AND job.name = :name  -- if name
-  AND job.queue = :queue  -- if queue
-  AND job.parent = :parent  -- if parent
-  AND job.key = :key  -- if key
+  -- use: job_matches
 ORDER BY job.created_at DESC, job.id DESC
 LIMIT :limit
+
+-- name: query_words
+SELECT DISTINCT name, queue, "user", tenant, labels FROM (
+  SELECT name, queue, "user", tenant, labels FROM job
+  WHERE created_at <= :until
+    AND tenant = :tenant  -- if tenant
+  ORDER BY created_at DESC
+  LIMIT :limit) AS newest
 
 -- name: find_labelled_jobs
 -- The newest jobs of one label are found by its index; the other labels are looked up in each.
@@ -209,18 +247,6 @@ FROM label AS mark CROSS JOIN LATERAL (SELECT * FROM job WHERE id = mark.job_id 
 LEFT JOIN LATERAL (SELECT * FROM lease WHERE job_id = job.id LIMIT 1) AS lease ON true  -- postgres
 WHERE mark.name = :label AND mark.value = :label_value AND mark.created_at <= :until
   AND job.id = mark.job_id  -- sqlite
-  AND (SELECT count(*) FROM json_each(:labels) AS wanted CROSS JOIN label  -- sqlite if labels
-  AND (SELECT count(*) FROM json_each_text(:labels::json) AS wanted, label  -- postgres if labels
-       WHERE label.job_id = job.id AND label.name = wanted.key  -- if labels
-         AND label.value = wanted.value) = :labels_wanted  -- if labels
-  AND (job.created_at, job.id) < (:until, :last)  -- if last
-  AND job.tenant = :tenant  -- if tenant
-  AND job.state = :state  -- if state
-  AND job.state IN (SELECT value FROM json_each(:states))  -- sqlite if states
-  AND job.state = ANY(:states)  -- postgres if states
-  AND job.name = :name  -- if name
-  AND job.queue = :queue  -- if queue
-  AND job.parent = :parent  -- if parent
-  AND job.key = :key  -- if key
+  -- use: job_matches
 ORDER BY mark.created_at DESC, mark.job_id DESC
 LIMIT :limit

@@ -18,8 +18,10 @@ from perdure.jobs.model import (
     JobQuery,
     JournalEntry,
     KeyedEntry,
+    TimeRange,
 )
 from perdure.jobs.payload import StandIn, joined, stand_in_of
+from perdure.jobs.query_text import QueryWords
 from perdure.store import rows as row
 from perdure.store.statements import Session
 from perdure.store.verbs.approval import read_approval
@@ -58,34 +60,20 @@ def jobs(session: Session, query: JobQuery) -> list[Job]:
     until, last = query.before or (sys.float_info.max, None)
     states = None if query.states is None else [each.value for each in query.states]
     only_one = states is not None and len(states) == 1  # found in their order, without sorting
-    values = {
+    labels, name = dict(query.labels), "find_jobs"
+    values: dict[str, Any] = {
         "last": last,
-        "tenant": query.tenant,
         "state": states[0] if states and only_one else None,
         "states": None if states is None or only_one else session.array(states),
-        "name": query.name,
-        "queue": query.queue,
-        "parent": query.parent,
-        "key": query.key,
-        **_labels(query.labels),
     }
-    present = {name: value for name, value in values.items() if value is not None}
+    if labels:  # the index of one is used
+        name = "find_labelled_jobs"
+        label = next(iter(labels))
+        values |= {"label": label, "label_value": labels.pop(label)}
+    present = _present(values | _conditions(session, query, labels))
     more = {"until": until, "limit": query.limit, "clock": session.clock()}
-    name = "find_labelled_jobs" if query.labels else "find_jobs"
     rows = session.find(name, set(present), **present, **more)
     return [row.job(each) for each in rows]
-
-
-def _labels(wanted: dict[str, str]) -> dict[str, Any]:
-    """Return what a query by labels needs: one label whose index is used, and the others."""
-    if not wanted:
-        return {}
-    (label, value), *others = wanted.items()
-    found: dict[str, Any] = {"label": label, "label_value": value}
-    if others:
-        found |= {"labels": msgspec.json.encode(dict(others)).decode()}
-        found |= {"labels_wanted": len(others)}
-    return found
 
 
 def counts(session: Session, query: JobQuery | None = None) -> dict[str, int]:
@@ -93,15 +81,66 @@ def counts(session: Session, query: JobQuery | None = None) -> dict[str, int]:
     if query is None:
         rows = session.all("counts")
     else:
-        values = {
-            name: getattr(query, name) for name in ("tenant", "name", "queue", "key", "parent")
-        }
-        present = {name: value for name, value in values.items() if value is not None}
-        if query.labels:
-            present["labels"] = msgspec.json.encode(query.labels).decode()
-            present["labels_wanted"] = len(query.labels)
+        present = _present(_conditions(session, query, query.labels))
         rows = session.find("counts_of", set(present), **present, until=sys.float_info.max)
     return {state: number for state, number in rows}  # noqa: C416  rows are no pairs to the type checker
+
+
+def query_words(session: Session, tenant: str | None = None) -> QueryWords:
+    """Return what occurs in the newest jobs, of one tenant or of all."""
+    present = _present({"tenant": tenant})
+    limits = {"until": sys.float_info.max, "limit": _PAGE}
+    rows = session.find("query_words", set(present), **present, **limits)
+    labels: dict[str, set[str]] = {}
+    for each in rows:
+        for name, value in row.labels(each[4]).items():
+            labels.setdefault(name, set()).add(value)
+    words = [tuple(sorted({each[column] for each in rows if each[column]})) for column in range(4)]
+    return QueryWords(
+        names=words[0],
+        queues=words[1],
+        users=words[2],
+        tenants=words[3],
+        labels={name: tuple(sorted(values)) for name, values in sorted(labels.items())},
+    )
+
+
+def _present(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _conditions(session: Session, query: JobQuery, labels: dict[str, str]) -> dict[str, Any]:
+    """Return the values of `job_matches`, without those of states; None: no condition."""
+    same = ("tenant", "name", "name_prefix", "queue", "user", "parent", "key", "key_prefix")
+    lists = ("words", "not_names", "not_queues", "not_users")
+    return {
+        **{name: getattr(query, name) for name in (*same, "waits")},
+        **{name: session.array(found) for name in lists if (found := getattr(query, name))},
+        "roots": query.roots or None,
+        "labels": _json(labels),
+        "labels_wanted": len(labels) or None,
+        "not_labels": _json(query.not_labels),
+        **_bounds(session, "created", query.created),
+        **_bounds(session, "ended", query.ended),
+    }
+
+
+def _json(labels: dict[str, str]) -> str | None:
+    return msgspec.json.encode(labels).decode() if labels else None
+
+
+def _bounds(session: Session, name: str, given: TimeRange | None) -> dict[str, float]:
+    """Return the bounds of a time; of two that are given, the narrower."""
+    if given is None:
+        return {}
+    now = session.now()
+    starts = (given.after, None if given.younger is None else now - given.younger)
+    ends = (given.before, None if given.older is None else now - given.older)
+    bounds = {
+        f"{name}_from": max((each for each in starts if each is not None), default=None),
+        f"{name}_until": min((each for each in ends if each is not None), default=None),
+    }
+    return _present(bounds)
 
 
 def journal(session: Session, job_id: str) -> list[JournalEntry]:

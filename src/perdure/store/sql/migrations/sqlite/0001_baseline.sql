@@ -44,6 +44,7 @@ CREATE UNIQUE INDEX job_key ON job (tenant, key) WHERE key IS NOT NULL;
 CREATE INDEX job_newest ON job (created_at, id);
 CREATE INDEX job_tenant ON job (tenant, created_at, id);
 CREATE INDEX job_state ON job (state, created_at, id);
+CREATE INDEX job_name ON job (name, created_at, id);
 CREATE INDEX job_parent ON job (parent) WHERE parent IS NOT NULL;
 CREATE INDEX job_root ON job (root) WHERE root IS NOT NULL;
 CREATE INDEX job_budget ON job (budget_of) WHERE budget_of IS NOT NULL;
