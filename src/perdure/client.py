@@ -103,7 +103,7 @@ class Client(Caller):
 
     async def definitions(self) -> dict[str, PublishedJob]:
         """Return the jobs that workers know, by name, each with the schema of its arguments."""
-        self._known = published_jobs(await self._shared.verbs.definitions())
+        self._known = published_jobs(await self.verbs.definitions())
         self._known_at = _CLOCK.monotonic()
         return self._known
 

@@ -1,6 +1,7 @@
 """Every exception that Perdure raises; `perdure.base.errors` draws them as a tree."""
 
 from perdure.base.errors import (
+    AccessDenied,
     AmbiguousId,
     ApprovalExpired,
     ApprovalRejected,
@@ -69,6 +70,7 @@ from perdure.base.errors import (
 )
 
 __all__ = [
+    "AccessDenied",
     "AmbiguousId",
     "ApprovalExpired",
     "ApprovalRejected",

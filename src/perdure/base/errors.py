@@ -49,6 +49,7 @@
      ├── EffectInDoubt              nobody knows whether an effect happened: a person must decide
      ├── ApprovalRejected           a person rejected the action
      ├── ApprovalExpired            nobody answered in time, which is not a rejection
+     ├── AccessDenied               whoever asks may not do that; `code` says why
      ├── DecisionRefused            your vote on an approval does not count; `code` says why
      ├── BudgetExceeded             it would cost more than was granted
      ├── LeaseLost                  another worker may own the job: nothing more is written
@@ -471,6 +472,17 @@ class ApprovalRejected(JobError):
 
 class ApprovalExpired(JobError):
     """Nobody answered in time."""
+
+
+class AccessDenied(JobError):
+    """Whoever asks may not do that; `code` is for programs, the text for people.
+
+    The code is "forbidden", or "reauthenticate" if it needs a recent sign-in.
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class DecisionRefused(JobError):

@@ -64,10 +64,11 @@ class Caller:
         self.policy = policy or Policy()
         self.clock: Clock | None = None  # replaces the machine's in a test that skips time
         self._shared = SharedStore(lambda: open_store(self.url, clock=self.clock))
+        self.verbs = self._shared.verbs  # each opens the store if need be
         self._waits = WaitsByLoop(self._shared, lambda: without_secrets(self.url))
-        self._attendance = Attendance(self._shared.verbs)
-        self.approval_store = VotingStore(self._shared.verbs)  # for channels
-        self.insight = Insight(self._shared.verbs)  # what operators want to know
+        self._attendance = Attendance(self.verbs)
+        self.approval_store = VotingStore(self.verbs)  # for channels
+        self.insight = Insight(self.verbs)  # what operators want to know
 
     @property
     def steps(self) -> Mapping[str, Step[..., Any]]:
@@ -116,7 +117,7 @@ class Caller:
             JobNotFound: There is no such job.
             AmbiguousId: There are several whose ids begin or end so.
         """
-        job = await self._shared.verbs.job(job_id)
+        job = await self.verbs.job(job_id)
         if job is None and _SHORTEST_PART <= len(job_id) < ID_LENGTH:
             job = await self._job_like(job_id)
         if job is None:
@@ -124,21 +125,21 @@ class Caller:
         return self._handle(job.id, self.jobs.get(job.name), new=False)
 
     async def _job_like(self, part: str) -> Job | None:
-        found = await self._shared.verbs.ids_like(part, _CANDIDATES)
+        found = await self.verbs.ids_like(part, _CANDIDATES)
         if len(found) > 1:
             raise AmbiguousId(part, found)
-        return await self._shared.verbs.job(found[0]) if found else None
+        return await self.verbs.job(found[0]) if found else None
 
     def _handle(
         self, job_id: str, definition: JobDefinition[Any, R] | None, *, new: bool
     ) -> Handle[R]:
-        return Handle(self._shared.verbs, self._waits, job_id, definition, new=new)
+        return Handle(self.verbs, self._waits, job_id, definition, new=new)
 
     async def _submit(
         self, made: Sequence[NewJob], definitions: Sequence[JobDefinition[..., Any] | None]
     ) -> list[Handle[Any]]:
         """Store jobs, all of them or none; return their handles."""
-        submitted = await self._shared.verbs.submit(made, made[0].user if made else "")
+        submitted = await self.verbs.submit(made, made[0].user if made else "")
         events.submitted(made, submitted)
         handles = [
             self._handle(each.id, definition, new=each.created)
@@ -163,7 +164,7 @@ class Caller:
 
     async def find_jobs(self, query: JobQuery | None = None) -> list[Job]:
         """Return jobs, newest first."""
-        return await self._shared.verbs.jobs(query or JobQuery())
+        return await self.verbs.jobs(query or JobQuery())
 
     async def command_jobs(
         self,
@@ -210,18 +211,18 @@ class Caller:
     async def _all_jobs(self, query: JobQuery) -> list[BulkResult]:
         """Return all jobs that a query finds, the oldest first."""
         found: list[BulkResult] = []
-        while page := await self._shared.verbs.jobs(query):
+        while page := await self.verbs.jobs(query):
             found += [BulkResult(job_id=job.id, name=job.name, state=job.state) for job in page]
             query = replace(query, before=(page[-1].created_at, page[-1].id))
         return found[::-1]
 
     async def _would_refuse(self, command: Command) -> str | None:
-        return await self._shared.verbs.refusal(command)
+        return await self.verbs.refusal(command)
 
     async def _refusal(self, command: Command) -> str | None:
         """Give a command to a job; return why it refuses it, if it does."""
         try:
-            await self._shared.verbs.command(command)
+            await self.verbs.command(command)
         except (IllegalTransition, JobNotFound) as error:
             return str(error)
         return None
@@ -230,11 +231,11 @@ class Caller:
 
     async def workers(self) -> list[FleetWorker]:
         """Return the workers that are alive: where they run, what they serve and know."""
-        return list((await self._shared.verbs.fleet(SILENT)).workers)
+        return list((await self.verbs.fleet(SILENT)).workers)
 
     async def all_queues(self) -> list[QueueCounts]:
         """Return every queue of the store with the number of its jobs, by name."""
-        return await self._shared.verbs.queues()
+        return await self.verbs.queues()
 
     async def pause_queue(self, name: str, *, by: str = "", reason: str = "") -> bool:
         """Let no worker claim from a queue until it is resumed; return False if it was paused.
@@ -242,12 +243,12 @@ class Caller:
         Jobs that run go on. That it was paused, by whom and why, is kept in the event log.
         """
         check_given(queue=name, by=by, reason=reason)
-        return await self._shared.verbs.pause_queue(name, by, reason, paused=True)
+        return await self.verbs.pause_queue(name, by, reason, paused=True)
 
     async def resume_queue(self, name: str, *, by: str = "", reason: str = "") -> bool:
         """Let workers claim from a paused queue again; return False if it was not paused."""
         check_given(queue=name, by=by, reason=reason)
-        return await self._shared.verbs.pause_queue(name, by, reason, paused=False)
+        return await self.verbs.pause_queue(name, by, reason, paused=False)
 
     # People
 
@@ -259,7 +260,7 @@ class Caller:
         limit: int = 100,
     ) -> list[Approval]:
         """Return approvals, newest first; by default those that are pending."""
-        return await self._shared.verbs.approvals(state, tenant, limit=limit)
+        return await self.verbs.approvals(state, tenant, limit=limit)
 
     async def decide(
         self,
@@ -302,7 +303,7 @@ class Caller:
             reason=reason,
             arguments=arguments,
         )
-        return await decide(self._shared.verbs, self, answer)
+        return await decide(self.verbs, self, answer)
 
     async def delegate(
         self, approval: Approval | str, *, to: str, by: Person | str, reason: str = ""
@@ -321,7 +322,7 @@ class Caller:
         """
         check_given(to=to, reason=reason)
         id = approval.id if isinstance(approval, Approval) else approval
-        return await delegate(self._shared.verbs, self.policy.people, id, by, to, reason)
+        return await delegate(self.verbs, self.policy.people, id, by, to, reason)
 
 
 class VotingStore:

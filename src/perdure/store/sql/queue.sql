@@ -24,7 +24,9 @@ SELECT name, max(paused), sum(ready), sum(waiting), sum(running) FROM (
   UNION ALL
   SELECT queue, 0, sum(ready), sum(CASE WHEN ready = 0 AND owner IS NULL THEN 1 ELSE 0 END),
          sum(CASE WHEN owner IS NULL THEN 0 ELSE 1 END)
-  FROM lease GROUP BY queue) AS counted
+  FROM lease
+  WHERE tenant = :tenant  -- if tenant
+  GROUP BY queue) AS counted
 GROUP BY name ORDER BY name
 
 -- name: unclaimed

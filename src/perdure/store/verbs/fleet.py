@@ -90,6 +90,8 @@ def fleet(session: Session, silent_for: float) -> Fleet:
 
 # Queues
 
+_COUNTS = ("ready", "waiting", "running")
+
 
 def pause_queue(session: Session, name: str, actor: str, reason: str, *, paused: bool) -> bool:
     """Pause a queue or resume it, with a line in its log; return whether that changed anything."""
@@ -111,11 +113,14 @@ def queue_log(name: str) -> str:
     return f"queue {name}"
 
 
-def queues(session: Session) -> list[QueueCounts]:
-    """Return the queues that have jobs, or that were used before, by name."""
+def queues(session: Session, tenant: str | None = None) -> list[QueueCounts]:
+    """Return the queues that have jobs, or that were used before; counts may be of one tenant."""
+    given = {} if tenant is None else {"tenant": tenant}
     return [
-        QueueCounts(name=name, paused=bool(paused), ready=ready, waiting=waiting, running=running)
-        for name, paused, ready, waiting, running in session.all("queues")
+        QueueCounts(
+            name=name, paused=bool(paused), **dict(zip(_COUNTS, map(int, numbers), strict=True))
+        )
+        for name, paused, *numbers in session.find("queues", set(given), **given)
     ]
 
 

@@ -1,0 +1,487 @@
+"""The only door from HTTP to the store: one principal, and with it one tenant.
+
+A route gets a `TenantHandle` and nothing else of the store. The tenant is that of the principal,
+which comes from the credential; no method takes one. Whatever belongs to another tenant is not
+found, with the very error of a thing that does not exist. Every change is made in the principal's
+name, and each method that changes something checks its permission once more, so that a route which
+forgets it is still closed.
+
+**What belongs to no tenant.** Workers and queues serve all tenants, and definitions are the code of
+the installation. A principal of one tenant sees which queues are there and what workers know, but
+counts of its own jobs alone, and neither a host nor a process id. It cannot drain, pause or kill. A
+principal without a tenant runs the installation, and sees and commands everything; what it submits
+belongs to the tenant "default".
+"""
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+from msgspec.structs import replace
+
+from perdure.base.errors import (
+    AccessDenied,
+    AmbiguousId,
+    ArgumentError,
+    IllegalTransition,
+    JobNotFound,
+    UnknownName,
+)
+from perdure.engine.attendance import SILENT
+from perdure.engine.caller import Caller
+from perdure.engine.handle import Handle
+from perdure.engine.submission import SubmitOptions
+from perdure.jobs.approval import APPROVER, Approval, ApprovalState, Person, VoteVerdict
+from perdure.jobs.budget import Budget
+from perdure.jobs.bulk import BulkAction, BulkReport
+from perdure.jobs.effect import Choice, Effect
+from perdure.jobs.fleet import Fleet, FleetWorker, PublishedDefinitions, QueueCounts
+from perdure.jobs.model import Job, JobEvent, JobMessage, JobQuery, JournalEntry, Schedule
+from perdure.jobs.output import OutputPage, OutputPiece, OutputTopic
+from perdure.jobs.payload import StandIn
+from perdure.jobs.plan import Plan
+from perdure.jobs.risk import RiskLevel
+from perdure.jobs.state import JobState
+from perdure.web.access.principal import Permission, Principal
+
+JobAction: TypeAlias = Literal[
+    "cancel", "pause", "resume", "retry", "skip", "compensate", "abandon_undo"
+]
+DEFAULT_TENANT: Final = "default"
+RECENT: Final = 15 * 60.0  # seconds within which a sign-in is recent
+
+_MANY: Final = 10_000
+
+
+class JobReader(Protocol):
+    """What can be read of one job of the tenant; `Handle` has it."""
+
+    id: str
+
+    async def job(self) -> Job: ...
+    async def journal(self) -> list[JournalEntry]: ...
+    async def output(self, step: str) -> Any: ...
+    async def effects(self) -> list[Effect]: ...
+    async def budget(self) -> Budget | None: ...
+    async def events(self) -> list[JobEvent]: ...
+    async def topics(self) -> list[OutputTopic]: ...
+    def stream(
+        self, topic: str = ..., *, after: int = ...
+    ) -> AsyncGenerator[OutputPiece, None]: ...
+
+
+class Submitter(Protocol):
+    """Submits a job by its name, or a plan; an `App` and a `Client` each have their own way."""
+
+    async def __call__(
+        self,
+        job: str | Plan,
+        arguments: Mapping[str, Any] | Sequence[Any],
+        options: SubmitOptions,
+    ) -> Handle[Any]: ...
+
+
+class TenantHandle:
+    """The store, as one principal may use it."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        principal: Principal,
+        *,
+        submit: Submitter | None = None,
+        recent: float = RECENT,
+    ) -> None:
+        """Bind the store to a principal.
+
+        Args:
+            caller: An app or a client.
+            principal: Who asks, as their credential says.
+            submit: How jobs are submitted; None: they cannot be.
+            recent: Within how many seconds of a sign-in a person may decide about HIGH risks.
+        """
+        self.principal = principal
+        self.tenant = principal.tenant
+        self._caller = caller
+        self._verbs = caller.verbs
+        self._submit = submit
+        self._recent = recent
+
+    # The store
+
+    async def now(self) -> float:
+        """Return the time of the store's clock."""
+        return await self._verbs.now()
+
+    async def watch(
+        self, changed: Callable[[], None], *, output: bool = False
+    ) -> Callable[[], None]:
+        """Call `changed` soon after a write, of whichever tenant: a hint to read again.
+
+        Returns:
+            A function that ends the watch.
+        """
+        return (await self._caller.store()).watch(changed, output=output)
+
+    # Jobs
+
+    async def job(self, job_id: str) -> Job:
+        """Return a job of the tenant; its whole id is needed.
+
+        Raises:
+            JobNotFound: There is none, or it belongs to another tenant.
+        """
+        found = await self._verbs.job(_text(job_id), self.tenant)
+        if found is None:
+            raise JobNotFound(job_id)
+        return found
+
+    async def read(self, job_id: str) -> JobReader:
+        """Return what reads a job of the tenant, or raise `JobNotFound`."""
+        return await self._handle(job_id)
+
+    async def jobs(self, query: JobQuery | None = None) -> list[Job]:
+        """Return jobs of the tenant, newest first."""
+        return await self._caller.find_jobs(self._bound(query))
+
+    async def counts(self, query: JobQuery | None = None) -> dict[str, int]:
+        """Return the number of the tenant's jobs by state."""
+        return await self._verbs.counts(self._bound(query))
+
+    async def messages(self, job_id: str) -> list[JobMessage]:
+        """Return the messages to a job that it has not received."""
+        await self.job(job_id)
+        return await self._verbs.messages(job_id)
+
+    async def events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[JobEvent]:
+        """Return a page of a job's log."""
+        await self.job(job_id)
+        return await self._verbs.events(job_id, after, limit)
+
+    async def payload(self, job_id: str, stand_in: StandIn) -> bytes:
+        """Return a large payload of a job's journal."""
+        await self.job(job_id)
+        return await self._verbs.payload(job_id, stand_in)
+
+    async def output(self, job_id: str, topic: str, after: int = 0) -> OutputPage:
+        """Return a page of what a job has emitted."""
+        await self.job(job_id)
+        return await self._verbs.output(job_id, topic, after)
+
+    async def submit(
+        self,
+        job: str | Plan,
+        arguments: Mapping[str, Any] | Sequence[Any] = (),
+        options: SubmitOptions | None = None,
+    ) -> Job:
+        """Store a job of the tenant, requested by the principal; return it.
+
+        Raises:
+            UnknownName: There is no such job.
+            ArgumentError, PlanError, KeyConflict: As `App.submit`.
+        """
+        self._need(Permission.JOBS_SUBMIT)
+        if self._submit is None:
+            raise AccessDenied("forbidden", "jobs cannot be submitted here")
+        bound: SubmitOptions = {**(options or {}), "tenant": self._own, "user": self._actor}
+        handle = await self._submit(job, arguments, bound)
+        return await self.job(handle.id)
+
+    async def command(
+        self,
+        job_id: str,
+        action: JobAction,
+        *,
+        reason: str = "",
+        step: str | None = None,
+        output: Any = None,
+    ) -> None:
+        """Command a job of the tenant in the name of the principal.
+
+        Args:
+            job_id: The job.
+            action: What it shall do.
+            reason: For its log.
+            step: For retry, skip and abandon_undo: the step ("load#2").
+            output: For skip: the result that the step is said to have had.
+
+        Raises:
+            JobNotFound, IllegalTransition, LookupError: It is refused; nothing was changed.
+        """
+        self._need(Permission("jobs.abandon" if action == "abandon_undo" else f"jobs.{action}"))
+        handle, by = await self._handle(job_id), self._actor
+        match action:
+            case "retry":
+                await handle.retry(step, reason, by=by)
+            case "skip":
+                await self._refuse_if_asked(job_id, _given(step))
+                await handle.skip(_given(step), reason, output=output, by=by)
+            case "abandon_undo":
+                await handle.abandon_undo(_given(step), reason, by=by)
+            case "cancel" | "pause" | "resume" | "compensate":
+                await getattr(handle, action)(reason, by=by)
+
+    async def _refuse_if_asked(self, job_id: str, step: str) -> None:
+        """Refuse to skip what waits for people: that would answer, or withdraw, their question."""
+        wanted = step if "#" in step else f"{step}#1"
+        pending = ApprovalState.PENDING
+        if await self._verbs.approval_of_step(job_id, wanted, pending) is not None:
+            raise IllegalTransition(
+                f"{wanted} of job {job_id} waits for people: let them decide about it, or cancel it"
+            )
+
+    async def command_jobs(
+        self, action: BulkAction, query: JobQuery, *, reason: str = "", dry_run: bool = False
+    ) -> BulkReport:
+        """Command all jobs of the tenant that a query finds: see `Caller.command_jobs`."""
+        self._need(Permission(f"jobs.{action}"))
+        bound = self._bound(query)
+        given = {"by": self._actor, "reason": reason}
+        return await self._caller.command_jobs(action, bound, **given, dry_run=dry_run)
+
+    async def send(
+        self, job_id: str, topic: str, payload: Any = None, *, key: str | None = None
+    ) -> bool:
+        """Send a job of the tenant a message; return False if this key was sent before."""
+        self._need(Permission.JOBS_SEND)
+        return await (await self._handle(job_id)).send(topic, payload, key=key)
+
+    async def fork(
+        self, job_id: str, before: str, arguments: Mapping[str, Any] | None = None
+    ) -> Job:
+        """Submit a copy of a job that begins at a step, maybe with other arguments; return it."""
+        self._need(Permission.JOBS_FORK)
+        if arguments is not None:
+            self._need(Permission.JOBS_EDIT)
+        handle = await self._handle(job_id)
+        taken = sorted({"before", "by", "self"} & set(arguments or ()))
+        if taken:
+            raise ArgumentError("fork", [f"{each} cannot be given by name here" for each in taken])
+        copy = await handle.fork(before, by=self._actor, **(arguments or {}))
+        return await self.job(copy.id)
+
+    # People
+
+    async def approvals(
+        self,
+        state: ApprovalState | None = ApprovalState.PENDING,
+        *,
+        job_id: str | None = None,
+        limit: int = 100,
+    ) -> list[Approval]:
+        """Return approvals of the tenant, newest first."""
+        return await self._verbs.approvals(state, self.tenant, job_id, limit)
+
+    async def approval(self, approval_id: str) -> Approval:
+        """Return an approval of the tenant.
+
+        Raises:
+            UnknownName: There is none, or it belongs to another tenant.
+        """
+        found = await self._verbs.approval(_text(approval_id))
+        if found is None or not self._is_mine(found.tenant):
+            raise UnknownName(f"there is no approval {approval_id!r}")
+        return found
+
+    def person(self, tenant: str) -> Person:
+        """Return the principal as a person who may decide in a tenant."""
+        roles = (
+            frozenset({APPROVER}) if self._may(Permission.APPROVALS_DECIDE) else frozenset[str]()
+        )
+        return Person(
+            id=self.principal.id,
+            tenant=tenant,
+            roles=roles,
+            is_program=self.principal.kind != "person",
+        )
+
+    async def decide(
+        self,
+        approval_id: str,
+        verdict: VoteVerdict,
+        *,
+        action_hash: str,
+        reason: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Approval:
+        """Approve or reject an action as the principal saw it; return the updated approval.
+
+        Raises:
+            AccessDenied: The principal may not decide, or must sign in again first.
+            UnknownName: There is no such approval.
+            DecisionRefused, ArgumentError: As `Caller.decide`.
+        """
+        self._need(Permission.APPROVALS_DECIDE)
+        if arguments is not None:
+            self._need(Permission.APPROVALS_EDIT)
+        approval = await self.approval(approval_id)
+        await self._need_sign_in(approval)
+        return await self._caller.decide(
+            approval.id,
+            verdict,
+            by=self.person(approval.tenant),
+            action_hash=action_hash,
+            reason=reason,
+            arguments=arguments,
+        )
+
+    async def delegate(self, approval_id: str, *, to: str, reason: str = "") -> Approval:
+        """Let another person decide about an approval instead of the principal."""
+        self._need(Permission.APPROVALS_DECIDE)
+        approval = await self.approval(approval_id)
+        by = self.person(approval.tenant)
+        return await self._caller.delegate(approval.id, to=to, by=by, reason=reason)
+
+    async def _need_sign_in(self, approval: Approval) -> None:
+        if approval.risk < RiskLevel.HIGH:
+            return
+        signed_in = self.principal.signed_in_at
+        if signed_in is None or await self.now() - signed_in > self._recent:
+            text = (
+                f"a decision about {approval.risk.name} risk needs a recent sign-in: sign in again"
+            )
+            raise AccessDenied("reauthenticate", text)
+
+    # Effects
+
+    async def open_effects(self, limit: int = 100) -> list[Effect]:
+        """Return the tenant's effects whose outcome is not known, the oldest first."""
+        return await self._verbs.open_effects(self.tenant, limit)
+
+    async def effect(self, key: str) -> Effect:
+        """Return an effect of the tenant by its key; without a tenant, one that is open.
+
+        Raises:
+            UnknownName: There is none, or it belongs to another tenant.
+        """
+        if self.tenant is None:
+            listed = await self._verbs.open_effects(None, _MANY)
+            found = next((each for each in listed if each.key == key), None)
+        else:
+            found = await self._verbs.effect_by_key(self.tenant, _text(key))
+        if found is None:
+            raise UnknownName(f"there is no effect {key!r}")
+        return found
+
+    async def resolve(
+        self, key: str, choice: Choice, *, result: Any = None, reason: str = ""
+    ) -> Effect:
+        """Settle an effect of the tenant that is in doubt; return it as it was."""
+        self._need(Permission.EFFECTS_RESOLVE)
+        effect = await self.effect(key)
+        handle = await self._handle(effect.job_id)
+        await handle.resolve(effect.no, choice, result=result, reason=reason, by=self._actor)
+        return effect
+
+    # Schedules
+
+    async def schedules(self) -> list[Schedule]:
+        """Return the schedules of the tenant by name."""
+        return await self._verbs.schedules(self.tenant)
+
+    async def schedule(self, name: str) -> Schedule:
+        """Return a schedule of the tenant.
+
+        Raises:
+            UnknownName: There is none, or it belongs to another tenant.
+            AmbiguousId: The principal has no tenant, and several tenants have one of this name.
+        """
+        found = [each for each in await self.schedules() if each.name == name]
+        if not found:
+            raise UnknownName(f"there is no schedule {name!r}")
+        if len(found) > 1:
+            raise AmbiguousId(name, [f"{each.tenant}/{each.name}" for each in found])
+        return found[0]
+
+    async def put_schedule(self, schedule: Schedule) -> None:
+        """Create or replace a schedule of the tenant; its jobs are requested by the principal."""
+        self._need(Permission.SCHEDULES_WRITE)
+        job = replace(schedule.job, tenant=self._own, user=self._actor)
+        await self._verbs.put_schedule(replace(schedule, job=job))
+
+    async def delete_schedule(self, name: str) -> None:
+        """Delete a schedule of the tenant, or raise `UnknownName`."""
+        self._need(Permission.SCHEDULES_WRITE)
+        found = await self.schedule(name)
+        await self._verbs.delete_schedule(found.tenant, found.name)
+
+    async def pause_schedule(self, name: str, *, paused: bool, next_at: float | None) -> None:
+        """Pause a schedule of the tenant, or resume it from a time."""
+        self._need(Permission.SCHEDULES_WRITE)
+        found = await self.schedule(name)
+        await self._verbs.pause_schedule(found.tenant, found.name, next_at, paused=paused)
+
+    # The fleet
+
+    async def workers(self) -> list[FleetWorker]:
+        """Return the living workers; to a tenant without host and process, with its own jobs."""
+        return list((await self.fleet()).workers)
+
+    async def fleet(self) -> Fleet:
+        """Return the living workers, and the paused queues; see `workers`."""
+        fleet = await self._verbs.fleet(SILENT)
+        if self.tenant is None:
+            return fleet
+        running: dict[str | None, int] = {}
+        query = JobQuery(states=(JobState.RUNNING, JobState.COMPENSATING), limit=_MANY)
+        for job in await self.jobs(query):
+            running[job.owner] = running.get(job.owner, 0) + 1
+        return replace(
+            fleet,
+            workers=tuple(self._veiled(each, running.get(each.id, 0)) for each in fleet.workers),
+        )
+
+    def _veiled(self, worker: FleetWorker, running: int) -> FleetWorker:
+        return replace(worker, host="", pid=0, running=running)
+
+    async def queues(self) -> list[QueueCounts]:
+        """Return the queues; to a tenant with the counts of its own jobs."""
+        return await self._verbs.queues(self.tenant)
+
+    async def pause_queue(self, name: str, *, reason: str = "", paused: bool = True) -> bool:
+        """Pause a queue or resume it; return False if it was so before."""
+        self._need(Permission.QUEUES_PAUSE)
+        change = self._caller.pause_queue if paused else self._caller.resume_queue
+        return await change(name, by=self._actor, reason=reason)
+
+    async def definitions(self) -> list[PublishedDefinitions]:
+        """Return what workers know: the code of the installation, the same for all tenants."""
+        return await self._verbs.definitions()
+
+    # Inside
+
+    async def _handle(self, job_id: str) -> Handle[Any]:
+        job = await self.job(job_id)
+        return await self._caller.handle(job.id)
+
+    def _bound(self, query: JobQuery | None) -> JobQuery:
+        query = query or JobQuery()
+        return query if self.tenant is None else replace(query, tenant=self.tenant)
+
+    def _is_mine(self, tenant: str) -> bool:
+        return self.tenant is None or tenant == self.tenant
+
+    @property
+    def _own(self) -> str:
+        return DEFAULT_TENANT if self.tenant is None else self.tenant
+
+    @property
+    def _actor(self) -> str:
+        return self.principal.id
+
+    def _may(self, permission: Permission) -> bool:
+        return self.principal.may(permission)
+
+    def _need(self, permission: Permission) -> None:
+        if not self._may(permission):
+            raise AccessDenied("forbidden", f"this needs the permission {permission}")
+
+
+def _text(id: str) -> str:
+    """Return an id as databases take it: nothing has one with a NUL, which PostgreSQL refuses."""
+    return id.replace("\0", "\ufffd")
+
+
+def _given(step: str | None) -> str:
+    if not step:
+        raise LookupError("name the step")
+    return step
