@@ -7,10 +7,11 @@ import pytest
 from hypothesis import settings
 
 from tests.support import on_worker
+from tests.support.pgbouncer_server import pgbouncer_url
 from tests.support.postgres_server import postgres_server, postgres_url
 from tests.support.redis_server import redis_server
 
-__all__ = ["postgres_server", "postgres_url", "redis_server"]
+__all__ = ["pgbouncer_url", "postgres_server", "postgres_url", "redis_server"]
 
 # A red run must be red again: everyday runs draw the same examples each time.
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=100)

@@ -25,6 +25,7 @@ import msgspec
 import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import PipelineStatus
 
 from perdure.base.errors import (
     IllegalTransition,
@@ -51,6 +52,10 @@ _OF_POOLER: Final = re.compile(
     r"unsupported startup parameter|prepared statement .* (does not exist|already exists)"
     r"|(LISTEN|UNLISTEN|NOTIFY).*(transaction|pool|support)|pgbouncer",
     re.IGNORECASE,
+)
+_USE_PGBOUNCER: Final = (
+    ". This looks like PgBouncer in transaction mode: add pgbouncer=1 to the URL, and "
+    "listen_url= with the URL of the server itself, so that workers are still notified"
 )
 
 Pg = psycopg.Connection[tuple[Any, ...]]
@@ -143,10 +148,11 @@ class Target:
 
         Raises:
             StoreUnreachable: It does not answer, or refuses.
-            StoreError: It is too old.
+            StoreError: It is too old, or something in between drops our settings.
         """
         try:
             connection = psycopg.connect(self._conninfo(), autocommit=True)
+            has_settings = self.pooled or self._has_settings(connection)
         except psycopg.Error as error:
             text = self.hide(str(error)).strip()
             raise StoreUnreachable(f"{self} cannot be reached: {text}{self.advice(text)}") from None
@@ -155,16 +161,23 @@ class Target:
         if connection.info.server_version < _OLDEST:
             connection.close()
             raise StoreError(f"{self} is older than version 14, the oldest that perdure can use")
+        if not has_settings:
+            connection.close()
+            raise StoreError(f"{self} does not apply the settings of our sessions{_USE_PGBOUNCER}")
         return connection
+
+    def _has_settings(self, connection: Pg) -> bool:
+        """Whether the session has our settings: a pooler may be told to ignore them."""
+        try:
+            found = connection.execute(b"SHOW search_path", prepare=False).fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        return found is not None and self.schema in found[0]
 
     def advice(self, text: str) -> str:
         """Return what to do if an error looks like that of a pooler; "" for any other."""
-        if self.pooled or not _OF_POOLER.search(text):
-            return ""
-        return (
-            ". This looks like PgBouncer in transaction mode: add pgbouncer=1 to the URL, and "
-            "listen_url= with the URL of the server itself, so that workers are still notified"
-        )
+        return "" if self.pooled or not _OF_POOLER.search(text) else _USE_PGBOUNCER
 
     def _conninfo(self) -> str:
         """Return the connection string for libpq; what the URL says overrides our settings."""
@@ -219,8 +232,14 @@ def translate(error: psycopg.Error, target: Target) -> Exception:
 
 
 def is_lost(error: psycopg.Error, connection: Pg) -> bool:
-    """Whether the connection is lost, so that it is unknown what the server still did."""
-    return connection.closed or connection.broken or isinstance(error, errors.AdminShutdown)
+    """Whether the connection is lost, so that it is unknown what the server still did.
+
+    After a fatal error the other end hangs up, also where the driver has not seen that yet. A
+    pipeline that was cut off half-way never ends.
+    """
+    is_fatal = error.diag.severity in ("FATAL", "PANIC") or isinstance(error, errors.AdminShutdown)
+    is_stuck = connection.pgconn.pipeline_status != PipelineStatus.OFF
+    return connection.closed or connection.broken or is_fatal or is_stuck
 
 
 def is_transient(error: psycopg.Error) -> bool:
