@@ -16,8 +16,9 @@ print(app.run_sync(welcome("Kim")))
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
+from perdure import web
 from perdure.base.codec import LIMITS, PayloadLimits, digest
 from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import NotInProcess
@@ -51,6 +52,9 @@ from perdure.jobs.text_limits import check_defined
 from perdure.process.process import current
 from perdure.process.runtime import Runtime, run
 from perdure.store.open import check_url
+
+if TYPE_CHECKING:
+    from perdure.web.app import AsgiOptions, WebApp
 
 R = TypeVar("R")
 
@@ -156,6 +160,36 @@ class App(JobRegistry, Caller):
     def schedules(self) -> Schedules:
         """The cron schedules of this app."""
         return Schedules(self.store, self._new_job)
+
+    # Serve over HTTP
+
+    def asgi(self, **options: "Unpack[AsgiOptions]") -> "WebApp":
+        """Return an ASGI app with the HTTP API, to be served by itself or mounted in another app.
+
+        Args:
+            **options: `access`: who may use it; without it, nobody may. `limits`: the limits of one
+                request.
+        """
+        return web.web_app(self, self._submit_named, self._new_named, options)
+
+    async def _submit_named(
+        self, job: str | Plan, arguments: Mapping[str, Any] | Sequence[Any], options: SubmitOptions
+    ) -> Handle[Any]:
+        return await self.submit(self._call_of(job, arguments), **options)
+
+    async def _new_named(
+        self, job: str | Plan, arguments: Mapping[str, Any] | Sequence[Any], options: SubmitOptions
+    ) -> NewJob:
+        return self._new_job(self._call_of(job, arguments), options)
+
+    def _call_of(self, job: str | Plan, arguments: Mapping[str, Any] | Sequence[Any]) -> Any:
+        """Return the call of a job that is given by its name, with plain values."""
+        if isinstance(job, Plan):
+            return job
+        definition = self.find_job(job)
+        parameters = definition.parameters
+        args, kwargs = parameters.unpack(parameters.pack_plain(arguments, self.limits))
+        return definition(*args, **kwargs)
 
     # Work
 

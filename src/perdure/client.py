@@ -5,11 +5,13 @@ handle = await client.submit("migrate", 8, key="june")
 print(await handle.result())
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
+from perdure import web
 from perdure.base.clock import SystemClock
 from perdure.base.codec import LIMITS, PayloadLimits
+from perdure.base.errors import ArgumentError
 from perdure.engine.caller import Caller
 from perdure.engine.handle import Handle
 from perdure.engine.policy import Policy
@@ -24,7 +26,11 @@ from perdure.engine.sync import (
 from perdure.jobs.definition import check_options
 from perdure.jobs.fleet import PublishedJob
 from perdure.jobs.model import NewJob
+from perdure.jobs.plan import Plan
 from perdure.jobs.remote_call import pack_arguments, published_jobs, unknown_job
+
+if TYPE_CHECKING:
+    from perdure.web.app import AsgiOptions, WebApp
 
 _CLOCK: Final = SystemClock()
 _FRESH: Final = 10.0  # seconds for which what workers know is not read again
@@ -106,6 +112,29 @@ class Client(Caller):
         self._known = published_jobs(await self.verbs.definitions())
         self._known_at = _CLOCK.monotonic()
         return self._known
+
+    def asgi(self, **options: "Unpack[AsgiOptions]") -> "WebApp":
+        """Return an ASGI app with the HTTP API: see `App.asgi`.
+
+        Jobs are submitted by the schemas that workers publish; plans cannot be.
+        """
+        return web.web_app(self, self._submit_named, self._new_named, options)
+
+    async def _submit_named(
+        self, job: str | Plan, arguments: Mapping[str, Any] | Sequence[Any], options: SubmitOptions
+    ) -> Handle[Any]:
+        made = await self._new_named(job, arguments, options)
+        return (await self._submit([made], [None]))[0]
+
+    async def _new_named(
+        self, job: str | Plan, arguments: Mapping[str, Any] | Sequence[Any], options: SubmitOptions
+    ) -> NewJob:
+        if isinstance(job, Plan):
+            raise ArgumentError("a plan", ["only an app that has its steps can submit it"])
+        known = await self._find(job, check=True)
+        by_name = isinstance(arguments, Mapping)
+        split = ((), arguments) if by_name else (tuple(arguments), dict[str, Any]())
+        return self._new_job(job, known, split, options, check=True)
 
     async def _find(self, name: str, *, check: bool) -> PublishedJob | None:
         if name not in self._known or _CLOCK.monotonic() - self._known_at > _FRESH:

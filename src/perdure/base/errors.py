@@ -64,6 +64,7 @@
      ├── Unstorable                 a value that would not come back equal
      │    ├── WrongType             … since it is not of the declared type
      │    └── PayloadTooLarge       … since it is larger than its limit
+     ├── RequestRefused             a request over HTTP is refused; `status` and `code` say how
      └── StoreError                 the store failed
           ├── StoreUnreachable      … the database does not answer; also a ConnectionError
           ├── StoreFull             … the disk is full
@@ -564,6 +565,19 @@ class WrongType(Unstorable):
 
 class PayloadTooLarge(Unstorable):
     """A value is larger than its named limit."""
+
+
+class RequestRefused(JobError):
+    """A request over HTTP is refused; `code` is for programs, `status` the status of the answer."""
+
+    def __init__(
+        self, status: int, code: str, text: str, *, errors: Sequence[str] = (), retry: float = 0
+    ) -> None:
+        super().__init__(text)
+        self.status = status
+        self.code = code
+        self.errors = tuple(errors)  # every reason, if there are several
+        self.retry = retry  # seconds after which another try may succeed; 0: none is proposed
 
 
 class StoreError(JobError):

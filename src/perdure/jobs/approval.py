@@ -367,6 +367,14 @@ def may_vote(approval: Approval, person: Person) -> bool:
     return _not_allowed(approval, person) is None
 
 
+def why_not(approval: Approval, person: Person, now: float) -> Refusal | None:
+    """Return why a person cannot decide an approval now; None if they can."""
+    refusal = _not_allowed(approval, person) or _not_open(approval, now)
+    if refusal is None and any(map(person.is_called, _yes(approval))):
+        return Refusal("repeated", "you have already approved this; others must too")
+    return refusal
+
+
 def _own(approval: Approval, person: Person, who: str) -> Refusal | None:
     """Refuse the person who submitted the job; everybody, if that is unknown."""
     if not approval.terms.four_eyes:

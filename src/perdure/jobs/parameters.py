@@ -6,7 +6,7 @@ writes and reads in C. Only a call that does not fit is examined in Python, to n
 
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import (
     Any,
     ClassVar,
@@ -122,6 +122,18 @@ class Parameters:
         if problems:
             raise ArgumentError(self._whose(), problems)
         return self._codec.encode(self._codec.decode(write_plain(fields)), limits)
+
+    def pack_plain(
+        self, given: Mapping[str, Any] | Sequence[Any], limits: PayloadLimits = LIMITS
+    ) -> bytes:
+        """Like `pack_json`, for plain values: by name, or in a sequence by position."""
+        if isinstance(given, Mapping):
+            return self.pack_json(write_plain(dict(given)), limits)
+        names = self.positional()
+        if len(given) > len(names):
+            text = f"{len(given)} positional arguments were given, but it takes {len(names)}"
+            raise ArgumentError(self._whose(), [text])
+        return self.pack_json(write_plain(dict(zip(names, given, strict=False))), limits)
 
     def unpack(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a stored call as the annotated types.

@@ -194,6 +194,12 @@ class Store:
     oldest_end = reads(verbs.read.oldest_end)
     violations = reads(verbs.read.violations)
 
+    journal_page = reads(verbs.browse.journal_page)
+    job_size = reads(verbs.browse.job_size)
+    newest_event = reads(verbs.browse.newest_event)
+    changed_jobs = reads(verbs.browse.changed_jobs)
+    owned_jobs = reads(verbs.browse.owned_jobs)
+
     # Leases
 
     _grant = changes(verbs.claim.claim)

@@ -5,6 +5,7 @@ Nothing here knows which database it runs on; `store.Store` gives the verbs thei
 
 from perdure.store.verbs import (
     approval,
+    browse,
     budget,
     claim,
     command,
@@ -21,6 +22,7 @@ from perdure.store.verbs import (
 
 __all__ = [
     "approval",
+    "browse",
     "budget",
     "claim",
     "command",

@@ -29,18 +29,20 @@ from perdure.base.errors import (
 from perdure.engine.attendance import SILENT
 from perdure.engine.caller import Caller
 from perdure.engine.handle import Handle
-from perdure.engine.submission import SubmitOptions
+from perdure.engine.submission import SubmitOptions, new_id
 from perdure.jobs.approval import APPROVER, Approval, ApprovalState, Person, VoteVerdict
 from perdure.jobs.budget import Budget
 from perdure.jobs.bulk import BulkAction, BulkReport
 from perdure.jobs.effect import Choice, Effect
 from perdure.jobs.fleet import Fleet, FleetWorker, PublishedDefinitions, QueueCounts
+from perdure.jobs.listing import JobRow
 from perdure.jobs.model import Job, JobEvent, JobMessage, JobQuery, JournalEntry, Schedule
 from perdure.jobs.output import OutputPage, OutputPiece, OutputTopic
 from perdure.jobs.payload import StandIn
 from perdure.jobs.plan import Plan
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState
+from perdure.store.verbs.browse import JobSize
 from perdure.web.access.principal import Permission, Principal
 
 JobAction: TypeAlias = Literal[
@@ -446,6 +448,57 @@ class TenantHandle:
     async def definitions(self) -> list[PublishedDefinitions]:
         """Return what workers know: the code of the installation, the same for all tenants."""
         return await self._verbs.definitions()
+
+    # For pages
+
+    @property
+    def kind(self) -> str:
+        """The kind of database: "sqlite" or "postgres"."""
+        return "sqlite" if self._caller.url.startswith("sqlite") else "postgres"
+
+    async def stale_workers(self) -> int:
+        """Return how many registered workers have been silent for too long."""
+        found = await self._verbs.workers()
+        return sum(each.silent_for > SILENT for each in found)
+
+    async def unserved(self) -> list[str]:
+        """Return which of the tenant's jobs no worker can claim, and why, in words."""
+        fleet, found = await self.fleet(), list[str]()
+        for _, _, count, job_id in await self._verbs.unclaimed():
+            job = await self._verbs.job(job_id, self.tenant)
+            if job is not None and (why := fleet.why_waiting(job)) is not None:
+                found.append(f"{count} of {job.name}: {why}")
+        return found
+
+    async def run_schedule(self, name: str) -> Job:
+        """Submit the job of a schedule of the tenant now; return it."""
+        self._need(Permission.SCHEDULES_WRITE)
+        self._need(Permission.JOBS_SUBMIT)
+        template = (await self.schedule(name)).job
+        made = replace(template, id=new_id(), key=None, user=self._actor)
+        await self._verbs.submit([made], self._actor)
+        return await self.job(made.id)
+
+    async def rows(self, query: JobQuery) -> list[JobRow]:
+        """Return jobs of the tenant as rows of a list, newest first."""
+        return await self._caller.insight.rows(self._bound(query))
+
+    async def row(self, job_id: str) -> JobRow:
+        """Return a job of the tenant as a row of a list, or raise `JobNotFound`."""
+        await self.job(job_id)
+        return await self._caller.insight.row(job_id)
+
+    async def journal_page(
+        self, job_id: str, after: int, limit: int, *, slim: bool = False
+    ) -> list[JournalEntry]:
+        """Return a part of the journal of a job; `slim`: without payloads."""
+        await self.job(job_id)
+        return await self._verbs.journal_page(job_id, after, limit, slim=slim)
+
+    async def job_size(self, job_id: str) -> JobSize:
+        """Return how many entries and children a job has."""
+        await self.job(job_id)
+        return await self._verbs.job_size(job_id)
 
     # Inside
 

@@ -1,0 +1,54 @@
+"""What pages read: parts of long journals, and which jobs have changed."""
+
+from typing import NamedTuple
+
+from perdure.jobs.model import JournalEntry
+from perdure.store import rows
+from perdure.store.statements import Session
+
+
+class JobSize(NamedTuple):
+    """How much there is of a job."""
+
+    entries: int
+    children: int
+
+
+class ChangedJobs(NamedTuple):
+    """Which jobs have a new line in their logs, in order, and the numbers of these lines."""
+
+    lines: list[tuple[int, str]]  # number and job
+    is_whole: bool  # False: there are more
+
+
+def journal_page(
+    session: Session, job_id: str, after: int = 0, limit: int = 1000, *, slim: bool = False
+) -> list[JournalEntry]:
+    """Return a part of a journal: the entries behind `after`; `slim`: without payloads."""
+    given = {"slim"} if slim else {"whole"}
+    found = session.find("journal_page", given, id=job_id, after=after, limit=limit)
+    return [rows.entry(each) for each in found]
+
+
+def job_size(session: Session, job_id: str) -> JobSize:
+    """Return how many entries the journal of a job has, and how many children the job."""
+    entries = session.one("count_entries", id=job_id)
+    children = session.one("count_children", id=job_id)
+    return JobSize(entries[0] if entries else 0, children[0] if children else 0)
+
+
+def newest_event(session: Session) -> int:
+    """Return the number of the newest line in the logs of all jobs."""
+    found = session.one("newest_event")
+    return (found[0] if found else None) or 0
+
+
+def changed_jobs(session: Session, after: int, limit: int) -> ChangedJobs:
+    """Return the lines in the logs of all jobs behind a number."""
+    found = session.all("events_since", after=after, limit=limit + 1)
+    return ChangedJobs([(each[0], each[1]) for each in found[:limit]], len(found) <= limit)
+
+
+def owned_jobs(session: Session, limit: int) -> list[str]:
+    """Return jobs that a worker has now: their steps change without a line in a log."""
+    return [each[0] for each in session.find("owned_jobs", set(), limit=limit)]

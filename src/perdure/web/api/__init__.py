@@ -1,0 +1,1 @@
+"""The resources of the API: a file for each, with the handlers and the lines of the route table."""

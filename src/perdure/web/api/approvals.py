@@ -1,0 +1,168 @@
+"""Approvals: the inbox, one question in full, and the answers to it."""
+
+from typing import Any, Final
+
+from msgspec import Struct
+
+from perdure.base.errors import RequestRefused
+from perdure.jobs.approval import Approval, ApprovalState, VoteVerdict
+from perdure.web.access.principal import Permission
+from perdure.web.paging import checked_limit
+from perdure.web.request import Answer, ApiRequest, Page, Query, Route
+from perdure.web.views import ApprovalView, approval_view
+
+_PATH: Final = "/api/v1/approvals"
+
+
+class ApprovalQuery(Query, frozen=True, kw_only=True):
+    """Which approvals, newest first.
+
+    Attributes:
+        state: One state; "all": any.
+        mine: 1: only those that the principal may decide.
+        limit: How many, at most.
+    """
+
+    state: str = "PENDING"
+    mine: int = 0
+    limit: int = 100
+
+
+class ApprovalPage(Page, frozen=True, kw_only=True):
+    """Approvals; there is one page of them."""
+
+    items: list[ApprovalView]
+
+
+class DecisionBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An answer.
+
+    Attributes:
+        verdict: "approve" or "reject".
+        action_hash: `action.hash` of the approval as it was shown; if the action was edited since,
+            the answer is refused.
+        reason: For the log.
+        arguments: Approve with other arguments, by name.
+    """
+
+    verdict: VoteVerdict
+    action_hash: str
+    reason: str = ""
+    arguments: dict[str, Any] | None = None
+
+
+class DelegationBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who decides instead."""
+
+    to: str
+    reason: str = ""
+
+
+async def list_approvals(request: ApiRequest) -> Answer:
+    """List approvals."""
+    query: ApprovalQuery = request.query
+    found = await request.store.approvals(_state(query.state), limit=checked_limit(query.limit))
+    items = [await _view(request, each) for each in found]
+    if query.mine:
+        items = [each for each in items if each.may_decide.ok]
+    return Answer(ApprovalPage(items=items, now=await request.store.now()))
+
+
+def _state(given: str) -> ApprovalState | None:
+    if given.lower() == "all":
+        return None
+    try:
+        return ApprovalState(given.upper())
+    except ValueError:
+        known = ", ".join(ApprovalState)
+        raise RequestRefused(400, "bad_query", f"`state` is one of {known}, or all") from None
+
+
+async def _view(request: ApiRequest, approval: Approval) -> ApprovalView:
+    person = request.store.person(approval.tenant)
+    return approval_view(approval, person, await request.store.now())
+
+
+async def show_approval(request: ApiRequest) -> Answer:
+    """Show an approval."""
+    return Answer(await _view(request, await request.store.approval(request.path["id"])))
+
+
+async def decide(request: ApiRequest) -> Answer:
+    """Approve or reject."""
+    body: DecisionBody = request.body
+    found = await request.store.decide(
+        request.path["id"],
+        body.verdict,
+        action_hash=body.action_hash,
+        reason=body.reason,
+        arguments=body.arguments,
+    )
+    return Answer(await _view(request, found))
+
+
+async def delegate(request: ApiRequest) -> Answer:
+    """Let somebody else decide."""
+    body: DelegationBody = request.body
+    found = await request.store.delegate(request.path["id"], to=body.to, reason=body.reason)
+    return Answer(await _view(request, found))
+
+
+async def of_job(request: ApiRequest) -> Answer:
+    """List the approvals of a job."""
+    job = await request.store.job(request.path["id"])
+    found = await request.store.approvals(None, job_id=job.id, limit=1000)
+    items = [await _view(request, each) for each in found]
+    return Answer(ApprovalPage(items=items, now=await request.store.now()))
+
+
+ROUTES: Final = (
+    Route(
+        method="GET",
+        path=_PATH,
+        handler=list_approvals,
+        permission=Permission.APPROVALS_READ,
+        summary="List approvals, newest first",
+        query=ApprovalQuery,
+        response=ApprovalPage,
+        tag="approvals",
+    ),
+    Route(
+        method="GET",
+        path=f"{_PATH}/{{id}}",
+        handler=show_approval,
+        permission=Permission.APPROVALS_READ,
+        summary="Show an approval",
+        response=ApprovalView,
+        tag="approvals",
+        cached=True,
+    ),
+    Route(
+        method="POST",
+        path=f"{_PATH}/{{id}}/decide",
+        handler=decide,
+        permission=Permission.APPROVALS_DECIDE,
+        summary="Approve or reject an action",
+        request=DecisionBody,
+        response=ApprovalView,
+        tag="approvals",
+    ),
+    Route(
+        method="POST",
+        path=f"{_PATH}/{{id}}/delegate",
+        handler=delegate,
+        permission=Permission.APPROVALS_DECIDE,
+        summary="Let somebody else decide",
+        request=DelegationBody,
+        response=ApprovalView,
+        tag="approvals",
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/jobs/{id}/approvals",
+        handler=of_job,
+        permission=Permission.JOBS_READ,
+        summary="List the approvals of a job",
+        response=ApprovalPage,
+    ),
+)

@@ -1,0 +1,189 @@
+"""Commands to jobs: one at a time, or all that a query finds."""
+
+from typing import Any, Final
+
+from msgspec import UNSET, Struct, UnsetType
+
+from perdure.base.errors import RequestRefused
+from perdure.jobs.bulk import BulkAction, BulkResult
+from perdure.jobs.query_text import parse
+from perdure.web.access.principal import Permission
+from perdure.web.access.tenant import JobAction
+from perdure.web.api.jobs import detail
+from perdure.web.request import Answer, ApiRequest, Route
+from perdure.web.views import JobDetail
+
+
+class CommandBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A command.
+
+    Attributes:
+        reason: For the log of the job.
+        step: retry: from this step on; skip, abandon_undo: which one ("load#2").
+        output: skip: the result that the step is said to have had.
+    """
+
+    reason: str = ""
+    step: str | None = None
+    output: Any = None
+
+
+class SendBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message to a job; one with the same key is sent once."""
+
+    topic: str
+    payload: Any = None
+    key: str | None = None
+
+
+class ForkBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A copy of a job that has done everything before a step.
+
+    Attributes:
+        before: The step ("load#2").
+        arguments: Other arguments, by name.
+        reason: Why.
+    """
+
+    before: str
+    arguments: dict[str, Any] | UnsetType = UNSET
+    reason: str = ""
+
+
+class BulkBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A command to all jobs that a query finds.
+
+    Attributes:
+        action: What they shall do.
+        q: Which jobs, as in a list; without states, those that the command is made for.
+        reason: For the log of each job.
+        dry_run: Do nothing, and report what would be done and refused.
+    """
+
+    action: BulkAction
+    q: str
+    reason: str = ""
+    dry_run: bool = False
+
+
+class BulkAnswer(Struct, frozen=True, kw_only=True):
+    """What a command did to many jobs, or would do; `results` are at most a thousand."""
+
+    action: BulkAction
+    dry_run: bool
+    affected: int
+    refused: int
+    results: list[BulkResult]
+
+
+_MOST_RESULTS: Final = 1000
+_PERMISSIONS: Final[dict[JobAction, Permission]] = {
+    "cancel": Permission.JOBS_CANCEL,
+    "pause": Permission.JOBS_PAUSE,
+    "resume": Permission.JOBS_RESUME,
+    "retry": Permission.JOBS_RETRY,
+    "skip": Permission.JOBS_SKIP,
+    "compensate": Permission.JOBS_COMPENSATE,
+    "abandon_undo": Permission.JOBS_ABANDON,
+}
+_NEED_STEP: Final = ("skip", "abandon_undo")
+_WORDS: Final[dict[JobAction, str]] = {
+    "cancel": "Cancel a job",
+    "pause": "Pause a job",
+    "resume": "Continue a paused or parked job",
+    "retry": "Run a failed job again",
+    "skip": "Record a step as done by hand",
+    "compensate": "Undo what a job has done",
+    "abandon_undo": "Continue an undo without a part that failed",
+}
+
+
+def _command(action: JobAction) -> Route:
+    async def command(request: ApiRequest) -> Answer:
+        body: CommandBody = request.body
+        if action in _NEED_STEP and not (body.step and body.reason.strip()):
+            raise RequestRefused(422, "invalid_body", f"{action} needs `step` and `reason`")
+        job_id = request.path["id"]
+        await request.store.command(
+            job_id, action, reason=body.reason, step=body.step, output=body.output
+        )
+        return await _shown(request)
+
+    return Route(
+        method="POST",
+        path=f"/api/v1/jobs/{{id}}/{action}",
+        handler=command,
+        permission=_PERMISSIONS[action],
+        summary=_WORDS[action],
+        request=CommandBody,
+        response=JobDetail,
+    )
+
+
+async def _shown(request: ApiRequest) -> Answer:
+    return Answer(await detail(request, await request.store.job(request.path["id"])))
+
+
+async def send(request: ApiRequest) -> Answer:
+    """Send a job a message."""
+    body: SendBody = request.body
+    await request.store.send(request.path["id"], body.topic, body.payload, key=body.key)
+    return await _shown(request)
+
+
+async def fork(request: ApiRequest) -> Answer:
+    """Submit a copy of a job."""
+    body: ForkBody = request.body
+    arguments = None if isinstance(body.arguments, UnsetType) else body.arguments
+    copy = await request.store.fork(request.path["id"], body.before, arguments)
+    where = request.href(f"/api/v1/jobs/{copy.id}")
+    return Answer(await detail(request, copy), 201, {"location": where})
+
+
+async def command_many(request: ApiRequest) -> Answer:
+    """Command all jobs that a query finds."""
+    body: BulkBody = request.body
+    report = await request.store.command_jobs(
+        body.action, parse(body.q), reason=body.reason, dry_run=body.dry_run
+    )
+    answer = BulkAnswer(
+        action=report.action,
+        dry_run=report.dry_run,
+        affected=len(report.affected),
+        refused=len(report.refused),
+        results=report.results[:_MOST_RESULTS],
+    )
+    return Answer(answer)
+
+
+ROUTES: Final = (
+    Route(
+        method="POST",
+        path="/api/v1/jobs/bulk",
+        handler=command_many,
+        permission=None,  # that of the action, which the store handle checks
+        summary="Command all jobs that a query finds",
+        request=BulkBody,
+        response=BulkAnswer,
+    ),
+    *map(_command, _PERMISSIONS),
+    Route(
+        method="POST",
+        path="/api/v1/jobs/{id}/send",
+        handler=send,
+        permission=Permission.JOBS_SEND,
+        summary="Send a job a message",
+        request=SendBody,
+        response=JobDetail,
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/jobs/{id}/fork",
+        handler=fork,
+        permission=Permission.JOBS_FORK,
+        summary="Submit a copy of a job that begins at a step",
+        request=ForkBody,
+        response=JobDetail,
+        status=201,
+    ),
+)

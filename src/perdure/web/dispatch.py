@@ -1,0 +1,155 @@
+"""From a request to an answer: every check, in one order, for every route.
+
+1. Limits: the size, the time and the depth of what is sent, whoever sends it.
+2. Authentication, then the permission that the route names.
+3. The parameters and the body, decoded strictly into the types of the route.
+4. The handler, within a deadline.
+5. The answer as JSON, with an ETag where it is one thing; an error as a problem.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from perdure.base.codec import write_plain
+from perdure.base.errors import AccessDenied, RequestRefused
+from perdure.engine.caller import Caller
+from perdure.web.access.principal import Principal
+from perdure.web.access.tenant import Submitter, TenantHandle
+from perdure.web.body import LIMITS, RequestLimits, read_body
+from perdure.web.problem import problem_response
+from perdure.web.request import Answer, ApiRequest, Preparer, Query, Route
+
+_JSON: Final = "application/json"
+
+
+class Gate(Protocol):
+    """Who asks: see `perdure.web.access`."""
+
+    async def authenticate(self, request: Request, /) -> Principal | None:
+        """Return who asks; None if nobody is signed in."""
+        ...
+
+
+class Backend(Struct, frozen=True, kw_only=True):
+    """What answers requests: an app or a client, who may use it, and the limits.
+
+    Attributes:
+        caller: The app or client.
+        gate: Who asks.
+        submit: How jobs are submitted.
+        prepare: How the jobs of schedules are made.
+        limits: The limits of one request.
+    """
+
+    caller: Caller
+    gate: Gate
+    submit: Submitter
+    prepare: Preparer
+    limits: RequestLimits = LIMITS
+
+
+async def respond(backend: Backend, route: Route, request: Request) -> Response:
+    """Answer a request to a route; never raises, except if the client has hung up."""
+    try:
+        async with asyncio.timeout(backend.limits.deadline):
+            return await _answer(backend, route, request)
+    except (ClientDisconnect, asyncio.CancelledError):
+        raise
+    except Exception as error:  # noqa: BLE001  every error becomes an answer
+        return problem_response(error)
+
+
+async def _answer(backend: Backend, route: Route, request: Request) -> Response:
+    body = await read_body(request, backend.limits)
+    principal = await authenticated(backend, request)
+    if route.permission is not None and not principal.may(route.permission):
+        raise AccessDenied("forbidden", f"this needs the permission {route.permission}")
+    asked = ApiRequest(
+        principal=principal,
+        store=TenantHandle(backend.caller, principal, submit=backend.submit),
+        query=_query(request, route.query),
+        path=_path(request),
+        body=None if route.request is None else _decoded(request, body, route.request),
+        http=request,
+        prepare=backend.prepare,
+    )
+    answer = await route.handler(asked)
+    return answer if isinstance(answer, Response) else _response(request, route, answer)
+
+
+async def authenticated(backend: Backend, request: Request) -> Principal:
+    """Return who asks.
+
+    Raises:
+        AccessDenied: Nobody is signed in.
+    """
+    principal = await backend.gate.authenticate(request)
+    if principal is None:
+        raise AccessDenied("unauthenticated", "sign in, or send `Authorization: Bearer …`")
+    return principal
+
+
+def _path(request: Request) -> Mapping[str, str]:
+    found: dict[str, str] = dict(request.path_params)
+    if any("\0" in part for part in found.values()):
+        raise RequestRefused(400, "bad_path", "the path has a NUL")
+    return found
+
+
+def _query(request: Request, kind: type[Query]) -> Query:
+    """Return the parameters of the URL; those that come more than once are joined by commas."""
+    given: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        given[name] = f"{given[name]},{value}" if name in given else value
+    if any("\0" in text for text in given.values()):
+        raise RequestRefused(400, "bad_query", "a parameter has a NUL")
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise RequestRefused(400, "bad_query", f"the parameters do not fit: {error}") from None
+
+
+def _decoded(request: Request, body: bytes, kind: Any) -> Any:
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != _JSON:
+        text = f"the body must be JSON: send `Content-Type: {_JSON}`"
+        raise RequestRefused(415, "not_json", text)
+    try:
+        return msgspec.json.decode(body, type=kind, strict=True)
+    except msgspec.ValidationError as error:
+        raise RequestRefused(422, "invalid_body", f"the body does not fit: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestRefused(400, "malformed_json", f"the body is no JSON: {error}") from None
+
+
+def _response(request: Request, route: Route, answer: Answer) -> Response:
+    headers = {"cache-control": "no-store", **answer.headers}
+    if answer.value is None:
+        return Response(None, answer.status, headers)
+    body = encoded(answer.value)
+    if route.cached:
+        tag = f'"{blake2b(body, digest_size=16).hexdigest()}"'
+        headers |= {"etag": tag, "cache-control": "private, no-cache"}
+        if _knows(request.headers.get("if-none-match", ""), tag):
+            return Response(None, 304, headers)
+    return Response(body, answer.status, headers, route.media)
+
+
+def _knows(given: str, tag: str) -> bool:
+    known = {each.strip().removeprefix("W/") for each in given.split(",")}
+    return tag in known or known == {"*"}
+
+
+def encoded(value: Any) -> bytes:
+    """Return an answer as JSON; also if a text has lone surrogates."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return write_plain(msgspec.to_builtins(value))

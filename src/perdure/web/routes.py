@@ -1,0 +1,23 @@
+"""The table of all routes of the API: see `request.Route`."""
+
+from typing import Final
+
+from perdure.web.api import approvals, commands, effects, jobs, queues, schedules, session
+from perdure.web.request import Route
+
+ROUTES: Final[tuple[Route, ...]] = (
+    *session.ROUTES,
+    *jobs.ROUTES,
+    *commands.ROUTES,
+    *approvals.ROUTES,
+    *effects.ROUTES,
+    *queues.ROUTES,
+    *schedules.ROUTES,
+)
+
+
+def specific_first(routes: tuple[Route, ...]) -> list[Route]:
+    """Return routes in the order in which they are tried: fixed parts of a path before names."""
+    return sorted(
+        routes, key=lambda route: [part.startswith("{") for part in route.path.split("/")]
+    )
