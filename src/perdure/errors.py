@@ -13,6 +13,7 @@ from perdure.base.errors import (
     CallTimeout,
     ChannelClosed,
     ChildError,
+    CommandRefused,
     DecisionRefused,
     DefinitionError,
     Drift,
@@ -67,6 +68,8 @@ from perdure.base.errors import (
     TaskTimeout,
     UnknownName,
     Unstorable,
+    WorkerNotFound,
+    WorkerSilent,
     WrongType,
 )
 
@@ -83,6 +86,7 @@ __all__ = [
     "CallTimeout",
     "ChannelClosed",
     "ChildError",
+    "CommandRefused",
     "DecisionRefused",
     "DefinitionError",
     "Drift",
@@ -137,5 +141,7 @@ __all__ = [
     "TaskTimeout",
     "UnknownName",
     "Unstorable",
+    "WorkerNotFound",
+    "WorkerSilent",
     "WrongType",
 ]

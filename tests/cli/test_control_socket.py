@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from perdure.base.errors import ProcError
-from perdure.cli import control_socket
-from perdure.cli.control_socket import GetAnswer, ask, runtime_folder, serve_at, socket_of
+from perdure.entries import control_socket
+from perdure.entries.control_socket import GetAnswer, ask, runtime_folder, serve_at, socket_of
 
 
 def test_a_folder_that_others_can_enter_is_refused(private: Path) -> None:

@@ -88,3 +88,13 @@ def _on_store(cli: CommandLine, verb: Callable[[Store], Awaitable[object]]) -> N
             await store.close()
 
     asyncio.run(main())
+
+
+def test_a_worker_is_drained_shows_its_processes_and_is_resumed(cli: CommandLine) -> None:
+    with cli.worker():
+        [worker] = cli.json("workers", "list")
+        assert "drains" in cli.run("workers", "drain", worker["id"][:8]).stdout
+        assert cli.json("workers")[0]["draining"] is True
+        assert "lease_renewer" in cli.run("workers", "tree", worker["id"]).stdout
+        assert "claims again" in cli.run("workers", "resume", worker["id"]).stdout
+    assert cli.run("workers", "drain", "nobody").exit_code != 0

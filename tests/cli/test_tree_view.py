@@ -1,10 +1,10 @@
 """The picture of a tree: bounded, and drawn for people."""
 
 from perdure import process
-from perdure.cli import tree as picture
-from perdure.cli.tree import lines, snapshot
+from perdure.cli.tree import describe_entry, lines, snapshot
 from perdure.entries import load_entries
 from perdure.otp import tree
+from perdure.otp import tree_picture as picture
 from perdure.process import sleep
 from perdure.testing import simulated
 
@@ -72,7 +72,7 @@ async def test_hosts_are_told_with_what_they_are_made_of_and_services_with_their
         await sleep("100ms")
         drawn = snapshot("here", entries, tree())
 
-    facts = {entry["id"]: ", ".join(picture.describe_entry(entry)) for entry in drawn["entries"]}
+    facts = {entry["id"]: ", ".join(describe_entry(entry)) for entry in drawn["entries"]}
     assert facts == {
         "app:here": "host running, inline",
         "app:cpu": "host stopped, 2 OS processes",

@@ -35,6 +35,9 @@
     JobError(Exception)             durable jobs: something cannot be done, or failed
      ├── JobNotFound                no job has that id
      ├── AmbiguousId                several jobs have an id that begins or ends so
+     ├── WorkerNotFound             no worker has that id: it has stopped, or never was
+     ├── WorkerSilent               a worker did not answer in time; also a TimeoutError
+     ├── CommandRefused             a worker refused a command; the message says why
      ├── KeyConflict                the key of a submission was used for a different one
      ├── IllegalTransition          the state of the job does not allow that
      ├── JobFailed                  the job ended without a result; `state` says how
@@ -382,6 +385,32 @@ class AmbiguousId(JobError, LookupError):
     def __init__(self, text: str, candidates: Sequence[str]) -> None:
         super().__init__(f"{text!r} is ambiguous, use more characters: {', '.join(candidates)}")
         self.candidates = tuple(candidates)
+
+
+class WorkerNotFound(JobError, LookupError):
+    """No worker of the fleet has that id: it has stopped, or there never was one."""
+
+    def __init__(self, owner: str) -> None:
+        super().__init__(
+            f"there is no worker {owner!r}: it has stopped, or never was; "
+            "`perdure workers` lists those that are alive"
+        )
+        self.owner = owner
+
+
+class WorkerSilent(JobError, TimeoutError):
+    """A worker did not answer a command in time."""
+
+    def __init__(self, owner: str, command: str, seconds: float) -> None:
+        super().__init__(
+            f"worker {owner} did not answer {command!r} within {seconds:g} seconds: it is dead or "
+            "frozen, its event loop is blocked, or it cannot reach the store"
+        )
+        self.owner = owner
+
+
+class CommandRefused(JobError):
+    """A worker refused a command; the message says why."""
 
 
 class KeyConflict(JobError):

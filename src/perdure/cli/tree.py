@@ -5,7 +5,7 @@ processes. It travels through the control socket, and the command prints it as a
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,15 +13,11 @@ import typer
 
 from perdure.base.duration import spell
 from perdure.base.errors import ProcError, describe
-from perdure.cli.control_socket import ask, ask_all, runtime_folder, socket_of
 from perdure.cli.output import Code, Format, FormatOption, give, refuse, say
+from perdure.entries.control_socket import ask, ask_all, runtime_folder, socket_of
 from perdure.entries.load import Loaded
-from perdure.otp.tree import Tree, TreeNode
-
-MOST_NODES = 2_000  # processes in a snapshot; those left out are counted
-DEEPEST = 64
-
-Json = dict[str, Any]
+from perdure.otp.tree import Tree
+from perdure.otp.tree_picture import Json, picture
 
 
 def snapshot(folder: str, loaded: Loaded, tree: Tree) -> Json:
@@ -30,7 +26,7 @@ def snapshot(folder: str, loaded: Loaded, tree: Tree) -> Json:
         "folder": folder,
         "os_pid": os.getpid(),
         "entries": [*_hosts(loaded), *_services(loaded)],
-        "roots": _nodes(tree.roots),
+        "roots": picture(tree.roots),
     }
 
 
@@ -54,53 +50,21 @@ def _services(loaded: Loaded) -> Iterator[Json]:
         }
 
 
-def _nodes(roots: Sequence[TreeNode]) -> list[Json]:
-    """Return at most `MOST_NODES` processes, upper levels first."""
-    drawn = [_node(root) for root in roots[:MOST_NODES]]
-    left = MOST_NODES - len(drawn)
-    level = list(zip(roots, drawn, strict=False))
-    for _ in range(DEEPEST):
-        following: list[tuple[TreeNode, Json]] = []
-        for node, picture in level:
-            shown = node.children[:left]
-            left -= len(shown)
-            below = [(child, _node(child)) for child in shown]
-            picture["children"] = [each for _, each in below]
-            picture["left_out"] = len(node.children) - len(shown)
-            following += below
-        level = following
-    for node, picture in level:
-        picture["left_out"] = len(node.children)
-    return drawn
-
-
-def _node(node: TreeNode) -> Json:
-    info = node.info
-    return {
-        "id": None if node.id is None else str(node.id),
-        "pid": None if info is None else str(info.pid),
-        "kind": node.kind,
-        "label": node.label,
-        "state": node.state,
-        "restarts": node.restarts,
-        "age": None if info is None else info.age,
-        "mailbox": None if info is None else info.mailbox,
-        "awaits": node.awaits,
-        "children": [],
-        "left_out": 0,
-    }
-
-
 # The tree for people.
 
+_NONE: Mapping[str, Json] = {}
 _BELOW = {"├─ ": "│  ", "└─ ": "   "}
 
 
-def lines(picture: Json) -> Iterator[str]:
+def lines(shown: Json) -> Iterator[str]:
     """Yield the lines of the tree."""
-    yield f"{picture['folder']}, OS process {picture['os_pid']}"
-    entries = {entry["id"]: entry for entry in picture["entries"]}
-    waiting = _branches(picture["roots"], 0, "")
+    yield f"{shown['folder']}, OS process {shown['os_pid']}"
+    yield from branches(shown["roots"], {entry["id"]: entry for entry in shown["entries"]})
+
+
+def branches(roots: Sequence[Json], entries: Mapping[str, Json] = _NONE) -> Iterator[str]:
+    """Yield the lines of some processes and all below them; `entries` are hosts and services."""
+    waiting = _branches(roots, 0, "")
     while waiting:
         branch, indent, node = waiting.pop()
         if isinstance(node, str):
@@ -136,6 +100,8 @@ def _line(node: Json, entry: Json | None) -> str:
 
 def _describe(node: Json) -> Iterator[str]:
     yield node["state"]
+    if "job" in node:
+        yield f"{node.get('step', 'the code')} of job {node['job']}"
     if node["age"] is not None:
         yield f"age {spell(round(node['age'], 1))}"
     if node["restarts"]:
@@ -182,10 +148,10 @@ def tree(
     """Show the process tree of a running `perdure up`."""
     try:
         runtime = runtime_folder(os.environ)
-        picture = _the_only_one(runtime) if folder is None else ask(socket_of(folder, runtime))
+        found = _the_only_one(runtime) if folder is None else ask(socket_of(folder, runtime))
     except ProcError as error:
         refuse(str(error), Code.FAILED)
-    if picture is None:
+    if found is None:
         what = (
             "no `perdure up` is running"
             if folder is None
@@ -193,9 +159,9 @@ def tree(
         )
         refuse(what, Code.NOT_RUNNING)
     if output is Format.JSON:
-        give(picture, indent=2)
+        give(found, indent=2)
     else:
-        say(*lines(picture))
+        say(*lines(found))
 
 
 def _the_only_one(runtime: Path) -> dict[str, Any] | None:

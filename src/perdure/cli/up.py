@@ -26,10 +26,10 @@ from perdure.base.errors import EntriesError, ProcError, ProcessExit, describe
 from perdure.base.settings import Settings
 from perdure.base.telemetry import Event, Values
 from perdure.base.visible import visible
-from perdure.cli.control_socket import runtime_folder, serve_at, socket_of
 from perdure.cli.output import Code, as_json, cell, console, refuse
 from perdure.cli.target import import_from_here
 from perdure.cli.tree import snapshot
+from perdure.entries.control_socket import runtime_folder, serve_at, socket_of
 from perdure.entries.load import Loaded, load_yaml
 from perdure.entries.service import ENTRY_EVENT
 from perdure.otp.tree import full_tree

@@ -1,7 +1,8 @@
-"""`perdure workers`: which workers are alive, what they serve and what they know."""
+"""`perdure workers`: which workers are alive and what they know; drain one, see its processes."""
 
+import getpass
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 from rich.table import Table
@@ -9,19 +10,43 @@ from rich.table import Table
 from perdure.app import App
 from perdure.cli.jobs import formatting
 from perdure.cli.output import Format, FormatOption, cell, console, give, perform, say
+from perdure.cli.queues import ByOption
 from perdure.cli.target import AppOption, UrlOption, find_app, short
+from perdure.cli.tree import branches
 from perdure.jobs.fleet import Definitions, FleetWorker
 from perdure.jobs.wording import shorten
+
+WorkerArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="WORKER", help="Its id, or the first characters of it.")
+]
 
 _WIDEST = 80  # characters of the jobs that a worker knows
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("workers")(workers)
+    """Add the group; without a command it lists the workers."""
+    group = typer.Typer(help="List the workers that are alive, and ask one to drain.")
+    group.callback(invoke_without_command=True)(workers)
+    group.command("list")(list_workers)
+    group.command()(drain)
+    group.command()(resume)
+    group.command()(tree)
+    app.add_typer(group, name="workers")
 
 
 def workers(
+    context: typer.Context,
+    *,
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """List the workers that are alive, and ask one to drain."""
+    if context.invoked_subcommand is None:
+        list_workers(url=url, app=app, output=output)
+
+
+def list_workers(
     *, url: UrlOption = None, app: AppOption = None, output: FormatOption = Format.TABLE
 ) -> None:
     """List the workers that are alive: where they run, since when, and what they know."""
@@ -32,6 +57,45 @@ def workers(
         console().print(_drawn(found, now))
     else:
         say("No worker is running.")
+
+
+def drain(
+    worker: WorkerArgument, *, by: ByOption = "", url: UrlOption = None, app: AppOption = None
+) -> None:
+    """Let a worker claim nothing more, and release its jobs, each at its next safe point.
+
+    Other workers continue them. It stays up, until it is stopped or resumed.
+    """
+    answer = perform(_ask, find_app(app, url), worker, "drain", by)
+    say(f"Worker {worker} drains; it still has {answer['running']} jobs.")
+
+
+def resume(
+    worker: WorkerArgument, *, by: ByOption = "", url: UrlOption = None, app: AppOption = None
+) -> None:
+    """Let a drained worker claim again."""
+    perform(_ask, find_app(app, url), worker, "resume", by)
+    say(f"Worker {worker} claims again.")
+
+
+def tree(
+    worker: WorkerArgument,
+    *,
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Show the processes of a worker, wherever it runs."""
+    answer = perform(_ask, find_app(app, url), worker, "tree", "")
+    if output is Format.JSON:
+        give(answer, indent=2)
+    else:
+        say(f"worker {answer['worker']}, OS process {answer['os_pid']}", *branches(answer["roots"]))
+
+
+async def _ask(app: App, worker: str, action: str, by: str) -> dict[str, Any]:
+    async with app:
+        return await app.ask_worker(worker, action, by=by or getpass.getuser())
 
 
 async def _workers(app: App) -> tuple[list[FleetWorker], float]:
@@ -50,7 +114,7 @@ def _drawn(found: list[FleetWorker], now: float) -> Table:
             formatting.ago(each.started_at, now),
             f"{each.silent_for:.0f}s ago",
             ", ".join(each.queues),
-            f"{each.running} of {each.concurrency}",
+            f"{each.running} of {each.concurrency}" + (", drains" if each.draining else ""),
             shorten(", ".join(_known(each.definitions)), _WIDEST),
         )
         table.add_row(*map(cell, row))
@@ -79,6 +143,7 @@ def _as_json(worker: FleetWorker) -> dict[str, Any]:
         "queues": list(worker.queues),
         "concurrency": worker.concurrency,
         "running": worker.running,
+        "draining": worker.draining,
         "jobs": {
             name: {"version": job.version, "accepts": list(job.accepts)}
             for name, job in jobs.items()

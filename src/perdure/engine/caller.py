@@ -13,15 +13,24 @@ from typing import Any, Final, Self, TypeVar
 from msgspec.structs import replace
 
 from perdure.base.clock import Clock
-from perdure.base.errors import AmbiguousId, IllegalTransition, JobNotFound, StoreError
+from perdure.base.duration import Duration, required_seconds
+from perdure.base.errors import (
+    AmbiguousId,
+    ArgumentError,
+    IllegalTransition,
+    JobNotFound,
+    StoreError,
+    WorkerNotFound,
+)
 from perdure.base.secret import without_secrets
 from perdure.engine import events
+from perdure.engine.ask_worker import ask
 from perdure.engine.attendance import SILENT, Attendance
 from perdure.engine.handle import Handle, WaitsByLoop
 from perdure.engine.insight import Insight
 from perdure.engine.people.decide import ApprovalAnswer, decide, delegate
 from perdure.engine.policy import Policy
-from perdure.engine.submission import ID_LENGTH
+from perdure.engine.submission import ID_LENGTH, new_id
 from perdure.jobs.approval import (
     Approval,
     ApprovalState,
@@ -36,6 +45,7 @@ from perdure.jobs.definition import JobDefinition, Step
 from perdure.jobs.fleet import FleetWorker, QueueCounts
 from perdure.jobs.model import Command, Job, JobQuery, NewJob
 from perdure.jobs.text_limits import check_given
+from perdure.jobs.worker_command import LONGEST_PATIENCE, WorkerAction, WorkerCommand
 from perdure.store.open import open_store
 from perdure.store.shared import SharedStore
 from perdure.store.store import Store
@@ -233,6 +243,52 @@ class Caller:
         """Return the workers that are alive: where they run, what they serve and know."""
         return list((await self.verbs.fleet(SILENT)).workers)
 
+    async def ask_worker(
+        self,
+        worker: str,
+        action: WorkerAction | str,
+        data: Mapping[str, Any] | None = None,
+        *,
+        by: str = "",
+        timeout: Duration = "10s",
+    ) -> dict[str, Any]:
+        """Ask a worker, wherever it runs, to do or to show something; return its answer.
+
+        Args:
+            worker: Its id, or the first characters of it, at least four.
+            action: "drain", "resume", "tree", "inspect", "kill" or "restart".
+            data: `{"pid": …}` of the process that the last three are about.
+            by: Who asks.
+            timeout: How long to wait; afterwards the worker ignores it.
+
+        Raises:
+            WorkerNotFound: There is no such worker, or it has stopped meanwhile.
+            WorkerSilent: It did not answer in time.
+            CommandRefused: It refuses; the message says why.
+        """
+        check_given(by=by)
+        patience = min(required_seconds(timeout), LONGEST_PATIENCE)
+        command = WorkerCommand(
+            id=new_id(),
+            owner=await self._worker_like(worker),
+            action=_action(action),
+            data=dict(data or {}),
+            asked_by=by,
+        )
+        return await ask(self._shared, command, patience)
+
+    async def _worker_like(self, part: str) -> str:
+        """Return the id of the registered worker whose id begins so."""
+        owners = [each.owner for each in await self._shared.verbs.workers()]
+        if part in owners:
+            return part
+        found = [each for each in owners if each.startswith(part)]
+        if len(part) < _SHORTEST_PART or not found:
+            raise WorkerNotFound(part)
+        if len(found) > 1:
+            raise AmbiguousId(part, found[:_CANDIDATES])
+        return found[0]
+
     async def all_queues(self) -> list[QueueCounts]:
         """Return every queue of the store with the number of its jobs, by name."""
         return await self.verbs.queues()
@@ -323,6 +379,14 @@ class Caller:
         check_given(to=to, reason=reason)
         id = approval.id if isinstance(approval, Approval) else approval
         return await delegate(self.verbs, self.policy.people, id, by, to, reason)
+
+
+def _action(name: str) -> WorkerAction:
+    try:
+        return WorkerAction(name)
+    except ValueError:
+        known = ", ".join(WorkerAction)
+        raise ArgumentError(f"a worker cannot {name!r}", [f"it can be asked to: {known}"]) from None
 
 
 class VotingStore:

@@ -53,6 +53,8 @@ class WorkerSettings:
     reap_limit: int
     # How long ended jobs are kept; None: for ever.
     keep: float | None
+    # Whether operators may kill processes of this worker; its jobs go on from their journals.
+    allow_kill: bool
 
     def __init__(  # noqa: PLR0913  a record has a parameter for each field
         self,
@@ -78,6 +80,7 @@ class WorkerSettings:
         expiry_every: Duration = "5s",
         reap_limit: int = 100,
         keep: Duration = None,
+        allow_kill: bool = False,
     ) -> None:
         """Check every field, and that they fit together.
 
@@ -103,6 +106,7 @@ class WorkerSettings:
         for name, value in given.items():
             object.__setattr__(self, name, named_seconds(name, value))
         object.__setattr__(self, "keep", job_seconds(keep))
+        object.__setattr__(self, "allow_kill", allow_kill)
         for name, count in (
             ("concurrency", concurrency),
             ("processes", cores() if processes is None else processes),

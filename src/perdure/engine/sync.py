@@ -273,6 +273,7 @@ class SyncCaller(Facade[C]):
     find_jobs = blocking(Caller.find_jobs)
     command_jobs = blocking(Caller.command_jobs)
     workers = blocking(Caller.workers)
+    ask_worker = blocking(Caller.ask_worker)
     all_queues = blocking(Caller.all_queues)
     pause_queue = blocking(Caller.pause_queue)
     resume_queue = blocking(Caller.resume_queue)

@@ -142,7 +142,7 @@ class PublishedDefinitions(Struct, frozen=True, kw_only=True):
 
 
 class WorkerInfo(Struct, frozen=True, kw_only=True):
-    """What a worker says about itself when it starts; it does not change."""
+    """What a worker says about itself; only `draining` changes after its start."""
 
     host: str
     boot: str
@@ -150,6 +150,8 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
     started_at: float  # UNIX seconds
     queues: tuple[str, ...]
     concurrency: int
+    draining: bool = False
+    allow_kill: bool = False
 
 
 class FleetWorker(Struct, frozen=True, kw_only=True):
@@ -165,6 +167,8 @@ class FleetWorker(Struct, frozen=True, kw_only=True):
         concurrency: How many jobs it runs at once, at most.
         running: How many jobs it owns now.
         definitions: What it knows; None if that was published by another version of Perdure.
+        draining: Whether it claims nothing more.
+        allow_kill: Whether operators may kill its processes.
     """
 
     id: str
@@ -176,6 +180,8 @@ class FleetWorker(Struct, frozen=True, kw_only=True):
     concurrency: int
     running: int
     definitions: Definitions | None
+    draining: bool = False
+    allow_kill: bool = False
 
 
 def fleet_worker(row: WorkerRow, definitions: Definitions | None) -> FleetWorker:
@@ -194,6 +200,8 @@ def fleet_worker(row: WorkerRow, definitions: Definitions | None) -> FleetWorker
         concurrency=info.concurrency,
         running=row.running,
         definitions=definitions,
+        draining=info.draining,
+        allow_kill=info.allow_kill,
     )
 
 
@@ -219,7 +227,10 @@ class Fleet(Struct, frozen=True, kw_only=True):
             return f"queue {job.queue} is paused"
         if not self.workers:
             return "no worker is running"
-        serving = [worker for worker in self.workers if job.queue in worker.queues]
+        claiming = [worker for worker in self.workers if not worker.draining]
+        if not claiming:
+            return "all workers are draining"
+        serving = [worker for worker in claiming if job.queue in worker.queues]
         if not serving:
             return f"no worker serves queue {job.queue}"
         if any(_may_claim(worker, job) for worker in serving):

@@ -27,6 +27,7 @@ from asyncio import CancelledError, InvalidStateError
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextvars import Context, copy_context
+from itertools import chain, islice
 from signal import Signals
 from types import CoroutineType, FrameType
 from typing import Any, NamedTuple, Protocol, TextIO, TypeVar
@@ -471,6 +472,13 @@ class Process(Waiter):
         channels = {self._inbox, self._events, self._requests, *(self._listeners or {}).values()}
         return sum(len(channel) for channel in channels if channel is not None)
 
+    def peek_mailbox(self, most: int) -> list[object]:
+        """Return the first of what waits to be received: messages, then requests, then events."""
+        listeners = (self._listeners or {}).values()
+        channels = dict.fromkeys((self._inbox, *listeners, self._requests, self._events))
+        first = (each.first(most) for each in channels if each is not None)
+        return list(islice(chain.from_iterable(first), most))
+
     def close_mailbox(self) -> None:
         """Drop everything that waits: the process is dead."""
         self._direct_inbox = self._inbox = self._events = self._listeners = self._requests = None
@@ -714,6 +722,10 @@ class MailboxChannel(Channel[T]):
             if isinstance(value, kind):
                 del self._items[place]
                 return
+
+    def first(self, most: int) -> list[T]:
+        """Return the first values, and leave them there."""
+        return list(islice(self._items, most))
 
     def remove(self, unwanted: Callable[[T], bool]) -> list[T]:
         """Remove the unwanted values, and return them in order."""

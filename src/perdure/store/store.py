@@ -294,6 +294,11 @@ class Store:
     queues = reads(verbs.fleet.queues)
     unclaimed = reads(verbs.fleet.unclaimed)
     pause_queue = changes(verbs.fleet.pause_queue, announces=True)
+    ask_worker = changes(verbs.worker_command.ask_worker, announces=True)
+    open_commands = reads(verbs.worker_command.open_commands)
+    answer_command = changes(verbs.worker_command.answer_command, announces=True)
+    command_state = reads(verbs.worker_command.command_state)
+    withdraw_command = changes(verbs.worker_command.withdraw_command)
     fingerprint_key = changes(verbs.schedule.fingerprint_key)
     durability: Verb[[], dict[str, str]]  # declared by each database
 

@@ -374,7 +374,8 @@ class Environment:
         """Return in how many seconds something is due in the store."""
         found: list[float | None] = [*self._answers_in]
         channels = [channel.name for channel in self.app.policy.channels]
-        found += await self._store.agenda(channels)
+        agenda = await self._store.agenda(channels)
+        found += (agenda.schedules_in, agenda.approvals_in, agenda.notices_in)
         for node in self._nodes:
             for queue in await self._store.outlook(list(node.queues), node.known):
                 found.append(0.0 if queue.ready else queue.due_in)

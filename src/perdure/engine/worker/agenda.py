@@ -1,5 +1,6 @@
 """The agenda: one query says when schedules, approval timers and notices are due next.
 
+It also says whether somebody asks something of this worker: see `commands`.
 Each of these duties runs when the agenda wakes it, and not by a poll of its own. The agenda itself
 is read at the next time that it knows, after a change of the store, and at each poll, because a
 hint about a change may be lost. So an idle worker asks once per poll for all of its duties.
@@ -32,7 +33,9 @@ async def keep_agenda(node: WorkerNode) -> None:
 async def _wake_due(node: WorkerNode) -> float:
     """Wake what is due, and return in how many seconds the next duty is."""
     channels = [channel.name for channel in node.policy.channels]
-    found = await node.store.agenda(channels)
+    found = await node.store.agenda(channels, node.owner)
+    if found.is_commanded:
+        node.commanded.set()
     duties = (
         (found.schedules_in, node.schedules_due),
         (found.approvals_in, node.approvals_due),

@@ -64,6 +64,7 @@ class WorkerNode:
         self.notices_due = asyncio.Event()  # there may be something to send to people
         self.schedules_due = asyncio.Event()  # a schedule may be due
         self.approvals_due = asyncio.Event()  # people may have to be reminded of an approval
+        self.commanded = asyncio.Event()  # somebody asks something of this worker
         self.lock: WorkerLock | None = None  # for its neighbours, once this worker is up
         self.owner = uuid.uuid4().hex  # never used again, not even by a worker of the same process
         self.runtime, self.loop = me.runtime, me.runtime.loop
@@ -71,7 +72,7 @@ class WorkerNode:
         self.claimed: set[str] = set()  # jobs that run here, or are about to
         self.looking = False  # the producer is looking: a command to a job may be known soon
         self.claiming = False  # a claim is under way: we may own jobs that are not in `claimed` yet
-        self.draining = False
+        self.draining = self.stopping = False  # stopping: it drains for good
         self.wanted = asyncio.Event()  # the producer should look for work
         self.changed = asyncio.Event()  # set when a run ends
         self.hurried = asyncio.Event()  # do not wait for safe points any more
@@ -84,20 +85,24 @@ class WorkerNode:
         self.reports = ProgressReports(store, self.owner, me.runtime, settings.report_every)
         self.known = Known("[]", "[]")  # which jobs it may claim
         self.fleet_size = 1  # how many workers were alive at its last heartbeat
-        self._published_size = (-1, -1)  # how many jobs and steps it has published
-        self._digest = ""
-        self._info = msgspec.json.encode(
-            WorkerInfo(
-                host=socket.gethostname(),
-                boot=boot_id(),
-                pid=os.getpid(),
-                started_at=SystemClock().time(),
-                queues=tuple(queues),
-                concurrency=settings.concurrency,
-            )
+        # How many jobs and steps it has published, and the digest of them.
+        self._published_size, self._digest = (-1, -1), ""
+        self._info = WorkerInfo(
+            host=socket.gethostname(),
+            boot=boot_id(),
+            pid=os.getpid(),
+            started_at=SystemClock().time(),
+            queues=tuple(queues),
+            concurrency=settings.concurrency,
+            allow_kill=settings.allow_kill,
         )
 
     # What this worker says about itself
+
+    @property
+    def os_pid(self) -> int:
+        """The OS process that it runs in."""
+        return self._info.pid
 
     async def register(self) -> None:
         """Tell the store that this worker is alive, and what it knows if that is new."""
@@ -107,7 +112,8 @@ class WorkerNode:
             self._digest = await self.store.publish(definitions.pack())
             self.known, self._published_size = definitions.known(), size
         silence = self.settings.lease
-        self.fleet_size = await self.store.heartbeat(self.owner, self._info, self._digest, silence)
+        info = msgspec.json.encode(msgspec.structs.replace(self._info, draining=self.draining))
+        self.fleet_size = await self.store.heartbeat(self.owner, info, self._digest, silence)
 
     @property
     def knows_more(self) -> bool:
@@ -148,6 +154,11 @@ class WorkerNode:
         self.draining = True
         for run in tuple(self.runs.values()):
             run.end(Drained())
+
+    def resume(self) -> None:
+        """Claim again after a drain, unless this worker is stopping."""
+        self.draining = self.stopping
+        self.poke()
 
     def hurry(self) -> None:
         """Stop waiting for safe points: steps are cancelled, and their jobs released."""

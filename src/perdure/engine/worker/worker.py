@@ -7,7 +7,8 @@ worker
  ├── reaper           frees the jobs of dead workers
  ├── stuck_watch      alerts people to jobs without progress
  ├── loop_watch       names the step that blocks the event loop
- ├── agenda           wakes scheduler, approval_timers and outbox_sender when they are due
+ ├── agenda           wakes scheduler, approval_timers, outbox_sender and commands
+ ├── commands         answers what operators ask of this worker
  ├── scheduler        submits the jobs of schedules
  ├── pruner           deletes old jobs
  ├── step_host        OS processes for the steps that need one
@@ -41,6 +42,7 @@ from perdure.engine.journal.verdict import RunLost
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.steps.process_step import keep_host
 from perdure.engine.worker.agenda import keep_agenda
+from perdure.engine.worker.commands import answer_commands
 from perdure.engine.worker.lease_renewer import renew_leases, send_heartbeats
 from perdure.engine.worker.loop_watch import watch_loop
 from perdure.engine.worker.node import WorkerNode
@@ -108,6 +110,7 @@ def _children(node: WorkerNode) -> list[ChildSpec]:
         child(watch_for_stuck_jobs, node, id="stuck_watch"),
         child(watch_loop, node, id="loop_watch"),
         child(keep_agenda, node, id="agenda"),
+        child(answer_commands, node, id="commands"),
         child(run_schedules, node, id="scheduler"),
         child(prune, node, id="pruner"),
         child(keep_host, node, id="step_host"),
@@ -127,6 +130,7 @@ def _outbox(node: WorkerNode) -> list[ChildSpec]:
 
 async def _drain(node: WorkerNode) -> None:
     """Release every job at a safe point; after the grace period, stop those that reach none."""
+    node.stopping = True
     node.drain()
     events.worker(events.WORKER_DRAIN, node)
     await _wait_until_idle(node, node.settings.drain_grace, node.hurried)

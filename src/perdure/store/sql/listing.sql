@@ -22,8 +22,9 @@ GROUP BY job_id
 
 -- name: stale_leases
 -- Jobs whose lease has run out, or whose worker is silent.
-SELECT job_id FROM lease LEFT JOIN worker ON worker.owner = lease.owner
-WHERE lease.owner IS NOT NULL
-  AND (until < :clock OR heartbeat_at < :heard_since)
-  AND job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
-  AND job_id = ANY(:ids)  -- postgres
+SELECT lease.job_id
+FROM json_each(:ids) AS wanted CROSS JOIN lease ON lease.job_id = wanted.value  -- sqlite
+FROM unnest(:ids::text[]) AS wanted (job_id) CROSS JOIN LATERAL (  -- postgres
+  SELECT * FROM lease WHERE job_id = wanted.job_id LIMIT 1) AS lease  -- postgres
+LEFT JOIN worker ON worker.owner = lease.owner
+WHERE lease.owner IS NOT NULL AND (until < :clock OR heartbeat_at < :heard_since)

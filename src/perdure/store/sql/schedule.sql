@@ -25,8 +25,10 @@ DELETE FROM schedule WHERE tenant = :tenant AND name = :name
 UPDATE schedule SET paused = :paused, next_at = :next_at WHERE tenant = :tenant AND name = :name
 
 -- name: agenda
--- When schedules, approval timers and notices are due next, and the time of the server.
-SELECT (SELECT min(next_at) FROM schedule WHERE paused = 0),
+-- When schedules, approval timers and notices are due next, whether somebody asks something of the
+-- worker, and the time of the server.
+SELECT (SELECT 1 FROM worker_command WHERE owner = :owner AND answer IS NULL LIMIT 1),
+       (SELECT min(next_at) FROM schedule WHERE paused = 0),
        (SELECT min(tick_at) FROM approval WHERE tick_at >= 0),
        (SELECT min((SELECT min(due_at) FROM notice  -- sqlite
                     WHERE state IN ('WAITING', 'SENDING') AND channel = given.value))  -- sqlite

@@ -17,6 +17,7 @@ from perdure.store.verbs import (
     read,
     schedule,
     submit,
+    worker_command,
     write,
 )
 
@@ -34,5 +35,6 @@ __all__ = [
     "read",
     "schedule",
     "submit",
+    "worker_command",
     "write",
 ]

@@ -16,15 +16,20 @@ class Agenda(NamedTuple):
     schedules_in: float | None
     approvals_in: float | None
     notices_in: float | None
+    is_commanded: bool  # somebody waits for the worker's answer to a command
 
 
-def agenda(session: Session, channels: Sequence[str]) -> Agenda:
-    """Return when schedules, approval timers and the notices of some channels are due next."""
-    found = session.one("agenda", channels=session.array(channels))
+def agenda(session: Session, channels: Sequence[str], owner: str = "") -> Agenda:
+    """Return when schedules, approval timers and the notices of some channels are due next.
+
+    It also says whether a worker is commanded: no query of its own is spent on that.
+    """
+    found = session.one("agenda", channels=session.array(channels), owner=owner)
     assert found is not None
-    *times, now = found
+    commanded, *times, now = found
     now = session.now() if now is None else now
-    return Agenda(*(None if time is None else time - now for time in times))
+    due_in = [None if time is None else time - now for time in times]
+    return Agenda(*due_in, is_commanded=commanded is not None)
 
 
 def put_schedule(session: Session, schedule: Schedule) -> None:

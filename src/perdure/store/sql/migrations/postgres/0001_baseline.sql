@@ -559,3 +559,18 @@ CREATE TRIGGER perdure_approvals_read_only INSTEAD OF INSERT OR UPDATE OR DELETE
 FOR EACH ROW EXECUTE FUNCTION refuse('the views are for reading: change jobs through perdure');
 CREATE TRIGGER perdure_output_read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON perdure_output
 FOR EACH ROW EXECUTE FUNCTION refuse('the views are for reading: change jobs through perdure');
+
+-- What operators ask of workers, and the answers.
+CREATE TABLE worker_command (
+  id          TEXT NOT NULL PRIMARY KEY,
+  owner       TEXT NOT NULL,                 -- the worker
+  action      TEXT NOT NULL,
+  data        TEXT NOT NULL,
+  asked_by    TEXT NOT NULL,
+  asked_at    float8 NOT NULL,
+  expires_at  float8 NOT NULL,               -- it is ignored from then on
+  answered_at float8,
+  answer      TEXT
+);
+
+CREATE INDEX worker_command_open ON worker_command (owner) WHERE answer IS NULL;

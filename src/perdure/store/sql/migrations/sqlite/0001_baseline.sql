@@ -523,3 +523,18 @@ SELECT job_id, topic, no - pieces + listed.key + 1 AS position, step, attempt,
        strftime('%Y-%m-%dT%H:%M:%fZ', at, 'unixepoch') AS at
 FROM output, json_each(data) AS listed
 WHERE discards IS NULL;
+
+-- What operators ask of workers, and the answers.
+CREATE TABLE worker_command (
+  id          TEXT NOT NULL PRIMARY KEY,
+  owner       TEXT NOT NULL,                 -- the worker
+  action      TEXT NOT NULL,
+  data        TEXT NOT NULL,
+  asked_by    TEXT NOT NULL,
+  asked_at    REAL NOT NULL,
+  expires_at  REAL NOT NULL,               -- it is ignored from then on
+  answered_at REAL,
+  answer      TEXT
+) STRICT;
+
+CREATE INDEX worker_command_open ON worker_command (owner) WHERE answer IS NULL;

@@ -19,7 +19,7 @@ from perdure.base.errors import ProcError
 from perdure.base.machine import made_private, temporary_folder
 
 QUESTION = b"tree\n"
-_log = logging.getLogger("perdure.cli")
+_log = logging.getLogger("perdure.entries")
 
 TIMEOUT = 5.0  # seconds for a question or an answer
 MOST_CLIENTS = 8  # at once; further ones are refused
