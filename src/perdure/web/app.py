@@ -15,11 +15,11 @@ from starlette.routing import BaseRoute
 from starlette.routing import Route as HttpRoute
 
 from perdure.engine.caller import Caller
-from perdure.web.access.tenant import Submitter
+from perdure.web.access.tenant import Preparer
 from perdure.web.body import LIMITS, RequestLimits
 from perdure.web.dispatch import Backend, Gate, respond
 from perdure.web.problem import problem_response
-from perdure.web.request import Preparer, Route
+from perdure.web.request import Route
 from perdure.web.routes import ROUTES, specific_first
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -54,12 +54,11 @@ class AsgiOptions(TypedDict, total=False):
     limits: RequestLimits
 
 
-def web_app(caller: Caller, submit: Submitter, prepare: Preparer, options: AsgiOptions) -> "WebApp":
+def web_app(caller: Caller, prepare: Preparer, options: AsgiOptions) -> "WebApp":
     """Return the ASGI app of an app or a client: see `App.asgi`."""
     backend = Backend(
         caller=caller,
         gate=options.get("access") or Closed(),
-        submit=submit,
         prepare=prepare,
         limits=options.get("limits", LIMITS),
     )

@@ -14,6 +14,7 @@ belongs to the tenant "default".
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from msgspec.structs import replace
@@ -31,18 +32,20 @@ from perdure.engine.caller import Caller
 from perdure.engine.handle import Handle
 from perdure.engine.submission import SubmitOptions, new_id
 from perdure.jobs.approval import APPROVER, Approval, ApprovalState, Person, VoteVerdict
+from perdure.jobs.audit import INSTALLATION, AuditReport, AuditRow
 from perdure.jobs.budget import Budget
 from perdure.jobs.bulk import BulkAction, BulkReport
 from perdure.jobs.effect import Choice, Effect
 from perdure.jobs.fleet import Fleet, FleetWorker, PublishedDefinitions, QueueCounts
 from perdure.jobs.listing import JobRow
-from perdure.jobs.model import Job, JobEvent, JobMessage, JobQuery, JournalEntry, Schedule
+from perdure.jobs.model import Job, JobEvent, JobMessage, JobQuery, JournalEntry, NewJob, Schedule
 from perdure.jobs.output import OutputPage, OutputPiece, OutputTopic
 from perdure.jobs.payload import StandIn
 from perdure.jobs.plan import Plan
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState
 from perdure.store.verbs.browse import JobSize
+from perdure.web.access.audit_trail import audited_verbs, verify_audit
 from perdure.web.access.principal import Permission, Principal
 
 JobAction: TypeAlias = Literal[
@@ -71,15 +74,15 @@ class JobReader(Protocol):
     ) -> AsyncGenerator[OutputPiece, None]: ...
 
 
-class Submitter(Protocol):
-    """Submits a job by its name, or a plan; an `App` and a `Client` each have their own way."""
+class Preparer(Protocol):
+    """Makes a job from a name or a plan, without submitting it; an app and a client differ."""
 
     async def __call__(
         self,
         job: str | Plan,
         arguments: Mapping[str, Any] | Sequence[Any],
         options: SubmitOptions,
-    ) -> Handle[Any]: ...
+    ) -> NewJob: ...
 
 
 class TenantHandle:
@@ -90,7 +93,7 @@ class TenantHandle:
         caller: Caller,
         principal: Principal,
         *,
-        submit: Submitter | None = None,
+        prepare: Preparer | None = None,
         recent: float = RECENT,
     ) -> None:
         """Bind the store to a principal.
@@ -98,14 +101,14 @@ class TenantHandle:
         Args:
             caller: An app or a client.
             principal: Who asks, as their credential says.
-            submit: How jobs are submitted; None: they cannot be.
+            prepare: How jobs are made; None: they cannot be submitted.
             recent: Within how many seconds of a sign-in a person may decide about HIGH risks.
         """
         self.principal = principal
         self.tenant = principal.tenant
-        self._caller = caller
-        self._verbs = caller.verbs
-        self._submit = submit
+        self._caller = caller.over(partial(audited_verbs, principal))
+        self._verbs = self._caller.verbs
+        self._prepare = prepare
         self._recent = recent
 
     # The store
@@ -145,6 +148,14 @@ class TenantHandle:
         """Return jobs of the tenant, newest first."""
         return await self._caller.find_jobs(self._bound(query))
 
+    async def rows(self, query: JobQuery | None = None) -> list[JobRow]:
+        """Return jobs of the tenant as rows of a list, newest first."""
+        return await self._caller.insight.rows(self._bound(query))
+
+    async def row(self, job_id: str) -> JobRow:
+        """Return a job of the tenant as a row of a list, or raise `JobNotFound`."""
+        return await self._caller.insight.row((await self.job(job_id)).id)
+
     async def counts(self, query: JobQuery | None = None) -> dict[str, int]:
         """Return the number of the tenant's jobs by state."""
         return await self._verbs.counts(self._bound(query))
@@ -182,10 +193,11 @@ class TenantHandle:
             ArgumentError, PlanError, KeyConflict: As `App.submit`.
         """
         self._need(Permission.JOBS_SUBMIT)
-        if self._submit is None:
+        if self._prepare is None:
             raise AccessDenied("forbidden", "jobs cannot be submitted here")
         bound: SubmitOptions = {**(options or {}), "tenant": self._own, "user": self._actor}
-        handle = await self._submit(job, arguments, bound)
+        made = await self._prepare(job, arguments, bound)
+        handle = await self._caller.submit_new(made)
         return await self.job(handle.id)
 
     async def command(
@@ -412,6 +424,23 @@ class TenantHandle:
         found = await self.schedule(name)
         await self._verbs.pause_schedule(found.tenant, found.name, next_at, paused=paused)
 
+    # The audit log
+
+    @property
+    def chain(self) -> str:
+        """The tenant whose audit log the principal reads; without a tenant, the installation's."""
+        return INSTALLATION if self.tenant is None else self.tenant
+
+    async def audit_entries(self, before: int = 2**62, limit: int = 50) -> list[AuditRow]:
+        """Return rows of the audit log, newest first: those before a number."""
+        self._need(Permission.AUDIT_READ)
+        return await self._verbs.audit_newest(self.chain, before, limit)
+
+    async def verify_audit(self) -> AuditReport:
+        """Check the audit log of the tenant; without a tenant, that of everybody."""
+        self._need(Permission.AUDIT_READ)
+        return await verify_audit(self._verbs, None if self.tenant is None else [self.tenant])
+
     # The fleet
 
     async def workers(self) -> list[FleetWorker]:
@@ -464,7 +493,7 @@ class TenantHandle:
     async def unserved(self) -> list[str]:
         """Return which of the tenant's jobs no worker can claim, and why, in words."""
         fleet, found = await self.fleet(), list[str]()
-        for _, _, count, job_id in await self._verbs.unclaimed():
+        for _, _, count, job_id in await self._verbs.unclaimed(self.tenant):
             job = await self._verbs.job(job_id, self.tenant)
             if job is not None and (why := fleet.why_waiting(job)) is not None:
                 found.append(f"{count} of {job.name}: {why}")
@@ -476,17 +505,7 @@ class TenantHandle:
         self._need(Permission.JOBS_SUBMIT)
         template = (await self.schedule(name)).job
         made = replace(template, id=new_id(), key=None, user=self._actor)
-        await self._verbs.submit([made], self._actor)
-        return await self.job(made.id)
-
-    async def rows(self, query: JobQuery) -> list[JobRow]:
-        """Return jobs of the tenant as rows of a list, newest first."""
-        return await self._caller.insight.rows(self._bound(query))
-
-    async def row(self, job_id: str) -> JobRow:
-        """Return a job of the tenant as a row of a list, or raise `JobNotFound`."""
-        await self.job(job_id)
-        return await self._caller.insight.row(job_id)
+        return await self.job((await self._caller.submit_new(made)).id)
 
     async def journal_page(
         self, job_id: str, after: int, limit: int, *, slim: bool = False
