@@ -2,7 +2,17 @@
 
 from typing import Final
 
-from perdure.web.api import approvals, commands, effects, jobs, queues, schedules, session
+from perdure.web.api import (
+    approvals,
+    commands,
+    effects,
+    jobs,
+    processes,
+    queues,
+    schedules,
+    session,
+    workers,
+)
 from perdure.web.request import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
@@ -13,6 +23,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     *effects.ROUTES,
     *queues.ROUTES,
     *schedules.ROUTES,
+    *workers.ROUTES,
+    *processes.ROUTES,
 )
 
 

@@ -44,6 +44,7 @@ from perdure.jobs.payload import StandIn
 from perdure.jobs.plan import Plan
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState
+from perdure.jobs.worker_command import WorkerAction
 from perdure.store.verbs.browse import JobSize
 from perdure.web.access.audit_trail import audited_verbs, verify_audit
 from perdure.web.access.principal import Permission, Principal
@@ -55,6 +56,15 @@ DEFAULT_TENANT: Final = "default"
 RECENT: Final = 15 * 60.0  # seconds within which a sign-in is recent
 
 _MANY: Final = 10_000
+_ASKED_FOR: Final = 5.0  # seconds that a worker has for an answer
+_ASKS: Final = {
+    WorkerAction.DRAIN: Permission.WORKERS_DRAIN,
+    WorkerAction.RESUME: Permission.WORKERS_DRAIN,
+    WorkerAction.TREE: Permission.PROCESSES_READ,
+    WorkerAction.INSPECT: Permission.PROCESSES_READ,
+    WorkerAction.KILL: Permission.PROCESSES_KILL,
+    WorkerAction.RESTART: Permission.PROCESSES_KILL,
+}
 
 
 class JobReader(Protocol):
@@ -443,13 +453,26 @@ class TenantHandle:
 
     # The fleet
 
-    async def workers(self) -> list[FleetWorker]:
-        """Return the living workers; to a tenant without host and process, with its own jobs."""
-        return list((await self.fleet()).workers)
+    async def workers(self, silent_for: float = SILENT) -> list[FleetWorker]:
+        """Return the living workers; to a tenant without host and process, with its own jobs.
 
-    async def fleet(self) -> Fleet:
+        One without a heartbeat for `silent_for` seconds is left out.
+        """
+        return list((await self.fleet(silent_for)).workers)
+
+    async def ask_worker(
+        self, worker: str, action: WorkerAction, pid: str | None = None
+    ) -> dict[str, Any]:
+        """Ask a worker in the name of the principal: see `Caller.ask_worker`."""
+        self._need(_ASKS[action])
+        data = {} if pid is None else {"pid": pid}
+        return await self._caller.ask_worker(
+            _text(worker), action, data, by=self._actor, timeout=_ASKED_FOR
+        )
+
+    async def fleet(self, silent_for: float = SILENT) -> Fleet:
         """Return the living workers, and the paused queues; see `workers`."""
-        fleet = await self._verbs.fleet(SILENT)
+        fleet = await self._verbs.fleet(silent_for)
         if self.tenant is None:
             return fleet
         running: dict[str | None, int] = {}
