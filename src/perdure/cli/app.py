@@ -27,6 +27,7 @@ COMMANDS = {
     "up": "perdure.cli.up",
     "tree": "perdure.cli.tree",
     "shell": "perdure.cli.shell",
+    "serve": "perdure.cli.serve",
 }
 
 

@@ -3,6 +3,8 @@
 Each question is a fixed number of queries over indexes, and a pure decision in `jobs/`.
 """
 
+from collections.abc import Sequence
+
 from perdure.base.errors import JobNotFound
 from perdure.engine.attendance import SILENT
 from perdure.jobs.listing import JobRow, job_row
@@ -19,6 +21,12 @@ class Insight:
     async def rows(self, query: JobQuery | None = None) -> list[JobRow]:
         """Return the jobs that a query finds as rows of a list, newest first."""
         found = await self._store.listed_jobs(query or JobQuery(), SILENT)
+        now = await self._store.now()
+        return [job_row(each, now) for each in found]
+
+    async def rows_of(self, job_ids: Sequence[str]) -> list[JobRow]:
+        """Return these jobs, as far as they exist, as rows of a list."""
+        found = await self._store.listed_jobs_of(job_ids, SILENT) if job_ids else []
         now = await self._store.now()
         return [job_row(each, now) for each in found]
 

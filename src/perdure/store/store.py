@@ -56,11 +56,6 @@ class Verb(Generic[P, R]):
         self._announces = announces
         self._apart = apart
 
-    @property
-    def changes(self) -> bool:
-        """Whether it changes something, other than the owner of a job does."""
-        return self._thread == "control"
-
     @overload
     def __get__(self, store: None, owner: type) -> "Verb[P, R]": ...
 
@@ -87,16 +82,10 @@ def reads(function: Callable[Concatenate[Session, P], R]) -> Verb[P, R]:
 
 
 def changes(
-    function: Callable[Concatenate[Session, P], R], *, announces: bool = False, apart: bool = False
+    function: Callable[Concatenate[Session, P], R], *, announces: bool = False
 ) -> Verb[P, R]:
-    """Declare a verb that writes.
-
-    Args:
-        function: The verb.
-        announces: It may make a job due, so watchers are notified.
-        apart: It is a transaction of its own: it takes a lock that nothing may be locked after.
-    """
-    return Verb(function, "control", announces=announces, apart=apart)
+    """Declare a verb that writes; `announces`: it may make a job due, so watchers are notified."""
+    return Verb(function, "control", announces=announces)
 
 
 def reads_written(function: Callable[Concatenate[Session, P], R]) -> Verb[P, R]:
@@ -186,6 +175,7 @@ class Store:
     job = reads(verbs.read.job)
     jobs = reads(verbs.read.jobs)
     listed_jobs = reads(verbs.listing.listed_jobs)
+    listed_jobs_of = reads(verbs.listing.listed_jobs_of)
     listed_job = reads(verbs.listing.listed_job)
     query_words = reads(verbs.read.query_words)
     ids_like = reads(verbs.read.ids_like)
@@ -208,7 +198,7 @@ class Store:
     journal_page = reads(verbs.browse.journal_page)
     job_size = reads(verbs.browse.job_size)
     newest_event = reads(verbs.browse.newest_event)
-    changed_jobs = reads(verbs.browse.changed_jobs)
+    logged_changes = reads(verbs.browse.logged_changes)
     owned_jobs = reads(verbs.browse.owned_jobs)
 
     # Leases
@@ -312,14 +302,6 @@ class Store:
     withdraw_command = changes(verbs.worker_command.withdraw_command)
     fingerprint_key = changes(verbs.schedule.fingerprint_key)
     durability: Verb[[], dict[str, str]]  # declared by each database
-
-    # The audit log
-
-    audit = changes(verbs.audit.audit)
-    audited = changes(verbs.audit.audited, announces=True)
-    audit_rows = reads(verbs.audit.audit_rows)
-    audit_newest = reads(verbs.audit.audit_newest)
-    audit_tenants = reads(verbs.audit.audit_tenants)
 
     # Watching
 

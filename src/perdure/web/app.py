@@ -11,16 +11,19 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 from starlette.routing import Route as HttpRoute
 
 from perdure.engine.caller import Caller
-from perdure.web.access.tenant import Preparer
+from perdure.web.access.tenant import Submitter
 from perdure.web.body import LIMITS, RequestLimits
+from perdure.web.changes import Changes
 from perdure.web.dispatch import Backend, Gate, respond
+from perdure.web.page import page_routes
 from perdure.web.problem import problem_response
-from perdure.web.request import Route
+from perdure.web.request import Preparer, Route
 from perdure.web.routes import ROUTES, specific_first
+from perdure.web.shutdown import Shutdown
+from perdure.web.stream import Streams
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -54,30 +57,34 @@ class AsgiOptions(TypedDict, total=False):
     limits: RequestLimits
 
 
-def web_app(caller: Caller, prepare: Preparer, options: AsgiOptions) -> "WebApp":
+def web_app(caller: Caller, submit: Submitter, prepare: Preparer, options: AsgiOptions) -> "WebApp":
     """Return the ASGI app of an app or a client: see `App.asgi`."""
+    shutdown = Shutdown()
     backend = Backend(
         caller=caller,
+        streams=Streams(Changes(caller), shutdown),
         gate=options.get("access") or Closed(),
+        submit=submit,
         prepare=prepare,
         limits=options.get("limits", LIMITS),
     )
-    return WebApp(backend)
+    return WebApp(backend, shutdown)
 
 
 class WebApp:
     """The ASGI app."""
 
-    def __init__(self, backend: Backend, more: Iterable[BaseRoute] = ()) -> None:
+    def __init__(self, backend: Backend, shutdown: Shutdown) -> None:
         """Make the app.
 
         Args:
             backend: What answers requests.
-            more: Routes beside the API, tried after it.
+            shutdown: Ends its streams.
         """
         self.backend = backend
+        self.shutdown = shutdown
         self._inner = Starlette(
-            routes=[*_http_routes(backend, ROUTES), *more],
+            routes=[*_http_routes(backend, ROUTES), *page_routes()],
             exception_handlers={HTTPException: _refused},
             lifespan=self._lifespan,
         )

@@ -9,6 +9,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, Protocol
 
@@ -21,10 +22,10 @@ from perdure.base.codec import write_plain
 from perdure.base.errors import AccessDenied, RequestRefused
 from perdure.engine.caller import Caller
 from perdure.web.access.principal import Principal
-from perdure.web.access.tenant import Preparer, TenantHandle
+from perdure.web.access.tenant import Submitter, TenantHandle
 from perdure.web.body import LIMITS, RequestLimits, read_body
 from perdure.web.problem import problem_response
-from perdure.web.request import Answer, ApiRequest, Query, Route
+from perdure.web.request import Answer, ApiRequest, Follower, Preparer, Query, Route
 
 _JSON: Final = "application/json"
 
@@ -43,13 +44,17 @@ class Backend(Struct, frozen=True, kw_only=True):
     Attributes:
         caller: The app or client.
         gate: Who asks.
-        prepare: How jobs are made from names and plain arguments.
+        submit: How jobs are submitted.
+        prepare: How the jobs of schedules are made.
+        streams: How changes are followed.
         limits: The limits of one request.
     """
 
     caller: Caller
     gate: Gate
+    submit: Submitter
     prepare: Preparer
+    streams: Follower
     limits: RequestLimits = LIMITS
 
 
@@ -71,12 +76,14 @@ async def _answer(backend: Backend, route: Route, request: Request) -> Response:
         raise AccessDenied("forbidden", f"this needs the permission {route.permission}")
     asked = ApiRequest(
         principal=principal,
-        store=TenantHandle(backend.caller, principal, prepare=backend.prepare),
+        store=TenantHandle(backend.caller, principal, submit=backend.submit),
         query=_query(request, route.query),
         path=_path(request),
         body=None if route.request is None else _decoded(request, body, route.request),
         http=request,
         prepare=backend.prepare,
+        streams=backend.streams,
+        still_allowed=partial(_still_allowed, backend, request, principal),
     )
     answer = await route.handler(asked)
     return answer if isinstance(answer, Response) else _response(request, route, answer)
@@ -92,6 +99,11 @@ async def authenticated(backend: Backend, request: Request) -> Principal:
     if principal is None:
         raise AccessDenied("unauthenticated", "sign in, or send `Authorization: Bearer …`")
     return principal
+
+
+async def _still_allowed(backend: Backend, request: Request, principal: Principal) -> bool:
+    found = await backend.gate.authenticate(request)
+    return found is not None and found.permissions >= principal.permissions
 
 
 def _path(request: Request) -> Mapping[str, str]:

@@ -2,17 +2,7 @@
 
 from typing import Final
 
-from perdure.web.api import (
-    approvals,
-    commands,
-    effects,
-    jobs,
-    processes,
-    queues,
-    schedules,
-    session,
-    workers,
-)
+from perdure.web.api import approvals, commands, effects, events, jobs, queues, schedules, session
 from perdure.web.request import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
@@ -23,8 +13,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *effects.ROUTES,
     *queues.ROUTES,
     *schedules.ROUTES,
-    *workers.ROUTES,
-    *processes.ROUTES,
+    *events.ROUTES,
 )
 
 

@@ -407,16 +407,12 @@ class StepOperation(Operation[R]):
         await self._fail(failure, error)
 
     async def _fail(self, failure: Failure, error: Exception) -> None:
-        """Write that the step has failed for good, and raise that in the code.
-
-        Nobody needs to answer its questions any more.
-        """
+        """Write that the step has failed for good, and raise that in the code."""
         self._report_stop("failed")
         if self.on_end is not None:
             self.on_end(_FAILED)
         failed = self.entry = self._entry(_FAILED, error=failure.pack())
-        told = self._event("step.failed", failure)
-        await self.run.write(failed, events=(told,), withdraws=failed.id)
+        await self.run.write(failed, events=(self._event("step.failed", failure),))
         raised = self._error_of(failure)
         if isinstance(raised, StepFailed):
             raised.__cause__ = error

@@ -19,7 +19,7 @@ SELECT max(no) FROM event
 
 -- name: events_since
 -- The primary key finds them; those of a queue have no job.
-SELECT no, job_id FROM event WHERE no > :after ORDER BY no LIMIT :limit
+SELECT no, job_id, type FROM event WHERE no > :after ORDER BY no LIMIT :limit
 
 -- name: owned_jobs
 SELECT job_id FROM lease WHERE owner IS NOT NULL LIMIT :limit

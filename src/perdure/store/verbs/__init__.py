@@ -5,7 +5,6 @@ Nothing here knows which database it runs on; `store.Store` gives the verbs thei
 
 from perdure.store.verbs import (
     approval,
-    audit,
     browse,
     budget,
     claim,
@@ -24,7 +23,6 @@ from perdure.store.verbs import (
 
 __all__ = [
     "approval",
-    "audit",
     "browse",
     "budget",
     "claim",

@@ -14,11 +14,12 @@ class JobSize(NamedTuple):
     children: int
 
 
-class ChangedJobs(NamedTuple):
-    """Which jobs have a new line in their logs, in order, and the numbers of these lines."""
+class LoggedChange(NamedTuple):
+    """A line in the log of a job: its number, the job, and what happened."""
 
-    lines: list[tuple[int, str]]  # number and job
-    is_whole: bool  # False: there are more
+    no: int
+    job_id: str
+    type: str
 
 
 def journal_page(
@@ -43,10 +44,10 @@ def newest_event(session: Session) -> int:
     return (found[0] if found else None) or 0
 
 
-def changed_jobs(session: Session, after: int, limit: int) -> ChangedJobs:
-    """Return the lines in the logs of all jobs behind a number."""
-    found = session.all("events_since", after=after, limit=limit + 1)
-    return ChangedJobs([(each[0], each[1]) for each in found[:limit]], len(found) <= limit)
+def logged_changes(session: Session, after: int, limit: int) -> list[LoggedChange]:
+    """Return lines in the logs of all jobs behind a number, in order."""
+    found = session.all("events_since", after=after, limit=limit)
+    return [LoggedChange(each[0], each[1], each[2]) for each in found]
 
 
 def owned_jobs(session: Session, limit: int) -> list[str]:

@@ -23,8 +23,7 @@ def write_effects(
     if write.notices:
         put_notices(session, write.notices)
     if write.withdraws:
-        step = write.withdraws if isinstance(write.withdraws, str) else None
-        withdraw_open(session, [write.job_id], now, step)
+        withdraw_open(session, [write.job_id], now)
 
 
 def effects(session: Session, job_id: str) -> list[Effect]:

@@ -31,6 +31,12 @@ def listed_job(session: Session, job_id: str, silent_for: float) -> JobFacts | N
     return None if found is None else _facts(session, [found], silent_for)[0]
 
 
+def listed_jobs_of(session: Session, job_ids: Sequence[str], silent_for: float) -> list[JobFacts]:
+    """Return these jobs, as far as they exist, each with what its row in a list needs."""
+    found = session.all("get_jobs", ids=session.array(job_ids), clock=session.clock())
+    return _facts(session, [rows.job(each) for each in found], silent_for)
+
+
 def _facts(session: Session, found: Sequence[Job], silent_for: float) -> list[JobFacts]:
     ids = session.array([each.id for each in found])
     roots = session.array(list({each.budget_of or each.id for each in found}))

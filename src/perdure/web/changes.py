@@ -1,0 +1,141 @@
+"""Which jobs have changed, read once for all who follow them.
+
+The logs of jobs have numbers that only grow, so "changed since" is a range of a primary key,
+however many jobs there are. What a running job does is not logged at each step: jobs that a worker
+has are read again, too, and passed on only if something that people see has changed.
+
+Whoever follows asks for what came since their last *tick*. The first to ask reads the store, at
+most a few times a second; the others are given what it found. Nothing runs while nobody follows.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from perdure.base.clock import SystemClock
+from perdure.engine.caller import Caller
+from perdure.jobs.listing import JobRow
+
+READ_AT_MOST_EVERY: Final = 0.2  # seconds
+MOST_ROWS: Final = 300  # of a tick; beyond it, followers are told to read again
+MOST_LINES: Final = 2000  # of the logs, in a tick
+_KEPT: Final = 50  # ticks
+# A transaction may commit after a later one: these many numbers are read again each time.
+_OVERLAP: Final = 200
+_FORGOTTEN: Final = 5.0  # seconds after which it begins anew
+_REMEMBERED: Final = 5000  # rows that are not passed on again unless they changed
+
+_CLOCK: Final = SystemClock()
+
+
+class Tick(Struct, frozen=True, kw_only=True):
+    """What changed at one time.
+
+    Attributes:
+        number: Counts the ticks.
+        position: The number of the last line of the logs.
+        rows: The jobs that changed.
+        approvals: The jobs whose approvals changed.
+        stale: There is too much: read again.
+    """
+
+    number: int
+    position: int
+    rows: tuple[JobRow, ...] = ()
+    approvals: frozenset[str] = frozenset()
+    stale: bool = False
+
+
+class Changes:
+    """What changed in a store, for all who follow it."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._lock = asyncio.Lock()
+        self._ticks: deque[Tick] = deque(maxlen=_KEPT)
+        self._read_at = float("-inf")
+        self._seen: set[int] = set()
+        self._shown: dict[str, bytes] = {}
+        self._owned: set[str] = set()
+
+    async def now(self) -> Tick:
+        """Return the newest tick, with which following begins."""
+        async with self._lock:
+            if _CLOCK.monotonic() - self._read_at > _FORGOTTEN:  # nobody has followed
+                number = self._ticks[-1].number + 1 if self._ticks else 1
+                position = await self._caller.verbs.newest_event()
+                self._ticks.append(Tick(number=number, position=position, stale=True))
+                self._seen, self._read_at = set(), _CLOCK.monotonic()
+        return self._ticks[-1]
+
+    async def since(self, tick: int) -> list[Tick]:
+        """Return the ticks behind one; a stale one if that is too long ago."""
+        async with self._lock:
+            if _CLOCK.monotonic() - self._read_at >= READ_AT_MOST_EVERY:
+                await self._read()
+                self._read_at = _CLOCK.monotonic()
+        found = [each for each in self._ticks if each.number > tick]
+        if found and found[0].number > tick + 1:
+            last = found[-1]
+            return [Tick(number=last.number, position=last.position, stale=True)]
+        return found
+
+    async def after(self, position: int) -> Tick:
+        """Return what changed behind a position of the logs, for who comes back."""
+        current = await self.now()
+        verbs = self._caller.verbs
+        lines = await verbs.logged_changes(max(0, position - _OVERLAP), MOST_LINES)
+        lines = [each for each in lines if each.job_id[:6] != "queue "]
+        ids = list(dict.fromkeys(each.job_id for each in lines))
+        if len(lines) >= MOST_LINES or len(ids) > MOST_ROWS:
+            return Tick(number=current.number, position=current.position, stale=True)
+        return Tick(
+            number=current.number,
+            position=max(position, current.position),
+            rows=tuple(await self._caller.insight.rows_of(ids)),
+            approvals=frozenset(each.job_id for each in lines if _asks(each.type)),
+        )
+
+    async def _read(self) -> None:
+        """Add a tick, if anything has changed."""
+        last, verbs = self._ticks[-1], self._caller.verbs
+        found = await verbs.logged_changes(max(0, last.position - _OVERLAP), MOST_LINES)
+        lines = [each for each in found if each.no not in self._seen]
+        fresh = [each for each in lines if each.no > last.position or self._seen]
+        self._seen = {each.no for each in found}
+        position = max([last.position, *(each.no for each in found)])
+        owned = set(await verbs.owned_jobs(MOST_ROWS))
+        ids = {each.job_id for each in fresh} | owned | self._owned
+        self._owned = owned
+        stale = len(found) >= MOST_LINES or len(ids) > 2 * MOST_ROWS
+        rows = () if stale else self._changed(await self._caller.insight.rows_of(list(ids)))
+        asked = frozenset(each.job_id for each in fresh if _asks(each.type))
+        if stale or rows or position != last.position:
+            tick = Tick(
+                number=last.number + 1,
+                position=position,
+                rows=tuple(rows),
+                approvals=asked,
+                stale=stale,
+            )
+            self._ticks.append(tick)
+
+    def _changed(self, rows: Iterable[JobRow]) -> list[JobRow]:
+        """Return the rows that differ from how they were last passed on."""
+        found: list[JobRow] = []
+        for row in rows:
+            text = msgspec.json.encode(msgspec.structs.replace(row, worked=0.0))
+            if self._shown.pop(row.id, b"") != text:
+                found.append(row)
+            self._shown[row.id] = text  # at the end: the oldest are forgotten first
+        while len(self._shown) > _REMEMBERED:
+            del self._shown[next(iter(self._shown))]
+        return found
+
+
+def _asks(what: str) -> bool:
+    return what.startswith("approval.")

@@ -1,0 +1,297 @@
+"""Server-sent events: what changes, told to those who may see it, for as long as they listen.
+
+A stream holds no queue. It remembers positions, reads what is behind them, and sends that; a reader
+that is slow is told later, and one that was away too long is told to read again (`stale`). `id:` of
+an event holds the positions, so that a browser that lost its connection goes on where it was.
+
+    event: jobs        {"items": [rows of jobs that changed]}
+    event: job         the row of the one job that was asked for
+    event: approvals   {"jobs": [jobs whose approvals changed]}
+    event: workers     {"stale": true}: workers came, went, or took other jobs
+    event: output      {"job", "topic", "items": [pieces], "ended"}
+    event: stale       {"stale": true}: read again
+    event: bye         the server stops; a client comes back after `retry`
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+from urllib.parse import parse_qs, urlencode
+
+import anyio
+import msgspec
+from msgspec import Struct
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from perdure.base.clock import SystemClock
+from perdure.base.errors import AccessDenied, JobError, RequestRefused
+from perdure.base.retry import idle
+from perdure.jobs.text_limits import check_given
+from perdure.web.access.principal import Permission
+from perdure.web.changes import Changes, Tick
+from perdure.web.request import ApiRequest
+from perdure.web.shutdown import Shutdown
+from perdure.web.views import piece_view
+
+MOST_TOPICS: Final = 20  # of a stream
+MOST_OF_ONE: Final = 20  # streams of one principal
+MOST_STREAMS: Final = 500
+HEARTBEAT: Final = 15.0  # seconds of silence, after which a proxy might close a connection
+CHECK_EVERY: Final = 60.0  # seconds until it is checked again who listens
+_LOOK_EVERY: Final = 0.25  # seconds: within it, a stream notices that the server stops
+_AT_MOST_EVERY: Final = 0.05  # seconds: a busy store is not read after each of its writes
+_WORKERS_EVERY: Final = 2.0
+_RETRY: Final = 1000  # milliseconds
+_RETRY_AFTER_BYE: Final = 500
+_CLOCK: Final = SystemClock()
+
+_NEEDS: Final = {
+    "jobs": Permission.JOBS_READ,
+    "job": Permission.JOBS_READ,
+    "output": Permission.JOBS_READ,
+    "approvals": Permission.APPROVALS_READ,
+    "workers": Permission.WORKERS_READ,
+}
+
+
+class Topic(Struct, frozen=True):
+    """What a stream is about: "jobs", or "output:ID:TOPIC"."""
+
+    kind: str
+    job: str = ""
+    topic: str = ""
+
+    def __str__(self) -> str:
+        return ":".join(part for part in (self.kind, self.job, self.topic) if part)
+
+
+def topics_of(text: str) -> list[Topic]:
+    """Return the topics that a text lists, with commas between them.
+
+    Raises:
+        RequestRefused: There is no such topic, or there are too many.
+    """
+    found = [Topic(*each.split(":", 2)) for each in dict.fromkeys(text.split(",")) if each]
+    if not 1 <= len(found) <= MOST_TOPICS:
+        raise RequestRefused(400, "bad_topics", f"`topics` has 1 to {MOST_TOPICS} topics")
+    for each in found:
+        parts = {"job": 1, "output": 2}.get(each.kind, 0)
+        if each.kind not in _NEEDS or parts != bool(each.job) + bool(each.topic):
+            raise RequestRefused(400, "bad_topics", f"there is no topic {str(each)!r}")
+    return found
+
+
+class EventStream(StreamingResponse):
+    """Sends a stream until it ends or the client has gone, and then ends it at once."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._end_with_client, receive, group.cancel_scope)
+            with suppress(OSError):  # it has gone
+                await self.stream_response(send)
+            group.cancel_scope.cancel()
+
+    async def _end_with_client(self, receive: Receive, scope: anyio.CancelScope) -> None:
+        await self.listen_for_disconnect(receive)
+        scope.cancel()
+
+
+class Streams:
+    """The open streams of one ASGI app."""
+
+    def __init__(self, changes: Changes, shutdown: Shutdown) -> None:
+        self.changes = changes
+        self.shutdown = shutdown
+        self._open: dict[tuple[str | None, str], int] = {}
+
+    async def respond(self, request: ApiRequest) -> Response:
+        """Answer with a stream of the topics that a request names.
+
+        Raises:
+            RequestRefused: There is no such topic, or too many streams are open.
+            AccessDenied, JobNotFound: The principal may not see one of them.
+        """
+        topics = topics_of(request.query.topics)
+        for each in topics:
+            await _check(request, each)
+        stream = _Stream(self, request, topics)
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        body = stream.frames()
+        return EventStream(body, 200, headers, "text/event-stream")
+
+    @asynccontextmanager
+    async def counted(self, request: ApiRequest) -> AsyncGenerator[bool, None]:
+        """Count a stream while it is open; False: there are too many."""
+        key = (request.principal.tenant, request.principal.id)
+        number = self._open.get(key, 0)
+        if number >= MOST_OF_ONE or sum(self._open.values()) >= MOST_STREAMS:
+            yield False
+            return
+        self._open[key] = number + 1
+        try:
+            yield True
+        finally:
+            self._open[key] -= 1
+            if not self._open[key]:
+                del self._open[key]
+
+
+async def _check(request: ApiRequest, topic: Topic) -> None:
+    """Refuse a topic that the principal may not see."""
+    needed = _NEEDS[topic.kind]
+    if not request.principal.may(needed):
+        raise AccessDenied("forbidden", f"topic {topic} needs the permission {needed}")
+    if topic.job:
+        await request.store.job(topic.job)
+    if topic.topic:
+        check_given(topic=topic.topic)
+
+
+class _Stream:
+    """One stream: its positions, and what it sends."""
+
+    def __init__(self, streams: Streams, request: ApiRequest, topics: list[Topic]) -> None:
+        self._streams = streams
+        self._request = request
+        self._topics = topics
+        self._kinds = {each.kind for each in topics}
+        self._jobs = {each.job for each in topics if each.kind == "job"}
+        self._outputs = {each: 0 for each in topics if each.kind == "output"}
+        self._ended: set[Topic] = set()
+        self._tick = 0
+        self._position = 0
+        self._workers: object = None
+        self._workers_at = float("-inf")
+        self._changed = asyncio.Event()
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        """Yield what to send, until the client is gone or the server stops."""
+        yield b"retry: %d\n\n" % _RETRY
+        async with self._streams.counted(self._request) as is_open:
+            if not is_open:
+                yield _frame("bye", {"code": "too_many_streams"})
+                return
+            unwatch = await self._request.store.watch(self._changed.set, output=bool(self._outputs))
+            try:
+                async for each in self._follow():
+                    yield each
+            except JobError as error:  # the store does not answer: the client comes back
+                yield _frame("bye", {"code": "store", "detail": type(error).__name__})
+            finally:
+                unwatch()
+
+    async def _follow(self) -> AsyncGenerator[bytes, None]:
+        for frame in await self._begin():
+            yield frame
+        sent_at = checked_at = _CLOCK.monotonic()
+        while not self._streams.shutdown.begun:
+            self._changed.clear()  # before it looks: what comes meanwhile is noticed
+            frames = await self._news()
+            for frame in frames:
+                yield frame
+            now = _CLOCK.monotonic()
+            if frames:
+                sent_at = now
+            elif now - sent_at >= HEARTBEAT:
+                sent_at = now
+                yield self._place()
+            if now - checked_at >= CHECK_EVERY:
+                checked_at = now
+                if not await self._request.still_allowed():
+                    yield _frame("bye", {"code": "signed_out"})
+                    return
+            await self._pause()
+        yield b"retry: %d\n" % _RETRY_AFTER_BYE + _frame("bye", {"code": "shutdown"})
+
+    async def _pause(self) -> None:
+        """Wait for the next change, and not much longer than a server that stops would wait."""
+        await idle(_LOOK_EVERY, self._changed)
+        if not self._streams.shutdown.begun:
+            await idle(_AT_MOST_EVERY)
+
+    async def _begin(self) -> list[bytes]:
+        """Find where to begin: now, or where the client was; return what it has missed."""
+        known = _positions(self._request.http.headers.get("last-event-id", ""))
+        for topic in self._outputs:
+            self._outputs[topic] = known.get(str(topic), 0)
+        changes = self._streams.changes
+        tick = await changes.after(known["at"]) if "at" in known else await changes.now()
+        self._tick, self._position = tick.number, tick.position
+        return [self._place(), *(self._of_tick(tick) if "at" in known else ())]
+
+    async def _news(self) -> list[bytes]:
+        found: list[bytes] = []
+        if self._kinds - {"output"}:
+            for tick in await self._streams.changes.since(self._tick):
+                self._tick, self._position = tick.number, tick.position
+                found += self._of_tick(tick)
+        if "workers" in self._kinds:
+            found += await self._of_workers()
+        for topic in self._outputs.keys() - self._ended:
+            found += await self._of_output(topic)
+        return found
+
+    def _of_tick(self, tick: Tick) -> Iterator[bytes]:
+        """Yield the frames of a tick that this principal may see."""
+        if tick.stale:
+            yield self._frame("stale", {"stale": True})
+            return
+        rows = [each for each in tick.rows if self._request.store.sees(each.tenant)]
+        if "jobs" in self._kinds and rows:
+            yield self._frame("jobs", {"items": rows})
+        for row in rows:
+            if row.id in self._jobs:
+                yield self._frame("job", row)
+        asked = sorted(tick.approvals & {row.id for row in rows})
+        if "approvals" in self._kinds and asked:
+            yield self._frame("approvals", {"jobs": asked})
+
+    async def _of_workers(self) -> list[bytes]:
+        now = _CLOCK.monotonic()
+        if now - self._workers_at < _WORKERS_EVERY:
+            return []
+        self._workers_at = now
+        found = [(each.id, each.running) for each in await self._request.store.workers()]
+        before, self._workers = self._workers, found
+        return [] if before in (None, found) else [self._frame("workers", {"stale": True})]
+
+    async def _of_output(self, topic: Topic) -> list[bytes]:
+        page = await self._request.store.output(topic.job, topic.topic, self._outputs[topic])
+        if page.has_ended:
+            self._ended.add(topic)
+        if not page.pieces and not page.has_ended:
+            return []
+        if page.pieces:
+            self._outputs[topic] = page.pieces[-1].position
+        items = [piece_view(each) for each in page.pieces]
+        what = {"job": topic.job, "topic": topic.topic}
+        return [self._frame("output", {**what, "items": items, "ended": page.has_ended})]
+
+    def _frame(self, event: str, data: Any) -> bytes:
+        return self._place()[:-1] + _frame(event, data)
+
+    def _place(self) -> bytes:
+        """Return a frame that only says where the stream is."""
+        positions = {"at": self._position, **{str(key): no for key, no in self._outputs.items()}}
+        return b"id: %s\n\n" % urlencode(positions).encode()
+
+
+def _positions(text: str) -> dict[str, int]:
+    """Return the positions in the `id:` of an event; whatever else is there counts as nothing."""
+    found = parse_qs(text[:4096]) if text.isascii() else {}
+    return {
+        name: int(values[0])
+        for name, values in found.items()
+        if values[0].isdigit() and len(values[0]) <= 15  # noqa: PLR2004  as any position has
+    }
+
+
+def _frame(event: str, data: Any) -> bytes:
+    try:
+        body = msgspec.json.encode(data)
+    except UnicodeEncodeError:
+        body = b'{"stale":true}'
+    return b"event: %s\ndata: %s\n\n" % (event.encode(), body)

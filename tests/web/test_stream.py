@@ -1,0 +1,214 @@
+"""Server-sent events: real uvicorn where the server stops, the bare app elsewhere."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from perdure import App, JobContext
+from perdure.web.server import ServerSettings, serve
+from tests.support.web_client import TrustingGate
+
+KIM = {"x-who": "kim@default operator,admin"}
+
+
+@pytest.fixture
+def app(url: str) -> App:
+    app = App(url)
+
+    @app.job
+    async def quick(number: int) -> int:
+        return number
+
+    @app.job
+    async def talks(ctx: JobContext) -> None:
+        for word in ("one", "two", "three"):
+            ctx.emit(word, topic="words")
+        await ctx.receive("go")
+
+    del quick, talks
+    return app
+
+
+@asynccontextmanager
+async def served(app: App) -> AsyncGenerator[httpx.AsyncClient]:
+    """The app behind a real server, and a client of it."""
+    listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    settings = ServerSettings(port=0, signals=False)
+    async with asyncio.TaskGroup() as group:
+        asgi = app.asgi(access=TrustingGate())
+        server = group.create_task(serve(asgi, settings, listening.set_result))
+        async with httpx.AsyncClient(base_url=await listening, headers=KIM, timeout=30) as client:
+            yield client
+        server.cancel()
+
+
+class Frames:
+    """The events of a stream, as a browser reads them."""
+
+    def __init__(self, lines: AsyncIterator[str]) -> None:
+        self._lines = lines
+        self.last_id = ""
+
+    async def next(self, wanted: str) -> Any:
+        """The data of the next event of this name; others are passed over."""
+        name, data = "message", ""
+        async for line in self._lines:
+            field, _, value = line.partition(": ")
+            match field:
+                case "event":
+                    name = value
+                case "data":
+                    data = value
+                case "id":
+                    self.last_id = value
+                case "":
+                    if data and name == wanted:
+                        return msgspec.json.decode(data)
+                    name, data = "message", ""
+                case _:
+                    pass
+        raise EOFError(f"the stream has ended before an event {wanted!r}")
+
+
+@asynccontextmanager
+async def following(
+    client: httpx.AsyncClient, topics: str, last_id: str = "", **headers: str
+) -> AsyncGenerator[Frames]:
+    given = {"last-event-id": last_id, **headers}
+    async with client.stream(
+        "GET", "/api/v1/events", params={"topics": topics}, headers=given
+    ) as answer:
+        assert answer.status_code == 200, await answer.aread()
+        frames = Frames(answer.aiter_lines())
+        yield frames
+
+
+async def submit(client: httpx.AsyncClient, name: str, *args: Any, **headers: str) -> str:
+    body = {"name": name, "arguments": list(args)}
+    answer = await client.post("/api/v1/jobs", json=body, headers=headers)
+    assert answer.status_code == 201, answer.text
+    return answer.json()["id"]
+
+
+async def test_a_change_of_a_job_reaches_who_follows_and_no_other_tenant(app: App) -> None:
+    async with served(app) as client, following(client, "jobs") as frames:
+        await submit(client, "quick", 1, **{"x-who": "eve@other operator"})
+        mine = await submit(client, "quick", 2)
+        rows = (await frames.next("jobs"))["items"]
+        assert [(row["id"], row["state"]) for row in rows] == [(mine, "PENDING")]
+        async with app.running():
+            while True:
+                rows = (await frames.next("jobs"))["items"]
+                assert {row["tenant"] for row in rows} == {"default"}
+                if any(row["state"] == "COMPLETED" for row in rows):
+                    break
+
+
+async def test_who_comes_back_is_told_what_was_missed(app: App) -> None:
+    async with served(app) as client:
+        async with following(client, "jobs") as frames:
+            await submit(client, "quick", 1)
+            await frames.next("jobs")
+        missed = await submit(client, "quick", 2)
+        async with following(client, "jobs", frames.last_id) as again:
+            rows = (await again.next("jobs"))["items"]
+            assert missed in {row["id"] for row in rows}
+
+
+async def test_the_output_of_a_job_is_followed_and_goes_on_where_it_was(app: App) -> None:
+    async with served(app) as client, app.running():
+        id = await submit(client, "talks")
+        topic = f"output:{id}:words"
+        seen: list[str] = []
+        async with following(client, topic) as frames:
+            while len(seen) < 3:
+                seen += [each["value"] for each in (await frames.next("output"))["items"]]
+        assert seen == ["one", "two", "three"]
+        async with following(client, topic, frames.last_id) as again:
+            await client.post(f"/api/v1/jobs/{id}/send", json={"topic": "go"})
+            assert await again.next("output") == {
+                "job": id,
+                "topic": "words",
+                "items": [],
+                "ended": True,
+            }
+
+
+async def test_one_job_and_its_approvals_have_topics_of_their_own(app: App) -> None:
+    async with served(app) as client:
+        id = await submit(client, "talks")
+        async with following(client, f"job:{id}") as frames:
+            await client.post(f"/api/v1/jobs/{id}/pause", json={})
+            assert (await frames.next("job"))["state"] == "PAUSED"
+
+
+@pytest.mark.parametrize(
+    ("topics", "who", "code"),
+    [
+        ("nothing", KIM["x-who"], "bad_topics"),
+        ("job", KIM["x-who"], "bad_topics"),
+        (",", KIM["x-who"], "bad_topics"),
+        ("job:unknown", KIM["x-who"], "job_not_found"),
+        ("workers", "ann@default approver", "forbidden"),
+        ("jobs", "", "unauthenticated"),
+    ],
+)
+async def test_a_topic_that_one_may_not_follow_is_refused(
+    app: App, topics: str, who: str, code: str
+) -> None:
+    async with served(app) as client:
+        answer = await client.get(
+            "/api/v1/events", params={"topics": topics}, headers={"x-who": who}
+        )
+        assert answer.json()["code"] == code
+
+
+SERVER = """
+import asyncio, sys
+import uvicorn
+from perdure import App
+from perdure.web.server import ServerSettings, serve
+from tests.support.web_client import TrustingGate
+
+app = App(sys.argv[1])
+asgi = app.asgi(access=TrustingGate())
+if sys.argv[2] == "ours":
+    asyncio.run(serve(asgi, ServerSettings(port=0), lambda url: print(url, flush=True)))
+else:  # a plain uvicorn, which knows nothing of Perdure
+
+    class Plain(uvicorn.Server):
+        async def startup(self, sockets=None):
+            await super().startup(sockets)
+            port = self.servers[0].sockets[0].getsockname()[1]
+            print(f"http://127.0.0.1:{port}", flush=True)
+
+    Plain(uvicorn.Config(asgi, port=0, log_level="warning")).run()
+"""
+
+
+@pytest.mark.parametrize("server", ["ours", "plain"])
+async def test_a_server_that_is_told_to_stop_says_bye_to_open_streams_and_ends(
+    server: str, tmp_path: Path
+) -> None:
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SERVER, f"sqlite:///{tmp_path / 'jobs.db'}", server,
+        stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+    )  # fmt: skip
+    assert program.stdout is not None
+    address = (await program.stdout.readline()).decode().strip()
+    async with (
+        httpx.AsyncClient(base_url=address, headers=KIM, timeout=30) as client,
+        following(client, "jobs") as frames,
+    ):
+        program.send_signal(signal.SIGTERM)
+        assert await frames.next("bye") == {"code": "shutdown"}
+        await program.wait()  # with the client still there
