@@ -1,0 +1,204 @@
+// Approvals: what exactly will be done if I say yes?
+import { useEffect, useState } from "preact/hooks";
+
+import { type Approval, type Json, may, type Page, part, post, Problem, signIn } from "../api";
+import { duration, now, plural, shortId } from "../format";
+import { useKeys } from "../keys";
+import { useRead } from "../live";
+import { Ago, announce, Ask, Choice, Empty, Loading, PageHead, Risk, toast, Trouble, useTitle } from "../parts/basics";
+import { Diff } from "../parts/diff";
+import { pretty } from "../parts/payload";
+import { go, Link, query, setQuery } from "../router";
+import { State } from "../status";
+
+type Asked = "approve" | "reject" | "edit" | "delegate";
+
+export function ApprovalsPage() {
+  useTitle("Approvals");
+  const which = query.value.get("state") === "all" ? "all" : "pending";
+  const job = query.value.get("job");
+  const read = useRead<Page<Approval>>(`approvals?state=${which === "all" ? "all" : "PENDING"}&limit=200`, { topics: ["approvals"], gap: 800 });
+  const all = (read.data?.items ?? []).filter((each) => !job || each.job === job);
+  const mine = all.filter((each) => each.may_decide.ok);
+  const others = all.filter((each) => !each.may_decide.ok);
+  const ordered = [...mine, ...others];
+  const [at, setAt] = useState(0);
+  const [asked, setAsked] = useState<[Asked, Approval] | null>(null);
+  const current = ordered[Math.min(at, ordered.length - 1)];
+  const open = (what: Asked) => {
+    if (current?.may_decide.ok && may("approvals.decide")) setAsked([what, current]);
+  };
+  useEffect(() => {
+    if (mine.length > 0) announce(`${mine.length} approvals wait for you`);
+  }, [mine.length]);
+  useKeys("Approvals", {
+    j: ["Next approval", () => setAt(Math.min(at + 1, ordered.length - 1))],
+    k: ["Previous approval", () => setAt(Math.max(at - 1, 0))],
+    a: ["Approve", () => open("approve")],
+    r: ["Reject with a reason", () => open("reject")],
+    e: ["Approve with other arguments", () => open("edit")],
+    d: ["Delegate", () => open("delegate")],
+    o: ["Open its job", () => current && go(`/jobs/${current.job}`)],
+  });
+  const says = !read.data ? "" : which === "all" ? `${plural(all.length, "approval")}, newest first` : mine.length === 0 ? (others.length === 0 ? "Nothing waits for anybody." : `Nothing waits for you; ${plural(others.length, "approval")} for others.`) : `${mine.length} for you${others.length > 0 ? `, ${others.length} for others` : ""}.`;
+  return (
+    <>
+      <PageHead title="Approvals" says={says}>
+        {job && <button class="button small" onClick={() => setQuery({ job: null })}>Of all jobs</button>}
+        <Choice label="Which approvals" options={[["pending", "Pending"], ["all", "All"]]} value={which} choose={(value) => setQuery({ state: value === "all" ? "all" : null })} />
+      </PageHead>
+      {read.problem && <Trouble problem={read.problem} again={read.again} />}
+      {!read.data && !read.problem && <Loading />}
+      {read.data && all.length === 0 && <Empty title="Nothing to decide" code={`@app.job
+async def offer(ctx: JobContext, usd: int) -> str:
+    yes = await ctx.approve("Send this offer?", details={"usd": usd})
+    return yes.by[0]`}>A step that asks for an approval waits here, with exactly what it will do, until somebody decides. So do mails, Slack and the command line: the first answer counts.</Empty>}
+      <div class="cards">
+        {ordered.map((each, index) => <Card key={each.id} approval={each} active={each === current} focus={() => setAt(index)} ask={(what) => setAsked([what, each])} />)}
+      </div>
+      {asked && <Decide what={asked[0]} approval={asked[1]} close={() => setAsked(null)} done={() => { setAsked(null); read.again(); }} stale={read.again} />}
+    </>
+  );
+}
+
+function callText(approval: Approval): string {
+  const given = approval.action.arguments;
+  const name = approval.action.step.replace(/[#?$].*$/, "");
+  if (name === "approve") return pretty(given);
+  if (given === null || typeof given !== "object") return `${name}(${given === null ? "" : JSON.stringify(given)})`;
+  const parts = Array.isArray(given) ? given.map((value) => JSON.stringify(value)) : Object.entries(given).map(([key, value]) => `${key}=${JSON.stringify(value)}`);
+  return `${name}(${parts.join(", ")})`;
+}
+
+function Card({ approval, active, focus, ask }: { approval: Approval; active: boolean; focus: () => void; ask: (what: Asked) => void }) {
+  const yes = approval.votes.filter((vote) => vote.is_current && vote.verdict === "approve");
+  const pending = approval.state === "PENDING";
+  const decidable = approval.may_decide.ok && may("approvals.decide");
+  const left = approval.expires_at !== null ? approval.expires_at - now.value : null;
+  return (
+    <section class={`card approval${active ? " active" : ""}`} aria-label={approval.title} onFocusCapture={focus} onPointerDown={focus}>
+      <div class="approval-line">
+        <Risk level={approval.risk} />
+        <h2><bdi>{approval.title}</bdi></h2>
+        {!pending && <State state={approval.state} />}
+        <span class="spring" />
+        <span class="muted num"><Ago at={approval.asked_at} /></span>
+      </div>
+      <p class="approval-about muted">
+        asked by job <Link to={`/jobs/${approval.job}`} class="mono">{shortId(approval.job)}</Link>{approval.requester && <> of <bdi>{approval.requester}</bdi></>}
+        {pending && left !== null && <> · {left > 0 ? <span class={left < 900 ? "tone-retrying" : ""}>expires in {duration(left)}</span> : "expired"}</>}
+        {approval.needed > 1 && <> · {yes.length} of {approval.needed} said yes</>}
+        {approval.written_by_program && <> · <strong>written by a program</strong></>}
+        {approval.escalated && <> · escalated</>}
+      </p>
+      {approval.description && <p><bdi>{approval.description}</bdi></p>}
+      <div class="will"><span class="muted">{approval.action.step.startsWith("approve#") ? "What you say yes to" : "What will run"}</span><pre tabIndex={0}><bdi>{callText(approval)}</bdi></pre></div>
+      {approval.reasons.length > 0 && <p class="small muted">Why it is asked: {approval.reasons.join("; ")}</p>}
+      {approval.edits.map((edit, index) => (
+        <div key={index} class="edit">
+          <p class="small"><bdi>{edit.person}</bdi> edited it <Ago at={edit.at} />{edit.raised && <strong class="tone-attention">, which raised the risk</strong>}</p>
+          <Diff before={pretty(edit.before)} after={pretty(edit.after)} />
+        </div>
+      ))}
+      {approval.votes.length > 0 && (
+        <ul class="votes">
+          {approval.votes.map((vote, index) => (
+            <li key={index} class={vote.is_current ? "" : "faded"}>
+              <span class={vote.verdict === "approve" ? "tone-done" : "tone-failed"} aria-hidden="true">{vote.verdict === "approve" ? "✓" : "✗"}</span>
+              <bdi>{vote.person}</bdi> {vote.verdict === "approve" ? "approved" : "rejected"} {vote.channel && `by ${vote.channel}`} <Ago at={vote.at} /> {vote.reason && <bdi class="muted">“{vote.reason}”</bdi>}{!vote.is_current && <span class="muted"> (before an edit)</span>}
+            </li>
+          ))}
+        </ul>
+      )}
+      {approval.delegates.map(([from, to]) => <p key={from} class="small muted">{from} delegated to {to}</p>)}
+      {pending && (decidable ? (
+        <div class="actions">
+          <button class="button primary" onClick={() => ask("approve")}>Approve <kbd>a</kbd></button>
+          <button class="button" onClick={() => ask("reject")}>Reject… <kbd>r</kbd></button>
+          {may("approvals.edit") && <button class="button" onClick={() => ask("edit")}>Edit… <kbd>e</kbd></button>}
+          <button class="button" onClick={() => ask("delegate")}>Delegate… <kbd>d</kbd></button>
+        </div>
+      ) : <p class="muted small">{approval.may_decide.why || (may("approvals.decide") ? "You cannot decide this." : "You may look at approvals, but not decide.")}</p>)}
+    </section>
+  );
+}
+
+interface DecideProps {
+  what: Asked;
+  approval: Approval;
+  close: () => void;
+  done: () => void;
+  stale: () => void;
+}
+
+function Decide({ what, approval, close, done, stale }: DecideProps) {
+  const original = pretty(approval.action.arguments);
+  const [text, setText] = useState(original);
+  const [to, setTo] = useState("");
+  let edited: Json | undefined;
+  try {
+    edited = JSON.parse(text) as Json;
+  } catch {
+    edited = undefined;
+  }
+  const run = async (reason: string) => {
+    try {
+      if (what === "delegate") {
+        await post(`approvals/${part(approval.id)}/delegate`, { to: to.trim(), reason });
+        toast(`Delegated to ${to.trim()}`);
+      } else {
+        const verdict = what === "reject" ? "reject" : "approve";
+        const answer = await post<Approval>(`approvals/${part(approval.id)}/decide`, { verdict, action_hash: approval.action.hash, reason, ...(what === "edit" ? { arguments: edited } : {}) });
+        toast(outcome(answer, verdict));
+      }
+    } catch (error) {
+      if (error instanceof Problem && error.code === "reauthenticate") {
+        toast("This needs a recent sign-in: sign in again, then decide.", true);
+        signIn(true);
+        return;
+      }
+      if (error instanceof Problem && error.status === 409) {
+        stale();
+        throw new Problem(409, error.code, `${kindly(error)} The list shows how it is now.`);
+      }
+      throw error;
+    }
+    done();
+  };
+  const titles: Record<Asked, [string, string]> = {
+    approve: ["Approve", "Approve"],
+    reject: ["Reject", "Reject it"],
+    edit: ["Approve with other arguments", "Approve as edited"],
+    delegate: ["Delegate", "Delegate"],
+  };
+  const [title, verb] = titles[what];
+  const unchanged = what === "edit" && text === original;
+  return (
+    <Ask title={`${title}: ${approval.title}`} verb={verb} danger={what === "reject"} needsReason={what === "reject"} disabled={(what === "edit" && (edited === undefined || unchanged)) || (what === "delegate" && !to.trim())} run={run} close={close}>
+      {what === "approve" && <><p>Exactly this runs, once{approval.needed > 1 ? `, when ${approval.needed} people have said yes` : ""}:</p><pre class="will-run" tabIndex={0}>{callText(approval)}</pre></>}
+      {what === "reject" && <p>The step does not run. Its job is told so, with your reason.</p>}
+      {what === "delegate" && <><p>Somebody else decides instead of you, and is told so. You may then no longer decide.</p><div class="field"><label for="delegate-to">To whom</label><input id="delegate-to" value={to} onInput={(event) => setTo(event.currentTarget.value)} /></div></>}
+      {what === "edit" && (
+        <>
+          <p>Other arguments are another action: votes so far do not count for it, and a higher risk is asked about again.</p>
+          <div class="field"><label for="edit-arguments">Arguments, as JSON</label><textarea id="edit-arguments" class="mono" rows={8} spellcheck={false} value={text} aria-invalid={edited === undefined} onInput={(event) => setText(event.currentTarget.value)} /></div>
+          {edited === undefined ? <p class="tone-failed small">This is not JSON yet.</p> : !unchanged && <Diff before={original} after={pretty(edited)} />}
+        </>
+      )}
+      {approval.needs_recent_sign_in && what !== "delegate" && <p class="small muted">A decision about {approval.risk} needs a sign-in within the last 15 minutes.</p>}
+    </Ask>
+  );
+}
+
+function outcome(answer: Approval, verdict: string): string {
+  if (verdict === "reject") return "Rejected";
+  if (answer.state === "APPROVED") return "Approved: the job goes on";
+  const yes = answer.votes.filter((vote) => vote.is_current && vote.verdict === "approve").length;
+  return yes > 0 ? `Approved by ${yes} of ${answer.needed}; others must, too` : "Edited; others are asked about it";
+}
+
+function kindly(problem: Problem): string {
+  const text = problem.message;
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!]$/.test(text) ? "" : "."}`;
+}
+

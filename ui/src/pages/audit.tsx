@@ -1,0 +1,68 @@
+// Audit: what every person and program did, in a chain that shows what was changed.
+import { useEffect, useState } from "preact/hooks";
+
+import { type AuditEntry, get, type Page, type Problem } from "../api";
+import { plural } from "../format";
+import { At, Empty, Loading, PageHead, Trouble, useTitle } from "../parts/basics";
+import { Link } from "../router";
+
+export function AuditPage() {
+  useTitle("Audit");
+  const [items, setItems] = useState<AuditEntry[] | null>(null);
+  const [next, setNext] = useState<string | null>(null);
+  const [problem, setProblem] = useState<Problem | null>(null);
+  const [verdict, setVerdict] = useState<Record<string, unknown> | null>(null);
+  const [filter, setFilter] = useState("");
+  const load = (cursor: string | null) => {
+    get<Page<AuditEntry>>("audit", { cursor, limit: 100 }).then((page) => {
+      setItems((old) => (cursor ? [...(old ?? []), ...page.items] : page.items));
+      setNext(page.next);
+      setProblem(null);
+    }, setProblem);
+  };
+  useEffect(() => load(null), []);
+  const low = filter.toLowerCase();
+  const shown = (items ?? []).filter((each) => !low || JSON.stringify(each).toLowerCase().includes(low));
+  return (
+    <>
+      <PageHead title="Audit" says={verdict ? <Verdict verdict={verdict} /> : "Every action of a person or a program, in a chain of hashes."}>
+        <input type="search" placeholder="Filter" aria-label="Filter the audit log" value={filter} onInput={(event) => setFilter(event.currentTarget.value)} />
+        <button class="button" onClick={() => get<Record<string, unknown>>("audit/verify").then(setVerdict, setProblem)}>Verify the chain</button>
+      </PageHead>
+      {problem && <Trouble problem={problem} again={() => load(null)} />}
+      {!items && !problem && <Loading />}
+      {items?.length === 0 && <Empty title="Nothing yet">What people and programs do by the API, this page or the command line is written here, and cannot be changed without breaking the chain.</Empty>}
+      {shown.length > 0 && (
+        <div class="table-box" tabIndex={0} role="region" aria-label="Audit log">
+          <table>
+            <thead><tr><th class="num">No</th><th>Time</th><th>Who</th><th>Did</th><th>To</th><th>Outcome</th><th>Hash</th></tr></thead>
+            <tbody>
+              {shown.map((each) => (
+                <tr key={each.no}>
+                  <td class="num muted">{each.no}</td>
+                  <td class="num"><At at={each.at} seconds /></td>
+                  <td><bdi>{each.actor}</bdi></td>
+                  <td>{each.action}</td>
+                  <td class="mono clip">{target(each)}</td>
+                  <td class="clip" title={JSON.stringify(each.data)}>{each.outcome ?? ""}</td>
+                  <td class="mono muted">{each.hash.slice(0, 12)}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+      {next && <p><button class="button" onClick={() => load(next)}>Older</button> <span class="muted">{plural(items?.length ?? 0, "entry", "entries")}</span></p>}
+    </>
+  );
+}
+
+function target(entry: AuditEntry) {
+  const text = entry.target ?? "";
+  return /^[0-9a-f-]{32,36}$/.test(text) ? <Link to={`/jobs/${text}`}>{text}</Link> : <bdi>{text}</bdi>;
+}
+
+function Verdict({ verdict }: { verdict: Record<string, unknown> }) {
+  const ok = verdict.ok === true || verdict.intact === true || verdict.broken_at === null;
+  return ok ? <><span class="tone-done">✓</span> The chain is intact.</> : <><span class="tone-failed">✗ The chain is broken:</span> {JSON.stringify(verdict)}</>;
+}

@@ -1,0 +1,282 @@
+// One job: what happened, and what happens next?
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+
+import { type Attempt, type Entry, type JobDetail, type JobEvent, type JobRow, get, may, type Page, part, Problem } from "../api";
+import { count, duration, now, plural, relative, shortId, usd } from "../format";
+import { useKeys } from "../keys";
+import { useCalm, useLive, useRead } from "../live";
+import { Ago, announce, At, Copy, Labels, Loading, Menu, Meter, Tabs, Trouble, useTitle } from "../parts/basics";
+import { Payload } from "../parts/payload";
+import { Timeline } from "../parts/timeline";
+import { go, Link, query, setQuery } from "../router";
+import { look, State } from "../status";
+import { ActionDialog, ACTIONS } from "./job_actions";
+import { Attempts, BudgetTab, Effects, Events, Journal, Output, Raw, Undo } from "./job_tabs";
+
+type Tab = "journal" | "attempts" | "effects" | "undo" | "output" | "events" | "budget" | "children" | "raw";
+
+export function JobPage({ id }: { id: string }) {
+  const [known, setKnown] = useState("");
+  const read = useRead<JobDetail>(`jobs/${part(id)}`, { topics: known ? [`job:${known}`] : ["jobs"], concerns: (_, data) => about(data, id), every: 15, gap: 800 });
+  const job = read.data;
+  useEffect(() => setKnown(job?.id ?? ""), [job?.id]); // the address may have only a part of the id
+  useTitle(job ? `${job.name} ${job.key ?? shortId(job.id)}` : "Job");
+  if (read.problem && !job) return <Trouble problem={read.problem} again={read.again} />;
+  if (!job) return <Loading />;
+  return <Known job={job} changed={read.put} again={read.again} />;
+}
+
+/** Whether an event concerns a job. */
+function about(data: unknown, id: string): boolean {
+  if (data === null || typeof data !== "object") return true;
+  return JSON.stringify(data).includes(id) || "stale" in data;
+}
+
+const SETTLED = ["completed", "failed", "cancelled", "compensated", "needs_attention"];
+
+function Known({ job, changed, again }: { job: JobDetail; changed: (job: JobDetail) => void; again: () => void }) {
+  const stamp = `${job.state} ${job.shown_state} ${job.entries} ${job.current?.id} ${job.current?.attempt} ${job.ended_at}`;
+  const history = useHistory(job, stamp);
+  const tab = (query.value.get("tab") ?? "journal") as Tab;
+  const step = query.value.get("step");
+  const [action, setAction] = useState<string | null>(null);
+  const choose = (id: string | null) => setQuery({ step: id, ...(id ? { tab: "journal" } : {}) });
+  const before = useRef(job.shown_state);
+  useEffect(() => {
+    if (before.current !== job.shown_state) announce(`${job.name} is ${look(job.shown_state).word}`);
+    before.current = job.shown_state;
+  }, [job.shown_state]);
+  const keyed: Record<string, string> = { R: "retry", C: "cancel", F: "fork", P: "pause" };
+  useKeys("Job", {
+    ...Object.fromEntries(Object.entries(keyed).filter(([, name]) => job.allowed.includes(name)).map(([key, name]) => [key, [`${ACTIONS[name]?.text ?? name} this job`, () => setAction(name)] as [string, () => void]])),
+    u: ["Back to the list", () => go("/jobs")],
+  });
+  const tabs: { id: Tab; text: string; count?: number | null }[] = [
+    { id: "journal", text: "Journal", count: job.entries },
+    { id: "attempts", text: "Attempts" },
+    { id: "effects", text: "Effects", count: job.effects_in_doubt },
+    { id: "undo", text: "Undo" },
+    { id: "output", text: "Output", count: job.topics.length },
+    { id: "events", text: "Events" },
+    ...(job.budget ? [{ id: "budget" as const, text: "Budget" }] : []),
+    ...(job.children > 0 ? [{ id: "children" as const, text: "Children", count: job.children }] : []),
+    { id: "raw", text: "Raw" },
+  ];
+  return (
+    <article class="job">
+      <Head job={job} act={setAction} />
+      <Story job={job} act={setAction} />
+      <Facts job={job} />
+      <Timeline job={job} entries={history.entries} attempts={history.attempts} events={history.events} chosen={step} choose={choose} />
+      {history.problem && <Trouble problem={history.problem} />}
+      <Tabs label="About this job" tabs={tabs} active={tab} choose={(id) => setQuery({ tab: id })} />
+      <div id="tab-panel" role="tabpanel" aria-labelledby={`tab-${tab}`} class="tab-panel">
+        {tab === "journal" && <Journal job={job} entries={history.entries} step={step} choose={choose} act={setAction} />}
+        {tab === "attempts" && <Attempts job={job} attempts={history.attempts} entries={history.entries} />}
+        {tab === "effects" && <Effects job={job} stamp={stamp} changed={again} />}
+        {tab === "undo" && <Undo job={job} stamp={stamp} act={setAction} />}
+        {tab === "output" && <Output job={job} />}
+        {tab === "events" && <Events events={history.events} start={job.created_at} />}
+        {tab === "budget" && job.budget && <BudgetTab budget={job.budget} />}
+        {tab === "children" && <Children job={job} />}
+        {tab === "raw" && <Raw job={job} />}
+      </div>
+      {action && <ActionDialog job={job} action={action} step={step} entries={history.entries} close={() => setAction(null)} changed={changed} />}
+    </article>
+  );
+}
+
+interface History {
+  entries: Entry[];
+  attempts: Attempt[];
+  events: JobEvent[];
+  problem: Problem | null;
+}
+
+/** Journal without payloads, attempts and events; read again as the job goes on. */
+function useHistory(job: JobDetail, stamp: string): History {
+  const [state, setState] = useState<History>({ entries: [], attempts: [], events: [], problem: null });
+  const load = () => {
+    const at = `jobs/${part(job.id)}`;
+    const journal = async () => {
+      const entries: Entry[] = [];
+      for (let after: string | null = null; ; ) {
+        const page: Page<Entry> = await get<Page<Entry>>(`${at}/journal`, { slim: 1, limit: 10_000, after });
+        entries.push(...page.items);
+        if (page.next === null || page.items.length === 0) return entries;
+        after = page.next;
+      }
+    };
+    const events = async () => {
+      const found: JobEvent[] = [];
+      for (let cursor: string | null = null; found.length < 20_000; ) {
+        const page: Page<JobEvent> = await get<Page<JobEvent>>(`${at}/events`, { limit: 1000, cursor });
+        found.push(...page.items);
+        cursor = page.next;
+        if (cursor === null || page.items.length === 0) break;
+      }
+      return found;
+    };
+    // The journal draws the timeline; what comes later refines it.
+    journal().then((entries) => setState((old) => ({ ...old, entries, problem: null })), (problem: Problem) => setState((old) => ({ ...old, problem })));
+    get<Page<Attempt>>(`${at}/attempts`).then((page) => setState((old) => ({ ...old, attempts: page.items })), () => {});
+    events().then((found) => setState((old) => ({ ...old, events: found })), () => {});
+  };
+  const calm = useCalm(load, job.entries > 1000 ? 4000 : 1000);
+  const first = useRef(true);
+  useEffect(() => {
+    if (first.current) load();
+    else calm();
+    first.current = false;
+  }, [stamp]);
+  useLive([], (event, data) => {
+    if (job.ended_at === null && (event === "stale" || about(data, job.id))) calm();
+  });
+  return state;
+}
+
+function Head({ job, act }: { job: JobDetail; act: (action: string) => void }) {
+  const first = ["resume", "retry", "pause", "fork"].filter((each) => job.allowed.includes(each)).slice(0, 3);
+  const rest = job.allowed.filter((each) => !first.includes(each) && ACTIONS[each]);
+  return (
+    <header class="job-head">
+      <div class="job-title">
+        <nav aria-label="Where this is"><Link to="/jobs" class="muted">Jobs</Link> <span class="muted" aria-hidden="true">/</span></nav>
+        <h1><bdi>{job.name}</bdi>{job.key && <bdi class="key">{job.key}</bdi>}</h1>
+      </div>
+      <State state={job.shown_state} />
+      {job.request && <span class="pill">{job.request} asked for</span>}
+      <span class="spring" />
+      <div class="actions">
+        {first.map((each) => <button key={each} class="button" onClick={() => act(each)}>{ACTIONS[each]?.text}…</button>)}
+        <Menu label="More actions" items={[
+          ...rest.map((each) => ({ text: `${ACTIONS[each]?.text ?? each}…`, run: () => act(each) })),
+          ...(may("jobs.export") ? [{ text: "Export as a bundle", run: () => setQuery({ tab: "raw" }) }] : []),
+        ]} />
+      </div>
+    </header>
+  );
+}
+
+/** Failure first; else what it waits for, or what it does. */
+function Story({ job, act }: { job: JobDetail; act: (action: string) => void }) {
+  const failure = job.failure;
+  const next = whatNext(job);
+  const tone = look(job.shown_state).tone;
+  const loud = failure !== null || ["retrying", "attention", "failed"].includes(tone);
+  if (!loud && !next && !job.unserved) return null;
+  return (
+    <section class={`story tone-edge-${failure && SETTLED.includes(job.shown_state) ? (job.shown_state === "needs_attention" ? "attention" : "failed") : tone}`} aria-label="What happened, and what happens next">
+      {failure && (
+        <div class="story-failure">
+          <p class="story-line">
+            {failure.step && <><Link to={`/jobs/${job.id}?step=${part(failure.step)}`} class="mono">{failure.step}</Link>{" "}</>}
+            <strong>{failure.type.split(".").at(-1)}</strong>
+            {failure.attempt && failure.attempt > 1 ? <span class="muted"> at attempt {failure.attempt}</span> : null}
+          </p>
+          <p class="story-message"><bdi>{failure.message}</bdi></p>
+          {(failure.standing ?? []).length > 0 && <p class="small">Still standing: {failure.standing?.join(", ")}</p>}
+          {failure.trace && <details><summary>Traceback</summary><div class="code-block"><pre tabIndex={0}>{failure.trace}</pre><Copy text={failure.trace} /></div></details>}
+        </div>
+      )}
+      {!failure && job.error && <p class="story-message"><bdi>{job.error}</bdi></p>}
+      {next && <p class="story-next">{next}</p>}
+      {job.unserved && <p class="story-next"><span class="tone-retrying" aria-hidden="true">!</span> {job.unserved}</p>}
+      {job.effects_in_doubt > 0 && (
+        <p class="story-next">
+          Nobody knows whether {plural(job.effects_in_doubt, "effect")} of it happened. <button class="button small" onClick={() => setQuery({ tab: "effects" })}>Settle {job.effects_in_doubt === 1 ? "it" : "them"}</button>
+        </p>
+      )}
+      {job.shown_state === "waiting_for_approval" && may("approvals.read") && <Link to={`/inbox?job=${job.id}`} class="button small">Open the approval</Link>}
+      {job.shown_state === "retrying" && job.allowed.includes("retry") && <button class="button small" onClick={() => act("retry")}>Retry now…</button>}
+    </section>
+  );
+}
+
+function whatNext(job: JobRow): preact.ComponentChildren {
+  const at = job.current?.again_at ?? job.wakes_at;
+  const when = at ? <> <strong class="num">{relative(at, now.value)}</strong></> : null;
+  switch (job.shown_state) {
+    case "retrying":
+      return <><span class="mono">{job.current?.id}</span> failed at attempt {job.current?.attempt}; it is tried again{when}.</>;
+    case "waiting_for_approval":
+    case "waiting_for_message":
+    case "waiting_for_children":
+    case "sleeping":
+    case "waiting":
+      return <>It waits: {job.waits ?? "for a worker"}{when}.</>;
+    case "scheduled":
+      return <>It starts{when}.</>;
+    case "stale_heartbeat":
+      return <>Its worker <span class="mono">{job.owner}</span> is silent. When its lease ends, another worker goes on with it.</>;
+    case "failed":
+      return <>It does not go on by itself. A retry goes on at the step that failed; what was done stays done.</>;
+    case "needs_attention":
+      return <>It is parked until a person acts.</>;
+    case "paused":
+      return <>It is paused until a person resumes it.</>;
+    case "compensating":
+      return <>It is undoing what it did, the latest first.</>;
+    default:
+      return null;
+  }
+}
+
+function Facts({ job }: { job: JobDetail }) {
+  const spent = job.cost;
+  return (
+    <>
+      <dl class="facts">
+        <div><dt>Submitted</dt><dd><Ago at={job.created_at} />{job.user && <> by <bdi>{job.user}</bdi></>}</dd></div>
+        <div><dt>{job.ended_at ? "Took" : "So far"}</dt><dd class="num">{duration((job.ended_at ?? now.value) - job.created_at)}</dd></div>
+        <div><dt>Worked</dt><dd class="num">{duration(job.worked)}</dd></div>
+        <div><dt>Queue</dt><dd>{job.queue}{job.priority !== 0 && <span class="muted"> p{job.priority}</span>}</dd></div>
+        <div><dt>Version</dt><dd>{job.version}</dd></div>
+        {job.owner && <div><dt>Worker</dt><dd class="mono clip" title={job.owner}>{shortId(job.owner)}</dd></div>}
+        {job.deadline_at && <div><dt>Deadline</dt><dd><Ago at={job.deadline_at} /></dd></div>}
+        {spent && (spent.usd || spent.limit_usd) ? <div><dt>Cost</dt><dd class="num">{usd(spent.usd ?? 0)}{spent.limit_usd ? <> of {usd(spent.limit_usd)} <Meter value={spent.usd ?? 0} most={spent.limit_usd} label="Budget used" /></> : null}</dd></div> : null}
+        {spent?.tokens ? <div><dt>Tokens</dt><dd class="num">{count(spent.tokens)}</dd></div> : null}
+        {job.parent && <div><dt>Parent</dt><dd><Link to={`/jobs/${job.parent}`} class="mono">{shortId(job.parent)}</Link></dd></div>}
+        {job.forked_from && <div><dt>Forked from</dt><dd><Link to={`/jobs/${job.forked_from}`} class="mono">{shortId(job.forked_from)}</Link></dd></div>}
+        <div><dt>Id</dt><dd class="mono id">{job.id} <Copy text={job.id} label="Copy the id" /></dd></div>
+        {Object.keys(job.labels).length > 0 && <div><dt>Labels</dt><dd><Labels labels={job.labels} /></dd></div>}
+      </dl>
+      {job.progress.filter((each) => each.total || each.note).map((each) => (
+        <div key={each.step} class="progress-line">
+          <span class="mono">{each.step}</span>
+          {each.total ? <><Meter value={each.done ?? 0} most={each.total} label={each.step} /><span class="num">{count(each.done ?? 0)} of {count(each.total)}</span></> : null}
+          <bdi class="muted">{each.note}</bdi>
+        </div>
+      ))}
+      <div class="two">
+        <Payload brief title="Input" value={job.input} name={`${job.name}-input`} />
+        <Payload brief title="Result" value={job.result} name={`${job.name}-result`} />
+      </div>
+    </>
+  );
+}
+
+function Children({ job }: { job: JobDetail }) {
+  const read = useRead<Page<JobRow>>(`jobs/${part(job.id)}/children?limit=200`, { topics: ["jobs"], gap: 2000 });
+  const rows = useMemo(() => read.data?.items ?? [], [read.data]);
+  if (read.problem) return <Trouble problem={read.problem} />;
+  return (
+    <div class="table-box" tabIndex={0} role="region" aria-label="Children">
+      <table>
+        <thead><tr><th>State</th><th>Job</th><th>Id</th><th class="num">Took</th><th class="num">Submitted</th></tr></thead>
+        <tbody>
+          {rows.map((row) => (
+            <tr key={row.id}>
+              <td><State state={row.shown_state} /></td>
+              <td><Link to={`/jobs/${row.id}`}><bdi>{row.name}</bdi> {row.key && <bdi class="muted">{row.key}</bdi>}</Link></td>
+              <td class="mono muted">{shortId(row.id)}</td>
+              <td class="num">{duration((row.ended_at ?? now.value) - row.created_at)}</td>
+              <td class="num muted"><At at={row.created_at} /></td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      {rows.length < job.children && <p class="muted">The latest {count(rows.length)} of {count(job.children)}. <Link to={`/jobs?q=${part(`parent:${job.id}`)}`}>Show all</Link></p>}
+    </div>
+  );
+}

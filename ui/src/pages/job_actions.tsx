@@ -1,0 +1,206 @@
+// What can be done with a job; each dialog says what it will do before it does it.
+import { useEffect, useState } from "preact/hooks";
+
+import { type Entry, get, isLarge, type JobDetail, type Json, may, part, post, Problem } from "../api";
+import { Ask, toast, Trouble } from "../parts/basics";
+import { Diff } from "../parts/diff";
+import { pretty } from "../parts/payload";
+import { go } from "../router";
+import { State } from "../status";
+
+interface Action {
+  text: string;
+  says: string;
+  verb: string;
+  danger?: boolean;
+  step?: boolean;
+}
+
+export const ACTIONS: Record<string, Action> = {
+  resume: { text: "Resume", verb: "Resume it", says: "It goes on where it stopped, as soon as a worker is free. Nothing that succeeded runs again." },
+  retry: { text: "Retry", verb: "Retry it", says: "It runs again from the step that failed, or from the step you choose. Results before it are kept; effects that are recorded as done are not repeated." },
+  pause: { text: "Pause", verb: "Pause it", says: "It stops at the next safe point, and only a person resumes it. A step that runs now is ended at its next checkpoint or await." },
+  cancel: { text: "Cancel", verb: "Cancel it", danger: true, says: "It stops, its children too. What it did is undone where its steps say how; the tab Undo shows what that is." },
+  compensate: { text: "Undo", verb: "Undo it", danger: true, says: "What it did is undone in reverse order, where its steps say how. This cannot be taken back." },
+  skip: { text: "Skip a step", verb: "Skip the step", step: true, danger: true, says: "The step is recorded as done by hand, with the result that you give. The job goes on behind it." },
+  abandon_undo: { text: "Go on without an undo", verb: "Go on without it", step: true, danger: true, says: "The undo that failed is left undone, and the others go on. Somebody should undo it by hand." },
+  send: { text: "Send a message", verb: "Send it", says: "The job gets it where it waits for this topic, now or later." },
+  fork: { text: "Fork", verb: "Fork it", step: true, says: "A new job begins as a copy of this one: it has done everything before the step, and does the rest anew. This job stays as it is." },
+};
+
+interface Props {
+  job: JobDetail;
+  action: string;
+  step: string | null;
+  entries: Entry[];
+  close: () => void;
+  changed: (job: JobDetail) => void;
+}
+
+export function ActionDialog(props: Props) {
+  const action = ACTIONS[props.action];
+  if (!action) return null;
+  if (props.action === "fork") return <ForkDialog {...props} />;
+  if (props.action === "send") return <SendDialog {...props} />;
+  return <CommandDialog {...props} />;
+}
+
+function StepChoice({ entries, value, choose, label, any }: { entries: Entry[]; value: string; choose: (id: string) => void; label: string; any?: string }) {
+  const most = 500;
+  const near = entries.length > most ? entries.filter((entry, index) => index >= entries.length - most || entry.id === value || entry.state === "FAILED") : entries;
+  return (
+    <div class="field">
+      <label for="which-step">{label}</label>
+      <select id="which-step" value={value} onChange={(event) => choose(event.currentTarget.value)}>
+        {any && <option value="">{any}</option>}
+        {near.map((entry) => <option key={entry.seq} value={entry.id}>{entry.id} ({entry.state.toLowerCase()})</option>)}
+      </select>
+    </div>
+  );
+}
+
+/** JSON that a person edits; null while it is none. */
+function JsonField({ label, text, change }: { label: string; text: string; change: (text: string, value: Json | undefined) => void }) {
+  const [wrong, setWrong] = useState("");
+  return (
+    <div class="field">
+      <label for="json-field">{label}</label>
+      <textarea id="json-field" class="mono" rows={8} spellcheck={false} value={text} aria-invalid={wrong !== ""} aria-describedby="json-wrong"
+        onInput={(event) => {
+          const next = event.currentTarget.value;
+          try {
+            change(next, next.trim() ? (JSON.parse(next) as Json) : null);
+            setWrong("");
+          } catch (error) {
+            change(next, undefined);
+            setWrong((error as Error).message);
+          }
+        }} />
+      <p id="json-wrong" class="tone-failed small">{wrong}</p>
+    </div>
+  );
+}
+
+function CommandDialog({ job, action: name, step: given, entries, close, changed }: Props) {
+  const action = ACTIONS[name] as Action;
+  const steps = entries.filter((entry) => name === "skip" ? ["FAILED", "PENDING", "RUNNING"].includes(entry.state) : name === "abandon_undo" ? /COMPENSAT|FAILED/.test(entry.state) : true);
+  const start = name === "retry" ? (given ?? "") : (given && steps.some((each) => each.id === given) ? given : (job.failure?.step || (steps.at(-1)?.id ?? "")));
+  const [step, setStep] = useState(start);
+  const [output, setOutput] = useState<{ text: string; value: Json | undefined }>({ text: "null", value: null });
+  const wrong = (action.step && !step) || output.value === undefined;
+  return (
+    <Ask title={`${action.text}: ${job.name}`} verb={action.verb} danger={action.danger ?? false} disabled={wrong ?? false} needsReason={action.step ?? false} close={close}
+      run={async (reason) => {
+        const body: Record<string, unknown> = { reason };
+        if (step) body.step = step;
+        if (name === "skip") body.output = output.value;
+        changed(await post<JobDetail>(`jobs/${part(job.id)}/${name}`, body));
+        toast(`${action.text}: accepted`);
+      }}>
+      <p>{action.says}</p>
+      {name === "retry" && <StepChoice entries={entries} value={step} choose={setStep} label="From which step" any="where it failed" />}
+      {action.step && <StepChoice entries={steps} value={step} choose={setStep} label="Which step" />}
+      {name === "skip" && <JsonField label="The result that the step is said to have had, as JSON" text={output.text} change={(text, value) => setOutput({ text, value })} />}
+    </Ask>
+  );
+}
+
+function SendDialog({ job, close, changed }: Props) {
+  const [topic, setTopic] = useState("");
+  const [payload, setPayload] = useState<{ text: string; value: Json | undefined }>({ text: "null", value: null });
+  return (
+    <Ask title={`Send a message to ${job.name}`} verb="Send it" reason={null} disabled={!topic || payload.value === undefined} close={close}
+      run={async () => {
+        changed(await post<JobDetail>(`jobs/${part(job.id)}/send`, { topic, payload: payload.value }));
+        toast("Sent");
+      }}>
+      <p>{ACTIONS.send?.says}</p>
+      <div class="field"><label for="send-topic">Topic</label><input id="send-topic" value={topic} onInput={(event) => setTopic(event.currentTarget.value)} /></div>
+      <JsonField label="Message, as JSON" text={payload.text} change={(text, value) => setPayload({ text, value })} />
+    </Ask>
+  );
+}
+
+interface ForkPreview {
+  reused?: unknown;
+  effects?: unknown;
+  [name: string]: unknown;
+}
+
+function ForkDialog({ job, step, entries, close }: Props) {
+  const steps = entries.filter((entry) => entry.kind !== "undo");
+  const [before, setBefore] = useState(step ?? (job.failure?.step || (steps[0]?.id ?? "")));
+  const [preview, setPreview] = useState<ForkPreview | null>(null);
+  const [problem, setProblem] = useState<Problem | null>(null);
+  const editable = may("jobs.edit") && !isLarge(job.input) && argumentsOf(job.input) !== null;
+  const original = pretty(argumentsOf(job.input));
+  const [edited, setEdited] = useState<{ text: string; value: Json | undefined }>({ text: original, value: argumentsOf(job.input) });
+  useEffect(() => {
+    setPreview(null);
+    setProblem(null);
+    if (!before) return;
+    const mine = new AbortController();
+    get<ForkPreview>(`jobs/${part(job.id)}/fork`, { before }, mine.signal).then(setPreview, (error: Problem) => {
+      if (!mine.signal.aborted) setProblem(error);
+    });
+    return () => mine.abort();
+  }, [before]);
+  const other = edited.text !== original;
+  return (
+    <Ask title={`Fork ${job.name}`} verb="Fork it" wide disabled={!before || (other && edited.value === undefined)} close={close}
+      run={async (reason) => {
+        const copy = await post<JobDetail>(`jobs/${part(job.id)}/fork`, { before, reason, ...(other ? { arguments: edited.value } : {}) });
+        toast("Forked into a new job");
+        go(`/jobs/${copy.id}`);
+      }}>
+      <p>{ACTIONS.fork?.says}</p>
+      <StepChoice entries={steps} value={before} choose={setBefore} label="Everything from this step on is done anew" />
+      {problem && problem.status !== 404 && <Trouble problem={problem} />}
+      {preview && <ForkPlan preview={preview} />}
+      {editable && <JsonField label="Arguments, if others are wanted" text={edited.text} change={(text, value) => setEdited({ text, value })} />}
+      {other && <Diff before={original} after={edited.text} names={["this job", "the fork"]} />}
+    </Ask>
+  );
+}
+
+/** The arguments by name, if a job was submitted with such. */
+function argumentsOf(input: Json): Json {
+  if (input !== null && typeof input === "object" && !Array.isArray(input)) return input;
+  return null;
+}
+
+interface PlanLine {
+  id?: string;
+  step?: string;
+  kind?: string;
+  target?: string;
+  state?: string;
+  why?: string;
+  happens?: string;
+  fate?: string;
+}
+
+/** Which entries are reused, and which effects are repeated, skipped or cancelled. */
+function ForkPlan({ preview }: { preview: ForkPreview }) {
+  const groups = Object.entries(preview).filter((each): each is [string, PlanLine[] | string[]] => Array.isArray(each[1]) && each[1].length > 0);
+  return (
+    <div class="plan" aria-live="polite">
+      {groups.length === 0 && <p class="muted">Nothing before it: the whole job is done anew, and nothing that it did is repeated by another key.</p>}
+      {groups.map(([name, lines]) => (
+        <section key={name}>
+          <h3>{name.replaceAll("_", " ")} <span class="count">{lines.length}</span></h3>
+          <ul>
+            {lines.slice(0, 30).map((line, index) => typeof line === "string" ? <li key={index} class="mono">{line}</li> : (
+              <li key={index}>
+                {line.state && <State state={line.state} word={false} />}
+                <span class="mono">{line.id ?? line.step}</span> {line.kind} {line.target && <bdi>{line.target}</bdi>}
+                <span class="muted"> {line.fate ?? line.happens ?? ""} {line.why ?? ""}</span>
+              </li>
+            ))}
+            {lines.length > 30 && <li class="muted">and {lines.length - 30} more</li>}
+          </ul>
+        </section>
+      ))}
+    </div>
+  );
+}
