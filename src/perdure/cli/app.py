@@ -1,52 +1,98 @@
 """The command `perdure`; each of its commands is a module of its own.
 
 Only the module of the given command is imported, so that none is slowed down by what only another
-one needs; `--help` imports them all.
+one needs; `--help` imports none.
 """
 
 import importlib
+import os
 import sys
-from typing import Annotated
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
 from perdure import __version__
+from perdure.cli.output import quiet
 
-# Each module has a function `add_to(app)` that adds its command.
-COMMANDS = {
-    "demo": "perdure.cli.demo.command",
-    "worker": "perdure.cli.worker",
-    "workers": "perdure.cli.workers",
-    "queues": "perdure.cli.queues",
-    "schedules": "perdure.cli.schedules",
-    "submit": "perdure.cli.submit",
-    "jobs": "perdure.cli.jobs.commands",
-    "approvals": "perdure.cli.approvals",
-    "effects": "perdure.cli.effects",
-    "doctor": "perdure.cli.doctor",
-    "up": "perdure.cli.up",
-    "tree": "perdure.cli.tree",
-    "shell": "perdure.cli.shell",
-    "serve": "perdure.cli.serve",
+
+class Place(NamedTuple):
+    """Where a command is: a module with a function `add_to(app)`, and what help says of it."""
+
+    module: str
+    help: str
+
+
+# In the order of the help: begin, work, look, operate.
+COMMANDS: Final = {
+    "demo": Place("perdure.cli.demo.command", "Kill workers, and show that nothing is lost."),
+    "worker": Place("perdure.cli.worker", "Run the jobs of an app until told to stop."),
+    "serve": Place("perdure.cli.serve", "Serve the HTTP API and the page."),
+    "submit": Place("perdure.cli.submit", "Submit a job."),
+    "jobs": Place("perdure.cli.jobs.commands", "List, show, watch and control jobs."),
+    "approvals": Place("perdure.cli.approvals", "List what jobs ask people, and answer."),
+    "effects": Place("perdure.cli.effects", "List and resolve effects of jobs."),
+    "workers": Place("perdure.cli.workers", "List the workers that are alive."),
+    "queues": Place("perdure.cli.queues", "List, pause and resume queues."),
+    "schedules": Place("perdure.cli.schedules", "List, pause, resume and delete schedules."),
+    "doctor": Place("perdure.cli.doctor", "Check the machine, a store and its contents."),
+    "up": Place("perdure.cli.up", "Start the services of a folder of entries."),
+    "tree": Place("perdure.cli.tree", "Show the processes of a running `perdure up`."),
+    "shell": Place("perdure.cli.shell", "Open a Python prompt inside a process."),
 }
 
 
 def main() -> None:
     """Run the command line."""
-    given = [word for word in sys.argv[1:2] if word in COMMANDS]
-    make_app(*given or COMMANDS)()
+    words = _given_words()
+    command = next((word for word in words if word in COMMANDS), "")
+    if command:
+        make_app(command, only=_word_after(words, command))()
+    else:
+        _outline()()
 
 
-def make_app(*names: str) -> typer.Typer:
-    """Return the app with these commands."""
+def _given_words() -> list[str]:
+    """Return the words of the command line; of one that the shell completes, those so far."""
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS")
+    return sys.argv[1:] if line is None else line.split()[1:]
+
+
+def _word_after(words: list[str], word: str) -> str:
+    rest = words[words.index(word) + 1 :]
+    return rest[0] if rest else ""
+
+
+def make_app(*names: str, only: str | None = None) -> typer.Typer:
+    """Return the app with these commands, of groups perhaps with one of theirs only."""
+    app = _empty_app()
+    for name in names:
+        module = importlib.import_module(COMMANDS[name].module)
+        if name == "jobs":
+            module.add_to(app, only)
+        else:
+            module.add_to(app)
+    return app
+
+
+def _outline() -> typer.Typer:
+    """Return the app for its own help and completion, which names the commands and runs none."""
+    app = _empty_app()
+    for name, place in COMMANDS.items():
+        app.command(name, help=place.help)(_nothing)
+    return app
+
+
+def _nothing() -> None:
+    """Stand for a command."""
+
+
+def _empty_app() -> typer.Typer:
     app = typer.Typer(
         help="Supervised processes and durable jobs.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
     app.callback()(_options)  # with a callback, a single command still needs its name
-    for name in names:
-        importlib.import_module(COMMANDS[name]).add_to(app)
     return app
 
 
@@ -64,5 +110,14 @@ def _options(
             "--version", callback=_print_version, is_eager=True, help="Print the version."
         ),
     ] = False,
+    be_quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print only what was asked for, and errors.")
+    ] = False,
+    no_color: Annotated[
+        bool, typer.Option("--no-color", help="Print without colours, as NO_COLOR=1 does.")
+    ] = False,
 ) -> None:
     """Take the options before the command."""
+    quiet.set(be_quiet)
+    if no_color:
+        os.environ["NO_COLOR"] = "1"

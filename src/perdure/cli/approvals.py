@@ -6,11 +6,23 @@ from typing import Annotated, Any, cast
 import typer
 from rich.table import Table
 
-from perdure.app import App
 from perdure.base.codec import parse
 from perdure.base.errors import Unstorable
-from perdure.cli.output import Code, Format, FormatOption, cell, console, give, perform, refuse, say
-from perdure.cli.target import AppOption, UrlOption, find_app, short
+from perdure.cli.output import (
+    Code,
+    Format,
+    FormatOption,
+    cell,
+    console,
+    give_list,
+    give_one,
+    perform,
+    refuse,
+    say,
+)
+from perdure.cli.output import show as show_lines
+from perdure.cli.target import AppOption, UrlOption, find_caller, short
+from perdure.engine.caller import Caller
 from perdure.jobs.approval import Approval, ApprovalState, Person, VoteVerdict
 from perdure.jobs.redaction import for_people
 from perdure.notify.message import SHORT_HASH, approval_message, before_edits, spell_time
@@ -50,16 +62,16 @@ def list_approvals(
     output: FormatOption = Format.TABLE,
 ) -> None:
     """List approvals, newest first; by default those that are pending."""
-    found = perform(_list, find_app(app, url), state, tenant)
-    if output is Format.JSON:
-        give([approval_as_json(each) for each in found], indent=2)
-    elif found:
+    found = perform(_list, find_caller(app, url), state, tenant)
+    if give_list([approval_as_json(each) for each in found], output):
+        return
+    if found:
         console().print(_drawn(found))
     else:
         say(f"No approval is {state.lower()}.")
 
 
-async def _list(app: App, state: ApprovalState, tenant: str | None) -> list[Approval]:
+async def _list(app: Caller, state: ApprovalState, tenant: str | None) -> list[Approval]:
     async with app:
         return await app.approvals(state, tenant=tenant)
 
@@ -84,11 +96,9 @@ def show(
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Show exactly what would be done, and the votes so far."""
-    found = perform(_show, find_app(app, url), approval)
-    if output is Format.JSON:
-        give(approval_as_json(found), indent=2)
-        return
-    _print(found, full=full)
+    found = perform(_show, find_caller(app, url), approval)
+    if not give_one(approval_as_json(found), output):
+        _print(found, full=full)
 
 
 def _print(found: Approval, *, full: bool) -> None:
@@ -97,10 +107,10 @@ def _print(found: Approval, *, full: bool) -> None:
     lines += ["  Arguments:", *(f"    {name}: {value}" for name, value in card.arguments)]
     lines += [f"  - {reason}" for reason in card.reasons]
     lines += [card.outcome, card.footer, f"In full: {card.in_full}" if card.in_full else ""]
-    say(*filter(None, lines))
+    show_lines(*filter(None, lines))
 
 
-async def _show(app: App, approval: str) -> Approval:
+async def _show(app: Caller, approval: str) -> Approval:
     async with app:
         return await find(app, approval)
 
@@ -123,7 +133,7 @@ def approve(  # noqa: PLR0913 - the options of a command
     """Approve an action."""
     who = by or getpass.getuser()
     said = {"verdict": "approve", "by": who, "reason": reason, "arguments": arguments}
-    _decide(find_app(app, url), approval, action, said)
+    _decide(find_caller(app, url), approval, action, said)
 
 
 def reject(
@@ -137,10 +147,10 @@ def reject(
 ) -> None:
     """Reject an action."""
     said = {"verdict": "reject", "by": by or getpass.getuser(), "reason": reason}
-    _decide(find_app(app, url), approval, action, said)
+    _decide(find_caller(app, url), approval, action, said)
 
 
-def _decide(app: App, approval: str, action: str | None, said: dict[str, Any]) -> None:
+def _decide(app: Caller, approval: str, action: str | None, said: dict[str, Any]) -> None:
     found = perform(_show, app, approval)
     seen = _seen(found, action, said["verdict"])
     result = perform(_decided, app, found, {**said, "action_hash": seen})
@@ -172,7 +182,7 @@ def _confirmed(verdict: VoteVerdict) -> bool:
         )
 
 
-async def _decided(app: App, found: Approval, said: dict[str, Any]) -> Approval:
+async def _decided(app: Caller, found: Approval, said: dict[str, Any]) -> Approval:
     if said.get("arguments") is not None:
         said["arguments"] = _arguments(said["arguments"])
     async with app:
@@ -198,17 +208,17 @@ def delegate(
 ) -> None:
     """Delegate a decision; you lose your own vote."""
     who = by or getpass.getuser()
-    found = perform(_delegated, find_app(app, url), approval, to, who, reason)
+    found = perform(_delegated, find_caller(app, url), approval, to, who, reason)
     say(f"{to} may decide {approval_message(found).title!r} instead of {who}.")
 
 
-async def _delegated(app: App, approval: str, to: str, by: str, reason: str) -> Approval:
+async def _delegated(app: Caller, approval: str, to: str, by: str, reason: str) -> Approval:
     async with app:
         found = await find(app, approval)
         return await app.delegate(found.id, to=to, by=_person(app, found, by), reason=reason)
 
 
-def _person(app: App, approval: Approval, name: str) -> Person:
+def _person(app: Caller, approval: Approval, name: str) -> Person:
     """Return the person with this name. Nothing proves it, but an unknown person has no role."""
     people = app.policy.people
     if not people.contacts and not approval.terms.approvers:
@@ -217,7 +227,7 @@ def _person(app: App, approval: Approval, name: str) -> Person:
     return people.by_id(approval.tenant, name) or Person(id=name, tenant=approval.tenant)
 
 
-async def find(app: App, approval: str) -> Approval:
+async def find(app: Caller, approval: str) -> Approval:
     """Return the approval whose id is, or starts with, this text."""
     store = await app.store()
     if (whole := await store.approval(approval)) is not None:

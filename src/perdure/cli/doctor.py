@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from perdure import __version__
 from perdure.base.errors import JobError
-from perdure.cli.output import Code, give, say, warn
+from perdure.cli.output import Code, give, show, warn
 from perdure.cli.target import spelled
 from perdure.engine.attendance import SILENT
 from perdure.jobs.invariant import INVARIANTS, Violation
@@ -83,7 +83,7 @@ def doctor(
     if json:
         give(_as_json(report), indent=2)
     else:
-        say(*_lines(report))
+        show(*_lines(report))
     raise typer.Exit(Code.FAILED if report.findings else Code.OK)
 
 

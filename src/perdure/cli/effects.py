@@ -6,12 +6,22 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from perdure.app import App
 from perdure.base.codec import parse
 from perdure.base.visible import visible
 from perdure.cli.jobs.formatting import effect_as_json
-from perdure.cli.output import Code, Format, FormatOption, cell, console, give, perform, refuse, say
-from perdure.cli.target import AppOption, JobArgument, UrlOption, find_app, short
+from perdure.cli.output import (
+    Code,
+    Format,
+    FormatOption,
+    cell,
+    console,
+    give_list,
+    perform,
+    refuse,
+    say,
+)
+from perdure.cli.target import AppOption, JobArgument, UrlOption, find_caller, short
+from perdure.engine.caller import Caller
 from perdure.jobs.effect import Choice, Effect
 from perdure.notify.message import spell_time
 
@@ -35,16 +45,17 @@ def list_effects(
     output: FormatOption = Format.TABLE,
 ) -> None:
     """List the effects that are in doubt, or all effects of one job."""
-    found = perform(_list, find_app(app, url), job, tenant)
-    if output is Format.JSON:
-        give([effect_as_json(each) for each in found], indent=2)
-    elif found:
+    found = perform(_list, find_caller(app, url), job, tenant)
+    rows = [effect_as_json(each) | {"job": each.job_id} for each in found]
+    if give_list(rows, output, "key"):
+        return
+    if found:
         console().print(_drawn(found))
     else:
         say("Nothing is in doubt." if job is None else "The job has no effects.")
 
 
-async def _list(app: App, job: str | None, tenant: str | None) -> list[Effect]:
+async def _list(app: Caller, job: str | None, tenant: str | None) -> list[Effect]:
     async with app:
         if job is not None:
             return await (await app.handle(job)).effects()
@@ -82,7 +93,7 @@ def resolve(  # noqa: PLR0913  an option is a parameter
     """Resolve an effect that is in doubt: say whether it happened."""
     choice = _choice(happened=happened, did_not=did_not, compensate=compensate)
     given = {"result": result, "reason": reason, "by": by or getpass.getuser()}
-    perform(_resolve, find_app(app, url), job, effect, choice, given)
+    perform(_resolve, find_caller(app, url), job, effect, choice, given)
     say(f"Effect {effect}: {choice}.")
 
 
@@ -94,7 +105,9 @@ def _choice(*, happened: bool, did_not: bool, compensate: bool) -> Choice:
     return "did not happen" if did_not else "compensate"
 
 
-async def _resolve(app: App, job: str, effect: int, choice: Choice, given: dict[str, Any]) -> None:
+async def _resolve(
+    app: Caller, job: str, effect: int, choice: Choice, given: dict[str, Any]
+) -> None:
     if given["result"] is not None:
         given["result"] = parse(given["result"], "the result")
     async with app:

@@ -4,10 +4,13 @@ All output goes through here, because no text of a job or a person may reach a t
 could move the cursor, or contain markup of `rich`.
 """
 
+import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import IntEnum, StrEnum
-from typing import IO, Annotated, Any, Final, NoReturn, TypeAlias, TypeVar
+from typing import IO, Annotated, Any, Final, NoReturn, TypeAlias, TypeVar, cast
 
 import typer
 from rich.console import Console
@@ -27,7 +30,6 @@ from perdure.base.errors import (
 from perdure.base.secret import without_secrets
 from perdure.base.visible import visible, visible_json
 from perdure.jobs.state import JobState
-from perdure.process.runtime import run
 
 _LINE_BREAK = visible("\n")
 
@@ -36,12 +38,17 @@ class Format(StrEnum):
     """The format of the output: for people or for programs."""
 
     TABLE = "table"
-    JSON = "json"
+    JSON = "json"  # one document
+    JSONL = "jsonl"  # one document in each line
+    IDS = "ids"  # one id in each line, as other commands read them from `-`
 
 
 FormatOption: TypeAlias = Annotated[
-    Format, typer.Option("--output", "-o", help="A table for people, or JSON for programs.")
+    Format, typer.Option("--output", "-o", help="A table for people, or a format for programs.")
 ]
+
+# `perdure --quiet`: no sentences for people, only what was asked for, and errors.
+quiet: Final[ContextVar[bool]] = ContextVar("quiet", default=False)
 
 
 class Code(IntEnum):
@@ -73,7 +80,13 @@ def warn(text: str) -> None:
 
 
 def say(*lines: str, err: bool = False) -> None:
-    """Print lines for people; each text stays on one line, whatever it contains."""
+    """Print sentences for people, unless they want it quiet."""
+    if not quiet.get():
+        show(*lines, err=err)
+
+
+def show(*lines: str, err: bool = False) -> None:
+    """Print lines that were asked for; each text stays on one line, whatever it contains."""
     shown = (visible(line, None, lines=True).replace("\n", _LINE_BREAK) for line in lines)
     typer.echo("\n".join(shown), err=err)
 
@@ -81,6 +94,30 @@ def say(*lines: str, err: bool = False) -> None:
 def give(value: Any, indent: int | None = None) -> None:
     """Print a value as JSON, for programs."""
     typer.echo(as_json(value, indent))
+
+
+def give_list(rows: Sequence[Mapping[str, Any]], output: Format, key: str = "id") -> bool:
+    """Print rows for programs; return False if people are to see them instead."""
+    match output:
+        case Format.TABLE:
+            return False
+        case Format.JSON:
+            give(rows, indent=2)
+        case Format.JSONL:
+            for row in rows:
+                give(row)
+        case Format.IDS:
+            for row in rows:
+                show(str(row[key]))
+    return True
+
+
+def give_one(value: Mapping[str, Any], output: Format, key: str = "id") -> bool:
+    """Print one thing for programs; return False if people are to see it instead."""
+    if output is Format.JSON:
+        give(value, indent=2)
+        return True
+    return give_list([value], output, key)
 
 
 def pour(text: str) -> None:
@@ -106,6 +143,17 @@ def cell(text: str, style: str = "", *, lines: bool = False, **layout: Any) -> T
 def as_json(value: Any, indent: int | None = None) -> str:
     """Return a value as JSON; values that JSON does not know become strings."""
     return visible_json(json.dumps(value, ensure_ascii=False, default=str, indent=indent))
+
+
+@contextmanager
+def progress(text: str) -> Generator[None]:
+    """Show on a terminal that something takes its time; elsewhere, and if quiet, nothing."""
+    screen = Console(stderr=True, markup=False, emoji=False, highlight=False)
+    if quiet.get() or not screen.is_terminal:
+        yield
+        return
+    with screen.status(cell(f"{text} …")):
+        yield
 
 
 # Running a command: an error becomes a message and an exit code.
@@ -144,19 +192,24 @@ def code_of_end(state: JobState) -> Code:
 
 
 def perform(body: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-    """Run the body of a command as the root process; exit with a message if it fails."""
+    """Run the body of a command; exit with a message if it fails."""
+    return settle(lambda: asyncio.run(settled(body, args)))
+
+
+def settle(run: Callable[[], tuple[T | None, Exception | None]]) -> T:
+    """Return what a body returned; exit with a message if it failed, or at Ctrl-C."""
     try:
-        value, error = run(_settled, body, args)
+        value, error = run()
     except KeyboardInterrupt:
         raise typer.Exit(Code.INTERRUPTED) from None
     if isinstance(error, typer.Exit):
         raise error
     if error is not None:
         refuse(str(error), code_of(error))
-    return value
+    return cast("T", value)
 
 
-async def _settled(
+async def settled(
     body: Callable[..., Coroutine[Any, Any, T]], args: tuple[Any, ...]
 ) -> tuple[T | None, Exception | None]:
     """Return the error as a value: it is an answer to the user, not a crash of a process."""

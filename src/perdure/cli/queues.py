@@ -1,21 +1,29 @@
 """`perdure queues`: list queues, pause and resume them."""
 
-import getpass
 from typing import Annotated, Any, TypeAlias
 
 import typer
 from rich.table import Table
 
-from perdure.app import App
-from perdure.cli.output import Format, FormatOption, cell, console, give, perform, say
-from perdure.cli.target import AppOption, UrlOption, find_app
+from perdure.cli.jobs.choosing import complete_queue
+from perdure.cli.jobs.control import ByOption, ReasonOption
+from perdure.cli.output import (
+    Format,
+    FormatOption,
+    cell,
+    console,
+    give_list,
+    give_one,
+    perform,
+    say,
+)
+from perdure.cli.target import AppOption, UrlOption, find_caller
+from perdure.engine.caller import Caller
 from perdure.jobs.fleet import FleetWorker, QueueCounts
 
-QueueArgument: TypeAlias = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.")]
-ReasonOption: TypeAlias = Annotated[
-    str, typer.Option("--reason", "-r", help="Why, for the audit log.")
+QueueArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="QUEUE", help="The queue.", autocompletion=complete_queue)
 ]
-ByOption: TypeAlias = Annotated[str, typer.Option("--by", help="Who does it; by default you.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -31,17 +39,17 @@ def list_queues(
     *, url: UrlOption = None, app: AppOption = None, output: FormatOption = Format.TABLE
 ) -> None:
     """List the queues: how many jobs each has, and how many workers serve it."""
-    queues, workers = perform(_list, find_app(app, url))
+    queues, workers = perform(_list, find_caller(app, url))
     rows = [_row(queue, workers) for queue in queues]
-    if output is Format.JSON:
-        give(rows, indent=2)
-    elif rows:
+    if give_list(rows, output, "queue"):
+        return
+    if rows:
         console().print(_drawn(rows))
     else:
         say("There are no queues yet: the first submission makes one.")
 
 
-async def _list(app: App) -> tuple[list[QueueCounts], list[FleetWorker]]:
+async def _list(app: Caller) -> tuple[list[QueueCounts], list[FleetWorker]]:
     async with app:
         return await app.all_queues(), await app.workers()
 
@@ -68,34 +76,41 @@ def _drawn(rows: list[dict[str, Any]]) -> Table:
 def pause(
     queue: QueueArgument,
     *,
+    by: ByOption,
     reason: ReasonOption = "",
-    by: ByOption = "",
     url: UrlOption = None,
     app: AppOption = None,
+    output: FormatOption = Format.TABLE,
 ) -> None:
     """Claim nothing from a queue until it is resumed; jobs that run go on."""
-    changed = perform(_pause, find_app(app, url), queue, by or getpass.getuser(), reason)
-    say(f"Queue {queue} is paused." if changed else f"Queue {queue} was already paused.")
-
-
-async def _pause(app: App, queue: str, by: str, reason: str) -> bool:
-    async with app:
-        return await app.pause_queue(queue, by=by, reason=reason)
+    _change(find_caller(app, url), queue, (by, reason), output, paused=True)
 
 
 def resume(
     queue: QueueArgument,
     *,
+    by: ByOption,
     reason: ReasonOption = "",
-    by: ByOption = "",
     url: UrlOption = None,
     app: AppOption = None,
+    output: FormatOption = Format.TABLE,
 ) -> None:
     """Continue to claim from a paused queue."""
-    changed = perform(_resume, find_app(app, url), queue, by or getpass.getuser(), reason)
-    say(f"Queue {queue} is resumed." if changed else f"Queue {queue} was not paused.")
+    _change(find_caller(app, url), queue, (by, reason), output, paused=False)
 
 
-async def _resume(app: App, queue: str, by: str, reason: str) -> bool:
-    async with app:
-        return await app.resume_queue(queue, by=by, reason=reason)
+def _change(
+    caller: Caller, queue: str, who: tuple[str, str], output: Format, *, paused: bool
+) -> None:
+    changed = perform(_changed, caller, queue, who, paused)
+    if give_one({"queue": queue, "paused": paused, "changed": changed}, output, "queue"):
+        return
+    said = ("is resumed", "was not paused"), ("is paused", "was already paused")
+    say(f"Queue {queue} {said[paused][not changed]}.")
+
+
+async def _changed(caller: Caller, queue: str, who: tuple[str, str], paused: bool) -> bool:  # noqa: FBT001
+    by, reason = who
+    change = caller.pause_queue if paused else caller.resume_queue
+    async with caller:
+        return await change(queue, by=by, reason=reason)

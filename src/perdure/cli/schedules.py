@@ -1,13 +1,23 @@
 """`perdure schedules`: list cron schedules, pause, resume and delete them."""
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 from rich.table import Table
 
 from perdure.app import App
-from perdure.cli.output import Format, FormatOption, cell, console, give, perform, say
-from perdure.cli.target import AppOption, UrlOption, find_app
+from perdure.cli.loading import find_app
+from perdure.cli.output import (
+    Format,
+    FormatOption,
+    cell,
+    console,
+    give_list,
+    give_one,
+    perform,
+    say,
+)
+from perdure.cli.target import AppOption, UrlOption
 from perdure.jobs.model import Schedule
 from perdure.notify.message import spell_time
 
@@ -35,9 +45,9 @@ def list_schedules(
 ) -> None:
     """List schedules by tenant and name."""
     found = perform(_list, find_app(app, url), tenant)
-    if output is Format.JSON:
-        give([_as_json(each) for each in found], indent=2)
-    elif found:
+    if give_list([_as_json(each) for each in found], output, "name"):
+        return
+    if found:
         console().print(_drawn(found))
     else:
         say("There are no schedules.")
@@ -81,10 +91,10 @@ def pause(
     tenant: TenantOption = "default",
     url: UrlOption = None,
     app: AppOption = None,
+    output: FormatOption = Format.TABLE,
 ) -> None:
     """Submit nothing for a schedule until it is resumed."""
-    perform(_change, find_app(app, url), "pause", name, tenant)
-    say(f"Schedule {name} is paused.")
+    _change(find_app(app, url), "pause", (name, tenant), output)
 
 
 def resume(
@@ -93,10 +103,10 @@ def resume(
     tenant: TenantOption = "default",
     url: UrlOption = None,
     app: AppOption = None,
+    output: FormatOption = Format.TABLE,
 ) -> None:
     """Continue a paused schedule from now."""
-    perform(_change, find_app(app, url), "resume", name, tenant)
-    say(f"Schedule {name} is resumed.")
+    _change(find_app(app, url), "resume", (name, tenant), output)
 
 
 def delete(
@@ -105,12 +115,23 @@ def delete(
     tenant: TenantOption = "default",
     url: UrlOption = None,
     app: AppOption = None,
+    output: FormatOption = Format.TABLE,
 ) -> None:
     """Delete a schedule; jobs that it has submitted stay."""
-    perform(_change, find_app(app, url), "delete", name, tenant)
-    say(f"Schedule {name} is deleted.")
+    _change(find_app(app, url), "delete", (name, tenant), output)
 
 
-async def _change(app: App, action: str, name: str, tenant: str) -> None:
+_DONE: Final = {"pause": "paused", "resume": "resumed", "delete": "deleted"}
+
+
+def _change(app: App, action: str, which: tuple[str, str], output: Format) -> None:
+    perform(_changed, app, action, which)
+    done = {"name": which[0], "tenant": which[1], "done": _DONE[action]}
+    if not give_one(done, output, "name"):
+        say(f"Schedule {which[0]} is {_DONE[action]}.")
+
+
+async def _changed(app: App, action: str, which: tuple[str, str]) -> None:
+    name, tenant = which
     async with app:
         await getattr(app.schedules, action)(name, tenant=tenant)

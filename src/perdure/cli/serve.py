@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from perdure.base.errors import DefinitionError, JobError
+from perdure.cli.loading import find_app
 from perdure.cli.output import Code, code_of, refuse, say
-from perdure.cli.target import AppOption, UrlOption, find_app
+from perdure.cli.target import AppOption, UrlOption, find_caller
 from perdure.client import Client
 from perdure.web.server import LOOPBACK, ServerSettings
 from perdure.web.server import serve as serve_asgi
@@ -54,8 +55,7 @@ def serve(  # noqa: PLR0913  an option is a parameter
         )
     except DefinitionError as error:
         refuse(str(error), Code.USAGE)
-    found = find_app(app, url)
-    served = found if app is not None else Client(found.url)
+    served = find_app(app, url) if app is not None else Client(find_caller(None, url).url)
     try:
         asyncio.run(serve_asgi(served.asgi(), settings, _tell))
     except (JobError, OSError) as error:

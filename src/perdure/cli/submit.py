@@ -16,6 +16,7 @@ from perdure.cli.output import (
     FormatOption,
     code_of_end,
     give,
+    give_one,
     perform,
     refuse,
     say,
@@ -145,19 +146,17 @@ def _sentence(handle: Handle[Any]) -> str:
 
 
 def _print_submitted(handle: Handle[Any], output: Format) -> None:
-    if output is Format.JSON:
-        give({"id": handle.id, "new": handle.new})
-    else:
+    if not give_one({"id": handle.id, "new": handle.new}, output):
         say(_sentence(handle))
 
 
 def _print_result(job: Job, output: Format) -> None:
     result = None if job.result is None else read_plain(job.result)
     error = None if job.error is None else Failure.unpack(job.error)
-    if output is Format.JSON:
-        facts = {"id": job.id, "state": job.state, "result": result}
-        give({**facts, "error": error and msgspec.to_builtins(error)})
-    elif job.state is JobState.COMPLETED:
+    facts = {"id": job.id, "state": job.state, "result": result}
+    if give_one(facts | {"error": error and msgspec.to_builtins(error)}, output):
+        return
+    if job.state is JobState.COMPLETED:
         give(result, indent=2)
     else:
         why = f": {error.summary()}" if error else ""

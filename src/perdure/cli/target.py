@@ -5,25 +5,26 @@ import contextlib
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from types import ModuleType
-from typing import Annotated, Any, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
-from perdure.app import App
 from perdure.base.duration import spell
 from perdure.base.errors import StoreError
 from perdure.base.retry import pause
 from perdure.base.secret import without_secrets
 from perdure.cli.output import Code, refuse
+from perdure.engine.caller import Caller
 from perdure.engine.handle import Handle
 from perdure.jobs.model import Job
 from perdure.jobs.state import ENDED, JobState
-from perdure.store.open import open_store
+from perdure.store.open import check_url, open_store
 from perdure.store.store import Store
+
+if TYPE_CHECKING:
+    from perdure.app import App
 
 
 def import_from_here() -> str:
@@ -61,73 +62,39 @@ LabelOption: TypeAlias = Annotated[
 ]
 
 
-def load_app(name: str, url: str | None = None) -> App:
+def load_app(name: str, url: str | None = None) -> "App":
     """Return an app, importing its module; a URL overrides the app's own."""
-    module_name, _, attribute = name.partition(":")
-    if "/" in module_name or module_name.endswith(".py"):
-        dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")
-        refuse(f"{name!r} is a file: pass its module, {dotted}:app", Code.USAGE)
-    module = _imported(module_name)
-    app = _app_of(module, attribute)
-    if url is not None:
-        app.url = url
-    return app
+    # Loaded on first use: a command that only asks a store needs neither engine nor worker.
+    return importlib.import_module("perdure.cli.loading").load_app(name, url)
 
 
-def find_app(app: str | None, url: str | None) -> App:
-    """Return the app of a command that needs no code; the URL of a store is enough."""
+def find_caller(app: str | None, url: str | None) -> Caller:
+    """Return what asks and commands the jobs; the URL of a store is enough."""
     if app is not None:
         found = load_app(app, url)
     elif url is not None:
-        found = _app_at(url)
+        found = _caller_at(url)
     else:
         refuse(
             "where are the jobs? Pass --url sqlite:///jobs.db (or set PERDURE_URL), "
-            "or --app module:app (or set PERDURE_APP)",
+            "or --app module:app (or set PERDURE_APP), or write one of them into perdure.toml",
             Code.USAGE,
         )
     _check_exists(found.url)
     return found
 
 
-def _app_at(url: str) -> App:
+def _caller_at(url: str) -> Caller:
     try:
-        return App(url)
+        check_url(url)
     except StoreError as error:
         refuse(str(error), Code.USAGE)
+    return Caller(url)
 
 
 def spelled(url: str) -> str:
     """Return a URL without its password."""
     return without_secrets(url)
-
-
-def _imported(name: str) -> ModuleType:
-    here = import_from_here()
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            refuse(f"there is no module {error.name!r} in {here} or on sys.path", Code.USAGE)
-        _refuse_import(name, error)
-    except Exception as error:  # noqa: BLE001  whatever the user's module raises
-        _refuse_import(name, error)
-
-
-def _refuse_import(name: str, error: Exception) -> NoReturn:
-    traceback.print_exception(error)
-    refuse(f"module {name!r} cannot be imported, see above", Code.USAGE)
-
-
-def _app_of(module: ModuleType, attribute: str) -> App:
-    apps = {name: value for name, value in vars(module).items() if isinstance(value, App)}
-    if not attribute and len(apps) == 1:
-        (attribute,) = apps
-    if attribute not in apps:
-        known = ", ".join(f"{module.__name__}:{name}" for name in apps) or "none"
-        what = f"{module.__name__}:{attribute}" if attribute else module.__name__
-        refuse(f"{what!r} is not an App; the module has: {known}", Code.USAGE)
-    return apps[attribute]
 
 
 def _check_exists(url: str) -> None:
@@ -150,6 +117,12 @@ SHORT: Final = 8  # an id begins with its time, so its end tells jobs apart
 JobArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="JOB", help="The id of the job, or its first or last characters.")
 ]
+JobOrStdin: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="The id of the job, or a part of it; `-` reads ids from standard input."
+    ),
+]
 
 
 def short(job_id: str) -> str:
@@ -169,6 +142,14 @@ def read_labels(given: list[str] | None) -> dict[str, str]:
             refuse(f"--label {text!r}: give each label once, as NAME=VALUE", Code.USAGE)
         labels[name] = value
     return labels
+
+
+def read_ids() -> list[str]:
+    """Return the ids that standard input has, one in each line."""
+    found = [line.split()[0] for line in sys.stdin if line.strip()]
+    if not found:
+        refuse("standard input has no ids", Code.USAGE)
+    return found
 
 
 def read_argument(text: str) -> str:

@@ -13,7 +13,7 @@ import typer
 
 from perdure.base.duration import spell
 from perdure.base.errors import ProcError, describe
-from perdure.cli.output import Code, Format, FormatOption, give, refuse, say
+from perdure.cli.output import Code, Format, FormatOption, give, refuse, show
 from perdure.entries.control_socket import ask, ask_all, runtime_folder, socket_of
 from perdure.entries.load import Loaded
 from perdure.otp.tree import Tree
@@ -161,7 +161,7 @@ def tree(
     if output is Format.JSON:
         give(found, indent=2)
     else:
-        say(*lines(found))
+        show(*lines(found))
 
 
 def _the_only_one(runtime: Path) -> dict[str, Any] | None:

@@ -1,18 +1,27 @@
 """`perdure workers`: which workers are alive and what they know; drain one, see its processes."""
 
-import getpass
 from collections.abc import Iterator
 from typing import Annotated, Any, TypeAlias
 
 import typer
 from rich.table import Table
 
-from perdure.app import App
 from perdure.cli.jobs import formatting
-from perdure.cli.output import Format, FormatOption, cell, console, give, perform, say
-from perdure.cli.queues import ByOption
-from perdure.cli.target import AppOption, UrlOption, find_app, short
+from perdure.cli.jobs.control import ByOption
+from perdure.cli.output import (
+    Format,
+    FormatOption,
+    cell,
+    console,
+    give_list,
+    give_one,
+    perform,
+    say,
+    show,
+)
+from perdure.cli.target import AppOption, UrlOption, find_caller, short
 from perdure.cli.tree import branches
+from perdure.engine.caller import Caller
 from perdure.jobs.fleet import Definitions, FleetWorker
 from perdure.jobs.wording import shorten
 
@@ -50,31 +59,31 @@ def list_workers(
     *, url: UrlOption = None, app: AppOption = None, output: FormatOption = Format.TABLE
 ) -> None:
     """List the workers that are alive: where they run, since when, and what they know."""
-    found, now = perform(_workers, find_app(app, url))
-    if output is Format.JSON:
-        give([_as_json(each) for each in found], indent=2)
-    elif found:
+    found, now = perform(_workers, find_caller(app, url))
+    if give_list([_as_json(each) for each in found], output):
+        return
+    if found:
         console().print(_drawn(found, now))
     else:
         say("No worker is running.")
 
 
 def drain(
-    worker: WorkerArgument, *, by: ByOption = "", url: UrlOption = None, app: AppOption = None
+    worker: WorkerArgument, *, by: ByOption, url: UrlOption = None, app: AppOption = None
 ) -> None:
     """Let a worker claim nothing more, and release its jobs, each at its next safe point.
 
     Other workers continue them. It stays up, until it is stopped or resumed.
     """
-    answer = perform(_ask, find_app(app, url), worker, "drain", by)
+    answer = perform(_ask, find_caller(app, url), worker, "drain", by)
     say(f"Worker {worker} drains; it still has {answer['running']} jobs.")
 
 
 def resume(
-    worker: WorkerArgument, *, by: ByOption = "", url: UrlOption = None, app: AppOption = None
+    worker: WorkerArgument, *, by: ByOption, url: UrlOption = None, app: AppOption = None
 ) -> None:
     """Let a drained worker claim again."""
-    perform(_ask, find_app(app, url), worker, "resume", by)
+    perform(_ask, find_caller(app, url), worker, "resume", by)
     say(f"Worker {worker} claims again.")
 
 
@@ -86,19 +95,19 @@ def tree(
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Show the processes of a worker, wherever it runs."""
-    answer = perform(_ask, find_app(app, url), worker, "tree", "")
-    if output is Format.JSON:
-        give(answer, indent=2)
-    else:
-        say(f"worker {answer['worker']}, OS process {answer['os_pid']}", *branches(answer["roots"]))
+    answer = perform(_ask, find_caller(app, url), worker, "tree", "")
+    if not give_one(answer, output, "worker"):
+        show(
+            f"worker {answer['worker']}, OS process {answer['os_pid']}", *branches(answer["roots"])
+        )
 
 
-async def _ask(app: App, worker: str, action: str, by: str) -> dict[str, Any]:
+async def _ask(app: Caller, worker: str, action: str, by: str) -> dict[str, Any]:
     async with app:
-        return await app.ask_worker(worker, action, by=by or getpass.getuser())
+        return await app.ask_worker(worker, action, by=by)
 
 
-async def _workers(app: App) -> tuple[list[FleetWorker], float]:
+async def _workers(app: Caller) -> tuple[list[FleetWorker], float]:
     async with app:
         return await app.workers(), await (await app.store()).now()
 

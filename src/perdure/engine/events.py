@@ -5,14 +5,16 @@ costs one dict lookup. Times are in seconds.
 """
 
 from collections.abc import Iterable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from perdure.base import telemetry
 from perdure.base.telemetry import Event
-from perdure.engine.worker_port import WorkerPort
 from perdure.jobs.approval import Approval, Refusal, Vote
 from perdure.jobs.effect import Effect
 from perdure.jobs.model import Claim, Job, JobChange, JournalEntry, NewJob, Submitted
+
+if TYPE_CHECKING:  # a caller that runs nothing does not load what workers are made of
+    from perdure.engine.worker_port import WorkerPort
 
 JOB_SUBMIT: Final[Event] = ("perdure", "job", "submit")
 JOB_UNSERVED: Final[Event] = ("perdure", "job", "unserved")
@@ -51,7 +53,7 @@ class RunFacts(Protocol):
     @property
     def job(self) -> Job: ...
     @property
-    def node(self) -> WorkerPort: ...
+    def node(self) -> "WorkerPort": ...
     @property
     def epoch(self) -> int: ...
     @property
@@ -86,7 +88,7 @@ def unserved(job: NewJob, job_id: str, reason: str) -> None:
         telemetry.execute(JOB_UNSERVED, {"count": 1}, facts)
 
 
-def claimed(node: WorkerPort, claims: Iterable[Claim]) -> None:
+def claimed(node: "WorkerPort", claims: Iterable[Claim]) -> None:
     """Emit that this worker has claimed jobs."""
     if listens(JOB_CLAIM):
         for claim in claims:
@@ -173,7 +175,7 @@ def _step(operation: StepFacts) -> dict[str, Any]:
 # Leases
 
 
-def leases_renewed(node: WorkerPort, asked: int, kept: int, duration: float) -> None:
+def leases_renewed(node: "WorkerPort", asked: int, kept: int, duration: float) -> None:
     """Emit that the leases of a worker were renewed."""
     measured = {"asked": asked, "kept": kept, "duration": duration}
     telemetry.execute(LEASE_RENEW, measured, {"worker": node.owner})
@@ -232,7 +234,7 @@ def _approval(approval: Approval) -> dict[str, Any]:
 # Workers
 
 
-def worker(event: Event, node: WorkerPort) -> None:
+def worker(event: Event, node: "WorkerPort") -> None:
     """Emit that a worker is up, drains, or is down."""
     facts = {"worker": node.owner, "queues": tuple(node.queues)}
     telemetry.execute(event, {"concurrency": node.settings.concurrency}, facts)

@@ -17,7 +17,8 @@ from perdure.cli.demo.display import Bars, Lines
 from perdure.cli.demo.harness import Demo, Outcome, serving
 from perdure.cli.demo.migration import MigrationScenario
 from perdure.cli.demo.scenarios import MailingScenario, OrderScenario, PayoutScenario
-from perdure.cli.output import Code, as_json, perform
+from perdure.cli.output import Code, as_json, settle, settled
+from perdure.process.runtime import run
 
 INTERVAL: Final = 0.7  # seconds after a kill, so that people can see that the worker is dead
 LONGEST: Final = 150.0  # seconds after which something is wrong
@@ -76,7 +77,8 @@ def demo(
 def _run(console: Console, folder: Path, pace: float) -> DemoResult:
     seen = console.is_terminal
     display = (Bars if seen else Lines)(console, SystemClock())
-    return perform(run_scenarios, Demo(folder, display, INTERVAL if seen else 0.0, pace))
+    demo = Demo(folder, display, INTERVAL if seen else 0.0, pace)
+    return settle(lambda: run(settled, run_scenarios, (demo,)))
 
 
 def _suggest_commands(console: Console, result: DemoResult, store: str) -> None:

@@ -1,175 +1,48 @@
-"""`perdure jobs`: list, show and watch jobs, and control them.
+"""`perdure jobs`: the commands of the group; each module is loaded when its command is given.
 
 Each command that changes a job is written to the log of the job, with who gave it and why.
 """
 
-from typing import Annotated, Any, Final
+import importlib
+from typing import Final
 
 import typer
 
-from perdure.app import App
-from perdure.base.codec import parse
-from perdure.base.errors import UnknownName
-from perdure.cli.jobs.bulk import command_of, retry
-from perdure.cli.jobs.control import ByOption, ReasonOption, control
-from perdure.cli.jobs.emitted import output
-from perdure.cli.jobs.replay import export, replay
-from perdure.cli.jobs.show import list_jobs, show
-from perdure.cli.jobs.watch import watch
-from perdure.cli.output import Format, FormatOption, give, perform, say
-from perdure.cli.target import (
-    AppOption,
-    JobArgument,
-    UrlOption,
-    find_app,
-    read_argument,
-)
-from perdure.engine.handle import Handle
-from perdure.jobs.bulk import BulkAction
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the group."""
-    group = typer.Typer(help="List, show, watch and control jobs.", no_args_is_help=True)
-    group.command("list")(list_jobs)
-    for command in (show, watch, output):
-        group.command()(command)
-    for action, text in _BULK.items():
-        group.command(action, help=text)(command_of(action))
-    for command in (retry, compensate, skip, abandon_undo, fork, send, export, replay):
-        group.command()(command)
-    app.add_typer(group, name="jobs")
-
-
-# The commands for one job, or for all that match.
-
-_BULK: Final[dict[BulkAction, str]] = {
-    "cancel": "Cancel a job, or all that match; running steps are stopped.",
-    "pause": "Pause a job, or all that match: running steps finish, and nothing more runs.",
-    "resume": "Resume a job that is paused or needs attention, or all that match.",
+# The module and the function of each command, and what help says of it.
+COMMANDS: Final = {
+    "list": ("show", "list_jobs", "List jobs, newest first."),
+    "show": ("show", "show", "Show a job: its journal, what it waits for, its log."),
+    "watch": ("watch", "watch", "Watch a job until it ends or needs a person, or all jobs."),
+    "output": ("emitted", "output", "Print what a job has emitted."),
+    "cancel": ("bulk", "cancel", "Cancel jobs, or all that match."),
+    "pause": ("bulk", "pause", "Pause jobs, or all that match."),
+    "resume": ("bulk", "resume", "Resume jobs that are paused or need attention."),
+    "retry": ("bulk", "retry", "Retry failed jobs from where they failed, or all that match."),
+    "compensate": ("single", "compensate", "Undo jobs that failed or need attention."),
+    "skip": ("single", "skip", "Mark a step as done, because somebody did it by hand."),
+    "abandon-undo": ("single", "abandon_undo", "Continue an undo without a failed part."),
+    "fork": ("single", "fork", "Submit a copy of a job from one of its steps on."),
+    "send": ("single", "send", "Send a message to a job."),
+    "export": ("replay", "export", "Print a job and its journal as JSON."),
+    "replay": ("replay", "replay", "Check that today's code fits the journal of a job."),
 }
 
 
-# The commands for one job.
+def add_to(app: typer.Typer, only: str | None = None) -> None:
+    """Add the group with all of its commands, or with one of them.
+
+    With a word that is none of them, which asks for help, the commands only have their names.
+    """
+    group = typer.Typer(help="List, show, watch and control jobs.", no_args_is_help=True)
+    for name in [only] if only in COMMANDS else COMMANDS:
+        module, function, text = COMMANDS[name]
+        if only is None or only in COMMANDS:
+            found = importlib.import_module(f"perdure.cli.jobs.{module}")
+            group.command(name)(getattr(found, function))
+        else:
+            group.command(name, help=text)(_nothing)
+    app.add_typer(group, name="jobs")
 
 
-def compensate(
-    job: JobArgument,
-    *,
-    by: ByOption,
-    reason: ReasonOption = "",
-    url: UrlOption = None,
-    app: AppOption = None,
-    output: FormatOption = Format.TABLE,
-) -> None:
-    """Undo a job that failed, was cancelled or needs attention."""
-    control(find_app(app, url), job, output, lambda handle: handle.compensate(reason, by=by))
-
-
-def skip(  # noqa: PLR0913  an option is a parameter
-    job: JobArgument,
-    step: Annotated[str, typer.Argument(help="The step, such as `load#2`.")],
-    *,
-    by: ByOption,
-    reason: ReasonOption,
-    result: Annotated[str, typer.Option("--result", help="The result of the step, as JSON.")] = (
-        "null"
-    ),
-    url: UrlOption = None,
-    app: AppOption = None,
-    output: FormatOption = Format.TABLE,
-) -> None:
-    """Mark a step of a job as done, because somebody did it by hand."""
-
-    async def command(handle: Handle[Any]) -> None:
-        await handle.skip(step, reason, output=parse(read_argument(result), "the result"), by=by)
-
-    control(find_app(app, url), job, output, command)
-
-
-def abandon_undo(  # noqa: PLR0913  an option is a parameter
-    job: JobArgument,
-    undo: Annotated[str, typer.Argument(help="What cannot be undone, such as `undo:load#2`.")],
-    *,
-    by: ByOption,
-    reason: ReasonOption,
-    url: UrlOption = None,
-    app: AppOption = None,
-    output: FormatOption = Format.TABLE,
-) -> None:
-    """Continue an undo without this failed part; the job ends as FAILED."""
-    control(
-        find_app(app, url), job, output, lambda handle: handle.abandon_undo(undo, reason, by=by)
-    )
-
-
-def fork(  # noqa: PLR0913  an option is a parameter
-    job: JobArgument,
-    *,
-    by: ByOption,
-    before: Annotated[str, typer.Option(help="The first step that the copy runs itself.")],
-    json_args: Annotated[
-        str | None,
-        typer.Option("--json-args", "-a", help="Other arguments for the copy; needs --app."),
-    ] = None,
-    url: UrlOption = None,
-    app: AppOption = None,
-    output: FormatOption = Format.TABLE,
-) -> None:
-    """Submit a copy of a job that keeps the results of all steps before a given one."""
-    copy = perform(_fork, find_app(app, url), job, (before, json_args), by)
-    if output is Format.JSON:
-        give({"id": copy})
-    else:
-        say(f"job {copy} submitted: a copy up to {before}")
-
-
-async def _fork(app: App, job: str, what: tuple[str, str | None], by: str) -> str:
-    before, text = what
-    async with app:
-        handle = await app.handle(job)
-        args: tuple[Any, ...] = ()
-        kwargs: dict[str, Any] = {}
-        if text is not None:
-            args, kwargs = await _arguments(app, handle, text)
-        return (await handle.fork(before, *args, by=by, **kwargs)).id
-
-
-async def _arguments(app: App, handle: Handle[Any], text: str) -> tuple[Any, Any]:
-    name = (await handle.job()).name
-    if name not in app.jobs:
-        raise UnknownName(f"other arguments need the code of job {name!r}: pass --app module:app")
-    parameters = app.find_job(name).parameters
-    return parameters.unpack(parameters.pack_json(read_argument(text), app.limits))
-
-
-def send(  # noqa: PLR0913  an option is a parameter
-    job: JobArgument,
-    topic: Annotated[str, typer.Argument(help="The topic, as in `ctx.receive`.")],
-    message: Annotated[
-        str, typer.Argument(help="The message as JSON; @FILE reads a file, - standard input.")
-    ] = "null",
-    *,
-    key: Annotated[
-        str | None, typer.Option("--key", help="Idempotency key: a second send has no effect.")
-    ] = None,
-    url: UrlOption = None,
-    app: AppOption = None,
-    output: FormatOption = Format.TABLE,
-) -> None:
-    """Send a message to a job, for its `ctx.receive`."""
-    id, is_new = perform(_send, find_app(app, url), job, (topic, message), key)
-    if output is Format.JSON:
-        give({"id": id, "new": is_new})
-    elif is_new:
-        say(f"message sent to job {id}")
-    else:
-        say(f"job {id} already has a message with this key")
-
-
-async def _send(app: App, job: str, what: tuple[str, str], key: str | None) -> tuple[str, bool]:
-    topic, text = what
-    payload = parse(read_argument(text), "the message")
-    async with app:
-        handle = await app.handle(job)
-        return handle.id, await handle.send(topic, payload, key=key)
+def _nothing() -> None:
+    """Stand for a command."""

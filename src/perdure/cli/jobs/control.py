@@ -1,16 +1,20 @@
-"""Give a command to one job, and print the state that it is in afterwards."""
+"""Give a command to one job or to several, and print the states that they are in afterwards."""
 
 import getpass
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from perdure.app import App
-from perdure.cli.output import Format, give, perform, say
+from perdure.base.errors import JobError
+from perdure.cli.output import Code, Format, code_of, give_list, give_one, perform, say, warn
+from perdure.cli.target import read_ids
+from perdure.engine.caller import Caller
 from perdure.engine.handle import Handle
 
 JobCommand: TypeAlias = Callable[[Handle[Any]], Awaitable[None]]
+
+STDIN: Final = "-"
 
 ByOption: TypeAlias = Annotated[
     str,
@@ -23,20 +27,54 @@ ReasonOption: TypeAlias = Annotated[
 ]
 
 
-def control(app: App, job: str, output: Format, command: JobCommand) -> None:
-    """Give a command to a job, and print its state."""
-    state = perform(_controlled, app, job, command)
-    if output is Format.JSON:
-        give(state)
+def control(caller: Caller, job: str, output: Format, command: JobCommand) -> None:
+    """Give a command to a job, or to each of standard input (`-`), and print the states."""
+    if job == STDIN:
+        control_all(caller, read_ids(), output, command)
         return
+    state = perform(_controlled, caller, job, command)
+    if not give_one(state, output):
+        say(_sentence(state))
+
+
+def control_all(caller: Caller, jobs: Sequence[str], output: Format, command: JobCommand) -> None:
+    """Give a command to several jobs; one that refuses does not keep it from the others."""
+    states, code = perform(_each_controlled, caller, jobs, command)
+    if not give_list(states, output):
+        say(*map(_sentence, states))
+    if code:
+        raise typer.Exit(code)
+
+
+def _sentence(state: dict[str, Any]) -> str:
     request = state["request"]
     later = f"; {request} is requested, and its worker will do it soon" if request else ""
-    say(f"job {state['id']} is {state['state']}{later}")
+    return f"job {state['id']} is {state['state']}{later}"
 
 
-async def _controlled(app: App, job: str, command: JobCommand) -> dict[str, Any]:
-    async with app:
-        handle = await app.handle(job)
-        await command(handle)
-        now = await handle.job()
-        return {"id": now.id, "state": now.state, "request": now.request}
+async def _controlled(caller: Caller, job: str, command: JobCommand) -> dict[str, Any]:
+    async with caller:
+        return await _one(caller, job, command)
+
+
+async def _each_controlled(
+    caller: Caller, jobs: Sequence[str], command: JobCommand
+) -> tuple[list[dict[str, Any]], Code]:
+    """Return the states, and the exit code of the last refusal."""
+    states: list[dict[str, Any]] = []
+    code = Code.OK
+    async with caller:
+        for job in jobs:
+            try:
+                states.append(await _one(caller, job, command))
+            except JobError as error:
+                warn(str(error))
+                code = code_of(error)
+    return states, code
+
+
+async def _one(caller: Caller, job: str, command: JobCommand) -> dict[str, Any]:
+    handle = await caller.handle(job)
+    await command(handle)
+    now = await handle.job()
+    return {"id": now.id, "state": now.state, "request": now.request}

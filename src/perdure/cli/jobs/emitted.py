@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from perdure.app import App
 from perdure.cli.output import (
     Code,
     Format,
@@ -16,10 +15,11 @@ from perdure.cli.output import (
     perform,
     pour,
     refuse,
-    say,
+    show,
     warn,
 )
-from perdure.cli.target import AppOption, JobArgument, UrlOption, find_app
+from perdure.cli.target import AppOption, JobArgument, UrlOption, find_caller
+from perdure.engine.caller import Caller
 from perdure.engine.handle import Handle
 from perdure.jobs.output import OutputPiece
 from perdure.jobs.redaction import for_people
@@ -43,11 +43,11 @@ def output(  # noqa: PLR0913  an option is a parameter
     shape: FormatOption = Format.TABLE,
 ) -> None:
     """Print what a job has emitted: one line for each piece."""
-    perform(_print, find_app(app, url), job, (topic, after), (follow, join, shape))
+    perform(_print, find_caller(app, url), job, (topic, after), (follow, join, shape))
 
 
 async def _print(
-    app: App, job: str, which: tuple[str | None, int], how: tuple[bool, bool, Format]
+    app: Caller, job: str, which: tuple[str | None, int], how: tuple[bool, bool, Format]
 ) -> None:
     (topic, after), (follow, join, shape) = which, how
     async with app:
@@ -61,14 +61,14 @@ async def _print(
         )
         async with aclosing(found) as pieces:
             async for piece in pieces:
-                if shape is Format.JSON:
+                if shape is not Format.TABLE:
                     give(_as_json(piece))
                 elif join and piece.kind == "value":
                     pour(_text(piece))
                 else:
-                    say(_line(piece))
+                    show(_line(piece))
     if join:
-        say("")
+        show("")
 
 
 async def _topic(handle: Handle[Any], topic: str | None, *, follow: bool) -> str | None:
@@ -84,7 +84,7 @@ async def _topic(handle: Handle[Any], topic: str | None, *, follow: bool) -> str
 
 
 async def _so_far(
-    app: App, handle: Handle[Any], topic: str, after: int
+    app: Caller, handle: Handle[Any], topic: str, after: int
 ) -> AsyncGenerator[OutputPiece, None]:
     store = await app.store()
     while pieces := (await store.output(handle.id, topic, after)).pieces:

@@ -7,15 +7,16 @@ import typer
 from msgspec import to_builtins
 
 from perdure.app import App
-from perdure.cli.output import Code, Format, FormatOption, give, perform, pour_json, say
+from perdure.cli.loading import find_app, load_app
+from perdure.cli.output import Code, Format, FormatOption, give_one, perform, pour_json, say
 from perdure.cli.target import (
     AppOption,
     JobArgument,
     UrlOption,
-    find_app,
-    load_app,
+    find_caller,
     read_file,
 )
+from perdure.engine.caller import Caller
 from perdure.engine.recorded import RecordedJob, recorded_job
 from perdure.engine.replay import ReplayReport
 from perdure.engine.replay import replay as replay_it
@@ -23,10 +24,10 @@ from perdure.engine.replay import replay as replay_it
 
 def export(job: JobArgument, *, url: UrlOption = None, app: AppOption = None) -> None:
     """Print a job and its journal as JSON, to be replayed later; it holds the data of the job."""
-    pour_json(perform(_exported, find_app(app, url), job))
+    pour_json(perform(_exported, find_caller(app, url), job))
 
 
-async def _exported(app: App, job: str) -> str:
+async def _exported(app: Caller, job: str) -> str:
     async with app:
         handle = await app.handle(job)
         return (await recorded_job(await app.store(), handle.id)).to_json()
@@ -65,9 +66,7 @@ async def _replay_stored(app: App, job: str) -> ReplayReport:
 
 
 def _show(report: ReplayReport, output: Format) -> None:
-    if output is Format.JSON:
-        give(to_builtins(report))
-    else:
+    if not give_one(to_builtins(report), output, "job_id"):
         what = f"job {report.job_id} ({report.name}, version {report.version})"
         say(
             f"{what}: the code fits its journal of {report.entries} entries"

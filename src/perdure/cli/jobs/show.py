@@ -7,17 +7,24 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-import msgspec
 import typer
 from msgspec import Struct
+from msgspec.structs import replace
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from perdure.app import App
 from perdure.base.visible import visible
 from perdure.cli.jobs import formatting
+from perdure.cli.jobs.choosing import (
+    NameOption,
+    QueueOption,
+    StateOption,
+    TenantOption,
+    asked_for,
+    complete_query,
+)
 from perdure.cli.jobs.formatting import (
     budget_as_json,
     effect_as_json,
@@ -25,17 +32,27 @@ from perdure.cli.jobs.formatting import (
     payload,
     struct_as_json,
 )
-from perdure.cli.output import Format, FormatOption, cell, console, give, perform
+from perdure.cli.output import (
+    Format,
+    FormatOption,
+    cell,
+    console,
+    give,
+    give_list,
+    perform,
+    say,
+)
+from perdure.cli.output import show as show_lines
 from perdure.cli.target import (
     AppOption,
     JobArgument,
     LabelOption,
     UrlOption,
-    find_app,
-    read_labels,
+    find_caller,
     short,
 )
 from perdure.engine.attendance import SILENT
+from perdure.engine.caller import Caller
 from perdure.engine.handle import Handle
 from perdure.jobs.budget import Budget
 from perdure.jobs.effect import Effect, EffectState
@@ -46,7 +63,7 @@ from perdure.jobs.output import OutputTopic
 from perdure.jobs.payload import stand_in_of
 from perdure.jobs.plan import Plan
 from perdure.jobs.saga import UNDO_LIST, is_left_undone
-from perdure.jobs.state import JobState, StepState
+from perdure.jobs.state import StepState
 from perdure.jobs.waiting import describe_waits
 from perdure.jobs.wording import clock_time, short_failure, shorten
 
@@ -58,14 +75,19 @@ _NARROW = 70  # characters of what a job waits for, or of its error, in a table 
 
 
 def list_jobs(  # noqa: PLR0913  an option is a parameter
-    *,
-    state: Annotated[
-        list[JobState] | None,
-        typer.Option("--state", "-s", case_sensitive=False, help="Only this state; repeatable."),
+    query: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[QUERY]",
+            help="Which jobs, such as `state:failing name:load* label.team:data created:<2h`.",
+            autocompletion=complete_query,
+        ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Only this job or plan.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
-    queue: Annotated[str | None, typer.Option(help="Only this queue.")] = None,
+    *,
+    state: StateOption = None,
+    name: NameOption = None,
+    tenant: TenantOption = None,
+    queue: QueueOption = None,
     key: Annotated[str | None, typer.Option(help="Only the job with this key.")] = None,
     label: LabelOption = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000)] = 20,
@@ -74,35 +96,27 @@ def list_jobs(  # noqa: PLR0913  an option is a parameter
     output: FormatOption = Format.TABLE,
 ) -> None:
     """List jobs, newest first."""
-    query = JobQuery(
-        states=tuple(state) if state else None,
-        name=name,
-        tenant=tenant,
-        queue=queue,
-        key=key,
-        labels=read_labels(label),
-        limit=limit,
-    )
-    perform(_list, find_app(app, url), query, output)
+    fields = {"name": name, "tenant": tenant, "queue": queue, "key": key}
+    asked = asked_for(" ".join(query or ()), state, label, **fields)
+    perform(_list, find_caller(app, url), replace(asked, limit=limit), output)
 
 
-async def _list(app: App, query: JobQuery, output: Format) -> None:
-    async with app:
-        jobs = await app.find_jobs(query)
-        store = await app.store()
-        counts = await store.counts(query) or await store.counts()  # whether there are others
+async def _list(caller: Caller, query: JobQuery, output: Format) -> None:
+    async with caller:
+        jobs = await caller.find_jobs(query)
+        store = await caller.store()
         now = await store.now()
+        if give_list([job_as_json(job, now) for job in jobs], output):
+            return
+        counts = await store.counts(query) or await store.counts()  # whether there are others
         fleet = await store.fleet(SILENT)
-    if output is Format.JSON:
-        give([job_as_json(job, now) for job in jobs], indent=2)
-        return
     screen = console()
     if jobs:
         screen.print(draw_jobs(jobs, now, fleet))
     elif counts:
         screen.print("No job matches.")
     more = f" (only the newest {len(jobs)} are shown)" if len(jobs) == query.limit else ""
-    screen.print(summary(counts) + more)
+    say(summary(counts) + more)
 
 
 def is_due(job: Job, now: float) -> bool:
@@ -184,22 +198,25 @@ def show(
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Show a job: its journal with states, attempts and errors, what it waits for, its log."""
-    view = perform(_show, find_app(app, url), job)
-    if output is Format.JSON:
-        give(view_as_json(view), indent=2)
+    view = perform(_show, find_caller(app, url), job)
+    if output is Format.IDS:
+        show_lines(view.job.id)
+        return
+    if output is not Format.TABLE:
+        give(view_as_json(view), indent=2 if output is Format.JSON else None)
         return
     most = len(view.journal) + len(view.events) if all_entries or full else MOST_ENTRIES
     if full:
-        view = msgspec.structs.replace(view, wide=sys.maxsize, narrow=sys.maxsize)
+        view = replace(view, wide=sys.maxsize, narrow=sys.maxsize)
     console().print(draw_job(view, most))
 
 
-async def _show(app: App, job: str) -> JobView:
+async def _show(app: Caller, job: str) -> JobView:
     async with app:
         return await read_view(app, await app.handle(job))
 
 
-async def read_view(app: App, handle: Handle[Any]) -> JobView:
+async def read_view(app: Caller, handle: Handle[Any]) -> JobView:
     """Return everything that is known about a job now."""
     store = await app.store()
     job, now = await handle.job(), await store.now()

@@ -9,7 +9,6 @@ import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 
-from perdure.app import App
 from perdure.cli.jobs.formatting import how_far, struct_as_json
 from perdure.cli.jobs.show import JobView, draw_job, draw_jobs, read_view, summary
 from perdure.cli.output import (
@@ -21,9 +20,10 @@ from perdure.cli.output import (
     code_of_end,
     console,
     perform,
-    say,
+    show,
 )
-from perdure.cli.target import AT_REST, AppOption, UrlOption, changes, find_app
+from perdure.cli.target import AT_REST, AppOption, UrlOption, changes, find_caller
+from perdure.engine.caller import Caller
 from perdure.engine.handle import Handle
 from perdure.jobs.model import JobQuery
 from perdure.jobs.wording import clock_time
@@ -45,14 +45,14 @@ def watch(
 
     On a terminal this is a live view, elsewhere one line per change.
     """
-    found = find_app(app, url)
+    found = find_caller(app, url)
     if job is None:
         perform(_watch_all, found, output)
     else:
         raise typer.Exit(perform(_watch_one, found, job, output))
 
 
-async def _watch_one(app: App, job: str, output: Format) -> Code:
+async def _watch_one(app: Caller, job: str, output: Format) -> Code:
     async with app:
         handle = await app.handle(job)
         if output is Format.TABLE and console().is_terminal:
@@ -62,7 +62,7 @@ async def _watch_one(app: App, job: str, output: Format) -> Code:
         return code_of_end(view.job.state)
 
 
-async def _live_view(app: App, handle: Handle[Any]) -> JobView:
+async def _live_view(app: Caller, handle: Handle[Any]) -> JobView:
     screen = console()
     with Live(console=screen, auto_refresh=False, vertical_overflow="crop") as live:
         async with contextlib.aclosing(_views(app, handle)) as views:
@@ -72,16 +72,16 @@ async def _live_view(app: App, handle: Handle[Any]) -> JobView:
     return view  # pyright: ignore[reportPossiblyUnboundVariable]  there is at least one
 
 
-async def _lines(app: App, handle: Handle[Any], output: Format) -> JobView:
+async def _lines(app: Caller, handle: Handle[Any], output: Format) -> JobView:
     diff = ViewDiff()
     async with contextlib.aclosing(_views(app, handle)) as views:
         async for view in views:
             for change in diff.since(view):
-                say(as_json(change) if output is Format.JSON else _line(change, view.now))
+                show(as_json(change) if output is not Format.TABLE else _line(change, view.now))
     return view  # pyright: ignore[reportPossiblyUnboundVariable]  there is at least one
 
 
-async def _views(app: App, handle: Handle[Any]) -> AsyncGenerator[JobView, None]:
+async def _views(app: Caller, handle: Handle[Any]) -> AsyncGenerator[JobView, None]:
     async with contextlib.aclosing(changes(await app.store())) as turns:
         async for _ in turns:
             view = await read_view(app, handle)
@@ -131,7 +131,7 @@ def _line(change: dict[str, Any], now: float) -> str:
     return f"{moment}  {entry['id']}  {entry['state']}"
 
 
-async def _watch_all(app: App, output: Format) -> None:
+async def _watch_all(app: Caller, output: Format) -> None:
     screen = console()
     live = Live(console=screen, auto_refresh=False) if screen.is_terminal else None
     printed = ""
@@ -142,13 +142,13 @@ async def _watch_all(app: App, output: Format) -> None:
                 if output is Format.TABLE and live is not None:
                     live.update(await _all_jobs(app, counts, screen.height), refresh=True)
                     continue
-                line = as_json(counts) if output is Format.JSON else summary(counts)
+                line = as_json(counts) if output is not Format.TABLE else summary(counts)
                 if line != printed:
                     printed = line
-                    say(line)
+                    show(line)
 
 
-async def _all_jobs(app: App, counts: dict[str, int], height: int) -> RenderableType:
+async def _all_jobs(app: Caller, counts: dict[str, int], height: int) -> RenderableType:
     jobs = await app.find_jobs(JobQuery(limit=max(5, height - _AROUND_A_LIST)))
     now = await (await app.store()).now()
     return Group(draw_jobs(jobs, now), cell(summary(counts)))
