@@ -136,7 +136,6 @@ class App(JobRegistry, Caller):
         """
         made = self._new_job(call, options)
         (handle,) = await self._submit([made], [_definition(call)])
-        self._poke()
         return handle
 
     async def submit_many(
@@ -152,9 +151,7 @@ class App(JobRegistry, Caller):
             raise ValueError("submit_many takes no key: the same key would make them one job")
         listed = list(calls)
         made = [self._new_job(call, options) for call in listed]
-        handles = await self._submit(made, [_definition(call) for call in listed])
-        self._poke()
-        return handles
+        return await self._submit(made, [_definition(call) for call in listed])
 
     @property
     def schedules(self) -> Schedules:
@@ -170,12 +167,7 @@ class App(JobRegistry, Caller):
             **options: `access`: who may use it; without it, nobody may. `limits`: the limits of one
                 request.
         """
-        return web.web_app(self, self._submit_named, self._new_named, options)
-
-    async def _submit_named(
-        self, job: str | Plan, arguments: Mapping[str, Any] | Sequence[Any], options: SubmitOptions
-    ) -> Handle[Any]:
-        return await self.submit(self._call_of(job, arguments), **options)
+        return web.web_app(self, self._new_named, options)
 
     async def _new_named(
         self, job: str | Plan, arguments: Mapping[str, Any] | Sequence[Any], options: SubmitOptions

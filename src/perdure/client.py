@@ -118,13 +118,7 @@ class Client(Caller):
 
         Jobs are submitted by the schemas that workers publish; plans cannot be.
         """
-        return web.web_app(self, self._submit_named, self._new_named, options)
-
-    async def _submit_named(
-        self, job: str | Plan, arguments: Mapping[str, Any] | Sequence[Any], options: SubmitOptions
-    ) -> Handle[Any]:
-        made = await self._new_named(job, arguments, options)
-        return (await self._submit([made], [None]))[0]
+        return web.web_app(self, self._new_named, options)
 
     async def _new_named(
         self, job: str | Plan, arguments: Mapping[str, Any] | Sequence[Any], options: SubmitOptions

@@ -24,7 +24,7 @@ from perdure.jobs.approval import Approval, ApprovalState, ApprovalTerms, Person
 from perdure.jobs.gate import Gate, GatePolicy
 from perdure.jobs.outbox import Notice, NoticeKind
 from perdure.jobs.risk import Classifier, RiskFacts, RiskLevel
-from perdure.jobs.state import JobState
+from perdure.jobs.state import ENDED, JobState
 from tests.support.engine import durable, until
 from tests.support.store import notices
 
@@ -720,3 +720,58 @@ async def test_a_job_with_a_long_log_asks_again_when_it_is_resumed(app: App) -> 
     assert len(events) > 1100
     assert [event.no for event in events] == sorted({event.no for event in events})
     assert "approval.asked" in [event.type for event in events[-5:]]
+
+
+@durable
+async def test_a_question_that_lost_is_withdrawn_while_its_job_goes_on(app: App) -> None:
+    with_policy(app, channels=(Loud("slack"),))
+
+    @app.step(risk="high")
+    async def pay(ctx: StepContext) -> None: ...
+
+    @app.step
+    async def inspect(ctx: StepContext) -> None:
+        await ctx.approve("Look inside?")
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await ctx.first(ctx.approve("Ship it?"), pay(), inspect(), ctx.receive("go"))
+        await ctx.receive("end")
+
+    handle = await app.submit(job(), user="kim")
+    async with app.running():
+        await asked(app, 3)
+        questions = await app.approvals()
+        await handle.send("go")
+        await soon(app.approvals, lambda found: not found)
+        for each in questions:
+            with pytest.raises(DecisionRefused, match="withdrawn: the job no longer needs"):
+                await app.decide(each, "approve", by=ANN)
+        assert await withdrawn(app, handle.id) == [ApprovalState.WITHDRAWN] * 3
+        events = [event.type for event in await handle.events()]
+        assert events.count("approval.withdrawn") == events.count("approval.refused") == 3
+        assert (await handle.job()).state not in ENDED
+        await handle.send("end")
+        await handle.result("20s")
+
+
+@durable
+async def test_a_question_whose_job_is_cancelled_when_it_has_just_lost_is_withdrawn_once(
+    app: App,
+) -> None:
+    with_policy(app, channels=(Loud("slack"),))
+
+    @app.job
+    async def job(ctx: JobContext) -> None:
+        await ctx.first(ctx.approve("Ship it?"), ctx.receive("go"))
+        await ctx.receive("end")
+
+    async with app.running():
+        handles = [await app.submit(job(), user="kim") for _ in range(5)]
+        await asked(app, 5)
+        for handle in handles:
+            await asyncio.gather(handle.send("go"), handle.cancel())
+            await until(app, handle.id, JobState.CANCELLED)
+            assert await withdrawn(app, handle.id) == [ApprovalState.WITHDRAWN]
+            events = [event.type for event in await handle.events()]
+            assert events.count("approval.withdrawn") == 1

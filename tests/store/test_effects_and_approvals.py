@@ -288,6 +288,19 @@ async def test_people_are_warned_once_before_a_question_expires(store: Store) ->
     assert await store.claim("w1", QUEUES, 1, 60) == []  # the job waits on
 
 
+async def test_an_entry_takes_back_only_its_own_question(store: Store) -> None:
+    await asked(store)
+    claim = await claim_one(store) if (await store.send("a", "wake", b"1")) else None
+    assert claim is not None
+    found = await store.approval("ap1")
+    assert found is not None
+    for step, state in (("other#1", ApprovalState.PENDING), (found.step, ApprovalState.WITHDRAWN)):
+        await store.write(write_of(claim, withdraws=step))
+        now = await store.approval("ap1")
+        assert now is not None
+        assert now.state is state
+
+
 async def test_an_ended_job_takes_its_question_back(store: Store) -> None:
     await asked(store)
     await store.send("a", "wake", b"1")

@@ -175,6 +175,10 @@ PLANTED = [
         ),
     ),
     (
+        "open_questions_of_ended_steps",
+        "UPDATE journal SET state = 'SKIPPED' WHERE job_id = 'asking' AND id = 'pay#1'",
+    ),
+    (
         "open_spendings_of_ended",
         """UPDATE budget SET data = '{"reserved": {"done/pay#1/2": {"calls": 1}}}'""",
     ),

@@ -1,19 +1,18 @@
 """Two tenants with one of everything, each with a text that must never reach the other."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from msgspec import Struct
 
 from perdure import App, JobContext
-from perdure.base.errors import UnknownName
-from perdure.engine.handle import Handle
-from perdure.engine.submission import SubmitOptions
+from perdure.engine.submission import SubmitOptions, stored_job
+from perdure.jobs.model import NewJob
 from perdure.jobs.plan import Plan
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState
 from perdure.web.access.principal import Permission, Principal, Role
-from perdure.web.access.tenant import TenantHandle
+from perdure.web.access.tenant import Preparer, TenantHandle
 
 TENANTS = ("acme", "globex")
 
@@ -45,20 +44,18 @@ def tenant_app(url: str) -> App:
     return app
 
 
-def submitter(app: App) -> Any:
-    """Return what submits jobs of an app by name."""
+def preparer(app: App) -> Preparer:
+    """Return what makes jobs of an app by name."""
 
-    async def submit(
+    async def prepare(
         job: str | Plan, arguments: Mapping[str, Any] | Sequence[Any], options: SubmitOptions
-    ) -> Handle[Any]:
-        if isinstance(job, Plan):
-            return await app.submit(job, **options)
-        if job not in app.jobs:
-            raise UnknownName(f"there is no job {job!r}")
-        named = cast("Mapping[str, Any]", arguments or {})
-        return await app.submit(app.jobs[job](**named), **options)
+    ) -> NewJob:
+        assert isinstance(job, str)
+        definition = app.find_job(job)
+        packed = definition.parameters.pack_plain(arguments, app.limits)
+        return stored_job(job, definition, packed, options)
 
-    return submit
+    return prepare
 
 
 class Seeded(Struct, frozen=True, kw_only=True):
@@ -76,7 +73,7 @@ def of(tenant: str | None, *roles: Role, name: str = "ann", **more: Any) -> Prin
 
 def door(app: App, principal: Principal) -> TenantHandle:
     """Return the handle of a principal."""
-    return TenantHandle(app, principal, submit=submitter(app))
+    return TenantHandle(app, principal, prepare=preparer(app))
 
 
 async def seeded(app: App) -> dict[str, Seeded]:

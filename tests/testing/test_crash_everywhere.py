@@ -119,6 +119,23 @@ def test_compensations_and_answers_survive_a_crash_anywhere(url: str) -> None:
     assert report.writes[-1].endswith("job COMPENSATED")
 
 
+def test_a_question_that_lost_is_withdrawn_wherever_the_worker_dies(url: str) -> None:
+    app = App(NEVER_OPENED)
+
+    @app.step
+    async def states(ctx: StepContext) -> list[str]:
+        return [each.state.value for each in await app.approvals(None)]
+
+    @app.job
+    async def order(ctx: JobContext) -> tuple[int, list[str]]:
+        first = await ctx.first(ctx.approve("Ship it?"), ctx.sleep("3h"))
+        return first.index, await states()
+
+    report = asyncio.run(crash_everywhere(app, order(), url=url, user="u-17"))
+    assert report.result == [1, ["WITHDRAWN"]]
+    assert report.crashes > 4
+
+
 @in_environment
 async def test_a_worker_can_be_killed_at_any_time(app: App, env: Environment) -> None:
     begun, works = asyncio.Event(), False

@@ -6,7 +6,8 @@ used from any number of event loops and threads at once: see `store.shared` for 
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar
 
@@ -90,6 +91,16 @@ class Caller:
         """The jobs that are known here, by name."""
         return MappingProxyType({})
 
+    def over(self, wrap: Callable[[Store], Store]) -> Self:
+        """Return this caller with something in front of the verbs of its store, such as an audit.
+
+        It shares everything else: definitions, workers, and the store itself.
+        """
+        other = copy(self)
+        other.verbs = wrap(self.verbs)
+        other.insight = Insight(other.verbs)
+        return other
+
     # Open and close
 
     async def store(self) -> Store:
@@ -159,7 +170,16 @@ class Caller:
             unserved = await self._attendance.missing(made[0], handles[0].id)
             for handle in handles:
                 handle.unserved = unserved
+        self._poke()
         return handles
+
+    async def submit_new(self, made: NewJob) -> Handle[Any]:
+        """Store a job that was made without being submitted; return its handle."""
+        (handle,) = await self._submit([made], [self.jobs.get(made.name)])
+        return handle
+
+    def _poke(self) -> None:
+        """Make workers beside this caller look for work at once; the store tells all others."""
 
     def _serves(self, job: NewJob) -> bool:
         """Whether a worker beside this caller serves the queue of its job."""

@@ -433,6 +433,8 @@ def _has_a_vote(approval: Approval, person: Person) -> bool:
 
 
 def _how_it_ended(approval: Approval) -> str:
+    if approval.state is ApprovalState.WITHDRAWN:
+        return "this is already withdrawn: the job no longer needs an answer"
     who = ", ".join(each.person for each in approval.decisions)
     return f"this is already {approval.state.lower()}" + (f", by {who}" if who else "")
 

@@ -43,6 +43,11 @@ INVARIANTS: Final = tuple(
             "`perdure approvals reject ID`; the answer has no effect",
         ),
         (
+            "open_questions_of_ended_steps",
+            "No approval of an entry that has ended is still pending.",
+            "`perdure approvals reject ID`; the answer has no effect",
+        ),
+        (
             "open_spendings_of_ended",
             "No reservation of an ended job is open.",
             "the reserved amount counts as spent: check the bill, and report it",

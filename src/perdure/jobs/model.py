@@ -207,7 +207,8 @@ class Write(Struct, frozen=True, kw_only=True):
     effects: tuple[Effect, ...] = ()  # lines of the ledger, new or changed; known by their keys
     approvals: tuple[Approval, ...] = ()  # new questions to people
     notices: tuple[Notice, ...] = ()  # notices to people
-    withdraws: bool = False  # the job's open questions are taken back
+    # True: the job's open questions are taken back; the id of an entry: those of this entry.
+    withdraws: bool | str = False
     chunks: tuple[Chunk, ...] = ()  # of large payloads; those that are known are not stored again
     output: OutputBatch | None = None  # what it has emitted
     news_seen: int | None = None  # with `release`: the job is due at once if there is later news
@@ -223,7 +224,7 @@ class WriteFields(TypedDict, total=False):
     effects: tuple[Effect, ...]
     approvals: tuple[Approval, ...]
     notices: tuple[Notice, ...]
-    withdraws: bool
+    withdraws: bool | str
 
 
 class Claim(Struct, frozen=True, kw_only=True):

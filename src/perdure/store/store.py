@@ -56,6 +56,11 @@ class Verb(Generic[P, R]):
         self._announces = announces
         self._apart = apart
 
+    @property
+    def changes(self) -> bool:
+        """Whether it changes something, other than the owner of a job does."""
+        return self._thread == "control"
+
     @overload
     def __get__(self, store: None, owner: type) -> "Verb[P, R]": ...
 
@@ -82,10 +87,16 @@ def reads(function: Callable[Concatenate[Session, P], R]) -> Verb[P, R]:
 
 
 def changes(
-    function: Callable[Concatenate[Session, P], R], *, announces: bool = False
+    function: Callable[Concatenate[Session, P], R], *, announces: bool = False, apart: bool = False
 ) -> Verb[P, R]:
-    """Declare a verb that writes; `announces`: it may make a job due, so watchers are notified."""
-    return Verb(function, "control", announces=announces)
+    """Declare a verb that writes.
+
+    Args:
+        function: The verb.
+        announces: It may make a job due, so watchers are notified.
+        apart: It is a transaction of its own: it takes a lock that nothing may be locked after.
+    """
+    return Verb(function, "control", announces=announces, apart=apart)
 
 
 def reads_written(function: Callable[Concatenate[Session, P], R]) -> Verb[P, R]:
@@ -302,6 +313,14 @@ class Store:
     withdraw_command = changes(verbs.worker_command.withdraw_command)
     fingerprint_key = changes(verbs.schedule.fingerprint_key)
     durability: Verb[[], dict[str, str]]  # declared by each database
+
+    # The audit log
+
+    audit = changes(verbs.audit.audit)
+    audited = changes(verbs.audit.audited, announces=True)
+    audit_rows = reads(verbs.audit.audit_rows)
+    audit_newest = reads(verbs.audit.audit_newest)
+    audit_tenants = reads(verbs.audit.audit_tenants)
 
     # Watching
 

@@ -14,13 +14,13 @@ from starlette.responses import Response
 from starlette.routing import Route as HttpRoute
 
 from perdure.engine.caller import Caller
-from perdure.web.access.tenant import Submitter
+from perdure.web.access.tenant import Preparer
 from perdure.web.body import LIMITS, RequestLimits
 from perdure.web.changes import Changes
 from perdure.web.dispatch import Backend, Gate, respond
 from perdure.web.page import page_routes
 from perdure.web.problem import problem_response
-from perdure.web.request import Preparer, Route
+from perdure.web.request import Route
 from perdure.web.routes import ROUTES, specific_first
 from perdure.web.shutdown import Shutdown
 from perdure.web.stream import Streams
@@ -57,14 +57,13 @@ class AsgiOptions(TypedDict, total=False):
     limits: RequestLimits
 
 
-def web_app(caller: Caller, submit: Submitter, prepare: Preparer, options: AsgiOptions) -> "WebApp":
+def web_app(caller: Caller, prepare: Preparer, options: AsgiOptions) -> "WebApp":
     """Return the ASGI app of an app or a client: see `App.asgi`."""
     shutdown = Shutdown()
     backend = Backend(
         caller=caller,
         streams=Streams(Changes(caller), shutdown),
         gate=options.get("access") or Closed(),
-        submit=submit,
         prepare=prepare,
         limits=options.get("limits", LIMITS),
     )

@@ -22,10 +22,10 @@ from perdure.base.codec import write_plain
 from perdure.base.errors import AccessDenied, RequestRefused
 from perdure.engine.caller import Caller
 from perdure.web.access.principal import Principal
-from perdure.web.access.tenant import Submitter, TenantHandle
+from perdure.web.access.tenant import Preparer, TenantHandle
 from perdure.web.body import LIMITS, RequestLimits, read_body
 from perdure.web.problem import problem_response
-from perdure.web.request import Answer, ApiRequest, Follower, Preparer, Query, Route
+from perdure.web.request import Answer, ApiRequest, Follower, Query, Route
 
 _JSON: Final = "application/json"
 
@@ -44,15 +44,13 @@ class Backend(Struct, frozen=True, kw_only=True):
     Attributes:
         caller: The app or client.
         gate: Who asks.
-        submit: How jobs are submitted.
-        prepare: How the jobs of schedules are made.
+        prepare: How jobs are made from names and plain arguments.
         streams: How changes are followed.
         limits: The limits of one request.
     """
 
     caller: Caller
     gate: Gate
-    submit: Submitter
     prepare: Preparer
     streams: Follower
     limits: RequestLimits = LIMITS
@@ -76,7 +74,7 @@ async def _answer(backend: Backend, route: Route, request: Request) -> Response:
         raise AccessDenied("forbidden", f"this needs the permission {route.permission}")
     asked = ApiRequest(
         principal=principal,
-        store=TenantHandle(backend.caller, principal, submit=backend.submit),
+        store=TenantHandle(backend.caller, principal, prepare=backend.prepare),
         query=_query(request, route.query),
         path=_path(request),
         body=None if route.request is None else _decoded(request, body, route.request),

@@ -48,6 +48,9 @@ class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
 # those that it inherits from.
 STATUSES: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (errors.JobNotFound, 404, "job_not_found"),
+    (errors.WorkerNotFound, 404, "worker_not_found"),
+    (errors.WorkerSilent, 504, "worker_silent"),
+    (errors.CommandRefused, 409, "command_refused"),
     (errors.AmbiguousId, 409, "ambiguous_id"),
     (errors.KeyConflict, 409, "key_conflict"),
     (errors.IllegalTransition, 409, "illegal_transition"),

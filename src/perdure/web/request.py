@@ -5,35 +5,21 @@ the types of its query, body and answer. Everything else is derived from the tab
 checked and decoded, the OpenAPI document, the matrix of tests, and the page of the documentation.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from perdure.engine.submission import SubmitOptions
-from perdure.jobs.model import NewJob
-from perdure.jobs.plan import Plan
 from perdure.web.access.principal import Permission, Principal
-from perdure.web.access.tenant import TenantHandle
+from perdure.web.access.tenant import Preparer, TenantHandle
 
 Method: TypeAlias = Literal["GET", "POST", "PUT", "DELETE"]
 
 
 class Query(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The parameters of a URL, none by default; those of a route are the fields of a subclass."""
-
-
-class Preparer(Protocol):
-    """Makes a job from a name or a plan, without submitting it; an app and a client differ."""
-
-    async def __call__(
-        self,
-        job: str | Plan,
-        arguments: Mapping[str, Any] | Sequence[Any],
-        options: SubmitOptions,
-    ) -> NewJob: ...
 
 
 class Follower(Protocol):

@@ -2,7 +2,18 @@
 
 from typing import Final
 
-from perdure.web.api import approvals, commands, effects, events, jobs, queues, schedules, session
+from perdure.web.api import (
+    approvals,
+    commands,
+    effects,
+    events,
+    jobs,
+    processes,
+    queues,
+    schedules,
+    session,
+    workers,
+)
 from perdure.web.request import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
@@ -13,6 +24,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     *effects.ROUTES,
     *queues.ROUTES,
     *schedules.ROUTES,
+    *workers.ROUTES,
+    *processes.ROUTES,
     *events.ROUTES,
 )
 

@@ -294,7 +294,7 @@ class Operation(Generic[R_co]):
             self.spawn(self.record_cancel)
 
     async def record_cancel(self) -> None:
-        """Write that it was cancelled, and pass that to the code."""
+        """Write that it was cancelled, and pass that to the code; its question is withdrawn."""
         error = OperationCancelled(f"{self.entry.id} was cancelled: another operation ended first")
         # A step that had begun may have to be undone. All others have done nothing.
         state = StepState.FAILED if self.entry.kind is EntryKind.STEP else StepState.SKIPPED
@@ -302,7 +302,7 @@ class Operation(Generic[R_co]):
         self.entry = replace(
             self.entry, state=state, error=packed, wake_at=None, ended_at=self.run.now()
         )
-        await self.run.write(self.entry)
+        await self.run.write(self.entry, withdraws=self.entry.id)
         self.finish(None, error)
 
     def wait(self, until: float | None = None) -> None:

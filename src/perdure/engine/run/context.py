@@ -268,8 +268,8 @@ class JobContext(Context):
         Args:
             *operations: Calls, timers, messages, children, questions.
             losers: What happens to the others: "cancel" stops them, as far as they can be stopped,
-                and waits for that; "continue" lets them go on, to be awaited later. A question to
-                people that lost stays open until the job ends; its answer changes nothing.
+                and waits for that; a question to people is withdrawn. "continue" lets them go on,
+                to be awaited later.
         """
         if losers not in ("cancel", "continue") or not operations:
             raise ValueError("first takes operations, and losers='cancel' or 'continue'")

@@ -407,12 +407,16 @@ class StepOperation(Operation[R]):
         await self._fail(failure, error)
 
     async def _fail(self, failure: Failure, error: Exception) -> None:
-        """Write that the step has failed for good, and raise that in the code."""
+        """Write that the step has failed for good, and raise that in the code.
+
+        Nobody needs to answer its questions any more.
+        """
         self._report_stop("failed")
         if self.on_end is not None:
             self.on_end(_FAILED)
         failed = self.entry = self._entry(_FAILED, error=failure.pack())
-        await self.run.write(failed, events=(self._event("step.failed", failure),))
+        told = self._event("step.failed", failure)
+        await self.run.write(failed, events=(told,), withdraws=failed.id)
         raised = self._error_of(failure)
         if isinstance(raised, StepFailed):
             raised.__cause__ = error

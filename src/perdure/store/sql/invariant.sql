@@ -13,6 +13,12 @@ FROM approval JOIN job ON job.id = approval.job_id
 WHERE approval.state = 'PENDING' AND job.ended_at IS NOT NULL
 LIMIT :limit
 
+-- name: open_questions_of_ended_steps
+SELECT journal.job_id, 'approval ' || approval.id || ' is PENDING and ' || journal.id || ' is ' || journal.state
+FROM approval JOIN journal ON journal.job_id = approval.job_id AND journal.id = approval.step
+WHERE approval.state = 'PENDING' AND journal.state IN ('SUCCEEDED', 'FAILED', 'SKIPPED')
+LIMIT :limit
+
 -- name: open_spendings_of_ended
 -- The id of a reservation begins with the id of its job.
 SELECT job.id, 'spending ' || held.key || ' of the budget of ' || budget.root_id || ' is open and the job is ' || job.state

@@ -32,7 +32,9 @@ GROUP BY name ORDER BY name
 -- name: unclaimed
 -- How many jobs of each kind are ready in each queue, and one of them.
 SELECT queue, kind, count(*), min(job_id) FROM lease
-WHERE ready = 1 AND queue >= '' GROUP BY queue, kind ORDER BY queue, kind
+WHERE ready = 1 AND queue >= ''
+  AND tenant = :tenant  -- if tenant
+GROUP BY queue, kind ORDER BY queue, kind
 
 -- name: paused_queues
 SELECT name FROM queue WHERE paused = 1

@@ -5,6 +5,7 @@ Nothing here knows which database it runs on; `store.Store` gives the verbs thei
 
 from perdure.store.verbs import (
     approval,
+    audit,
     browse,
     budget,
     claim,
@@ -23,6 +24,7 @@ from perdure.store.verbs import (
 
 __all__ = [
     "approval",
+    "audit",
     "browse",
     "budget",
     "claim",

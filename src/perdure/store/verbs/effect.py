@@ -23,7 +23,8 @@ def write_effects(
     if write.notices:
         put_notices(session, write.notices)
     if write.withdraws:
-        withdraw_open(session, [write.job_id], now)
+        step = write.withdraws if isinstance(write.withdraws, str) else None
+        withdraw_open(session, [write.job_id], now, step)
 
 
 def effects(session: Session, job_id: str) -> list[Effect]:

@@ -124,6 +124,8 @@ def queues(session: Session, tenant: str | None = None) -> list[QueueCounts]:
     ]
 
 
-def unclaimed(session: Session) -> list[tuple[str, str, int, str]]:
+def unclaimed(session: Session, tenant: str | None = None) -> list[tuple[str, str, int, str]]:
     """Return queue and kind of the jobs that are ready, how many there are, and one of them."""
-    return [(each[0], each[1], each[2], each[3]) for each in session.all("unclaimed")]
+    given = {} if tenant is None else {"tenant": tenant}
+    found = session.find("unclaimed", set(given), **given)
+    return [(each[0], each[1], each[2], each[3]) for each in found]

@@ -149,6 +149,8 @@ class Principal(Struct, frozen=True, kw_only=True):
         roles: What they may do; see `GRANTED`.
         scopes: The permissions that their token is limited to; None is no limit.
         signed_in_at: When a person last proved who they are, in seconds; None with a token.
+        credential: The id of their token or session, for the audit log.
+        address: Where their request came from, for the audit log.
     """
 
     id: str
@@ -158,6 +160,8 @@ class Principal(Struct, frozen=True, kw_only=True):
     roles: frozenset[Role]
     scopes: frozenset[Permission] | None = None
     signed_in_at: float | None = None
+    credential: str = ""
+    address: str = ""
 
     def may(self, permission: Permission) -> bool:
         """Whether a role grants this, and neither scope, kind nor tenant takes it away."""

@@ -14,6 +14,7 @@ belongs to the tenant "default".
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from msgspec.structs import replace
@@ -31,18 +32,21 @@ from perdure.engine.caller import Caller
 from perdure.engine.handle import Handle
 from perdure.engine.submission import SubmitOptions, new_id
 from perdure.jobs.approval import APPROVER, Approval, ApprovalState, Person, VoteVerdict
+from perdure.jobs.audit import INSTALLATION, AuditReport, AuditRow
 from perdure.jobs.budget import Budget
 from perdure.jobs.bulk import BulkAction, BulkReport
 from perdure.jobs.effect import Choice, Effect
 from perdure.jobs.fleet import Fleet, FleetWorker, PublishedDefinitions, QueueCounts
 from perdure.jobs.listing import JobRow
-from perdure.jobs.model import Job, JobEvent, JobMessage, JobQuery, JournalEntry, Schedule
+from perdure.jobs.model import Job, JobEvent, JobMessage, JobQuery, JournalEntry, NewJob, Schedule
 from perdure.jobs.output import OutputPage, OutputPiece, OutputTopic
 from perdure.jobs.payload import StandIn
 from perdure.jobs.plan import Plan
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState
+from perdure.jobs.worker_command import WorkerAction
 from perdure.store.verbs.browse import JobSize
+from perdure.web.access.audit_trail import audited_verbs, verify_audit
 from perdure.web.access.principal import Permission, Principal
 
 JobAction: TypeAlias = Literal[
@@ -52,6 +56,15 @@ DEFAULT_TENANT: Final = "default"
 RECENT: Final = 15 * 60.0  # seconds within which a sign-in is recent
 
 _MANY: Final = 10_000
+_ASKED_FOR: Final = 5.0  # seconds that a worker has for an answer
+_ASKS: Final = {
+    WorkerAction.DRAIN: Permission.WORKERS_DRAIN,
+    WorkerAction.RESUME: Permission.WORKERS_DRAIN,
+    WorkerAction.TREE: Permission.PROCESSES_READ,
+    WorkerAction.INSPECT: Permission.PROCESSES_READ,
+    WorkerAction.KILL: Permission.PROCESSES_KILL,
+    WorkerAction.RESTART: Permission.PROCESSES_KILL,
+}
 
 
 class JobReader(Protocol):
@@ -71,15 +84,15 @@ class JobReader(Protocol):
     ) -> AsyncGenerator[OutputPiece, None]: ...
 
 
-class Submitter(Protocol):
-    """Submits a job by its name, or a plan; an `App` and a `Client` each have their own way."""
+class Preparer(Protocol):
+    """Makes a job from a name or a plan, without submitting it; an app and a client differ."""
 
     async def __call__(
         self,
         job: str | Plan,
         arguments: Mapping[str, Any] | Sequence[Any],
         options: SubmitOptions,
-    ) -> Handle[Any]: ...
+    ) -> NewJob: ...
 
 
 class TenantHandle:
@@ -90,7 +103,7 @@ class TenantHandle:
         caller: Caller,
         principal: Principal,
         *,
-        submit: Submitter | None = None,
+        prepare: Preparer | None = None,
         recent: float = RECENT,
     ) -> None:
         """Bind the store to a principal.
@@ -98,14 +111,14 @@ class TenantHandle:
         Args:
             caller: An app or a client.
             principal: Who asks, as their credential says.
-            submit: How jobs are submitted; None: they cannot be.
+            prepare: How jobs are made; None: they cannot be submitted.
             recent: Within how many seconds of a sign-in a person may decide about HIGH risks.
         """
         self.principal = principal
         self.tenant = principal.tenant
-        self._caller = caller
-        self._verbs = caller.verbs
-        self._submit = submit
+        self._caller = caller.over(partial(audited_verbs, principal))
+        self._verbs = self._caller.verbs
+        self._prepare = prepare
         self._recent = recent
 
     # The store
@@ -145,6 +158,14 @@ class TenantHandle:
         """Return jobs of the tenant, newest first."""
         return await self._caller.find_jobs(self._bound(query))
 
+    async def rows(self, query: JobQuery | None = None) -> list[JobRow]:
+        """Return jobs of the tenant as rows of a list, newest first."""
+        return await self._caller.insight.rows(self._bound(query))
+
+    async def row(self, job_id: str) -> JobRow:
+        """Return a job of the tenant as a row of a list, or raise `JobNotFound`."""
+        return await self._caller.insight.row((await self.job(job_id)).id)
+
     async def counts(self, query: JobQuery | None = None) -> dict[str, int]:
         """Return the number of the tenant's jobs by state."""
         return await self._verbs.counts(self._bound(query))
@@ -182,10 +203,11 @@ class TenantHandle:
             ArgumentError, PlanError, KeyConflict: As `App.submit`.
         """
         self._need(Permission.JOBS_SUBMIT)
-        if self._submit is None:
+        if self._prepare is None:
             raise AccessDenied("forbidden", "jobs cannot be submitted here")
         bound: SubmitOptions = {**(options or {}), "tenant": self._own, "user": self._actor}
-        handle = await self._submit(job, arguments, bound)
+        made = await self._prepare(job, arguments, bound)
+        handle = await self._caller.submit_new(made)
         return await self.job(handle.id)
 
     async def command(
@@ -412,15 +434,45 @@ class TenantHandle:
         found = await self.schedule(name)
         await self._verbs.pause_schedule(found.tenant, found.name, next_at, paused=paused)
 
+    # The audit log
+
+    @property
+    def chain(self) -> str:
+        """The tenant whose audit log the principal reads; without a tenant, the installation's."""
+        return INSTALLATION if self.tenant is None else self.tenant
+
+    async def audit_entries(self, before: int = 2**62, limit: int = 50) -> list[AuditRow]:
+        """Return rows of the audit log, newest first: those before a number."""
+        self._need(Permission.AUDIT_READ)
+        return await self._verbs.audit_newest(self.chain, before, limit)
+
+    async def verify_audit(self) -> AuditReport:
+        """Check the audit log of the tenant; without a tenant, that of everybody."""
+        self._need(Permission.AUDIT_READ)
+        return await verify_audit(self._verbs, None if self.tenant is None else [self.tenant])
+
     # The fleet
 
-    async def workers(self) -> list[FleetWorker]:
-        """Return the living workers; to a tenant without host and process, with its own jobs."""
-        return list((await self.fleet()).workers)
+    async def workers(self, silent_for: float = SILENT) -> list[FleetWorker]:
+        """Return the living workers; to a tenant without host and process, with its own jobs.
 
-    async def fleet(self) -> Fleet:
+        One without a heartbeat for `silent_for` seconds is left out.
+        """
+        return list((await self.fleet(silent_for)).workers)
+
+    async def ask_worker(
+        self, worker: str, action: WorkerAction, pid: str | None = None
+    ) -> dict[str, Any]:
+        """Ask a worker in the name of the principal: see `Caller.ask_worker`."""
+        self._need(_ASKS[action])
+        data = {} if pid is None else {"pid": pid}
+        return await self._caller.ask_worker(
+            _text(worker), action, data, by=self._actor, timeout=_ASKED_FOR
+        )
+
+    async def fleet(self, silent_for: float = SILENT) -> Fleet:
         """Return the living workers, and the paused queues; see `workers`."""
-        fleet = await self._verbs.fleet(SILENT)
+        fleet = await self._verbs.fleet(silent_for)
         if self.tenant is None:
             return fleet
         running: dict[str | None, int] = {}
@@ -464,7 +516,7 @@ class TenantHandle:
     async def unserved(self) -> list[str]:
         """Return which of the tenant's jobs no worker can claim, and why, in words."""
         fleet, found = await self.fleet(), list[str]()
-        for _, _, count, job_id in await self._verbs.unclaimed():
+        for _, _, count, job_id in await self._verbs.unclaimed(self.tenant):
             job = await self._verbs.job(job_id, self.tenant)
             if job is not None and (why := fleet.why_waiting(job)) is not None:
                 found.append(f"{count} of {job.name}: {why}")
@@ -476,17 +528,7 @@ class TenantHandle:
         self._need(Permission.JOBS_SUBMIT)
         template = (await self.schedule(name)).job
         made = replace(template, id=new_id(), key=None, user=self._actor)
-        await self._verbs.submit([made], self._actor)
-        return await self.job(made.id)
-
-    async def rows(self, query: JobQuery) -> list[JobRow]:
-        """Return jobs of the tenant as rows of a list, newest first."""
-        return await self._caller.insight.rows(self._bound(query))
-
-    async def row(self, job_id: str) -> JobRow:
-        """Return a job of the tenant as a row of a list, or raise `JobNotFound`."""
-        await self.job(job_id)
-        return await self._caller.insight.row(job_id)
+        return await self.job((await self._caller.submit_new(made)).id)
 
     async def journal_page(
         self, job_id: str, after: int, limit: int, *, slim: bool = False

@@ -574,3 +574,50 @@ CREATE TABLE worker_command (
 );
 
 CREATE INDEX worker_command_open ON worker_command (owner) WHERE answer IS NULL;
+
+-- What principals have changed over HTTP: a chain of hashes for each tenant, kept for good.
+CREATE TABLE audit (
+  tenant text COLLATE "C" NOT NULL,                   -- '': the installation
+  no     bigint NOT NULL,
+  line   text COLLATE "C" NOT NULL,                   -- canonical JSON
+  hash   text COLLATE "C" NOT NULL,                   -- of the line, which has the hash before it
+  PRIMARY KEY (tenant, no)
+);
+
+CREATE TRIGGER audit_unchanged BEFORE UPDATE OR DELETE ON audit FOR EACH ROW
+EXECUTE FUNCTION refuse('the audit log is append-only');
+CREATE TRIGGER audit_kept BEFORE TRUNCATE ON audit FOR EACH STATEMENT
+EXECUTE FUNCTION refuse('the audit log is append-only');
+
+-- Tokens of programs and people: only their hashes.
+CREATE TABLE token (
+  id           text COLLATE "C" NOT NULL PRIMARY KEY,
+  hash         text COLLATE "C" NOT NULL UNIQUE,
+  tenant       text COLLATE "C",                         -- NULL: all tenants
+  created_at   float8 NOT NULL,
+  expires_at   float8,
+  revoked_at   float8,
+  last_used_at float8,
+  data         text COLLATE "C" NOT NULL
+);
+
+-- People who are signed in with a browser: only the hashes of their cookies.
+CREATE TABLE session (
+  hash       text COLLATE "C" NOT NULL PRIMARY KEY,
+  tenant     text COLLATE "C",                           -- NULL: all tenants
+  person     text COLLATE "C" NOT NULL,
+  token_id   text COLLATE "C",                           -- by which they have signed in
+  created_at float8 NOT NULL,
+  seen_at    float8 NOT NULL,
+  expires_at float8 NOT NULL,
+  data       text COLLATE "C" NOT NULL
+);
+
+CREATE INDEX session_expires ON session (expires_at);
+
+-- Links that sign somebody in once.
+CREATE TABLE sign_in_link (
+  hash       text COLLATE "C" NOT NULL PRIMARY KEY,
+  expires_at float8 NOT NULL,
+  data       text COLLATE "C" NOT NULL
+);

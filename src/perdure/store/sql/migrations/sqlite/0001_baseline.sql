@@ -538,3 +538,55 @@ CREATE TABLE worker_command (
 ) STRICT;
 
 CREATE INDEX worker_command_open ON worker_command (owner) WHERE answer IS NULL;
+
+-- What principals have changed over HTTP: a chain of hashes for each tenant, kept for good.
+CREATE TABLE audit (
+  tenant TEXT    NOT NULL,                   -- '': the installation
+  no     INTEGER NOT NULL,
+  line   TEXT    NOT NULL,                   -- canonical JSON
+  hash   TEXT    NOT NULL,                   -- of the line, which has the hash before it
+  PRIMARY KEY (tenant, no)
+) STRICT;
+
+CREATE TRIGGER audit_unchanged BEFORE UPDATE ON audit
+BEGIN
+  SELECT RAISE(ABORT, 'the audit log is append-only');
+END;
+
+CREATE TRIGGER audit_kept BEFORE DELETE ON audit
+BEGIN
+  SELECT RAISE(ABORT, 'the audit log is append-only');
+END;
+
+-- Tokens of programs and people: only their hashes.
+CREATE TABLE token (
+  id           TEXT NOT NULL PRIMARY KEY,
+  hash         TEXT NOT NULL UNIQUE,
+  tenant       TEXT,                         -- NULL: all tenants
+  created_at   REAL NOT NULL,
+  expires_at   REAL,
+  revoked_at   REAL,
+  last_used_at REAL,
+  data         TEXT NOT NULL
+) STRICT;
+
+-- People who are signed in with a browser: only the hashes of their cookies.
+CREATE TABLE session (
+  hash       TEXT NOT NULL PRIMARY KEY,
+  tenant     TEXT,                           -- NULL: all tenants
+  person     TEXT NOT NULL,
+  token_id   TEXT,                           -- by which they have signed in
+  created_at REAL NOT NULL,
+  seen_at    REAL NOT NULL,
+  expires_at REAL NOT NULL,
+  data       TEXT NOT NULL
+) STRICT;
+
+CREATE INDEX session_expires ON session (expires_at);
+
+-- Links that sign somebody in once.
+CREATE TABLE sign_in_link (
+  hash       TEXT NOT NULL PRIMARY KEY,
+  expires_at REAL NOT NULL,
+  data       TEXT NOT NULL
+) STRICT;

@@ -1,0 +1,204 @@
+"""What a principal changes is written to the audit log, in the transaction of the change.
+
+`audited_verbs` stands in front of the verbs of the store. A verb that reads is called as it is; one
+that changes something is run by `store.audited`, together with the entry that describes it. A verb
+that is not named here is noted too, by its own name: a new one cannot be forgotten.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple, cast
+
+from perdure.jobs.approval import Delegation, Refusal, Vote
+from perdure.jobs.audit import INSTALLATION, AuditCheck, AuditDraft, AuditHead, AuditReport
+from perdure.jobs.model import Command, NewJob, Schedule
+from perdure.jobs.worker_command import WorkerAction, WorkerCommand
+from perdure.store.store import Store, Verb
+from perdure.web.access.principal import Principal
+
+# They change nothing that anybody asked for: a dry run, and what the store keeps for itself.
+_UNNOTED: Final = frozenset(
+    {"refusal", "fingerprint_key", "audit", "audited", "withdraw_command", "keep_answer"}
+)
+_READS: Final = frozenset({WorkerAction.TREE, WorkerAction.INSPECT})
+
+
+def audited_verbs(principal: Principal, verbs: Store) -> Store:
+    """Return the verbs of a store, such that what this principal changes is audited."""
+    return cast("Store", _AuditedVerbs(principal, verbs))
+
+
+class _AuditedVerbs:
+    def __init__(self, principal: Principal, verbs: Store) -> None:
+        self._principal = principal
+        self._verbs = verbs
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(Store, name, None)
+        if not isinstance(verb, Verb) or not verb.changes or name in _UNNOTED:
+            return getattr(self._verbs, name)
+        function = cast("Callable[..., Any]", verb.function)
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            given = inspect.signature(function).bind(None, *args, **kwargs).arguments
+            describe = partial(draft_of, self._principal, name, given)
+            return await self._verbs.audited(function, args, kwargs, describe)
+
+        return call
+
+
+_PAGE: Final = 1000
+
+
+async def verify_audit(
+    store: Store, tenants: Iterable[str] | None = None, expect: AuditHead | None = None
+) -> AuditReport:
+    """Check chains of the audit log from their first entry to their last.
+
+    Args:
+        store: Where they are.
+        tenants: Whose chains; None: all that there are.
+        expect: The head of one of them, as it was noted elsewhere.
+    """
+    names = list(await store.audit_tenants() if tenants is None else tenants)
+    if expect is not None and expect.tenant not in names:
+        names.append(expect.tenant)
+    checks: list[AuditCheck] = []
+    for name in names:
+        noted = (expect.no, expect.hash) if expect and expect.tenant == name else None
+        checks.append(check := AuditCheck(name, noted))
+        while rows := await store.audit_rows(name, check.count, _PAGE):
+            check.add(rows)
+            if check.broken is not None:
+                break
+        check.end()
+    return AuditReport(
+        entries=sum(each.count for each in checks),
+        heads=[AuditHead(tenant=each.tenant, no=each.count, hash=each.hash) for each in checks],
+        broken=[each.broken for each in checks if each.broken is not None],
+    )
+
+
+class Noted(NamedTuple):
+    """What an entry says; without a tenant, `target` is a job, and its tenant counts."""
+
+    action: str
+    target: str
+    data: Mapping[str, Any] = {}
+    tenant: str | None = None
+
+
+def draft_of(
+    principal: Principal, verb: str, given: Mapping[str, Any], result: Any
+) -> AuditDraft | None:
+    """Return the entry for the call of a verb.
+
+    Args:
+        principal: Who called it.
+        verb: Its name.
+        given: Its arguments by name.
+        result: What it returned.
+    """
+    noted = _NOTED.get(verb, partial(_any, verb))(given, result)
+    return None if noted is None else drafted(principal, noted)
+
+
+def drafted(principal: Principal, noted: Noted) -> AuditDraft:
+    """Return an entry in the name of a principal; one of a tenant writes to its own chain."""
+    return AuditDraft(
+        actor=principal.id,
+        kind=principal.kind,
+        action=noted.action,
+        tenant=noted.tenant if principal.tenant is None else principal.tenant,
+        target=noted.target,
+        data={name: value for name, value in noted.data.items() if value not in (None, "")},
+        address=principal.address,
+        credential=principal.credential,
+    )
+
+
+def _command(given: Mapping[str, Any], _: Any) -> Noted:
+    asked: Command = given["command"]
+    action = "effects.resolve" if asked.action == "resolve" else f"jobs.{asked.action}"
+    data = {"reason": asked.reason, "seq": asked.seq, "effect": asked.effect}
+    return Noted(action, asked.job_id, {**data, "choice": asked.choice})
+
+
+def _submit(given: Mapping[str, Any], result: Any) -> Noted:
+    jobs: list[NewJob] = given["jobs"]
+    first = jobs[0]
+    more = {"jobs": len(jobs)} if len(jobs) > 1 else {}
+    data = {"name": first.name, "key": first.key, "new": result[0].created, **more}
+    return Noted("jobs.submit", result[0].id, data, first.tenant)
+
+
+def _fork(given: Mapping[str, Any], _: Any) -> Noted:
+    return Noted("jobs.fork", given["source"], {"fork": given["job"].id, "before": given["before"]})
+
+
+def _send(given: Mapping[str, Any], result: Any) -> Noted:
+    data = {"topic": given["topic"], "key": given.get("key"), "new": result}
+    return Noted("jobs.send", given["job_id"], data)
+
+
+def _vote(given: Mapping[str, Any], result: Any) -> Noted:
+    vote: Vote = given["vote"]
+    data = {"hash": vote.action_hash, "reason": vote.reason, "edited": vote.edited is not None}
+    refused = result.code if isinstance(result, Refusal) else None
+    data |= {"refused": refused}
+    return Noted(f"approvals.{vote.verdict}", given["approval_id"], data, vote.person.tenant)
+
+
+def _delegate(given: Mapping[str, Any], result: Any) -> Noted:
+    asked: Delegation = given["delegation"]
+    data = {"to": asked.to.id, "reason": asked.reason}
+    data |= {"refused": result.code} if isinstance(result, Refusal) else {}
+    return Noted("approvals.delegate", given["approval_id"], data, asked.by.tenant)
+
+
+def _put_schedule(given: Mapping[str, Any], _: Any) -> Noted:
+    schedule: Schedule = given["schedule"]
+    data = {"cron": schedule.cron, "timezone": schedule.timezone, "job": schedule.job.name}
+    return Noted("schedules.put", schedule.name, data, schedule.tenant)
+
+
+def _delete_schedule(given: Mapping[str, Any], _: Any) -> Noted:
+    return Noted("schedules.delete", given["name"], {}, given["tenant"])
+
+
+def _pause_schedule(given: Mapping[str, Any], _: Any) -> Noted:
+    action = "schedules.pause" if given["paused"] else "schedules.resume"
+    return Noted(action, given["name"], {}, given["tenant"])
+
+
+def _pause_queue(given: Mapping[str, Any], _: Any) -> Noted:
+    action = "queues.pause" if given["paused"] else "queues.resume"
+    return Noted(action, given["name"], {"reason": given["reason"]}, INSTALLATION)
+
+
+def _ask_worker(given: Mapping[str, Any], _: Any) -> Noted | None:
+    asked: WorkerCommand = given["command"]
+    if asked.action in _READS:
+        return None
+    return Noted(f"workers.{asked.action}", asked.owner, {"asked": asked.data}, INSTALLATION)
+
+
+def _any(verb: str, given: Mapping[str, Any], _: Any) -> Noted:
+    target = next((each for each in given.values() if isinstance(each, str)), "")
+    return Noted(verb, target)
+
+
+_NOTED: Final[Mapping[str, Callable[[Mapping[str, Any], Any], Noted | None]]] = {
+    "command": _command,
+    "submit": _submit,
+    "fork": _fork,
+    "send": _send,
+    "vote": _vote,
+    "delegate": _delegate,
+    "put_schedule": _put_schedule,
+    "delete_schedule": _delete_schedule,
+    "pause_schedule": _pause_schedule,
+    "pause_queue": _pause_queue,
+    "ask_worker": _ask_worker,
+}
