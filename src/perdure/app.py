@@ -185,6 +185,11 @@ class App(JobRegistry, Caller):
 
     # Work
 
+    @property
+    def running_workers(self) -> tuple[WorkerNode, ...]:
+        """The workers of this app in this OS process, for those who observe them."""
+        return tuple(self._nodes)
+
     @contextlib.asynccontextmanager
     async def running(self, settings: WorkerSettings | None = None) -> AsyncGenerator["App", None]:
         """Run a worker inside the `async with` block; it drains at the end."""

@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "queues": Place("perdure.cli.queues", "List, pause and resume queues."),
     "schedules": Place("perdure.cli.schedules", "List, pause, resume and delete schedules."),
     "doctor": Place("perdure.cli.doctor", "Check the machine, a store and its contents."),
+    "ops": Place("perdure.cli.ops", "Print files for operations: alerts, dashboard, units."),
     "up": Place("perdure.cli.up", "Start the services of a folder of entries."),
     "tree": Place("perdure.cli.tree", "Show the processes of a running `perdure up`."),
     "shell": Place("perdure.cli.shell", "Open a Python prompt inside a process."),

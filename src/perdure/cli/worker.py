@@ -1,15 +1,19 @@
 """`perdure worker`: runs the jobs of an app; start as many workers as you like."""
 
+import contextlib
 import dataclasses
 import logging
 import os
+from collections.abc import Generator
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
+from perdure import observe
 from perdure.app import App
 from perdure.base import telemetry
-from perdure.base.errors import JobError
+from perdure.base.errors import JobError, StoreError
 from perdure.base.telemetry import Event, Values
 from perdure.cli.output import Code, code_of, refuse
 from perdure.cli.target import AppArgument, UrlOption, load_app, spelled
@@ -21,7 +25,9 @@ from perdure.engine.worker.worker import (
     until_told_to_stop,
 )
 from perdure.jobs.model import QueueLimit
+from perdure.observe.logs import configure
 from perdure.process.runtime import run
+from perdure.store.store import Store
 
 _log = logging.getLogger("perdure.worker")
 
@@ -29,12 +35,19 @@ _HANDLER = "perdure.cli.worker"
 _WARNED = ("FAILED", "COMPENSATED", "NEEDS_ATTENTION")  # what a person should know
 
 
+class LogFormat(StrEnum):
+    """How log records are written."""
+
+    CONSOLE = "console"
+    JSON = "json"
+
+
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
     app.command("worker")(worker)
 
 
-def worker(
+def worker(  # noqa: PLR0913  an option is a parameter
     app: AppArgument,
     *,
     concurrency: Annotated[
@@ -44,6 +57,25 @@ def worker(
         list[str] | None, typer.Option("--queue", "-q", help="A queue to serve; repeatable.")
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(envvar="PERDURE_LOG_FORMAT", help="Lines for people, or JSON for programs."),
+    ] = LogFormat.CONSOLE,
+    log_level: Annotated[
+        str, typer.Option(envvar="PERDURE_LOG_LEVEL", help="The least important level.")
+    ] = "info",
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            envvar="PERDURE_METRICS_PORT",
+            help="Serve /metrics, /healthz and /readyz on this port; 0: on any.",
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option(envvar="PERDURE_METRICS_HOST", help="The address to serve them on.")
+    ] = "127.0.0.1",
     url: UrlOption = None,
 ) -> None:
     """Run the jobs of an app until told to stop.
@@ -51,12 +83,7 @@ def worker(
     The first Ctrl-C or SIGTERM lets every job reach a safe point, a second one stops at once.
     If a worker dies, no work is lost: another worker continues its jobs.
     """
-    logging.basicConfig(
-        format="%(asctime)s  %(levelname)s  %(message)s",
-        datefmt="%H:%M:%S",
-        level=logging.DEBUG if verbose else logging.INFO,
-    )
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    configure(log_format.value, logging.DEBUG if verbose else _level(log_level))
     loaded = load_app(app, url)
     _choose_queues(loaded, queue)
     settings = loaded.worker_settings
@@ -65,13 +92,41 @@ def worker(
     tune_garbage_collection()
     telemetry.attach_many(_HANDLER, (JOB_END, JOB_PARK), _log_end)
     try:
-        error = run(_work, loaded, settings, settings=runtime_settings(settings))
+        with _observed(loaded, metrics_host, metrics_port):
+            error = run(_work, loaded, settings, settings=runtime_settings(settings))
     except KeyboardInterrupt:  # before it was up, or the second one
         raise typer.Exit(Code.INTERRUPTED) from None
     finally:
         telemetry.detach(_HANDLER)
     if error is not None:
         refuse(str(error), code_of(error))
+
+
+def _level(name: str) -> int:
+    levels = logging.getLevelNamesMapping()
+    if name.upper() not in levels:
+        refuse(f"there is no log level {name!r}: debug, info, warning or error", Code.USAGE)
+    return levels[name.upper()]
+
+
+@contextlib.contextmanager
+def _observed(app: App, host: str, port: int | None) -> Generator[None, None, None]:
+    """Serve metrics and probes inside the block, if a port is given."""
+    if port is None:
+        yield
+        return
+
+    async def store() -> Store:
+        for node in app.running_workers:
+            return node.store
+        raise StoreError("the worker is not up")
+
+    metrics = observe.Metrics()
+    endpoints = observe.Endpoints(store, metrics, lambda: app.running_workers, needs_worker=True)
+    with metrics.listening(), observe.serving(endpoints, host, port) as served:
+        if served is not None:
+            _log.info("metrics: http://%s:%d/metrics", host, served)
+        yield
 
 
 def _log_end(_event: Event, _numbers: Values, facts: Values, _config: object) -> None:

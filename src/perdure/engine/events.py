@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from perdure.base import telemetry
 from perdure.base.telemetry import Event
 from perdure.jobs.approval import Approval, Refusal, Vote
+from perdure.jobs.budget import Amount
 from perdure.jobs.effect import Effect
-from perdure.jobs.model import Claim, Job, JobChange, JournalEntry, NewJob, Submitted
+from perdure.jobs.model import Claim, Job, JobChange, JournalEntry, NewJob, Schedule, Submitted
+from perdure.jobs.outbox import Notice
 
 if TYPE_CHECKING:  # a caller that runs nothing does not load what workers are made of
     from perdure.engine.worker_port import WorkerPort
@@ -31,6 +33,8 @@ PAYLOAD_LARGE: Final[Event] = ("perdure", "payload", "large")
 UNDO_FAIL: Final[Event] = ("perdure", "undo", "fail")
 LEASE_RENEW: Final[Event] = ("perdure", "lease", "renew")
 LEASE_LOSE: Final[Event] = ("perdure", "lease", "lose")
+LEASE_REFUSE: Final[Event] = ("perdure", "lease", "refuse")
+LEASE_TAKE: Final[Event] = ("perdure", "lease", "take")
 EFFECT: Final[dict[str, Event]] = {
     "INTENT": ("perdure", "effect", "intent"),
     "DONE": ("perdure", "effect", "done"),
@@ -40,6 +44,10 @@ EFFECT: Final[dict[str, Event]] = {
 EFFECT_REUSE: Final[Event] = ("perdure", "effect", "reuse")
 APPROVAL_ASK: Final[Event] = ("perdure", "approval", "ask")
 APPROVAL_DECIDE: Final[Event] = ("perdure", "approval", "decide")
+SPEND: Final[Event] = ("perdure", "spend", "settle")
+SCHEDULE_FIRE: Final[Event] = ("perdure", "schedule", "fire")
+NOTICE_SEND: Final[Event] = ("perdure", "notice", "send")
+LOOP_LAG: Final[Event] = ("perdure", "loop", "lag")
 WORKER_UP: Final[Event] = ("perdure", "worker", "up")
 WORKER_DRAIN: Final[Event] = ("perdure", "worker", "drain")
 WORKER_DOWN: Final[Event] = ("perdure", "worker", "down")
@@ -94,7 +102,8 @@ def claimed(node: "WorkerPort", claims: Iterable[Claim]) -> None:
         for claim in claims:
             job = claim.job
             measured = {"claims": job.claims, "age": claim.now - job.created_at}
-            telemetry.execute(JOB_CLAIM, measured, {**_job(job), "worker": node.owner})
+            facts = {**_job(job), "worker": node.owner, "first": job.epoch == 1}
+            telemetry.execute(JOB_CLAIM, measured, facts)
 
 
 def concluded(run: RunFacts, change: JobChange, reason: str | None) -> None:
@@ -106,7 +115,8 @@ def concluded(run: RunFacts, change: JobChange, reason: str | None) -> None:
         return
     job, node = run.job, run.node
     measured: dict[str, Any] = {
-        "duration": node.loop.time() - run.begun_at,
+        "duration": (duration := node.loop.time() - run.begun_at),
+        "worked": job.worked + duration,
         "age": run.now() - job.created_at,
         "claims": job.claims,
     }
@@ -187,6 +197,20 @@ def lease_lost(run: RunFacts) -> None:
     telemetry.execute(LEASE_LOSE, {"count": 1}, facts)
 
 
+def write_refused(run: RunFacts) -> None:
+    """Emit that the store refused a write, because the job has another owner by now."""
+    if listens(LEASE_REFUSE):
+        facts = {**_job(run.job), "worker": run.node.owner, "epoch": run.epoch}
+        telemetry.execute(LEASE_REFUSE, {"count": 1}, facts)
+
+
+def leases_taken(node: "WorkerPort", jobs: int, workers: int) -> None:
+    """Emit that jobs were taken from workers that are gone."""
+    if listens(LEASE_TAKE):
+        measured = {"jobs": jobs, "workers": workers}
+        telemetry.execute(LEASE_TAKE, measured, {"worker": node.owner})
+
+
 # Effects and people
 
 
@@ -216,7 +240,9 @@ def voted(result: Approval | Refusal, vote: Vote) -> None:
     """Emit that somebody has voted, if the vote counts; `state` says whether it decides."""
     if isinstance(result, Approval):
         facts = {"verdict": vote.verdict, "person": vote.person.id, "channel": vote.channel}
-        telemetry.execute(APPROVAL_DECIDE, {"count": 1}, {**_approval(result), **facts})
+        ended = result.decided_at
+        waited = {} if ended is None else {"decided": 1, "waited": ended - result.created_at}
+        telemetry.execute(APPROVAL_DECIDE, {"count": 1, **waited}, {**_approval(result), **facts})
 
 
 def _approval(approval: Approval) -> dict[str, Any]:
@@ -231,7 +257,33 @@ def _approval(approval: Approval) -> dict[str, Any]:
     }
 
 
+def spent(operation: StepFacts, amount: Amount) -> None:
+    """Emit what a step has spent, once that is durable."""
+    if listens(SPEND):
+        measured = {"usd": amount.usd, "tokens": amount.tokens, "calls": amount.calls}
+        telemetry.execute(SPEND, measured, _step(operation))
+
+
+def notice_sent(notice: Notice) -> None:
+    """Emit how one delivery of a notice went: `state` says so."""
+    if listens(NOTICE_SEND):
+        facts = {"channel": notice.channel, "kind": notice.kind.value, "state": notice.state.value}
+        telemetry.execute(NOTICE_SEND, {"tries": notice.tries}, {**facts, "job_id": notice.job_id})
+
+
 # Workers
+
+
+def schedule_fired(node: "WorkerPort", schedule: Schedule, jobs: int, lag: float) -> None:
+    """Emit that the jobs of a schedule were submitted, so many seconds after they were due."""
+    if listens(SCHEDULE_FIRE):
+        facts = {"schedule": schedule.name, "worker": node.owner}
+        telemetry.execute(SCHEDULE_FIRE, {"jobs": jobs, "lag": lag}, facts)
+
+
+def loop_lag(node: "WorkerPort", lag: float) -> None:
+    """Emit how late the event loop of a worker came to its pulse."""
+    telemetry.execute(LOOP_LAG, {"lag": lag}, {"worker": node.owner})
 
 
 def worker(event: Event, node: "WorkerPort") -> None:

@@ -305,6 +305,8 @@ class Store:
     fleet = reads(verbs.fleet.fleet)
     queues = reads(verbs.fleet.queues)
     unclaimed = reads(verbs.fleet.unclaimed)
+    gauges = reads(verbs.gauges.gauges)
+    schema_number = reads(verbs.gauges.schema_number)
     pause_queue = changes(verbs.fleet.pause_queue, announces=True)
     ask_worker = changes(verbs.worker_command.ask_worker, announces=True)
     open_commands = reads(verbs.worker_command.open_commands)

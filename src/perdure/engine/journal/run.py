@@ -959,6 +959,7 @@ class Run:
             try:
                 return await question(self.node.store)
             except LeaseLost:
+                events.write_refused(self)
                 self._lease_lost()
                 raise Unwound from None
             except StoreError:

@@ -48,6 +48,7 @@ from perdure.engine.people.attention import attention_alerts
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps.undo import decide_end, on_cancel, undo
 from perdure.engine.worker_port import WorkerPort
+from perdure.engine.working_on import WorkingOn, working_on
 from perdure.jobs.definition import scope
 from perdure.jobs.failure import Failure, failure_of, type_name
 from perdure.jobs.model import Claim, JobChange, JobEvent, NewBeginning, WriteFields
@@ -73,6 +74,8 @@ class RunOwner(WorkerPort, Protocol):
 async def execute(node: RunOwner, claim: Claim, since: float) -> None:
     """The process of a running job, claimed at a time (or later) by the loop's clock."""
     run = Run(node, claim)
+    job = run.job
+    working_on.set(WorkingOn(job.id, job.name, job.tenant, node.owner))
     run.abandon = partial(_abandon, node, run)
     node.admit(run, since)
     try:

@@ -47,6 +47,7 @@ from perdure.engine.steps.step_context import (
 )
 from perdure.engine.steps.thread_step import call_in_step_thread
 from perdure.engine.worker_port import StepHost, WorkerPort
+from perdure.engine.working_on import WorkingOn, working_on
 from perdure.jobs.budget import Amount
 from perdure.jobs.definition import Step, is_step_class, scope, step_of, step_of_object
 from perdure.jobs.effect import Effect, PackedResult, Place, QueryAnswer
@@ -448,6 +449,8 @@ async def _run_step(
 ) -> StepReturned | StepRaised | StepLeft:
     progress, raises = step_to_run.progress, cast("Raises", ())
     scope.set(progress.step_id)
+    given = progress.job_id, "", progress.tenant, "", progress.step_id, progress.attempt
+    working_on.set(WorkingOn(*given))
     try:
         step = find_step(step_to_run)
         raises = step.raises

@@ -67,6 +67,7 @@ from perdure.engine.steps.step_context import (
     context_for,
 )
 from perdure.engine.steps.thread_step import ThreadUse, call_in_step_thread, older_calls
+from perdure.engine.working_on import WorkingOn, working_on
 from perdure.jobs.budget import Amount, Reservation, spending_id
 from perdure.jobs.definition import Step, scope
 from perdure.jobs.effect import Effect, PackedResult, Place
@@ -941,6 +942,7 @@ class Attempt:
 
     async def settle(self, reservation: str, actual: Amount) -> None:
         await settle(self._step.run, reservation, actual)
+        events.spent(self._step, actual)
 
     # Exits
 
@@ -957,7 +959,10 @@ class Attempt:
 
 async def _attempt(operation: StepOperation[Any]) -> None:
     """The process of one attempt."""
-    scope.set(operation.entry.id)  # its code is not the code of the job, in which calls are awaited
+    run, entry = operation.run, operation.entry
+    job, worker = run.job, run.node.owner
+    working_on.set(WorkingOn(job.id, job.name, job.tenant, worker, entry.id, operation.attempt))
+    scope.set(entry.id)  # its code is not the code of the job, in which calls are awaited
     try:
         if operation.step.idempotency_key is None or not await operation.reuse():
             await operation.make_attempt()

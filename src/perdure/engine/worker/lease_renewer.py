@@ -46,7 +46,11 @@ async def renew_leases(node: WorkerNode) -> None:
 async def _pulse(node: WorkerNode, renewer: "LeaseRenewer") -> None:
     if not renewer.is_alive():  # the supervisor restarts both of us
         raise RuntimeError("the thread that renews the leases has ended")
-    renewer.pulse = node.loop.time()
+    now = node.loop.time()
+    if events.listens(events.LOOP_LAG):
+        interval = node.settings.heartbeat / _PULSES_PER_HEARTBEAT
+        events.loop_lag(node, max(0.0, now - renewer.pulse - interval))
+    renewer.pulse = node.pulse_at = now
     node.stop_expired()
 
 

@@ -43,6 +43,10 @@ def _process_for_worker() -> Process:
 class WorkerNode:
     """One worker. It belongs to one event loop; only `held` is called from another thread."""
 
+    # By the loop's clock: when the store last heard of it, and the last pulse of its loop.
+    registered_at: float | None = None
+    pulse_at: float | None = None
+
     def __init__(
         self,
         store: Store,
@@ -114,6 +118,7 @@ class WorkerNode:
         silence = self.settings.lease
         info = msgspec.json.encode(msgspec.structs.replace(self._info, draining=self.draining))
         self.fleet_size = await self.store.heartbeat(self.owner, info, self._digest, silence)
+        self.registered_at = self.loop.time()
 
     @property
     def knows_more(self) -> bool:

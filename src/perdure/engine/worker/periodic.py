@@ -282,6 +282,7 @@ class OutboxSender:
             more = _undelivered(sent, self._channels, now)
             _log.warning("%s could not send %s: %s", sent.channel, sent.kind, sent.error)
         await store.settle_notice(sent, *more)
+        events.notice_sent(sent)
 
 
 async def _sent(

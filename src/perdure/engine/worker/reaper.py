@@ -17,6 +17,7 @@ import logging
 import random
 from typing import Final
 
+from perdure.engine import events
 from perdure.engine.worker.node import WorkerNode
 from perdure.engine.worker.periodic import every
 
@@ -60,6 +61,8 @@ class Reaper:
             node.lock.forget(owner)
         if self._is_my_turn():
             freed += await self.free_expired()
+        if freed or dead:
+            events.leases_taken(node, len(freed), len(dead))
         if freed:
             what = "1 job" if len(freed) == 1 else f"{len(freed)} jobs"
             _log.warning("took %s from workers that are gone: %s", what, ", ".join(freed[:10]))

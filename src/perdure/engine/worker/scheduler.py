@@ -22,6 +22,7 @@ from typing import Any, Final, Unpack, cast
 from msgspec.structs import replace
 
 from perdure.base.errors import StoreError, UnknownName
+from perdure.engine import events
 from perdure.engine.submission import SubmitOptions, new_id
 from perdure.engine.worker.node import WorkerNode
 from perdure.engine.worker.periodic import every
@@ -169,4 +170,5 @@ async def _submit(node: WorkerNode, schedule: Schedule, next_at: float, now: flo
     found = due(schedule.cron, schedule.timezone, next_at, now, cast("CatchUp", schedule.catch_up))
     jobs = [replace(schedule.job, id=new_id(), key=key(schedule.name, at)) for at in found.times]
     if await node.store.fire(schedule, found.next_at, jobs):
+        events.schedule_fired(node, schedule, len(jobs), now - next_at)
         node.poke()
