@@ -253,6 +253,12 @@ _MAY_SCAN = {
     "open_effects",
     "change_notice",
     "forget_commands",
+    "gauge_approvals",
+    "gauge_effects",
+    "gauge_notices",
+    "gauge_queues",
+    "gauge_states",
+    "schema_number",
 } | _LOOKS_AT_ALL
 
 

@@ -8,8 +8,12 @@ GROUP BY state
 
 -- name: gauge_queues
 -- A job whose timer has just run out is ready, too: the next claim finds it.
-SELECT queue, count(*), min(due_at) FROM lease
-WHERE ready = 1 OR (owner IS NULL AND due_at <= :now)
+SELECT queue, sum(number), min(since) FROM (
+  SELECT queue, count(*) AS number, min(due_at) AS since FROM lease
+  WHERE ready = 1 AND queue >= '' GROUP BY queue
+  UNION ALL
+  SELECT queue, count(*), min(due_at) FROM lease
+  WHERE ready = 0 AND due_at IS NOT NULL AND queue >= '' AND due_at <= :now GROUP BY queue) AS waiting
 GROUP BY queue
 
 -- name: gauge_expired

@@ -19,7 +19,7 @@ def gauges(session: Session) -> StoreGauges:
     return StoreGauges(
         now=now,
         states={state: number for state, number in session.all("gauge_states")},  # noqa: C416  rows are no pairs to the type checker
-        queues={name: backlog(count, since, now) for name, count, since in queues},
+        queues={name: backlog(int(count), since, now) for name, count, since in queues},
         expired=expired[0] if expired else 0,
         approvals=_backlog(session, "gauge_approvals", now),
         in_doubt=_backlog(session, "gauge_effects", now),
