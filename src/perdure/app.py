@@ -18,7 +18,6 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
-from perdure import web
 from perdure.base.codec import LIMITS, PayloadLimits, digest
 from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import NotInProcess
@@ -52,6 +51,7 @@ from perdure.jobs.text_limits import check_defined
 from perdure.process.process import current
 from perdure.process.runtime import Runtime, run
 from perdure.store.open import check_url
+from perdure.web.entry import web_app
 
 if TYPE_CHECKING:
     from perdure.web.app import AsgiOptions, WebApp
@@ -167,7 +167,7 @@ class App(JobRegistry, Caller):
             **options: `access`: who may use it; without it, nobody may. `limits`: the limits of one
                 request.
         """
-        return web.web_app(self, self._new_named, options)
+        return web_app(self, self._new_named, options)
 
     async def _new_named(
         self, job: str | Plan, arguments: Mapping[str, Any] | Sequence[Any], options: SubmitOptions

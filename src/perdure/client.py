@@ -8,7 +8,6 @@ print(await handle.result())
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
-from perdure import web
 from perdure.base.clock import SystemClock
 from perdure.base.codec import LIMITS, PayloadLimits
 from perdure.base.errors import ArgumentError
@@ -28,6 +27,7 @@ from perdure.jobs.fleet import PublishedJob
 from perdure.jobs.model import NewJob
 from perdure.jobs.plan import Plan
 from perdure.jobs.remote_call import pack_arguments, published_jobs, unknown_job
+from perdure.web.entry import web_app
 
 if TYPE_CHECKING:
     from perdure.web.app import AsgiOptions, WebApp
@@ -118,7 +118,7 @@ class Client(Caller):
 
         Jobs are submitted by the schemas that workers publish; plans cannot be.
         """
-        return web.web_app(self, self._new_named, options)
+        return web_app(self, self._new_named, options)
 
     async def _new_named(
         self, job: str | Plan, arguments: Mapping[str, Any] | Sequence[Any], options: SubmitOptions

@@ -15,11 +15,11 @@ SELECT count(*) FROM journal WHERE job_id = :id
 SELECT count(*) FROM job WHERE parent = :id
 
 -- name: newest_event
-SELECT max(no) FROM event
+SELECT max(no) FROM event WHERE no > 0
 
 -- name: events_since
 -- The primary key finds them; those of a queue have no job.
 SELECT no, job_id, type FROM event WHERE no > :after ORDER BY no LIMIT :limit
 
 -- name: owned_jobs
-SELECT job_id FROM lease WHERE owner IS NOT NULL LIMIT :limit
+SELECT job_id FROM lease WHERE owner > '' LIMIT :limit
