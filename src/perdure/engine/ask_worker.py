@@ -17,8 +17,16 @@ _LOOK_EVERY: Final = 0.5
 _AT_MOST_EVERY: Final = 0.02  # a busy store changes all the time
 
 
-async def ask(shared: SharedStore, command: WorkerCommand, patience: float) -> dict[str, Any]:
+async def ask(
+    shared: SharedStore, verbs: Store, command: WorkerCommand, patience: float
+) -> dict[str, Any]:
     """Give a command to a worker, and return its answer.
+
+    Args:
+        shared: The store, to watch it.
+        verbs: The verbs that give the command: there may be an audit in front of them.
+        command: The command.
+        patience: How many seconds to wait.
 
     Raises:
         WorkerNotFound: There is no such worker, or it has stopped meanwhile.
@@ -29,7 +37,7 @@ async def ask(shared: SharedStore, command: WorkerCommand, patience: float) -> d
     async with shared.use() as store:
         unwatch = store.watch(changed.set)
         try:
-            await store.ask_worker(command, patience)
+            await verbs.ask_worker(command, patience)
             async with asyncio.timeout(patience):
                 answer = await _answer(store, command, changed)
         except TimeoutError as error:

@@ -79,7 +79,7 @@ class Caller:
         self._waits = WaitsByLoop(self._shared, lambda: without_secrets(self.url))
         self._attendance = Attendance(self.verbs)
         self.approval_store = VotingStore(self.verbs)  # for channels
-        self.insight = Insight(self.verbs)  # what operators want to know
+        self.insight = Insight(self.verbs, lambda: self.steps)  # what operators want to know
 
     @property
     def steps(self) -> Mapping[str, Step[..., Any]]:
@@ -98,7 +98,7 @@ class Caller:
         """
         other = copy(self)
         other.verbs = wrap(self.verbs)
-        other.insight = Insight(other.verbs)
+        other.insight = Insight(other.verbs, lambda: self.steps)
         return other
 
     # Open and close
@@ -295,11 +295,11 @@ class Caller:
             data=dict(data or {}),
             asked_by=by,
         )
-        return await ask(self._shared, command, patience)
+        return await ask(self._shared, self.verbs, command, patience)
 
     async def _worker_like(self, part: str) -> str:
         """Return the id of the registered worker whose id begins so."""
-        owners = [each.owner for each in await self._shared.verbs.workers()]
+        owners = [each.owner for each in await self.verbs.workers()]
         if part in owners:
             return part
         found = [each for each in owners if each.startswith(part)]

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from perdure.base.codec import digest
 from perdure.jobs.budget import BudgetLimits
-from perdure.jobs.definition import JobDefinition
+from perdure.jobs.definition import JobDefinition, Step
 from perdure.jobs.model import Job, NewJob, WorkerRow
 from perdure.jobs.registry import DefinitionTable
 
@@ -73,22 +73,41 @@ class PublishedJob(Struct, frozen=True, kw_only=True):
     budget: BudgetLimits | None = None
 
 
+class PublishedTraits(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a step says about its undo, for those who show what would be undone."""
+
+    undo: bool | None = None  # True: it has a compensation
+    pivot: bool = False
+    irreversible: bool = False
+
+
+_PLAIN = PublishedTraits()
+
+
 class Definitions(Struct, frozen=True, kw_only=True):
     """The jobs and steps of the code that a worker runs."""
 
     jobs: dict[str, PublishedJob]
     steps: tuple[str, ...] = ()
+    traits: dict[str, PublishedTraits] = {}  # of the steps that have any
 
     @classmethod
     def of(cls, registry: DefinitionTable) -> "Definitions":
         """Return what a registry holds."""
         jobs = {name: _published(registry.jobs[name]) for name in sorted(registry.jobs)}
-        return cls(jobs=jobs, steps=tuple(sorted(registry.steps)))
+        steps = {name: registry.steps[name] for name in sorted(registry.steps)}
+        traits = {name: _traits(step) for name, step in steps.items()}
+        shown = {name: each for name, each in traits.items() if each != _PLAIN}
+        return cls(jobs=jobs, steps=tuple(steps), traits=shown)
 
     @classmethod
     def unpack(cls, data: bytes) -> "Definitions":
         """Read what `pack` returned."""
         return msgspec.json.decode(data, type=cls)
+
+    def traits_of(self, step: str) -> PublishedTraits | None:
+        """Return what a step says about its undo; None if these definitions do not know it."""
+        return self.traits.get(step, _PLAIN) if step in self.steps else None
 
     def pack(self) -> bytes:
         """Return the definitions as JSON: the same bytes for the same definitions."""
@@ -122,6 +141,14 @@ def _published(job: JobDefinition[..., object]) -> PublishedJob:
         priority=job.priority,
         timeout=job.timeout,
         budget=job.budget,
+    )
+
+
+def _traits(step: Step[..., object]) -> PublishedTraits:
+    return PublishedTraits(
+        undo=True if step.undo is not None else None,
+        pivot=step.pivot,
+        irreversible=step.irreversible,
     )
 
 

@@ -12,18 +12,38 @@ undone: the job can only go forward, with the help of a person.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from msgspec import Struct
 
 from perdure.base.codec import encode
 from perdure.base.errors import UnknownName
-from perdure.jobs.definition import CLOSURE, OnUndoFailure, Step
+from perdure.jobs.definition import CLOSURE, OnUndoFailure
 from perdure.jobs.effect import HAPPENED, UNDOABLE, Effect, EffectState
 from perdure.jobs.model import EntryKind, JournalEntry
 from perdure.jobs.state import StepState
 
-FindStep: TypeAlias = Callable[[str], Step[..., Any]]  # raises UnknownName
+
+class UndoTraits(Protocol):
+    """What the definition of a step says about its undo; a `Step` has it."""
+
+    @property
+    def undo(self) -> object | None:
+        """Its compensation, if it has one."""
+        ...
+
+    @property
+    def pivot(self) -> bool:
+        """Whether nothing is undone after it."""
+        ...
+
+    @property
+    def irreversible(self) -> bool:
+        """Whether what it does cannot be undone."""
+        ...
+
+
+FindStep: TypeAlias = Callable[[str], UndoTraits]  # raises UnknownName
 
 _NONE: Final[Mapping[str, str]] = {}
 # Without an attempt, a step in these states never started, or a person rejected it before it did.
@@ -83,8 +103,8 @@ def undo_list(
     for entry in steps:
         own = [effect.no for effect in effects if effect.place.step == entry.id]
         last = max([last, *own])
-        theirs = entry.id in borrowers or _is_of_another(entry)
-        if not theirs and _needs_compensation(entry, find):
+        theirs = entry.id in borrowers or is_of_another(entry)
+        if not theirs and needs_compensation(entry, find):
             undo = Undo(f"undo:{entry.id}", entry.id, entry.seq, child=children.get(entry.id))
             # A step ends after its last effect; one without effects, after those before it.
             found.append(((max(own, default=last), 1, entry.seq), undo))
@@ -112,7 +132,7 @@ def standing(
 
 
 def _may_stay(entry: JournalEntry, find: FindStep) -> bool:
-    return is_irreversible(entry, find) or _is_pivot(entry, find)
+    return is_irreversible(entry, find) or is_pivot(entry, find)
 
 
 def is_irreversible(entry: JournalEntry, find: FindStep) -> bool:
@@ -148,7 +168,7 @@ def _begun(
     return sorted(begun, key=lambda entry: entry.seq)
 
 
-def _is_of_another(entry: JournalEntry) -> bool:
+def is_of_another(entry: JournalEntry) -> bool:
     """Whether a person did it, or the job from which this one was forked."""
     if entry.kind is EntryKind.CHILD:  # the child job exists, whatever a person said
         return False
@@ -164,7 +184,8 @@ def _borrowers(ledger: Sequence[Effect]) -> set[str]:
     return {place.step for place in borrowed - own}
 
 
-def _needs_compensation(entry: JournalEntry, find: FindStep) -> bool:
+def needs_compensation(entry: JournalEntry, find: FindStep) -> bool:
+    """Whether something must be done to undo a step or a child, or may have to be."""
     if entry.kind is EntryKind.CHILD:
         return True
     if entry.name.startswith(CLOSURE):
@@ -182,12 +203,13 @@ def _passed_pivot(
     acted = {effect.place.step for effect in effects}
     for entry in reversed(steps):
         # A pivot that failed and left no effect was not passed.
-        if _is_pivot(entry, find) and (entry.state is not StepState.FAILED or entry.id in acted):
+        if is_pivot(entry, find) and (entry.state is not StepState.FAILED or entry.id in acted):
             return entry
     return None
 
 
-def _is_pivot(entry: JournalEntry, find: FindStep) -> bool:
+def is_pivot(entry: JournalEntry, find: FindStep) -> bool:
+    """Whether nothing is undone after this step; False if the code no longer has it."""
     if entry.kind is EntryKind.CHILD:
         return False
     try:

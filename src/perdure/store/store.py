@@ -180,6 +180,7 @@ class Store:
 
     submit = changes(verbs.submit.submit, announces=True)
     fork = changes(verbs.submit.fork, announces=True)
+    fork_refusal = reads(verbs.submit.fork_refusal)
     send = changes(verbs.command.send, announces=True)
     command = changes(verbs.command.command, announces=True)
     refusal = changes(verbs.command.refusal)  # a change, since it locks as a command does

@@ -8,6 +8,7 @@ from perdure.web.api import (
     effects,
     events,
     jobs,
+    jobs_insight,
     processes,
     queues,
     schedules,
@@ -19,6 +20,7 @@ from perdure.web.request import Route
 ROUTES: Final[tuple[Route, ...]] = (
     *session.ROUTES,
     *jobs.ROUTES,
+    *jobs_insight.ROUTES,
     *commands.ROUTES,
     *approvals.ROUTES,
     *effects.ROUTES,

@@ -39,12 +39,12 @@ from perdure.engine.journal.verdict import (
 )
 from perdure.engine.people.attention import alerts
 from perdure.engine.steps.step import StepOperation
-from perdure.engine.submission import child_id
+from perdure.engine.steps.undo_plan import UndoPlanner, children_of
 from perdure.jobs.approval import ApprovalState
 from perdure.jobs.definition import Compensation, OnCancel, Step
-from perdure.jobs.effect import OPEN, Effect, EffectState
+from perdure.jobs.effect import Effect, EffectState
 from perdure.jobs.failure import Failure, failure_of, type_name
-from perdure.jobs.model import Command, EntryKind, Job, JobOutcome, JournalEntry, WriteFields
+from perdure.jobs.model import Command, EntryKind, JobOutcome, JournalEntry, WriteFields
 from perdure.jobs.outbox import NoticeKind
 from perdure.jobs.saga import (
     UNDO_LIST,
@@ -58,12 +58,9 @@ from perdure.jobs.saga import (
     is_left_undone,
     is_listed,
     next_undo,
-    standing,
-    undo_list,
     undoes,
 )
 from perdure.jobs.state import ENDED, JobState, StepState
-from perdure.store.store import Store
 
 _S = StepState
 _NOTHING: Final = encode(None)
@@ -93,6 +90,10 @@ def on_cancel(run: Run) -> OnCancel:
     return "abandon" if definition is None else definition.on_cancel
 
 
+def _planner(run: Run) -> UndoPlanner:
+    return UndoPlanner(run.ask, run.node.registry.find_step)
+
+
 # The end of a run
 
 
@@ -117,7 +118,7 @@ async def _decide_failed_end(
     if isinstance(verdict, Cancelled) and on_cancel(run) != "compensate":
         return verdict, fields
     if not running:
-        undos = await plan_undo(run, run.job, journal, ledger)
+        undos = await _planner(run).undos(run.job, journal, ledger)
         if isinstance(undos, PastPivot):
             return _past_pivot(verdict, undos), fields
         if not undos:
@@ -147,7 +148,7 @@ async def _name_effects_left(
     fields: WriteFields,
 ) -> tuple[RunFailed | Cancelled, WriteFields]:
     """Add the effects that nothing undoes to the error of the job, and alert people."""
-    named = await effects_left(run, run.job, journal, ledger)
+    named = await _planner(run).effects_left(run.job, journal, ledger)
     if not named:
         return verdict, fields
     cancelled = failure_of(JobError("it was cancelled, and is to be undone"))
@@ -319,7 +320,7 @@ class Saga:
         run = self._run
         await ChildrenEnd(run, self._head, journal)
         journal, ledger = await journal_and_ledger(run)
-        undos = await plan_undo(run, run.job, journal, ledger)
+        undos = await _planner(run).undos(run.job, journal, ledger)
         if isinstance(undos, PastPivot):
             why = _failure(_packed(self._reason.error))
             parked = _past_pivot(Cancelled() if why is None else RunFailed(why), undos)
@@ -529,11 +530,6 @@ def _packed(error: str | None) -> bytes | None:
 # child undoes itself, as if it had failed; its parent requests that, and waits.
 
 
-def children_of(job_id: str, journal: Sequence[JournalEntry]) -> dict[str, JournalEntry]:
-    """Return the entries that submitted children, by the ids of the children."""
-    return {child_id(job_id, each.id): each for each in journal if each.kind is EntryKind.CHILD}
-
-
 async def stop_children(run: Run, journal: Sequence[JournalEntry]) -> list[JobOutcome]:
     """Cancel the children that have not ended; return those that still have not.
 
@@ -600,98 +596,6 @@ class ChildrenEnd(Operation[None]):
         ]
 
 
-# What children did
-
-
-async def plan_undo(
-    run: Run, job: Job, journal: Sequence[JournalEntry], ledger: Sequence[Effect]
-) -> list[Undo] | PastPivot:
-    """Return what must be undone of a job, its children included."""
-    children = await _children_to_undo(run, job, journal)
-    if isinstance(children, PastPivot):
-        return children
-    return undo_list(journal, ledger, run.node.registry.find_step, children)
-
-
-async def _children_to_undo(
-    run: Run, job: Job, journal: Sequence[JournalEntry]
-) -> dict[str, str] | PastPivot:
-    """Return the children to undo, by the entries that submitted them."""
-    entries = children_of(job.id, journal)
-    if not entries:
-        return {}
-    states = {each.job_id: each.state for each in await _outcomes(run, list(entries))}
-    found: dict[str, str] = {}
-    for child, entry in entries.items():
-        if child not in states:
-            needed: bool | PastPivot = not _is_copied(job, entry)
-        else:
-            needed = await _needs_undo(run, child, states[child])
-        if isinstance(needed, PastPivot):
-            return PastPivot(f"{needed.pivot} of {entry.id}")
-        if needed:
-            found[entry.id] = child
-    return found
-
-
-async def effects_left(
-    run: Run, job: Job, journal: Sequence[JournalEntry], ledger: Sequence[Effect]
-) -> list[str]:
-    """Return the names of the effects of a job and its children that nothing undoes."""
-    found = standing(journal, ledger, run.node.registry.find_step)
-    named = [_named(effect, job.id == run.job.id) for effect in found]
-    ids = list(children_of(job.id, journal))
-    for each in await _outcomes(run, ids) if ids else ():
-        child = await run.ask(partial(_job, each.job_id))
-        if child is not None and each.state is not JobState.COMPENSATED:
-            entries = await run.ask(partial(_journal, child.id))
-            lines = await run.ask(partial(_effects, child.id))
-            named += await effects_left(run, child, entries, lines)
-    return named
-
-
-def _named(effect: Effect, own: bool) -> str:  # noqa: FBT001
-    where = effect.place.step if own else f"{effect.place.step} of job {effect.job_id}"
-    perhaps = "perhaps " if effect.state in OPEN else ""
-    return f"{perhaps}{effect.kind} to {effect.target} ({where})"
-
-
-async def _job(job_id: str, store: Store) -> Job | None:
-    return await store.job(job_id)
-
-
-async def _journal(job_id: str, store: Store) -> list[JournalEntry]:
-    return await store.journal(job_id)
-
-
-async def _effects(job_id: str, store: Store) -> list[Effect]:
-    return await store.effects(job_id)
-
-
-async def _outcomes(run: Run, ids: Sequence[str]) -> list[JobOutcome]:
-    return await run.ask(lambda store: store.outcomes(ids))
-
-
-def _is_copied(job: Job, entry: JournalEntry) -> bool:
-    """Whether an entry was copied from the job of which this one is a fork."""
-    return job.forked_from is not None and (entry.started_at or 0.0) < job.created_at
-
-
-async def _needs_undo(run: Run, job_id: str, state: JobState) -> bool | PastPivot:
-    """Whether a child has something to undo, or may have."""
-    if state is JobState.COMPENSATED:
-        return False
-    if state not in ENDED:  # a grandchild: its own parent waits for it when it undoes itself
-        return True
-    journal = await run.ask(lambda store: store.journal(job_id))
-    if is_listed(journal):
-        return has_failed(journal)
-    job = await run.ask(lambda store: store.job(job_id))
-    ledger = await run.ask(lambda store: store.effects(job_id))
-    undos = [] if job is None else await plan_undo(run, job, journal, ledger)
-    return undos if isinstance(undos, PastPivot) else bool(undos)
-
-
 class UndoChild(Operation[None]):
     """A wait for a child that undoes itself.
 
@@ -719,7 +623,7 @@ class UndoChild(Operation[None]):
 
     async def _look(self) -> None:
         job_id = self._job_id
-        outcomes = await _outcomes(self.run, [job_id])
+        outcomes = await self.run.ask(lambda store: store.outcomes([job_id]))
         if not outcomes:
             await self._fail(
                 f"child {job_id} is not in the store any more, so nobody knows what it did. Find "

@@ -52,15 +52,9 @@ def fork(session: Session, source: str, job: NewJob, before: int, actor: str) ->
     """
     if session.one("has_ended", id=source) is None:
         raise JobNotFound(source)
-    undone = session.one("undone_entry", source=source, before=before)
-    if undone is not None:
-        raise IllegalTransition(f"{undone[0]} of job {source} was undone: fork before it")
-    answered = session.one("answered_step", source=source, before=before)
-    if answered is not None:
-        raise IllegalTransition(
-            f"{answered[0]} of job {source} has asked people, and said their answer only to that "
-            f"job: fork before {answered[0]}, so that they are asked again"
-        )
+    refused = fork_refusal(session, source, before)
+    if refused is not None:
+        raise IllegalTransition(refused)
     (result,) = submit(session, [job], actor)
     if not result.created:
         raise KeyConflict(f"there is a job {result.id!r} already; give the fork another id or key")
@@ -68,6 +62,20 @@ def fork(session: Session, source: str, job: NewJob, before: int, actor: str) ->
     _copy_payloads(session, source, job.id)
     note = JobEvent(type="forked", data={"job": job.id, "before": before}, actor=actor)
     session.run("insert_event", **rows.event_row(source, note, session.now()))
+
+
+def fork_refusal(session: Session, source: str, before: int) -> str | None:
+    """Return why a job cannot be forked before a place; None if it can."""
+    undone = session.one("undone_entry", source=source, before=before)
+    if undone is not None:
+        return f"{undone[0]} of job {source} was undone: fork before it"
+    answered = session.one("answered_step", source=source, before=before)
+    if answered is not None:
+        return (
+            f"{answered[0]} of job {source} has asked people, and said their answer only to that "
+            f"job: fork before {answered[0]}, so that they are asked again"
+        )
+    return None
 
 
 def _copy_payloads(session: Session, source: str, fork: str) -> None:

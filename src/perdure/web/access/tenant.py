@@ -42,6 +42,7 @@ from perdure.jobs.model import Job, JobEvent, JobMessage, JobQuery, JournalEntry
 from perdure.jobs.output import OutputPage, OutputPiece, OutputTopic
 from perdure.jobs.payload import StandIn
 from perdure.jobs.plan import Plan
+from perdure.jobs.preview import ForkPreview, UndoPreview
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState
 from perdure.jobs.worker_command import WorkerAction
@@ -529,6 +530,16 @@ class TenantHandle:
         template = (await self.schedule(name)).job
         made = replace(template, id=new_id(), key=None, user=self._actor)
         return await self.job((await self._caller.submit_new(made)).id)
+
+    async def undo_preview(self, job_id: str) -> UndoPreview:
+        """Return what would be undone of a job of the tenant, or raise `JobNotFound`."""
+        await self.job(job_id)
+        return await self._caller.insight.undo(job_id)
+
+    async def fork_preview(self, job_id: str, before: str) -> ForkPreview:
+        """Return what a fork of a job of the tenant would do, or raise `JobNotFound`."""
+        await self.job(job_id)
+        return await self._caller.insight.fork(job_id, before)
 
     async def journal_page(
         self, job_id: str, after: int, limit: int, *, slim: bool = False
