@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -17,6 +18,7 @@ import perdure
 from perdure import Retry, transaction
 from perdure.app import App
 from perdure.base.errors import DefinitionError, Drift, Permanent, StepFailed
+from perdure.base.retry import pause
 from perdure.engine.run.context import JobContext
 from perdure.engine.steps import transaction as module
 from perdure.engine.steps.step_context import StepContext, StepProgress, SyncStepContext
@@ -24,9 +26,6 @@ from perdure.jobs.state import JobState
 from tests.support.engine import QUICK, nodes
 from tests.support.process_transaction import book_there, steps
 from tests.support.user_databases import ASYNC, KINDS, SYNC, UserDatabase, address_of, write
-
-# A driver that is cancelled while it connects may leave the rest to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore:.*was deleted while still open:ResourceWarning")
 
 TWICE = Retry(attempts=2, initial_delay="1ms", jitter=0)
 
@@ -413,6 +412,46 @@ def test_a_cancel_at_any_await_leaves_one_commit_or_none(
     last = asyncio.run(main())
     assert last > 4
     assert user.lines() == [f"line {number:03}" for number in range(last + 1)]
+
+
+CONNECTING = ["async url", "async function", "async engine", "async sessions"]
+
+
+@pytest.mark.parametrize("user", CONNECTING, indirect=True)
+def test_a_cancel_at_any_await_leaves_no_session_at_the_server(
+    user: UserDatabase, monkeypatch: pytest.MonkeyPatch, postgres_server: str
+) -> None:
+    name = f"cut_{uuid4().hex}"
+    user.address += f"&application_name={name}"
+
+    async def book(db: Any, number: int) -> int:
+        await write(db, f"line {number:03}")
+        return number
+
+    async def main() -> int:
+        number, more = 0, True
+        while more:
+            number += 1
+            # Of its own, so that an engine connects for the first time.
+            run: Any = transaction(user.database())(book)
+            more = await cut_off(run, number, monkeypatch)
+        await user.close()
+        async with asyncio.timeout(30):
+            while await asyncio.to_thread(sessions, postgres_server, name):
+                await pause(0.01)
+        return number
+
+    assert asyncio.run(main()) > 4
+
+
+def sessions(server: str, name: str) -> int:
+    """Return how many sessions the server has for programs of this name."""
+    with psycopg.connect(server) as pg:
+        found = pg.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", (name,)
+        ).fetchone()
+    assert found is not None
+    return found[0]
 
 
 # What is refused
