@@ -1,8 +1,11 @@
 """`perdure demo`: runs the scenarios one after the other in one store, and counts the outcome."""
 
 import asyncio
+import contextlib
 import logging
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -11,14 +14,19 @@ from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
+from perdure.app import App
 from perdure.base.clock import SystemClock
 from perdure.cli.demo.app import build, url
 from perdure.cli.demo.display import Bars, Lines
-from perdure.cli.demo.harness import Demo, Outcome, serving
+from perdure.cli.demo.harness import LOOK_EVERY, Demo, DemoWorker, Outcome, serving
 from perdure.cli.demo.migration import MigrationScenario
 from perdure.cli.demo.scenarios import MailingScenario, OrderScenario, PayoutScenario
-from perdure.cli.output import Code, as_json, settle, settled
+from perdure.cli.demo.showcase import leave_running, show_agent, show_tree
+from perdure.cli.local_page import LocalGate, serve_locally
+from perdure.cli.output import Code, as_json, code_of, refuse, settle, settled
 from perdure.process.runtime import run
+from perdure.process.timer import sleep
+from perdure.web.app import WebApp
 
 INTERVAL: Final = 0.7  # seconds after a kill, so that people can see that the worker is dead
 LONGEST: Final = 150.0  # seconds after which something is wrong
@@ -43,9 +51,9 @@ def add_to(app: typer.Typer) -> None:
 
 def demo(
     *,
-    once: Annotated[bool, typer.Option("--once", help="Do not wait for Enter at the end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Without a page; end by itself.")] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="Print the totals as JSON on the last line.")
+        bool, typer.Option("--json", help="Print the totals as JSON on the last line; no page.")
     ] = False,
     pace: Annotated[
         float,
@@ -53,54 +61,140 @@ def demo(
             min=0.01, max=10, help="Factor for the duration of the work; 0.5 is twice as fast."
         ),
     ] = 1.0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port of the page; 0 takes any.")
+    ] = 0,
 ) -> None:
     """Kill workers at the worst moments, and show that nothing is lost and nothing done twice.
 
-    Four scenarios: a migration, a mailing, an order that is undone, and an approval.
+    A migration, a mailing, an order that is undone, and an approval; then, with a page that stays
+    up until Ctrl-C, an agent with a budget and a supervision tree.
     The exit code is 0 only if nothing was lost or duplicated.
     """
     logging.getLogger("perdure").setLevel(logging.ERROR)  # the demo shows it better
+    for name in ("uvicorn", "uvicorn.error"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     console = Console(highlight=False)
-    with tempfile.TemporaryDirectory(prefix="perdure-demo-") as name:
-        folder = Path(name)
-        result = _run(console, folder, pace)
-        counted = add_up(result)
-        console.print()
-        console.print(conclusion(counted), soft_wrap=True)
-        if console.is_terminal and not once and not json:
-            _suggest_commands(console, result, url(folder))
+    with tempfile.TemporaryDirectory(prefix="perdure-demo-", ignore_cleanup_errors=True) as name:
+        story = Story(console, Path(name), pace, port)
+        if once or json:
+            story.tell()
+        else:
+            story.tell_with_page()
+    if story.counted is None:
+        raise typer.Exit(Code.INTERRUPTED)
     if json:
-        typer.echo(as_json(counted))
-    raise typer.Exit(Code.OK if is_good(counted) else Code.FAILED)
+        typer.echo(as_json(story.counted))
+    raise typer.Exit(Code.OK if is_good(story.counted) else Code.FAILED)
 
 
-def _run(console: Console, folder: Path, pace: float) -> DemoResult:
-    seen = console.is_terminal
-    display = (Bars if seen else Lines)(console, SystemClock())
-    demo = Demo(folder, display, INTERVAL if seen else 0.0, pace)
-    return settle(lambda: run(settled, run_scenarios, (demo,)))
+class Story:
+    """Tells the demo on a terminal, with or without its page.
+
+    Attributes:
+        counted: The totals, once the scenarios are over.
+    """
+
+    def __init__(self, console: Console, folder: Path, pace: float, port: int) -> None:
+        """Prepare it.
+
+        Args:
+            console: Where to tell it.
+            folder: Holds all files.
+            pace: Factor for the duration of the work.
+            port: The port of the page.
+        """
+        seen = console.is_terminal
+        display = (Bars if seen else Lines)(console, SystemClock())
+        self.counted: dict[str, Any] | None = None
+        self._console = console
+        self._port = port
+        self._demo = Demo(folder, display, INTERVAL if seen else 0.0, pace)
+
+    def tell(self) -> None:
+        """Run the scenarios."""
+        self._conclude(settle(lambda: run(settled, run_scenarios, (self._demo,))))
+
+    def tell_with_page(self) -> None:
+        """Run the scenarios and what the page shows, until Ctrl-C."""
+        with contextlib.suppress(KeyboardInterrupt):
+            _, error = run(settled, self._present, ())
+            if error is not None:
+                refuse(str(error), code_of(error))
+        self._console.print("\n[dim]The demo has ended, and its files are deleted.[/dim]")
+
+    async def _present(self) -> None:
+        demo = self._demo
+        async with (
+            serving(demo.service) as port,
+            build(demo.folder, port) as app,
+            asyncio.TaskGroup() as group,
+        ):
+            new_link = asyncio.get_running_loop().create_future()
+            served = serve_locally(partial(_page_of, app), self._port, new_link.set_result)
+            page = group.create_task(served)
+            await asyncio.wait([page, new_link], return_when=asyncio.FIRST_COMPLETED)
+            with demo.opened(app, port):
+                link = new_link.result()
+                self._console.print(f"Watch it in a browser: [cyan]{link()}[/cyan]", soft_wrap=True)
+                self._conclude(await play(demo, app))
+                await self._stay(demo, link)
+            page.cancel()
+
+    def _conclude(self, result: DemoResult) -> None:
+        self.counted = add_up(result)
+        self._console.print()
+        self._console.print(conclusion(self.counted), soft_wrap=True)
+
+    async def _stay(self, demo: Demo, link: Callable[[], str]) -> None:
+        """Show what needs no kill, and keep a worker running until Ctrl-C."""
+        with demo.resident() as worker:
+            await leave_running(demo)
+            await show_agent(demo, worker)
+            await show_tree(demo, worker)
+            self._invite(worker.pid, link())
+            await until_dead(worker)
+        while True:
+            with demo.resident() as worker:
+                self._console.print(f"That worker died. Worker {worker.pid} continues its jobs.")
+                await until_dead(worker)
+
+    def _invite(self, worker: int, link: str) -> None:
+        say = partial(self._console.print, soft_wrap=True)
+        say("\n[bold]Now it is your turn.[/bold]")
+        say(f"  Page     [bold cyan]{link}[/bold cyan]  [dim](works once)[/dim]")
+        say("           two questions wait in its inbox: approve one, and its job goes on")
+        say(f"  Kill     kill -9 {worker}    [dim]in another terminal: nothing is lost[/dim]")
+        say(f"  Ask      perdure jobs list --url {url(self._demo.folder)}")
+        say("\n[dim]Ctrl-C ends the demo and deletes its files.[/dim]")
 
 
-def _suggest_commands(console: Console, result: DemoResult, store: str) -> None:
-    order = result.outcomes[2].job[-8:]
-    console.print("\nInspect the jobs from another terminal, for example the order and its undo:")
-    for words in ("jobs list", f"jobs show {order}", f"effects list --job {order}"):
-        console.print(f"  perdure {words} --url {store}", soft_wrap=True)
-    console.input("\n[dim]Press Enter to end the demo and delete its files.[/dim]")
+def _page_of(app: App, gate: LocalGate) -> WebApp:
+    return app.asgi(access=gate)
+
+
+async def until_dead(worker: DemoWorker) -> None:
+    """Wait until somebody kills a worker."""
+    while worker.is_alive:
+        await sleep(LOOK_EVERY)
 
 
 async def run_scenarios(demo: Demo) -> DemoResult:
     """Run all scenarios, and return how they went."""
-    loop = asyncio.get_running_loop()
-    began = loop.time()
     async with serving(demo.service) as port, build(demo.folder, port) as app:
         with demo.opened(app, port):
-            async with asyncio.timeout(LONGEST):
-                outcomes = [await act(demo).run() for act in SCENARIOS]
-        jobs = await (await app.store()).counts()
+            return await play(demo, app)
+
+
+async def play(demo: Demo, app: App) -> DemoResult:
+    """Run all scenarios in an opened demo, and return how they went."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    async with asyncio.timeout(LONGEST):
+        outcomes = [await act(demo).run() for act in SCENARIOS]
     return DemoResult(
         outcomes=tuple(outcomes),
-        jobs=jobs,
+        jobs=await (await app.store()).counts(),
         kills=demo.kills,
         effects=len(demo.service.done),
         requests_repeated=demo.service.repeated,

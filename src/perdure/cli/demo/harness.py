@@ -186,9 +186,9 @@ class Display(Protocol):
 class DemoWorker:
     """A worker in an OS process, which starts to work on `begin`."""
 
-    def __init__(self, folder: Path, port: int, pace: float) -> None:
+    def __init__(self, folder: Path, port: int, pace: float, *more: str) -> None:
         module = "perdure.cli.demo.app"
-        command = [sys.executable, "-m", module, str(folder), str(port), str(pace)]
+        command = [sys.executable, "-m", module, str(folder), str(port), str(pace), *more]
         self._errors = folder / "errors"
         with self._errors.open("ab") as errors:
             self._process = subprocess.Popen(  # noqa: S603  our own module
@@ -210,13 +210,18 @@ class DemoWorker:
         if self._process.stdin is not None:
             self._process.stdin.close()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
     def check(self) -> None:
         """Check that it is alive.
 
         Raises:
             JobError: It exited without being killed.
         """
-        if self._process.poll() is not None:
+        if not self.is_alive:
             said = self._errors.read_text("utf-8", "replace")[-2000:]
             raise JobError(f"the worker exited unexpectedly:\n{said}")
 
@@ -276,6 +281,16 @@ class Demo:
         worker.begin()
         self._worker = f"worker {worker.pid} is running"
         self.display.say(f"worker {worker.pid} starts")
+        try:
+            yield worker
+        finally:
+            worker.kill()
+
+    @contextlib.contextmanager
+    def resident(self) -> Generator[DemoWorker]:
+        """Have a worker that also runs a supervision tree, for as long as the block."""
+        worker = DemoWorker(self.folder, self._port, self.pace, "lively")
+        worker.begin()
         try:
             yield worker
         finally:
