@@ -87,7 +87,7 @@ async def test_a_job_that_its_workers_die_of_is_told_of(app: App) -> None:
         await handle.resume("the disk is larger now", by="kim")
         assert await handle.result("5s") == 1
     ((kind, text),) = slack.told
-    assert kind is NoticeKind.STUCK
+    assert kind is NoticeKind.NEEDS_ATTENTION
     assert "2 workers in a row" in text
 
 
@@ -113,7 +113,7 @@ async def test_a_job_that_is_parked_again_after_a_person_resumed_it_is_told_of_a
             await slack.has_told(time)
             await handle.resume("again", by="kim")
         await until(app, handle.id, JobState.NEEDS_ATTENTION)
-    assert {kind for kind, _ in slack.told} == {NoticeKind.STUCK}
+    assert {kind for kind, _ in slack.told} == {NoticeKind.NEEDS_ATTENTION}
     assert len(await alerts(app, handle.id)) == 3
 
 
@@ -141,7 +141,7 @@ async def test_who_was_told_why_a_job_is_parked_is_not_told_twice(app: App) -> N
         for handle in (doubt, late):
             await until(app, handle.id, JobState.NEEDS_ATTENTION)
     assert [each.kind for each in await alerts(app, doubt.id)] == [NoticeKind.IN_DOUBT]
-    assert NoticeKind.STUCK not in [each.kind for each in await alerts(app, late.id)]
+    assert NoticeKind.NEEDS_ATTENTION not in [each.kind for each in await alerts(app, late.id)]
 
 
 @durable

@@ -25,6 +25,8 @@ class Policy(Struct, frozen=True, kw_only=True):
             without terms.
         people: Who is who.
         channels: How people are asked and notified.
+        alerts: Channels that only get alerts, and hear when those are acknowledged and resolved:
+            PagerDuty, a webhook of your monitoring.
         redaction: What is removed from the details of effects.
     """
 
@@ -33,7 +35,13 @@ class Policy(Struct, frozen=True, kw_only=True):
     terms: Mapping[RiskLevel, ApprovalTerms] = {}
     people: People = People()
     channels: tuple[ApprovalChannel, ...] = ()
+    alerts: tuple[ApprovalChannel, ...] = ()
     redaction: Redaction = Redaction()
+
+    @property
+    def all_channels(self) -> tuple[ApprovalChannel, ...]:
+        """The channels for people, and those for alerts."""
+        return (*self.channels, *self.alerts)
 
     def terms_for(self, level: RiskLevel) -> ApprovalTerms:
         """Return the terms for a risk."""

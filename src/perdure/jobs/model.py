@@ -209,6 +209,7 @@ class Write(Struct, frozen=True, kw_only=True):
     notices: tuple[Notice, ...] = ()  # notices to people
     # True: the job's open questions are taken back; the id of an entry: those of this entry.
     withdraws: bool | str = False
+    closes_alerts: bool = False  # the alerts about the job are resolved: it has ended
     chunks: tuple[Chunk, ...] = ()  # of large payloads; those that are known are not stored again
     output: OutputBatch | None = None  # what it has emitted
     news_seen: int | None = None  # with `release`: the job is due at once if there is later news
@@ -225,6 +226,7 @@ class WriteFields(TypedDict, total=False):
     approvals: tuple[Approval, ...]
     notices: tuple[Notice, ...]
     withdraws: bool | str
+    closes_alerts: bool
 
 
 class Claim(Struct, frozen=True, kw_only=True):

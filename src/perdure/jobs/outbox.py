@@ -18,7 +18,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perdure.base.codec import digest
+from perdure.base.codec import digest, encode
 from perdure.base.retry import Retry
 from perdure.base.secret import without_secrets
 
@@ -42,8 +42,17 @@ class NoticeKind(StrEnum):
     UNDO_FAILED = "alert.undo_failed"
     NOT_UNDONE = "alert.not_undone"  # a job ended, and nothing undoes what it did
     STUCK = "alert.stuck"
+    NEEDS_ATTENTION = "alert.needs_attention"
+    WORKER_DEAD = "alert.worker_dead"
+    ACKNOWLEDGED = "alert.acknowledged"  # somebody takes care of an earlier alert …
+    RESOLVED = "alert.resolved"  # … or its reason is gone: only to channels for alerts
     EXPIRES_SOON = "alert.expires_soon"
     UNDELIVERED = "alert.undelivered"  # another channel gave up
+
+
+# Alerts whose reason is gone when the job continues or ends.
+OF_JOB: Final = frozenset({NoticeKind.STUCK, NoticeKind.NEEDS_ATTENTION, NoticeKind.UNDO_FAILED})
+CLOSING: Final = frozenset({NoticeKind.ACKNOWLEDGED, NoticeKind.RESOLVED})
 
 
 class NoticeState(StrEnum):
@@ -70,6 +79,8 @@ class Notice(Struct, frozen=True, kw_only=True):
         data: What the channel needs beyond that, as JSON.
         receipt: What the channel returned, such as the id of a message to update later.
         asked: The receipt of the question to the same recipient, if there was one.
+        alert: What an alert is about, by which its acknowledgement and resolution find it; empty
+            for a channel that does not get those.
     """
 
     id: str
@@ -86,6 +97,7 @@ class Notice(Struct, frozen=True, kw_only=True):
     error: str = ""
     receipt: str = ""
     asked: str = ""
+    alert: str = ""
 
     def addressed(self) -> "Notice":
         """Return the notice as ADDRESSED: its recipients have notices of their own."""
@@ -116,3 +128,27 @@ class Notice(Struct, frozen=True, kw_only=True):
         if tries >= RETRY.attempts:
             return replace(retried, state=NoticeState.GIVEN_UP)
         return replace(retried, due_at=now + RETRY.delay(tries, random))
+
+
+def alert_key(job_id: str, kind: NoticeKind, about: str) -> str:
+    """Return what identifies an alert, the same whichever worker writes it."""
+    return digest("alert", job_id, kind.value, about)[:32]
+
+
+def closing_id(alert: str, channel: str, how: NoticeKind) -> str:
+    """Return the id of the notice that an alert is acknowledged or resolved."""
+    return digest(how.value, alert, channel)[:32]
+
+
+def closing(notice: Notice, how: NoticeKind, text: str, now: float) -> Notice:
+    """Return the notice that an alert is acknowledged or resolved, through the same channel."""
+    return Notice(
+        id=closing_id(notice.alert, notice.channel, how),
+        tenant=notice.tenant,
+        kind=how,
+        job_id=notice.job_id,
+        channel=notice.channel,
+        due_at=now,
+        data=encode({"text": text}),
+        alert=notice.alert,
+    )

@@ -104,6 +104,10 @@ _ALERTS: Final[Mapping[str, str]] = {
     NoticeKind.UNDO_FAILED: "Something could not be undone",
     NoticeKind.NOT_UNDONE: "A job has failed, and what it did is not undone",
     NoticeKind.STUCK: "A job is stuck",
+    NoticeKind.NEEDS_ATTENTION: "A job needs attention",
+    NoticeKind.WORKER_DEAD: "A worker is gone",
+    NoticeKind.ACKNOWLEDGED: "Somebody takes care of it",
+    NoticeKind.RESOLVED: "No longer needs attention",
     NoticeKind.EXPIRES_SOON: "An approval expires soon",
     NoticeKind.UNDELIVERED: "A message could not be delivered",
 }

@@ -13,7 +13,7 @@ import base64
 import hashlib
 import hmac
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
@@ -231,9 +231,7 @@ class WebhookChannel:
         Raises:
             ValueError: The URL is not HTTPS.
         """
-        scheme = urlsplit(settings.url).scheme
-        if scheme != "https" and not (scheme == "http" and settings.plain_http):
-            raise ValueError(f"a webhook URL begins with https://, not {scheme}://")
+        check_scheme(settings.url, plain_http=settings.plain_http)
         self.name = name
         self.timeout = TIMEOUT
         self._settings = settings
@@ -269,24 +267,40 @@ class WebhookChannel:
             "webhook-timestamp": time,
             "webhook-signature": sign(self._settings.secret, notice.id, time, body),
         }
-        await self._post(body, headers)
+        allowed = Allowed(self._settings.networks)
+        await post(self._settings.url, body, headers, allowed, self.timeout)
         return notice.id
 
-    async def _post(self, body: bytes, headers: dict[str, str]) -> None:
-        backend = CheckedBackend(Allowed(self._settings.networks))
-        async with (
-            asyncio.timeout(self.timeout),
-            httpcore.AsyncConnectionPool(network_backend=backend) as pool,
-            pool.stream(
-                "POST",
-                self._settings.url,
-                headers=[*headers.items()],
-                content=body,
-            ) as answer,
-        ):
-            # The body of the response is not read: it may be endless.
-            if answer.status not in _GOOD:
-                raise WebhookRefused(answer.status)
+
+def check_scheme(url: str, *, plain_http: bool) -> None:
+    """Check that a URL is HTTPS.
+
+    Raises:
+        ValueError: It is not, and that is not allowed.
+    """
+    scheme = urlsplit(url).scheme
+    if scheme != "https" and not (scheme == "http" and plain_http):
+        raise ValueError(f"a webhook URL begins with https://, not {scheme}://")
+
+
+async def post(
+    url: str, body: bytes, headers: Mapping[str, str], allowed: Allowed, timeout: float = TIMEOUT
+) -> None:
+    """Post to an endpoint whose addresses are checked; a redirect is not followed.
+
+    Raises:
+        WebhookRefused: The status is not 2xx.
+        Forbidden: The address is not allowed.
+        httpcore.NetworkError, TimeoutError: The endpoint was not reached in time.
+    """
+    async with (
+        asyncio.timeout(timeout),
+        httpcore.AsyncConnectionPool(network_backend=CheckedBackend(allowed)) as pool,
+        pool.stream("POST", url, headers=[*headers.items()], content=body) as answer,
+    ):
+        # The body of the response is not read: it may be endless.
+        if answer.status not in _GOOD:
+            raise WebhookRefused(answer.status)
 
 
 def _event(notice: Notice, approval: Approval | None) -> dict[str, Any]:
@@ -297,6 +311,8 @@ def _event(notice: Notice, approval: Approval | None) -> dict[str, Any]:
         "job": notice.job_id,
         "data": msgspec.Raw(notice.data),
     }
+    if notice.alert:  # of an alert, and of its acknowledgement and resolution
+        told["alert"] = notice.alert
     if approval is not None:
         told["approval"] = {
             "id": approval.id,

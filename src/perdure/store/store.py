@@ -272,6 +272,8 @@ class Store:
     link = reads(verbs.approval.link)
     take_notices = changes(verbs.outbox.take_notices)
     settle_notice = changes(verbs.outbox.settle_notice)
+    is_closed = reads(verbs.outbox.is_closed)
+    alert_workers = changes(verbs.outbox.alert_workers)
     _audit_attempt = changes(verbs.approval.audit_attempt)
     _due_approvals = reads(verbs.approval.due_approvals)
     _tick = changes(verbs.approval.tick_approval, announces=True)

@@ -373,7 +373,7 @@ class Environment:
     async def _due_in(self) -> list[float]:
         """Return in how many seconds something is due in the store."""
         found: list[float | None] = [*self._answers_in]
-        channels = [channel.name for channel in self.app.policy.channels]
+        channels = [channel.name for channel in self.app.policy.all_channels]
         agenda = await self._store.agenda(channels)
         found += (agenda.schedules_in, agenda.approvals_in, agenda.notices_in)
         for node in self._nodes:

@@ -1,9 +1,14 @@
 """Alerts: people are notified that a job needs attention, through every channel of the app."""
 
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
 from perdure.base.codec import digest, encode
 from perdure.engine.journal.run import Run
 from perdure.engine.journal.verdict import NeedsAttention
-from perdure.jobs.outbox import Notice, NoticeKind
+from perdure.jobs.outbox import Notice, NoticeKind, alert_key
+from perdure.notify.people import ApprovalChannel
 
 
 def alerts(run: Run, kind: NoticeKind, about: str, text: str) -> tuple[Notice, ...]:
@@ -12,17 +17,39 @@ def alerts(run: Run, kind: NoticeKind, about: str, text: str) -> tuple[Notice, .
     Its id is derived from the job, the kind and `about`: an alert about the same thing is sent
     once, however often and by whichever worker it is written.
     """
+    first = Notice(
+        id=about,
+        tenant=run.job.tenant,
+        kind=kind,
+        job_id=run.job.id,
+        channel="",
+        due_at=run.now(),
+        data=encode({"text": text}),
+    )
+    policy = run.node.policy
+    return for_channels(policy.all_channels, first, alerts=policy.alerts)
+
+
+def for_channels(
+    channels: Sequence[ApprovalChannel], alert: Notice, *, alerts: Sequence[ApprovalChannel]
+) -> tuple[Notice, ...]:
+    """Return an alert for each channel; its id says what it is about.
+
+    Args:
+        channels: Those that get it.
+        alert: The alert, without a channel.
+        alerts: Those of them that also hear of its acknowledgement and resolution.
+    """
+    about, kind, job_id = alert.id, alert.kind, alert.job_id
+    key = alert_key(job_id, kind, about)
     return tuple(
-        Notice(
-            id=digest("alert", run.job.id, kind.value, about, channel.name)[:32],
-            tenant=run.job.tenant,
-            kind=kind,
-            job_id=run.job.id,
+        replace(
+            alert,
+            id=digest("alert", job_id, kind.value, about, channel.name)[:32],
             channel=channel.name,
-            due_at=run.now(),
-            data=encode({"text": text}),
+            alert=key if channel in alerts else "",
         )
-        for channel in run.node.policy.channels
+        for channel in channels
     )
 
 
@@ -31,4 +58,5 @@ def attention_alerts(run: Run, verdict: NeedsAttention) -> tuple[Notice, ...]:
     if verdict.alerted:
         return ()
     # By epoch: a job that is resumed and stops again is a new reason to alert.
-    return alerts(run, NoticeKind.STUCK, str(run.epoch), verdict.failure.summary())
+    text = verdict.failure.summary()
+    return alerts(run, NoticeKind.NEEDS_ATTENTION, str(run.epoch), text)

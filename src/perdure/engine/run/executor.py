@@ -53,7 +53,7 @@ from perdure.jobs.definition import scope
 from perdure.jobs.failure import Failure, failure_of, type_name
 from perdure.jobs.model import Claim, JobChange, JobEvent, NewBeginning, WriteFields
 from perdure.jobs.plan import Plan
-from perdure.jobs.state import JobState
+from perdure.jobs.state import ENDED, JobState
 from perdure.process.lifecycle import PLAIN, kill, spawn_process
 
 _log = logging.getLogger("perdure.worker")
@@ -295,6 +295,8 @@ async def conclude(run: Run, verdict: RunVerdict, **fields: Unpack[WriteFields])
             change = replace(change, state=JobState.COMPENSATING)
     if isinstance(verdict, NeedsAttention):
         fields["notices"] = (*fields.get("notices", ()), *attention_alerts(run, verdict))
+    if run.node.policy.alerts and change.state in ENDED:
+        fields["closes_alerts"] = True
     error = _error_text(verdict)
     data = {} if error is None else {"error": error}
     event = JobEvent(type=f"job.{change.state.lower()}", data=data, actor=run.node.owner)

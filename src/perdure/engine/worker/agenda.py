@@ -32,7 +32,7 @@ async def keep_agenda(node: WorkerNode) -> None:
 
 async def _wake_due(node: WorkerNode) -> float:
     """Wake what is due, and return in how many seconds the next duty is."""
-    channels = [channel.name for channel in node.policy.channels]
+    channels = [channel.name for channel in node.policy.all_channels]
     found = await node.store.agenda(channels, node.owner)
     if found.is_commanded:
         node.commanded.set()

@@ -241,7 +241,7 @@ class OutboxSender:
     def __init__(self, node: WorkerNode, sends: str) -> None:
         self._node = node
         self._sends = sends
-        self._channels = {channel.name: channel for channel in node.policy.channels}
+        self._channels = {channel.name: channel for channel in node.policy.all_channels}
         self._active: Counter[str] = Counter()  # by channel
 
     async def start_due(self) -> None:
@@ -271,6 +271,11 @@ class OutboxSender:
     ) -> None:
         store = self._node.store
         now = await store.now()
+        is_late = notice.alert and notice.tries and notice.kind is not NoticeKind.RESOLVED
+        if is_late and await store.is_closed(notice):
+            # Sent now, it would open again what its resolution has closed meanwhile.
+            await store.settle_notice(notice.delivered("resolved meanwhile"))
+            return
         try:
             async with asyncio.timeout(SEND_TIMEOUT):
                 sent, *more = await _sent(channel, notice, approval, now)

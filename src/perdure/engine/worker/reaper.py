@@ -15,11 +15,16 @@ most 1.5 times `expiry_every` for each living worker.
 
 import logging
 import random
+from collections.abc import Sequence
 from typing import Final
 
+from perdure.base.codec import encode
 from perdure.engine import events
+from perdure.engine.people.attention import for_channels
 from perdure.engine.worker.node import WorkerNode
 from perdure.engine.worker.periodic import every
+from perdure.jobs.fleet import fleet_worker
+from perdure.jobs.outbox import Notice, NoticeKind
 
 _log = logging.getLogger("perdure.worker")
 
@@ -55,6 +60,7 @@ class Reaper:
         node = self._node
         dead = [] if node.lock is None else node.lock.dead_neighbours()
         freed = await node.store.reap(0, dead) if dead else []
+        await self._alert(dead, "its process has died")
         for owner in dead:
             await node.store.heartbeat(owner, None)
             assert node.lock is not None
@@ -85,8 +91,37 @@ class Reaper:
         silence = _SILENT_LEASES * node.settings.lease
         expired, silent = await node.store.expired(silence)
         if silent:
+            gone = [each.owner for each in await node.store.workers() if each.silent_for > silence]
+            await self._alert(gone, f"it sent no heartbeat for {silence:g} seconds")
             await node.store.forget_workers(silence)
         return await node.store.reap(node.settings.reap_limit) if expired else []
+
+    async def _alert(self, dead: Sequence[str], why: str) -> None:
+        """Tell the channels for alerts that workers are gone, once however many workers see it.
+
+        Before they are forgotten: a worker that dies in between leaves it to the next one.
+        """
+        node, channels = self._node, self._node.policy.alerts
+        if not dead or not channels:
+            return
+        rows = {each.owner: each for each in await node.store.workers()}
+        now = await node.store.now()
+        told: list[Notice] = []
+        for owner in dead:
+            known = fleet_worker(rows[owner], None) if owner in rows else None
+            where = f"worker {owner}" if known is None else f"process {known.pid} on {known.host}"
+            alert = Notice(
+                id="dead",
+                tenant="",
+                kind=NoticeKind.WORKER_DEAD,
+                job_id=f"worker {owner}",
+                channel="",
+                due_at=now,
+                data=encode({"text": f"{where}: {why}; other workers continue its jobs"}),
+            )
+            told += for_channels(channels, alert, alerts=channels)
+        await node.store.alert_workers(told)
+        node.notices_due.set()
 
     def failed(self) -> None:
         """Record that the store did not answer."""

@@ -115,7 +115,7 @@ def _children(node: WorkerNode) -> list[ChildSpec]:
         child(prune, node, id="pruner"),
         child(keep_host, node, id="step_host"),
         child(run_approval_timers, node, id="approval_timers"),
-        *(_outbox(node) if node.policy.channels else []),
+        *(_outbox(node) if node.policy.all_channels else []),
         child(produce, node, jobs, id="producer"),
     ]
 

@@ -226,6 +226,7 @@ WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id = approval.job_id)
 UNION ALL
 SELECT job_id, 'there is notice ' || notice.id || ' and no job' FROM notice
 WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id = notice.job_id)
+  AND kind <> 'alert.worker_dead'
 UNION ALL
 SELECT job_id, 'notice ' || notice.id || ' is about approval ' || approval_id || ', which is not there' FROM notice
 WHERE approval_id IS NOT NULL

@@ -42,3 +42,14 @@ WHERE approval_id = :id AND kind = 'approval.asked' AND state = 'DELIVERED'
 DELETE FROM notice
 WHERE job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
 WHERE job_id = ANY(:ids)  -- postgres
+
+-- name: alerts_of
+SELECT data, state, due_at FROM notice
+WHERE job_id = :id AND recipient = '' AND kind >= 'alert.' AND kind < 'alert/'
+
+-- name: has_notice
+SELECT 1 FROM notice WHERE id = :id
+
+-- name: forget_worker_notices
+-- Notices about workers belong to no job: they are named `worker ` and its id.
+DELETE FROM notice WHERE job_id >= 'worker ' AND job_id < 'worker!' AND due_at < :before

@@ -7,11 +7,13 @@ from perdure.jobs.effect import Choice
 from perdure.jobs.failure import Failure
 from perdure.jobs.fleet import kind_of
 from perdure.jobs.model import Command, EntryKind, JobEvent
+from perdure.jobs.outbox import NoticeKind, alert_key
 from perdure.jobs.state import ENDED, LIVE, STEP_TRANSITIONS, JobState, StepState, check_job
 from perdure.store import rows
 from perdure.store.statements import Session
 from perdure.store.verbs.approval import withdraw_open
-from perdure.store.verbs.effect import settle
+from perdure.store.verbs.effect import effects, settle
+from perdure.store.verbs.outbox import close_alerts
 from perdure.store.verbs.submit import take_turns
 from perdure.store.verbs.write import end_jobs
 
@@ -62,11 +64,26 @@ def command(session: Session, command: Command) -> None:
     elif command.action == "skip":
         _skip(session, job, command)
     _apply(session, job, decision)
+    _close_alerts(session, job, decision, command)
     given = {"reason": command.reason, "seq": command.seq, "effect": command.effect}
     given["choice"] = command.choice
     data = {name: value for name, value in given.items() if value not in (None, "")}
     note = JobEvent(type=f"{command.action}.asked", data=data, actor=command.actor)
     session.run("insert_event", **rows.event_row(job.id, note, session.now()))
+
+
+def _close_alerts(session: Session, job: _JobNow, decision: _Decision, command: Command) -> None:
+    """Tell the channels for alerts that somebody takes care of the job, or has done so."""
+    text = f"{command.action} by {command.actor or 'a program'}"
+    if job.state == _S.NEEDS_ATTENTION and decision.state != job.state:
+        close_alerts(session, job.id, NoticeKind.RESOLVED, text)
+    elif job.owner is not None:
+        close_alerts(session, job.id, NoticeKind.ACKNOWLEDGED, text)
+    if command.action == "resolve":
+        found = [each for each in effects(session, job.id) if each.no == command.effect]
+        for each in found:
+            key = alert_key(job.id, NoticeKind.IN_DOUBT, each.key)
+            close_alerts(session, job.id, NoticeKind.RESOLVED, text, only=key)
 
 
 def refusal(session: Session, command: Command) -> str | None:

@@ -6,10 +6,11 @@ from typing import Any
 from perdure.base.errors import IllegalTransition
 from perdure.jobs.effect import Choice, Effect, EffectState, settled_by_person
 from perdure.jobs.model import Write
+from perdure.jobs.outbox import NoticeKind
 from perdure.store import rows
 from perdure.store.statements import Session
 from perdure.store.verbs.approval import ask, withdraw_open
-from perdure.store.verbs.outbox import put_notices
+from perdure.store.verbs.outbox import close_alerts, put_notices
 
 
 def write_effects(
@@ -22,6 +23,8 @@ def write_effects(
         ask(session, write.approvals)
     if write.notices:
         put_notices(session, write.notices)
+    if write.closes_alerts:
+        close_alerts(session, write.job_id, NoticeKind.RESOLVED, "the job has ended")
     if write.withdraws:
         step = write.withdraws if isinstance(write.withdraws, str) else None
         withdraw_open(session, [write.job_id], now, step)

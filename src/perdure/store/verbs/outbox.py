@@ -6,8 +6,18 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from perdure.jobs.outbox import Notice, NoticeState
+from perdure.jobs.outbox import (
+    CLOSING,
+    OF_JOB,
+    Notice,
+    NoticeKind,
+    NoticeState,
+    closing,
+    closing_id,
+)
 from perdure.store.statements import Row, Session
+
+_KEEP_WORKER_NOTICES = 30 * 86400.0
 
 _read = msgspec.json.Decoder(Notice).decode
 
@@ -43,6 +53,43 @@ def settle_notice(session: Session, notice: Notice, *more: Notice) -> None:
     session.run("change_notice", **changed)
     if more:
         put_notices(session, more)
+
+
+def close_alerts(
+    session: Session, job_id: str, how: NoticeKind, text: str, only: str | None = None
+) -> None:
+    """Tell the channels for alerts that those about a job are acknowledged or resolved.
+
+    Args:
+        session: The transaction.
+        job_id: The job.
+        how: ACKNOWLEDGED or RESOLVED; each is told once for an alert.
+        text: Why.
+        only: The one alert that it is about, by `alert_key`; otherwise all that end with the job.
+    """
+    now = session.now()
+    told = [_notice(each) for each in session.all("alerts_of", id=job_id)]
+    unclosed = [
+        each
+        for each in told
+        if each.alert
+        and each.kind not in CLOSING
+        and (each.alert == only if only is not None else each.kind in OF_JOB)
+    ]
+    if unclosed:
+        put_notices(session, [closing(each, how, text, now) for each in unclosed])
+
+
+def is_closed(session: Session, notice: Notice) -> bool:
+    """Whether the reason of an alert is gone, so that it need not be sent any more."""
+    id = closing_id(notice.alert, notice.channel, NoticeKind.RESOLVED)
+    return session.one("has_notice", id=id) is not None
+
+
+def alert_workers(session: Session, notices: Sequence[Notice]) -> None:
+    """Store alerts about workers, and forget those of a month ago."""
+    session.run("forget_worker_notices", before=session.now() - _KEEP_WORKER_NOTICES)
+    put_notices(session, notices)
 
 
 def channels_asked(session: Session, approval_id: str) -> list[str]:
