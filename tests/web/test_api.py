@@ -1,5 +1,6 @@
 """The routes of the API on both databases, through the whole app, without a network."""
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -273,3 +274,30 @@ async def test_every_answer_carries_the_security_headers(app: App) -> None:
             answer = await api.get(path)
             assert "default-src 'none'" in answer.headers["content-security-policy"]
             assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_a_post_that_is_sent_twice_happens_once_and_gets_the_same_answer(app: App) -> None:
+    async with api_of(app) as api:
+        body, key = {"name": "twice", "arguments": [1]}, {"idempotency-key": "k1"}
+        answers = await asyncio.gather(
+            *(api.post("/api/v1/jobs", json=body, headers=key) for _ in range(5))
+        )
+        assert {(each.status_code, each.json()["id"]) for each in answers} == {
+            (201, answers[0].json()["id"])
+        }
+        assert sum("idempotent-replayed" in each.headers for each in answers) == 4
+        other = await api.post("/api/v1/jobs", json={**body, "key": "x"}, headers=key)
+        assert (other.status_code, other.json()["code"]) == (409, "idempotency_key_reused")
+        else_ = {**key, "x-who": "ann@default operator"}
+        mine = await api.post("/api/v1/jobs", json=body, headers=else_)
+        assert mine.json()["id"] != answers[0].json()["id"]
+        counts = (await api.get("/api/v1/jobs/counts")).json()["counts"]
+        assert counts == {"PENDING": 2}
+
+
+async def test_a_refusal_is_an_answer_that_is_kept_too(app: App) -> None:
+    async with api_of(app) as api:
+        key = {"idempotency-key": "k2"}
+        for _ in range(2):
+            answer = await api.post("/api/v1/jobs", json={"name": "thrice"}, headers=key)
+            assert (answer.status_code, answer.json()["code"]) == (404, "unknown_name")

@@ -213,6 +213,12 @@ class Store:
     logged_changes = reads(verbs.browse.logged_changes)
     owned_jobs = reads(verbs.browse.owned_jobs)
 
+    # Requests over HTTP
+
+    begin_answer = changes(verbs.answer.begin_answer)
+    keep_answer = changes(verbs.answer.keep_answer)
+    drop_answer = changes(verbs.answer.drop_answer)
+
     # Leases
 
     _grant = changes(verbs.claim.claim)

@@ -18,6 +18,7 @@ from perdure.web.access.tenant import Preparer
 from perdure.web.body import LIMITS, RequestLimits
 from perdure.web.changes import Changes
 from perdure.web.dispatch import Backend, Gate, respond
+from perdure.web.openapi import document_routes
 from perdure.web.page import page_routes
 from perdure.web.problem import problem_response
 from perdure.web.request import Route
@@ -83,7 +84,7 @@ class WebApp:
         self.backend = backend
         self.shutdown = shutdown
         self._inner = Starlette(
-            routes=[*_http_routes(backend, ROUTES), *page_routes()],
+            routes=[*_http_routes(backend, ROUTES), *document_routes(), *page_routes()],
             exception_handlers={HTTPException: _refused},
             lifespan=self._lifespan,
         )

@@ -24,6 +24,7 @@ from perdure.engine.caller import Caller
 from perdure.web.access.principal import Principal
 from perdure.web.access.tenant import Preparer, TenantHandle
 from perdure.web.body import LIMITS, RequestLimits, read_body
+from perdure.web.idempotency import once
 from perdure.web.problem import problem_response
 from perdure.web.request import Answer, ApiRequest, Follower, Query, Route
 
@@ -83,8 +84,12 @@ async def _answer(backend: Backend, route: Route, request: Request) -> Response:
         streams=backend.streams,
         still_allowed=partial(_still_allowed, backend, request, principal),
     )
-    answer = await route.handler(asked)
-    return answer if isinstance(answer, Response) else _response(request, route, answer)
+
+    async def answer() -> Response:
+        found = await route.handler(asked)
+        return found if isinstance(found, Response) else _response(request, route, found)
+
+    return await once(backend.caller.verbs, request, principal, body, answer)
 
 
 async def authenticated(backend: Backend, request: Request) -> Principal:

@@ -4,6 +4,7 @@ Nothing here knows which database it runs on; `store.Store` gives the verbs thei
 """
 
 from perdure.store.verbs import (
+    answer,
     approval,
     audit,
     browse,
@@ -24,6 +25,7 @@ from perdure.store.verbs import (
 )
 
 __all__ = [
+    "answer",
     "approval",
     "audit",
     "browse",

@@ -621,3 +621,17 @@ CREATE TABLE sign_in_link (
   expires_at float8 NOT NULL,
   data       text COLLATE "C" NOT NULL
 );
+
+-- Answers to requests over HTTP that carry a key, for those who send them again.
+CREATE TABLE answer (
+  tenant    text COLLATE "C" NOT NULL,                    -- empty: a principal of all tenants
+  principal text COLLATE "C" NOT NULL,
+  key       text COLLATE "C" NOT NULL,
+  digest    text COLLATE "C" NOT NULL,                    -- of the request
+  status    bigint,                         -- NULL: it is under way
+  body      text COLLATE "C",
+  at        float8 NOT NULL,
+  PRIMARY KEY (tenant, principal, key)
+);
+
+CREATE INDEX answer_at ON answer (at);

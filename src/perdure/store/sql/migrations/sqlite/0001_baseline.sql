@@ -590,3 +590,17 @@ CREATE TABLE sign_in_link (
   expires_at REAL NOT NULL,
   data       TEXT NOT NULL
 ) STRICT;
+
+-- Answers to requests over HTTP that carry a key, for those who send them again.
+CREATE TABLE answer (
+  tenant    TEXT NOT NULL,                    -- empty: a principal of all tenants
+  principal TEXT NOT NULL,
+  key       TEXT NOT NULL,
+  digest    TEXT NOT NULL,                    -- of the request
+  status    INTEGER,                         -- NULL: it is under way
+  body      TEXT,
+  at        REAL NOT NULL,
+  PRIMARY KEY (tenant, principal, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX answer_at ON answer (at);

@@ -1,0 +1,98 @@
+"""`Idempotency-Key`: a POST that is sent twice happens once, and both get the same answer.
+
+The key belongs to a principal for 24 hours. The same key with another request is refused. Whoever
+sends it again while the first is still under way waits for its answer. A fault of the server is not
+kept: then the request may be sent again.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from perdure.base.codec import digest
+from perdure.base.errors import RequestRefused
+from perdure.base.retry import pause
+from perdure.store.store import Store
+from perdure.store.verbs.answer import KnownAnswer, RequestKey
+from perdure.web.access.principal import Principal
+from perdure.web.problem import MEDIA_TYPE, problem_response
+
+HEADER: Final = "idempotency-key"
+_LONGEST: Final = 255  # characters
+_LOOK_EVERY: Final = 0.1  # seconds, while another request is under way …
+_LOOKS: Final = 100  # … and how often
+_FAULT: Final = 500
+
+
+async def once(
+    store: Store,
+    request: Request,
+    principal: Principal,
+    body: bytes,
+    answer: Callable[[], Awaitable[Response]],
+) -> Response:
+    """Answer a request, or return the answer that it got before.
+
+    Args:
+        store: Where answers are kept.
+        request: The request.
+        principal: Who sends it.
+        body: Its body.
+        answer: Answers it.
+
+    Raises:
+        RequestRefused: The key was used for another request, or is still in use.
+    """
+    given = request.headers.get(HEADER)
+    if given is None or request.method != "POST":
+        return await answer()
+    if not given.strip() or len(given) > _LONGEST or not given.isprintable():
+        text = f"{HEADER} has 1 to {_LONGEST} printable characters"
+        raise RequestRefused(400, "bad_idempotency_key", text)
+    key = RequestKey(principal.tenant or "", principal.id, given)
+    asked = digest(request.method, request.scope["path"], request.scope["query_string"], body)
+    known = await _known(store, key, asked)
+    if known is not None and known.status is not None:
+        return _again(known, known.status)
+    return await _kept(store, key, answer)
+
+
+async def _known(store: Store, key: RequestKey, asked: str) -> KnownAnswer | None:
+    """Take the key, or return what was answered; wait for a request that is under way."""
+    for _ in range(_LOOKS):
+        known = await store.begin_answer(key, asked)
+        if known is not None and known.digest != asked:
+            text = "this key was used for another request: take a new one for each request"
+            raise RequestRefused(409, "idempotency_key_reused", text)
+        if known is None or known.status is not None:
+            return known
+        await pause(_LOOK_EVERY)
+    text = "a request with this key is still under way: ask again"
+    raise RequestRefused(409, "in_progress", text, retry=1)
+
+
+async def _kept(
+    store: Store, key: RequestKey, answer: Callable[[], Awaitable[Response]]
+) -> Response:
+    try:
+        try:
+            response = await answer()
+        except Exception as error:  # noqa: BLE001  a refusal is an answer, too
+            response = problem_response(error)
+        if response.status_code >= _FAULT:
+            await store.drop_answer(key)
+        else:
+            await store.keep_answer(key, response.status_code, bytes(response.body).decode())
+    except BaseException:
+        await store.drop_answer(key)  # nothing of it is there, if it was kept
+        raise
+    return response
+
+
+def _again(known: KnownAnswer, status: int) -> Response:
+    refused = status >= 400  # noqa: PLR2004  as problems have
+    kind = MEDIA_TYPE if refused else "application/json"
+    headers = {"cache-control": "no-store", "idempotent-replayed": "true"}
+    return Response((known.body or "").encode(), status, headers, kind)
