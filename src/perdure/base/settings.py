@@ -8,7 +8,14 @@ from typing import Any, Self
 from perdure.base.duration import Duration, named_seconds
 
 PREFIX = "PERDURE_"
-_NOT_SETTINGS = frozenset({"PERDURE_URL", "PERDURE_APP"})  # options of the command line
+# Those of the command line; with _FILE at the end, they name a file that holds the value.
+COMMAND_LINE = frozenset(
+    PREFIX + name
+    for name in (
+        *("URL", "APP", "CONCURRENCY", "LOG_FORMAT", "LOG_LEVEL", "METRICS_HOST", "METRICS_PORT"),
+        *("HOST", "PORT"),
+    )
+)
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
@@ -93,8 +100,8 @@ class Settings:
         """
         values: dict[str, Any] = {}
         mistakes: list[str] = []
-        for variable in sorted(environ.keys() - _NOT_SETTINGS):
-            if not variable.startswith(PREFIX):
+        for variable in sorted(environ):
+            if not variable.startswith(PREFIX) or variable.removesuffix("_FILE") in COMMAND_LINE:
                 continue
             try:
                 setting, value = _read(variable, environ[variable])

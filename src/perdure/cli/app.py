@@ -12,6 +12,7 @@ from typing import Annotated, Final, NamedTuple
 import typer
 
 from perdure import __version__
+from perdure.cli.config import apply
 from perdure.cli.output import quiet
 
 
@@ -35,6 +36,7 @@ COMMANDS: Final = {
     "queues": Place("perdure.cli.queues", "List, pause and resume queues."),
     "schedules": Place("perdure.cli.schedules", "List, pause, resume and delete schedules."),
     "doctor": Place("perdure.cli.doctor", "Check the machine, a store and its contents."),
+    "config": Place("perdure.cli.config", "Show the settings, and where they come from."),
     "ops": Place("perdure.cli.ops", "Print files for operations: alerts, dashboard, units."),
     "up": Place("perdure.cli.up", "Start the services of a folder of entries."),
     "tree": Place("perdure.cli.tree", "Show the processes of a running `perdure up`."),
@@ -45,6 +47,10 @@ COMMANDS: Final = {
 def main() -> None:
     """Run the command line."""
     words = _given_words()
+    try:
+        apply(os.environ)
+    except typer.Exit as refused:
+        sys.exit(refused.exit_code)
     command = next((word for word in words if word in COMMANDS), "")
     if command:
         make_app(command, only=_word_after(words, command))()

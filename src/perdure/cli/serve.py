@@ -22,9 +22,14 @@ def add_to(app: typer.Typer) -> None:
 
 def serve(  # noqa: PLR0913  an option is a parameter
     *,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = LOOPBACK,
+    host: Annotated[
+        str, typer.Option(envvar="PERDURE_HOST", help="The address to listen on.")
+    ] = LOOPBACK,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port; 0 takes any that is free.")
+        int,
+        typer.Option(
+            min=0, max=65535, envvar="PERDURE_PORT", help="The port; 0 takes any that is free."
+        ),
     ] = 8080,
     tls_cert: Annotated[
         Path | None, typer.Option(help="The certificate with its chain, for TLS.", exists=True)

@@ -38,6 +38,14 @@ def import_from_here() -> str:
 AppArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="MODULE:APP", help="The app, such as `billing.jobs:app`.")
 ]
+ConfiguredApp: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:APP",
+        envvar="PERDURE_APP",
+        help="The app, such as `billing.jobs:app`.",
+    ),
+]
 UrlOption: TypeAlias = Annotated[
     str | None,
     typer.Option(

@@ -16,7 +16,7 @@ from perdure.base import telemetry
 from perdure.base.errors import JobError, StoreError
 from perdure.base.telemetry import Event, Values
 from perdure.cli.output import Code, code_of, refuse
-from perdure.cli.target import AppArgument, UrlOption, load_app, spelled
+from perdure.cli.target import ConfiguredApp, UrlOption, load_app, spelled
 from perdure.engine.events import JOB_END, JOB_PARK
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.worker.worker import (
@@ -48,10 +48,17 @@ def add_to(app: typer.Typer) -> None:
 
 
 def worker(  # noqa: PLR0913  an option is a parameter
-    app: AppArgument,
+    app: ConfiguredApp,
     *,
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", "-c", min=1, help="How many jobs run at once.")
+        int | None,
+        typer.Option(
+            "--concurrency",
+            "-c",
+            min=1,
+            envvar="PERDURE_CONCURRENCY",
+            help="How many jobs run at once.",
+        ),
     ] = None,
     queue: Annotated[
         list[str] | None, typer.Option("--queue", "-q", help="A queue to serve; repeatable.")
