@@ -333,6 +333,21 @@ class Store:
     audit_newest = reads(verbs.audit.audit_newest)
     audit_tenants = reads(verbs.audit.audit_tenants)
 
+    # Tokens and sessions
+
+    add_token = changes(verbs.credential.add_token)
+    token_by_hash = reads(verbs.credential.token_by_hash)
+    tokens = reads(verbs.credential.tokens)
+    revoke_token = changes(verbs.credential.revoke_token)
+    use_token = changes(verbs.credential.use_token)
+    open_session = changes(verbs.credential.open_session)
+    session_by_hash = reads(verbs.credential.session_by_hash)
+    see_session = changes(verbs.credential.see_session)
+    end_session = changes(verbs.credential.end_session)
+    end_sessions = changes(verbs.credential.end_sessions)
+    add_sign_in_link = changes(verbs.credential.add_sign_in_link)
+    take_sign_in_link = changes(verbs.credential.take_sign_in_link)
+
     # Watching
 
     def watch(self, changed: Callable[[], None], *, output: bool = False) -> Callable[[], None]:

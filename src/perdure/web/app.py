@@ -3,9 +3,9 @@
 It is one Starlette app, which may be served by itself or mounted below any prefix of another app.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, MutableMapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -14,10 +14,13 @@ from starlette.responses import Response
 from starlette.routing import Route as HttpRoute
 
 from perdure.engine.caller import Caller
-from perdure.web.access.tenant import Preparer
+from perdure.web.access.gate import Access
+from perdure.web.access.headers import with_headers
+from perdure.web.access.tenant import RECENT, Preparer
 from perdure.web.body import LIMITS, RequestLimits
 from perdure.web.changes import Changes
 from perdure.web.dispatch import Backend, Gate, respond
+from perdure.web.login import login_routes
 from perdure.web.openapi import document_routes
 from perdure.web.page import page_routes
 from perdure.web.problem import problem_response
@@ -30,26 +33,6 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-CSP: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; worker-src 'self'; font-src 'self'; base-uri 'none'; "
-    "form-action 'self'; frame-ancestors 'none'"
-)
-HEADERS: Final = {
-    "content-security-policy": CSP,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
-
-
-class Closed:
-    """Lets nobody in."""
-
-    async def authenticate(self, _: Request, /) -> None:
-        """Return None: nobody is known."""
-
 
 class AsgiOptions(TypedDict, total=False):
     """The options of `App.asgi`, which explains them."""
@@ -60,11 +43,14 @@ class AsgiOptions(TypedDict, total=False):
 
 def web_app(caller: Caller, prepare: Preparer, options: AsgiOptions) -> "WebApp":
     """Return the ASGI app of an app or a client: see `App.asgi`."""
-    shutdown = Shutdown()
+    shutdown, gate = Shutdown(), options.get("access") or Access()
+    if isinstance(gate, Access):
+        gate.bind(caller)
     backend = Backend(
         caller=caller,
         streams=Streams(Changes(caller), shutdown),
-        gate=options.get("access") or Closed(),
+        gate=gate,
+        recent=gate.settings.recent if isinstance(gate, Access) else RECENT,
         prepare=prepare,
         limits=options.get("limits", LIMITS),
     )
@@ -84,7 +70,12 @@ class WebApp:
         self.backend = backend
         self.shutdown = shutdown
         self._inner = Starlette(
-            routes=[*_http_routes(backend, ROUTES), *document_routes(), *page_routes()],
+            routes=[
+                *_http_routes(backend, ROUTES),
+                *document_routes(),
+                *_login_routes(backend.gate),
+                *page_routes(),
+            ],
             exception_handlers={HTTPException: _refused},
             lifespan=self._lifespan,
         )
@@ -97,20 +88,16 @@ class WebApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def guarded(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = _with_headers(message.get("headers", ()))
+                message["headers"] = with_headers(
+                    message.get("headers", ()), scope.get("scheme", "http")
+                )
             await send(message)
 
         await self._inner(scope, receive, guarded)
 
 
-_RAW: Final = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-
-
-def _with_headers(given: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the headers of an answer with ours; a part may have stricter ones of its own."""
-    listed = list(given)
-    known = {name.lower() for name, _ in listed}
-    return listed + [pair for pair in _RAW if pair[0] not in known]
+def _login_routes(gate: Gate) -> list[HttpRoute]:
+    return login_routes(gate) if isinstance(gate, Access) else []
 
 
 async def _refused(_: Request, error: Exception) -> Response:

@@ -21,8 +21,9 @@ from starlette.responses import Response
 from perdure.base.codec import write_plain
 from perdure.base.errors import AccessDenied, RequestRefused
 from perdure.engine.caller import Caller
+from perdure.web.access.gate import CSRF_SCOPE
 from perdure.web.access.principal import Principal
-from perdure.web.access.tenant import Preparer, TenantHandle
+from perdure.web.access.tenant import RECENT, Preparer, TenantHandle
 from perdure.web.body import LIMITS, RequestLimits, read_body
 from perdure.web.idempotency import once
 from perdure.web.problem import problem_response
@@ -48,6 +49,7 @@ class Backend(Struct, frozen=True, kw_only=True):
         prepare: How jobs are made from names and plain arguments.
         streams: How changes are followed.
         limits: The limits of one request.
+        recent: Seconds after a sign-in within which a person may decide about HIGH risks.
     """
 
     caller: Caller
@@ -55,6 +57,7 @@ class Backend(Struct, frozen=True, kw_only=True):
     prepare: Preparer
     streams: Follower
     limits: RequestLimits = LIMITS
+    recent: float = RECENT
 
 
 async def respond(backend: Backend, route: Route, request: Request) -> Response:
@@ -75,13 +78,14 @@ async def _answer(backend: Backend, route: Route, request: Request) -> Response:
         raise AccessDenied("forbidden", f"this needs the permission {route.permission}")
     asked = ApiRequest(
         principal=principal,
-        store=TenantHandle(backend.caller, principal, prepare=backend.prepare),
+        store=_door(backend, principal),
         query=_query(request, route.query),
         path=_path(request),
         body=None if route.request is None else _decoded(request, body, route.request),
         http=request,
         prepare=backend.prepare,
         streams=backend.streams,
+        csrf=request.scope.get(CSRF_SCOPE),
         still_allowed=partial(_still_allowed, backend, request, principal),
     )
 
@@ -90,6 +94,11 @@ async def _answer(backend: Backend, route: Route, request: Request) -> Response:
         return found if isinstance(found, Response) else _response(request, route, found)
 
     return await once(backend.caller.verbs, request, principal, body, answer)
+
+
+def _door(backend: Backend, principal: Principal) -> TenantHandle:
+    prepare, recent = backend.prepare, backend.recent
+    return TenantHandle(backend.caller, principal, prepare=prepare, recent=recent)
 
 
 async def authenticated(backend: Backend, request: Request) -> Principal:

@@ -4,6 +4,7 @@ from typing import Final
 
 from perdure.web.api import (
     approvals,
+    audit,
     commands,
     effects,
     events,
@@ -13,12 +14,15 @@ from perdure.web.api import (
     queues,
     schedules,
     session,
+    tokens,
     workers,
 )
 from perdure.web.request import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
     *session.ROUTES,
+    *tokens.ROUTES,
+    *audit.ROUTES,
     *jobs.ROUTES,
     *jobs_insight.ROUTES,
     *commands.ROUTES,

@@ -12,14 +12,25 @@ from typing import Any, Final, NamedTuple, cast
 
 from perdure.jobs.approval import Delegation, Refusal, Vote
 from perdure.jobs.audit import INSTALLATION, AuditCheck, AuditDraft, AuditHead, AuditReport
+from perdure.jobs.credential import SessionRow
 from perdure.jobs.model import Command, NewJob, Schedule
 from perdure.jobs.worker_command import WorkerAction, WorkerCommand
 from perdure.store.store import Store, Verb
 from perdure.web.access.principal import Principal
+from perdure.web.access.tokens import owner_of
 
 # They change nothing that anybody asked for: a dry run, and what the store keeps for itself.
 _UNNOTED: Final = frozenset(
-    {"refusal", "fingerprint_key", "audit", "audited", "withdraw_command", "keep_answer"}
+    {
+        "refusal",
+        "fingerprint_key",
+        "audit",
+        "audited",
+        "withdraw_command",
+        "use_token",
+        "see_session",
+        "take_sign_in_link",
+    }
 )
 _READS: Final = frozenset({WorkerAction.TREE, WorkerAction.INSPECT})
 
@@ -184,6 +195,27 @@ def _ask_worker(given: Mapping[str, Any], _: Any) -> Noted | None:
     return Noted(f"workers.{asked.action}", asked.owner, {"asked": asked.data}, INSTALLATION)
 
 
+def _add_token(_: Mapping[str, Any], result: Any) -> Noted:
+    owner = owner_of(result)
+    data = {"name": owner.name, "principal": owner.principal, "roles": sorted(owner.roles)}
+    data |= {"scopes": None if owner.scopes is None else sorted(owner.scopes)}
+    return Noted("tokens.create", result.id, data, result.tenant or INSTALLATION)
+
+
+def _revoke_token(given: Mapping[str, Any], result: Any) -> Noted | None:
+    tenant = given.get("tenant") or INSTALLATION
+    return Noted("tokens.revoke", given["token_id"], {}, tenant) if result else None
+
+
+def _open_session(given: Mapping[str, Any], _: Any) -> Noted:
+    row: SessionRow = given["row"]
+    return Noted("sign_in", row.person, {"token": row.token_id}, row.tenant or INSTALLATION)
+
+
+def _end_session(_: Mapping[str, Any], result: Any) -> Noted | None:
+    return Noted("sign_out", "", {}, INSTALLATION) if result else None
+
+
 def _any(verb: str, given: Mapping[str, Any], _: Any) -> Noted:
     target = next((each for each in given.values() if isinstance(each, str)), "")
     return Noted(verb, target)
@@ -201,4 +233,9 @@ _NOTED: Final[Mapping[str, Callable[[Mapping[str, Any], Any], Noted | None]]] = 
     "pause_schedule": _pause_schedule,
     "pause_queue": _pause_queue,
     "ask_worker": _ask_worker,
+    "add_token": _add_token,
+    "revoke_token": _revoke_token,
+    "open_session": _open_session,
+    "end_session": _end_session,
+    "end_sessions": _end_session,
 }

@@ -49,6 +49,14 @@ from perdure.jobs.worker_command import WorkerAction
 from perdure.store.verbs.browse import JobSize
 from perdure.web.access.audit_trail import audited_verbs, verify_audit
 from perdure.web.access.principal import Permission, Principal
+from perdure.web.access.tokens import (
+    MadeToken,
+    NewToken,
+    Token,
+    create_token,
+    listed,
+    revoke_token,
+)
 
 JobAction: TypeAlias = Literal[
     "cancel", "pause", "resume", "retry", "skip", "compensate", "abandon_undo"
@@ -451,6 +459,28 @@ class TenantHandle:
         """Check the audit log of the tenant; without a tenant, that of everybody."""
         self._need(Permission.AUDIT_READ)
         return await verify_audit(self._verbs, None if self.tenant is None else [self.tenant])
+
+    # Tokens
+
+    async def tokens(self) -> list[Token]:
+        """Return the tokens of the tenant, newest first."""
+        self._need(Permission.TOKENS_MANAGE)
+        return [listed(each) for each in await self._verbs.tokens(self.tenant)]
+
+    async def create_token(self, asked: NewToken) -> MadeToken:
+        """Make a token of the tenant; without a tenant, one of all tenants.
+
+        Raises:
+            ArgumentError: Something in it is not valid.
+            AccessDenied: It would be allowed more than the principal is.
+        """
+        self._need(Permission.TOKENS_MANAGE)
+        return await create_token(self._verbs, asked, self.tenant, self.principal)
+
+    async def revoke_token(self, token_id: str) -> None:
+        """Revoke a token of the tenant, or raise `UnknownName`."""
+        self._need(Permission.TOKENS_MANAGE)
+        await revoke_token(self._verbs, token_id, self.tenant)
 
     # The fleet
 

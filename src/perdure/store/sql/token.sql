@@ -1,0 +1,54 @@
+-- name: insert_token
+INSERT INTO token (id, hash, tenant, created_at, expires_at, data)
+VALUES (:id, :hash, :tenant, :created_at, :expires_at, :data)
+
+-- name: token_by_hash
+SELECT id, hash, tenant, created_at, expires_at, revoked_at, last_used_at, data
+FROM token WHERE hash = :hash
+
+-- name: token
+SELECT id, hash, tenant, created_at, expires_at, revoked_at, last_used_at, data
+FROM token WHERE id = :id
+
+-- name: tokens
+SELECT id, hash, tenant, created_at, expires_at, revoked_at, last_used_at, data FROM token
+WHERE tenant = :tenant  -- if tenant
+ORDER BY created_at DESC, id
+
+-- name: revoke_token
+UPDATE token SET revoked_at = :now WHERE id = :id AND revoked_at IS NULL
+
+-- name: use_token
+UPDATE token SET last_used_at = :now WHERE id = :id AND coalesce(last_used_at, 0) < :before
+
+-- name: insert_session
+INSERT INTO session (hash, tenant, person, token_id, created_at, seen_at, expires_at, data)
+VALUES (:hash, :tenant, :person, :token_id, :now, :now, :expires_at, :data)
+
+-- name: session_by_hash
+SELECT hash, tenant, person, token_id, created_at, seen_at, expires_at, data
+FROM session WHERE hash = :hash
+
+-- name: see_session
+UPDATE session SET seen_at = :now WHERE hash = :hash AND seen_at < :before
+
+-- name: delete_session
+DELETE FROM session WHERE hash = :hash
+
+-- name: delete_sessions_of_token
+DELETE FROM session WHERE token_id = :id
+
+-- name: delete_sessions_of_person
+DELETE FROM session WHERE person = :person
+
+-- name: delete_old_sessions
+DELETE FROM session WHERE expires_at < :now
+
+-- name: insert_sign_in_link
+INSERT INTO sign_in_link (hash, expires_at, data) VALUES (:hash, :expires_at, :data)
+
+-- name: take_sign_in_link
+DELETE FROM sign_in_link WHERE hash = :hash RETURNING expires_at, data
+
+-- name: delete_old_sign_in_links
+DELETE FROM sign_in_link WHERE expires_at < :now

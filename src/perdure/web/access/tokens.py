@@ -1,0 +1,190 @@
+"""Tokens: made, listed and revoked; the secret is shown once, when it is made."""
+
+import secrets
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from perdure.base.errors import AccessDenied, ArgumentError, UnknownName
+from perdure.jobs.credential import TokenRow
+from perdure.jobs.text_limits import check_given
+from perdure.store.store import Store
+from perdure.web.access.principal import Permission, Principal, Role
+from perdure.web.access.secret_text import hash_secret, new_token
+
+LIFETIME: Final = 90 * 86400.0  # seconds, where nobody says otherwise
+LONGEST_LIFETIME: Final = 366 * 86400.0
+
+
+class TokenOwner(Struct, frozen=True, kw_only=True):
+    """Whose token it is, and what it may do; stored with its hash."""
+
+    name: str  # of the token
+    principal: str
+    kind: Literal["person", "service"] = "service"
+    roles: tuple[Role, ...] = ()
+    scopes: tuple[Permission, ...] | None = None
+    created_by: str = ""
+
+
+class NewToken(Struct, frozen=True, kw_only=True):
+    """A token to be made.
+
+    Attributes:
+        name: What it is for, to recognise it in the list.
+        roles: What it may do.
+        kind: "service" for a program; "person" to sign in with, and to decide approvals.
+        principal: The id of the person; a program has the id "service:" and the name.
+        scopes: The permissions that it is limited to; None: those of its roles.
+        lifetime: Seconds until it expires.
+    """
+
+    name: str
+    roles: tuple[Role, ...]
+    kind: Literal["person", "service"] = "service"
+    principal: str = ""
+    scopes: tuple[Permission, ...] | None = None
+    lifetime: float = LIFETIME
+
+
+class Token(Struct, frozen=True, kw_only=True):
+    """A token as it is listed: without its secret."""
+
+    id: str
+    name: str
+    principal: str
+    kind: Literal["person", "service"]
+    tenant: str | None
+    roles: list[Role]
+    scopes: list[Permission] | None
+    created_at: float
+    created_by: str
+    expires_at: float | None
+    revoked_at: float | None
+    last_used_at: float | None
+
+
+class MadeToken(NamedTuple):
+    """A new token, and its secret, which is shown once."""
+
+    token: Token
+    secret: str
+
+
+async def create_token(
+    store: Store, asked: NewToken, tenant: str | None, by: Principal
+) -> MadeToken:
+    """Make a token of a tenant, or of all tenants if that is None.
+
+    Raises:
+        ArgumentError: Something in it is not valid.
+        AccessDenied: It would be allowed more than its maker, or belong to another tenant.
+    """
+    _check(asked)
+    _check_maker(asked, tenant, by)
+    owner = TokenOwner(
+        name=asked.name,
+        principal=asked.principal or f"service:{asked.name}",
+        kind=asked.kind,
+        roles=asked.roles,
+        scopes=asked.scopes,
+        created_by=by.id,
+    )
+    secret = new_token()
+    row = TokenRow(
+        id=secrets.token_hex(8),
+        hash=hash_secret(secret),
+        data=msgspec.json.encode(owner).decode(),
+        tenant=tenant,
+    )
+    return MadeToken(listed(await store.add_token(row, asked.lifetime)), secret)
+
+
+def _check(asked: NewToken) -> None:
+    check_given(title=asked.name, user=asked.principal)
+    problems: list[str] = []
+    if not asked.name.strip():
+        problems.append("give it a name, to recognise it by")
+    if not asked.roles:
+        problems.append(f"give it at least one role: {', '.join(Role)}")
+    if not 0 < asked.lifetime <= LONGEST_LIFETIME:
+        problems.append("its lifetime must be between a second and 366 days")
+    if asked.kind == "person" and not asked.principal:
+        problems.append("name the person whose token it is")
+    if asked.kind == "service" and asked.principal:
+        problems.append("a service token belongs to no person")
+    if problems:
+        raise ArgumentError("token", problems)
+
+
+def _check_maker(asked: NewToken, tenant: str | None, by: Principal) -> None:
+    """Refuse a token that may do more than its maker: nobody gives what they do not have.
+
+    Only whoever runs the installation makes tokens for other people: an admin of a tenant could
+    otherwise submit a job in the name of another person, and then approve it as themselves.
+    """
+    if by.tenant is None:
+        return
+    if tenant != by.tenant:
+        raise AccessDenied("forbidden", "a token belongs to the tenant of its maker")
+    if asked.kind == "person" and asked.principal != by.id:
+        raise AccessDenied("forbidden", "a token of a person is made by that person")
+    made = Principal(
+        id=asked.principal,
+        kind=asked.kind,
+        tenant=tenant,
+        roles=frozenset(asked.roles),
+        scopes=None if asked.scopes is None else frozenset(asked.scopes),
+    )
+    if more := sorted(made.permissions - by.permissions):
+        text = f"you may not do that yourself: {', '.join(more)}"
+        raise AccessDenied("forbidden", text)
+
+
+def listed(row: TokenRow) -> Token:
+    """Return a token as it is listed."""
+    owner = owner_of(row)
+    return Token(
+        id=row.id,
+        name=owner.name,
+        principal=owner.principal,
+        kind=owner.kind,
+        tenant=row.tenant,
+        roles=list(owner.roles),
+        scopes=None if owner.scopes is None else list(owner.scopes),
+        created_at=row.created_at,
+        created_by=owner.created_by,
+        expires_at=row.expires_at,
+        revoked_at=row.revoked_at,
+        last_used_at=row.last_used_at,
+    )
+
+
+async def revoke_token(store: Store, token_id: str, tenant: str | None) -> None:
+    """Revoke a token, and end the sessions that began with it.
+
+    Raises:
+        UnknownName: There is none that is valid, or it belongs to another tenant.
+    """
+    if not await store.revoke_token(token_id.replace("\0", ""), tenant):
+        raise UnknownName(f"there is no token {token_id!r} to revoke")
+
+
+def owner_of(row: TokenRow) -> TokenOwner:
+    """Return whose token it is."""
+    return msgspec.json.decode(row.data, type=TokenOwner)
+
+
+def principal_of(row: TokenRow) -> Principal:
+    """Return the principal of a token; they have not signed in."""
+    owner = owner_of(row)
+    return Principal(
+        id=owner.principal,
+        name=owner.name if owner.kind == "service" else "",
+        kind=owner.kind,
+        tenant=row.tenant,
+        roles=frozenset(owner.roles),
+        scopes=None if owner.scopes is None else frozenset(owner.scopes),
+        credential=f"token {row.id}",
+    )

@@ -1,0 +1,186 @@
+"""Signing in and out with a browser: pages from the server, without JavaScript.
+
+A person signs in with a token of theirs, or with a link that `perdure serve` and `dev` print on the
+machine itself. A link in a GET shows only a page with a button: programs that look at links do not
+use it up. The POST of the button does, once.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from html import escape
+from typing import Final, TypeAlias
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from perdure.base.errors import AccessDenied, RequestRefused
+from perdure.web.access.gate import Access
+from perdure.web.access.principal import Principal
+from perdure.web.access.rates import address_key
+from perdure.web.access.sessions import (
+    cookie_name,
+    delete_cookie,
+    set_cookie,
+    sign_in,
+    sign_out,
+    use_sign_in_link,
+    with_address,
+)
+from perdure.web.access.site import check_site
+from perdure.web.body import LIMITS, read_body
+
+_FORM: Final = "application/x-www-form-urlencoded"
+_FIELDS: Final = 10
+_WRONG: Final = "That did not work: it is unknown, used, revoked or expired."
+_HEADERS: Final = {"cache-control": "no-store"}
+
+_STYLE: Final = """\
+:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
+body { display: grid; place-items: center; min-height: 90vh; margin: 0 1rem; }
+main { width: 100%; max-width: 24rem; }
+h1 { font-size: 1.25rem; font-weight: 600; }
+label, input, button { display: block; width: 100%; box-sizing: border-box; font: inherit; }
+input, button { margin: .5rem 0 1rem; padding: .5rem .75rem; border-radius: .375rem; }
+input { border: 1px solid GrayText; }
+button { border: 0; background: #2f5fd0; color: #fff; cursor: pointer; }
+button:focus-visible, input:focus-visible { outline: 2px solid #2f5fd0; outline-offset: 2px; }
+.wrong { color: #c0392b; }
+@media (prefers-color-scheme: dark) { .wrong { color: #ff8a80; } }
+"""
+
+_PAGE: Final = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Sign in · Perdure</title>
+<link rel="stylesheet" href="{base}/login.css">
+</head>
+<body>
+<main>
+<h1>Sign in to Perdure</h1>
+{wrong}
+<form method="post" action="{base}/login">
+<input type="hidden" name="next" value="{next}">
+{fields}
+<button type="submit">Sign in</button>
+</form>
+</main>
+</body>
+</html>
+"""
+_ASK: Final = """\
+<label for="token">Your token</label>
+<input id="token" name="token" type="password" autocomplete="current-password" required
+ autofocus>"""
+_BY_LINK: Final = '<input type="hidden" name="link" value="{link}">'
+
+
+def login_routes(access: Access) -> list[Route]:
+    """Return the routes of signing in and out."""
+    return [
+        Route("/login", partial(_show, access), methods=["GET"]),
+        Route("/login", partial(_answered, access, _sign_in), methods=["POST"]),
+        Route("/logout", partial(_answered, access, _sign_out), methods=["POST"]),
+        Route("/login.css", _style, methods=["GET"]),
+    ]
+
+
+async def _style(_: Request) -> Response:
+    return Response(_STYLE, 200, {"cache-control": "public, max-age=3600"}, "text/css")
+
+
+async def _show(access: Access, request: Request) -> Response:
+    try:
+        access.admit(request)
+    except RequestRefused as refused:
+        return _page(request, str(refused), refused.status)
+    return _page(request)
+
+
+_Answer: TypeAlias = Callable[[Access, Request, Mapping[str, str]], Awaitable[Response]]
+
+
+async def _answered(access: Access, answer: _Answer, request: Request) -> Response:
+    """Answer a form; what is refused comes back as the page."""
+    try:
+        access.admit(request)
+        return await answer(access, request, await _form(request))
+    except RequestRefused as refused:
+        page = _page(request, str(refused), refused.status)
+        if refused.retry:
+            page.headers["retry-after"] = f"{max(1, round(refused.retry))}"
+        return page
+    except AccessDenied as denied:
+        return _page(request, str(denied), 403)
+
+
+async def _sign_in(access: Access, request: Request, form: Mapping[str, str]) -> Response:
+    address = request.client.host if request.client else ""
+    access.sign_ins.take(address_key(address), "address")
+    check_site(request, access.settings.origin)
+    person, token_id = await _person(access, form)
+    if person is None:
+        return _page(request, _WRONG, 403)
+    person = with_address(person, request)
+    name, secret = await sign_in(access.store, request, person, access.settings, token_id)
+    where = f"{_base(request)}{local_path(form.get('next', ''))}"
+    response = RedirectResponse(where, 303, _HEADERS)
+    set_cookie(response, name, secret)
+    return response
+
+
+async def _person(access: Access, form: Mapping[str, str]) -> tuple[Principal | None, str | None]:
+    """Return who has proved who they are, and the token by which they did."""
+    if link := form.get("link"):
+        return await use_sign_in_link(access.store, link), None
+    found = await access.by_token(form.get("token", "").strip())
+    return found, None if found is None else found.credential.removeprefix("token ")
+
+
+async def _sign_out(access: Access, request: Request, form: Mapping[str, str]) -> Response:
+    session = await access.session(request, form.get("csrf"))
+    if session is not None:
+        await sign_out(access.store, session)
+    response = RedirectResponse(f"{_base(request)}/login", 303, _HEADERS)
+    name = cookie_name(request)
+    if name is not None:
+        delete_cookie(response, name)
+    return response
+
+
+async def _form(request: Request) -> dict[str, str]:
+    body = await read_body(request, LIMITS)
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not body and not media:  # a script that signs out has no fields
+        return {}
+    if media != _FORM:
+        raise RequestRefused(415, "not_a_form", "this is not the form of the page")
+    try:
+        return dict(parse_qsl(body.decode("ascii"), max_num_fields=_FIELDS))
+    except ValueError:
+        raise RequestRefused(400, "bad_form", "this is not the form of the page") from None
+
+
+def local_path(text: str) -> str:
+    """Return where to go after a sign-in: a path of our own, and nothing else."""
+    plain = text.startswith("/") and not text.startswith("//") and text.isprintable()
+    return text if plain and "\\" not in text else "/"
+
+
+def _base(request: Request) -> str:
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def _page(request: Request, wrong: str = "", status: int = 200) -> Response:
+    link = request.query_params.get("link", "") if status == 200 else ""  # noqa: PLR2004
+    text = _PAGE.format(
+        base=escape(_base(request)),
+        next=escape(local_path(request.query_params.get("next", ""))),
+        wrong=f'<p class="wrong" role="alert">{escape(wrong)}</p>' if wrong else "",
+        fields=_BY_LINK.format(link=escape(link)) if link else _ASK,
+    )
+    return Response(text, status, _HEADERS, "text/html; charset=utf-8")
