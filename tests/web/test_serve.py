@@ -46,6 +46,10 @@ async def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> No
     address = said.split()[1]
     async with httpx.AsyncClient(base_url=address) as client:
         assert (await client.get("/api/v1/jobs")).status_code == 401
+        link = (await program.stdout.readline()).decode().split("link=")[1].strip()
+        answer = await client.post("/login", data={"link": link}, headers={"origin": address})
+        assert answer.status_code == 303
+        assert (await client.get("/api/v1/jobs")).status_code == 200
     program.send_signal(signal.SIGTERM)
     assert await program.wait() == 0
 

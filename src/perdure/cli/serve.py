@@ -1,17 +1,23 @@
 """`perdure serve`: the HTTP API and the page, without a worker."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from perdure.app import App
 from perdure.base.errors import DefinitionError, JobError
 from perdure.cli.loading import find_app
 from perdure.cli.output import Code, code_of, refuse, say
 from perdure.cli.target import AppOption, UrlOption, find_caller
 from perdure.client import Client
-from perdure.web.server import LOOPBACK, ServerSettings
+from perdure.web.access.gate import Access
+from perdure.web.access.sessions import local_operator, new_sign_in_link
+from perdure.web.access.settings import AccessSettings
+from perdure.web.access.site import LOOPBACK as LOOPBACK_NAMES
+from perdure.web.server import LOOPBACK, ServerSettings, is_loopback
 from perdure.web.server import serve as serve_asgi
 
 
@@ -62,10 +68,24 @@ def serve(  # noqa: PLR0913  an option is a parameter
         refuse(str(error), Code.USAGE)
     served = find_app(app, url) if app is not None else Client(find_caller(None, url).url)
     try:
-        asyncio.run(serve_asgi(served.asgi(), settings, _tell))
+        asyncio.run(_serve(served, settings))
     except (JobError, OSError) as error:
         refuse(str(error), code_of(error) if isinstance(error, JobError) else Code.FAILED)
 
 
-def _tell(url: str) -> None:
+async def _serve(served: App | Client, settings: ServerSettings) -> None:
+    """Serve; whoever sees the terminal of a server that only this machine reaches may sign in."""
+    is_local = is_loopback(settings.host) and not settings.trusted_proxy
+    hosts = LOOPBACK_NAMES if is_local else None
+    access = Access(settings=AccessSettings(hosts=hosts))
+    async with served:
+        link = await new_sign_in_link(served.verbs, local_operator()) if is_local else None
+        await serve_asgi(served.asgi(access=access), settings, partial(_tell, link))
+
+
+def _tell(link: str | None, url: str) -> None:
     say(f"serving {url} (Ctrl-C stops it)")
+    if link is None:
+        say("make a token to sign in with: perdure tokens create NAME --person ID --role admin")
+    else:
+        say(f"sign in, once and within 15 minutes: {url}/login?link={link}")
