@@ -4,19 +4,27 @@ Each question is a fixed number of queries over indexes, and a pure decision in 
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from perdure.base.errors import JobNotFound, UnknownName
 from perdure.engine.attendance import SILENT
 from perdure.engine.steps.undo_plan import UndoPlanner
 from perdure.jobs.definition import Step
+from perdure.jobs.error_group import ErrorGroup, group_failures
 from perdure.jobs.listing import JobRow, job_row
-from perdure.jobs.model import Job, JobQuery
+from perdure.jobs.model import Job, JobEvent, JobQuery, JournalEntry
 from perdure.jobs.preview import ForkPreview, UndoPreview, fork_preview, undo_preview
 from perdure.jobs.saga import FindStep, UndoTraits
+from perdure.jobs.series import LONGEST, MetricsPage, metrics_page
+from perdure.jobs.timeline import StepAttempt, Timeline, attempts_of, timeline
 from perdure.store.store import Store
 
 T = TypeVar("T")
+
+ALL_TENANTS: Final = ""  # whose marks on errors those of all tenants are
+_MOST_ENTRIES: Final = 100_000
+_MOST_EVENTS: Final = 20_000
+_MOST_APPROVALS: Final = 1000
 
 
 class Insight:
@@ -85,7 +93,63 @@ class Insight:
         refused = await self._store.fork_refusal(job_id, entry.seq)
         return fork_preview(entry, journal, ledger, refused)
 
+    # What a job did at which time
+
+    async def attempts(self, job_id: str, step: str | None = None) -> list[StepAttempt]:
+        """Return the attempts at the steps of a job, or at one of them ("load#2").
+
+        Raises:
+            JobNotFound: There is no such job.
+        """
+        job = await self._job(job_id)
+        return attempts_of(job, await self._slim_journal(job_id), await self._log(job_id), step)
+
+    async def timeline(self, job_id: str) -> Timeline:
+        """Return when a job waited for a worker, worked, backed off, slept or asked people.
+
+        Raises:
+            JobNotFound: There is no such job.
+        """
+        job, now = await self._job(job_id), await self._store.now()
+        journal, log = await self._slim_journal(job_id), await self._log(job_id)
+        approvals = await self._store.approvals(None, None, job_id, _MOST_APPROVALS)
+        return timeline(job, journal, log, approvals, now)
+
+    # Many jobs
+
+    async def errors(
+        self, tenant: str | None = None, *, since: float = 0.0, limit: int = 1000
+    ) -> list[ErrorGroup]:
+        """Return the newest failures in groups of the same cause, the latest group first.
+
+        Args:
+            tenant: Whose; None: of all tenants.
+            since: Only jobs that were submitted since this time.
+            limit: How many failed jobs, and how many parked ones, are looked at.
+        """
+        failed = await self._store.failed_jobs(tenant, since, limit)
+        marks = await self._store.error_marks(tenant or ALL_TENANTS)
+        return group_failures(failed, marks)
+
+    async def metrics(self, tenant: str | None = None, minutes: int = 60) -> MetricsPage:
+        """Return numbers over the last minutes, and the figures to watch."""
+        wanted = min(max(1, minutes), LONGEST)
+        return metrics_page(await self._store.metrics(tenant, wanted), wanted)
+
     # Inside
+
+    async def _slim_journal(self, job_id: str) -> list[JournalEntry]:
+        """Return the journal without payloads."""
+        return await self._store.journal_page(job_id, -1, _MOST_ENTRIES, slim=True)
+
+    async def _log(self, job_id: str) -> list[JobEvent]:
+        """Return the log, as much of it as can matter to people."""
+        found: list[JobEvent] = []
+        while page := await self._store.events(job_id, after=found[-1].no if found else 0):
+            found += page
+            if len(found) >= _MOST_EVENTS:
+                break
+        return found
 
     async def _job(self, job_id: str) -> Job:
         found = await self._store.job(job_id)

@@ -22,6 +22,8 @@ LONGEST_LABEL: Final = 100
 LONGEST_LABEL_VALUE: Final = 200
 MOST_LABELS: Final = 20  # of one job
 LONGEST_TITLE: Final = 4000
+LONGEST_VIEW: Final = 200
+LONGEST_QUERY: Final = 2000
 
 _LIMITS: Final = {
     "tenant": LONGEST_TENANT,
@@ -32,6 +34,8 @@ _LIMITS: Final = {
     "id": LONGEST_KEY,
     "queue": LONGEST_QUEUE,
     "topic": LONGEST_TOPIC,
+    "view": LONGEST_VIEW,
+    "query": LONGEST_QUERY,
     "schedule": LONGEST_SCHEDULE,
     "version": LONGEST_VERSION,
     "tag": LONGEST_TAG,

@@ -403,7 +403,8 @@ class StepOperation(Operation[R]):
             again = self._entry(StepState.PENDING, error=failure.pack(), wake_at=wake_at)
             self._report_stop("failed")
             events.step_retried(self, self.attempt, verdict.delay, failure.summary())
-            await self._begin_again(again, self._event("step.retried", failure))
+            event = self._event("step.retried", failure, again_at=wake_at)
+            await self._begin_again(again, event)
             return
         await self._fail(failure, error)
 
@@ -745,8 +746,10 @@ class StepOperation(Operation[R]):
                 *(run.job.id, run.job.name, what, self.entry.id, f"{size:,}"),
             )
 
-    def _event(self, kind: str, failure: Failure) -> JobEvent:
-        data = {"step": self.entry.id, "attempt": self.attempt, "error": failure.summary()}
+    def _event(self, kind: str, failure: Failure, **more: float) -> JobEvent:
+        """Return the line of the log for a failed attempt, with when it began."""
+        data: dict[str, Any] = {"step": self.entry.id, "attempt": self.attempt}
+        data |= {"error": failure.summary(), "began_at": self.started_at} | more
         return JobEvent(type=kind, data=data, actor=self.run.node.owner)
 
     def _report_stop(self, outcome: str) -> None:

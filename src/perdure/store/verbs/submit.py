@@ -125,7 +125,9 @@ def kind_row(job: NewJob) -> dict[str, Any]:
 
 def submitted(job: NewJob, actor: str) -> JobEvent:
     """Return the event of a submission."""
-    data = {"forked_from": job.forked_from} if job.forked_from else {}
+    data: dict[str, Any] = {"forked_from": job.forked_from} if job.forked_from else {}
+    if job.delay > 0:
+        data["delay"] = job.delay
     return JobEvent(type="submitted", data=data, actor=actor or job.user)
 
 

@@ -30,12 +30,14 @@ from perdure.base.errors import (
 from perdure.engine.attendance import SILENT
 from perdure.engine.caller import Caller
 from perdure.engine.handle import Handle
+from perdure.engine.insight import ALL_TENANTS
 from perdure.engine.submission import SubmitOptions, new_id
 from perdure.jobs.approval import APPROVER, Approval, ApprovalState, Person, VoteVerdict
 from perdure.jobs.audit import INSTALLATION, AuditReport, AuditRow
 from perdure.jobs.budget import Budget
 from perdure.jobs.bulk import BulkAction, BulkReport
 from perdure.jobs.effect import Choice, Effect
+from perdure.jobs.error_group import ErrorGroup, ErrorState
 from perdure.jobs.fleet import Fleet, FleetWorker, PublishedDefinitions, QueueCounts
 from perdure.jobs.listing import JobRow
 from perdure.jobs.model import Job, JobEvent, JobMessage, JobQuery, JournalEntry, NewJob, Schedule
@@ -44,7 +46,10 @@ from perdure.jobs.payload import StandIn
 from perdure.jobs.plan import Plan
 from perdure.jobs.preview import ForkPreview, UndoPreview
 from perdure.jobs.risk import RiskLevel
+from perdure.jobs.saved_view import SavedView
+from perdure.jobs.series import MetricsPage
 from perdure.jobs.state import JobState
+from perdure.jobs.timeline import StepAttempt, Timeline
 from perdure.jobs.worker_command import WorkerAction
 from perdure.store.verbs.browse import JobSize
 from perdure.web.access.audit_trail import audited_verbs, verify_audit
@@ -570,6 +575,46 @@ class TenantHandle:
         """Return what a fork of a job of the tenant would do, or raise `JobNotFound`."""
         await self.job(job_id)
         return await self._caller.insight.fork(job_id, before)
+
+    async def attempts(self, job_id: str, step: str | None = None) -> list[StepAttempt]:
+        """Return the attempts at the steps of a job of the tenant, or raise `JobNotFound`."""
+        await self.job(job_id)
+        return await self._caller.insight.attempts(job_id, step)
+
+    async def timeline(self, job_id: str) -> Timeline:
+        """Return what a job of the tenant did at which time, or raise `JobNotFound`."""
+        await self.job(job_id)
+        return await self._caller.insight.timeline(job_id)
+
+    async def errors(self, since: float = 0.0, limit: int = 1000) -> list[ErrorGroup]:
+        """Return the tenant's newest failures in groups of the same cause."""
+        return await self._caller.insight.errors(self.tenant, since=since, limit=limit)
+
+    async def mark_error(self, fingerprint: str, state: ErrorState) -> None:
+        """Record what the principal says about a group of errors of the tenant."""
+        self._need(Permission.JOBS_RETRY)
+        whose = self.tenant or ALL_TENANTS
+        await self._verbs.mark_error(whose, _text(fingerprint), state, self._actor)
+
+    async def metrics(self, minutes: int) -> MetricsPage:
+        """Return the tenant's numbers over the last minutes, and the figures to watch."""
+        return await self._caller.insight.metrics(self.tenant, minutes)
+
+    async def saved_views(self) -> list[SavedView]:
+        """Return the saved queries of the tenant by name."""
+        return await self._verbs.saved_views(self._own)
+
+    async def save_view(self, name: str, query: str) -> None:
+        """Keep a query for all of the tenant, in the name of the principal."""
+        self._need(Permission.VIEWS_WRITE)
+        view = SavedView(name=name, query=query, saved_by=self._actor)
+        await self._verbs.save_view(self._own, view)
+
+    async def delete_view(self, name: str) -> None:
+        """Delete a saved query of the tenant, or raise `UnknownName`."""
+        self._need(Permission.VIEWS_WRITE)
+        if not await self._verbs.delete_view(self._own, _text(name)):
+            raise UnknownName(f"there is no saved query {name!r}")
 
     async def journal_page(
         self, job_id: str, after: int, limit: int, *, slim: bool = False

@@ -3,8 +3,9 @@
 from typing import Final
 
 from perdure.jobs.preview import ForkPreview, UndoPreview
+from perdure.jobs.timeline import StepAttempt, Timeline
 from perdure.web.access.principal import Permission
-from perdure.web.request import Answer, ApiRequest, Query, Route
+from perdure.web.request import Answer, ApiRequest, Page, Query, Route
 
 
 class ForkQuery(Query, frozen=True, kw_only=True):
@@ -23,7 +24,47 @@ async def show_fork(request: ApiRequest) -> Answer:
     return Answer(await request.store.fork_preview(request.path["id"], request.query.before))
 
 
+class StepQuery(Query, frozen=True, kw_only=True):
+    """Which step ("load#2"); without it, all of them."""
+
+    step: str | None = None
+
+
+class AttemptPage(Page, frozen=True, kw_only=True):
+    """The attempts at steps, in order."""
+
+    items: list[StepAttempt]
+
+
+async def list_attempts(request: ApiRequest) -> Answer:
+    """Return the attempts at the steps of a job."""
+    items = await request.store.attempts(request.path["id"], request.query.step)
+    return Answer(AttemptPage(items=items, now=await request.store.now()))
+
+
+async def show_timeline(request: ApiRequest) -> Answer:
+    """Return when a job waited for a worker, worked, backed off, or asked people."""
+    return Answer(await request.store.timeline(request.path["id"]))
+
+
 ROUTES: Final = (
+    Route(
+        method="GET",
+        path="/api/v1/jobs/{id}/attempts",
+        handler=list_attempts,
+        permission=Permission.JOBS_READ,
+        summary="List the attempts at the steps of a job",
+        query=StepQuery,
+        response=AttemptPage,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/jobs/{id}/timeline",
+        handler=show_timeline,
+        permission=Permission.JOBS_READ,
+        summary="Show when a job waited for a worker, worked, backed off, or asked people",
+        response=Timeline,
+    ),
     Route(
         method="GET",
         path="/api/v1/jobs/{id}/undo",

@@ -539,6 +539,26 @@ CREATE TABLE worker_command (
 
 CREATE INDEX worker_command_open ON worker_command (owner) WHERE answer IS NULL;
 
+-- What people say about groups of errors.
+CREATE TABLE error_mark (
+  tenant      TEXT NOT NULL,
+  fingerprint TEXT NOT NULL,
+  state       TEXT NOT NULL CHECK (state IN ('open', 'resolved', 'ignored')),
+  marked_by   TEXT NOT NULL,
+  marked_at   REAL NOT NULL,
+  PRIMARY KEY (tenant, fingerprint)
+) STRICT;
+
+-- Queries that people keep, for all of their tenant.
+CREATE TABLE saved_view (
+  tenant   TEXT NOT NULL,
+  name     TEXT NOT NULL,
+  query    TEXT NOT NULL,
+  saved_by TEXT NOT NULL,
+  saved_at REAL NOT NULL,
+  PRIMARY KEY (tenant, name)
+) STRICT;
+
 -- What principals have changed over HTTP: a chain of hashes for each tenant, kept for good.
 CREATE TABLE audit (
   tenant TEXT    NOT NULL,                   -- '': the installation

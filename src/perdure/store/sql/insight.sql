@@ -1,0 +1,93 @@
+-- What pages show of many jobs: each reads a bounded part of an index, newest first.
+
+-- name: failed_jobs
+SELECT id, tenant, name, coalesce(ended_at, started_at, created_at), error FROM job
+WHERE state = :state AND created_at >= :since AND error IS NOT NULL
+  AND tenant = :tenant  -- if tenant
+ORDER BY created_at DESC
+LIMIT :limit
+
+-- name: error_marks
+SELECT fingerprint, state, marked_by, marked_at FROM error_mark
+WHERE tenant = :tenant
+
+-- name: mark_error
+INSERT INTO error_mark (tenant, fingerprint, state, marked_by, marked_at)
+VALUES (:tenant, :fingerprint, :state, :by, :now)
+ON CONFLICT (tenant, fingerprint) DO UPDATE SET
+  state = excluded.state, marked_by = excluded.marked_by, marked_at = excluded.marked_at
+
+-- name: submitted_per_minute
+SELECT cast(created_at / 60 AS INTEGER), count(*) FROM job  -- sqlite
+SELECT floor(created_at / 60)::bigint, count(*) FROM job  -- postgres
+WHERE created_at >= :since
+  AND tenant = :tenant  -- if tenant
+GROUP BY 1
+
+-- name: ended_per_minute
+SELECT state, cast(ended_at / 60 AS INTEGER), count(*) FROM job  -- sqlite
+SELECT state, floor(ended_at / 60)::bigint, count(*) FROM job  -- postgres
+WHERE ended_at >= :since
+  AND tenant = :tenant  -- if tenant
+GROUP BY 1, 2
+
+-- name: worked_times
+SELECT worked FROM job
+WHERE ended_at >= :since AND ended_at < :until AND state = 'COMPLETED'
+  AND tenant = :tenant  -- if tenant
+ORDER BY ended_at DESC
+LIMIT :limit
+
+-- name: newest_jobs
+SELECT id FROM job
+WHERE created_at <= :now
+  AND tenant = :tenant  -- if tenant
+ORDER BY created_at DESC
+LIMIT :limit
+
+-- name: step_stats
+SELECT name, count(*), sum(CASE state WHEN 'FAILED' THEN 1 ELSE 0 END), sum(attempt),
+       coalesce(max(length(checkpoint)), 0)
+FROM json_each(:ids) AS wanted CROSS JOIN journal  -- sqlite
+  ON journal.job_id = wanted.value AND journal.seq < :most  -- sqlite
+FROM unnest(:ids::text[]) AS wanted (job_id) CROSS JOIN LATERAL (  -- postgres
+  SELECT * FROM journal WHERE job_id = wanted.job_id AND seq < :most ORDER BY seq) AS journal  -- postgres
+WHERE kind = 'step' AND attempt > 0
+GROUP BY name
+
+-- name: borrowed_effects
+SELECT count(*) FROM effect
+WHERE state = 'BORROWED'
+  AND job_id IN (SELECT value FROM json_each(:ids))  -- sqlite
+  AND job_id = ANY(:ids)  -- postgres
+
+-- name: stuck_leases
+SELECT count(*) FROM lease
+WHERE owner >= '' AND until < :clock
+  AND tenant = :tenant  -- if tenant
+
+-- name: parked_undos
+-- Parked jobs with an undo that failed; a bounded number of them is looked at.
+SELECT count(*) FROM (
+  SELECT id FROM job
+  WHERE state = 'NEEDS_ATTENTION'
+    AND tenant = :tenant  -- if tenant
+  ORDER BY created_at DESC LIMIT :limit) AS parked
+WHERE (SELECT 1 FROM journal
+       WHERE job_id = parked.id AND kind = 'undo' AND state = 'FAILED' LIMIT 1) IS NOT NULL
+
+-- name: pending_approvals
+SELECT count(*), min(created_at) FROM approval
+WHERE state = 'PENDING'
+  AND tenant = :tenant  -- if tenant
+
+-- name: doubtful_effects
+SELECT count(*), min(called_at) FROM effect
+WHERE state IN ('INTENT', 'IN_DOUBT') AND state = 'IN_DOUBT'
+  AND tenant = :tenant  -- if tenant
+
+-- name: ready_backlogs
+SELECT queue, count(*), min(due_at) FROM lease
+WHERE ready = 1 AND queue >= ''
+  AND tenant = :tenant  -- if tenant
+GROUP BY queue
