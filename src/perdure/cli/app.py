@@ -35,6 +35,8 @@ COMMANDS: Final = {
     "workers": Place("perdure.cli.workers", "List the workers that are alive."),
     "queues": Place("perdure.cli.queues", "List, pause and resume queues."),
     "schedules": Place("perdure.cli.schedules", "List, pause, resume and delete schedules."),
+    "tokens": Place("perdure.cli.tokens", "Make, list and revoke tokens of the API."),
+    "audit": Place("perdure.cli.audit", "Read and check the audit log of the API."),
     "doctor": Place("perdure.cli.doctor", "Check the machine, a store and its contents."),
     "config": Place("perdure.cli.config", "Show the settings, and where they come from."),
     "ops": Place("perdure.cli.ops", "Print files for operations: alerts, dashboard, units."),

@@ -1,0 +1,124 @@
+"""`perdure audit`: read the audit log of the API, and check that nobody has touched it."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+import typer
+from rich.table import Table
+
+from perdure.cli.output import (
+    Code,
+    Format,
+    FormatOption,
+    cell,
+    console,
+    give_list,
+    give_one,
+    perform,
+    refuse,
+    say,
+)
+from perdure.cli.target import AppOption, UrlOption, find_caller
+from perdure.engine.caller import Caller
+from perdure.jobs.audit import INSTALLATION, AuditHead, AuditReport, AuditRow
+from perdure.web.access.audit_trail import verify_audit
+
+TenantOption: TypeAlias = Annotated[
+    str | None, typer.Option(help="Whose log; of `list`, without it that of the installation.")
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(help="Read and check the audit log of the API.", no_args_is_help=True)
+    group.command("list")(list_entries)
+    group.command()(verify)
+    app.add_typer(group, name="audit")
+
+
+def list_entries(
+    *,
+    tenant: TenantOption = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 50,
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """List what principals have changed, the newest first."""
+    chain = INSTALLATION if tenant is None else tenant
+    found = perform(_newest, find_caller(app, url), chain, limit)
+    rows: list[dict[str, Any]] = [
+        {**msgspec.to_builtins(each.entry), "hash": each.hash} for each in found
+    ]
+    if give_list(rows, output, "no"):
+        return
+    if rows:
+        console().print(_drawn(rows))
+    else:
+        say("There are no entries.")
+
+
+async def _newest(caller: Caller, tenant: str, limit: int) -> list[AuditRow]:
+    async with caller:
+        return await caller.verbs.audit_newest(tenant, limit=limit)
+
+
+def _drawn(rows: list[dict[str, Any]]) -> Table:
+    table = Table("no", "at", "who", "did", "to", "by", box=None)
+    for row in rows:
+        at = datetime.fromtimestamp(row["at"], UTC).strftime("%Y-%m-%d %H:%M:%S")
+        shown = (str(row["no"]), at, row["actor"], row["action"], row["target"], row["credential"])
+        table.add_row(*map(cell, shown))
+    return table
+
+
+def verify(
+    *,
+    tenant: TenantOption = None,
+    expect: Annotated[
+        str | None,
+        typer.Option(metavar="NO:HASH", help="A head of --tenant that you noted elsewhere."),
+    ] = None,
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Check every chain, or that of one tenant; exit with 1 if one is broken."""
+    tenants = None if tenant is None else [tenant]
+    head = _head(tenant or INSTALLATION, expect)
+    report = perform(_verify, find_caller(app, url), tenants, head)
+    shown: dict[str, Any] = {"ok": report.ok, **msgspec.to_builtins(report)}
+    if not give_one(shown, output, "ok"):
+        _say(report)
+    if not report.ok:
+        raise typer.Exit(Code.FAILED)
+
+
+def _head(tenant: str, expect: str | None) -> AuditHead | None:
+    if expect is None:
+        return None
+    no, _, hash_ = expect.partition(":")
+    if not no.isascii() or not no.isdigit() or not hash_:
+        refuse("--expect takes the number and the hash of an entry: 12:9f86d0…", Code.USAGE)
+    return AuditHead(tenant=tenant, no=int(no), hash=hash_)
+
+
+async def _verify(
+    caller: Caller, tenants: list[str] | None, expect: AuditHead | None
+) -> AuditReport:
+    async with caller:
+        return await verify_audit(caller.verbs, tenants, expect)
+
+
+def _say(report: AuditReport) -> None:
+    for head in report.heads:
+        say(f"{_whose(head.tenant)}: {head.no} entries, head {head.no}:{head.hash}")
+    for each in report.broken:
+        say(f"{_whose(each.tenant)}: BROKEN at entry {each.no}: {each.why}")
+    if report.ok:
+        say(f"{report.entries} entries are as they were written.")
+
+
+def _whose(tenant: str) -> str:
+    return "the installation" if tenant == INSTALLATION else f"tenant {tenant}"

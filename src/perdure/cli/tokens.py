@@ -1,0 +1,153 @@
+"""`perdure tokens`: make, list and revoke the tokens by which programs and people use the API."""
+
+import getpass
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.table import Table
+
+from perdure.base.duration import job_seconds
+from perdure.cli.output import (
+    Code,
+    Format,
+    FormatOption,
+    cell,
+    console,
+    give_list,
+    give_one,
+    perform,
+    pour,
+    refuse,
+    say,
+)
+from perdure.cli.target import AppOption, UrlOption, find_caller
+from perdure.engine.caller import Caller
+from perdure.web.access.audit_trail import audited_verbs
+from perdure.web.access.principal import Permission, Principal, Role
+from perdure.web.access.tokens import (
+    MadeToken,
+    NewToken,
+    Token,
+    create_token,
+    listed,
+    revoke_token,
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(help="Make, list and revoke tokens of the API.", no_args_is_help=True)
+    group.command()(create)
+    group.command("list")(list_tokens)
+    group.command()(revoke)
+    app.add_typer(group, name="tokens")
+
+
+def _operator() -> Principal:
+    """Return who has the store itself, and with it everything."""
+    roles = frozenset({Role.ADMIN, Role.APPROVER})
+    return Principal(id=f"{getpass.getuser()} (command line)", tenant=None, roles=roles)
+
+
+def create(  # noqa: PLR0913  an option is a parameter
+    name: Annotated[str, typer.Argument(help="What it is for.")],
+    *,
+    role: Annotated[list[Role], typer.Option(help="What it may do; repeatable.")],
+    tenant: Annotated[
+        str | None, typer.Option(help="The one tenant that it opens; without it, all.")
+    ] = None,
+    person: Annotated[
+        str, typer.Option(help="Whose it is, to sign in and to decide; without it, a program's.")
+    ] = "",
+    scope: Annotated[
+        list[Permission] | None, typer.Option(help="Allow only this; repeatable.")
+    ] = None,
+    expires: Annotated[str, typer.Option(help="When it expires, from now.")] = "90d",
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Make a token, and show it: this once, and never again."""
+    try:
+        lifetime = job_seconds(expires) or 0.0
+    except ValueError as error:
+        refuse(str(error), Code.USAGE)
+    asked = NewToken(
+        name=name,
+        roles=tuple(role),
+        kind="person" if person else "service",
+        principal=person,
+        scopes=tuple(scope) if scope else None,
+        lifetime=lifetime,
+    )
+    made = perform(_create, find_caller(app, url), asked, tenant)
+    if output is Format.TABLE:
+        say("Keep it now: only its hash is stored.", err=True)
+        pour(f"{made.secret}\n")
+    else:
+        give_one({**msgspec.to_builtins(made.token), "secret": made.secret}, output)
+
+
+async def _create(caller: Caller, asked: NewToken, tenant: str | None) -> MadeToken:
+    async with caller:
+        by = _operator()
+        return await create_token(audited_verbs(by, caller.verbs), asked, tenant, by)
+
+
+def list_tokens(
+    *,
+    tenant: Annotated[str | None, typer.Option(help="Of one tenant only.")] = None,
+    url: UrlOption = None,
+    app: AppOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """List the tokens, without their secrets."""
+    found, now = perform(_list, find_caller(app, url), tenant)
+    rows: list[dict[str, Any]] = [
+        {**msgspec.to_builtins(each), "state": _state(each, now)} for each in found
+    ]
+    if give_list(rows, output):
+        return
+    if rows:
+        console().print(_drawn(rows))
+    else:
+        say("There are no tokens: `perdure tokens create NAME --role viewer` makes one.")
+
+
+async def _list(caller: Caller, tenant: str | None) -> tuple[list[Token], float]:
+    async with caller:
+        found = await caller.verbs.tokens(tenant)
+        return [listed(each) for each in found], await caller.verbs.now()
+
+
+def _state(token: Token, now: float) -> str:
+    if token.revoked_at is not None:
+        return "revoked"
+    return "expired" if token.expires_at is not None and token.expires_at <= now else "valid"
+
+
+def _drawn(rows: list[dict[str, Any]]) -> Table:
+    table = Table("id", "name", "state", "tenant", "principal", "roles", "scopes", box=None)
+    for row in rows:
+        tenant = "(all)" if row["tenant"] is None else row["tenant"]
+        more = (", ".join(row["roles"]), ", ".join(row["scopes"] or ()))
+        shown = (row["id"], row["name"], row["state"], tenant, row["principal"], *more)
+        table.add_row(*map(cell, shown))
+    return table
+
+
+def revoke(
+    token: Annotated[str, typer.Argument(metavar="ID", help="Its id, as in the list.")],
+    *,
+    url: UrlOption = None,
+    app: AppOption = None,
+) -> None:
+    """Revoke a token, and end the sessions that began with it."""
+    perform(_revoke, find_caller(app, url), token)
+    say(f"Token {token} is revoked.")
+
+
+async def _revoke(caller: Caller, token: str) -> None:
+    async with caller:
+        await revoke_token(audited_verbs(_operator(), caller.verbs), token, None)
