@@ -26,7 +26,7 @@ SOURCE = Path(__file__).parent.parent.parent / "src" / "perdure"
 
 HEADING = re.compile(r"## (\w+)(?: \((\w+)\))?$", re.MULTILINE)
 CREATE = re.compile(r"CREATE TABLE (\w+) \((.*?)^\)", re.MULTILINE | re.DOTALL)
-COLUMN = re.compile(r'^  "?([a-z_]+)"? +(?:text|bigint|float8|bytea)', re.MULTILINE)
+COLUMN = re.compile(r'^  "?([a-z_]+)"? +(?i:text|bigint|float8|bytea)', re.MULTILINE)
 ADDED = re.compile(r"ALTER TABLE (\w+)\s+ADD COLUMN (\w+)")
 WORD = re.compile(r"`(\w+)`")
 
@@ -134,7 +134,7 @@ def test_the_page_of_operations_tells_every_setting_of_a_worker_with_its_default
 
 
 def _told(text: str) -> float | None:
-    words = {"for ever": None, "one a core": cores()}
+    words = {"for ever": None, "no": False, "one a core": cores()}
     return words[text] if text in words else required_seconds(_number(text))
 
 
