@@ -164,8 +164,11 @@ class App(JobRegistry, Caller):
         """Return an ASGI app with the HTTP API, to be served by itself or mounted in another app.
 
         Args:
-            **options: `access`: who may use it; without it, nobody may. `limits`: the limits of one
-                request.
+            **options: `access`: who may use it; without it, only those who have a token. `limits`:
+                the limits of one request. `links`: the tokens of the links in mails, for the pages
+                behind them; `slack`: whose presses of buttons count; `people`: who is who, if not
+                those of the policy; `origin`: where it is, as browsers name it, behind a proxy that
+                does not pass scheme and host on.
         """
         return web_app(self, self._new_named, options)
 

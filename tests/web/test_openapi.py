@@ -83,7 +83,7 @@ def test_schemathesis_finds_no_fault_of_the_server(url: str) -> None:
                 runner.run(not_at_fault(api, case))
 
             quiet = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
-            bounds = settings(max_examples=12, derandomize=True, deadline=None, database=None)
+            bounds = settings(max_examples=4, derandomize=True, deadline=None, database=None)
             bounds = settings(bounds, suppress_health_check=quiet)
             given(found.ok().as_strategy(generation_mode=mode))(bounds(send))()
         runner.run(stack.aclose())

@@ -50,7 +50,7 @@ class MailSettings(Struct, frozen=True, kw_only=True):
         host: The mail server.
         port: Its port.
         sender: The address of the sender.
-        base_url: The URL of `ApprovalWeb`, as people reach it: `https://perdure.example.com`.
+        base_url: Where `app.asgi` is served, as people reach it: `https://perdure.example.com`.
         alerts_to: The addresses that get alerts.
         username: The user name for the mail server, if it needs one …
         password: … and the password.

@@ -1,4 +1,4 @@
-"""An ASGI app with the pages of mail links and the endpoint for Slack; mount it where you like.
+"""The pages of mail links and the endpoint for Slack: `app.asgi(links=…, slack=…)` serves them.
 
     GET  /approvals/link      an empty page; its script takes the token out of the URL's fragment
     GET  /approvals/page.css  how the pages look
@@ -60,6 +60,7 @@ from perdure.notify.slack import (
     reply_to_press,
 )
 
+SLACK_PATH: Final = "/slack/interactive"
 LONGEST_BODY: Final = 64 * 1024
 MOST_MESSAGES: Final = 1024  # of the server, for one body: an empty piece costs time, too
 BODY_TIMEOUT: Final = 15.0  # seconds until the whole body must be there
@@ -75,7 +76,7 @@ _log = logging.getLogger("perdure.notify")
 _COUNTED: Final = "Your answer counts; others must answer, too."
 _FOREIGN: Final = (
     "This form comes from another site. "
-    "If it is your own, behind a proxy, give its URL as `origin` of ApprovalWeb."
+    "If it is your own, behind a proxy, give its URL as `origin` of `app.asgi`."
 )
 
 
@@ -130,7 +131,7 @@ class ApprovalWeb:
             return
         path = str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
         try:
-            if path == "/slack/interactive" and self._slack is not None:
+            if path == SLACK_PATH and self._slack is not None:
                 await self._press(scope, receive, send, self._slack)
             else:
                 await _send(send, await self._page(scope, path, receive))
@@ -361,6 +362,9 @@ _FILES: Final = {
     "/approvals/link.js": Response(200, _SCRIPT, "text/javascript; charset=utf-8"),
     "/approvals/page.css": Response(200, _STYLE, "text/css; charset=utf-8"),
 }
+
+
+PATHS: Final = (*_FILES, "/approvals/view", "/approvals/decide")
 
 
 def _action_page(approval: Approval, link: ApprovalLink, token: str, error: str = "") -> str:

@@ -5,7 +5,8 @@ It is one Starlette app, which may be served by itself or mounted below any pref
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias, TypedDict
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -14,6 +15,8 @@ from starlette.responses import Response
 from starlette.routing import Route as HttpRoute
 
 from perdure.engine.caller import Caller
+from perdure.notify.people import People
+from perdure.observe.prometheus import Metrics
 from perdure.web.access.gate import Access
 from perdure.web.access.headers import with_headers
 from perdure.web.access.tenant import RECENT, Preparer
@@ -23,11 +26,16 @@ from perdure.web.dispatch import Backend, Gate, respond
 from perdure.web.login import login_routes
 from perdure.web.openapi import document_routes
 from perdure.web.page import page_routes
+from perdure.web.probes import probe_routes
 from perdure.web.problem import problem_response
 from perdure.web.request import Route
 from perdure.web.routes import ROUTES, specific_first
 from perdure.web.shutdown import Shutdown
 from perdure.web.stream import Streams
+
+if TYPE_CHECKING:
+    from perdure.notify.links import LinkTokens
+    from perdure.notify.slack import SlackSettings
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -39,6 +47,10 @@ class AsgiOptions(TypedDict, total=False):
 
     access: Gate | None
     limits: RequestLimits
+    people: People | None
+    links: "LinkTokens | None"
+    slack: "SlackSettings | None"
+    origin: str | None
 
 
 def web_app(caller: Caller, prepare: Preparer, options: AsgiOptions) -> "WebApp":
@@ -54,26 +66,42 @@ def web_app(caller: Caller, prepare: Preparer, options: AsgiOptions) -> "WebApp"
         prepare=prepare,
         limits=options.get("limits", LIMITS),
     )
-    return WebApp(backend, shutdown)
+    return WebApp(backend, shutdown, _approval_routes(backend, options))
+
+
+def _approval_routes(backend: Backend, options: AsgiOptions) -> list[HttpRoute]:
+    links, slack = options.get("links"), options.get("slack")
+    if links is None and slack is None:
+        return []
+    pages = import_module("perdure.web.approval_pages")  # it needs extras
+    people, origin = options.get("people"), options.get("origin")
+    return pages.approval_routes(backend.caller, backend.gate, people, links, slack, origin)
 
 
 class WebApp:
     """The ASGI app."""
 
-    def __init__(self, backend: Backend, shutdown: Shutdown) -> None:
+    def __init__(
+        self, backend: Backend, shutdown: Shutdown, more: Sequence[HttpRoute] = ()
+    ) -> None:
         """Make the app.
 
         Args:
             backend: What answers requests.
             shutdown: Ends its streams.
+            more: Other routes beside the API.
         """
         self.backend = backend
         self.shutdown = shutdown
+        self.metrics = Metrics()
+        probes = probe_routes(backend.caller, backend.gate, self.metrics)
         self._inner = Starlette(
             routes=[
                 *_http_routes(backend, ROUTES),
                 *document_routes(),
                 *_login_routes(backend.gate),
+                *probes,
+                *more,
                 *page_routes(),
             ],
             exception_handlers={HTTPException: _refused},
@@ -82,8 +110,9 @@ class WebApp:
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncGenerator[None, None]:
-        async with self.backend.caller:
-            yield
+        with self.metrics.listening():
+            async with self.backend.caller:
+                yield
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def guarded(message: MutableMapping[str, Any]) -> None:
