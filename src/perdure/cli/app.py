@@ -26,6 +26,8 @@ class Place(NamedTuple):
 # In the order of the help: begin, work, look, operate.
 COMMANDS: Final = {
     "demo": Place("perdure.cli.demo.command", "Kill workers, and show that nothing is lost."),
+    "init": Place("perdure.cli.init", "Write a starter project."),
+    "dev": Place("perdure.cli.dev", "Run an app, its worker and the page; reload on changes."),
     "worker": Place("perdure.cli.worker", "Run the jobs of an app until told to stop."),
     "serve": Place("perdure.cli.serve", "Serve the HTTP API and the page."),
     "submit": Place("perdure.cli.submit", "Submit a job."),
@@ -37,6 +39,8 @@ COMMANDS: Final = {
     "schedules": Place("perdure.cli.schedules", "List, pause, resume and delete schedules."),
     "tokens": Place("perdure.cli.tokens", "Make, list and revoke tokens of the API."),
     "audit": Place("perdure.cli.audit", "Read and check the audit log of the API."),
+    "migrate": Place("perdure.cli.migrate", "Bring the schema of a store up to date."),
+    "bench": Place("perdure.cli.bench", "Measure this machine and this store."),
     "doctor": Place("perdure.cli.doctor", "Check the machine, a store and its contents."),
     "config": Place("perdure.cli.config", "Show the settings, and where they come from."),
     "ops": Place("perdure.cli.ops", "Print files for operations: alerts, dashboard, units."),

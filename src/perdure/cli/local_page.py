@@ -98,6 +98,8 @@ async def serve_locally(
     make: Callable[[LocalGate], WebApp],
     port: int,
     listening: Callable[[Callable[[], str]], Any],
+    *,
+    signals: bool = False,
 ) -> None:
     """Serve the page on this machine until it is cancelled.
 
@@ -105,11 +107,12 @@ async def serve_locally(
         make: Returns the app for a gate.
         port: 0 takes any that is free.
         listening: Called when it listens, with a function that returns a new link.
+        signals: Whether SIGTERM and Ctrl-C stop it too.
 
     Raises:
         OSError: The port cannot be had.
     """
     gate = LocalGate()
     page = LocalPage(make(gate), gate)
-    settings = ServerSettings(port=port, signals=False)
+    settings = ServerSettings(port=port, signals=signals)
     await serve(page, settings, lambda url: listening(lambda: url + gate.new_link()))

@@ -81,7 +81,7 @@ def warn(text: str) -> None:
 
 def say(*lines: str, err: bool = False) -> None:
     """Print sentences for people, unless they want it quiet."""
-    if not quiet.get():
+    if lines and not quiet.get():
         show(*lines, err=err)
 
 

@@ -1,11 +1,13 @@
 """Open a store by its URL. The module of a database is imported only when it is used."""
 
 from importlib import import_module
+from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from perdure.base.clock import Clock
 from perdure.base.errors import StoreError
 from perdure.base.secret import without_secrets
+from perdure.store.migrations import Migration
 from perdure.store.store import Store
 
 _FORMS = "sqlite:///file.db, sqlite:////folder/file.db or postgresql://user@host/database"
@@ -26,6 +28,29 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
     """
     check_url(url)
     return _sqlite(url, clock) if url.startswith("sqlite:") else _postgres(url)
+
+
+def pending_migrations(url: str) -> list[Migration]:
+    """Return the migrations that opening a store would apply; nothing is created or changed.
+
+    Raises:
+        StoreError: The URL is none, the database does not answer, or its schema is not ours.
+    """
+    check_url(url)
+    if url.startswith("sqlite:"):
+        schema = import_module("perdure.store.sqlite.schema")
+        return schema.pending(Path(_sqlite_file(url)[0]))
+    _postgres(url)  # whether there is a driver
+    target = import_module("perdure.store.postgres.connection").Target(url)
+    with target.connect() as pg:
+        return import_module("perdure.store.postgres.schema").pending(pg, target.schema)
+
+
+def drop_schema(url: str) -> None:
+    """Delete the schema of a PostgreSQL store with everything in it."""
+    target = import_module("perdure.store.postgres.connection").Target(url)
+    with target.connect() as pg:
+        import_module("perdure.store.postgres.schema").drop(pg, target.schema)
 
 
 def check_url(url: str) -> None:

@@ -41,6 +41,20 @@ def migrate(pg: Pg, schema: str, known: list[Migration] | None = None) -> None:
                 )
 
 
+def pending(pg: Pg, schema: str) -> list[Migration]:
+    """Return the migrations that a database lacks; nothing is created or changed.
+
+    Raises:
+        SchemaError: As `migrate`.
+    """
+    return missing(migrations("postgres"), _applied(pg, schema))
+
+
+def drop(pg: Pg, schema: str) -> None:
+    """Delete a schema with everything in it."""
+    pg.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema)))
+
+
 def _make_schema(pg: Pg, schema: str) -> None:
     name = sql.Identifier(schema)
     try:

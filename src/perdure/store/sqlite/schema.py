@@ -1,7 +1,9 @@
 """Bring the schema of a file up to date, and free its leases after a restart of the machine."""
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 
 from perdure.base.errors import SchemaError
 from perdure.store.migrations import Migration, migrations, missing
@@ -31,6 +33,19 @@ def migrate(database: sqlite3.Connection, known: list[Migration] | None = None) 
         except BaseException:
             database.execute("ROLLBACK")
             raise
+
+
+def pending(path: Path) -> list[Migration]:
+    """Return the migrations that a file lacks; nothing is created or changed.
+
+    Raises:
+        SchemaError: As `migrate`.
+    """
+    known = migrations("sqlite")
+    if not path.exists():
+        return known
+    with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as it:
+        return missing(known, _applied(it))
 
 
 def _applied(database: sqlite3.Connection) -> dict[int, str]:

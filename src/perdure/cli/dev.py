@@ -1,0 +1,134 @@
+"""`perdure dev`: an app, its worker and the page for one person, reloaded when a file changes.
+
+The page is in this process, so a reload neither signs anybody out nor cuts a stream. The code is in
+a worker of its own, which is stopped in order and started again when a file of the folder changes:
+its jobs continue where they are, with the new code.
+"""
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from perdure.base.retry import pause
+from perdure.cli.local_page import LocalGate, serve_locally
+from perdure.cli.output import Code, refuse, say
+from perdure.cli.target import ConfiguredApp, UrlOption, load_app, spelled
+from perdure.client import Client
+from perdure.web.app import WebApp
+
+LOOK_EVERY: Final = 0.25  # seconds between two looks at the files
+PATIENCE: Final = 5.0  # seconds that a worker has to stop in order
+_WATCHED: Final = ("*.py", "*.toml")
+_SKIPPED: Final = frozenset({"node_modules", "__pycache__", "site-packages", "venv"})
+
+Stamps = dict[Path, int]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("dev")(dev)
+
+
+def dev(
+    app: ConfiguredApp,
+    *,
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0, max=65535, envvar="PERDURE_PORT", help="The port of the page; 0 takes any."
+        ),
+    ] = 8080,
+    reload: Annotated[
+        bool, typer.Option("--reload/--no-reload", help="Restart the worker when a file changes.")
+    ] = True,
+    url: UrlOption = None,
+) -> None:
+    """Run an app with its worker and the page until Ctrl-C, for development on this machine."""
+    store = load_app(app, url).url
+    worker = DevWorker(app, store)
+    try:
+        asyncio.run(_developed(Client(store), worker, port, Path.cwd() if reload else None))
+    except* KeyboardInterrupt:
+        pass
+    except* OSError as errors:
+        why = f"{errors.exceptions[0]}; pass another --port, or 0 for any that is free"
+        refuse(f"the page cannot be served on port {port}: {why}", Code.FAILED)
+    finally:
+        worker.stop()
+
+
+async def _developed(client: Client, worker: "DevWorker", port: int, folder: Path | None) -> None:
+    def page(gate: LocalGate) -> WebApp:
+        return client.asgi(access=gate)
+
+    def listening(link: Callable[[], str]) -> None:
+        say(f"page    {link()}  (works once)", f"store   {spelled(client.url)}")
+        worker.start()
+
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(_reloaded(worker, folder))
+        await serve_locally(page, port, listening, signals=True)  # until Ctrl-C
+        watching.cancel()
+
+
+async def _reloaded(worker: "DevWorker", folder: Path | None) -> None:
+    """Start the worker anew when a file has changed, or when it has died after a change."""
+    seen = _stamps(folder)
+    while True:
+        await pause(LOOK_EVERY)
+        now = await asyncio.to_thread(_stamps, folder)
+        if now != seen:
+            changed = sorted(path for path in now.keys() | seen if now.get(path) != seen.get(path))
+            seen = now
+            say(f"reload  {', '.join(path.name for path in changed[:3])} changed")
+            await asyncio.to_thread(worker.stop)
+            worker.start()
+
+
+def _stamps(folder: Path | None) -> Stamps:
+    """Return when each file of a folder was changed."""
+    found: Stamps = {}
+    for path in () if folder is None else _files(folder):
+        with contextlib.suppress(OSError):
+            found[path] = path.stat().st_mtime_ns
+    return found
+
+
+def _files(folder: Path) -> Generator[Path]:
+    for pattern in _WATCHED:
+        yield from folder.glob(pattern)
+    for inner in folder.iterdir():
+        if inner.is_dir() and inner.name not in _SKIPPED and not inner.name.startswith("."):
+            yield from _files(inner)
+
+
+class DevWorker:
+    """The worker, as an OS process."""
+
+    def __init__(self, app: str, url: str) -> None:
+        self._command = [sys.executable, "-m", "perdure", "worker", app, "--url", url]
+        self._process: subprocess.Popen[Any] | None = None
+
+    def start(self) -> None:
+        """Start it; its log goes to the terminal."""
+        self._process = subprocess.Popen(self._command)  # noqa: S603  our own module
+
+    def stop(self) -> None:
+        """Stop it in order, and kill it if it takes too long."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,69 @@
+"""`perdure migrate`: brings the schema of a store up to date, or says what is missing.
+
+A worker does the same when it starts. In production, one may want it as a step of its own, by a
+user with more privileges, before the workers are deployed.
+"""
+
+from typing import Annotated
+
+import typer
+
+from perdure.cli.output import (
+    Code,
+    Format,
+    FormatOption,
+    give_list,
+    perform,
+    pour,
+    progress,
+    refuse,
+    say,
+)
+from perdure.cli.target import UrlOption, spelled
+from perdure.store.migrations import Migration
+from perdure.store.open import open_store, pending_migrations
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("migrate")(migrate)
+
+
+def migrate(
+    *,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit code 10 if something is missing.")
+    ] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Only print the SQL that is missing.")] = False,
+    url: UrlOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Bring the schema of a store up to date; a new store is created."""
+    if not url:
+        refuse("which store? Pass --url, or set PERDURE_URL", Code.USAGE)
+    found = perform(_pending, url)
+    if sql:
+        for each in found:
+            pour(f"-- {each.number:04}_{each.name}\n{each.sql.rstrip()}\n")
+        return
+    if not check and found:
+        with progress("migrating"):
+            perform(_opened, url)
+    state = "missing" if check else "applied"
+    rows = [{"number": each.number, "name": each.name, "state": state} for each in found]
+    if not give_list(rows, output, "number"):
+        say(*(f"{each.number:04}_{each.name}  {state}" for each in found))
+        if not found:
+            say(f"The schema of {spelled(url)} is up to date.")
+    if check and found:
+        raise typer.Exit(Code.SCHEMA)
+
+
+async def _pending(url: str) -> list[Migration]:
+    return pending_migrations(url)
+
+
+async def _opened(url: str) -> None:
+    store = open_store(url)
+    await store.open()
+    await store.close()
