@@ -39,7 +39,7 @@ from perdure.engine.worker.redis_hint import RedisHint
 from perdure.engine.worker.scheduler import Schedules
 from perdure.engine.worker.worker import (
     runtime_settings,
-    tune_garbage_collection,
+    tune_interpreter,
     until_told_to_stop,
     working,
 )
@@ -273,7 +273,7 @@ class App(JobRegistry, Caller):
             finally:
                 await self.close()
 
-        tune_garbage_collection()
+        tune_interpreter()
         run(main, settings=runtime_settings(settings or self.worker_settings))
 
     def _new_job(self, call: Any, options: Mapping[str, Any]) -> NewJob:

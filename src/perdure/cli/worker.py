@@ -21,7 +21,7 @@ from perdure.engine.events import JOB_END, JOB_PARK
 from perdure.engine.settings import WorkerSettings
 from perdure.engine.worker.worker import (
     runtime_settings,
-    tune_garbage_collection,
+    tune_interpreter,
     until_told_to_stop,
 )
 from perdure.jobs.model import QueueLimit
@@ -96,7 +96,7 @@ def worker(  # noqa: PLR0913  an option is a parameter
     settings = loaded.worker_settings
     if concurrency is not None:
         settings = dataclasses.replace(settings, concurrency=concurrency)
-    tune_garbage_collection()
+    tune_interpreter()
     telemetry.attach_many(_HANDLER, (JOB_END, JOB_PARK), _log_end)
     try:
         with _observed(loaded, metrics_host, metrics_port):
