@@ -80,3 +80,13 @@ async def test_queries_are_saved_shared_and_deleted(app: App) -> None:
         assert (await api.delete(path)).status_code == 404
     async with api_of(app, "ann@default viewer") as viewer:
         assert (await viewer.put(path, json={"query": "x"})).status_code == 403
+
+
+async def test_a_job_is_exported_by_those_who_may(app: App) -> None:
+    async with api_of(app) as api, app.running():
+        id = await _failed(app, 3)
+        answer = await api.get(f"/api/v1/jobs/{id}/export")
+        assert (answer.status_code, answer.json()["job"]["id"]) == (200, id)
+        assert answer.headers["content-disposition"].endswith(f'job-{id}.json"')
+    async with api_of(app, "ann@default viewer") as viewer:
+        assert (await viewer.get(f"/api/v1/jobs/{id}/export")).status_code == 403

@@ -42,6 +42,7 @@ from perdure.jobs.approval import (
     VoteVerdict,
 )
 from perdure.jobs.bulk import BulkAction, BulkReport, BulkResult, states_for
+from perdure.jobs.bundle import read_bundle
 from perdure.jobs.definition import JobDefinition, Step
 from perdure.jobs.fleet import FleetWorker, QueueCounts
 from perdure.jobs.model import Command, Job, JobQuery, NewJob
@@ -256,6 +257,27 @@ class Caller:
         except (IllegalTransition, JobNotFound) as error:
             return str(error)
         return None
+
+    async def export_job(self, job_id: str) -> bytes:
+        """Return a job as JSON for other machines: all that people may see of it, no secrets.
+
+        Raises:
+            JobNotFound, AmbiguousId: As `handle`.
+        """
+        return (await self.insight.bundle((await self.handle(job_id)).id)).pack()
+
+    async def import_job(self, data: bytes, *, by: str = "") -> Handle[Any]:
+        """Store a job that was exported elsewhere as a copy that has ended; return its handle.
+
+        The copy belongs to the tenant and the queue "imported": nothing runs it.
+
+        Raises:
+            ArgumentError: This is no bundle of a job.
+        """
+        check_given(by=by)
+        bundle, copy_id = read_bundle(data), new_id()
+        await self.verbs.import_job(bundle, copy_id, by)
+        return self._handle(copy_id, None, new=True)
 
     # The fleet
 

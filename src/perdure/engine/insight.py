@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 from perdure.base.errors import JobNotFound, UnknownName
 from perdure.engine.attendance import SILENT
 from perdure.engine.steps.undo_plan import UndoPlanner
+from perdure.jobs.bundle import Bundle, BundleParts, bundle_of
 from perdure.jobs.definition import Step
 from perdure.jobs.error_group import ErrorGroup, group_failures
 from perdure.jobs.listing import JobRow, job_row
@@ -114,6 +115,28 @@ class Insight:
         journal, log = await self._slim_journal(job_id), await self._log(job_id)
         approvals = await self._store.approvals(None, None, job_id, _MOST_APPROVALS)
         return timeline(job, journal, log, approvals, now)
+
+    async def bundle(self, job_id: str) -> Bundle:
+        """Return a job as a file for other machines: all that people may see of it.
+
+        Raises:
+            JobNotFound: There is no such job.
+        """
+        job, now = await self._job(job_id), await self._store.now()
+        topics = [each.topic for each in await self._store.topics(job_id)]
+        published = await self._store.definitions()
+        knows = (each for each in published if each.definitions.knows(job.name, job.version))
+        parts = BundleParts(
+            job=job,
+            journal=await self._store.journal(job_id),
+            events=await self._log(job_id),
+            effects=await self._store.effects(job_id),
+            approvals=await self._store.approvals(None, None, job_id, _MOST_APPROVALS),
+            output={topic: (await self._store.output(job_id, topic, 0)).pieces for topic in topics},
+            definitions=next((each.digest for each in knows), None),
+            now=now,
+        )
+        return bundle_of(parts)
 
     # Many jobs
 

@@ -274,6 +274,8 @@ class SyncCaller(Facade[C]):
     command_jobs = blocking(Caller.command_jobs)
     workers = blocking(Caller.workers)
     ask_worker = blocking(Caller.ask_worker)
+    export_job = blocking(Caller.export_job)
+    import_job = returning_handle(Caller.import_job)
     all_queues = blocking(Caller.all_queues)
     pause_queue = blocking(Caller.pause_queue)
     resume_queue = blocking(Caller.resume_queue)

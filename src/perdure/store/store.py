@@ -191,6 +191,7 @@ class Store:
     error_marks = reads(verbs.insight.error_marks)
     mark_error = changes(verbs.insight.mark_error)
     metrics = reads(verbs.insight.metrics)
+    import_job = changes(verbs.bundle.import_job)
     saved_views = reads(verbs.saved_view.saved_views)
     save_view = changes(verbs.saved_view.save_view)
     delete_view = changes(verbs.saved_view.delete_view)

@@ -24,6 +24,8 @@ COMMANDS: Final = {
     "fork": ("single", "fork", "Submit a copy of a job from one of its steps on."),
     "send": ("single", "send", "Send a message to a job."),
     "export": ("replay", "export", "Print a job and its journal as JSON."),
+    "bundle": ("bundle", "bundle", "Print all that people may see of a job, without secrets."),
+    "import": ("bundle", "import_", "Store a job of another store, to look at it."),
     "replay": ("replay", "replay", "Check that today's code fits the journal of a job."),
 }
 

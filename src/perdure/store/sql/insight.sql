@@ -33,7 +33,9 @@ GROUP BY 1, 2
 
 -- name: worked_times
 SELECT worked FROM job
-WHERE ended_at >= :since AND ended_at < :until AND state = 'COMPLETED'
+WHERE ended_at >= :since AND ended_at < :until
+  AND +state = 'COMPLETED'  -- sqlite
+  AND state = 'COMPLETED'  -- postgres
   AND tenant = :tenant  -- if tenant
 ORDER BY ended_at DESC
 LIMIT :limit

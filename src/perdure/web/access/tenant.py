@@ -586,6 +586,12 @@ class TenantHandle:
         await self.job(job_id)
         return await self._caller.insight.timeline(job_id)
 
+    async def export_job(self, job_id: str) -> bytes:
+        """Return a job of the tenant as a bundle, or raise `JobNotFound`."""
+        self._need(Permission.JOBS_EXPORT)
+        await self.job(job_id)
+        return await self._caller.export_job(job_id)
+
     async def errors(self, since: float = 0.0, limit: int = 1000) -> list[ErrorGroup]:
         """Return the tenant's newest failures in groups of the same cause."""
         return await self._caller.insight.errors(self.tenant, since=since, limit=limit)

@@ -2,6 +2,9 @@
 
 from typing import Final
 
+from starlette.responses import Response
+
+from perdure.jobs.bundle import Bundle
 from perdure.jobs.preview import ForkPreview, UndoPreview
 from perdure.jobs.timeline import StepAttempt, Timeline
 from perdure.web.access.principal import Permission
@@ -47,7 +50,23 @@ async def show_timeline(request: ApiRequest) -> Answer:
     return Answer(await request.store.timeline(request.path["id"]))
 
 
+async def export_job(request: ApiRequest) -> Response:
+    """Return a job as a file: all that people may see of it."""
+    data = await request.store.export_job(request.path["id"])
+    name = f'attachment; filename="job-{request.path["id"]}.json"'
+    headers = {"content-disposition": name}
+    return Response(data, media_type="application/json", headers=headers)
+
+
 ROUTES: Final = (
+    Route(
+        method="GET",
+        path="/api/v1/jobs/{id}/export",
+        handler=export_job,
+        permission=Permission.JOBS_EXPORT,
+        summary="Export a job as a file, without secrets",
+        response=Bundle,
+    ),
     Route(
         method="GET",
         path="/api/v1/jobs/{id}/attempts",
