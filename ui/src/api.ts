@@ -1,7 +1,7 @@
 // The HTTP API as this page uses it: its types, and one function to ask it.
 import { signal } from "@preact/signals";
 
-import { url } from "./base";
+import { base, url } from "./base";
 import { learnTime } from "./format";
 
 export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
@@ -166,6 +166,19 @@ export interface Entry {
   checkpoint_no?: number;
 }
 
+export interface Span {
+  kind: "queue" | "work" | "backoff" | "approval" | "sleep" | "message" | "child";
+  start: number;
+  end: number | null;
+  attempt: number | null;
+}
+
+/** When a job was ready without a worker, and what the journal alone does not tell. */
+export interface Spans {
+  queue: Span[];
+  entries: { id: string; seq: number; spans: Span[] }[];
+}
+
 export interface Attempt {
   step: string;
   attempt: number;
@@ -299,46 +312,79 @@ export interface ErrorGroup {
   fingerprint: string;
   type: string;
   message: string;
-  step: string | null;
+  step: string;
   job_name: string;
   count: number;
   first_at: number;
   last_at: number;
   sample_job: string;
+  state: "open" | "resolved" | "ignored";
+  regressed?: boolean;
+}
+
+interface Backlog {
+  count: number;
+  oldest: number;
+}
+
+export interface Percentiles {
+  count: number;
+  p50: number | null;
+  p95: number | null;
+  p99: number | null;
 }
 
 export interface Metrics {
+  minutes: number;
   series: Record<string, [number, number][]>;
-  gauges: Record<string, number | null>;
-  queues?: Json;
+  gauges: {
+    job_duration_seconds: Percentiles;
+    job_duration_usual_p95: number | null;
+    step_failure_rate: number;
+    step_failure_worst: string | null;
+    step_attempts_avg: number | null;
+    job_stuck_count: number;
+    compensation_failure_count: number;
+    side_effect_duplicate_count: number;
+    checkpoint_size_bytes: number;
+  };
+  steps: { step: string; count: number; failed: number; attempts: number; largest_checkpoint: number }[];
+  sampled_jobs: number;
+  queues: { name: string; ready: number; oldest: number }[];
+  approvals: Backlog;
+  in_doubt: Backlog;
 }
 
 export interface SavedView {
   name: string;
-  q: string;
+  query: string;
 }
 
 export interface AuditEntry {
+  tenant: string;
   no: number;
   at: number;
   actor: string;
+  kind: string;
   action: string;
-  target?: string;
-  outcome?: string;
-  data?: Json;
+  target: string;
+  data: Record<string, Json>;
+  address: string;
   hash: string;
 }
 
 export interface Token {
   id: string;
   name: string;
-  roles?: string[];
-  scopes?: string[];
+  principal: string;
+  kind: string;
+  tenant: string | null;
+  roles: string[];
   created_at: number;
+  created_by: string;
   expires_at: number | null;
+  revoked_at: number | null;
   last_used_at: number | null;
-  revoked_at?: number | null;
-  secret?: string;
 }
 
 /** An answer that says why it is none. */
@@ -399,7 +445,7 @@ async function problem(response: Response): Promise<Problem> {
 
 /** Leaves for the page on which to sign in, and comes back after it. */
 export function signIn(again = false): void {
-  const next = encodeURIComponent(location.pathname + location.search);
+  const next = encodeURIComponent(`/${location.pathname.slice(base.length)}${location.search}`);
   location.assign(url(`login?next=${next}${again ? "&again=1" : ""}`));
 }
 

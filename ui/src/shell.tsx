@@ -1,7 +1,7 @@
 // What surrounds every page: navigation, the bar at the top, the palette and the help.
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { get, type JobRow, may, type Page, reachable, session, signIn, type Summary } from "./api";
 import { url } from "./base";
@@ -194,7 +194,7 @@ function Palette({ close }: { close: () => void }) {
   const [at, setAt] = useState(0);
   const [jobs, setJobs] = useState<JobRow[]>([]);
   const input = useRef<HTMLInputElement>(null);
-  useEffect(() => input.current?.focus(), []);
+  useLayoutEffect(() => input.current?.focus(), []);
   useEffect(() => {
     const wanted = text.trim();
     if (wanted.length < 2 || !may("jobs.read")) {

@@ -11,7 +11,7 @@ export function AuditPage() {
   const [items, setItems] = useState<AuditEntry[] | null>(null);
   const [next, setNext] = useState<string | null>(null);
   const [problem, setProblem] = useState<Problem | null>(null);
-  const [verdict, setVerdict] = useState<Record<string, unknown> | null>(null);
+  const [verdict, setVerdict] = useState<Report | null>(null);
   const [filter, setFilter] = useState("");
   const load = (cursor: string | null) => {
     get<Page<AuditEntry>>("audit", { cursor, limit: 100 }).then((page) => {
@@ -27,7 +27,7 @@ export function AuditPage() {
     <>
       <PageHead title="Audit" says={verdict ? <Verdict verdict={verdict} /> : "Every action of a person or a program, in a chain of hashes."}>
         <input type="search" placeholder="Filter" aria-label="Filter the audit log" value={filter} onInput={(event) => setFilter(event.currentTarget.value)} />
-        <button class="button" onClick={() => get<Record<string, unknown>>("audit/verify").then(setVerdict, setProblem)}>Verify the chain</button>
+        <button class="button" onClick={() => get<Report>("audit/verify").then(setVerdict, setProblem)}>Verify the chain</button>
       </PageHead>
       {problem && <Trouble problem={problem} again={() => load(null)} />}
       {!items && !problem && <Loading />}
@@ -35,16 +35,17 @@ export function AuditPage() {
       {shown.length > 0 && (
         <div class="table-box" tabIndex={0} role="region" aria-label="Audit log">
           <table>
-            <thead><tr><th class="num">No</th><th>Time</th><th>Who</th><th>Did</th><th>To</th><th>Outcome</th><th>Hash</th></tr></thead>
+            <thead><tr><th class="num">No</th><th>Time</th><th>Who</th><th>Did</th><th>To</th><th>With</th><th>From</th><th>Hash</th></tr></thead>
             <tbody>
               {shown.map((each) => (
-                <tr key={each.no}>
+                <tr key={`${each.tenant} ${each.no}`}>
                   <td class="num muted">{each.no}</td>
                   <td class="num"><At at={each.at} seconds /></td>
-                  <td><bdi>{each.actor}</bdi></td>
+                  <td><bdi>{each.actor}</bdi>{each.kind === "service" && <span class="muted"> (program)</span>}</td>
                   <td>{each.action}</td>
                   <td class="mono clip">{target(each)}</td>
-                  <td class="clip" title={JSON.stringify(each.data)}>{each.outcome ?? ""}</td>
+                  <td class="clip muted" title={JSON.stringify(each.data, null, 1)}>{Object.entries(each.data).map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`).join("  ")}</td>
+                  <td class="mono muted">{each.address}</td>
                   <td class="mono muted">{each.hash.slice(0, 12)}</td>
                 </tr>
               ))}
@@ -58,11 +59,17 @@ export function AuditPage() {
 }
 
 function target(entry: AuditEntry) {
-  const text = entry.target ?? "";
-  return /^[0-9a-f-]{32,36}$/.test(text) ? <Link to={`/jobs/${text}`}>{text}</Link> : <bdi>{text}</bdi>;
+  const text = entry.target;
+  return /^[0-9a-f]{32}$/.test(text) ? <Link to={`/jobs/${text}`}>{text}</Link> : <bdi>{text}</bdi>;
 }
 
-function Verdict({ verdict }: { verdict: Record<string, unknown> }) {
-  const ok = verdict.ok === true || verdict.intact === true || verdict.broken_at === null;
-  return ok ? <><span class="tone-done">✓</span> The chain is intact.</> : <><span class="tone-failed">✗ The chain is broken:</span> {JSON.stringify(verdict)}</>;
+interface Report {
+  ok: boolean;
+  entries: number;
+  broken: unknown[];
+}
+
+function Verdict({ verdict }: { verdict: Report }) {
+  const said = verdict.ok ? <><span class="tone-done">✓</span> The chain is intact: {plural(verdict.entries, "entry", "entries")}.</> : <><span class="tone-failed">✗ The chain is broken:</span> {JSON.stringify(verdict.broken)}</>;
+  return <span role="status">{said}</span>;
 }

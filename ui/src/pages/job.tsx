@@ -1,17 +1,17 @@
 // One job: what happened, and what happens next?
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import { type Attempt, type Entry, type JobDetail, type JobEvent, type JobRow, get, may, type Page, part, Problem } from "../api";
+import { type Entry, type JobDetail, type JobEvent, type JobRow, get, may, type Page, part, type Problem, type Spans } from "../api";
 import { count, duration, now, plural, relative, shortId, usd } from "../format";
 import { useKeys } from "../keys";
 import { useCalm, useLive, useRead } from "../live";
 import { Ago, announce, At, Copy, Labels, Loading, Menu, Meter, Tabs, Trouble, useTitle } from "../parts/basics";
 import { Payload } from "../parts/payload";
-import { Timeline } from "../parts/timeline";
+import { Log, Timeline } from "../parts/timeline";
 import { go, Link, query, setQuery } from "../router";
 import { look, State } from "../status";
 import { ActionDialog, ACTIONS } from "./job_actions";
-import { Attempts, BudgetTab, Effects, Events, Journal, Output, Raw, Undo } from "./job_tabs";
+import { Attempts, BudgetTab, Effects, Journal, Output, Raw, Undo } from "./job_tabs";
 
 type Tab = "journal" | "attempts" | "effects" | "undo" | "output" | "events" | "budget" | "children" | "raw";
 
@@ -67,16 +67,16 @@ function Known({ job, changed, again }: { job: JobDetail; changed: (job: JobDeta
       <Head job={job} act={setAction} />
       <Story job={job} act={setAction} />
       <Facts job={job} />
-      <Timeline job={job} entries={history.entries} attempts={history.attempts} events={history.events} chosen={step} choose={choose} />
+      <Timeline job={job} entries={history.entries} spans={history.spans} log={<EventLog job={job} stamp={stamp} />} chosen={step} choose={choose} />
       {history.problem && <Trouble problem={history.problem} />}
       <Tabs label="About this job" tabs={tabs} active={tab} choose={(id) => setQuery({ tab: id })} />
       <div id="tab-panel" role="tabpanel" aria-labelledby={`tab-${tab}`} class="tab-panel">
         {tab === "journal" && <Journal job={job} entries={history.entries} step={step} choose={choose} act={setAction} />}
-        {tab === "attempts" && <Attempts job={job} attempts={history.attempts} entries={history.entries} />}
+        {tab === "attempts" && <Attempts job={job} stamp={stamp} entries={history.entries} />}
         {tab === "effects" && <Effects job={job} stamp={stamp} changed={again} />}
         {tab === "undo" && <Undo job={job} stamp={stamp} act={setAction} />}
         {tab === "output" && <Output job={job} />}
-        {tab === "events" && <Events events={history.events} start={job.created_at} />}
+        {tab === "events" && <EventLog job={job} stamp={stamp} />}
         {tab === "budget" && job.budget && <BudgetTab budget={job.budget} />}
         {tab === "children" && <Children job={job} />}
         {tab === "raw" && <Raw job={job} />}
@@ -88,39 +88,32 @@ function Known({ job, changed, again }: { job: JobDetail; changed: (job: JobDeta
 
 interface History {
   entries: Entry[];
-  attempts: Attempt[];
-  events: JobEvent[];
+  spans: Spans | null;
   problem: Problem | null;
 }
 
-/** Journal without payloads, attempts and events; read again as the job goes on. */
+/** All pages of a list. */
+async function whole<T>(path: string, parameters: Record<string, string | number>, next: string): Promise<T[]> {
+  const found: T[] = [];
+  for (let place: string | null = null; ; ) {
+    const page: Page<T> = await get<Page<T>>(path, { ...parameters, [next]: place });
+    found.push(...page.items);
+    place = page.next;
+    if (place === null || page.items.length === 0) return found;
+  }
+}
+
+/** The journal without payloads, and what it does not tell of times; read again as the job goes on. */
 function useHistory(job: JobDetail, stamp: string): History {
-  const [state, setState] = useState<History>({ entries: [], attempts: [], events: [], problem: null });
+  const [state, setState] = useState<History>({ entries: [], spans: null, problem: null });
   const load = () => {
     const at = `jobs/${part(job.id)}`;
-    const journal = async () => {
-      const entries: Entry[] = [];
-      for (let after: string | null = null; ; ) {
-        const page: Page<Entry> = await get<Page<Entry>>(`${at}/journal`, { slim: 1, limit: 10_000, after });
-        entries.push(...page.items);
-        if (page.next === null || page.items.length === 0) return entries;
-        after = page.next;
-      }
-    };
-    const events = async () => {
-      const found: JobEvent[] = [];
-      for (let cursor: string | null = null; found.length < 20_000; ) {
-        const page: Page<JobEvent> = await get<Page<JobEvent>>(`${at}/events`, { limit: 1000, cursor });
-        found.push(...page.items);
-        cursor = page.next;
-        if (cursor === null || page.items.length === 0) break;
-      }
-      return found;
-    };
     // The journal draws the timeline; what comes later refines it.
-    journal().then((entries) => setState((old) => ({ ...old, entries, problem: null })), (problem: Problem) => setState((old) => ({ ...old, problem })));
-    get<Page<Attempt>>(`${at}/attempts`).then((page) => setState((old) => ({ ...old, attempts: page.items })), () => {});
-    events().then((found) => setState((old) => ({ ...old, events: found })), () => {});
+    whole<Entry>(`${at}/journal`, { slim: 1, limit: 10_000 }, "after").then(
+      (entries) => setState((old) => ({ ...old, entries, problem: null })),
+      (problem: Problem) => setState((old) => ({ ...old, problem })),
+    );
+    get<Spans>(`${at}/timeline`).then((spans) => setState((old) => ({ ...old, spans })), () => {});
   };
   const calm = useCalm(load, job.entries > 1000 ? 4000 : 1000);
   const first = useRef(true);
@@ -133,6 +126,17 @@ function useHistory(job: JobDetail, stamp: string): History {
     if (job.ended_at === null && (event === "stale" || about(data, job.id))) calm();
   });
   return state;
+}
+
+/** The log of a job; read only where somebody looks at it. */
+function EventLog({ job, stamp }: { job: JobDetail; stamp: string }) {
+  const [events, setEvents] = useState<JobEvent[] | null>(null);
+  const [problem, setProblem] = useState<Problem | null>(null);
+  useEffect(() => {
+    whole<JobEvent>(`jobs/${part(job.id)}/events`, { limit: 1000 }, "cursor").then(setEvents, setProblem);
+  }, [stamp]);
+  if (problem) return <Trouble problem={problem} />;
+  return events ? <Log events={events} start={job.created_at} /> : <Loading rows={4} />;
 }
 
 function Head({ job, act }: { job: JobDetail; act: (action: string) => void }) {

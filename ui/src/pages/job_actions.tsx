@@ -6,7 +6,6 @@ import { Ask, toast, Trouble } from "../parts/basics";
 import { Diff } from "../parts/diff";
 import { pretty } from "../parts/payload";
 import { go } from "../router";
-import { State } from "../status";
 
 interface Action {
   text: string;
@@ -122,9 +121,10 @@ function SendDialog({ job, close, changed }: Props) {
 }
 
 interface ForkPreview {
-  reused?: unknown;
-  effects?: unknown;
-  [name: string]: unknown;
+  before: string;
+  refused: string | null;
+  entries: { id: string; seq: number; kind: string; outcome: "reused" | "anew"; why: string }[];
+  effects: { no: number; step: string; what: string; outcome: "skipped" | "repeats" | "cancelled"; why: string }[];
 }
 
 function ForkDialog({ job, step, entries, close }: Props) {
@@ -147,7 +147,7 @@ function ForkDialog({ job, step, entries, close }: Props) {
   }, [before]);
   const other = edited.text !== original;
   return (
-    <Ask title={`Fork ${job.name}`} verb="Fork it" wide disabled={!before || (other && edited.value === undefined)} close={close}
+    <Ask title={`Fork ${job.name}`} verb="Fork it" wide disabled={!before || !!preview?.refused || (other && edited.value === undefined)} close={close}
       run={async (reason) => {
         const copy = await post<JobDetail>(`jobs/${part(job.id)}/fork`, { before, reason, ...(other ? { arguments: edited.value } : {}) });
         toast("Forked into a new job");
@@ -155,7 +155,7 @@ function ForkDialog({ job, step, entries, close }: Props) {
       }}>
       <p>{ACTIONS.fork?.says}</p>
       <StepChoice entries={steps} value={before} choose={setBefore} label="Everything from this step on is done anew" />
-      {problem && problem.status !== 404 && <Trouble problem={problem} />}
+      {problem && <Trouble problem={problem} />}
       {preview && <ForkPlan preview={preview} />}
       {editable && <JsonField label="Arguments, if others are wanted" text={edited.text} change={(text, value) => setEdited({ text, value })} />}
       {other && <Diff before={original} after={edited.text} names={["this job", "the fork"]} />}
@@ -169,38 +169,36 @@ function argumentsOf(input: Json): Json {
   return null;
 }
 
-interface PlanLine {
-  id?: string;
-  step?: string;
-  kind?: string;
-  target?: string;
-  state?: string;
-  why?: string;
-  happens?: string;
-  fate?: string;
-}
+const FATES: Record<string, [glyph: string, tone: string, text: string]> = {
+  repeats: ["↻", "retrying", "happens again"],
+  skipped: ["✓", "done", "does not happen again"],
+  cancelled: ["–", "off", "is left"],
+};
 
-/** Which entries are reused, and which effects are repeated, skipped or cancelled. */
+/** Which results are kept, and what becomes of each effect. */
 function ForkPlan({ preview }: { preview: ForkPreview }) {
-  const groups = Object.entries(preview).filter((each): each is [string, PlanLine[] | string[]] => Array.isArray(each[1]) && each[1].length > 0);
+  const reused = preview.entries.filter((each) => each.outcome === "reused").length;
+  const anew = preview.entries.length - reused;
+  const most = 40;
   return (
     <div class="plan" aria-live="polite">
-      {groups.length === 0 && <p class="muted">Nothing before it: the whole job is done anew, and nothing that it did is repeated by another key.</p>}
-      {groups.map(([name, lines]) => (
-        <section key={name}>
-          <h3>{name.replaceAll("_", " ")} <span class="count">{lines.length}</span></h3>
-          <ul>
-            {lines.slice(0, 30).map((line, index) => typeof line === "string" ? <li key={index} class="mono">{line}</li> : (
-              <li key={index}>
-                {line.state && <State state={line.state} word={false} />}
-                <span class="mono">{line.id ?? line.step}</span> {line.kind} {line.target && <bdi>{line.target}</bdi>}
-                <span class="muted"> {line.fate ?? line.happens ?? ""} {line.why ?? ""}</span>
-              </li>
-            ))}
-            {lines.length > 30 && <li class="muted">and {lines.length - 30} more</li>}
-          </ul>
-        </section>
-      ))}
+      {preview.refused && <p class="tone-failed">✗ {preview.refused}</p>}
+      <p><strong class="num">{reused}</strong> results are kept, <strong class="num">{anew}</strong> steps are done anew.</p>
+      {preview.effects.length === 0 && <p class="muted">No effect of it is recorded: nothing can happen twice.</p>}
+      <ul aria-label="What becomes of its effects">
+        {preview.effects.slice(0, most).map((each) => {
+          const [glyph, tone, text] = FATES[each.outcome] ?? ["·", "off", each.outcome];
+          return (
+            <li key={each.no}>
+              <span class={`tone-${tone}`} aria-hidden="true">{glyph}</span>
+              <bdi>{each.what}</bdi>
+              <strong>{text}</strong>
+              <span class="muted clip" title={each.why}>{each.why}</span>
+            </li>
+          );
+        })}
+        {preview.effects.length > most && <li class="muted">and {preview.effects.length - most} more</li>}
+      </ul>
     </div>
   );
 }

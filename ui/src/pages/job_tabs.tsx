@@ -1,16 +1,15 @@
 // The tabs of a job.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import { address, type Attempt, type Budget, type Effect, type Entry, type Failure, get, type JobDetail, type JobEvent, type Json, may, type Page, part, type Piece, Problem } from "../api";
+import { address, type Attempt, type Budget, type Effect, type Entry, type Failure, get, type JobDetail, type Json, may, type Page, part, type Piece, Problem } from "../api";
 import { bytes, count, duration, now, plural, precise, usd } from "../format";
 import { useLive, useRead } from "../live";
 import { At, Choice, Copy, Empty, Loading, Meter, Trouble } from "../parts/basics";
 import { Diff } from "../parts/diff";
 import { Icon } from "../parts/icons";
 import { Payload, pretty } from "../parts/payload";
-import { Log } from "../parts/timeline";
 import { VirtualRows } from "../parts/virtual";
-import { query, setQuery } from "../router";
+import { Link, query, setQuery } from "../router";
 import { State } from "../status";
 import { EffectCard } from "./effects";
 
@@ -105,7 +104,12 @@ export function FailureBox({ failure }: { failure: Failure }) {
 
 // Attempts
 
-export function Attempts({ job, attempts, entries }: { job: JobDetail; attempts: Attempt[]; entries: Entry[] }) {
+export function Attempts({ job, stamp, entries }: { job: JobDetail; stamp: string; entries: Entry[] }) {
+  const read = useRead<Page<Attempt>>(`jobs/${part(job.id)}/attempts`);
+  useEffect(() => {
+    if (read.data) read.again();
+  }, [stamp]);
+  const attempts = useMemo(() => read.data?.items ?? [], [read.data]);
   const steps = useMemo(() => {
     const grouped = new Map<string, Attempt[]>();
     for (const attempt of attempts) grouped.set(attempt.step, [...(grouped.get(attempt.step) ?? []), attempt]);
@@ -113,6 +117,8 @@ export function Attempts({ job, attempts, entries }: { job: JobDetail; attempts:
   }, [attempts]);
   const wanted = query.value.get("step");
   const current = steps.find(([step]) => step === wanted) ?? steps[0];
+  if (read.problem) return <Trouble problem={read.problem} again={read.again} />;
+  if (!read.data) return <Loading rows={3} />;
   if (!current) return <p class="muted pad">No attempt is recorded yet.</p>;
   const [step, tries] = current;
   const entry = entries.find((each) => each.id === step);
@@ -157,7 +163,13 @@ function Pick({ label, tries, value, choose }: { label: string; tries: Attempt[]
   );
 }
 
-const failureOf = (error: Attempt["error"]): Failure | null => (typeof error === "string" ? { type: "", message: error } : error);
+const failureOf = (error: Attempt["error"]): Failure | null => (typeof error === "string" ? named(error) : error);
+
+/** "ValueError: no" in its two parts. */
+function named(text: string): Failure {
+  const [, type = "", message = text] = /^([\w.]+): ([^]*)$/.exec(text) ?? [];
+  return { type, message };
+}
 
 function asText(attempt: Attempt): string {
   const failure = failureOf(attempt.error);
@@ -196,7 +208,9 @@ function AttemptCard({ attempt, job, choose }: { attempt: Attempt; job: JobDetai
 
 export function Effects({ job, stamp, changed }: { job: JobDetail; stamp: string; changed: () => void }) {
   const read = useRead<Page<Effect>>(`jobs/${part(job.id)}/effects`);
-  useEffect(read.again, [stamp]);
+  useEffect(() => {
+    if (read.data) read.again();
+  }, [stamp]);
   if (read.problem) return <Trouble problem={read.problem} again={read.again} />;
   if (!read.data) return <Loading rows={3} />;
   if (read.data.items.length === 0) {
@@ -207,54 +221,71 @@ async def pay(ctx: StepContext, usd: int) -> str:
   return <div class="cards">{read.data.items.map((effect) => <EffectCard key={effect.key} effect={effect} done={() => { read.again(); changed(); }} />)}</div>;
 }
 
-interface UndoLine {
-  id?: string;
-  step?: string;
-  by?: string;
-  undo?: string;
-  kind?: string;
-  target?: string;
-  state?: string;
-  why?: string;
-  effect?: Json;
-  [name: string]: Json | undefined;
+interface UndoItem {
+  id: string;
+  step: string;
+  kind: string;
+  what: string;
+  by: string | null;
+  child: string | null;
+  state: string;
+  left_undone: boolean;
+  doubtful: boolean;
+  known: boolean;
+}
+
+interface UndoPreview {
+  begun: boolean;
+  pivot: string | null;
+  items: UndoItem[];
+  remains: { step: string; what: string; why: string }[];
+  plain: number;
 }
 
 export function Undo({ job, stamp, act }: { job: JobDetail; stamp: string; act: (action: string) => void }) {
-  const read = useRead<Record<string, unknown>>(`jobs/${part(job.id)}/undo`);
-  useEffect(read.again, [stamp]);
+  const read = useRead<UndoPreview>(`jobs/${part(job.id)}/undo`);
+  useEffect(() => {
+    if (read.data) read.again();
+  }, [stamp]);
   if (read.problem) return <Trouble problem={read.problem} again={read.again} />;
-  if (!read.data) return <Loading rows={3} />;
-  const groups = Object.entries(read.data).filter((each): each is [string, UndoLine[]] => Array.isArray(each[1]));
-  const empty = groups.every(([, lines]) => lines.length === 0);
+  const plan = read.data;
+  if (!plan) return <Loading rows={3} />;
+  const says = plan.pivot ? `Nothing is undone any more: ${plan.pivot} was the point of no return.` : plan.begun ? "The undo has begun; this is how far it is." : plan.items.length === 0 ? "Nothing would be undone now." : "What would be undone now, in this order.";
   return (
     <div class="undo">
       <div class="toolbar">
-        <p class="says">{empty ? "Nothing would be undone now." : "What would be undone now, in this order."}</p>
+        <p class="says">{says}</p>
         <span class="spring" />
-        {job.allowed.includes("compensate") && !empty && <button class="button danger" onClick={() => act("compensate")}>Undo it…</button>}
+        {job.allowed.includes("compensate") && plan.items.length > 0 && <button class="button danger" onClick={() => act("compensate")}>Undo it…</button>}
       </div>
-      {groups.map(([name, lines]) => lines.length > 0 && (
-        <section key={name} class="card">
-          <h3>{TITLES[name] ?? name.replaceAll("_", " ")}</h3>
-          <ol class="undo-list">
-            {lines.map((line, index) => (
-              <li key={index}>
-                <span class="num muted">{index + 1}</span>
-                <span class={name.includes("not") || name === "stays" ? "tone-off" : "tone-undo"} aria-hidden="true">{name.includes("not") || name === "stays" ? "–" : "↶"}</span>
-                <span class="mono">{line.id ?? line.step}</span>
-                <bdi class="clip">{[line.kind, line.target].filter(Boolean).join(" ")}</bdi>
-                <span class="muted clip">{line.by ?? line.undo ? `by ${line.by ?? line.undo}` : ""} {line.why ?? ""}</span>
-              </li>
-            ))}
-          </ol>
-        </section>
-      ))}
+      {plan.items.length > 0 && (
+        <ol class="card undo-list" aria-label="What is undone">
+          {plan.items.map((item, index) => (
+            <li key={item.id}>
+              <span class="num muted">{index + 1}</span>
+              {plan.begun ? <State state={item.state} word={false} /> : <span class="tone-undo" aria-hidden="true">↶</span>}
+              <span class="mono">{item.step}</span>
+              <bdi class="clip">{item.what === item.step ? "" : item.what}</bdi>
+              <span class="muted clip">
+                {item.child ? <>as a whole: <Link to={`/jobs/${item.child}`} class="mono">{item.child.slice(-8)}</Link></> : item.by ? `by ${item.by}` : "by its compensation"}
+                {item.doubtful && ", though nobody knows whether it happened"}{item.left_undone && ", abandoned by a person"}{!item.known && ", if its worker knows how"}
+              </span>
+            </li>
+          ))}
+        </ol>
+      )}
+      {plan.remains.length > 0 && (
+        <>
+          <h3>Would stay</h3>
+          <ul class="card undo-list">
+            {plan.remains.map((item, index) => <li key={index}><span /><span class="tone-off" aria-hidden="true">–</span><span class="mono">{item.step}</span><bdi class="clip">{item.what}</bdi><span class="muted clip" title={item.why}>{item.why}</span></li>)}
+          </ul>
+        </>
+      )}
+      {plan.plain > 0 && <p class="muted small">{plural(plan.plain, "step")} did nothing to the outside that is recorded.</p>}
     </div>
   );
 }
-
-const TITLES: Record<string, string> = { undone: "Would be undone", would_undo: "Would be undone", not_undone: "Would not be undone", would_not: "Would not be undone", standing: "Would stay" };
 
 // Output
 
@@ -336,11 +367,7 @@ function standing(pieces: Piece[]): Piece[] {
   return kept;
 }
 
-// Events, budget, raw
-
-export function Events({ events, start }: { events: JobEvent[]; start: number }) {
-  return <Log events={events} start={start} />;
-}
+// Budget, raw
 
 export function BudgetTab({ budget }: { budget: Budget }) {
   const shown = (name: string, value: number) => (name === "usd" ? usd(value) : name === "seconds" ? duration(value) : count(value));

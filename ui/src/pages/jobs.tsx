@@ -5,7 +5,7 @@ import { ask, type JobRow, may, type Page, part, post, type Problem, type SavedV
 import { compact, count, duration, now, plural, relative, shortId, usd } from "../format";
 import { useKeys } from "../keys";
 import { useRead } from "../live";
-import { announce, Ask, At, Choice, Dialog, Empty, Labels, Loading, Menu, Meter, toast, Trouble, useTitle } from "../parts/basics";
+import { Ago, announce, Ask, At, Choice, Dialog, Empty, Labels, Loading, Menu, Meter, toast, Trouble, useTitle } from "../parts/basics";
 import { QueryBox } from "../parts/query_box";
 import { VirtualRows } from "../parts/virtual";
 import { go, Link, query, setQuery } from "../router";
@@ -90,9 +90,9 @@ export function JobsPage() {
               const each = list.rows[index];
               return each && <Row key={each.id} row={each} active={index === at} chosen={chosen.has(each.id)} toggle={() => toggle(each.id)} narrow={narrow} change={(term) => change(`${q} ${term}`.trim())} />;
             }} />
-          <p class="list-end muted" aria-live="off">{list.next ? "Loading more…" : `${plural(list.rows.length, "job")}, the oldest ${relative(list.rows.at(-1)?.created_at ?? 0, now.value)}`}</p>
         </div>
       )}
+      {list.rows.length > 0 && <p class="list-end muted">{list.next ? "Loading more…" : `${plural(list.rows.length, "job")}, the oldest ${relative(list.rows.at(-1)?.created_at ?? 0, now.value)}`}</p>}
       {bulk && <Bulk action={bulk} ids={[...chosen]} rows={list.rows} q={q} close={() => setBulk(null)} done={() => setChosen(new Set())} />}
     </div>
   );
@@ -140,18 +140,18 @@ function Views({ q, change }: { q: string; change: (q: string) => void }) {
   const [saving, setSaving] = useState(false);
   const [name, setName] = useState("");
   const views = read.data?.items ?? [];
-  const own = views.some((view) => view.q === q);
+  const own = views.some((view) => view.query === q);
   return (
     <div class="views">
-      {views.slice(0, 6).map((view) => <button key={view.name} class="view" aria-pressed={view.q === q} title={view.q} onClick={() => change(view.q)}>{view.name}</button>)}
+      {views.slice(0, 6).map((view) => <button key={view.name} class="view" aria-pressed={view.query === q} title={view.query} onClick={() => change(view.query)}>{view.name}</button>)}
       {may("views.write") && q && !own && <button class="view add" onClick={() => setSaving(true)}>Save view</button>}
       {may("views.write") && own && (
-        <button class="view add" onClick={() => void ask("DELETE", `views/${part(views.find((view) => view.q === q)?.name ?? "")}`).then(read.again, (problem: Problem) => toast(problem.message, true))}>Forget view</button>
+        <button class="view add" onClick={() => void ask("DELETE", `views/${part(views.find((view) => view.query === q)?.name ?? "")}`).then(read.again, (problem: Problem) => toast(problem.message, true))}>Forget view</button>
       )}
       {saving && (
         <Ask title="Save this view" verb="Save" reason={null} disabled={!name.trim()} close={() => setSaving(false)}
           run={async () => {
-            await ask("PUT", `views/${part(name.trim())}`, { q });
+            await ask("PUT", `views/${part(name.trim())}`, { query: q });
             read.again();
             toast(`Saved ${name.trim()}`);
           }}>
@@ -198,7 +198,7 @@ function Row({ row, active, chosen, narrow, toggle, change }: RowProps) {
     return (
       <div class={`card-row${active ? " active" : ""}`} role="row">
         <span role="cell" class="card-line"><State state={row.shown_state} word={false} />{name}<span class="spring" /><span class="num muted">{time}</span></span>
-        <span role="cell" class="card-line muted small"><span>{look(row.shown_state).word}</span><Now row={row} /><span class="spring" /><Progress row={row} /></span>
+        <span role="cell" class="card-line muted small"><span class="card-word">{look(row.shown_state).word}</span><Now row={row} />{row.ended_at !== null && !row.error && <Ago at={row.ended_at} />}<span class="spring" /><Progress row={row} /></span>
       </div>
     );
   }

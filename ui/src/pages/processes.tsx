@@ -75,6 +75,9 @@ export function ProcessesPage() {
   );
 }
 
+/** A function of Perdure by its last two names. */
+const short = (label: string): string => (label.startsWith("perdure.") ? label.split(".").slice(-2).join(".") : label);
+
 const keyOf = (line: Line): string => line.node.pid ?? line.key;
 
 function flatten(roots: TreeNode[], closed: ReadonlySet<string>, filter: string): Line[] {
@@ -108,6 +111,7 @@ function statistics(roots: TreeNode[]): { total: number; worst: TreeNode | null 
 const TONES: Record<string, [string, string]> = {
   running: ["●", "running"],
   waiting: ["◌", "waiting"],
+  parked: ["◌", "waiting"],
   restarting: ["↻", "retrying"],
   "not running": ["✗", "failed"],
   blocked: ["!", "attention"],
@@ -122,7 +126,7 @@ function TreeLine({ line, chosen, closed, choose, fold }: { line: Line; chosen: 
       <span class="tree-name" style={{ paddingLeft: `${Math.min(depth, 20) * 16}px` }}>
         {size > 0 ? <button class="tree-fold" aria-expanded={!closed} aria-label={`${closed ? "Open" : "Close"} ${node.label}`} onClick={fold}>{closed ? "▸" : "▾"}</button> : <span class="tree-fold" />}
         <button class="tree-label" aria-pressed={chosen} onClick={choose} title={node.label}>
-          <span class={node.kind === "supervisor" ? "kind-supervisor" : ""}>{node.label}</span>
+          <span class={node.kind === "supervisor" ? "kind-supervisor" : ""}>{short(node.label)}</span>
           {closed && <span class="muted"> +{count(size)}</span>}
         </button>
       </span>

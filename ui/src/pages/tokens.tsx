@@ -5,13 +5,18 @@ import { ask, type Page, part, post, type Token } from "../api";
 import { useRead } from "../live";
 import { Ago, Ask, CodeBlock, Dialog, Empty, Loading, PageHead, toast, Trouble, useTitle } from "../parts/basics";
 
+interface MadeToken {
+  token: Token;
+  secret: string;
+}
+
 const ROLES = ["viewer", "operator", "admin", "service"];
 
 export function TokensPage() {
   useTitle("Tokens");
   const read = useRead<Page<Token>>("tokens");
   const [making, setMaking] = useState(false);
-  const [made, setMade] = useState<Token | null>(null);
+  const [made, setMade] = useState<MadeToken | null>(null);
   const [gone, setGone] = useState<Token | null>(null);
   const all = read.data?.items ?? [];
   return (
@@ -28,7 +33,7 @@ export function TokensPage() {
               {all.map((each) => (
                 <tr key={each.id} class={each.revoked_at ? "faded" : ""}>
                   <td><bdi>{each.name}</bdi> <span class="mono muted">{each.id.slice(0, 8)}</span></td>
-                  <td>{(each.roles ?? []).join(", ")}</td>
+                  <td>{each.roles.join(", ")}</td>
                   <td class="num"><Ago at={each.created_at} /></td>
                   <td class="num"><Ago at={each.expires_at} /></td>
                   <td class="num"><Ago at={each.last_used_at} /></td>
@@ -40,8 +45,8 @@ export function TokensPage() {
         </div>
       )}
       {making && <NewToken close={() => setMaking(false)} made={(token) => { setMade(token); read.again(); }} />}
-      {made?.secret && (
-        <Dialog title={`The secret of ${made.name}`} close={() => setMade(null)}>
+      {made && (
+        <Dialog title={`The secret of ${made.token.name}`} close={() => setMade(null)}>
           <div class="dialog-content"><p>Copy it now: it is not shown again.</p><CodeBlock text={made.secret} /></div>
           <footer><button class="button primary" onClick={() => setMade(null)}>Done</button></footer>
         </Dialog>
@@ -60,13 +65,13 @@ export function TokensPage() {
   );
 }
 
-function NewToken({ close, made }: { close: () => void; made: (token: Token) => void }) {
+function NewToken({ close, made }: { close: () => void; made: (token: MadeToken) => void }) {
   const [name, setName] = useState("");
   const [role, setRole] = useState("service");
   const [days, setDays] = useState(90);
   return (
     <Ask title="New token" verb="Make it" reason={null} disabled={!name.trim()} close={close}
-      run={async () => made(await post<Token>("tokens", { name: name.trim(), roles: [role], expires_in: days * 86400 }))}>
+      run={async () => made(await post<MadeToken>("tokens", { name: name.trim(), roles: [role], lifetime: days * 86400 }))}>
       <div class="field"><label for="token-name">Name</label><input id="token-name" maxLength={100} value={name} onInput={(event) => setName(event.currentTarget.value)} /></div>
       <div class="field"><label for="token-role">Role</label><select id="token-role" value={role} onChange={(event) => setRole(event.currentTarget.value)}>{ROLES.map((each) => <option key={each}>{each}</option>)}</select></div>
       <div class="field"><label for="token-days">Days until it expires</label><input id="token-days" type="number" min={1} max={365} value={days} onInput={(event) => setDays(Number(event.currentTarget.value))} /></div>

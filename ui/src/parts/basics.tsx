@@ -1,7 +1,7 @@
 // Small parts that every page uses.
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
-import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 import { Problem } from "../api";
 import { clock, count, moment, now, relative } from "../format";
@@ -163,7 +163,7 @@ interface DialogProps {
 export function Dialog({ title, close, children, wide }: DialogProps) {
   const element = useRef<HTMLDialogElement>(null);
   const id = useId();
-  useEffect(() => {
+  useLayoutEffect(() => {
     const dialog = element.current;
     const before = document.activeElement as HTMLElement | null;
     dialog?.showModal();

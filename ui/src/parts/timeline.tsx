@@ -1,7 +1,7 @@
 // The timeline of a job: one scale of time, five textures, only the rows in sight.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import type { Attempt, Entry, JobDetail, JobEvent } from "../api";
+import type { Entry, JobDetail, JobEvent, Spans } from "../api";
 import { count, duration, now, precise } from "../format";
 import { query, setQuery } from "../router";
 import { look } from "../status";
@@ -16,21 +16,25 @@ const ROW = 28;
 interface Props {
   job: JobDetail;
   entries: Entry[];
-  attempts: Attempt[];
-  events: JobEvent[];
+  spans: Spans | null;
+  log: preact.ComponentChildren;
   chosen: string | null;
   choose: (id: string | null) => void;
 }
 
-export function Timeline({ job, entries, attempts, events, chosen, choose }: Props) {
+export function Timeline({ job, entries, spans, log, chosen, choose }: Props) {
   const live = job.ended_at === null;
   const time = live ? now.value : 0;
-  const model = useMemo(() => modelOf(job, entries, attempts, time), [job, entries, attempts, time]);
+  const model = useMemo(() => modelOf(job, entries, spans, time), [job, entries, spans, time]);
   const mode = (query.value.get("view") ?? (job.entries > 200 ? "compact" : "waterfall")) as Mode;
   const rows = useMemo(() => mode === "compact" ? grouped(model.rows) : mode === "critical" ? criticalPath(model.rows) : model.rows, [model, mode]);
   const [from, to] = useZoom(model);
   const [filter, setFilter] = useState("");
   const shown = useMemo(() => filter ? rows.filter((row) => row.label.toLowerCase().includes(filter.toLowerCase()) || look(row.state).word.includes(filter.toLowerCase())) : rows, [rows, filter]);
+  const drawn = entries.length > 0;
+  useEffect(() => {
+    if (drawn) requestAnimationFrame(() => performance.mark("timeline")); // how long it took to be seen
+  }, [drawn]);
   return (
     <section class="timeline" aria-label="Timeline">
       <div class="timeline-head">
@@ -40,7 +44,7 @@ export function Timeline({ job, entries, attempts, events, chosen, choose }: Pro
         {rows.length > 12 && <input type="search" class="small" placeholder="Filter steps" aria-label="Filter steps" value={filter} onInput={(event) => setFilter(event.currentTarget.value)} />}
         <Choice label="How the timeline is drawn" options={MODES} value={mode} choose={(id) => setQuery({ view: id })} />
       </div>
-      {mode === "log" ? <Log events={events} start={job.created_at} /> : (
+      {mode === "log" ? log : (
         <>
           <Overview model={model} from={from} to={to} />
           <Scale model={model} from={from} to={to} live={live} />
@@ -200,12 +204,12 @@ function Scale({ model, from, to, live }: { model: Model; from: number; to: numb
 function TimelineRow({ row, from, to, chosen, choose }: { row: Row; from: number; to: number; chosen: boolean; choose: (id: string | null) => void }) {
   const bars = barsOf(row.segments, from, to, 1000);
   const { glyph, tone, word } = look(row.state);
-  const took = duration(row.to - row.from);
-  const label = row.count > 1 ? `${row.label}, ${count(row.count)} times` : row.label;
+  const took = duration(row.kind === "queue" ? row.segments.reduce((sum, each) => sum + each.to - each.from, 0) : row.to - row.from);
   return (
-    <button class={chosen ? "timeline-row chosen" : "timeline-row"} aria-pressed={chosen} aria-label={`${label}, ${word}, ${took}`} onClick={() => choose(chosen || row.kind === "queue" ? null : row.id)}>
+    <button class={chosen ? "timeline-row chosen" : "timeline-row"} aria-pressed={chosen} onClick={() => choose(chosen || row.kind === "queue" ? null : row.id)}>
       <span class="timeline-label" title={row.label}>
-        <span class={`glyph tone-${row.kind === "queue" ? "waiting" : tone}`}>{row.kind === "queue" ? "◌" : glyph}</span>
+        <span class={`glyph tone-${row.kind === "queue" ? "waiting" : tone}`} aria-hidden="true">{row.kind === "queue" ? "◌" : glyph}</span>
+        {row.kind !== "queue" && <span class="sr">{word}</span>}
         <bdi class="clip">{row.label}</bdi>
         {row.count > 1 && <span class="muted">×{count(row.count)}</span>}
         {row.attempt > 1 && <span class="tone-retrying small">↻{row.attempt}</span>}

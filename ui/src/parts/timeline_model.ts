@@ -1,5 +1,5 @@
 // From a journal and its attempts to bars on one scale of time; no drawing here.
-import type { Attempt, Entry, JobRow } from "../api";
+import type { Entry, JobRow, Span, Spans } from "../api";
 
 export type Texture = "queue" | "work" | "backoff" | "sleep" | "people" | "child";
 
@@ -31,27 +31,29 @@ export interface Model {
 
 const OPEN = new Set(["PENDING", "RUNNING", "COMPENSATING"]);
 
-/** One row for each entry of the journal, in its order, after the wait in the queue. */
-export function modelOf(job: JobRow, entries: Entry[], attempts: Attempt[], now: number): Model {
+/** One row for each entry of the journal, in its order, after the waits in the queue. */
+export function modelOf(job: JobRow, entries: Entry[], known: Spans | null, now: number): Model {
   const end = job.ended_at ?? Math.max(now, job.created_at);
-  const byStep = new Map<string, Attempt[]>();
-  for (const attempt of attempts) {
-    const known = byStep.get(attempt.step);
-    if (known) known.push(attempt);
-    else byStep.set(attempt.step, [attempt]);
-  }
+  const told = new Map((known?.entries ?? []).map((each) => [each.seq, each.spans]));
   const rows: Row[] = [];
-  const started = job.started_at ?? end;
-  if (started - job.created_at > 0.0005) rows.push(rowOf("queue", "in the queue", "queue", job.started_at === null ? "PENDING" : "COMPLETED", 0, [
-    { texture: "queue", from: job.created_at, to: started, state: "PENDING", text: "waited for a worker" },
-  ]));
+  const waits = queueSegments(job, known, end);
+  if (waits.length > 0) rows.push(rowOf("queue", "in the queue", "queue", "PENDING", 0, waits));
   for (const entry of entries) {
-    const segments = segmentsOf(entry, byStep.get(entry.id) ?? [], end, job);
+    if (entry.kind === "value") continue;
+    const spans = told.get(entry.seq);
+    const segments = spans ? spans.map((span, index) => segmentOf(entry, span, spans[index + 1], end)) : plainSegments(entry, job, end);
     if (segments.length > 0) rows.push(rowOf(entry.id, entry.id, entry.kind, entry.state, entry.attempt ?? 0, segments));
   }
   let to = end;
   for (const row of rows) if (row.to > to) to = row.to;
   return { from: job.created_at, to: Math.max(to, job.created_at + 0.001), rows };
+}
+
+function queueSegments(job: JobRow, known: Spans | null, end: number): Segment[] {
+  const spans = known?.queue ?? [{ start: job.created_at, end: job.started_at }];
+  return spans
+    .map((span) => ({ texture: "queue" as const, from: span.start, to: span.end ?? end, state: "PENDING", text: "waited for a worker" }))
+    .filter((segment) => segment.to - segment.from > 0.0005);
 }
 
 function rowOf(id: string, label: string, kind: string, state: string, attempt: number, segments: Segment[]): Row {
@@ -64,45 +66,32 @@ function rowOf(id: string, label: string, kind: string, state: string, attempt: 
   return { id, label, kind, state, count: 1, attempt, from, to, segments };
 }
 
-const WAITS: Record<string, Texture> = { sleep: "sleep", approve: "people", receive: "people", child: "child" };
+const TEXTURES: Record<Span["kind"], Texture> = { queue: "queue", work: "work", backoff: "backoff", approval: "people", sleep: "sleep", message: "people", child: "child" };
+const WORDS: Record<Span["kind"], string> = { queue: "in the queue", work: "works", backoff: "back-off", approval: "waits for people", sleep: "sleeps", message: "waits for a message", child: "waits for a child" };
 
+function segmentOf(entry: Entry, span: Span, next: Span | undefined, end: number): Segment {
+  const failed = span.kind === "work" && next !== undefined; // what came after it is another attempt
+  const text = span.attempt ? `attempt ${span.attempt}` : WORDS[span.kind];
+  // A back-off that a person has cut short ends where the next attempt begins.
+  const until = Math.min(span.end ?? end, span.kind === "backoff" ? (next?.start ?? end) : Number.POSITIVE_INFINITY);
+  return { texture: TEXTURES[span.kind], from: span.start, to: Math.max(span.start, until), state: failed ? "FAILED" : workState(entry), text };
+}
+
+const workState = (entry: Entry): string => (entry.kind === "undo" && entry.state === "SUCCEEDED" ? "UNDONE" : entry.state);
+
+const WAITS: Record<string, Texture> = { sleep: "sleep", approve: "people", receive: "people", child: "child" };
 // While a job is in one of these states, a step that is not over waits for a person.
 const FOR_PEOPLE = ["waiting_for_approval", "needs_attention", "paused"];
 
-function segmentsOf(entry: Entry, attempts: Attempt[], end: number, job: JobRow): Segment[] {
-  const live = job.ended_at === null;
+/** Those of an entry of which the journal tells all. */
+function plainSegments(entry: Entry, job: JobRow, end: number): Segment[] {
   const from = entry.started_at ?? null;
-  if (from === null || entry.kind === "value") return [];
-  const open = OPEN.has(entry.state) && live;
+  if (from === null) return [];
+  const open = OPEN.has(entry.state) && job.ended_at === null;
   const to = Math.max(from, entry.ended_at ?? (open ? end : from));
-  const texture = WAITS[entry.kind];
-  const segments: Segment[] = [];
-  if (entry.queued_for) segments.push({ texture: "queue", from: from - entry.queued_for, to: from, state: "PENDING", text: "in the queue" });
-  if (texture) {
-    segments.push({ texture, from, to, state: entry.state, text: texture === "people" ? "waits for people" : entry.kind });
-    return segments;
-  }
-  if (open && entry.state === "PENDING" && FOR_PEOPLE.includes(job.shown_state)) {
-    segments.push({ texture: "people", from, to, state: entry.state, text: "waits for people" });
-    return segments;
-  }
-  const known = attempts.filter((each) => each.started_at !== null);
-  if (known.length === 0) {
-    const waits = entry.state === "PENDING" && (entry.wake_at ?? null) !== null;
-    segments.push({ texture: "work", from, to: waits ? from : to, state: entry.kind === "undo" && entry.state === "SUCCEEDED" ? "UNDONE" : entry.state, text: `attempt ${entry.attempt || 1}` });
-    if (waits) segments.push({ texture: "backoff", from, to: end, state: "RETRYING", text: "back-off" });
-    return segments;
-  }
-  for (const [index, each] of known.entries()) {
-    const begun = each.started_at ?? from;
-    const next = known[index + 1]?.started_at;
-    const ended = each.ended_at ?? (next ?? to);
-    const failed = each.error !== null || /fail|retr|lost|expired/i.test(each.outcome);
-    segments.push({ texture: "work", from: begun, to: Math.max(begun, ended), state: failed ? "FAILED" : entry.state, text: `attempt ${each.attempt}: ${each.outcome}` });
-    const until = next ?? (each.backoff_until !== null && open ? Math.max(end, ended) : null);
-    if (until !== null && until - ended > 0.0005) segments.push({ texture: "backoff", from: ended, to: until, state: "RETRYING", text: `back-off before attempt ${each.attempt + 1}` });
-  }
-  return segments;
+  const parked = open && entry.state === "PENDING" && FOR_PEOPLE.includes(job.shown_state);
+  const texture = WAITS[entry.kind] ?? (parked ? "people" : "work");
+  return [{ texture, from, to, state: workState(entry), text: texture === "people" ? "waits for people" : entry.kind }];
 }
 
 const WORST = ["FAILED", "COMPENSATION_FAILED", "RUNNING", "COMPENSATING", "PENDING", "COMPENSATED", "SKIPPED", "SUCCEEDED"];

@@ -1,0 +1,350 @@
+"""The operators' page in a real browser."""
+
+import asyncio
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perdure import App
+from perdure.jobs.model import JobChange, NewJob
+from perdure.jobs.state import JobState
+from perdure.web.access.principal import Role
+from tests.support.page_app import SAMPLES, samples
+from tests.support.store import claim_one, entry, new_job, write_of
+
+pytest.importorskip("playwright", reason="needs playwright: pip install perdure[browser]")
+
+from playwright.async_api import expect
+
+from tests.support.browser import AXE, CHROMIUM, OneGate, Visit, chromium, served, visit
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium on the PATH"),
+    pytest.mark.once,
+    pytest.mark.timeout(300),  # a browser needs its time on a busy machine
+]
+expect.set_options(timeout=60_000)
+
+PAGES = {
+    "/jobs": "Jobs",
+    "/inbox": "Approvals",
+    "/effects": "Effects",
+    "/errors": "Errors",
+    "/workers": "Workers",
+    "/processes": "Processes",
+    "/schedules": "Schedules",
+    "/charts": "Metrics",
+    "/audit": "Audit",
+    "/tokens": "Tokens",
+}
+TABS = ("journal", "attempts", "effects", "undo", "output", "events", "raw")
+
+
+async def look_at(there: Visit, path: str) -> None:
+    """Open a path and wait until it shows what it has, or that it has nothing."""
+    page = await there.open(path)
+    await page.locator("main h1").first.wait_for()
+    await expect(page.locator("main [aria-busy=true]")).to_have_count(0)
+
+
+# Every page
+
+
+async def test_every_page_is_drawn_without_an_error_or_a_violation(app: App) -> None:
+    async with app.running(), visit(app) as there:
+        ids = await samples(app)
+        for path, title in PAGES.items():
+            await look_at(there, path)
+            await expect(there.page.locator("main h1").first).to_have_text(title)
+        for tab in TABS:
+            await look_at(there, f"/jobs/{ids['order']}?tab={tab}")
+        for name, id in ids.items():
+            await look_at(there, f"/jobs/{id}")
+            await expect(there.page.get_by_role("heading", level=1)).to_contain_text(name)
+        await expect(there.page.locator(".trouble")).to_have_count(0)
+    assert there.wrong == []
+
+
+async def test_empty_pages_teach(app: App) -> None:
+    async with visit(app) as there:
+        await look_at(there, "/jobs")
+        await expect(there.page.get_by_text("app.run_sync(migrate(8)")).to_be_visible()
+        await look_at(there, "/inbox")
+        await expect(there.page.get_by_text("ctx.approve(")).to_be_visible()
+    assert there.wrong == []
+
+
+@pytest.mark.skipif(not AXE.is_file(), reason="needs axe-core: run scripts/page --install")
+@pytest.mark.parametrize("what", ["pages", "tabs"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_axe_finds_nothing_serious(app: App, theme: str, what: str) -> None:
+    async with app.running(), visit(app, color_scheme=theme, bypass_csp=True) as there:
+        ids = await samples(app)
+        tabs = [f"/jobs/{ids['order']}", *(f"/jobs/{ids['checkout']}?tab={tab}" for tab in TABS)]
+        for path in PAGES if what == "pages" else tabs:
+            await look_at(there, path)
+            await there.page.add_script_tag(path=AXE)
+            found = await there.page.evaluate("axe.run({resultTypes: ['violations']})")
+            serious = [
+                (each["id"], [node["html"][:160] for node in each["nodes"]])
+                for each in found["violations"]
+                if each["impact"] in ("serious", "critical")
+            ]
+            assert serious == [], path
+
+
+async def test_the_page_works_below_a_prefix(app: App) -> None:
+    async with app.running(), served(app, prefix="/ops") as site, chromium() as browser:
+        ids = await samples(app)
+        there = Visit(await browser.new_page(), site)
+        await look_at(there, f"/jobs/{ids['fail']}")
+        await there.live()
+        await there.page.get_by_role("link", name="Approvals").click()
+        await expect(there.page.get_by_role("heading", name="Send this offer?")).to_be_visible()
+        assert there.page.url == f"{site}/inbox"
+    assert there.wrong == []
+
+
+# What people do
+
+
+async def test_an_approval_in_the_inbox_lets_the_job_go_on(app: App) -> None:
+    async with app.running(), visit(app) as there:
+        handle = await app.submit(app.jobs["offer"](900), user="kim")
+        await handle.until(JobState.WAITING)
+        await look_at(there, "/inbox")
+        await there.page.get_by_role("heading", name="Send this offer?").wait_for()
+        await there.page.keyboard.press("a")
+        dialog = there.page.get_by_role("dialog")
+        await expect(dialog).to_contain_text('"usd": 900')
+        await dialog.get_by_role("button", name="Approve").click()
+        await there.page.get_by_text("Approved: the job goes on").wait_for()
+        assert await handle.result() == "sent by ann"
+        await expect(there.page.get_by_text("Nothing to decide")).to_be_visible()
+    assert there.wrong == []
+
+
+async def test_an_answer_that_comes_too_late_is_told_kindly(app: App) -> None:
+    async with app.running(), visit(app) as there:
+        handle = await app.submit(app.jobs["offer"](900), user="kim")
+        await handle.until(JobState.WAITING)
+        (asked,) = await app.approvals()
+        await look_at(there, "/inbox")
+        await there.page.get_by_role("button", name="Reject").click()
+        await app.decide(asked, "approve", by=OneGate("bob").person)
+        dialog = there.page.get_by_role("dialog")
+        await dialog.get_by_label("Why, for the log").fill("too much")
+        await dialog.get_by_role("button", name="Reject it").click()
+        await expect(dialog.get_by_role("alert")).to_contain_text("The list shows how it is now.")
+
+
+async def test_an_effect_in_doubt_is_settled(app: App) -> None:
+    async with app.running(), visit(app) as there:
+        handle = await app.submit(app.jobs["checkout"]("12A"))
+        await handle.until(JobState.NEEDS_ATTENTION)
+        await look_at(there, "/effects")
+        await there.page.get_by_role("button", name="It happened").click()
+        dialog = there.page.get_by_role("dialog")
+        await dialog.get_by_label("What the receiver answered").fill('"ch_7"')
+        await dialog.get_by_label("How do you know?").fill("seen at the bank")
+        await dialog.get_by_role("button", name="It happened").click()
+        assert await handle.result() == "ch_7"
+        await expect(there.page.get_by_text("Every effect is known")).to_be_visible()
+    assert there.wrong == []
+
+
+async def test_failed_jobs_are_chosen_and_retried_after_a_dry_run(app: App) -> None:
+    async with app.running(), visit(app) as there:
+        ids = await samples(app)
+        page = await there.open("/jobs?q=state:failed")
+        await page.get_by_role("checkbox").check()
+        await page.get_by_role("button", name="Retry…").click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_role("button", name="Retry 1 job").click()
+        await expect(dialog).to_contain_text("Retry: 1 done")
+        events = await (await app.handle(ids["fail"])).events()
+        assert "retry.asked" in {each.type for each in events}
+    assert there.wrong == []
+
+
+async def test_a_viewer_sees_no_buttons_that_change_anything(app: App) -> None:
+    gate = OneGate("vic", frozenset({Role.VIEWER}))
+    async with app.running(), visit(app, gate) as there:
+        ids = await samples(app)
+        await look_at(there, f"/jobs/{ids['checkout']}?tab=effects")
+        await expect(there.page.get_by_text("Nobody knows whether").first).to_be_visible()
+        for name in ("Retry", "Resume", "Cancel", "It happened", "Fork", "Undo…"):
+            await expect(there.page.get_by_role("button", name=name)).to_have_count(0)
+        await look_at(there, "/inbox")
+        await expect(there.page.get_by_role("button", name="Approve")).to_have_count(0)
+        await expect(there.page.get_by_role("link", name="Tokens")).to_have_count(0)
+
+
+# Live
+
+
+async def test_a_change_is_seen_without_a_reload(app: App) -> None:
+    async with visit(app) as there:
+        await look_at(there, "/jobs")
+        await there.live()
+        await there.page.evaluate("window.same = true")
+        handle = await app.submit(app.jobs["migrate"](2), key="live")
+        row = there.page.get_by_role("row").filter(has_text="live")
+        await expect(row).to_contain_text("pending")
+        async with app.running():
+            await handle.result()
+            await expect(row).to_contain_text("completed")
+        assert await there.page.evaluate("window.same") is True
+    assert there.wrong == []
+
+
+async def test_a_killed_worker_shows_and_another_one_goes_on(app: App, tmp_path: Path) -> None:
+    handle = await app.submit(app.jobs["copy"]())
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.support.page_app", app.url
+    )
+    async with visit(app) as there:
+        await there.open(f"/jobs/{handle.id}")
+        await there.page.get_by_text("the first quarter").wait_for()
+        worker.kill()
+        await worker.wait()
+        await expect(there.page.locator(".story")).to_contain_text("is silent")
+        async with app.running():
+            assert await handle.result() == "copied"
+            await expect(there.page.locator(".job-head")).to_contain_text("completed")
+        await there.page.get_by_role("tab", name="Events").click()
+        await expect(there.page.get_by_text("lease.expired")).to_be_visible()
+    assert there.wrong == []
+
+
+async def test_many_tabs_have_one_stream(app: App) -> None:
+    gate = OneGate()
+    async with served(app, gate) as site, chromium() as browser:
+        context = await browser.new_context()
+        tabs = [Visit(await context.new_page(), site) for _ in range(8)]  # a host may have six
+        for tab in tabs:
+            await look_at(tab, "/jobs")
+            await tab.live()
+        assert [tab.wrong for tab in tabs] == [[]] * 8
+    assert gate.streams == 1
+
+
+# Much of it
+
+
+async def test_ten_thousand_steps_are_drawn_a_few_rows_at_a_time(
+    app: App, record_property: Callable[[str, object], None]
+) -> None:
+    store = await app.store()
+    await store.submit([new_job("a", name="steps")], "kim")
+    claim = await claim_one(store)
+    entries = [
+        entry(seq, id=f"load#{seq}", name="load", started_at=claim.now, ended_at=claim.now + 1)
+        for seq in range(10_000)
+    ]
+    done = JobChange(state=JobState.COMPLETED, release=True)
+    await store.write(write_of(claim, *entries, job=done))
+    async with visit(app) as there:
+        await there.open("/jobs/a?view=waterfall")
+        await (
+            there.page.get_by_label("10,001 rows of the timeline")
+            .or_(there.page.get_by_label("10,000 rows of the timeline"))
+            .wait_for()
+        )
+        shown = await there.page.locator(".timeline-row").count()
+        assert 10 <= shown <= 60
+        paint = await there.page.evaluate(
+            "performance.getEntriesByName('timeline')[0]?.startTime ?? performance.now()"
+        )
+        record_property("first_paint_ms", round(paint))
+        box = there.page.locator(".timeline .virtual-box")
+        await box.evaluate("it => { it.scrollTop = it.scrollHeight }")
+        await expect(there.page.locator(".timeline-row").last).to_contain_text("load#9999")
+        assert await there.page.locator(".timeline-row").count() <= 60
+    assert there.wrong == []
+
+
+async def test_a_hundred_thousand_jobs_can_be_scrolled_and_searched(app: App) -> None:
+    store = await app.store()
+    for first in range(0, 100_000, 10_000):
+        await store.submit([_plain_job(number) for number in range(first, first + 10_000)], "kim")
+    async with visit(app) as there:
+        page = await there.open("/jobs")
+        await expect(page.locator(".chip").first).to_contain_text("100,000")
+        rows = page.locator(".rows .row:not(.heads)")
+        await expect(rows.first).to_be_visible()
+        await page.wait_for_function(SCROLLED)
+        assert await rows.count() <= 80
+        await page.get_by_role("combobox", name="Query").fill("key:k99321")
+        await expect(rows).to_have_count(1)
+    assert there.wrong == []
+
+
+# Scrolls to the end again and again, until the thousandth job is there.
+SCROLLED = """() => {
+    scrollTo(0, document.body.scrollHeight)
+    const last = [...document.querySelectorAll(".rows .key")].at(-1)
+    return last && Number(last.textContent.slice(1)) < 99000
+}"""
+
+
+def _plain_job(number: int) -> NewJob:
+    return new_job(f"j{number:06}", key=f"k{number}")
+
+
+async def test_a_large_payload_is_loaded_only_when_somebody_asks(app: App) -> None:
+    async with app.running(), visit(app) as there:
+        handle = await app.submit(app.jobs["large"](SAMPLES["large"][0][0]))
+        await handle.result()
+        page = await there.open(f"/jobs/{handle.id}?step=make%231")
+        await page.get_by_role("button", name=re.compile("^Load")).click()
+        await page.get_by_label("Search in the payload").fill("line 39999 ")
+        await expect(page.locator(".line.hit")).to_contain_text("line 39999 of the payload")
+        assert await page.locator(".line").count() < 100
+    assert there.wrong == []
+
+
+# Keyboard
+
+
+async def test_everything_is_reached_by_keyboard(app: App) -> None:
+    async with app.running(), visit(app) as there:
+        ids = await samples(app)
+        await look_at(there, "/jobs")
+        page, keys = there.page, there.page.keyboard
+        await page.locator(".rows .row").nth(1).wait_for()
+        await keys.press("?")
+        await expect(page.get_by_role("dialog")).to_contain_text("Go to Approvals")
+        await keys.press("Escape")
+        await expect(page.get_by_role("dialog")).to_have_count(0)
+        await keys.press("j")
+        await keys.press("j")
+        await keys.press("x")
+        await expect(page.get_by_text("1 job selected")).to_be_visible()
+        await keys.press("o")
+        await page.wait_for_url(f"**/jobs/{ids['research']}")
+        await keys.press("g")
+        await keys.press("a")
+        await page.wait_for_url("**/inbox")
+        await keys.press("Control+k")
+        await expect(page.get_by_role("combobox", name="Search or run")).to_be_focused()
+        await keys.type("Worke")
+        await keys.press("Enter")
+        await page.wait_for_url("**/workers")
+        await keys.press("g")
+        await keys.press("j")
+        await keys.press("/")
+        await keys.type("name:migrate ")
+        await page.wait_for_url("**/jobs?q=name%3Amigrate")
+    assert there.wrong == []
+
+
+async def test_text_of_a_job_is_never_html(app: App) -> None:
+    async with app.running(), visit(app) as there:
+        ids = await samples(app)
+        await look_at(there, f"/jobs/{ids['fail']}")
+        await expect(there.page.locator("h1")).to_contain_text("<b>1</b>")
+        assert await there.page.locator("h1 b").count() == 0
