@@ -6,14 +6,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.support.cli import LONGEST_WAIT, ROOT, environment, lines_until
+from tests.support.sign_in import signed_in, use
 
-LINK = re.compile(r"http://\S+/local/\S+")
+LINK = re.compile(r"http://\S+/login\?link=\S+")
 
 
 @pytest.fixture
@@ -50,15 +52,14 @@ def test_the_demo_ends_with_a_page_that_stays_until_ctrl_c(
     first, last = links(told)
     assert first != last
 
-    with httpx.Client(base_url=last.partition("/local/")[0]) as browser:
-        assert browser.get("/api/v1/jobs").status_code == 401
-        assert browser.get(last).status_code == 303
-        assert httpx.get(last).status_code == 403
+    with closing(signed_in(last)) as browser:
+        assert httpx.get(f"{browser.base_url}/api/v1/jobs").status_code == 401
+        assert use(browser, last).status_code == 403
         waiting = browser.get("/api/v1/jobs", params={"q": "waits:approval"}).json()["items"]
         assert {job["name"] for job in waiting} == {"find_shipping", "pay_out"}
         assert "<script" in browser.get("/").text
         elsewhere = {"origin": "http://example.com"}
-        assert browser.post("/api/v1/jobs", json={}, headers=elsewhere).status_code == 401
+        assert browser.post("/api/v1/jobs", json={}, headers=elsewhere).status_code == 403
 
     worker = re.search(r"kill -9 (\d+) +in another terminal", text)
     assert worker is not None

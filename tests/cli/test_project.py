@@ -5,13 +5,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.support.cli import LONGEST_WAIT, CommandLine, environment, lines_until
+from tests.support.sign_in import signed_in
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -76,8 +77,7 @@ def test_dev_runs_jobs_serves_the_page_and_reloads_changed_code(project: Path) -
         told = lines_until(program, "up: process")
         link = re.search(r"http://\S+", "\n".join(told))
         assert link is not None
-        with httpx.Client(base_url=link[0].partition("/local/")[0]) as browser:
-            assert browser.get(link[0]).status_code == 303
+        with closing(signed_in(link[0])) as browser:
             assert first_result(browser) == 3
 
             code = (project / "app.py").read_text()

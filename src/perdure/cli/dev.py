@@ -10,18 +10,17 @@ import contextlib
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from perdure.base.retry import pause
-from perdure.cli.local_page import LocalGate, serve_locally
+from perdure.cli.local_page import new_link, serve_locally
 from perdure.cli.output import Code, refuse, say
 from perdure.cli.target import ConfiguredApp, UrlOption, load_app, spelled
 from perdure.client import Client
-from perdure.web.app import WebApp
 
 LOOK_EVERY: Final = 0.25  # seconds between two looks at the files
 PATIENCE: Final = 5.0  # seconds that a worker has to stop in order
@@ -65,16 +64,15 @@ def dev(
 
 
 async def _developed(client: Client, worker: "DevWorker", port: int, folder: Path | None) -> None:
-    def page(gate: LocalGate) -> WebApp:
-        return client.asgi(access=gate)
+    async with client, asyncio.TaskGroup() as group:
+        link = await new_link(client)
 
-    def listening(link: Callable[[], str]) -> None:
-        say(f"page    {link()}  (works once)", f"store   {spelled(client.url)}")
-        worker.start()
+        def listening(base: str) -> None:
+            say(f"page    {base}{link}  (works once)", f"store   {spelled(client.url)}")
+            worker.start()
 
-    async with asyncio.TaskGroup() as group:
         watching = group.create_task(_reloaded(worker, folder))
-        await serve_locally(page, port, listening, signals=True)  # until Ctrl-C
+        await serve_locally(client, port, listening, signals=True)  # until Ctrl-C
         watching.cancel()
 
 

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import tempfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -22,11 +21,10 @@ from perdure.cli.demo.harness import LOOK_EVERY, Demo, DemoWorker, Outcome, serv
 from perdure.cli.demo.migration import MigrationScenario
 from perdure.cli.demo.scenarios import MailingScenario, OrderScenario, PayoutScenario
 from perdure.cli.demo.showcase import leave_running, show_agent, show_tree
-from perdure.cli.local_page import LocalGate, serve_locally
+from perdure.cli.local_page import new_link, serve_locally
 from perdure.cli.output import Code, as_json, code_of, refuse, settle, settled
 from perdure.process.runtime import run
 from perdure.process.timer import sleep
-from perdure.web.app import WebApp
 
 INTERVAL: Final = 0.7  # seconds after a kill, so that people can see that the worker is dead
 LONGEST: Final = 150.0  # seconds after which something is wrong
@@ -130,15 +128,15 @@ class Story:
             build(demo.folder, port) as app,
             asyncio.TaskGroup() as group,
         ):
-            new_link = asyncio.get_running_loop().create_future()
-            served = serve_locally(partial(_page_of, app), self._port, new_link.set_result)
-            page = group.create_task(served)
-            await asyncio.wait([page, new_link], return_when=asyncio.FIRST_COMPLETED)
+            listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            page = group.create_task(serve_locally(app, self._port, listening.set_result))
+            await asyncio.wait([page, listening], return_when=asyncio.FIRST_COMPLETED)
             with demo.opened(app, port):
-                link = new_link.result()
-                self._console.print(f"Watch it in a browser: [cyan]{link()}[/cyan]", soft_wrap=True)
+                base = listening.result()
+                link = f"[cyan]{base}{await new_link(app)}[/cyan]"
+                self._console.print(f"Watch it in a browser: {link}", soft_wrap=True)
                 self._conclude(await play(demo, app))
-                await self._stay(demo, link)
+                await self._stay(demo, base)
             page.cancel()
 
     def _conclude(self, result: DemoResult) -> None:
@@ -146,13 +144,13 @@ class Story:
         self._console.print()
         self._console.print(conclusion(self.counted), soft_wrap=True)
 
-    async def _stay(self, demo: Demo, link: Callable[[], str]) -> None:
+    async def _stay(self, demo: Demo, base: str) -> None:
         """Show what needs no kill, and keep a worker running until Ctrl-C."""
         with demo.resident() as worker:
             await leave_running(demo)
             await show_agent(demo, worker)
             await show_tree(demo, worker)
-            self._invite(worker.pid, link())
+            self._invite(worker.pid, base + await new_link(demo.app))
             await until_dead(worker)
         while True:
             with demo.resident() as worker:
@@ -167,10 +165,6 @@ class Story:
         say(f"  Kill     kill -9 {worker}    [dim]in another terminal: nothing is lost[/dim]")
         say(f"  Ask      perdure jobs list --url {url(self._demo.folder)}")
         say("\n[dim]Ctrl-C ends the demo and deletes its files.[/dim]")
-
-
-def _page_of(app: App, gate: LocalGate) -> WebApp:
-    return app.asgi(access=gate)
 
 
 async def until_dead(worker: DemoWorker) -> None:
