@@ -21,7 +21,7 @@ from perdure.cli.output import (
 )
 from perdure.cli.target import UrlOption, spelled
 from perdure.store.migrations import Migration
-from perdure.store.open import open_store, pending_migrations
+from perdure.store.open import limit_to_tenant, open_store, pending_migrations
 
 
 def add_to(app: typer.Typer) -> None:
@@ -35,6 +35,10 @@ def migrate(
         bool, typer.Option("--check", help="Change nothing; exit code 10 if something is missing.")
     ] = False,
     sql: Annotated[bool, typer.Option("--sql", help="Only print the SQL that is missing.")] = False,
+    rls: Annotated[
+        str | None,
+        typer.Option(metavar="ROLE", help="Let this role read the rows of one tenant, by RLS."),
+    ] = None,
     url: UrlOption = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
@@ -57,10 +61,21 @@ def migrate(
             say(f"The schema of {spelled(url)} is up to date.")
     if check and found:
         raise typer.Exit(Code.SCHEMA)
+    _secure(url, None if check else rls)
 
 
 async def _pending(url: str) -> list[Migration]:
     return pending_migrations(url)
+
+
+def _secure(url: str, role: str | None) -> None:
+    if role is not None:
+        perform(_secured, url, role)
+        say(f"Role {role} reads the rows of the tenant in its setting perdure.tenant.")
+
+
+async def _secured(url: str, role: str) -> None:
+    limit_to_tenant(url, role)
 
 
 async def _opened(url: str) -> None:

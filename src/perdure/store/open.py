@@ -53,6 +53,19 @@ def drop_schema(url: str) -> None:
         import_module("perdure.store.postgres.schema").drop(pg, target.schema)
 
 
+def limit_to_tenant(url: str, role: str) -> None:
+    """Let a role of PostgreSQL read the rows of one tenant: see `postgres.row_security`.
+
+    Raises:
+        StoreError: It is another database, or the role cannot be limited.
+    """
+    check_url(url)
+    if url.startswith("sqlite:"):
+        raise StoreError("only PostgreSQL has row-level security")
+    _postgres(url)  # whether there is a driver
+    import_module("perdure.store.postgres.row_security").secure_rows(url, role)
+
+
 def check_url(url: str) -> None:
     """Check the form of a URL, without connecting to anything.
 
