@@ -67,12 +67,12 @@ def _secure_table(pg: Pg, schema: str, role: str, table: str) -> None:
         "ALTER TABLE {schema}.{table} FORCE ROW LEVEL SECURITY",
         "DROP POLICY IF EXISTS perdure_owner ON {schema}.{table}",
         "CREATE POLICY perdure_owner ON {schema}.{table} TO CURRENT_USER USING (true)",
-        "DROP POLICY IF EXISTS perdure_tenant ON {schema}.{table}",
+        "DROP POLICY IF EXISTS {policy} ON {schema}.{table}",
         table=table,
     )  # fmt: skip
     mine = _MINE if table in _BY_TENANT else _MY_JOBS if table in _BY_JOB else None
     if mine is not None:
-        policy = "CREATE POLICY perdure_tenant ON {schema}.{table} FOR SELECT TO {role} USING "
+        policy = "CREATE POLICY {policy} ON {schema}.{table} FOR SELECT TO {role} USING "
         select = "GRANT SELECT ON {schema}.{table} TO {role}"
         _run(pg, schema, role, f"{policy}({mine})", select, table=table)
 
@@ -85,7 +85,7 @@ def _open_view(pg: Pg, schema: str, role: str, view: str) -> None:
 
 
 def _run(pg: Pg, schema: str, role: str, *statements: str, table: str = "") -> None:
-    names = {"schema": schema, "role": role, "table": table}
+    names = {"schema": schema, "role": role, "table": table, "policy": f"perdure {role}"}
     given = {name: sql.Identifier(text) for name, text in names.items() if text}
     for each in statements:
         try:
