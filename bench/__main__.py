@@ -8,12 +8,13 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import agent, fleet, hosts, kernel, otp, walk
+from bench import agent, api, fleet, hosts, kernel, otp, walk
 from bench.durable.bench import run as run_durable
 from bench.outcome import Options, Outcome
 
 BENCHES: dict[str, Callable[[Options], Outcome]] = {
     "agent": agent.run,
+    "api": api.run,
     "durable": run_durable,
     "fleet": fleet.run,
     "hosts": hosts.run,

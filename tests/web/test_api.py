@@ -11,6 +11,7 @@ from perdure.approvals import ApprovalTerms, Policy
 from perdure.errors import Permanent
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState
+from tests.support.store import entry, started, write_of
 from tests.support.web_client import api_of
 
 
@@ -301,3 +302,19 @@ async def test_a_refusal_is_an_answer_that_is_kept_too(app: App) -> None:
         for _ in range(2):
             answer = await api.post("/api/v1/jobs", json={"name": "thrice"}, headers=key)
             assert (answer.status_code, answer.json()["code"]) == (404, "unknown_name")
+
+
+async def test_ten_thousand_entries_of_a_journal_are_one_slim_answer(app: App) -> None:
+    async with api_of(app, "kim@* admin") as api:
+        store = await app.store()
+        claim = await started(store, "long")
+        for first in range(1, 10_001, 1000):
+            entries = [
+                entry(seq, output=b'"' + b"x" * 100 + b'"') for seq in range(first, first + 1000)
+            ]
+            await store.write(write_of(claim, *entries))
+        answer = await api.get("/api/v1/jobs/long/journal?slim=1&limit=10000")
+        assert len(answer.json()["items"]) == 10_000
+        assert len(answer.content) < 2_000_000
+        whole = await api.get("/api/v1/jobs/long/journal?limit=1000")
+        assert (len(whole.json()["items"]), whole.json()["next"]) == (1000, "1000")

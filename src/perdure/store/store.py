@@ -216,7 +216,7 @@ class Store:
     violations = reads(verbs.read.violations)
 
     journal_page = reads(verbs.browse.journal_page)
-    job_size = reads(verbs.browse.job_size)
+    whole_job = reads(verbs.browse.whole_job)
     newest_event = reads(verbs.browse.newest_event)
     logged_changes = reads(verbs.browse.logged_changes)
     owned_jobs = reads(verbs.browse.owned_jobs)

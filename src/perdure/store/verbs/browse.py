@@ -2,9 +2,14 @@
 
 from typing import NamedTuple
 
+from perdure.jobs.listing import JobFacts
 from perdure.jobs.model import JournalEntry
+from perdure.jobs.output import OutputTopic
 from perdure.store import rows
 from perdure.store.statements import Session
+from perdure.store.verbs.fleet import fleet
+from perdure.store.verbs.listing import listed_job
+from perdure.store.verbs.output import topics
 
 
 class JobSize(NamedTuple):
@@ -12,6 +17,16 @@ class JobSize(NamedTuple):
 
     entries: int
     children: int
+
+
+class WholeJob(NamedTuple):
+    """All of a job that is not a list of its own."""
+
+    facts: JobFacts
+    now: float
+    size: JobSize
+    topics: list[OutputTopic]
+    unserved: str | None  # why no worker can claim it, although it is due
 
 
 class LoggedChange(NamedTuple):
@@ -36,6 +51,27 @@ def job_size(session: Session, job_id: str) -> JobSize:
     entries = session.one("count_entries", id=job_id)
     children = session.one("count_children", id=job_id)
     return JobSize(entries[0] if entries else 0, children[0] if children else 0)
+
+
+def whole_job(
+    session: Session, job_id: str, tenant: str | None, silent_for: float
+) -> WholeJob | None:
+    """Return all of a job that is not a list of its own; None if the tenant has no such job.
+
+    A worker without a heartbeat for `silent_for` seconds counts as silent.
+    """
+    facts = listed_job(session, job_id, silent_for)
+    if facts is None or tenant not in (None, facts.job.tenant):
+        return None
+    job, now = facts.job, session.now()
+    is_due = job.owner is None and job.due_at is not None and job.due_at <= now
+    return WholeJob(
+        facts=facts,
+        now=now,
+        size=job_size(session, job_id),
+        topics=topics(session, job_id),
+        unserved=fleet(session, silent_for).why_waiting(job) if is_due else None,
+    )
 
 
 def newest_event(session: Session) -> int:

@@ -51,7 +51,7 @@ from perdure.jobs.series import MetricsPage
 from perdure.jobs.state import JobState
 from perdure.jobs.timeline import StepAttempt, Timeline
 from perdure.jobs.worker_command import WorkerAction
-from perdure.store.verbs.browse import JobSize
+from perdure.store.verbs.browse import WholeJob
 from perdure.web.access.audit_trail import audited_verbs, verify_audit
 from perdure.web.access.principal import Permission, Principal
 from perdure.web.access.tokens import (
@@ -629,10 +629,16 @@ class TenantHandle:
         await self.job(job_id)
         return await self._verbs.journal_page(job_id, after, limit, slim=slim)
 
-    async def job_size(self, job_id: str) -> JobSize:
-        """Return how many entries and children a job has."""
-        await self.job(job_id)
-        return await self._verbs.job_size(job_id)
+    async def whole(self, job_id: str) -> WholeJob:
+        """Return all of a job of the tenant that is not a list of its own.
+
+        Raises:
+            JobNotFound: There is none, or it belongs to another tenant.
+        """
+        found = await self._verbs.whole_job(_text(job_id), self.tenant, SILENT)
+        if found is None:
+            raise JobNotFound(job_id)
+        return found
 
     # Inside
 

@@ -121,7 +121,7 @@ def _command(action: JobAction) -> Route:
 
 
 async def _shown(request: ApiRequest) -> Answer:
-    return Answer(await detail(request, await request.store.job(request.path["id"])))
+    return Answer(await detail(request, request.path["id"]))
 
 
 async def send(request: ApiRequest) -> Answer:
@@ -137,7 +137,7 @@ async def fork(request: ApiRequest) -> Answer:
     arguments = None if isinstance(body.arguments, UnsetType) else body.arguments
     copy = await request.store.fork(request.path["id"], body.before, arguments)
     where = request.href(f"/api/v1/jobs/{copy.id}")
-    return Answer(await detail(request, copy), 201, {"location": where})
+    return Answer(await detail(request, copy.id), 201, {"location": where})
 
 
 async def command_many(request: ApiRequest) -> Answer:

@@ -12,8 +12,8 @@ from starlette.responses import Response
 from perdure.base.codec import write_plain
 from perdure.base.errors import RequestRefused
 from perdure.engine.submission import SubmitOptions
-from perdure.jobs.listing import JobRow
-from perdure.jobs.model import Job, JobQuery
+from perdure.jobs.listing import JobRow, job_row
+from perdure.jobs.model import JobQuery
 from perdure.jobs.payload import stand_in_of
 from perdure.jobs.plan import Plan
 from perdure.jobs.query_text import LONGEST, QueryWords, Suggestion, complete
@@ -119,17 +119,15 @@ async def complete_query(request: ApiRequest) -> Answer:
 
 async def show_job(request: ApiRequest) -> Answer:
     """Show a job."""
-    return Answer(await detail(request, await request.store.job(request.path["id"])))
+    return Answer(await detail(request, request.path["id"]))
 
 
-async def detail(request: ApiRequest, job: Job) -> JobDetail:
+async def detail(request: ApiRequest, job_id: str) -> JobDetail:
     """Return a job in full, as the principal sees it."""
-    store, href = request.store, request.href(f"/api/v1/jobs/{job.id}/payload")
-    size, reader = await store.job_size(job.id), await store.read(job.id)
-    now = await store.now()
-    is_due = job.owner is None and job.due_at is not None and job.due_at <= now
+    whole = await request.store.whole(job_id)
+    job, href = whole.facts.job, request.href(f"/api/v1/jobs/{job_id}/payload")
     return JobDetail(
-        **msgspec.structs.asdict(await store.row(job.id)),
+        **msgspec.structs.asdict(job_row(whole.facts, whole.now)),
         input=payload_view(job.input, f"{href}/job/input"),
         result=payload_view(job.result, f"{href}/job/result"),
         failure=failure_view(job.error),
@@ -140,11 +138,11 @@ async def detail(request: ApiRequest, job: Job) -> JobDetail:
         forked_from=job.forked_from,
         is_plan=job.plan is not None,
         calls=plan_calls(job.plan),
-        children=size.children,
-        entries=size.entries,
-        topics=[topic_view(each) for each in await reader.topics()],
-        budget=budget_view(await reader.budget()),
-        unserved=(await store.fleet()).why_waiting(job) if is_due else None,
+        children=whole.size.children,
+        entries=whole.size.entries,
+        topics=[topic_view(each) for each in whole.topics],
+        budget=budget_view(whole.facts.budget),
+        unserved=whole.unserved,
         allowed=allowed(job, request.principal),
     )
 
@@ -356,7 +354,7 @@ async def submit_job(request: ApiRequest) -> Answer:
     what = body.name if body.plan is None else Plan.from_json(write_plain(body.plan).decode())
     job = await request.store.submit(what, body.arguments, cast("SubmitOptions", options))
     where = request.href(f"/api/v1/jobs/{job.id}")
-    return Answer(await detail(request, job), 201, {"location": where})
+    return Answer(await detail(request, job.id), 201, {"location": where})
 
 
 def _route(method: Any, path: str, handler: Any, summary: str, **more: Any) -> Route:

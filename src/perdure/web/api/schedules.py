@@ -165,7 +165,7 @@ async def run_now(request: ApiRequest) -> Answer:
     """Submit the job of a schedule now, beside its times."""
     job = await request.store.run_schedule(request.path["name"])
     where = request.href(f"/api/v1/jobs/{job.id}")
-    return Answer(await detail(request, job), 201, {"location": where})
+    return Answer(await detail(request, job.id), 201, {"location": where})
 
 
 def _route(method: Any, end: str, handler: Any, summary: str, **more: Any) -> Route:
