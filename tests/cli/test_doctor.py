@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.cli.doctor import settings_found
+from perdure.cli.doctor import clock_found, page_found, settings_found
 from perdure.store.open import open_store
 from tests.support.cli import CommandLine
 from tests.support.store import claim_one, new_job, sql
@@ -128,3 +128,28 @@ def test_without_a_store_the_machine_is_told(cli: CommandLine) -> None:
 )
 def test_a_setting_that_breaks_a_promise_is_found(setting: dict[str, str]) -> None:
     assert len(list(settings_found(setting))) == 1
+
+
+def test_a_clock_that_differs_by_more_than_the_question_took_is_found() -> None:
+    assert list(clock_found(1.9, 0.0)) == list(clock_found(-3.0, 1.5)) == []
+    (ahead,) = clock_found(3.0, 0.5)
+    (behind,) = clock_found(-90.0, 0.5)
+    assert (ahead.what, behind.what) == (
+        "this machine is 3.0 s ahead of it",
+        "this machine is 90.0 s behind it",
+    )
+
+
+def test_an_installation_without_its_page_is_found(tmp_path: Path) -> None:
+    assert [each.check for each in page_found(tmp_path)] == ["page"]
+    (tmp_path / "index.html").touch()
+    assert list(page_found(tmp_path)) == []
+
+
+def test_a_job_that_has_needed_a_person_for_days_is_found(filled: str, cli: CommandLine) -> None:
+    sql(filled, "UPDATE job SET state = 'NEEDS_ATTENTION', created_at = 1 WHERE id = 'second'")
+    done = cli.run("doctor", "--store", filled, "-o", "json")
+    found = [each for each in json.loads(done.stdout)["findings"] if each["check"] == "attention"]
+    assert done.exit_code == 1
+    assert [each["job"] for each in found] == ["second"]
+    assert "attention" in cli.run("doctor", "--store", filled, "-o", "ids").stdout.split()

@@ -6,19 +6,33 @@ import platform
 import sqlite3
 import stat
 from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perdure import __version__
+from perdure.base.clock import SystemClock
 from perdure.base.errors import JobError
-from perdure.cli.output import Code, give, show, warn
+from perdure.cli.output import (
+    Code,
+    Format,
+    FormatOption,
+    give,
+    give_list,
+    give_one,
+    show,
+    warn,
+)
 from perdure.cli.target import spelled
 from perdure.engine.attendance import SILENT
 from perdure.jobs.invariant import INVARIANTS, Violation
+from perdure.jobs.query_text import parse
 from perdure.notify.message import visible
 from perdure.store.open import open_store
 from perdure.store.sqlite.connection import network_file_system
@@ -26,6 +40,8 @@ from perdure.store.store import Store
 
 _WIDEST: Final = 400  # characters of one finding
 _FULL: Final = ("2", "3")  # SQLite's FULL and EXTRA
+_SKEW: Final = 2.0  # seconds that two clocks may differ
+_LONG: Final = "1d"  # that a job may wait for a person
 _RULES: Final = {each.name: each for each in INVARIANTS}
 
 
@@ -69,7 +85,8 @@ def doctor(
         ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="The most findings per rule.")] = 20,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
+    output: FormatOption = Format.TABLE,
 ) -> None:
     """Check the machine, the settings of a store, and that its contents are consistent.
 
@@ -80,9 +97,12 @@ def doctor(
     except JobError as error:
         warn(str(error))
         raise typer.Exit(Code.USAGE) from None
+    told = _as_json(report)
     if json:
-        give(_as_json(report), indent=2)
-    else:
+        give(told, indent=2)
+    elif output is Format.IDS:
+        give_list(told["findings"], output, "check")
+    elif not give_one(told, output):
         show(*_lines(report))
     raise typer.Exit(Code.FAILED if report.findings else Code.OK)
 
@@ -94,7 +114,10 @@ async def examine(url: str | None, limit: int) -> Report:
         StoreError: The store cannot be read.
     """
     here = Report(
-        perdure=__version__, python=platform.python_version(), sqlite=sqlite3.sqlite_version
+        perdure=__version__,
+        python=platform.python_version(),
+        sqlite=sqlite3.sqlite_version,
+        findings=tuple(page_found(files("perdure.web").joinpath("static"))),
     )
     if not url:
         return here
@@ -119,12 +142,75 @@ async def _of_store(report: Report, url: str, store: Store, limit: int) -> Repor
         settings=settings,
         rules=tuple(_RULES),
         findings=(
+            *report.findings,
             *(() if store.path is None else _file(store.path)),
             *settings_found(settings),
             *map(_of_rule, violations),
             *await _unserved(store),
+            *await _clock(store),
+            *await _other_versions(store),
+            *await _waiting_for_people(store, limit),
         ),
     )
+
+
+async def _clock(store: Store) -> list[Finding]:
+    """Find a clock of this machine that differs from that of the store."""
+    machine = SystemClock()
+    began = machine.monotonic()
+    theirs, ours = await store.now(), machine.time()
+    took = machine.monotonic() - began
+    return list(clock_found(ours - theirs, took))
+
+
+def clock_found(ahead: float, took: float) -> Iterator[Finding]:
+    """Yield a finding if the machine is ahead of the store, or behind it, by more than it took."""
+    if abs(ahead) > _SKEW + took:
+        yield Finding(
+            check="clock",
+            rule="The clocks of workers and store agree, since people compare their times.",
+            what=f"this machine is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} it",
+            advice="let NTP set both clocks (`timedatectl status`)",
+        )
+
+
+async def _other_versions(store: Store) -> list[Finding]:
+    return [
+        Finding(
+            check="versions",
+            rule="All workers run a version of Perdure that others can read.",
+            what=f"worker {each.id} on {each.host} runs a version that this one cannot read",
+            advice="finish the deployment: run the same version of Perdure everywhere",
+        )
+        for each in (await store.fleet(SILENT)).workers
+        if each.definitions is None
+    ]
+
+
+async def _waiting_for_people(store: Store, limit: int) -> list[Finding]:
+    """Find jobs that need a person and that nobody has looked at for long."""
+    query = replace(parse(f"state:attention created:>{_LONG}"), limit=limit)
+    return [
+        Finding(
+            check="attention",
+            rule="A job that needs a person gets one within a day.",
+            what=f"{job.name} needs attention",
+            advice="`perdure jobs show JOB` says why; then resume, retry, compensate or cancel it",
+            job=job.id,
+        )
+        for job in await store.jobs(query)
+    ]
+
+
+def page_found(static: Traversable) -> Iterator[Finding]:
+    """Yield a finding if the page does not come with this installation."""
+    if not static.joinpath("index.html").is_file():
+        yield Finding(
+            check="page",
+            rule="The page comes with the package.",
+            what="its files are missing, so `perdure serve` and `dev` serve the API only",
+            advice="install the package again, or run scripts/page in a checkout",
+        )
 
 
 async def _unserved(store: Store) -> list[Finding]:
@@ -251,6 +337,7 @@ def _as_json(report: Report) -> dict[str, Any]:
 def _lines(report: Report) -> Iterator[str]:
     yield f"perdure {report.perdure}, Python {report.python}, SQLite {report.sqlite}"
     if report.store is None:
+        yield from _found_lines(report)
         yield "No store was given: pass --store sqlite:///jobs.db, or set PERDURE_URL."
         return
     states = ", ".join(f"{count} {state}" for state, count in sorted(report.jobs.items()) if count)
@@ -261,6 +348,10 @@ def _lines(report: Report) -> Iterator[str]:
     count = len(report.findings)
     found = f"{count} problems found" if count else "no problems found"
     yield f"Checked {len(report.rules)} rules and the settings: {found}."
+    yield from _found_lines(report)
+
+
+def _found_lines(report: Report) -> Iterator[str]:
     for (check, rule), same in groupby(report.findings, lambda each: (each.check, each.rule)):
         yield ""
         yield f"{check}: {rule}"
