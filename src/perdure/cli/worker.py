@@ -83,6 +83,14 @@ def worker(  # noqa: PLR0913  an option is a parameter
     metrics_host: Annotated[
         str, typer.Option(envvar="PERDURE_METRICS_HOST", help="The address to serve them on.")
     ] = "127.0.0.1",
+    trace: Annotated[
+        bool,
+        typer.Option(
+            "--trace",
+            envvar="PERDURE_TRACE",
+            help="Trace jobs with the OpenTelemetry of the program.",
+        ),
+    ] = False,
     url: UrlOption = None,
 ) -> None:
     """Run the jobs of an app until told to stop.
@@ -99,7 +107,7 @@ def worker(  # noqa: PLR0913  an option is a parameter
     tune_interpreter()
     telemetry.attach_many(_HANDLER, (JOB_END, JOB_PARK), _log_end)
     try:
-        with _observed(loaded, metrics_host, metrics_port):
+        with _observed(loaded, metrics_host, metrics_port), _traced(wanted=trace):
             error = run(_work, loaded, settings, settings=runtime_settings(settings))
     except KeyboardInterrupt:  # before it was up, or the second one
         raise typer.Exit(Code.INTERRUPTED) from None
@@ -134,6 +142,14 @@ def _observed(app: App, host: str, port: int | None) -> Generator[None, None, No
         if served is not None:
             _log.info("metrics: http://%s:%d/metrics", host, served)
         yield
+
+
+def _traced(*, wanted: bool) -> contextlib.AbstractContextManager[None]:
+    """Trace jobs inside the block."""
+    try:
+        return observe.tracing() if wanted else contextlib.nullcontext()
+    except ModuleNotFoundError as error:
+        refuse(str(error), Code.USAGE)
 
 
 def _log_end(_event: Event, _numbers: Values, facts: Values, _config: object) -> None:

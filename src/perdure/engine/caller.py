@@ -161,6 +161,7 @@ class Caller:
         self, made: Sequence[NewJob], definitions: Sequence[JobDefinition[..., Any] | None]
     ) -> list[Handle[Any]]:
         """Store jobs, all of them or none; return their handles."""
+        made = [events.carried(job) for job in made]
         submitted = await self.verbs.submit(made, made[0].user if made else "")
         events.submitted(made, submitted)
         handles = [

@@ -7,17 +7,32 @@ costs one dict lookup. Times are in seconds.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from msgspec.structs import replace
+
 from perdure.base import telemetry
 from perdure.base.telemetry import Event
 from perdure.jobs.approval import Approval, Refusal, Vote
-from perdure.jobs.budget import Amount
+from perdure.jobs.budget import Amount, ModelUsage
 from perdure.jobs.effect import Effect
-from perdure.jobs.model import Claim, Job, JobChange, JournalEntry, NewJob, Schedule, Submitted
+from perdure.jobs.model import (
+    Claim,
+    Job,
+    JobChange,
+    JobTrace,
+    JournalEntry,
+    NewJob,
+    Schedule,
+    Submitted,
+)
 from perdure.jobs.outbox import Notice
 
 if TYPE_CHECKING:  # a caller that runs nothing does not load what workers are made of
     from perdure.engine.worker_port import WorkerPort
 
+JOB_CARRY: Final[Event] = ("perdure", "job", "carry")
+JOB_ENTER: Final[Event] = ("perdure", "job", "enter")
+JOB_LEAVE: Final[Event] = ("perdure", "job", "leave")
+STEP_ENTER: Final[Event] = ("perdure", "step", "enter")
 JOB_SUBMIT: Final[Event] = ("perdure", "job", "submit")
 JOB_UNSERVED: Final[Event] = ("perdure", "job", "unserved")
 JOB_CLAIM: Final[Event] = ("perdure", "job", "claim")
@@ -89,6 +104,34 @@ def submitted(jobs: Iterable[NewJob], kept: Iterable[Submitted]) -> None:
             telemetry.execute(JOB_SUBMIT, {"count": 1}, facts)
 
 
+def carried(job: NewJob) -> NewJob:
+    """Return a job to submit with the span that submits it, if somebody traces.
+
+    A handler of the event writes `traceparent` into the `carrier` of its metadata.
+    """
+    if not listens(JOB_CARRY):
+        return job
+    carrier: dict[str, str] = {}
+    telemetry.execute(JOB_CARRY, {}, {**_job(job), "carrier": carrier})
+    return replace(job, trace=carrier.get("traceparent"))
+
+
+def entered(run: RunFacts, trace: JobTrace | None) -> str | None:
+    """Emit that a run begins, in its own process; return its span, if somebody traces."""
+    carrier: dict[str, str] = {}
+    facts = {**_job(run.job), "worker": run.node.owner, "epoch": run.epoch, "trace": trace}
+    more = {"state": run.job.state.value, "parent": run.job.parent, "carrier": carrier}
+    telemetry.execute(JOB_ENTER, {"claims": run.job.claims}, {**facts, **more})
+    return carrier.get("traceparent")
+
+
+def left(run: RunFacts, outcome: str) -> None:
+    """Emit that the process of a run ends, however it does."""
+    if listens(JOB_LEAVE):
+        facts = {**_job(run.job), "worker": run.node.owner, "epoch": run.epoch}
+        telemetry.execute(JOB_LEAVE, {}, {**facts, "outcome": outcome})
+
+
 def unserved(job: NewJob, job_id: str, reason: str) -> None:
     """Emit that no worker can claim a job that was just submitted."""
     if listens(JOB_UNSERVED):
@@ -141,6 +184,11 @@ def _job(job: Job | NewJob) -> dict[str, Any]:
 def step_started(operation: StepFacts, attempt: int) -> None:
     """Emit that an attempt begins."""
     telemetry.execute(STEP_START, {"attempt": attempt}, _step(operation))
+
+
+def step_entered(operation: StepFacts, attempt: int) -> None:
+    """Emit that the code of an attempt is about to run, in its own process."""
+    telemetry.execute(STEP_ENTER, {"attempt": attempt}, _step(operation))
 
 
 def step_stopped(operation: StepFacts, attempt: int, begun_at: float, outcome: str) -> None:
@@ -257,11 +305,11 @@ def _approval(approval: Approval) -> dict[str, Any]:
     }
 
 
-def spent(operation: StepFacts, amount: Amount) -> None:
+def spent(operation: StepFacts, amount: Amount, usage: ModelUsage | None) -> None:
     """Emit what a step has spent, once that is durable."""
     if listens(SPEND):
         measured = {"usd": amount.usd, "tokens": amount.tokens, "calls": amount.calls}
-        telemetry.execute(SPEND, measured, _step(operation))
+        telemetry.execute(SPEND, measured, {**_step(operation), "usage": usage})
 
 
 def notice_sent(notice: Notice) -> None:

@@ -65,6 +65,27 @@ def to_micro(usd: float) -> int:
     return near if math.isclose(scaled, near, rel_tol=1e-9, abs_tol=1e-6) else math.ceil(scaled)
 
 
+class ModelUsage(Struct, frozen=True, kw_only=True):
+    """What a call of a model has used, for traces; `Spending.settle` counts its tokens.
+
+    Attributes:
+        model: The name of the model, as the provider spells it.
+        input_tokens: Tokens that were sent.
+        output_tokens: Tokens that came back.
+        provider: Whose model it is: "openai", "anthropic".
+    """
+
+    model: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+    provider: str = ""
+
+    @property
+    def tokens(self) -> int:
+        """All tokens."""
+        return self.input_tokens + self.output_tokens
+
+
 class Reservation(Struct, frozen=True, kw_only=True):
     """A request by the owner of a job to reserve part of a budget."""
 

@@ -6,7 +6,7 @@ one: see `perdure.jobs.payload`. Times are UNIX seconds on the store's clock.
 """
 
 from enum import StrEnum
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from msgspec import Struct
 
@@ -53,6 +53,7 @@ class NewJob(Struct, frozen=True, kw_only=True):
     budget_of: str | None = None  # the job whose budget it spends; None: its own
     budget: BudgetLimits | None = None  # the most that it and its children may spend
     labels: dict[str, str] = {}
+    trace: str | None = None  # the span that submits it, as W3C `traceparent`
 
 
 class Submitted(Struct, frozen=True):
@@ -71,6 +72,18 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
     total: float | None = None
     note: str = ""
     at: float | None = None  # when it last reported numbers or a note
+
+
+class JobTrace(NamedTuple):
+    """Where the trace of a job continues: W3C `traceparent` of what it belongs to, and came before.
+
+    Attributes:
+        parent: The span that submitted the job, or else its first run.
+        last: Its last run.
+    """
+
+    parent: str
+    last: str | None
 
 
 class Job(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from perdure.observe.endpoints import Endpoints
     from perdure.observe.logs import JsonFormatter, WorkFilter, configure
+    from perdure.observe.otel import tracing
     from perdure.observe.prometheus import Metrics
     from perdure.observe.server import serving
 
@@ -17,9 +18,10 @@ _MODULE_OF: Final = {
     "WorkFilter": "perdure.observe.logs",
     "configure": "perdure.observe.logs",
     "serving": "perdure.observe.server",
+    "tracing": "perdure.observe.otel",
 }
 
-__all__ = ["Endpoints", "JsonFormatter", "Metrics", "WorkFilter", "configure", "serving"]
+__all__ = ["Endpoints", "JsonFormatter", "Metrics", "WorkFilter", "configure", "serving", "tracing"]
 
 
 def __getattr__(name: str) -> object:

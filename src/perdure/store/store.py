@@ -206,6 +206,8 @@ class Store:
     messages = reads(verbs.read.messages)
     events = reads(verbs.read.events)
     has_event = reads(verbs.read.has_event)
+    trace = reads(verbs.trace.trace)
+    keep_trace = changes(verbs.trace.keep_trace)
     output = reads(verbs.output.output)
     topics = reads(verbs.output.topics)
     entry_by_key = reads(verbs.read.entry_by_key)

@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from perdure.base.codec import decode, digest, encode
 from perdure.base.duration import Duration, job_seconds
 from perdure.base.errors import JobError, NotInJob, PayloadTooLarge
+from perdure.engine import events
 from perdure.engine.journal.run import (
     CONTINUED,
     PATCHED,
@@ -500,7 +501,7 @@ class JobContext(Context):
         except PayloadTooLarge as error:
             return self._at_limit(EntryKind.CHILD, f"child:{full}", error)
         entry, recorded = self._look_up(EntryKind.CHILD, f"child:{full}", packed, key=given.id)
-        submission = child_job(run.job, entry, job, full, packed, given)
+        submission = events.carried(child_job(run.job, entry, job, full, packed, given))
         operation = Child(run, entry, job, submission, recorded=recorded)
         if entry.state in (StepState.SUCCEEDED, StepState.SKIPPED):
             operation.finish_recorded(entry.output, job.result.decode)

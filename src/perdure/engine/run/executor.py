@@ -25,7 +25,14 @@ from typing import Any, Protocol, Unpack
 
 from msgspec.structs import replace
 
-from perdure.base.errors import ApprovalExpired, Drift, JobError, PayloadTooLarge, UnknownName
+from perdure.base.errors import (
+    ApprovalExpired,
+    Drift,
+    JobError,
+    PayloadTooLarge,
+    StoreError,
+    UnknownName,
+)
 from perdure.engine import events
 from perdure.engine.journal.run import Code, Run
 from perdure.engine.journal.verdict import (
@@ -78,7 +85,10 @@ async def execute(node: RunOwner, claim: Claim, since: float) -> None:
     working_on.set(WorkingOn(job.id, job.name, job.tenant, node.owner))
     run.abandon = partial(_abandon, node, run)
     node.admit(run, since)
+    verdict: RunVerdict | None = None
     try:
+        if events.listens(events.JOB_ENTER):
+            await _trace(run)
         verdict = _verdict_before(run)
         if verdict is None:
             undoing = run.job.state is JobState.COMPENSATING
@@ -86,8 +96,17 @@ async def execute(node: RunOwner, claim: Claim, since: float) -> None:
         if not run.abandoned:
             await end_run(run, verdict)
     finally:
+        events.left(run, type(run.verdict or verdict).__name__)
         if not run.abandoned:
             node.dismiss(run)
+
+
+async def _trace(run: Run) -> None:
+    """Continue the trace of a job; a store that does not answer costs only that."""
+    with contextlib.suppress(StoreError):
+        found = await run.node.store.trace(run.job.id)
+        if (span := events.entered(run, found)) is not None:
+            await run.node.store.keep_trace(run.job.id, span)
 
 
 async def end_run(run: Run, verdict: RunVerdict) -> None:

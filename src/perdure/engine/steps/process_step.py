@@ -48,7 +48,7 @@ from perdure.engine.steps.step_context import (
 from perdure.engine.steps.thread_step import call_in_step_thread
 from perdure.engine.worker_port import StepHost, WorkerPort
 from perdure.engine.working_on import WorkingOn, working_on
-from perdure.jobs.budget import Amount
+from perdure.jobs.budget import Amount, ModelUsage
 from perdure.jobs.definition import Step, is_step_class, scope, step_of, step_of_object
 from perdure.jobs.effect import Effect, PackedResult, Place, QueryAnswer
 from perdure.jobs.failure import Failure, Raises, failure_of
@@ -561,8 +561,10 @@ class ProcessPort:
     async def reserve(self, place: Place, amount: Amount) -> str:
         return await self._ask("reserve", place, amount)
 
-    async def settle(self, reservation: str, actual: Amount) -> None:
-        await self._ask("settle", reservation, actual)
+    async def settle(
+        self, reservation: str, actual: Amount, usage: ModelUsage | None = None
+    ) -> None:
+        await self._ask("settle", reservation, actual, usage)
 
     async def _ask(self, verb: str, *args: Any) -> Any:
         """Send a request to the server; return its answer.

@@ -68,7 +68,7 @@ from perdure.engine.steps.step_context import (
 )
 from perdure.engine.steps.thread_step import ThreadUse, call_in_step_thread, older_calls
 from perdure.engine.working_on import WorkingOn, working_on
-from perdure.jobs.budget import Amount, Reservation, spending_id
+from perdure.jobs.budget import Amount, ModelUsage, Reservation, spending_id
 from perdure.jobs.definition import Step, scope
 from perdure.jobs.effect import Effect, PackedResult, Place
 from perdure.jobs.failure import Failure, failure_of
@@ -943,9 +943,11 @@ class Attempt:
         self._reserved += amount
         return reservation.id
 
-    async def settle(self, reservation: str, actual: Amount) -> None:
+    async def settle(
+        self, reservation: str, actual: Amount, usage: ModelUsage | None = None
+    ) -> None:
         await settle(self._step.run, reservation, actual)
-        events.spent(self._step, actual)
+        events.spent(self._step, actual, usage)
 
     # Exits
 
@@ -965,6 +967,8 @@ async def _attempt(operation: StepOperation[Any]) -> None:
     run, entry = operation.run, operation.entry
     job, worker = run.job, run.node.owner
     working_on.set(WorkingOn(job.id, job.name, job.tenant, worker, entry.id, operation.attempt))
+    if events.listens(events.STEP_ENTER):
+        events.step_entered(operation, operation.attempt)
     scope.set(entry.id)  # its code is not the code of the job, in which calls are awaited
     try:
         if operation.step.idempotency_key is None or not await operation.reuse():

@@ -52,7 +52,7 @@ from perdure.engine.steps.effects import (
     EffectRequest,
     fault_of,
 )
-from perdure.jobs.budget import Amount
+from perdure.jobs.budget import Amount, ModelUsage
 from perdure.jobs.definition import Step
 from perdure.jobs.effect import (
     Effect,
@@ -172,7 +172,9 @@ class StepPort(Protocol):
         """Reserve an amount of the budget; return the id of the reservation."""
         ...
 
-    async def settle(self, reservation: str, actual: Amount) -> None:
+    async def settle(
+        self, reservation: str, actual: Amount, usage: ModelUsage | None = None
+    ) -> None:
         """Replace a reservation by what was actually spent."""
         ...
 
@@ -773,17 +775,23 @@ class _Spent:
         self._reservation = await self._port.reserve(self._place, self._amount)
 
     async def settle(
-        self, usd: float | None = None, tokens: int | None = None, calls: int | None = None
+        self,
+        usd: float | None = None,
+        tokens: int | None = None,
+        calls: int | None = None,
+        usage: ModelUsage | None = None,
     ) -> None:
         """Settle what was actually spent; a kind that is None, as much as was reserved."""
         reserved = self._amount
+        if usage is not None and tokens is None:
+            tokens = usage.tokens
         self._settled = True
         actual = Amount.of(
             usd=reserved.usd if usd is None else usd,
             tokens=reserved.tokens if tokens is None else tokens,
             calls=reserved.calls if calls is None else calls,
         )
-        await self._port.settle(self._reservation, actual)
+        await self._port.settle(self._reservation, actual, usage)
 
     async def end(self, error: BaseException | None) -> None:
         """Settle the whole amount at the end of a block, unless it was settled or failed."""
@@ -798,10 +806,18 @@ class Spending:
         self._spent = spent
 
     def settle(
-        self, *, usd: float | None = None, tokens: int | None = None, calls: int | None = None
+        self,
+        *,
+        usd: float | None = None,
+        tokens: int | None = None,
+        calls: int | None = None,
+        usage: ModelUsage | None = None,
     ) -> Coroutine[Any, Any, None]:
-        """Settle what was actually spent; a kind that is not named, as much as was reserved."""
-        return self._spent.settle(usd, tokens, calls)
+        """Settle what was actually spent; a kind that is not named, as much as was reserved.
+
+        `usage` says what a model has used: for traces, and for `tokens`.
+        """
+        return self._spent.settle(usd, tokens, calls, usage)
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self.__aenter__().__await__()
@@ -826,10 +842,15 @@ class SyncSpending:
         self._spent = spent
 
     def settle(
-        self, *, usd: float | None = None, tokens: int | None = None, calls: int | None = None
+        self,
+        *,
+        usd: float | None = None,
+        tokens: int | None = None,
+        calls: int | None = None,
+        usage: ModelUsage | None = None,
     ) -> None:
-        """Settle what was actually spent; a kind that is not named, as much as was reserved."""
-        _finish(self._spent.settle(usd, tokens, calls))
+        """Settle what was actually spent; see `Spending.settle`."""
+        _finish(self._spent.settle(usd, tokens, calls, usage))
 
     def __enter__(self) -> Self:
         return self

@@ -28,7 +28,7 @@ from perdure.engine.steps.step_context import (
     UserQuestion,
     context_for,
 )
-from perdure.jobs.budget import Amount
+from perdure.jobs.budget import Amount, ModelUsage
 from perdure.jobs.definition import Step, is_async
 from perdure.jobs.effect import Effect, PackedResult, Place
 from perdure.process.threads import ThreadPool
@@ -143,8 +143,10 @@ class ThreadPort:
     async def reserve(self, place: Place, amount: Amount) -> str:
         return await self._on_loop(self._port.reserve(place, amount))
 
-    async def settle(self, reservation: str, actual: Amount) -> None:
-        await self._on_loop(self._port.settle(reservation, actual))
+    async def settle(
+        self, reservation: str, actual: Amount, usage: ModelUsage | None = None
+    ) -> None:
+        await self._on_loop(self._port.settle(reservation, actual, usage))
 
     async def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         variables = self._variables.copy()

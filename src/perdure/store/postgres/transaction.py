@@ -448,14 +448,14 @@ def _grant(found: Row) -> Grant:
 
 
 class SubmitNew(SingleStatement[list[Submitted]]):
-    """A submission of jobs that are all new and have no budgets, which is the usual case."""
+    """A submission of jobs that are all new, have no budgets and no traces: the usual case."""
 
     statement = "submit_new"
 
     def __init__(self, jobs: Sequence[NewJob], actor: str = "") -> None:
         self._jobs = jobs
         self._actor = actor
-        self.grants_budgets = any(job.budget is not None for job in jobs)
+        self.needs_more = any(job.budget is not None or job.trace for job in jobs)
         given = [_job_row(place, job, actor) for place, job in enumerate(jobs)]
         self.values = {"jobs": _encode(given).decode()}
 
@@ -482,7 +482,7 @@ def single_statement(call: VerbCall) -> SingleStatement[Any] | None:
     """Return the single-statement form of a verb; None if it has none."""
     if call.function is submit:
         submission = SubmitNew(*call.args, **call.kwargs)
-        return None if submission.grants_budgets else submission
+        return None if submission.needs_more else submission
     if call.function is claim:
         found = ClaimUnlimited(*call.args, **call.kwargs)
         return found if found.is_unlimited else None

@@ -24,6 +24,7 @@ from perdure.store.verbs import (
     saved_view,
     schedule,
     submit,
+    trace,
     worker_command,
     write,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "saved_view",
     "schedule",
     "submit",
+    "trace",
     "worker_command",
     "write",
 ]

@@ -31,7 +31,14 @@ _PAGE = 1000
 # Triggers keep the log of a job that is there; links are found by their approvals.
 _DELETIONS = (
     *("delete_jobs", "delete_journal", "delete_payload", "delete_events", "delete_messages"),
-    *("delete_labels", "delete_output", "delete_topics", "delete_effects", "keep_keys"),
+    *(
+        "delete_labels",
+        "delete_traces",
+        "delete_output",
+        "delete_topics",
+        "delete_effects",
+        "keep_keys",
+    ),
     *("delete_links", "delete_approvals", "delete_notices"),
 )
 

@@ -36,6 +36,8 @@ def submit(session: Session, jobs: Sequence[NewJob], actor: str = "") -> list[Su
         session.many("insert_event", events)
         if labels := [row for job in new for row in rows.label_rows(job, now)]:
             session.many("insert_label", labels)
+        if traced := [{"id": job.id, "parent": job.trace} for job in new if job.trace]:
+            session.many("insert_trace", traced)
     for job in new:
         if job.budget is not None:
             grant_first(session, job.id, job.budget)

@@ -655,3 +655,11 @@ CREATE TABLE answer (
 );
 
 CREATE INDEX answer_at ON answer (at);
+
+-- Traces: written only by programs that trace.
+
+CREATE TABLE trace (
+  job_id text COLLATE "C" NOT NULL PRIMARY KEY,
+  parent text COLLATE "C" NOT NULL,                      -- the span that submitted the job, or its first run
+  last   text COLLATE "C"                                -- the span of its last run
+);

@@ -624,3 +624,11 @@ CREATE TABLE answer (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX answer_at ON answer (at);
+
+-- Traces: written only by programs that trace.
+
+CREATE TABLE trace (
+  job_id TEXT NOT NULL PRIMARY KEY,
+  parent TEXT NOT NULL,                      -- the span that submitted the job, or its first run
+  last   TEXT                                -- the span of its last run
+) STRICT, WITHOUT ROWID;
