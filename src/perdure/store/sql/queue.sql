@@ -42,7 +42,7 @@ SELECT name FROM queue WHERE paused = 1
 -- name: keep_plan_kind
 INSERT INTO plan_kind (kind, steps) VALUES (:kind, :steps) ON CONFLICT DO NOTHING
 
--- name: tokens
+-- name: queue_tokens
 SELECT tokens, tokens_at FROM queue WHERE name = :queue
 
 -- name: set_tokens

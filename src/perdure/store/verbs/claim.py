@@ -305,7 +305,7 @@ def _take_tokens(session: Session, queue: str, limit: QueueLimit, taken: int) ->
 def _tokens(session: Session, queue: str, limit: QueueLimit) -> float:
     """Return what is in the token bucket: it holds `rate` claims and fills in `per` seconds."""
     assert limit.rate is not None
-    tokens, at = session.one("tokens", queue=queue) or (None, None)
+    tokens, at = session.one("queue_tokens", queue=queue) or (None, None)
     if tokens is None or at is None:
         return limit.rate
     clock = session.clock()
