@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from starlette.routing import Mount
 
 from perdure import App
 from perdure.errors import DefinitionError
-from perdure.web import page
+from perdure.web import page, server
 from perdure.web.server import ServerSettings
 from tests.support.web_client import TrustingGate
 
@@ -31,6 +32,11 @@ def test_an_address_that_others_reach_needs_tls_or_a_proxy(host: str, tmp_path: 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
 def test_an_address_of_this_machine_needs_nothing(host: str) -> None:
     assert ServerSettings(host=host).scheme == "http"
+
+
+def test_the_sockets_of_connections_send_at_once() -> None:
+    with server.listener_at("127.0.0.1", 0) as found:
+        assert found.proto == socket.IPPROTO_TCP  # by it asyncio knows that it is TCP
 
 
 async def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
