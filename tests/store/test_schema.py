@@ -204,6 +204,15 @@ async def test_a_claim_looks_only_at_what_is_ready(url: str) -> None:
         assert "Sort" not in plan
 
 
+def test_no_two_statements_have_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_text(_path: Path, _encoding: str) -> str:
+        return "-- name: one\nSELECT 1\n"
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    with pytest.raises(RuntimeError, match="called the same: name: one"):
+        load("sqlite")
+
+
 def scans(dialect_statement: str) -> list[str]:
     """Tell which tables SQLite would read as a whole for a statement."""
     database = sqlite3.connect(":memory:", isolation_level=None)
@@ -253,6 +262,10 @@ _MAY_SCAN = {
     "open_effects",
     "change_notice",
     "forget_commands",
+    "api_tokens",
+    "delete_old_sign_in_links",
+    "delete_sessions_of_person",
+    "delete_sessions_of_token",
     "doubtful_effects",
     "ended_per_minute",
     "pending_approvals",

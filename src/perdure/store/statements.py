@@ -92,7 +92,12 @@ def load(dialect: Dialect) -> dict[str, str]:
         for path in sorted(files("perdure.store").joinpath("sql").iterdir(), key=str)
         if path.name.endswith(".sql") and path.name != f"{other}.sql"
     ]
-    found = {name: text for each in texts for name, text in _statements(each).items()}
+    given = [item for each in texts for item in _statements(each).items()]
+    found = dict(given)
+    if len(found) < len(given):
+        names = [name for name, _ in given]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise RuntimeError(f"two statements are called the same: {', '.join(twice)}")
     return {
         name.removeprefix("name: "): _in_dialect(
             _USE.sub(lambda use: found[f"part: {use[1]}"], text), dialect

@@ -453,6 +453,12 @@ _EFFECT_STYLES = {
 }
 
 
+def _fact(name: str, value: Any, now: float) -> str:
+    """Return what a line of the log says, with moments as times of day."""
+    is_moment = name.endswith("_at") and isinstance(value, float)
+    return clock_time(value, now) if is_moment else str(value)
+
+
 def _ledger(ledger: Sequence[Effect], now: float, narrow: int) -> Table:
     doubts = sum(each.state is EffectState.IN_DOUBT for each in ledger)
     title = f"Effects: {len(ledger)}" + (f", {doubts} in doubt" if doubts else "")
@@ -484,7 +490,8 @@ def _log(view: JobView, most: int) -> Table:
     for event in view.events[max(0, left_out) :]:
         by = short(event.actor) if len(event.actor) == len(view.job.id) else event.actor
         about = ", ".join(
-            f"{name}: {shorten(str(value), view.narrow)}" for name, value in event.data.items()
+            f"{name}: {shorten(_fact(name, value, view.now), view.narrow)}"
+            for name, value in event.data.items()
         )
         moment = clock_time(event.at, view.now)
         table.add_row(moment, cell(event.type), cell(by), cell(about, style="dim"))

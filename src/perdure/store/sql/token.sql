@@ -10,7 +10,7 @@ FROM token WHERE hash = :hash
 SELECT id, hash, tenant, created_at, expires_at, revoked_at, last_used_at, data
 FROM token WHERE id = :id
 
--- name: tokens
+-- name: api_tokens
 SELECT id, hash, tenant, created_at, expires_at, revoked_at, last_used_at, data FROM token
 WHERE tenant = :tenant  -- if tenant
 ORDER BY created_at DESC, id

@@ -33,7 +33,7 @@ def token_by_hash(session: Session, hash: str) -> tuple[TokenRow, float] | None:
 def tokens(session: Session, tenant: str | None = None) -> list[TokenRow]:
     """Return tokens, newest first: of one tenant, or all."""
     given = {} if tenant is None else {"tenant": tenant}
-    return [_token(each) for each in session.find("tokens", set(given), **given)]
+    return [_token(each) for each in session.find("api_tokens", set(given), **given)]
 
 
 def revoke_token(session: Session, token_id: str, tenant: str | None = None) -> bool:
