@@ -68,6 +68,7 @@ _PAGE: Final = """\
 {fields}
 <button type="submit">Sign in</button>
 </form>
+{more}
 </main>
 </body>
 </html>
@@ -86,6 +87,7 @@ def login_routes(access: Access) -> list[Route]:
         Route("/login", partial(_answered, access, _sign_in), methods=["POST"]),
         Route("/logout", partial(_answered, access, _sign_out), methods=["POST"]),
         Route("/login.css", _style, methods=["GET"]),
+        *([] if access.login is None else access.login.routes(access)),
     ]
 
 
@@ -97,8 +99,8 @@ async def _show(access: Access, request: Request) -> Response:
     try:
         access.admit(request)
     except RequestRefused as refused:
-        return _page(request, str(refused), refused.status)
-    return _page(request)
+        return login_page(request, str(refused), refused.status)
+    return login_page(request, more="" if access.login is None else access.login.begins)
 
 
 _Answer: TypeAlias = Callable[[Access, Request, Mapping[str, str]], Awaitable[Response]]
@@ -110,12 +112,12 @@ async def _answered(access: Access, answer: _Answer, request: Request) -> Respon
         access.admit(request)
         return await answer(access, request, await _form(request))
     except RequestRefused as refused:
-        page = _page(request, str(refused), refused.status)
+        page = login_page(request, str(refused), refused.status)
         if refused.retry:
             page.headers["retry-after"] = f"{max(1, round(refused.retry))}"
         return page
     except AccessDenied as denied:
-        return _page(request, str(denied), 403)
+        return login_page(request, str(denied), 403)
 
 
 async def _sign_in(access: Access, request: Request, form: Mapping[str, str]) -> Response:
@@ -124,10 +126,10 @@ async def _sign_in(access: Access, request: Request, form: Mapping[str, str]) ->
     check_site(request, access.settings.origin)
     person, token_id = await _person(access, form)
     if person is None:
-        return _page(request, _WRONG, 403)
+        return login_page(request, _WRONG, 403)
     person = with_address(person, request)
     name, secret = await sign_in(access.store, request, person, access.settings, token_id)
-    where = f"{_base(request)}{local_path(form.get('next', ''))}"
+    where = f"{base_of(request)}{local_path(form.get('next', ''))}"
     response = RedirectResponse(where, 303, _HEADERS)
     set_cookie(response, name, secret)
     return response
@@ -145,7 +147,7 @@ async def _sign_out(access: Access, request: Request, form: Mapping[str, str]) -
     session = await access.session(request, form.get("csrf"))
     if session is not None:
         await sign_out(access.store, session)
-    response = RedirectResponse(f"{_base(request)}/login", 303, _HEADERS)
+    response = RedirectResponse(f"{base_of(request)}/login", 303, _HEADERS)
     name = cookie_name(request)
     if name is not None:
         delete_cookie(response, name)
@@ -171,14 +173,19 @@ def local_path(text: str) -> str:
     return text if plain and "\\" not in text else "/"
 
 
-def _base(request: Request) -> str:
+def base_of(request: Request) -> str:
+    """Return the prefix that this app is mounted at."""
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 
-def _page(request: Request, wrong: str = "", status: int = 200) -> Response:
+def login_page(request: Request, wrong: str = "", status: int = 200, more: str = "") -> Response:
+    """Return the page; `more` is the path of a further way to sign in."""
+    base = escape(base_of(request))
+    elsewhere = f'<p><a href="{base}{escape(more)}">Sign in with your organisation</a></p>'
     link = request.query_params.get("link", "") if status == 200 else ""  # noqa: PLR2004
     text = _PAGE.format(
-        base=escape(_base(request)),
+        base=base,
+        more=elsewhere if more else "",
         next=escape(local_path(request.query_params.get("next", ""))),
         wrong=f'<p class="wrong" role="alert">{escape(wrong)}</p>' if wrong else "",
         fields=_BY_LINK.format(link=escape(link)) if link else _ASK,

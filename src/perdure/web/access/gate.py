@@ -8,9 +8,10 @@ credential and of its tenant.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from starlette.requests import Request
+from starlette.routing import Route
 
 from perdure.base.clock import Clock, SystemClock
 from perdure.base.errors import StoreError
@@ -37,6 +38,15 @@ Authenticate: TypeAlias = Callable[[Request], Awaitable[Principal | None]]
 CSRF_SCOPE: Final = "perdure.csrf"  # where the token of the session is, for the answer
 
 
+class LoginPages(Protocol):
+    """A further way to sign in: its routes, below `/login`, and the path at which it begins."""
+
+    @property
+    def begins(self) -> str: ...
+
+    def routes(self, access: "Access", /) -> list[Route]: ...
+
+
 class Access:
     """Lets principals in."""
 
@@ -45,6 +55,7 @@ class Access:
         *,
         authenticate: Authenticate | None = None,
         settings: AccessSettings | None = None,
+        login: "LoginPages | None" = None,
         clock: Clock | None = None,
     ) -> None:
         """Describe who gets in.
@@ -53,9 +64,11 @@ class Access:
             authenticate: Your own way to tell who asks; tokens and sessions work beside it. What it
                 lets in by a cookie is checked for requests from other sites, as sessions are.
             settings: How long sessions last, and how often anybody may ask.
+            login: A further way to sign in: see `perdure.web.oidc_login`.
             clock: For tests.
         """
         self.settings = settings or AccessSettings()
+        self.login = login
         self._hook = authenticate
         clock = clock or SystemClock()
         self._per_address = Rates(self.settings.per_address, clock)

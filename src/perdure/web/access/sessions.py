@@ -174,7 +174,10 @@ async def use_sign_in_link(store: Store, secret: str) -> Principal | None:
     found = await store.take_sign_in_link(hash_secret(secret))
     if found is None:
         return None
-    data = msgspec.json.decode(found, type=SignedIn)
+    try:
+        data = msgspec.json.decode(found, type=SignedIn)
+    except msgspec.MsgspecError:  # it was kept for something else
+        return None
     return Principal(
         id=data.id,
         name=data.name,
