@@ -29,8 +29,8 @@ MODULES = {
 }
 DOTTED = re.compile(rf"\b({'|'.join(MODULES)})\.(\w+)")
 KINDS_OF_ENTRIES = ("host", "py", "service")
-# Modules that are named, and no attributes of the package
-NOT_PUBLIC = ("cli", "integrations", "observe", "web")
+# Modules and files that are named, and no attributes of the package
+NOT_PUBLIC = ("cli", "integrations", "observe", "web", "toml")
 FILE = re.compile(r"\b(?:(?:base|process|testing)/)?[a-z_]+\.py\b")
 WALK = re.compile(r"^ *\d+ (\w+\.py) +(?:\w+\.)?(\w+)", re.MULTILINE)
 LONGEST_DECISION = 60  # lines: a decision fits on one page
