@@ -93,6 +93,8 @@ async def _answer(backend: Backend, route: Route, request: Request) -> Response:
         found = await route.handler(asked)
         return found if isinstance(found, Response) else _response(request, route, found)
 
+    if route.shown_once:
+        return await answer()
     return await once(backend.caller.verbs, request, principal, body, answer)
 
 

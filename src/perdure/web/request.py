@@ -87,6 +87,7 @@ class Route(Struct, frozen=True, kw_only=True):
         status: The status of a success.
         tag: The group that it belongs to, in the documentation.
         cached: Whether the answer is one thing, with an ETag.
+        shown_once: Whether the answer holds a secret: it is not kept, for an idempotency key either.
     """
 
     method: Method
@@ -101,6 +102,7 @@ class Route(Struct, frozen=True, kw_only=True):
     status: int = 200
     tag: str = "jobs"
     cached: bool = False
+    shown_once: bool = False
 
 
 class Page(Struct, frozen=True, kw_only=True):

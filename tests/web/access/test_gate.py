@@ -97,6 +97,16 @@ async def test_tokens_are_made_listed_and_revoked_by_an_admin_of_the_tenant(app:
         assert refused.status_code == 401
 
 
+async def test_the_secret_of_a_token_is_not_kept_for_an_idempotency_key(app: App) -> None:
+    async with web_of(app) as web:
+        _, admin = await token_of(app, Role.ADMIN)
+        headers = {**bearer(admin), "idempotency-key": "one"}
+        body = {"name": "ci", "roles": ["service"]}
+        first = await web.post("/api/v1/tokens", json=body, headers=headers)
+        again = await web.post("/api/v1/tokens", json=body, headers=headers)
+        assert first.json()["secret"] != again.json()["secret"]
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -81,6 +81,7 @@ ROUTES: Final = (
         response=MadeTokenView,
         status=201,
         tag="access",
+        shown_once=True,
     ),
     Route(
         method="DELETE",
