@@ -1,4 +1,5 @@
 -- What pages show of many jobs: each reads a bounded part of an index, newest first.
+-- A plus sign keeps SQLite from another index, in which far more rows fit.
 
 -- name: failed_jobs
 SELECT id, tenant, name, coalesce(ended_at, started_at, created_at), error FROM job
@@ -28,7 +29,8 @@ GROUP BY 1
 SELECT state, cast(ended_at / 60 AS INTEGER), count(*) FROM job  -- sqlite
 SELECT state, floor(ended_at / 60)::bigint, count(*) FROM job  -- postgres
 WHERE ended_at >= :since
-  AND tenant = :tenant  -- if tenant
+  AND +tenant = :tenant  -- sqlite if tenant
+  AND tenant = :tenant  -- postgres if tenant
 GROUP BY 1, 2
 
 -- name: worked_times
@@ -36,7 +38,8 @@ SELECT worked FROM job
 WHERE ended_at >= :since AND ended_at < :until
   AND +state = 'COMPLETED'  -- sqlite
   AND state = 'COMPLETED'  -- postgres
-  AND tenant = :tenant  -- if tenant
+  AND +tenant = :tenant  -- sqlite if tenant
+  AND tenant = :tenant  -- postgres if tenant
 ORDER BY ended_at DESC
 LIMIT :limit
 
