@@ -220,6 +220,7 @@ async def test_whoever_is_not_signed_in_or_not_allowed_is_refused(app: App) -> N
     async with api_of(app, "") as api:
         nobody = await api.get("/api/v1/jobs")
         assert (nobody.status_code, nobody.json()["code"]) == (401, "unauthenticated")
+        assert "removed" not in nobody.json()["detail"]
         viewer = {"x-who": "vic@default viewer"}
         body = {"name": "twice", "arguments": [1]}
         refused = await api.post("/api/v1/jobs", json=body, headers=viewer)

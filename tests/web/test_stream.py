@@ -14,6 +14,9 @@ import msgspec
 import pytest
 
 from perdure import App, JobContext
+from perdure.approvals import ApprovalTerms, Policy
+from perdure.jobs.risk import RiskLevel
+from perdure.jobs.state import JobState
 from perdure.web.server import ServerSettings, serve
 from tests.support.web_client import TrustingGate
 
@@ -22,7 +25,16 @@ KIM = {"x-who": "kim@default operator,admin"}
 
 @pytest.fixture
 def app(url: str) -> App:
-    app = App(url)
+    two = ApprovalTerms(quorum=2, four_eyes=False)
+    app = App(url, policy=Policy(terms={RiskLevel.MEDIUM: two}))
+
+    @app.step(risk=RiskLevel.MEDIUM, approval="required")
+    async def pay() -> None:
+        pass
+
+    @app.job
+    async def asks() -> None:
+        await pay()
 
     @app.job
     async def quick(number: int) -> int:
@@ -34,7 +46,7 @@ def app(url: str) -> App:
             ctx.emit(word, topic="words")
         await ctx.receive("go")
 
-    del quick, talks
+    del quick, talks, asks
     return app
 
 
@@ -57,6 +69,12 @@ class Frames:
     def __init__(self, lines: AsyncIterator[str]) -> None:
         self._lines = lines
         self.last_id = ""
+
+    async def opened(self) -> None:
+        """Wait until the stream says where it begins."""
+        async for line in self._lines:
+            if line.startswith("id: "):
+                return
 
     async def next(self, wanted: str) -> Any:
         """The data of the next event of this name; others are passed over."""
@@ -149,6 +167,20 @@ async def test_one_job_and_its_approvals_have_topics_of_their_own(app: App) -> N
         async with following(client, f"job:{id}") as frames:
             await client.post(f"/api/v1/jobs/{id}/pause", json={})
             assert (await frames.next("job"))["state"] == "PAUSED"
+
+
+async def test_a_vote_is_told_although_the_job_still_waits_for_another(app: App) -> None:
+    ann = {"x-who": "ann@default approver"}
+    async with served(app) as client, app.running():
+        id = await submit(client, "asks")
+        await (await app.handle(id)).until(JobState.WAITING)
+        (asked,) = (await client.get("/api/v1/approvals", headers=ann)).json()["items"]
+        async with following(client, "approvals", **ann) as frames:
+            await frames.opened()
+            yes = {"verdict": "approve", "action_hash": asked["action"]["hash"]}
+            path = f"/api/v1/approvals/{asked['id']}/decide"
+            assert (await client.post(path, json=yes, headers=ann)).json()["state"] == "PENDING"
+            assert await frames.next("approvals") == {"jobs": [id]}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from msgspec import Struct
 from perdure.base.clock import SystemClock
 from perdure.engine.caller import Caller
 from perdure.jobs.listing import JobRow
+from perdure.store.verbs.browse import LoggedChange
 
 READ_AT_MOST_EVERY: Final = 0.2  # seconds
 MOST_ROWS: Final = 300  # of a tick; beyond it, followers are told to read again
@@ -39,14 +40,14 @@ class Tick(Struct, frozen=True, kw_only=True):
         number: Counts the ticks.
         position: The number of the last line of the logs.
         rows: The jobs that changed.
-        approvals: The jobs whose approvals changed.
+        approvals: The jobs whose approvals changed, each after its tenant.
         stale: There is too much: read again.
     """
 
     number: int
     position: int
     rows: tuple[JobRow, ...] = ()
-    approvals: frozenset[str] = frozenset()
+    approvals: frozenset[tuple[str, str]] = frozenset()
     stale: bool = False
 
 
@@ -93,11 +94,12 @@ class Changes:
         ids = list(dict.fromkeys(each.job_id for each in lines))
         if len(lines) >= MOST_LINES or len(ids) > MOST_ROWS:
             return Tick(number=current.number, position=current.position, stale=True)
+        rows = await self._caller.insight.rows_of(ids)
         return Tick(
             number=current.number,
             position=max(position, current.position),
-            rows=tuple(await self._caller.insight.rows_of(ids)),
-            approvals=frozenset(each.job_id for each in lines if _asks(each.type)),
+            rows=tuple(rows),
+            approvals=_asked(rows, lines),
         )
 
     async def _read(self) -> None:
@@ -112,14 +114,14 @@ class Changes:
         ids = {each.job_id for each in fresh} | owned | self._owned
         self._owned = owned
         stale = len(found) >= MOST_LINES or len(ids) > 2 * MOST_ROWS
-        rows = () if stale else self._changed(await self._caller.insight.rows_of(list(ids)))
-        asked = frozenset(each.job_id for each in fresh if _asks(each.type))
+        read = [] if stale else await self._caller.insight.rows_of(list(ids))
+        rows = self._changed(read)
         if stale or rows or position != last.position:
             tick = Tick(
                 number=last.number + 1,
                 position=position,
                 rows=tuple(rows),
-                approvals=asked,
+                approvals=_asked(read, fresh),
                 stale=stale,
             )
             self._ticks.append(tick)
@@ -137,5 +139,7 @@ class Changes:
         return found
 
 
-def _asks(what: str) -> bool:
-    return what.startswith("approval.")
+def _asked(rows: Iterable[JobRow], lines: Iterable[LoggedChange]) -> frozenset[tuple[str, str]]:
+    """Return the jobs among these whose approvals changed: a vote need not change their rows."""
+    ids = {each.job_id for each in lines if each.type.startswith("approval.")}
+    return frozenset((row.tenant, row.id) for row in rows if row.id in ids)

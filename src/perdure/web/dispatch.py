@@ -111,7 +111,9 @@ async def authenticated(backend: Backend, request: Request) -> Principal:
     """
     principal = await backend.gate.authenticate(request)
     if principal is None:
-        raise AccessDenied("unauthenticated", "sign in, or send `Authorization: Bearer …`")
+        raise AccessDenied(
+            "unauthenticated", "sign in, or send a token of a program"
+        )
     return principal
 
 

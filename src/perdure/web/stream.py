@@ -245,7 +245,8 @@ class _Stream:
         for row in rows:
             if row.id in self._jobs:
                 yield self._frame("job", row)
-        asked = sorted(tick.approvals & {row.id for row in rows})
+        sees = self._request.store.sees
+        asked = sorted(job_id for tenant, job_id in tick.approvals if sees(tenant))
         if "approvals" in self._kinds and asked:
             yield self._frame("approvals", {"jobs": asked})
 
