@@ -87,7 +87,7 @@ class Route(Struct, frozen=True, kw_only=True):
         status: The status of a success.
         tag: The group that it belongs to, in the documentation.
         cached: Whether the answer is one thing, with an ETag.
-        shown_once: Whether the answer holds a secret: it is not kept, for an idempotency key either.
+        shown_once: Whether the answer holds a secret: it is not kept for an idempotency key.
     """
 
     method: Method
