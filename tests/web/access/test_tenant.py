@@ -1,12 +1,15 @@
 """The tenant-bound handle: what belongs to another tenant is not there at all."""
 
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+import perdure.web.api
 from perdure import App
 from perdure.base.errors import AccessDenied, IllegalTransition, JobNotFound, UnknownName
 from perdure.jobs.approval import ApprovalState
@@ -208,3 +211,14 @@ async def test_a_fork_with_other_arguments_needs_a_permission_of_its_own(url: st
             await store.fork(job, "greet", {"text": "other"})
         copy = await store.fork(job, "greet")
         assert copy.tenant == "acme"
+
+
+def test_no_route_reaches_the_store_but_by_the_handle_of_its_tenant() -> None:
+    folder = Path(perdure.web.api.__file__).parent
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in sorted(folder.glob("*.py"))
+        for line in path.read_text("utf-8").splitlines()
+        if re.search(r"perdure\.(engine\.caller|store\.(store|open))|\._caller|\.verbs\b", line)
+    ]
+    assert found == []
