@@ -111,9 +111,7 @@ async def authenticated(backend: Backend, request: Request) -> Principal:
     """
     principal = await backend.gate.authenticate(request)
     if principal is None:
-        raise AccessDenied(
-            "unauthenticated", "sign in, or send a token of a program"
-        )
+        raise AccessDenied("unauthenticated", "sign in, or send a token of a program")
     return principal
 
 

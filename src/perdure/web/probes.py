@@ -41,9 +41,7 @@ async def _check(gate: Gate, request: Request) -> None:
     """Refuse whoever may not read the metrics, which are those of all tenants."""
     principal = await gate.authenticate(request)
     if principal is None:
-        raise AccessDenied(
-            "unauthenticated", "sign in, or send a token of a program"
-        )
+        raise AccessDenied("unauthenticated", "sign in, or send a token of a program")
     if not principal.may(Permission.METRICS_READ) or principal.tenant is not None:
         text = f"this needs the permission {Permission.METRICS_READ}, of all tenants"
         raise AccessDenied("forbidden", text)
