@@ -8,7 +8,7 @@ import { ApprovalsPage } from "./pages/approvals";
 import { AuditPage } from "./pages/audit";
 import { EffectsPage } from "./pages/effects";
 import { ErrorsPage } from "./pages/errors";
-import { JobPage } from "./pages/job";
+import { JobPage, prefetch } from "./pages/job";
 import { JobsPage } from "./pages/jobs";
 import { MetricsPage } from "./pages/metrics";
 import { ProcessesPage } from "./pages/processes";
@@ -60,6 +60,8 @@ function Home() {
 async function start(): Promise<void> {
   const place = document.getElementById("page");
   if (!place) return;
+  const job = match("/jobs/:id")?.id;
+  if (job) prefetch(job);
   try {
     session.value = await get<Session>("session");
   } catch (error) {

@@ -103,22 +103,38 @@ async function whole<T>(path: string, parameters: Record<string, string | number
   }
 }
 
+const slimJournal = (id: string): Promise<Entry[]> => whole<Entry>(`jobs/${part(id)}/journal`, { slim: 1, limit: 10_000 }, "after");
+
+let early: { id: string; entries: Promise<Entry[]> } | null = null;
+
+/** Asks for the journal of a job at once, before it is known who asks and what the job is. */
+export function prefetch(id: string): void {
+  early = { id, entries: slimJournal(id) };
+  early.entries.catch(() => {}); // whoever takes it sees it
+}
+
+function firstJournal(id: string): Promise<Entry[]> {
+  const taken = early?.id === id ? early.entries : slimJournal(id);
+  early = null;
+  return taken;
+}
+
 /** The journal without payloads, and what it does not tell of times; read again as the job goes on. */
 function useHistory(job: JobDetail, stamp: string): History {
   const [state, setState] = useState<History>({ entries: [], spans: null, problem: null });
-  const load = () => {
+  const load = (journal = slimJournal) => {
     const at = `jobs/${part(job.id)}`;
     // The journal draws the timeline; what comes later refines it.
-    whole<Entry>(`${at}/journal`, { slim: 1, limit: 10_000 }, "after").then(
+    journal(job.id).then(
       (entries) => setState((old) => ({ ...old, entries, problem: null })),
       (problem: Problem) => setState((old) => ({ ...old, problem })),
     );
     get<Spans>(`${at}/timeline`).then((spans) => setState((old) => ({ ...old, spans })), () => {});
   };
-  const calm = useCalm(load, job.entries > 1000 ? 4000 : 1000);
+  const calm = useCalm(() => load(), job.entries > 1000 ? 4000 : 1000);
   const first = useRef(true);
   useEffect(() => {
-    if (first.current) load();
+    if (first.current) load(firstJournal);
     else calm();
     first.current = false;
   }, [stamp]);

@@ -229,7 +229,8 @@ const quoted = (text: string): string => (/^[\w.@/-]+$/.test(text) ? text : `"${
 export function Now({ row }: { row: JobRow }) {
   const { current } = row;
   if (row.ended_at !== null && !row.error) return null;
-  if (row.error && ["failed", "needs_attention", "cancelled"].includes(row.shown_state)) return <bdi class="clip" title={row.error}>{row.error}</bdi>;
+  if (row.error && ["failed", "needs_attention", "cancelled"].includes(row.shown_state)) return <bdi class="clip" title={row.error}>{row.error.replace(/^(?:\w+\.)+(\w+: )/, "$1")}</bdi>;
+  if (row.shown_state === "waiting_for_approval") return <span class="clip">{current && <span class="mono">{current.id}</span>} a person must decide</span>;
   if (row.shown_state === "retrying" && current) {
     const again = current.again_at ?? row.wakes_at;
     return <span class="clip"><span class="mono">{current.id}</span> attempt {current.attempt}{again ? <>, again {relative(again, now.value)}</> : null}</span>;

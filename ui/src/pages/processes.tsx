@@ -16,12 +16,25 @@ interface Line {
   size: number;
 }
 
+/** What a `perdure up` of the server's machine runs. */
+interface UpTree {
+  folder: string;
+  os_pid: number;
+  roots: TreeNode[];
+}
+
+const UP = "up:";
+
 export function ProcessesPage() {
   useTitle("Processes");
   const workers = useRead<Page<Worker>>("workers", { topics: ["workers"], every: 15 });
   const all = workers.data?.items ?? [];
-  const chosen = query.value.get("worker") ?? all[0]?.id ?? null;
-  const tree = useRead<{ roots: TreeNode[] }>(chosen ? `workers/${part(chosen)}/tree` : null, { every: 3 });
+  const ups = useRead<Page<UpTree>>("up", { every: 5 });
+  const local = ups.data?.items ?? [];
+  const chosen = query.value.get("worker") ?? all[0]?.id ?? (local[0] ? `${UP}${local[0].os_pid}` : null);
+  const asked = useRead<{ roots: TreeNode[] }>(chosen && !chosen.startsWith(UP) ? `workers/${part(chosen)}/tree` : null, { every: 3 });
+  const up = local.find((each) => `${UP}${each.os_pid}` === chosen);
+  const tree = up ? { ...asked, data: up } : asked;
   const [filter, setFilter] = useState("");
   const [closed, setClosed] = useState<ReadonlySet<string>>(new Set());
   const lines = useMemo(() => flatten(tree.data?.roots ?? [], closed, filter.toLowerCase()), [tree.data, closed, filter]);
@@ -41,17 +54,18 @@ export function ProcessesPage() {
   return (
     <>
       <PageHead title="Processes" says={says}>
-        {all.length > 0 && (
+        {all.length + local.length > 0 && (
           <select aria-label="Worker" value={chosen ?? ""} onChange={(event) => setQuery({ worker: event.currentTarget.value, pid: null })}>
             {all.map((each) => <option key={each.id} value={each.id}>{each.host} {each.pid}</option>)}
-            {chosen && !all.some((each) => each.id === chosen) && <option value={chosen}>{chosen}</option>}
+            {local.map((each) => <option key={each.os_pid} value={`${UP}${each.os_pid}`}>up {each.folder.split("/").at(-1)}</option>)}
+            {chosen && !up && !all.some((each) => each.id === chosen) && <option value={chosen}>{chosen}</option>}
           </select>
         )}
         <input type="search" placeholder="Search processes" aria-label="Search processes" value={filter} onInput={(event) => setFilter(event.currentTarget.value)} />
       </PageHead>
       {workers.problem && <Trouble problem={workers.problem} again={workers.again} />}
       {tree.problem && <Trouble problem={tree.problem} again={tree.again} />}
-      {workers.data && all.length === 0 && <Empty title="No worker is running" code="perdure worker module:app">Each worker is a tree of supervised processes. It is shown here live, also that of <code>perdure up</code>.</Empty>}
+      {workers.data && ups.data && all.length + local.length === 0 && <Empty title="No worker is running" code="perdure worker module:app">Each worker is a tree of supervised processes. It is shown here live, also that of <code>perdure up</code>.</Empty>}
       {chosen && !tree.data && !tree.problem && <Loading />}
       {tree.data && (
         <div class="split processes">
@@ -141,7 +155,7 @@ function TreeLine({ line, chosen, closed, choose, fold }: { line: Line; chosen: 
 function Inspector({ worker, node }: { worker: string; node: TreeNode }) {
   const [kill, setKill] = useState(false);
   const pid = node.pid ?? null;
-  const read = useRead<TreeNode & Record<string, unknown>>(pid ? `workers/${part(worker)}/processes/${part(pid)}` : null, { every: 3 });
+  const read = useRead<TreeNode & Record<string, unknown>>(pid && !worker.startsWith(UP) ? `workers/${part(worker)}/processes/${part(pid)}` : null, { every: 3 });
   const info = { ...node, ...(read.data ?? {}) } as TreeNode & Record<string, unknown>;
   const list = (name: string, values: unknown) => Array.isArray(values) && values.length > 0 && (
     <div><dt>{name}</dt><dd>{values.map((value) => <button key={String(value)} class="link mono" onClick={() => setQuery({ pid: String(value) })}>{String(value)}</button>)}</dd></div>
