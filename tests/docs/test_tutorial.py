@@ -92,6 +92,7 @@ def seen(browser: httpx.Client, job: str) -> Generator[dict[str, Any]]:
 
 def until(browser: httpx.Client, job: str, shown: str, step: str = "") -> dict[str, Any]:
     for now in seen(browser, job):
+        assert now["shown_state"] not in ("needs_attention", "failed"), now["error"]
         if now["shown_state"] == shown and step in str(now["current"]):
             return now
     raise AssertionError(f"the job never was {shown}")
