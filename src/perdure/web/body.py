@@ -13,7 +13,9 @@ from starlette.requests import Request
 
 from perdure.base.errors import RequestRefused
 
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
+# It matches wherever a string begins, also one without an end: a search that fails at each of many
+# quotes takes quadratic time.
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 _BRACKET: Final = re.compile(rb"[\[\]{}]")
 _OPENING: Final = (b"[", b"{")
 

@@ -3,11 +3,16 @@
 The key belongs to a principal for 24 hours. The same key with another request is refused. Whoever
 sends it again while the first is still under way waits for its answer. A fault of the server is not
 kept: then the request may be sent again.
+
+A client that hangs up, or a server that stops, does not interrupt a request with a key: what it has
+changed would be there without an answer, and the next request would change it again.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,6 +28,8 @@ HEADER: Final = "idempotency-key"
 _LONGEST: Final = 255  # characters
 _LOOK_EVERY: Final = 0.1  # seconds, while another request is under way …
 _LOOKS: Final = 100  # … and how often
+_TO_FINISH: Final = 5.0  # seconds that a request has which nobody waits for any more
+_REFUSED: Final = 400
 _FAULT: Final = 500
 
 
@@ -43,7 +50,7 @@ async def once(
         answer: Answers it.
 
     Raises:
-        RequestRefused: The key was used for another request, or is still in use.
+        RequestRefused: The key cannot be one.
     """
     given = request.headers.get(HEADER)
     if given is None or request.method != "POST":
@@ -53,10 +60,29 @@ async def once(
         raise RequestRefused(400, "bad_idempotency_key", text)
     key = RequestKey(principal.tenant or "", principal.id, given)
     asked = digest(request.method, request.scope["path"], request.scope["query_string"], body)
-    known = await _known(store, key, asked)
-    if known is not None and known.status is not None:
-        return _again(known, known.status)
-    return await _kept(store, key, answer)
+    async with asyncio.TaskGroup() as group:
+        work = group.create_task(_answered(store, key, asked, answer))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([work], timeout=_TO_FINISH)
+            raise
+
+
+async def _answered(
+    store: Store,
+    key: RequestKey,
+    asked: str,
+    answer: Callable[[], Awaitable[Response]],
+) -> Response:
+    try:
+        known = await _known(store, key, asked)
+        if known is not None and known.status is not None:
+            return _again(known, known.status)
+        return await _kept(store, key, answer)
+    except Exception as error:  # noqa: BLE001  a task group would wrap it
+        return problem_response(error)
 
 
 async def _known(store: Store, key: RequestKey, asked: str) -> KnownAnswer | None:
@@ -77,22 +103,17 @@ async def _kept(
     store: Store, key: RequestKey, answer: Callable[[], Awaitable[Response]]
 ) -> Response:
     try:
-        try:
-            response = await answer()
-        except Exception as error:  # noqa: BLE001  a refusal is an answer, too
-            response = problem_response(error)
-        if response.status_code >= _FAULT:
-            await store.drop_answer(key)
-        else:
-            await store.keep_answer(key, response.status_code, bytes(response.body).decode())
-    except BaseException:
-        await store.drop_answer(key)  # nothing of it is there, if it was kept
-        raise
+        response = await answer()
+    except Exception as error:  # noqa: BLE001  a refusal is an answer, too
+        response = problem_response(error)
+    if response.status_code >= _FAULT:
+        await store.drop_answer(key)
+    else:
+        await store.keep_answer(key, response.status_code, bytes(response.body).decode())
     return response
 
 
 def _again(known: KnownAnswer, status: int) -> Response:
-    refused = status >= 400  # noqa: PLR2004  as problems have
-    kind = MEDIA_TYPE if refused else "application/json"
+    kind = MEDIA_TYPE if status >= _REFUSED else "application/json"
     headers = {"cache-control": "no-store", "idempotent-replayed": "true"}
     return Response((known.body or "").encode(), status, headers, kind)

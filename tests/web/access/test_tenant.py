@@ -11,7 +11,13 @@ import pytest
 
 import perdure.web.api
 from perdure import App
-from perdure.base.errors import AccessDenied, IllegalTransition, JobNotFound, UnknownName
+from perdure.base.errors import (
+    AccessDenied,
+    IllegalTransition,
+    JobNotFound,
+    QueryError,
+    UnknownName,
+)
 from perdure.jobs.approval import ApprovalState
 from perdure.jobs.model import JobQuery, Schedule
 from perdure.web.access.principal import Role
@@ -97,14 +103,19 @@ async def test_part_of_an_id_finds_no_job_of_another_tenant(url: str) -> None:
             await door(app, of("acme", *ALL)).job(mine["globex"].job[:8])
 
 
-async def test_a_query_for_another_tenant_is_answered_for_ones_own(url: str) -> None:
+async def test_a_query_for_another_tenant_is_refused_and_finds_nothing_of_ones_own(
+    url: str,
+) -> None:
     async with two_tenants(url) as (app, mine):
         store = door(app, of("acme", *ALL))
         asked = JobQuery(tenant="globex")
-        assert [each.id for each in await store.jobs(asked)] == [mine["acme"].job]
-        assert sum((await store.counts(asked)).values()) == 1
-        report = await store.command_jobs("cancel", asked, dry_run=True)
-        assert [each.job_id for each in report.results] == [mine["acme"].job]
+        for refused in (store.jobs, store.rows, store.counts):
+            with pytest.raises(QueryError):
+                await refused(asked)
+        with pytest.raises(QueryError):
+            await store.command_jobs("cancel", asked, dry_run=True)
+        own = await store.jobs(JobQuery(tenant="acme"))
+        assert [each.id for each in own] == [mine["acme"].job]
 
 
 async def test_what_is_submitted_belongs_to_the_tenant_and_the_person_of_the_credential(

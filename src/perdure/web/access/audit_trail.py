@@ -14,6 +14,7 @@ from perdure.jobs.approval import Delegation, Refusal, Vote
 from perdure.jobs.audit import INSTALLATION, AuditCheck, AuditDraft, AuditHead, AuditReport
 from perdure.jobs.credential import SessionRow
 from perdure.jobs.model import Command, NewJob, Schedule
+from perdure.jobs.saved_view import SavedView
 from perdure.jobs.worker_command import WorkerAction, WorkerCommand
 from perdure.store.store import Store, Verb
 from perdure.web.access.principal import Principal
@@ -216,6 +217,19 @@ def _end_session(_: Mapping[str, Any], result: Any) -> Noted | None:
     return Noted("sign_out", "", {}, INSTALLATION) if result else None
 
 
+def _save_view(given: Mapping[str, Any], _: Any) -> Noted:
+    view: SavedView = given["view"]
+    return Noted("views.save", view.name, {"query": view.query}, given["tenant"])
+
+
+def _delete_view(given: Mapping[str, Any], result: Any) -> Noted | None:
+    return Noted("views.delete", given["name"], {}, given["tenant"]) if result else None
+
+
+def _mark_error(given: Mapping[str, Any], _: Any) -> Noted:
+    return Noted("errors.mark", given["fingerprint"], {"state": given["state"]}, given["tenant"])
+
+
 def _any(verb: str, given: Mapping[str, Any], _: Any) -> Noted:
     target = next((each for each in given.values() if isinstance(each, str)), "")
     return Noted(verb, target)
@@ -238,4 +252,7 @@ _NOTED: Final[Mapping[str, Callable[[Mapping[str, Any], Any], Noted | None]]] = 
     "open_session": _open_session,
     "end_session": _end_session,
     "end_sessions": _end_session,
+    "save_view": _save_view,
+    "delete_view": _delete_view,
+    "mark_error": _mark_error,
 }

@@ -15,6 +15,7 @@ CSP: Final = (
     "form-action 'self'; frame-ancestors 'none'"
 )
 HEADERS: Final = {
+    "cache-control": "no-store",
     "content-security-policy": CSP,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",

@@ -25,6 +25,7 @@ from perdure.base.errors import (
     ArgumentError,
     IllegalTransition,
     JobNotFound,
+    QueryError,
     UnknownName,
 )
 from perdure.engine.attendance import SILENT
@@ -648,7 +649,12 @@ class TenantHandle:
 
     def _bound(self, query: JobQuery | None) -> JobQuery:
         query = query or JobQuery()
-        return query if self.tenant is None else replace(query, tenant=self.tenant)
+        if self.tenant is None:
+            return query
+        if query.tenant not in (None, self.tenant):  # nor one's own jobs, which nobody asked for
+            why = f"you see the jobs of one tenant, {self.tenant}: leave `tenant:` out"
+            raise QueryError(f"tenant:{query.tenant}", 0, why)
+        return replace(query, tenant=self.tenant)
 
     def sees(self, tenant: str) -> bool:
         """Whether things of this tenant exist here."""

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from starlette.responses import Response
 
 from perdure.base.codec import write_plain
+from perdure.base.duration import job_seconds
 from perdure.base.errors import RequestRefused
 from perdure.engine.submission import SubmitOptions
 from perdure.jobs.listing import JobRow, job_row
@@ -21,7 +22,7 @@ from perdure.jobs.text_limits import check_given
 from perdure.web.access.principal import Permission
 from perdure.web.job_query import JobFilter, JobList, job_query
 from perdure.web.paging import checked_limit, cursor_of, number, number_place
-from perdure.web.request import Answer, ApiRequest, Page, Paged, Query, Route
+from perdure.web.request import Answer, ApiRequest, Page, Paged, Priority, Query, Route
 from perdure.web.views import (
     EffectView,
     EntryView,
@@ -335,7 +336,7 @@ class NewJobBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     plan: dict[str, Any] | None = None
     key: str | None = None
     queue: str | None = None
-    priority: int | None = None
+    priority: Priority | None = None
     labels: dict[str, str] = {}
     delay: float | str | None = None
     deadline: float | str | None = None
@@ -349,12 +350,21 @@ async def submit_job(request: ApiRequest) -> Answer:
     body: NewJobBody = request.body
     if bool(body.name) == (body.plan is not None):
         raise RequestRefused(422, "invalid_body", "give either `name` or `plan`")
+    _check_durations(delay=body.delay, deadline=body.deadline)
     given = {name: getattr(body, name) for name in _OPTIONS}
     options = {name: value for name, value in given.items() if value not in (None, {})}
     what = body.name if body.plan is None else Plan.from_json(write_plain(body.plan).decode())
     job = await request.store.submit(what, body.arguments, cast("SubmitOptions", options))
     where = request.href(f"/api/v1/jobs/{job.id}")
     return Answer(await detail(request, job.id), 201, {"location": where})
+
+
+def _check_durations(**given: float | str | None) -> None:
+    for name, duration in given.items():
+        try:
+            job_seconds(duration)
+        except ValueError as error:
+            raise RequestRefused(422, "invalid_body", f"`{name}`: {error}") from None
 
 
 def _route(method: Any, path: str, handler: Any, summary: str, **more: Any) -> Route:

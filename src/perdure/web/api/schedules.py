@@ -11,7 +11,7 @@ from perdure.jobs.redaction import for_people
 from perdure.jobs.text_limits import check_given
 from perdure.web.access.principal import Permission
 from perdure.web.api.jobs import detail
-from perdure.web.request import Answer, ApiRequest, Page, Route
+from perdure.web.request import Answer, ApiRequest, Page, Priority, Route
 from perdure.web.views import JobDetail
 
 _PATH: Final = "/api/v1/schedules"
@@ -70,7 +70,7 @@ class ScheduleBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     timezone: str = "UTC"
     catch_up: CatchUp = "one"
     queue: str | None = None
-    priority: int | None = None
+    priority: Priority | None = None
     labels: dict[str, str] = {}
 
 
