@@ -1,5 +1,6 @@
 """`perdure init`, `dev`, `migrate` and `bench`: a project from its first minute."""
 
+import os
 import re
 import signal
 import subprocess
@@ -85,6 +86,17 @@ def test_dev_runs_jobs_serves_the_page_and_reloads_changed_code(project: Path) -
             lines_until(program, "app.py changed")
             lines_until(program, "up: process")
             assert first_result(browser) == 103  # with the same session
+    assert program.returncode == 0
+
+
+def test_dev_starts_a_worker_that_was_killed_again(project: Path) -> None:
+    with developing(project) as program:
+        [*_, up] = lines_until(program, "up: process")
+        found = re.search(r"process (\d+)", up)
+        assert found is not None
+        os.kill(int(found[1]), signal.SIGKILL)
+        lines_until(program, "the worker was killed")
+        lines_until(program, "up: process")
     assert program.returncode == 0
 
 

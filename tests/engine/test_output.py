@@ -231,7 +231,7 @@ async def test_a_step_that_is_cancelled_keeps_what_it_emitted(app: App) -> None:
     assert await values(handle) == ["so far"]
 
 
-def limited(url: str, **settings: int) -> App:
+def limited(url: str, **settings: Any) -> App:
     given = {name: getattr(QUICK, name) for name in QUICK.__slots__} | settings
     return App(url, worker=WorkerSettings(**given))
 

@@ -77,7 +77,7 @@ async def _developed(client: Client, worker: "DevWorker", port: int, folder: Pat
 
 
 async def _reloaded(worker: "DevWorker", folder: Path | None) -> None:
-    """Start the worker anew when a file has changed, or when it has died after a change."""
+    """Start the worker anew when a file has changed, or when somebody has killed it."""
     seen = _stamps(folder)
     while True:
         await pause(LOOK_EVERY)
@@ -87,6 +87,9 @@ async def _reloaded(worker: "DevWorker", folder: Path | None) -> None:
             seen = now
             say(f"reload  {', '.join(path.name for path in changed[:3])} changed")
             await asyncio.to_thread(worker.stop)
+            worker.start()
+        elif worker.was_killed():
+            say("restart the worker was killed; its jobs go on")
             worker.start()
 
 
@@ -117,6 +120,11 @@ class DevWorker:
     def start(self) -> None:
         """Start it; its log goes to the terminal."""
         self._process = subprocess.Popen(self._command)  # noqa: S603  our own module
+
+    def was_killed(self) -> bool:
+        """Whether a signal has ended it; one that failed waits for a change of its code."""
+        code = None if self._process is None else self._process.poll()
+        return code is not None and code < 0
 
     def stop(self) -> None:
         """Stop it in order, and kill it if it takes too long."""
