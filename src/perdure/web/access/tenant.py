@@ -23,6 +23,7 @@ from perdure.base.errors import (
     AccessDenied,
     AmbiguousId,
     ArgumentError,
+    DecisionRefused,
     IllegalTransition,
     JobNotFound,
     QueryError,
@@ -61,6 +62,7 @@ from perdure.web.access.tokens import (
     Token,
     create_token,
     listed,
+    owner_of,
     revoke_token,
 )
 
@@ -354,6 +356,7 @@ class TenantHandle:
             self._need(Permission.APPROVALS_EDIT)
         approval = await self.approval(approval_id)
         await self._need_sign_in(approval)
+        await self._refuse_own_program(approval)
         return await self._caller.decide(
             approval.id,
             verdict,
@@ -369,6 +372,18 @@ class TenantHandle:
         approval = await self.approval(approval_id)
         by = self.person(approval.tenant)
         return await self._caller.delegate(approval.id, to=to, by=by, reason=reason)
+
+    async def _refuse_own_program(self, approval: Approval) -> None:
+        """Refuse whoever made the token by which a program submitted the job: both are theirs."""
+        if self.tenant is None or not approval.terms.four_eyes:
+            return
+        made = (self.principal.id, approval.requester)
+        owners = [owner_of(each) for each in await self._verbs.tokens(self.tenant)]
+        if any(
+            (each.created_by, each.principal) == made for each in owners if each.kind != "person"
+        ):
+            text = f"you made the token of {approval.requester}, which submitted this job"
+            raise DecisionRefused("four eyes", f"{text}: somebody else must decide")
 
     async def _need_sign_in(self, approval: Approval) -> None:
         if approval.risk < RiskLevel.HIGH:
