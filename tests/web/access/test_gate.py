@@ -445,7 +445,7 @@ async def test_every_answer_has_the_headers_that_bind_a_browser(app: App, path: 
         assert headers["content-security-policy"] == CSP
         assert "unsafe" not in CSP
         assert headers["x-content-type-options"] == "nosniff"
-        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["referrer-policy"] == "same-origin"
         assert headers["x-frame-options"] == "DENY"
         assert "max-age" in headers["strict-transport-security"]
         assert "access-control-allow-origin" not in headers
