@@ -10,6 +10,7 @@ from starlette.routing import Mount
 from perdure import App, Secret
 from perdure.notify.links import LinkTokens
 from perdure.notify.slack import SlackSettings
+from perdure.web.approval_pages import recently_signed_in
 from tests.support.web_client import TrustingGate
 
 TOKENS = LinkTokens((Secret("a key of at least thirty-two bytes, for tests"),))
@@ -47,6 +48,20 @@ async def test_the_pages_of_links_are_served_below_the_prefix(client: httpx.Asyn
 async def test_a_press_that_slack_has_not_signed_is_refused(client: httpx.AsyncClient) -> None:
     answer = await client.post("slack/interactive", content=b"payload={}")
     assert answer.status_code in (400, 401, 403)
+
+
+@pytest.mark.parametrize(("ago", "who"), [(60.0, "kim"), (3600.0, None), (None, None)])
+async def test_only_a_recent_sign_in_counts_beside_a_link(
+    url: str, ago: float | None, who: str | None
+) -> None:
+    app = App(url)
+    backend = app.asgi(access=TrustingGate(), links=TOKENS).backend
+    async with app:
+        at = 0.0 if ago is None else await (await app.store()).now() - ago
+        headers = [(b"x-who", b"kim@acme approver"), (b"x-signed-in", str(at).encode())]
+        scope = {"type": "http", "method": "POST", "path": "/", "headers": headers}
+        found = await recently_signed_in(backend, scope)
+    assert (found and found.id) == who
 
 
 async def test_paths_of_parts_that_are_not_given_belong_to_the_page(url: str) -> None:

@@ -75,7 +75,7 @@ def _approval_routes(backend: Backend, options: AsgiOptions) -> list[HttpRoute]:
         return []
     pages = import_module("perdure.web.approval_pages")  # it needs extras
     people, origin = options.get("people"), options.get("origin")
-    return pages.approval_routes(backend.caller, backend.gate, people, links, slack, origin)
+    return pages.approval_routes(backend, people, links, slack, origin)
 
 
 class WebApp:
