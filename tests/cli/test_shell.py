@@ -113,13 +113,15 @@ class Terminal:
         if self._child == 0:
             os.chdir(cwd)
             os.execv(sys.executable, COMMAND)
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLIN)
 
     def write(self, text: str) -> None:
         os.write(self._descriptor, text.encode())
 
     def read_until(self, text: str) -> None:
         while text not in self._unread:
-            ready, _, _ = select.select([self._descriptor], [], [], WITHIN)
+            ready = self._poll.poll(WITHIN * 1000)
             assert ready, self._unread
             self._unread += os.read(self._descriptor, 4096).decode()
         self._unread = self._unread.partition(text)[2]

@@ -228,6 +228,7 @@ def test_a_forked_process_has_a_loop_of_its_own(url: str) -> None:
 )
 def test_every_method_of_the_caller_has_a_plain_twin(kind: type, plain: type) -> None:
     works = {"running", "run", "serve", "store", "prune_transactions"}  # a worker is no caller
+    works.add("submit_new")  # for the web package, which makes jobs from requests
     asynchronous = {
         name
         for name, _ in inspect.getmembers(kind, inspect.iscoroutinefunction)

@@ -178,7 +178,7 @@ def test_a_bag_has_no_counters(kind: Any) -> None:
     main()
 
 
-# Access
+# TableAccess
 
 
 READS: dict[str, Callable[[Table], Any]] = {

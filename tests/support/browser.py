@@ -17,7 +17,7 @@ from perdure import App
 from perdure.approvals import Person
 from perdure.web.access.principal import Principal, Role
 from perdure.web.app import WebApp
-from perdure.web.dispatch import Gate
+from perdure.web.dispatch import AccessGate
 from perdure.web.server import ServerSettings, serve
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
@@ -66,7 +66,7 @@ class Below:
 
 
 @asynccontextmanager
-async def served(app: App, gate: Gate | None = None, prefix: str = "") -> AsyncGenerator[str]:
+async def served(app: App, gate: AccessGate | None = None, prefix: str = "") -> AsyncGenerator[str]:
     """Serve the API and the page of an app; gives their address."""
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     asgi = app.asgi(access=gate or OneGate())

@@ -110,6 +110,7 @@ _JSON[ord("\n")] = "\n"  # between the lines of indented JSON
 # All loggers of the package; a test checks that there are no others.
 NAMES: Final = (
     "perdure.cli",
+    "perdure.entries",
     "perdure.host",
     "perdure.jobs",
     "perdure.notify",
@@ -119,6 +120,7 @@ NAMES: Final = (
     "perdure.supervisor",
     "perdure.task",
     "perdure.telemetry",
+    "perdure.web",
     "perdure.worker",
 )
 

@@ -16,7 +16,7 @@ from perdure.cli.config import apply
 from perdure.cli.output import quiet
 
 
-class Place(NamedTuple):
+class CommandPlace(NamedTuple):
     """Where a command is: a module with a function `add_to(app)`, and what help says of it."""
 
     module: str
@@ -25,28 +25,32 @@ class Place(NamedTuple):
 
 # In the order of the help: begin, work, look, operate.
 COMMANDS: Final = {
-    "demo": Place("perdure.cli.demo.command", "Kill workers, and show that nothing is lost."),
-    "init": Place("perdure.cli.init", "Write a starter project."),
-    "dev": Place("perdure.cli.dev", "Run an app, its worker and the page; reload on changes."),
-    "worker": Place("perdure.cli.worker", "Run the jobs of an app until told to stop."),
-    "serve": Place("perdure.cli.serve", "Serve the HTTP API and the page."),
-    "submit": Place("perdure.cli.submit", "Submit a job."),
-    "jobs": Place("perdure.cli.jobs.commands", "List, show, watch and control jobs."),
-    "approvals": Place("perdure.cli.approvals", "List what jobs ask people, and answer."),
-    "effects": Place("perdure.cli.effects", "List and resolve effects of jobs."),
-    "workers": Place("perdure.cli.workers", "List the workers that are alive."),
-    "queues": Place("perdure.cli.queues", "List, pause and resume queues."),
-    "schedules": Place("perdure.cli.schedules", "List, pause, resume and delete schedules."),
-    "tokens": Place("perdure.cli.tokens", "Make, list and revoke tokens of the API."),
-    "audit": Place("perdure.cli.audit", "Read and check the audit log of the API."),
-    "migrate": Place("perdure.cli.migrate", "Bring the schema of a store up to date."),
-    "bench": Place("perdure.cli.bench", "Measure this machine and this store."),
-    "doctor": Place("perdure.cli.doctor", "Check the machine, a store and its contents."),
-    "config": Place("perdure.cli.config", "Show the settings, and where they come from."),
-    "ops": Place("perdure.cli.ops", "Print files for operations: alerts, dashboard, units."),
-    "up": Place("perdure.cli.up", "Start the services of a folder of entries."),
-    "tree": Place("perdure.cli.tree", "Show the processes of a running `perdure up`."),
-    "shell": Place("perdure.cli.shell", "Open a Python prompt inside a process."),
+    "demo": CommandPlace(
+        "perdure.cli.demo.command", "Kill workers, and show that nothing is lost."
+    ),
+    "init": CommandPlace("perdure.cli.init", "Write a starter project."),
+    "dev": CommandPlace(
+        "perdure.cli.dev", "Run an app, its worker and the page; reload on changes."
+    ),
+    "worker": CommandPlace("perdure.cli.worker", "Run the jobs of an app until told to stop."),
+    "serve": CommandPlace("perdure.cli.serve", "Serve the HTTP API and the page."),
+    "submit": CommandPlace("perdure.cli.submit", "Submit a job."),
+    "jobs": CommandPlace("perdure.cli.jobs.commands", "List, show, watch and control jobs."),
+    "approvals": CommandPlace("perdure.cli.approvals", "List what jobs ask people, and answer."),
+    "effects": CommandPlace("perdure.cli.effects", "List and resolve effects of jobs."),
+    "workers": CommandPlace("perdure.cli.workers", "List the workers that are alive."),
+    "queues": CommandPlace("perdure.cli.queues", "List, pause and resume queues."),
+    "schedules": CommandPlace("perdure.cli.schedules", "List, pause, resume and delete schedules."),
+    "tokens": CommandPlace("perdure.cli.tokens", "Make, list and revoke tokens of the API."),
+    "audit": CommandPlace("perdure.cli.audit", "Read and check the audit log of the API."),
+    "migrate": CommandPlace("perdure.cli.migrate", "Bring the schema of a store up to date."),
+    "bench": CommandPlace("perdure.cli.bench", "Measure this machine and this store."),
+    "doctor": CommandPlace("perdure.cli.doctor", "Check the machine, a store and its contents."),
+    "config": CommandPlace("perdure.cli.config", "Show the settings, and where they come from."),
+    "ops": CommandPlace("perdure.cli.ops", "Print files for operations: alerts, dashboard, units."),
+    "up": CommandPlace("perdure.cli.up", "Start the services of a folder of entries."),
+    "tree": CommandPlace("perdure.cli.tree", "Show the processes of a running `perdure up`."),
+    "shell": CommandPlace("perdure.cli.shell", "Open a Python prompt inside a process."),
 }
 
 

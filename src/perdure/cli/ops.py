@@ -6,6 +6,8 @@ from typing import Annotated, Final
 
 import typer
 
+from perdure.cli.output import pour
+
 
 class OpsFile(StrEnum):
     """What can be exported."""
@@ -43,7 +45,7 @@ def export(
     what: Annotated[OpsFile, typer.Argument(help="Which file; it is written to standard output.")],
 ) -> None:
     """Print alert rules, a dashboard, a systemd unit, a Dockerfile or Kubernetes manifests."""
-    typer.echo(ops_file(what), nl=False)
+    pour(ops_file(what))
 
 
 def ops_file(what: OpsFile) -> str:

@@ -135,7 +135,7 @@ _WAITS: Final[dict[EntryKind, SpanKind]] = {
 }
 
 
-class Span(Struct, frozen=True, kw_only=True):
+class TimelineSpan(Struct, frozen=True, kw_only=True):
     """A piece of time; without an end it lasts."""
 
     kind: SpanKind
@@ -149,7 +149,7 @@ class EntrySpans(Struct, frozen=True, kw_only=True):
 
     id: str
     seq: int
-    spans: tuple[Span, ...]
+    spans: tuple[TimelineSpan, ...]
 
 
 class Timeline(Struct, frozen=True, kw_only=True):
@@ -161,7 +161,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
             or people who were asked. Any other one worked from its start to its end, or waited.
     """
 
-    queue: tuple[Span, ...]
+    queue: tuple[TimelineSpan, ...]
     entries: tuple[EntrySpans, ...]
 
 
@@ -187,23 +187,27 @@ def timeline(
 
 def _spans(
     entry: JournalEntry, tried: Sequence[StepAttempt], asked: Sequence[Approval]
-) -> tuple[Span, ...]:
-    spans = [Span(kind="approval", start=each.created_at, end=each.decided_at) for each in asked]
+) -> tuple[TimelineSpan, ...]:
+    spans = [
+        TimelineSpan(kind="approval", start=each.created_at, end=each.decided_at) for each in asked
+    ]
     kind = _WAITS.get(entry.kind)
     if kind is not None and entry.started_at is not None and kind != "approval":
-        spans.append(Span(kind=kind, start=entry.started_at, end=entry.ended_at))
+        spans.append(TimelineSpan(kind=kind, start=entry.started_at, end=entry.ended_at))
     for each in tried:
         if each.started_at is not None:
-            work = Span(kind="work", start=each.started_at, end=each.ended_at, attempt=each.attempt)
+            work = TimelineSpan(
+                kind="work", start=each.started_at, end=each.ended_at, attempt=each.attempt
+            )
             spans.append(work)
         if each.backoff_until is not None and each.ended_at is not None:
-            spans.append(Span(kind="backoff", start=each.ended_at, end=each.backoff_until))
+            spans.append(TimelineSpan(kind="backoff", start=each.ended_at, end=each.backoff_until))
     return tuple(sorted(spans, key=lambda span: span.start))
 
 
 def _queued(
     job: Job, journal: Sequence[JournalEntry], log: Sequence[JobEvent], now: float
-) -> Iterable[Span]:
+) -> Iterable[TimelineSpan]:
     """Yield when a job was ready and no worker had it: from the cause to the claim.
 
     A cause after which the job did something before the next claim is none: a worker had it.
@@ -218,7 +222,7 @@ def _queued(
         since = busy[place - 1] if place else -math.inf
         first = bisect_right(ready, since)
         if first < len(ready) and ready[first] <= end:
-            yield Span(kind="queue", start=ready[first], end=claim)
+            yield TimelineSpan(kind="queue", start=ready[first], end=claim)
 
 
 def _busy_times(journal: Sequence[JournalEntry], log: Sequence[JobEvent]) -> Iterable[float]:

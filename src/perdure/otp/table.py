@@ -44,7 +44,7 @@ class Kind(StrEnum):
     DUPLICATE_BAG = "duplicate_bag"  # many values
 
 
-class Access(StrEnum):
+class TableAccess(StrEnum):
     """What processes other than the owner may do."""
 
     PRIVATE = "private"  # nothing
@@ -66,7 +66,7 @@ class Table:
         *,
         name: str | None = None,
         kind: Kind | Literal["set", "ordered_set", "bag", "duplicate_bag"] = Kind.SET,
-        access: Access | Literal["private", "protected", "public"] = Access.PROTECTED,
+        access: TableAccess | Literal["private", "protected", "public"] = TableAccess.PROTECTED,
         heir: Destination | HasPid | None = None,
         ttl: Duration = None,
     ) -> None:
@@ -83,7 +83,9 @@ class Table:
             NameTaken: Another table has the name.
         """
         me = current("Table")
-        self._state = state = TableState(self, me, name, Kind(kind), Access(access), seconds(ttl))
+        self._state = state = TableState(
+            self, me, name, Kind(kind), TableAccess(access), seconds(ttl)
+        )
         state.heir = None if heir is None else _checked(heir)
         state.index.add(state, me)
 
@@ -104,7 +106,7 @@ class Table:
         return self._state.kind
 
     @property
-    def access(self) -> "Access":
+    def access(self) -> "TableAccess":
         """What other processes may do."""
         return self._state.access
 
@@ -257,7 +259,7 @@ class TableState:
         owner: Process,
         name: str | None,
         kind: Kind,
-        access: Access,
+        access: TableAccess,
         ttl: float | None,
     ) -> None:
         self.handle = handle
@@ -315,14 +317,14 @@ def _found(ref: This) -> TableState:
 
 def _readable(ref: This) -> TableState:
     state = _found(ref)
-    if state.access is Access.PRIVATE:
+    if state.access is TableAccess.PRIVATE:
         _check_owner(state, "read")
     return state
 
 
 def _writable(ref: This) -> TableState:
     state = _found(ref)
-    if state.access is not Access.PUBLIC:
+    if state.access is not TableAccess.PUBLIC:
         _check_owner(state, "write to")
     return state
 

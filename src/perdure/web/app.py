@@ -22,7 +22,7 @@ from perdure.web.access.headers import with_headers
 from perdure.web.access.tenant import RECENT, Preparer
 from perdure.web.body import LIMITS, RequestLimits
 from perdure.web.changes import Changes
-from perdure.web.dispatch import Backend, Gate, respond
+from perdure.web.dispatch import AccessGate, Backend, respond
 from perdure.web.login import login_routes
 from perdure.web.openapi import document_routes
 from perdure.web.page import page_routes
@@ -30,7 +30,7 @@ from perdure.web.probes import probe_routes
 from perdure.web.problem import problem_response
 from perdure.web.request import Route
 from perdure.web.routes import ROUTES, specific_first
-from perdure.web.shutdown import Shutdown
+from perdure.web.shutdown import ServerShutdown
 from perdure.web.stream import Streams
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 class AsgiOptions(TypedDict, total=False):
     """The options of `App.asgi`, which explains them."""
 
-    access: Gate | None
+    access: AccessGate | None
     limits: RequestLimits
     people: People | None
     links: "LinkTokens | None"
@@ -55,7 +55,7 @@ class AsgiOptions(TypedDict, total=False):
 
 def web_app(caller: Caller, prepare: Preparer, options: AsgiOptions) -> "WebApp":
     """Return the ASGI app of an app or a client: see `App.asgi`."""
-    shutdown, gate = Shutdown(), options.get("access") or Access()
+    shutdown, gate = ServerShutdown(), options.get("access") or Access()
     if isinstance(gate, Access):
         gate.bind(caller)
     backend = Backend(
@@ -82,7 +82,7 @@ class WebApp:
     """The ASGI app."""
 
     def __init__(
-        self, backend: Backend, shutdown: Shutdown, more: Sequence[HttpRoute] = ()
+        self, backend: Backend, shutdown: ServerShutdown, more: Sequence[HttpRoute] = ()
     ) -> None:
         """Make the app.
 
@@ -125,7 +125,7 @@ class WebApp:
         await self._inner(scope, receive, guarded)
 
 
-def _login_routes(gate: Gate) -> list[HttpRoute]:
+def _login_routes(gate: AccessGate) -> list[HttpRoute]:
     return login_routes(gate) if isinstance(gate, Access) else []
 
 

@@ -32,7 +32,7 @@ from perdure.web.request import Answer, ApiRequest, Follower, Query, Route
 _JSON: Final = "application/json"
 
 
-class Gate(Protocol):
+class AccessGate(Protocol):
     """Who asks: see `perdure.web.access`."""
 
     async def authenticate(self, request: Request, /) -> Principal | None:
@@ -53,7 +53,7 @@ class Backend(Struct, frozen=True, kw_only=True):
     """
 
     caller: Caller
-    gate: Gate
+    gate: AccessGate
     prepare: Preparer
     streams: Follower
     limits: RequestLimits = LIMITS

@@ -9,11 +9,11 @@ from perdure.engine.caller import Caller
 from perdure.observe.endpoints import Endpoints
 from perdure.observe.prometheus import Metrics
 from perdure.web.access.principal import Permission
-from perdure.web.dispatch import Gate
+from perdure.web.dispatch import AccessGate
 from perdure.web.problem import problem_response
 
 
-def probe_routes(caller: Caller, gate: Gate, metrics: Metrics) -> list[Route]:
+def probe_routes(caller: Caller, gate: AccessGate, metrics: Metrics) -> list[Route]:
     """Return the routes of probes and metrics."""
     endpoints = Endpoints(caller.store, metrics)
 
@@ -37,7 +37,7 @@ def probe_routes(caller: Caller, gate: Gate, metrics: Metrics) -> list[Route]:
     ]
 
 
-async def _check(gate: Gate, request: Request) -> None:
+async def _check(gate: AccessGate, request: Request) -> None:
     """Refuse whoever may not read the metrics, which are those of all tenants."""
     principal = await gate.authenticate(request)
     if principal is None:

@@ -2,13 +2,13 @@
 
 uvicorn tells an application nothing until every connection has ended. It says so of itself, in
 `should_exit`; the handler of SIGTERM is a method of it while it runs. With another server, or where
-there is no handler of signals, `Shutdown.begin` is called by hand.
+there is no handler of signals, `ServerShutdown.begin` is called by hand.
 """
 
 import signal
 
 
-class Shutdown:
+class ServerShutdown:
     """Whether the server stops."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ from perdure.jobs.text_limits import check_given
 from perdure.web.access.principal import Permission
 from perdure.web.changes import Changes, Tick
 from perdure.web.request import ApiRequest
-from perdure.web.shutdown import Shutdown
+from perdure.web.shutdown import ServerShutdown
 from perdure.web.views import piece_view
 
 MOST_TOPICS: Final = 20  # of a stream
@@ -102,7 +102,7 @@ class EventStream(StreamingResponse):
 class Streams:
     """The open streams of one ASGI app."""
 
-    def __init__(self, changes: Changes, shutdown: Shutdown) -> None:
+    def __init__(self, changes: Changes, shutdown: ServerShutdown) -> None:
         self.changes = changes
         self.shutdown = shutdown
         self._open: dict[tuple[str | None, str], int] = {}

@@ -4,9 +4,9 @@ The decision is `jobs.saga.undo_list`; here is what it needs to know of the chil
 undoes itself. The saga asks in its run; whoever only wants to see it asks the store directly.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
 
+from perdure.engine.journal.ledger import AskStore
 from perdure.engine.submission import child_id
 from perdure.jobs.effect import OPEN, Effect
 from perdure.jobs.model import EntryKind, Job, JobOutcome, JournalEntry
@@ -20,15 +20,6 @@ from perdure.jobs.saga import (
     undo_list,
 )
 from perdure.jobs.state import ENDED, JobState
-from perdure.store.store import Store
-
-T = TypeVar("T")
-
-
-class AskStore(Protocol):
-    """Asks a store a question, and returns the answer."""
-
-    def __call__(self, question: Callable[[Store], Awaitable[T]], /) -> Awaitable[T]: ...
 
 
 def children_of(job_id: str, journal: Sequence[JournalEntry]) -> dict[str, JournalEntry]:

@@ -59,7 +59,7 @@ class JobPage(Page, frozen=True, kw_only=True):
     items: list[JobRow]
 
 
-class Counts(Struct, frozen=True, kw_only=True):
+class JobCounts(Struct, frozen=True, kw_only=True):
     """How many jobs there are, by state."""
 
     counts: dict[str, int]
@@ -82,7 +82,7 @@ async def _job_page(request: ApiRequest, query: JobQuery) -> JobPage:
 
 async def count_jobs(request: ApiRequest) -> Answer:
     """Count jobs by state."""
-    return Answer(Counts(counts=await request.store.counts(job_query(request.query))))
+    return Answer(JobCounts(counts=await request.store.counts(job_query(request.query))))
 
 
 class CompletionQuery(JobFilter, frozen=True, kw_only=True):
@@ -394,7 +394,7 @@ ROUTES: Final = (
         count_jobs,
         "Count jobs by state",
         query=JobFilter,
-        response=Counts,
+        response=JobCounts,
     ),
     _route(
         "GET",

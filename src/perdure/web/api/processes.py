@@ -52,7 +52,7 @@ class ProcessView(Struct, frozen=True, kw_only=True):
     step: str | None = None
 
 
-class Killed(Struct, frozen=True, kw_only=True):
+class KillAnswer(Struct, frozen=True, kw_only=True):
     """A process was killed; its supervisor may start another one in its place."""
 
     pid: str
@@ -79,12 +79,12 @@ async def show_process(request: ApiRequest) -> Answer:
 
 async def kill(request: ApiRequest) -> Answer:
     """Kill a process of a worker."""
-    return Answer(Killed(**await _ask(request, WorkerAction.KILL)))
+    return Answer(KillAnswer(**await _ask(request, WorkerAction.KILL)))
 
 
 async def restart(request: ApiRequest) -> Answer:
     """Kill a process that its supervisor then starts again."""
-    return Answer(Killed(**await _ask(request, WorkerAction.RESTART)))
+    return Answer(KillAnswer(**await _ask(request, WorkerAction.RESTART)))
 
 
 async def _ask(request: ApiRequest, action: WorkerAction) -> dict[str, Any]:
@@ -133,7 +133,7 @@ ROUTES: Final = (
         permission=Permission.PROCESSES_KILL,
         summary="Kill a process of a worker",
         request=NoBody,
-        response=Killed,
+        response=KillAnswer,
         tag="processes",
     ),
     Route(
@@ -143,7 +143,7 @@ ROUTES: Final = (
         permission=Permission.PROCESSES_KILL,
         summary="Kill a process that its supervisor then starts again",
         request=NoBody,
-        response=Killed,
+        response=KillAnswer,
         tag="processes",
     ),
     Route(

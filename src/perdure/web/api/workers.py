@@ -45,7 +45,7 @@ class WorkerPage(Page, frozen=True, kw_only=True):
     items: list[WorkerView]
 
 
-class Drained(Struct, frozen=True, kw_only=True):
+class DrainAnswer(Struct, frozen=True, kw_only=True):
     """Whether a worker drains, and how many jobs it still has."""
 
     draining: bool
@@ -100,7 +100,7 @@ async def resume(request: ApiRequest) -> Answer:
 
 async def _ask(request: ApiRequest, action: WorkerAction) -> Answer:
     answer = await request.store.ask_worker(request.path["id"], action)
-    return Answer(Drained(draining=answer["draining"], running=answer["running"]))
+    return Answer(DrainAnswer(draining=answer["draining"], running=answer["running"]))
 
 
 ROUTES: Final = (
@@ -120,7 +120,7 @@ ROUTES: Final = (
         permission=Permission.WORKERS_DRAIN,
         summary="Let a worker claim nothing more and release its jobs",
         request=NoBody,
-        response=Drained,
+        response=DrainAnswer,
         tag="workers",
     ),
     Route(
@@ -130,7 +130,7 @@ ROUTES: Final = (
         permission=Permission.WORKERS_DRAIN,
         summary="Let a drained worker claim again",
         request=NoBody,
-        response=Drained,
+        response=DrainAnswer,
         tag="workers",
     ),
 )
