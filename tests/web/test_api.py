@@ -297,12 +297,18 @@ async def test_a_post_that_is_sent_twice_happens_once_and_gets_the_same_answer(a
         assert counts == {"PENDING": 2}
 
 
-async def test_a_refusal_is_an_answer_that_is_kept_too(app: App) -> None:
+async def test_a_refused_request_may_be_sent_again_with_its_key(app: App) -> None:
     async with api_of(app) as api:
         key = {"idempotency-key": "k2"}
-        for _ in range(2):
-            answer = await api.post("/api/v1/jobs", json={"name": "thrice"}, headers=key)
-            assert (answer.status_code, answer.json()["code"]) == (404, "unknown_name")
+        refused = await api.post("/api/v1/jobs", json={"name": "thrice"}, headers=key)
+        assert (refused.status_code, refused.json()["code"]) == (404, "unknown_name")
+
+        @app.job
+        async def thrice() -> None: ...
+
+        again = await api.post("/api/v1/jobs", json={"name": "thrice"}, headers=key)
+        assert again.status_code == 201
+        assert "idempotent-replayed" not in again.headers
 
 
 async def test_ten_thousand_entries_of_a_journal_are_one_slim_answer(app: App) -> None:

@@ -1,8 +1,8 @@
 """`Idempotency-Key`: a POST that is sent twice happens once, and both get the same answer.
 
 The key belongs to a principal for 24 hours. The same key with another request is refused. Whoever
-sends it again while the first is still under way waits for its answer. A fault of the server is not
-kept: then the request may be sent again.
+sends it again while the first is still under way waits for its answer. A refusal or a fault is not
+kept: after a new sign-in, say, the same request may be sent again.
 
 A client that hangs up, or a server that stops, does not interrupt a request with a key: what it has
 changed would be there without an answer, and the next request would change it again.
@@ -22,7 +22,7 @@ from perdure.base.retry import pause
 from perdure.store.store import Store
 from perdure.store.verbs.answer import KnownAnswer, RequestKey
 from perdure.web.access.principal import Principal
-from perdure.web.problem import MEDIA_TYPE, problem_response
+from perdure.web.problem import problem_response
 
 HEADER: Final = "idempotency-key"
 _LONGEST: Final = 255  # characters
@@ -30,7 +30,6 @@ _LOOK_EVERY: Final = 0.1  # seconds, while another request is under way …
 _LOOKS: Final = 100  # … and how often
 _TO_FINISH: Final = 5.0  # seconds that a request has which nobody waits for any more
 _REFUSED: Final = 400
-_FAULT: Final = 500
 
 
 async def once(
@@ -104,9 +103,9 @@ async def _kept(
 ) -> Response:
     try:
         response = await answer()
-    except Exception as error:  # noqa: BLE001  a refusal is an answer, too
+    except Exception as error:  # noqa: BLE001  the key is given back in any case
         response = problem_response(error)
-    if response.status_code >= _FAULT:
+    if response.status_code >= _REFUSED:  # nothing was changed
         await store.drop_answer(key)
     else:
         await store.keep_answer(key, response.status_code, bytes(response.body).decode())
@@ -114,6 +113,5 @@ async def _kept(
 
 
 def _again(known: KnownAnswer, status: int) -> Response:
-    kind = MEDIA_TYPE if status >= _REFUSED else "application/json"
     headers = {"cache-control": "no-store", "idempotent-replayed": "true"}
-    return Response((known.body or "").encode(), status, headers, kind)
+    return Response((known.body or "").encode(), status, headers, "application/json")
