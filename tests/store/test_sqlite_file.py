@@ -1,6 +1,7 @@
 """What can be wrong with a file: each with a clear error, and nothing is lost."""
 
 import asyncio
+import gc
 import os
 import shutil
 import sqlite3
@@ -383,3 +384,14 @@ async def test_what_others_commit_costs_nothing_where_nobody_watches(
     forget()
     await busy.close()
     await idle.close()
+
+
+def test_a_store_that_was_never_opened_leaves_no_file_descriptor(tmp_path: Path) -> None:
+    def opened() -> int:
+        gc.collect()
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = opened()
+    for _ in range(5):
+        open_store(f"sqlite:///{tmp_path / 'jobs.db'}")
+    assert opened() == before

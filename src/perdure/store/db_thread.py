@@ -48,6 +48,7 @@ import logging
 import os
 import select
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Literal, NamedTuple, cast
@@ -698,6 +699,9 @@ class SelfPipe:
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
+        # Also for a store that is never opened, which nobody closes.
+        self._close = weakref.finalize(self, _close_both, self._read, self._write)
+        self._close.atexit = False  # a thread may still wait
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
         self._all = select.poll()
@@ -738,5 +742,9 @@ class SelfPipe:
 
     def close(self) -> None:
         """Close both ends."""
-        os.close(self._read)
-        os.close(self._write)
+        self._close()
+
+
+def _close_both(read: int, write: int) -> None:
+    os.close(read)
+    os.close(write)
