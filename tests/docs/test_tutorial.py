@@ -110,12 +110,12 @@ def test_the_job_of_the_tutorial_is_killed_resumed_and_approved(project: Path) -
             until(browser, job, "running", "load#2")
             os.kill(int(worker[1]), signal.SIGKILL)
             (project / "resumed").touch()
-            with started(project, "worker") as second:
-                lines_until(second, "took 1 job from workers that are gone")
-                until(browser, job, "waiting_for_approval")
-                check_journal(browser, job)
-                approve(browser, job)
-                done = until(browser, job, "completed")
+            lines_until(dev, "the worker was killed")
+            lines_until(dev, "took 1 job from workers that are gone")
+            until(browser, job, "waiting_for_approval")
+            check_journal(browser, job)
+            approve(browser, job)
+            done = until(browser, job, "completed")
     rows = sum(100 * page for page in range(1, PAGES + 1))
     assert done["result"].startswith(f"{rows} rows published: ")
     assert run(project, submit).count(job) == 1  # the key says that it is the same job
