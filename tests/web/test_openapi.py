@@ -16,6 +16,9 @@ from perdure.web.openapi import document
 from perdure.web.routes import ROUTES
 from tests.support.web_client import api_of
 
+# It draws hundreds of requests, whose answers do not depend on the interpreter.
+pytestmark = pytest.mark.once
+
 
 def test_the_document_has_every_route_with_its_types() -> None:
     found = document()

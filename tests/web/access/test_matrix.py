@@ -21,6 +21,9 @@ from perdure.web.routes import ROUTES
 from tests.support.tenants import Seeded, canary, door, of, seeded, tenant_app
 from tests.support.web_client import api_of
 
+# Thousands of requests, whose answers do not depend on the interpreter.
+pytestmark = pytest.mark.once
+
 MINE, THEIRS = "acme", "globex"
 NOBODYS = "f" * 32
 
