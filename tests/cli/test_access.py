@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -63,13 +64,13 @@ def test_a_log_is_whole_until_somebody_changes_it_by_hand(cli: CommandLine) -> N
     expect = ("audit", "verify", "--tenant", "acme", "--expect", noted)
     assert cli.run(*expect).exit_code == 0
     assert "tokens.create" in cli.run("audit", "list", "--tenant", "acme").stdout
-    with sqlite3.connect(cli.url.removeprefix("sqlite:///")) as database:
+    with closing(sqlite3.connect(cli.url.removeprefix("sqlite:///"))) as database, database:
         database.executescript(
             "DROP TRIGGER audit_unchanged; DROP TRIGGER audit_kept;DELETE FROM audit WHERE no = 3;"
         )
     assert cli.run("audit", "verify").exit_code == 0
     assert cli.run(*expect).exit_code == 1
-    with sqlite3.connect(cli.url.removeprefix("sqlite:///")) as database:
+    with closing(sqlite3.connect(cli.url.removeprefix("sqlite:///"))) as database, database:
         database.execute("UPDATE audit SET line = replace(line, 'ci', 'xx') WHERE no = 2")
     told = cli.run("audit", "verify")
     assert told.exit_code == 1

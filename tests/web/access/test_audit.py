@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 import psycopg
 import pytest
@@ -151,7 +151,7 @@ async def test_audited_changes_of_many_callers_neither_deadlock_nor_break_the_ch
 def run_sql(url: str, statement: str) -> None:
     """Run a statement on the tables, as somebody with the password of the database could."""
     if url.startswith("sqlite"):
-        with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database, database:
             database.executescript(statement)
         database.close()
         return
