@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,11 @@ from perdure import App, JobContext
 from perdure.approvals import ApprovalTerms, Policy
 from perdure.jobs.risk import RiskLevel
 from perdure.jobs.state import JobState
+from perdure.web.access.principal import Principal, Role
+from perdure.web.changes import Changes
 from perdure.web.server import ServerSettings, serve
+from perdure.web.shutdown import ServerShutdown
+from perdure.web.stream import MOST_OF_ONE, MOST_OF_TENANT, Streams
 from tests.support.web_client import TrustingGate
 
 KIM = {"x-who": "kim@default operator,admin"}
@@ -244,3 +248,24 @@ async def test_a_server_that_is_told_to_stop_says_bye_to_open_streams_and_ends(
         program.send_signal(signal.SIGTERM)
         assert await frames.next("bye") == {"code": "shutdown"}
         await program.wait()  # with the client still there
+
+
+async def test_neither_one_principal_nor_one_tenant_can_take_all_streams(app: App) -> None:
+    streams = Streams(Changes(app), ServerShutdown())
+
+    def who(tenant: str, id: str) -> Principal:
+        return Principal(id=id, tenant=tenant, roles=frozenset({Role.VIEWER}))
+
+    async with AsyncExitStack() as stack:
+
+        async def opened(principal: Principal) -> bool:
+            return await stack.enter_async_context(streams.counted(principal))
+
+        assert all([await opened(who("acme", "0")) for _ in range(MOST_OF_ONE)])
+        assert not await opened(who("acme", "0"))
+        others = range(1, MOST_OF_TENANT // MOST_OF_ONE)
+        assert all([await opened(who("acme", str(n))) for n in others for _ in range(MOST_OF_ONE)])
+        assert not await opened(who("acme", "one more"))
+        assert await opened(who("globex", "0"))
+    async with streams.counted(who("acme", "0")) as is_open:  # those that have ended count no more
+        assert is_open

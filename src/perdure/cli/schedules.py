@@ -1,5 +1,6 @@
 """`perdure schedules`: list cron schedules, pause, resume and delete them."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, Final, TypeAlias
 
 import typer
@@ -31,8 +32,8 @@ def add_to(app: typer.Typer) -> None:
     """Add the group."""
     group = typer.Typer(help="List, pause, resume and delete schedules.", no_args_is_help=True)
     group.command("list")(list_schedules)
-    for action in (pause, resume, delete):
-        group.command()(action)
+    for action, text in _ACTIONS.items():
+        group.command(action)(_command_of(action, text))
     app.add_typer(group, name="schedules")
 
 
@@ -85,42 +86,28 @@ def _as_json(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def pause(
-    name: NameArgument,
-    *,
-    tenant: TenantOption = "default",
-    url: UrlOption = None,
-    app: AppOption = None,
-    output: FormatOption = Format.TABLE,
-) -> None:
-    """Submit nothing for a schedule until it is resumed."""
-    _change(find_app(app, url), "pause", (name, tenant), output)
+def _command_of(action: str, text: str) -> Callable[..., None]:
+    """Return the command for an action on one schedule."""
+
+    def command(
+        name: NameArgument,
+        *,
+        tenant: TenantOption = "default",
+        url: UrlOption = None,
+        app: AppOption = None,
+        output: FormatOption = Format.TABLE,
+    ) -> None:
+        _change(find_app(app, url), action, (name, tenant), output)
+
+    command.__doc__ = text
+    return command
 
 
-def resume(
-    name: NameArgument,
-    *,
-    tenant: TenantOption = "default",
-    url: UrlOption = None,
-    app: AppOption = None,
-    output: FormatOption = Format.TABLE,
-) -> None:
-    """Continue a paused schedule from now."""
-    _change(find_app(app, url), "resume", (name, tenant), output)
-
-
-def delete(
-    name: NameArgument,
-    *,
-    tenant: TenantOption = "default",
-    url: UrlOption = None,
-    app: AppOption = None,
-    output: FormatOption = Format.TABLE,
-) -> None:
-    """Delete a schedule; jobs that it has submitted stay."""
-    _change(find_app(app, url), "delete", (name, tenant), output)
-
-
+_ACTIONS: Final = {
+    "pause": "Submit nothing for a schedule until it is resumed.",
+    "resume": "Continue a paused schedule from now.",
+    "delete": "Delete a schedule; jobs that it has submitted stay.",
+}
 _DONE: Final = {"pause": "paused", "resume": "resumed", "delete": "deleted"}
 
 

@@ -29,7 +29,7 @@ from perdure.base.clock import SystemClock
 from perdure.base.errors import AccessDenied, JobError, RequestRefused
 from perdure.base.retry import idle
 from perdure.jobs.text_limits import check_given
-from perdure.web.access.principal import Permission
+from perdure.web.access.principal import Permission, Principal
 from perdure.web.changes import Changes, Tick
 from perdure.web.request import ApiRequest
 from perdure.web.shutdown import ServerShutdown
@@ -37,6 +37,7 @@ from perdure.web.views import piece_view
 
 MOST_TOPICS: Final = 20  # of a stream
 MOST_OF_ONE: Final = 20  # streams of one principal
+MOST_OF_TENANT: Final = 100  # so that one tenant cannot take them all
 MOST_STREAMS: Final = 500
 HEARTBEAT: Final = 15.0  # seconds of silence, after which a proxy might close a connection
 CHECK_EVERY: Final = 60.0  # seconds until it is checked again who listens
@@ -123,20 +124,27 @@ class Streams:
         return EventStream(body, 200, headers, "text/event-stream")
 
     @asynccontextmanager
-    async def counted(self, request: ApiRequest) -> AsyncGenerator[bool, None]:
+    async def counted(self, principal: Principal) -> AsyncGenerator[bool, None]:
         """Count a stream while it is open; False: there are too many."""
-        key = (request.principal.tenant, request.principal.id)
-        number = self._open.get(key, 0)
-        if number >= MOST_OF_ONE or sum(self._open.values()) >= MOST_STREAMS:
+        key = (principal.tenant, principal.id)
+        if self._is_full(*key):
             yield False
             return
-        self._open[key] = number + 1
+        self._open[key] = self._open.get(key, 0) + 1
         try:
             yield True
         finally:
             self._open[key] -= 1
             if not self._open[key]:
                 del self._open[key]
+
+    def _is_full(self, tenant: str | None, id: str) -> bool:
+        of_tenant = sum(number for (whose, _), number in self._open.items() if whose == tenant)
+        return (
+            self._open.get((tenant, id), 0) >= MOST_OF_ONE
+            or (tenant is not None and of_tenant >= MOST_OF_TENANT)
+            or sum(self._open.values()) >= MOST_STREAMS
+        )
 
 
 async def _check(request: ApiRequest, topic: Topic) -> None:
@@ -170,7 +178,7 @@ class _Stream:
     async def frames(self) -> AsyncGenerator[bytes, None]:
         """Yield what to send, until the client is gone or the server stops."""
         yield b"retry: %d\n\n" % _RETRY
-        async with self._streams.counted(self._request) as is_open:
+        async with self._streams.counted(self._request.principal) as is_open:
             if not is_open:
                 yield _frame("bye", {"code": "too_many_streams"})
                 return
