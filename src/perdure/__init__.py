@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from perdure.jobs.plan import Plan, PlanCall, Ref
     from perdure.jobs.redaction import Redaction
     from perdure.jobs.state import JobState, StepState
+    from perdure.jobs.tool import ToolAnswer, ToolCall, Tools
     from perdure.otp.supervision.spec import BRUTAL_KILL
     from perdure.process.runtime import run
 
@@ -92,6 +93,9 @@ _MODULE_OF = {
     "StepState": "perdure.jobs.state",
     "SyncHandle": "perdure.engine.sync",
     "SyncStepContext": "perdure.engine.steps.step_context",
+    "ToolAnswer": "perdure.jobs.tool",
+    "ToolCall": "perdure.jobs.tool",
+    "Tools": "perdure.jobs.tool",
     "Unknown": "perdure.jobs.effect",
     "WorkerSettings": "perdure.engine.settings",
     "current_job": "perdure.engine.run.context",
@@ -147,6 +151,9 @@ __all__ = [
     "StepState",
     "SyncHandle",
     "SyncStepContext",
+    "ToolAnswer",
+    "ToolCall",
+    "Tools",
     "Unknown",
     "WorkerSettings",
     "approvals",

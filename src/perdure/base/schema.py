@@ -192,13 +192,13 @@ def _of_model(kind: type[Any]) -> dict[str, Any]:
     if kind is object:
         return {}
     if issubclass(kind, Adapted):
-        return _inlined(cast("Any", kind).describe())
+        return inlined(cast("Any", kind).describe())
     if is_model(kind):
-        return _inlined(cast("Any", kind).model_json_schema(mode="serialization"))
+        return inlined(cast("Any", kind).model_json_schema(mode="serialization"))
     raise NotImplementedError
 
 
-def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
+def inlined(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema with its definitions in place: inside another schema, `$ref` would break."""
     definitions = schema.get("$defs", {})
     whole = {key: value for key, value in schema.items() if key != "$defs"}

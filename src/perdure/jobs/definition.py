@@ -143,6 +143,10 @@ class JobScope(Protocol):
         """Begin a durable operation for a call; return what to await."""
         ...
 
+    async def gather(self, *operations: Any, return_exceptions: Literal[True]) -> tuple[Any, ...]:
+        """Return the results of operations in this order, and exceptions in place of others."""
+        ...
+
 
 # Where the running code is: in the code of a job, in a step (its identity), or in neither.
 scope: ContextVar[JobScope | str | None] = ContextVar("perdure.scope", default=None)
