@@ -26,6 +26,6 @@ def test_which_jobs_are_meant_must_be_said(cli: CommandLine) -> None:
     for words in ((), (job, "--all"), (job, "--dry-run"), ("--all", "--name", "welcome")):
         assert cli.run("jobs", "pause", *words).exit_code == 2
     assert cli.run("jobs", "retry", "--all", "--from", "greet#1").exit_code == 2
-    assert "1 jobs get the command to pause" in cli.run("jobs", "pause", "--all").stdout
+    assert "1 job gets the command to pause" in cli.run("jobs", "pause", "--all").stdout
     assert cli.run("jobs", "resume", job).exit_code == 0
     assert "0 jobs would get" in cli.run("jobs", "retry", "--all", "--dry-run").stdout

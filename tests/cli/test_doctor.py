@@ -1,13 +1,22 @@
 """`perdure doctor`, on stores that are well and on others."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from perdure.cli.doctor import clock_found, page_found, settings_found
+from perdure.cli.doctor import (
+    clock_found,
+    file_found,
+    page_found,
+    settings_found,
+    transport_found,
+)
+from perdure.jobs.anti_pattern import SIGNS, SIGNS_OF_CODE
+from perdure.jobs.invariant import INVARIANTS
 from perdure.store.open import open_store
-from tests.support.cli import CommandLine
+from tests.support.cli import ROOT, CommandLine
 from tests.support.store import claim_one, new_job, sql
 
 
@@ -45,7 +54,8 @@ def test_a_healthy_store_has_no_finding_of_any_rule(filled: str, cli: CommandLin
     done = cli.run("doctor", "--store", filled, "--json")
 
     report = json.loads(done.stdout)
-    assert [each for each in report["findings"] if each["check"] != "durability"] == []
+    of_server = {"durability", "permissions"}
+    assert [each for each in report["findings"] if each["check"] not in of_server] == []
     assert report["jobs"] == {"PENDING": 1, "RUNNING": 1}
     if filled.startswith("sqlite"):
         assert (done.exit_code, report["ok"]) == (0, True)
@@ -55,6 +65,7 @@ def test_a_healthy_store_has_no_finding_of_any_rule(filled: str, cli: CommandLin
         assert {each["what"] for each in report["findings"]} == {
             "PostgreSQL has fsync = off",
             "PostgreSQL has full_page_writes = off",
+            "the role in this URL is a superuser of PostgreSQL",
         }
 
 
@@ -124,6 +135,7 @@ def test_without_a_store_the_machine_is_told(cli: CommandLine) -> None:
         {"full_page_writes": "off"},
         {"synchronous_commit": "off"},
         {"transaction_read_only": "on"},
+        {"is_superuser": "on"},
     ],
 )
 def test_a_setting_that_breaks_a_promise_is_found(setting: dict[str, str]) -> None:
@@ -153,3 +165,79 @@ def test_a_job_that_has_needed_a_person_for_days_is_found(filled: str, cli: Comm
     assert done.exit_code == 1
     assert [each["job"] for each in found] == ["second"]
     assert "attention" in cli.run("doctor", "--store", filled, "-o", "ids").stdout.split()
+
+
+def test_a_sign_of_an_anti_pattern_is_shown_with_its_remedy(filled: str, cli: CommandLine) -> None:
+    sql(filled, "UPDATE lease SET claims = 9 WHERE job_id = 'second'")
+
+    done = cli.run("doctor", "--store", filled)
+
+    assert done.exit_code == 1
+    assert "crashing_jobs: A job makes progress each time that a worker claims it." in done.stdout
+    assert "second  it was claimed 9 times in a row without progress" in done.stdout
+    assert '→ find what kills the worker in its log; isolation="process"' in done.stdout
+
+
+WASTEFUL = """
+from perdure import App
+
+app = App("sqlite:///jobs.db")
+
+@app.step(cost=0.1)
+async def ask_model() -> None: ...
+"""
+
+
+def test_the_code_of_an_app_is_checked_and_its_store(
+    tmp_path: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wasteful_jobs.py").write_text(WASTEFUL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+
+    missing = cli.run("doctor", "--app", "wasteful_jobs:app")
+    cli.run("migrate", "--url", "sqlite:///jobs.db")
+    done = cli.run("doctor", "--app", "wasteful_jobs:app", "-o", "json")
+
+    assert missing.exit_code == 2
+    assert "it is created when a job is submitted" in missing.stderr
+    report = json.loads(done.stdout)
+    assert done.exit_code == 1
+    assert report["store"] == "sqlite:///jobs.db"
+    assert [each["check"] for each in report["findings"]] == ["costly_without_timeout"]
+    assert "costly_without_timeout" in report["signs"]
+
+
+def test_a_store_of_another_user_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    path.touch(mode=0o600)
+    owner = path.stat().st_uid
+    assert list(file_found(path, owner)) == []
+    (found,) = file_found(path, owner + 1)
+    assert (
+        found.what == f"{path} belongs to user {owner}, and this command runs as user {owner + 1}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "default", "is_found"),
+    [
+        ("sqlite:///jobs.db", "", False),
+        ("postgresql://kim:secret@localhost/x", "", False),
+        ("postgresql:///x?host=/run/postgresql", "", False),
+        ("postgresql://db.example:5432/x", "", True),
+        ("postgresql://localhost,kim@db.example:5432/x?sslmode=prefer", "", True),
+        ("postgresql://db.example/x?sslmode=verify-full", "disable", False),
+        ("postgresql://db.example/x", "require", False),
+    ],
+)
+def test_a_connection_without_encryption_is_found(url: str, default: str, is_found: bool) -> None:
+    found = [each.what for each in transport_found(url, default)]
+    what = "the connection to db.example may be without encryption"
+    assert found == ([what] if is_found else [])
+
+
+def test_the_page_of_operations_lists_every_rule_and_every_sign() -> None:
+    page = (ROOT / "docs/jobs/operations.md").read_text("utf-8")
+    for each in (*INVARIANTS, *SIGNS, *SIGNS_OF_CODE):
+        assert f"`{each.name}`" in page

@@ -17,7 +17,7 @@ def test_a_journal_is_exported_and_replayed_against_the_code(
 
     stored = cli.run("jobs", "replay", job[-8:], "--app", APP)
     assert stored.exit_code == 0
-    assert "the code fits its journal of 1 entries" in stored.stdout
+    assert "the code fits its journal of 1 entry" in stored.stdout
     assert cli.json("jobs", "replay", file, "--app", APP)["drift"] is None
 
     file.write_text(exported.stdout.replace("Kim", "Lee", 1))  # as if the code passed another name

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from perdure.base.errors import SchemaError
+from perdure.jobs.anti_pattern import SIGNS
 from perdure.jobs.invariant import INVARIANTS
 from perdure.jobs.state import ENDED, JOB_TRANSITIONS, STEP_TRANSITIONS
 from perdure.store.migrations import Migration, migrations, missing
@@ -235,7 +236,7 @@ _LOOKS_AT_ALL = {
     "queues",
     "unclaimed",
     "ids_like",
-    *(each.name for each in INVARIANTS),
+    *(each.name for each in (*INVARIANTS, *SIGNS)),
 }
 
 

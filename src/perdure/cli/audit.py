@@ -13,6 +13,7 @@ from perdure.cli.output import (
     FormatOption,
     cell,
     console,
+    counted,
     give_list,
     give_one,
     perform,
@@ -113,11 +114,12 @@ async def _verify(
 
 def _say(report: AuditReport) -> None:
     for head in report.heads:
-        say(f"{_whose(head.tenant)}: {head.no} entries, head {head.no}:{head.hash}")
+        say(f"{_whose(head.tenant)}: {counted(head.no, 'entry')}, head {head.no}:{head.hash}")
     for each in report.broken:
         say(f"{_whose(each.tenant)}: BROKEN at entry {each.no}: {each.why}")
     if report.ok:
-        say(f"{report.entries} entries are as they were written.")
+        are = "is as it was" if report.entries == 1 else "are as they were"
+        say(f"{counted(report.entries, 'entry')} {are} written.")
 
 
 def _whose(tenant: str) -> str:

@@ -20,7 +20,7 @@ import typer
 
 from perdure.app import App
 from perdure.base.clock import SystemClock
-from perdure.cli.output import Format, FormatOption, give_one, perform, progress, show
+from perdure.cli.output import Format, FormatOption, WorkDone, give_one, perform, progress, show
 from perdure.cli.target import UrlOption, spelled
 from perdure.engine.settings import WorkerSettings
 from perdure.store.open import drop_schema
@@ -45,8 +45,8 @@ def bench(
 
     Without a store, a SQLite file in the folder for temporary files is measured.
     """
-    with progress("measuring"), _place(url) as place:
-        found = perform(_measured, place, jobs)
+    with progress("measuring steps") as work, _place(url) as place:
+        found = perform(_measured, place, jobs, work)
     found = {"store": spelled(url) if url else "a temporary SQLite file", **found}
     if not give_one(found, output, "store"):
         show(*(f"{name.replace('_', ' '):<22} {value}" for name, value in found.items()))
@@ -70,13 +70,15 @@ def _place(url: str | None) -> Generator[str]:
         yield f"sqlite:///{Path(folder).resolve() / 'jobs.db'}"
 
 
-async def _measured(url: str, jobs: int) -> dict[str, Any]:
+async def _measured(url: str, jobs: int, work: WorkDone) -> dict[str, Any]:
+    work.set(0, ALONE + jobs * EACH)
     app, clock = App(url, worker=WorkerSettings(concurrency=jobs)), SystemClock()
     times: list[float] = []
 
     @app.step
     async def step(number: int) -> int:
         times.append(clock.monotonic())
+        work.done += 1
         return number
 
     @app.job

@@ -1,4 +1,4 @@
-"""`perdure doctor`: checks the machine, the settings of a store, and its invariants."""
+"""`perdure doctor`: checks the machine, a store and its contents, and the definitions of an app."""
 
 import asyncio
 import os
@@ -10,7 +10,8 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import parse_qs, urlsplit
 
 import typer
 from msgspec import Struct
@@ -23,14 +24,16 @@ from perdure.cli.output import (
     Code,
     Format,
     FormatOption,
+    counted,
     give,
     give_list,
     give_one,
     show,
     warn,
 )
-from perdure.cli.target import spelled
+from perdure.cli.target import AppOption, load_app, spelled
 from perdure.engine.attendance import SILENT
+from perdure.jobs.anti_pattern import SIGNS, SIGNS_OF_CODE, signs_of_code
 from perdure.jobs.invariant import INVARIANTS, Violation
 from perdure.jobs.query_text import parse
 from perdure.notify.message import visible
@@ -38,11 +41,17 @@ from perdure.store.open import open_store
 from perdure.store.sqlite.connection import network_file_system
 from perdure.store.store import Store
 
+if TYPE_CHECKING:
+    from perdure.app import App
+
 _WIDEST: Final = 400  # characters of one finding
 _FULL: Final = ("2", "3")  # SQLite's FULL and EXTRA
 _SKEW: Final = 2.0  # seconds that two clocks may differ
 _LONG: Final = "1d"  # that a job may wait for a person
 _RULES: Final = {each.name: each for each in INVARIANTS}
+_SIGNS: Final = {each.name: each for each in (*SIGNS, *SIGNS_OF_CODE)}
+_ENCRYPTED: Final = ("require", "verify-ca", "verify-full")
+_HERE: Final = ("", "localhost", "127.0.0.1", "::1")
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -65,6 +74,7 @@ class Report(Struct, frozen=True, kw_only=True):
     jobs: Mapping[str, int] = {}
     settings: Mapping[str, str] = {}
     rules: tuple[str, ...] = ()
+    signs: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
 
 
@@ -84,16 +94,18 @@ def doctor(
             help="The store to check, such as `sqlite:///jobs.db` or `postgresql://…`.",
         ),
     ] = None,
+    app: AppOption = None,
     limit: Annotated[int, typer.Option(min=1, help="The most findings per rule.")] = 20,
     json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Check the machine, the settings of a store, and that its contents are consistent.
+    """Check the machine, a store and its contents, and the code of an app.
 
     Changes nothing. Exit code 0: no problem; 1: problems were found; 2: the check failed.
     """
+    loaded = None if app is None else load_app(app, store)
     try:
-        report = asyncio.run(examine(store, limit))
+        report = asyncio.run(examine(store, limit, loaded))
     except JobError as error:
         warn(str(error))
         raise typer.Exit(Code.USAGE) from None
@@ -107,8 +119,8 @@ def doctor(
     raise typer.Exit(Code.FAILED if report.findings else Code.OK)
 
 
-async def examine(url: str | None, limit: int) -> Report:
-    """Return the report.
+async def examine(url: str | None, limit: int, app: "App | None" = None) -> Report:
+    """Return the report about a store and an app, or without either.
 
     Raises:
         StoreError: The store cannot be read.
@@ -117,8 +129,10 @@ async def examine(url: str | None, limit: int) -> Report:
         perdure=__version__,
         python=platform.python_version(),
         sqlite=sqlite3.sqlite_version,
-        findings=tuple(page_found(files("perdure.web").joinpath("static"))),
+        signs=() if app is None else tuple(each.name for each in SIGNS_OF_CODE),
+        findings=(*page_found(files("perdure.web").joinpath("static")), *_code(app)),
     )
+    url = url or (None if app is None else app.url)
     if not url:
         return here
     store = open_store(url)
@@ -132,20 +146,20 @@ async def examine(url: str | None, limit: int) -> Report:
 
 async def _of_store(report: Report, url: str, store: Store, limit: int) -> Report:
     settings = await store.durability()
-    violations = await store.violations(limit)
-    return Report(
-        perdure=report.perdure,
-        python=report.python,
-        sqlite=report.sqlite,
+    return replace(
+        report,
         store=spelled(url),
         jobs=await store.counts(),
         settings=settings,
         rules=tuple(_RULES),
+        signs=(*(each.name for each in SIGNS), *report.signs),
         findings=(
             *report.findings,
-            *(() if store.path is None else _file(store.path)),
+            *(() if store.path is None else file_found(store.path, os.geteuid())),
+            *transport_found(url, os.environ.get("PGSSLMODE", "")),
             *settings_found(settings),
-            *map(_of_rule, violations),
+            *map(_of_rule, await store.violations(limit)),
+            *map(_of_rule, await store.signs(limit)),
             *await _unserved(store),
             *await _clock(store),
             *await _other_versions(store),
@@ -222,7 +236,7 @@ async def _unserved(store: Store) -> list[Finding]:
         job = await store.job(job_id)
         why = None if job is None or queue in fleet.paused else fleet.why_waiting(job)
         if why is not None:
-            jobs = "1 job waits" if count == 1 else f"{count} jobs wait"
+            jobs = f"{counted(count, 'job')} {'waits' if count == 1 else 'wait'}"
             found.append(
                 Finding(
                     check="unserved",
@@ -238,24 +252,38 @@ async def _unserved(store: Store) -> list[Finding]:
 def _must_be_there(store: Store) -> None:
     """Raise JobError if the store does not exist: opening it would create an empty one."""
     if store.path is not None and not store.path.exists():
-        raise JobError(f"there is no file {store.path}")
+        raise JobError(f"there is no file {store.path}; it is created when a job is submitted")
+
+
+def _code(app: "App | None") -> Iterator[Finding]:
+    if app is not None:
+        found = signs_of_code(app.jobs.values(), app.steps.values(), app.policy.gates)
+        yield from map(_of_rule, found)
 
 
 def _of_rule(violation: Violation) -> Finding:
-    rule = _RULES[violation.invariant]
+    rule = _RULES.get(violation.invariant) or _SIGNS[violation.invariant]
     return Finding(
         check=rule.name,
         rule=rule.sentence,
         what=violation.what,
         advice=rule.advice,
-        job=violation.job_id,
+        job=violation.job_id or None,
     )
 
 
-# The checks of the file and the settings.
+# The checks of the file, the connection and the settings.
 
 
-def _file(path: Path) -> Iterator[Finding]:
+def file_found(path: Path, user: int) -> Iterator[Finding]:
+    """Yield what is wrong with the file of a store, for a user of this machine."""
+    if (owner := path.stat().st_uid) != user:
+        yield Finding(
+            check="file_owner",
+            rule="Workers and commands run as the owner of the store.",
+            what=f"{path} belongs to user {owner}, and this command runs as user {user}",
+            advice="run it as the owner: files that SQLite makes beside it belong to whoever runs",
+        )
     for each in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
         if each.exists() and (mode := stat.S_IMODE(each.stat().st_mode)) & 0o077:
             yield Finding(
@@ -280,6 +308,28 @@ def _file(path: Path) -> Iterator[Finding]:
         )
 
 
+def transport_found(url: str, default: str) -> Iterator[Finding]:
+    """Yield a finding if a connection to another machine may be without encryption.
+
+    Args:
+        url: Of the store.
+        default: What PGSSLMODE in the environment says.
+    """
+    if url.startswith("sqlite:"):
+        return
+    parts = urlsplit(url)
+    (mode,) = parse_qs(parts.query).get("sslmode", [default])[-1:]
+    hosts = [each.rpartition("@")[2].partition(":")[0] for each in parts.netloc.split(",")]
+    distant = [each for each in hosts if each not in _HERE and not each.startswith("%2F")]
+    if distant and mode not in _ENCRYPTED:
+        yield Finding(
+            check="transport",
+            rule="A connection to a database on another machine is encrypted.",
+            what=f"the connection to {distant[0]} may be without encryption",
+            advice="add sslmode=verify-full to the URL, or sslmode=require at least",
+        )
+
+
 _DURABLE: Final = "Acknowledged writes survive a power failure."
 
 
@@ -297,6 +347,13 @@ def settings_found(settings: Mapping[str, str]) -> Iterator[Finding]:
         yield _setting(
             "PostgreSQL has synchronous_commit = off",
             "set synchronous_commit = on for the database or the role of the workers",
+        )
+    if settings.get("is_superuser") == "on":
+        yield Finding(
+            check="permissions",
+            rule="Workers are no superusers of the database.",
+            what="the role in this URL is a superuser of PostgreSQL",
+            advice="use a role that owns the schema of the jobs, and nothing else",
         )
     if "on" in (
         settings.get("transaction_read_only"),
@@ -330,6 +387,7 @@ def _as_json(report: Report) -> dict[str, Any]:
         "jobs": dict(report.jobs),
         "settings": dict(report.settings),
         "rules": list(report.rules),
+        "signs": list(report.signs),
         "findings": found,
     }
 
@@ -338,16 +396,16 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"perdure {report.perdure}, Python {report.python}, SQLite {report.sqlite}"
     if report.store is None:
         yield from _found_lines(report)
-        yield "No store was given: pass --store sqlite:///jobs.db, or set PERDURE_URL."
+        yield "No store was given: pass --store sqlite:///jobs.db or --app, or set PERDURE_URL."
         return
     states = ", ".join(f"{count} {state}" for state, count in sorted(report.jobs.items()) if count)
     yield f"store    {report.store}"
     yield f"jobs     {sum(report.jobs.values())}" + (f": {states}" if states else "")
     set_to = ", ".join(f"{name} = {value}" for name, value in sorted(report.settings.items()))
     yield f"settings {set_to}"
-    count = len(report.findings)
-    found = f"{count} problems found" if count else "no problems found"
-    yield f"Checked {len(report.rules)} rules and the settings: {found}."
+    found = counted(len(report.findings), "problem") if report.findings else "no problems"
+    checked = f"{len(report.rules)} rules, {len(report.signs)} anti-patterns and the settings"
+    yield f"Checked {checked}: {found} found."
     yield from _found_lines(report)
 
 

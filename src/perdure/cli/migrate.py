@@ -12,6 +12,7 @@ from perdure.cli.output import (
     Code,
     Format,
     FormatOption,
+    counted,
     give_list,
     perform,
     pour,
@@ -51,7 +52,7 @@ def migrate(
             pour(f"-- {each.number:04}_{each.name}\n{each.sql.rstrip()}\n")
         return
     if not check and found:
-        with progress("migrating"):
+        with progress(f"applying {counted(len(found), 'migration')}"):
             perform(_opened, url)
     state = "missing" if check else "applied"
     rows = [{"number": each.number, "name": each.name, "state": state} for each in found]

@@ -5,6 +5,7 @@ could move the cursor, or contain markup of `rich`.
 """
 
 import asyncio
+import importlib
 import json
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -91,6 +92,13 @@ def show(*lines: str, err: bool = False) -> None:
     typer.echo("\n".join(shown), err=err)
 
 
+def counted(number: int, thing: str) -> str:
+    """Return a number with its noun: "1 job", "2 jobs", "3 entries"."""
+    if number == 1:
+        return f"1 {thing}"
+    return f"{number:,} {thing[:-1]}ies" if thing.endswith("ry") else f"{number:,} {thing}s"
+
+
 def give(value: Any, indent: int | None = None) -> None:
     """Print a value as JSON, for programs."""
     typer.echo(as_json(value, indent))
@@ -145,15 +153,33 @@ def as_json(value: Any, indent: int | None = None) -> str:
     return visible_json(json.dumps(value, ensure_ascii=False, default=str, indent=indent))
 
 
+class WorkDone:
+    """How much of some work is done, as `progress` shows it."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.total: int | None = None
+
+    def set(self, done: int, total: int) -> None:
+        """Record how much is done of how much."""
+        self.done, self.total = done, total
+
+
 @contextmanager
-def progress(text: str) -> Generator[None]:
-    """Show on a terminal that something takes its time; elsewhere, and if quiet, nothing."""
+def progress(text: str) -> Generator[WorkDone]:
+    """Show on a terminal how much of some work is done; elsewhere, and if quiet, nothing.
+
+    What is yielded may be changed as often as one likes: it is looked at a few times a second.
+    """
+    work = WorkDone()
     screen = Console(stderr=True, markup=False, emoji=False, highlight=False)
     if quiet.get() or not screen.is_terminal:
-        yield
+        yield work
         return
-    with screen.status(cell(f"{text} …")):
-        yield
+    # Loaded here: programs, which have no terminal, need not wait for it.
+    shown = importlib.import_module("perdure.cli.progress_bar").ShownProgress(text, work)
+    with shown.on(screen):
+        yield work
 
 
 # Running a command: an error becomes a message and an exit code.

@@ -206,6 +206,7 @@ class Caller:
         by: str = "",
         reason: str = "",
         dry_run: bool = False,
+        on_progress: Callable[[int, int], object] | None = None,
     ) -> BulkReport:
         """Cancel, pause, resume or retry all jobs that a query finds, the oldest first.
 
@@ -219,6 +220,7 @@ class Caller:
             by: Who commands it.
             reason: For the log of each job.
             dry_run: Do nothing, and report what would be done and refused.
+            on_progress: Called with how many jobs have got it, and with how many there are.
 
         Raises:
             ArgumentError: There is no such command.
@@ -228,6 +230,8 @@ class Caller:
         found = await self._all_jobs(replace(query, states=states, limit=_PAGE))
         results: list[BulkResult] = []
         for first in range(0, len(found), _AT_ONCE):
+            if on_progress is not None:
+                on_progress(first, len(found))
             asked = [
                 (job, Command(job_id=job.job_id, action=action, actor=by, reason=reason))
                 for job in found[first : first + _AT_ONCE]

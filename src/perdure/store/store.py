@@ -216,6 +216,7 @@ class Store:
     prune = changes(verbs.read.prune)
     oldest_end = reads(verbs.read.oldest_end)
     violations = reads(verbs.read.violations)
+    signs = reads(verbs.read.signs)
 
     journal_page = reads(verbs.browse.journal_page)
     whole_job = reads(verbs.browse.whole_job)

@@ -1,6 +1,7 @@
 """`perdure jobs cancel`, `pause`, `resume` and `retry`: some jobs, or all that match."""
 
 from collections.abc import Awaitable, Callable
+from inspect import Parameter, signature
 from typing import Annotated, Any, Final, TypeAlias
 
 import typer
@@ -30,6 +31,7 @@ from perdure.cli.output import (
     FormatOption,
     cell,
     console,
+    counted,
     give,
     give_list,
     perform,
@@ -42,7 +44,6 @@ from perdure.engine.caller import Caller
 from perdure.engine.handle import Handle
 from perdure.jobs.bulk import BulkAction, BulkReport, BulkResult
 from perdure.jobs.model import JobQuery
-from perdure.jobs.state import JobState
 
 MOST_LINES: Final = 40  # of the jobs of a report, without -o json
 
@@ -57,67 +58,15 @@ AllOption: TypeAlias = Annotated[bool, typer.Option("--all", help="All jobs of t
 DryRunOption: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Only list what would be done, and what refused.")
 ]
-Chosen: TypeAlias = tuple[
-    str, list[JobState] | None, list[str] | None, str | None, str | None, str | None
-]
-Doing: TypeAlias = Callable[[Handle[Any], str, str], Awaitable[None]]
+Doing: TypeAlias = Callable[..., Awaitable[None]]  # with the handle of a job
+
+_CHOOSING: Final = ("query", "state", "label", "name", "tenant", "queue")
 
 
-def _command_of(action: BulkAction, text: str, do: Doing) -> Callable[..., None]:
-    """Return the command for an action that takes no options of its own."""
-
-    def command(  # noqa: PLR0913  an option is a parameter
-        job: SomeJobs = None,
-        *,
-        by: ByOption,
-        reason: ReasonOption = "",
-        query: QueryOption = "",
-        state: StateOption = None,
-        name: NameOption = None,
-        tenant: TenantOption = None,
-        queue: QueueOption = None,
-        label: LabelOption = None,
-        every: AllOption = False,
-        dry_run: DryRunOption = False,
-        url: UrlOption = None,
-        app: AppOption = None,
-        output: FormatOption = Format.TABLE,
-    ) -> None:
-        chosen = _chosen(job, (query, state, label, name, tenant, queue), every, dry_run)
-        caller = find_caller(app, url)
-        if chosen is None:
-            _control(caller, job or [], output, lambda handle: do(handle, reason, by))
-        else:
-            _command_all(caller, action, chosen, (by, reason), (dry_run, output))
-
-    command.__doc__ = text
-    return command
-
-
-cancel = _command_of(
-    "cancel",
-    "Cancel jobs, or all that match; running steps are stopped.",
-    lambda handle, reason, by: handle.cancel(reason, by=by),
-)
-pause = _command_of(
-    "pause",
-    "Pause jobs, or all that match: running steps finish, and nothing more runs.",
-    lambda handle, reason, by: handle.pause(reason, by=by),
-)
-resume = _command_of(
-    "resume",
-    "Resume jobs that are paused or need attention, or all that match.",
-    lambda handle, reason, by: handle.resume(reason, by=by),
-)
-
-
-def retry(  # noqa: PLR0913  an option is a parameter
+def _shared(  # noqa: PLR0913  an option is a parameter
     job: SomeJobs = None,
     *,
     by: ByOption,
-    step: Annotated[
-        str | None, typer.Option("--from", help="Start with this step of JOB, such as `load#2`.")
-    ] = None,
     reason: ReasonOption = "",
     query: QueryOption = "",
     state: StateOption = None,
@@ -131,35 +80,79 @@ def retry(  # noqa: PLR0913  an option is a parameter
     app: AppOption = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Retry failed jobs from where they failed, or all that match; finished steps stay done."""
-    chosen = _chosen(job, (query, state, label, name, tenant, queue), every, dry_run)
-    caller = find_caller(app, url)
-    if chosen is None:
-        _control(caller, job or [], output, lambda handle: handle.retry(step, reason, by=by))
-    elif step is not None:
-        refuse("--from names a step of one job: pass the JOB", Code.USAGE)
-    else:
-        _command_all(caller, "retry", chosen, (by, reason), (dry_run, output))
+    """Take what all of these commands take; `_command_of` reads it."""
 
 
-def _chosen(
-    jobs: list[str] | None,
-    chosen: Chosen,
-    every: bool,  # noqa: FBT001  as it was given
-    dry_run: bool,  # noqa: FBT001
-) -> JobQuery | None:
+def _command_of(action: BulkAction, text: str, do: Doing, *own: Parameter) -> Callable[..., None]:
+    """Return the command for an action, with the options that all take and those of its own."""
+
+    def command(**given: Any) -> None:
+        jobs: list[str] = given["job"] or []
+        chosen = _chosen(given)
+        caller = find_caller(given["app"], given["url"])
+        if chosen is None:
+            how = {"reason": given["reason"], "by": given["by"]}
+            own_values = [given[each.name] for each in own]
+            _control(caller, jobs, given["output"], lambda handle: do(handle, *own_values, **how))
+        elif any(given[each.name] is not None for each in own):
+            refuse("--from names a step of one job: pass the JOB", Code.USAGE)
+        else:
+            who = given["by"], given["reason"]
+            _command_all(caller, action, chosen, who, (given["dry_run"], given["output"]))
+
+    shared = signature(_shared)
+    command.__doc__ = text
+    command.__signature__ = shared.replace(parameters=[*shared.parameters.values(), *own])
+    command.__annotations__ = {
+        **_shared.__annotations__,
+        **{each.name: each.annotation for each in own},
+    }
+    return command
+
+
+cancel = _command_of(
+    "cancel", "Cancel jobs, or all that match; running steps are stopped.", Handle[Any].cancel
+)
+pause = _command_of(
+    "pause",
+    "Pause jobs, or all that match: running steps finish, and nothing more runs.",
+    Handle[Any].pause,
+)
+resume = _command_of(
+    "resume",
+    "Resume jobs that are paused or need attention, or all that match.",
+    Handle[Any].resume,
+)
+retry = _command_of(
+    "retry",
+    "Retry failed jobs from where they failed, or all that match; finished steps stay done.",
+    Handle[Any].retry,
+    Parameter(
+        "step",
+        Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            str | None,
+            typer.Option("--from", help="Start with this step of JOB, such as `load#2`."),
+        ],
+    ),
+)
+
+
+def _chosen(given: dict[str, Any]) -> JobQuery | None:
     """Return which jobs are meant; None if they are named."""
-    if jobs:
-        if any(chosen) or every or dry_run:
+    by_options = any(given[each] for each in _CHOOSING)
+    if given["job"]:
+        if by_options or given["every"] or given["dry_run"]:
             refuse("name a JOB, or choose jobs by options, but not both", Code.USAGE)
         return None
-    if any(chosen) == every:
+    if by_options == given["every"]:
         ways = "--query, --state, --name, --tenant, --queue or --label"
         refuse(
             f"which jobs? Name a JOB, or choose them by {ways}, or --all for all jobs of the store",
             Code.USAGE,
         )
-    query, state, label, name, tenant, queue = chosen
+    query, state, label, name, tenant, queue = (given[each] for each in _CHOOSING)
     return asked_for(query, state, label, name=name, tenant=tenant, queue=queue)
 
 
@@ -190,9 +183,10 @@ def _command_all(
     if (left := len(report.results) - MOST_LINES) > 0:
         say(f"… and {left} more (-o json lists all)")
     would = "would " if dry_run else ""
+    one = len(report.affected) == 1 and not dry_run
     say(
-        f"{len(report.affected)} jobs {would}get the command to {action}, "
-        f"{len(report.refused)} {would}refuse it"
+        f"{counted(len(report.affected), 'job')} {would}{'gets' if one else 'get'} the command "
+        f"to {action}, {len(report.refused)} {would}refuse it"
     )
 
 
@@ -201,8 +195,10 @@ async def _commanded(
 ) -> BulkReport:
     by, reason, dry_run = how
     async with caller:
-        with progress(f"{action} jobs"):
-            return await caller.command_jobs(action, query, by=by, reason=reason, dry_run=dry_run)
+        with progress(f"{action} jobs") as work:
+            return await caller.command_jobs(
+                action, query, by=by, reason=reason, dry_run=dry_run, on_progress=work.set
+            )
 
 
 def _as_json(report: BulkReport) -> dict[str, Any]:

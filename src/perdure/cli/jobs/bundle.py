@@ -6,14 +6,16 @@ from typing import Annotated
 
 import typer
 
-from perdure.cli.output import perform, pour_json, say
+from perdure.cli.output import perform, pour_json, progress, say
 from perdure.cli.target import AppOption, JobArgument, UrlOption, find_caller, read_file
 from perdure.engine.caller import Caller
 
 
 def bundle(job: JobArgument, *, url: UrlOption = None, app: AppOption = None) -> None:
     """Print all that people may see of a job as JSON, without secrets, for `jobs import`."""
-    pour_json(perform(_bundle, find_caller(app, url), job))
+    with progress("reading the job"):
+        text = perform(_bundle, find_caller(app, url), job)
+    pour_json(text)
 
 
 async def _bundle(app: Caller, job: str) -> str:
@@ -28,7 +30,8 @@ def import_(
     app: AppOption = None,
 ) -> None:
     """Store a job of another store as a copy that has ended, to look at it; nothing runs it."""
-    copy = perform(_import, find_caller(app, url), read_file(file).encode())
+    with progress("storing the job"):
+        copy = perform(_import, find_caller(app, url), read_file(file).encode())
     say(f"It is job {copy} of tenant imported; look at it with `perdure jobs show {copy}`.")
 
 

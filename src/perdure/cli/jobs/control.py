@@ -7,7 +7,17 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 
 from perdure.base.errors import JobError
-from perdure.cli.output import Code, Format, code_of, give_list, give_one, perform, say, warn
+from perdure.cli.output import (
+    Code,
+    Format,
+    code_of,
+    give_list,
+    give_one,
+    perform,
+    progress,
+    say,
+    warn,
+)
 from perdure.cli.target import read_ids
 from perdure.engine.caller import Caller
 from perdure.engine.handle import Handle
@@ -64,12 +74,14 @@ async def _each_controlled(
     states: list[dict[str, Any]] = []
     code = Code.OK
     async with caller:
-        for job in jobs:
-            try:
-                states.append(await _one(caller, job, command))
-            except JobError as error:
-                warn(str(error))
-                code = code_of(error)
+        with progress("jobs") as work:
+            for done, job in enumerate(jobs):
+                work.set(done, len(jobs))
+                try:
+                    states.append(await _one(caller, job, command))
+                except JobError as error:
+                    warn(str(error))
+                    code = code_of(error)
     return states, code
 
 

@@ -8,7 +8,16 @@ from msgspec import to_builtins
 
 from perdure.app import App
 from perdure.cli.loading import find_app, load_app
-from perdure.cli.output import Code, Format, FormatOption, give_one, perform, pour_json, say
+from perdure.cli.output import (
+    Code,
+    Format,
+    FormatOption,
+    counted,
+    give_one,
+    perform,
+    pour_json,
+    say,
+)
 from perdure.cli.target import (
     AppOption,
     JobArgument,
@@ -69,7 +78,7 @@ def _show(report: ReplayReport, output: Format) -> None:
     if not give_one(to_builtins(report), output, "job_id"):
         what = f"job {report.job_id} ({report.name}, version {report.version})"
         say(
-            f"{what}: the code fits its journal of {report.entries} entries"
+            f"{what}: the code fits its journal of {counted(report.entries, 'entry')}"
             if report.fits
             else f"{what} has drifted: {report.drift}"
         )

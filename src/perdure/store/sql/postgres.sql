@@ -243,3 +243,5 @@ WHERE writer = :writer
 SELECT name, setting FROM pg_settings
 WHERE name IN ('server_version', 'fsync', 'full_page_writes', 'synchronous_commit',
                'default_transaction_read_only', 'transaction_read_only')
+UNION ALL
+SELECT 'is_superuser', current_setting('is_superuser')

@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.base.errors import JobError, LeaseLost
+from perdure.jobs.anti_pattern import LIMITS_OF_SIGNS, SIGNS
 from perdure.jobs.effect import Effect
 from perdure.jobs.invariant import INVARIANTS, Violation, check_approval
 from perdure.jobs.model import (
@@ -268,6 +269,16 @@ def violations(session: Session, limit: int = 100) -> list[Violation]:
             rows = session.all(each.name, limit=limit)
             found += [Violation(each.name, job_id, what) for job_id, what in rows]
     return found
+
+
+def signs(session: Session, limit: int = 100) -> list[Violation]:
+    """Return signs of the anti-patterns of `jobs.anti_pattern`, up to a limit for each."""
+    given = {"now": session.now(), "clock": session.clock(), "limit": limit, **LIMITS_OF_SIGNS}
+    return [
+        Violation(each.name, job_id, what)
+        for each in SIGNS
+        for job_id, what in session.all(each.name, **given)
+    ]
 
 
 def _decisions(session: Session, limit: int) -> list[Violation]:
