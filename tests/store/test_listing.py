@@ -16,7 +16,7 @@ async def test_a_page_has_the_last_entries_of_each_job_without_their_payloads(st
     entries.append(entry(30, StepState.RUNNING, attempt=2))
     await store.write(write_of(claim, *entries))
     await store.submit([new_job("b")])
-    facts = {each.job.id: each for each in await store.listed_jobs(JobQuery(), SILENT)}
+    facts = {each.job.id: each for each in (await store.listed_jobs(JobQuery(), SILENT)).facts}
     assert [each.seq for each in facts["a"].latest] == list(range(11, 31))
     assert (facts["a"].latest[-1].state, facts["a"].latest[-1].attempt) == (StepState.RUNNING, 2)
     assert facts["b"].latest == ()
@@ -40,7 +40,7 @@ async def test_a_lease_that_ran_out_makes_a_job_stale(store: Store) -> None:
     await store.submit([new_job("a"), new_job("b")])
     await claim_one(store, lease=GONE)
     await claim_one(store)
-    facts = await store.listed_jobs(JobQuery(), SILENT)
+    facts = (await store.listed_jobs(JobQuery(), SILENT)).facts
     assert {each.job.id: each.stale for each in facts} == {"a": True, "b": False}
 
 

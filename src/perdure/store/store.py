@@ -228,7 +228,7 @@ class Store:
 
     begin_answer = changes(verbs.answer.begin_answer)
     keep_answer = changes(verbs.answer.keep_answer)
-    drop_answer = changes(verbs.answer.drop_answer)
+    give_back_answer = changes(verbs.answer.give_back_answer)
 
     # Leases
 

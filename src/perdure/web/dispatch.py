@@ -15,12 +15,14 @@ from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from perdure.base.codec import write_plain
 from perdure.base.errors import AccessDenied, RequestRefused
 from perdure.engine.caller import Caller
+from perdure.web.access.audit_trail import KeyedRequest
 from perdure.web.access.gate import CSRF_SCOPE
 from perdure.web.access.principal import Principal
 from perdure.web.access.tenant import RECENT, Preparer, TenantHandle
@@ -78,7 +80,7 @@ async def _answer(backend: Backend, route: Route, request: Request) -> Response:
         raise AccessDenied("forbidden", f"this needs the permission {route.permission}")
     asked = ApiRequest(
         principal=principal,
-        store=_door(backend, principal),
+        store=_handle(backend, principal),
         query=_query(request, route.query),
         path=_path(request),
         body=None if route.request is None else _decoded(request, body, route.request),
@@ -89,18 +91,23 @@ async def _answer(backend: Backend, route: Route, request: Request) -> Response:
         still_allowed=partial(_still_allowed, backend, request, principal),
     )
 
-    async def answer() -> Response:
-        found = await route.handler(asked)
+    async def answer(keyed: KeyedRequest | None) -> Response:
+        handle = (
+            asked if keyed is None else replace(asked, store=_handle(backend, principal, keyed))
+        )
+        found = await route.handler(handle)
         return found if isinstance(found, Response) else _response(request, route, found)
 
     if route.shown_once:
-        return await answer()
+        return await answer(None)
     return await once(backend.caller.verbs, request, principal, body, answer)
 
 
-def _door(backend: Backend, principal: Principal) -> TenantHandle:
+def _handle(
+    backend: Backend, principal: Principal, keyed: KeyedRequest | None = None
+) -> TenantHandle:
     prepare, recent = backend.prepare, backend.recent
-    return TenantHandle(backend.caller, principal, prepare=prepare, recent=recent)
+    return TenantHandle(backend.caller, principal, prepare=prepare, recent=recent, keyed=keyed)
 
 
 async def authenticated(backend: Backend, request: Request) -> Principal:

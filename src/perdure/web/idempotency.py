@@ -4,12 +4,19 @@ The key belongs to a principal for 24 hours. The same key with another request i
 sends it again while the first is still under way waits for its answer. A refusal or a fault is not
 kept: after a new sign-in, say, the same request may be sent again.
 
-A client that hangs up, or a server that stops, does not interrupt a request with a key: what it has
-changed would be there without an answer, and the next request would change it again.
+What a request changes is noted with its key in the same transaction. If its server dies before the
+answer is kept, the next request with the key runs the handler again, and each verb that has
+happened returns what it returned then, instead of happening twice.
+
+A client that hangs up, or a server that stops, does not interrupt a request with a key, so that the
+next one need not wait until the key counts as given up.
 """
 
 import asyncio
+import secrets
+from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import anyio
@@ -20,7 +27,8 @@ from perdure.base.codec import digest
 from perdure.base.errors import RequestRefused
 from perdure.base.retry import pause
 from perdure.store.store import Store
-from perdure.store.verbs.answer import KnownAnswer, RequestKey
+from perdure.store.verbs.answer import KeyedAnswer, RequestKey
+from perdure.web.access.audit_trail import KeyedRequest
 from perdure.web.access.principal import Principal
 from perdure.web.problem import problem_response
 
@@ -37,7 +45,7 @@ async def once(
     request: Request,
     principal: Principal,
     body: bytes,
-    answer: Callable[[], Awaitable[Response]],
+    answer: Callable[[KeyedRequest | None], Awaitable[Response]],
 ) -> Response:
     """Answer a request, or return the answer that it got before.
 
@@ -46,18 +54,18 @@ async def once(
         request: The request.
         principal: Who sends it.
         body: Its body.
-        answer: Answers it.
+        answer: Answers it, with its key if it has one.
 
     Raises:
         RequestRefused: The key cannot be one.
     """
     given = request.headers.get(HEADER)
     if given is None or request.method != "POST":
-        return await answer()
+        return await answer(None)
     if not given.strip() or len(given) > _LONGEST or not given.isprintable():
         text = f"{HEADER} has 1 to {_LONGEST} printable characters"
         raise RequestRefused(400, "bad_idempotency_key", text)
-    key = RequestKey(principal.tenant or "", principal.id, given)
+    key = RequestKey(principal.tenant or "", principal.id, given, secrets.token_hex(8))
     asked = digest(request.method, request.scope["path"], request.scope["query_string"], body)
     async with asyncio.TaskGroup() as group:
         work = group.create_task(_answered(store, key, asked, answer))
@@ -73,25 +81,25 @@ async def _answered(
     store: Store,
     key: RequestKey,
     asked: str,
-    answer: Callable[[], Awaitable[Response]],
+    answer: Callable[[KeyedRequest | None], Awaitable[Response]],
 ) -> Response:
     try:
         known = await _known(store, key, asked)
-        if known is not None and known.status is not None:
+        if known.status is not None:
             return _again(known, known.status)
-        return await _kept(store, key, answer)
+        return await _kept(store, key, partial(answer, KeyedRequest(key, deque(known.done))))
     except Exception as error:  # noqa: BLE001  a task group would wrap it
         return problem_response(error)
 
 
-async def _known(store: Store, key: RequestKey, asked: str) -> KnownAnswer | None:
+async def _known(store: Store, key: RequestKey, asked: str) -> KeyedAnswer:
     """Take the key, or return what was answered; wait for a request that is under way."""
     for _ in range(_LOOKS):
         known = await store.begin_answer(key, asked)
-        if known is not None and known.digest != asked:
+        if known.digest != asked:
             text = "this key was used for another request: take a new one for each request"
             raise RequestRefused(409, "idempotency_key_reused", text)
-        if known is None or known.status is not None:
+        if known.taker == key.taker or known.status is not None:
             return known
         await pause(_LOOK_EVERY)
     text = "a request with this key is still under way: ask again"
@@ -105,13 +113,13 @@ async def _kept(
         response = await answer()
     except Exception as error:  # noqa: BLE001  the key is given back in any case
         response = problem_response(error)
-    if response.status_code >= _REFUSED:  # nothing was changed
-        await store.drop_answer(key)
+    if response.status_code >= _REFUSED:
+        await store.give_back_answer(key)
     else:
         await store.keep_answer(key, response.status_code, bytes(response.body).decode())
     return response
 
 
-def _again(known: KnownAnswer, status: int) -> Response:
+def _again(known: KeyedAnswer, status: int) -> Response:
     headers = {"cache-control": "no-store", "idempotent-replayed": "true"}
     return Response((known.body or "").encode(), status, headers, "application/json")

@@ -95,7 +95,7 @@ async def test_every_change_of_a_principal_is_in_the_log_of_its_tenant(url: str)
         assert entries[0].data["reason"] == "lunch"
         assert {each.actor for each in entries} == {"ann@acme"}
         assert (entries[2].target, entries[0].credential, entries[0].address) == (
-            made.id, "t1", "::1",
+            made, "t1", "::1",
         )  # fmt: skip
         assert "secret payload" not in "".join(row.line for row in rows)
         assert await app.verbs.audit_tenants() == ["acme"]
@@ -146,6 +146,17 @@ async def test_audited_changes_of_many_callers_neither_deadlock_nor_break_the_ch
         report = await verify_audit(first.verbs)
         assert report.ok
         assert report.entries == 40
+
+
+async def test_audited_changes_at_once_share_a_commit(postgres_url: str) -> None:
+    async with opened(postgres_url) as app:
+        store = door(app, of("acme", Role.OPERATOR))
+        await asyncio.gather(*(store.submit("business", {"text": f"{no}"}) for no in range(20)))
+        with Target(postgres_url).connect() as pg:
+            found = pg.execute(b"SELECT sum(no) FROM last_commit").fetchone()
+        assert found is not None
+        assert found[0] < 10
+        assert (await verify_audit(app.verbs)).entries == 20
 
 
 def run_sql(url: str, statement: str) -> None:

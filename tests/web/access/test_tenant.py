@@ -18,6 +18,7 @@ from perdure.base.errors import (
     QueryError,
     UnknownName,
 )
+from perdure.engine.submission import SubmitOptions
 from perdure.jobs.approval import ApprovalState
 from perdure.jobs.model import JobQuery, Schedule
 from perdure.web.access.principal import Role
@@ -123,9 +124,8 @@ async def test_what_is_submitted_belongs_to_the_tenant_and_the_person_of_the_cre
 ) -> None:
     async with two_tenants(url) as (app, _):
         store = door(app, of("acme", Role.OPERATOR))
-        job = await store.submit(
-            "business", {"text": "x"}, {"tenant": "globex", "user": "boss@globex"}
-        )
+        options: SubmitOptions = {"tenant": "globex", "user": "boss@globex"}
+        job = await store.job(await store.submit("business", {"text": "x"}, options))
         assert (job.tenant, job.user) == ("acme", "ann@acme")
 
 

@@ -37,6 +37,7 @@ from perdure.base.errors import (
     Unstorable,
 )
 from perdure.base.secret import REMOVED, without_secrets
+from perdure.jobs.audit import AuditDraft
 from perdure.store.statements import Row, load, only
 
 _UNREADABLE: Final = (
@@ -303,7 +304,7 @@ def effects_json(effects: Sequence[Mapping[str, Any]]) -> str:
 class PgSession:
     """A connection inside a transaction."""
 
-    __slots__ = ("moment", "pg", "postponed", "prepared", "unproven_claims")
+    __slots__ = ("moment", "notes", "pg", "postponed", "prepared", "unproven_claims")
 
     def __init__(self, pg: Pg, unproven_claims: set[tuple[str, int]]) -> None:
         self.pg = pg
@@ -311,6 +312,7 @@ class PgSession:
         self.prepared: set[bytes] = set()  # the names of statements that the server has prepared
         self.moment: float | None = None  # the server's time in this transaction
         self.postponed: list[tuple[bytes, Mapping[str, Any]]] = []  # until nothing waits for it
+        self.notes: list[AuditDraft] = []  # for the end of this transaction: their lock comes last
 
     def now(self) -> float:
         if self.moment is None:
@@ -344,11 +346,25 @@ class PgSession:
     def find(self, name: str, present: set[str], /, **values: Any) -> Sequence[Row]:
         return self.pg.execute(only(_TEXTS[name], present).encode(), values).fetchall()
 
+    def together(self, *asked: tuple[str, Mapping[str, Any]]) -> list[Sequence[Row]]:
+        """Run statements with one round trip, and with it read the clock if nobody has."""
+        if self.pg.prepare_threshold is None:  # behind a pooler: without pipelines
+            return [self.all(name, **values) for name, values in asked]
+        with self.pg.pipeline():
+            clock = self.pg.execute(STATEMENTS["clock"]) if self.moment is None else None
+            found = [self.pg.execute(STATEMENTS[name], values) for name, values in asked]
+        if clock is not None:
+            self.moment = float(clock.fetchall()[0][0])
+        return [each.fetchall() for each in found]
+
     def array(self, values: Sequence[str] | Sequence[int]) -> Any:
         return list(values)
 
     def lock(self, name: str) -> None:
         self.one("lock", name=name)
+
+    def note(self, draft: AuditDraft) -> None:
+        self.notes.append(draft)
 
     def write_entries(self, entries: Sequence[tuple[Any, ...]]) -> int:
         return self.run("upsert_entries", entries=entries_json(entries))

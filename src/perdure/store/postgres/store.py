@@ -8,14 +8,13 @@ over the second one, whose thread goes on while the loop is blocked.
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from perdure.store import verbs
 from perdure.store.db_thread import DbThread, VerbCall
 from perdure.store.postgres.connection import Target
 from perdure.store.postgres.reader import PgReader
 from perdure.store.postgres.transaction import CommitWatch, PendingTransaction
 from perdure.store.postgres.writer import PgWriter
 from perdure.store.statements import Session
-from perdure.store.store import Store, changes, reads
+from perdure.store.store import Store, reads
 from perdure.store.verbs.claim import renew
 
 
@@ -34,9 +33,6 @@ class PostgresStore(Store):
     """
 
     durability = reads(_durability)
-    # The lock of a chain comes last: gathered with others, it would be followed by more locks.
-    audit = changes(verbs.audit.audit, apart=True)
-    audited = changes(verbs.audit.audited, announces=True, apart=True)
 
     def __init__(self, url: str) -> None:
         target = Target(url)

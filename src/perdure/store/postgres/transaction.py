@@ -60,6 +60,7 @@ from perdure.store.postgres.connection import (
     translate,
 )
 from perdure.store.statements import Row, Session
+from perdure.store.verbs.audit import audited
 from perdure.store.verbs.claim import Grant, claim, note_unproven
 from perdure.store.verbs.submit import kind_row, submit, submitted
 
@@ -241,6 +242,7 @@ class Transactions:
         session = self.session
         session.moment = None
         session.postponed.clear()
+        session.notes.clear()
         self._number += 1
         session.pg.execute(b"BEGIN")
         try:
@@ -476,6 +478,16 @@ def _job_row(place: int, job: NewJob, actor: str) -> dict[str, Any]:
     note = rows.event_row(job.id, submitted(job, actor), 0.0)
     given = rows.job_row(job, 0.0) | {"place": place, "delay": job.delay, "deadline": job.deadline}
     return given | {"data": note["data"], "actor": note["actor"]} | kind_row(job)
+
+
+def in_fewest_statements(call: VerbCall) -> Callable[[Session], Any]:
+    """Return a verb in its single-statement form, if it has one, for a larger transaction."""
+    if call.function is audited:
+        function, args, kwargs, *more = call.args
+        inner = single_statement(VerbCall(function, tuple(args), dict(kwargs)))
+        if inner is not None:
+            return call._replace(args=(inner, (), {}, *more))
+    return single_statement(call) or call
 
 
 def single_statement(call: VerbCall) -> SingleStatement[Any] | None:

@@ -52,8 +52,10 @@ from perdure.store.postgres.transaction import (
     Inflight,
     Statement,
     Transactions,
+    in_fewest_statements,
     single_statement,
 )
+from perdure.store.verbs.audit import append
 from perdure.store.verbs.write import progresses, write_all
 
 _CLOCK: Final = SystemClock()
@@ -225,7 +227,8 @@ def _run_all(session: PgSession, parts: Sequence[Round]) -> None:
             write_all(session, writes_of(full))
         for request in calls:
             if request.call is not None:
-                request.result = (single_statement(request.call) or request.call)(session)
+                request.result = in_fewest_statements(request.call)(session)
+    append(session, session.notes)
 
 
 def _rows(requests: Sequence[StoreRequest]) -> tuple[list[tuple[Any, ...]], list[dict[str, Any]]]:

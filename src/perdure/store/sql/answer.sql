@@ -1,24 +1,36 @@
 -- name: take_answer
-INSERT INTO answer (tenant, principal, key, digest, at) VALUES (:tenant, :principal, :key, :digest, :now)
+INSERT INTO answer (tenant, principal, key, digest, taker, done, at)
+VALUES (:tenant, :principal, :key, :digest, :taker, '', :now)
 ON CONFLICT DO NOTHING
 
 -- name: retake_answer
--- One that began long ago and has no answer was given up: its server has died.
-UPDATE answer SET at = :now
+-- One that has no answer was given back, or began long ago: its server has died.
+UPDATE answer SET at = :now, taker = :taker
 WHERE tenant = :tenant AND principal = :principal AND key = :key AND digest = :digest
-  AND status IS NULL AND at < :before
+  AND status IS NULL AND (at < :before OR taker = '')
 
 -- name: answer
-SELECT digest, status, body FROM answer
+SELECT digest, taker, done, status, body FROM answer
 WHERE tenant = :tenant AND principal = :principal AND key = :key
+
+-- name: note_done
+UPDATE answer SET done = done || :line
+WHERE tenant = :tenant AND principal = :principal AND key = :key AND taker = :taker
+  AND status IS NULL
 
 -- name: keep_answer
 UPDATE answer SET status = :status, body = :body
-WHERE tenant = :tenant AND principal = :principal AND key = :key
+WHERE tenant = :tenant AND principal = :principal AND key = :key AND taker = :taker
+
+-- name: give_back_answer
+UPDATE answer SET taker = ''
+WHERE tenant = :tenant AND principal = :principal AND key = :key AND taker = :taker
+  AND status IS NULL
 
 -- name: drop_answer
 DELETE FROM answer
-WHERE tenant = :tenant AND principal = :principal AND key = :key AND status IS NULL
+WHERE tenant = :tenant AND principal = :principal AND key = :key AND taker = '' AND done = ''
+  AND status IS NULL
 
 -- name: forget_answers
 DELETE FROM answer WHERE at < :before

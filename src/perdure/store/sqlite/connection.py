@@ -38,8 +38,10 @@ from perdure.base.errors import (
     StoreUnreachable,
 )
 from perdure.base.retry import Retry
+from perdure.jobs.audit import AuditDraft
 from perdure.jobs.effect import EffectState
 from perdure.store.statements import Row, load, only
+from perdure.store.verbs.audit import append
 
 _log = logging.getLogger("perdure.store")
 
@@ -371,11 +373,17 @@ class SqliteSession:
     def find(self, name: str, present: set[str], /, **values: Any) -> Sequence[Row]:
         return self.database.execute(only(_STATEMENTS[name], present), values).fetchall()
 
+    def together(self, *asked: tuple[str, Mapping[str, Any]]) -> list[Sequence[Row]]:
+        return [self.all(name, **values) for name, values in asked]
+
     def array(self, values: Sequence[str] | Sequence[int]) -> Any:
         return _to_json(values).decode()
 
     def lock(self, name: str) -> None:
         """Do nothing: SQLite has only one writing transaction at a time."""
+
+    def note(self, draft: AuditDraft) -> None:
+        append(self, [draft])  # nobody waits for its lock
 
     def write_entries(self, entries: Sequence[tuple[Any, ...]]) -> int:
         if len(entries) == 1:

@@ -1,46 +1,69 @@
-"""Answers to requests that carry a key: the same request again gets the same answer."""
+"""Answers to requests that carry a key: the same request again gets the same answer.
+
+Whoever serves a request takes its key. Each change that the request makes is noted with the key, in
+the transaction of the change, so a request that was interrupted goes on behind what it has done. A
+key that was given up may be taken by another: the first taker can then change nothing more.
+"""
 
 from typing import Final, NamedTuple
 
+from perdure.base.errors import IllegalTransition
 from perdure.store.statements import Session
 
 KEPT: Final = 24 * 3600.0  # seconds
-_GIVEN_UP: Final = 60.0  # seconds after which a request without an answer may begin again
+_GIVEN_UP: Final = 60.0  # seconds after which a request without an answer may be taken by another
 
 
 class RequestKey(NamedTuple):
-    """Whose key it is."""
+    """Whose key it is, and who serves the request."""
 
     tenant: str
     principal: str
     key: str
+    taker: str
 
 
-class KnownAnswer(NamedTuple):
-    """What was answered before; without a status, the request is still under way."""
+class KeyedAnswer(NamedTuple):
+    """What is known of a request; without a status, `taker` is at it, and `done` is its work."""
 
     digest: str  # of the request
+    taker: str
+    done: list[str]
     status: int | None
     body: str | None
 
 
-def begin_answer(session: Session, key: RequestKey, digest: str) -> KnownAnswer | None:
-    """Take a key for a request; return what is known of it if it was taken before."""
+def begin_answer(session: Session, key: RequestKey, digest: str) -> KeyedAnswer:
+    """Take a key for a request if it is free; return what is known of the request."""
     now, whose = session.now(), key._asdict()
     session.run("forget_answers", before=now - KEPT)
-    if session.run("take_answer", **whose, digest=digest, now=now):
-        return None
-    if session.run("retake_answer", **whose, digest=digest, now=now, before=now - _GIVEN_UP):
-        return None
-    found = session.one("answer", **whose)
-    return None if found is None else KnownAnswer(*found)
+    if not session.run("take_answer", **whose, digest=digest, now=now):
+        session.run("retake_answer", **whose, digest=digest, now=now, before=now - _GIVEN_UP)
+    found = session.one("answer", **_place(key))
+    assert found is not None
+    return KeyedAnswer(found[0], found[1], found[2].split("\n")[:-1], found[3], found[4])
+
+
+def note_done(session: Session, key: RequestKey, line: str) -> None:
+    """Note what a request has changed, in the transaction of the change.
+
+    Raises:
+        IllegalTransition: Another has taken the key: the change must not happen.
+    """
+    if not session.run("note_done", **key._asdict(), line=f"{line}\n"):
+        raise IllegalTransition("another request with the same key has taken over: ask again")
 
 
 def keep_answer(session: Session, key: RequestKey, status: int, body: str) -> None:
-    """Keep the answer to a request, for those who send it again."""
+    """Keep the answer to a request, unless another has taken its key."""
     session.run("keep_answer", **key._asdict(), status=status, body=body)
 
 
-def drop_answer(session: Session, key: RequestKey) -> None:
-    """Forget a request that has no answer, so that it may be sent again."""
-    session.run("drop_answer", **key._asdict())
+def give_back_answer(session: Session, key: RequestKey) -> None:
+    """Let others take a key without an answer; forget it if nothing was changed."""
+    session.run("give_back_answer", **key._asdict())
+    session.run("drop_answer", **_place(key))
+
+
+def _place(key: RequestKey) -> dict[str, str]:
+    return {"tenant": key.tenant, "principal": key.principal, "key": key.key}

@@ -3,22 +3,36 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from perdure.jobs.approval import Refusal
 from perdure.jobs.audit import INSTALLATION, AuditDraft, AuditRow, chained
 from perdure.store.statements import Session
+from perdure.store.verbs.answer import RequestKey, note_done
 
 
-def audit(session: Session, draft: AuditDraft) -> AuditRow:
-    """Append an entry to its chain, and return it.
+def audit(session: Session, draft: AuditDraft) -> None:
+    """Append an entry to its chain."""
+    session.note(draft)
 
-    The chain is locked to the end of the transaction, so nothing else must be locked after it.
+
+def append(session: Session, drafts: Sequence[AuditDraft]) -> None:
+    """Append entries to their chains.
+
+    A chain is locked to the end of the transaction, so nothing else must be locked after it.
     """
-    tenant = _tenant(session, draft)
-    session.lock(f"audit {tenant}")
-    found = session.one("audit_head", tenant=tenant)
-    head = None if found is None else (int(found[0]), str(found[1]))
-    row = chained(draft, tenant, head, session.now())
-    session.run("insert_audit", tenant=row.tenant, no=row.no, line=row.line, hash=row.hash)
-    return row
+    chains: dict[str, list[AuditDraft]] = {}
+    for draft in drafts:
+        chains.setdefault(_tenant(session, draft), []).append(draft)
+    for tenant in sorted(chains):
+        session.lock(f"audit {tenant}")
+        (heads,) = session.together(("audit_head", {"tenant": tenant}))
+        head = (int(heads[0][0]), str(heads[0][1])) if heads else None
+        rows: list[AuditRow] = []
+        for draft in chains[tenant]:
+            rows.append(row := chained(draft, tenant, head, session.now()))
+            head = row.no, row.hash
+        session.many("insert_audit", [msgspec.structs.asdict(row) for row in rows])
 
 
 def audited(
@@ -27,6 +41,7 @@ def audited(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     describe: Callable[[Any], AuditDraft | None],
+    key: RequestKey | None = None,
 ) -> Any:
     """Run a verb, and append what it did to the audit log, in one transaction.
 
@@ -36,11 +51,14 @@ def audited(
         args: Its arguments by position.
         kwargs: Its arguments by name.
         describe: Returns the entry for what the verb returned; None: there is nothing to note.
+        key: The key of the request that calls it, with which the result is noted.
     """
     result = function(session, *args, **kwargs)
     draft = describe(result)
+    if key is not None and not isinstance(result, Refusal):  # else nothing was changed
+        note_done(session, key, msgspec.json.encode(result).decode())
     if draft is not None:
-        audit(session, draft)
+        session.note(draft)
     return result
 
 

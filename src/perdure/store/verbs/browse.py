@@ -8,8 +8,9 @@ from perdure.jobs.output import OutputTopic
 from perdure.store import rows
 from perdure.store.statements import Session
 from perdure.store.verbs.fleet import fleet
-from perdure.store.verbs.listing import listed_job
-from perdure.store.verbs.output import topics
+from perdure.store.verbs.listing import facts_asked, facts_of
+from perdure.store.verbs.output import topic
+from perdure.store.verbs.read import job
 
 
 class JobSize(NamedTuple):
@@ -46,13 +47,6 @@ def journal_page(
     return [rows.entry(each) for each in found]
 
 
-def job_size(session: Session, job_id: str) -> JobSize:
-    """Return how many entries the journal of a job has, and how many children the job."""
-    entries = session.one("count_entries", id=job_id)
-    children = session.one("count_children", id=job_id)
-    return JobSize(entries[0] if entries else 0, children[0] if children else 0)
-
-
 def whole_job(
     session: Session, job_id: str, tenant: str | None, silent_for: float
 ) -> WholeJob | None:
@@ -60,17 +54,24 @@ def whole_job(
 
     A worker without a heartbeat for `silent_for` seconds counts as silent.
     """
-    facts = listed_job(session, job_id, silent_for)
-    if facts is None or tenant not in (None, facts.job.tenant):
+    found = job(session, job_id, tenant)
+    if found is None:
         return None
-    job, now = facts.job, session.now()
-    is_due = job.owner is None and job.due_at is not None and job.due_at <= now
+    now, id = session.now(), {"id": job_id}
+    *answers, entries, children, topics = session.together(
+        *facts_asked(session, [found], silent_for),
+        ("count_entries", id),
+        ("count_children", id),
+        ("topics", {"ids": session.array([job_id])}),
+    )
+    (facts,) = facts_of([found], answers)
+    is_due = found.owner is None and found.due_at is not None and found.due_at <= now
     return WholeJob(
         facts=facts,
         now=now,
-        size=job_size(session, job_id),
-        topics=topics(session, job_id),
-        unserved=fleet(session, silent_for).why_waiting(job) if is_due else None,
+        size=JobSize(entries[0][0], children[0][0]),
+        topics=[topic(each) for each in topics],
+        unserved=fleet(session, silent_for).why_waiting(found) if is_due else None,
     )
 
 

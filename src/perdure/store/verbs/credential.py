@@ -26,8 +26,8 @@ def add_token(session: Session, token: TokenRow, lifetime: float | None) -> Toke
 
 def token_by_hash(session: Session, hash: str) -> tuple[TokenRow, float] | None:  # noqa: A002  its name
     """Return the token of a hash, and the current time; None if there is none."""
-    found = session.one("token_by_hash", hash=hash)
-    return None if found is None else (_token(found), session.now())
+    (found,) = session.together(("token_by_hash", {"hash": hash}))
+    return (_token(found[0]), session.now()) if found else None
 
 
 def tokens(session: Session, tenant: str | None = None) -> list[TokenRow]:
@@ -93,9 +93,10 @@ def session_by_hash(session: Session, hash: str) -> tuple[SessionRow, float] | N
 
     None if there is none, or if the token that it began with is revoked or has expired.
     """
-    found, now = session.one("session_by_hash", hash=hash), session.now()
-    if found is None:
+    (rows,) = session.together(("session_by_hash", {"hash": hash}))
+    if not rows:
         return None
+    found, now = rows[0], session.now()
     row = SessionRow(
         hash=found[0],
         tenant=found[1],

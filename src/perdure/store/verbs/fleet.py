@@ -1,10 +1,12 @@
 """The fleet: which workers are alive, what they know, and which queues are paused."""
 
+from collections.abc import Sequence
+
 from perdure.base.codec import digest
 from perdure.jobs.fleet import Definitions, Fleet, PublishedDefinitions, QueueCounts, fleet_worker
 from perdure.jobs.model import JobEvent, WorkerRow
 from perdure.store import rows
-from perdure.store.statements import Session
+from perdure.store.statements import Row, Session
 
 # Definitions that no worker runs are kept for this long: callers check arguments by them.
 _KEEP_DEFINITIONS = 30 * 86400.0
@@ -20,6 +22,10 @@ def publish(session: Session, definitions: bytes) -> str:
 
 def definitions(session: Session) -> list[PublishedDefinitions]:
     """Return what workers know or knew lately, those that were published last first."""
+    return _definitions(session.all("definitions"))
+
+
+def _definitions(found: Sequence[Row]) -> list[PublishedDefinitions]:
     return [
         PublishedDefinitions(
             digest=name,
@@ -27,7 +33,7 @@ def definitions(session: Session) -> list[PublishedDefinitions]:
             workers=workers,
             definitions=Definitions.unpack(data.encode()),
         )
-        for name, at, data, workers in session.all("definitions")
+        for name, at, data, workers in found
     ]
 
 
@@ -58,6 +64,10 @@ def heartbeat(
 
 def workers(session: Session) -> list[WorkerRow]:
     """Return the registered workers by owner; one that died is among them for a while."""
+    return _workers(session.all("workers", clock=session.clock()))
+
+
+def _workers(found: Sequence[Row]) -> list[WorkerRow]:
     return [
         WorkerRow(
             owner=owner,
@@ -66,7 +76,7 @@ def workers(session: Session) -> list[WorkerRow]:
             definitions=digest,
             running=running,
         )
-        for owner, age, info, digest, running in session.all("workers", clock=session.clock())
+        for owner, age, info, digest, running in found
     ]
 
 
@@ -80,11 +90,14 @@ def fleet(session: Session, silent_for: float) -> Fleet:
 
     A worker without a heartbeat for `silent_for` seconds does not count.
     """
-    known = {each.digest: each.definitions for each in definitions(session)}
-    living = [each for each in workers(session) if each.silent_for <= silent_for]
+    published, workers, paused = session.together(
+        ("definitions", {}), ("workers", {"clock": session.clock()}), ("paused_queues", {})
+    )
+    known = {each.digest: each.definitions for each in _definitions(published)}
+    living = [each for each in _workers(workers) if each.silent_for <= silent_for]
     return Fleet(
         workers=tuple(fleet_worker(each, known.get(each.definitions)) for each in living),
-        paused=frozenset(each[0] for each in session.all("paused_queues")),
+        paused=frozenset(each[0] for each in paused),
     )
 
 

@@ -1,6 +1,7 @@
 """Jobs as rows of a list: a page in a fixed number of queries, however long the journals are."""
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from perdure.jobs.listing import JobFacts, LatestEntry
 from perdure.jobs.model import EntryKind, Job, JobQuery
@@ -17,36 +18,58 @@ _LATEST = 20
 _DONE = frozenset({JobState.COMPLETED, JobState.COMPENSATED, JobState.PENDING})
 
 
-def listed_jobs(session: Session, query: JobQuery, silent_for: float) -> list[JobFacts]:
-    """Return the jobs that match, newest first, each with what its row in a list needs.
+class ListedJobs(NamedTuple):
+    """Jobs, each with what its row in a list needs, and the time at which they were read."""
+
+    facts: list[JobFacts]
+    now: float
+
+
+def listed_jobs(session: Session, query: JobQuery, silent_for: float) -> ListedJobs:
+    """Return the jobs that match, newest first.
 
     A worker without a heartbeat for `silent_for` seconds counts as silent.
     """
-    return _facts(session, jobs(session, query), silent_for)
+    return _listed(session, jobs(session, query), silent_for)
 
 
 def listed_job(session: Session, job_id: str, silent_for: float) -> JobFacts | None:
     """Return one job with what its row in a list needs; None if there is none."""
     found = job(session, job_id)
-    return None if found is None else _facts(session, [found], silent_for)[0]
+    return None if found is None else _listed(session, [found], silent_for).facts[0]
 
 
-def listed_jobs_of(session: Session, job_ids: Sequence[str], silent_for: float) -> list[JobFacts]:
-    """Return these jobs, as far as they exist, each with what its row in a list needs."""
+def listed_jobs_of(session: Session, job_ids: Sequence[str], silent_for: float) -> ListedJobs:
+    """Return these jobs, as far as they exist."""
     found = session.all("get_jobs", ids=session.array(job_ids), clock=session.clock())
-    return _facts(session, [rows.job(each) for each in found], silent_for)
+    return _listed(session, [rows.job(each) for each in found], silent_for)
 
 
-def _facts(session: Session, found: Sequence[Job], silent_for: float) -> list[JobFacts]:
+def _listed(session: Session, found: Sequence[Job], silent_for: float) -> ListedJobs:
+    asked = facts_asked(session, found, silent_for)
+    return ListedJobs(facts_of(found, session.together(*asked)), session.now())
+
+
+Asked = list[tuple[str, dict[str, Any]]]
+
+
+def facts_asked(session: Session, found: Sequence[Job], silent_for: float) -> Asked:
+    """Return the statements that read what the rows of jobs in a list need: see `facts_of`."""
     ids = session.array([each.id for each in found])
-    roots = session.array(list({each.budget_of or each.id for each in found}))
     open_ids = session.array([each.id for each in found if each.state not in _DONE])
-    latest = rows.by_job(session.all("latest_entries", ids=open_ids, number=_LATEST))
-    budgets = {each[0]: read_budget(each[1]) for each in session.all("budgets", ids=roots)}
-    in_doubt = {each[0]: each[1] for each in session.all("effects_in_doubt", ids=ids)}
     clock = session.clock()
-    stale = session.all("stale_leases", ids=ids, clock=clock, heard_since=clock - silent_for)
-    stale_ids = {each[0] for each in stale}
+    return [
+        ("latest_entries", {"ids": open_ids, "number": _LATEST}),
+        ("budgets", {"ids": session.array(list({each.budget_of or each.id for each in found}))}),
+        ("effects_in_doubt", {"ids": ids}),
+        ("stale_leases", {"ids": ids, "clock": clock, "heard_since": clock - silent_for}),
+    ]
+
+
+def facts_of(found: Sequence[Job], answers: Sequence[Sequence[Row]]) -> list[JobFacts]:
+    """Return what the rows of jobs in a list need, from what the statements have found."""
+    latest, budgets = rows.by_job(answers[0]), {row[0]: read_budget(row[1]) for row in answers[1]}
+    in_doubt, stale_ids = {row[0]: row[1] for row in answers[2]}, {row[0] for row in answers[3]}
     return [
         JobFacts(
             job=each,

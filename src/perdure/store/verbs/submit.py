@@ -44,8 +44,8 @@ def submit(session: Session, jobs: Sequence[NewJob], actor: str = "") -> list[Su
     return done
 
 
-def fork(session: Session, source: str, job: NewJob, before: int, actor: str) -> None:
-    """Submit a job with a copy of the journal entries of `source` before a place.
+def fork(session: Session, source: str, job: NewJob, before: int, actor: str) -> str:
+    """Submit a job with a copy of the journal entries of `source` before a place; return its id.
 
     Raises:
         JobNotFound: There is no such source.
@@ -64,6 +64,7 @@ def fork(session: Session, source: str, job: NewJob, before: int, actor: str) ->
     _copy_payloads(session, source, job.id)
     note = JobEvent(type="forked", data={"job": job.id, "before": before}, actor=actor)
     session.run("insert_event", **rows.event_row(source, note, session.now()))
+    return job.id
 
 
 def fork_refusal(session: Session, source: str, before: int) -> str | None:

@@ -6,17 +6,21 @@ that is not named here is noted too, by its own name: a new one cannot be forgot
 """
 
 import inspect
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from functools import cache, partial
+from typing import Any, Final, NamedTuple, cast, get_type_hints
 
-from perdure.jobs.approval import Delegation, Refusal, Vote
+import msgspec
+
+from perdure.jobs.approval import Approval, Delegation, Refusal, Vote
 from perdure.jobs.audit import INSTALLATION, AuditCheck, AuditDraft, AuditHead, AuditReport
 from perdure.jobs.credential import SessionRow
 from perdure.jobs.model import Command, NewJob, Schedule
 from perdure.jobs.saved_view import SavedView
 from perdure.jobs.worker_command import WorkerAction, WorkerCommand
 from perdure.store.store import Store, Verb
+from perdure.store.verbs.answer import RequestKey
 from perdure.web.access.principal import Principal
 from perdure.web.access.tokens import owner_of
 
@@ -33,31 +37,61 @@ _UNNOTED: Final = frozenset(
         "take_sign_in_link",
     }
 )
+# A worker that is asked twice does the same once more.
+_REPEATABLE: Final = frozenset({"ask_worker"})
 _READS: Final = frozenset({WorkerAction.TREE, WorkerAction.INSPECT})
 
 
-def audited_verbs(principal: Principal, verbs: Store) -> Store:
-    """Return the verbs of a store, such that what this principal changes is audited."""
-    return cast("Store", _AuditedVerbs(principal, verbs))
+class KeyedRequest(NamedTuple):
+    """A request with a key, and what its changes returned when it was interrupted, in order."""
+
+    key: RequestKey
+    done: deque[str]
+
+
+def audited_verbs(principal: Principal, verbs: Store, keyed: KeyedRequest | None = None) -> Store:
+    """Return the verbs of a store, such that what this principal changes is audited.
+
+    Those of a request with a key are also noted with it: one that has happened does not happen
+    again, but returns what it returned then.
+    """
+    return cast("Store", _AuditedVerbs(principal, verbs, keyed))
 
 
 class _AuditedVerbs:
-    def __init__(self, principal: Principal, verbs: Store) -> None:
+    def __init__(self, principal: Principal, verbs: Store, keyed: KeyedRequest | None) -> None:
         self._principal = principal
         self._verbs = verbs
+        self._keyed = keyed
 
     def __getattr__(self, name: str) -> Any:
         verb = getattr(Store, name, None)
         if not isinstance(verb, Verb) or not verb.changes or name in _UNNOTED:
             return getattr(self._verbs, name)
         function = cast("Callable[..., Any]", verb.function)
+        keyed = None if name in _REPEATABLE else self._keyed
 
         async def call(*args: Any, **kwargs: Any) -> Any:
-            given = inspect.signature(function).bind(None, *args, **kwargs).arguments
+            if keyed is not None and keyed.done:
+                return msgspec.json.decode(keyed.done.popleft(), type=_returns(function))
+            given = _signature(function).bind(None, *args, **kwargs).arguments
             describe = partial(draft_of, self._principal, name, given)
-            return await self._verbs.audited(function, args, kwargs, describe)
+            key = None if keyed is None else keyed.key
+            return await self._verbs.audited(function, args, kwargs, describe, key)
 
         return call
+
+
+@cache
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function)
+
+
+@cache
+def _returns(function: Callable[..., Any]) -> Any:
+    """Return the type of what a verb returns if it has changed something."""
+    found = get_type_hints(function)["return"]
+    return Approval if found == Approval | Refusal else found
 
 
 _PAGE: Final = 1000

@@ -54,7 +54,7 @@ from perdure.jobs.state import JobState
 from perdure.jobs.timeline import StepAttempt, Timeline
 from perdure.jobs.worker_command import WorkerAction
 from perdure.store.verbs.browse import WholeJob
-from perdure.web.access.audit_trail import audited_verbs, verify_audit
+from perdure.web.access.audit_trail import KeyedRequest, audited_verbs, verify_audit
 from perdure.web.access.principal import Permission, Principal
 from perdure.web.access.tokens import (
     MadeToken,
@@ -122,6 +122,7 @@ class TenantHandle:
         *,
         prepare: Preparer | None = None,
         recent: float = RECENT,
+        keyed: KeyedRequest | None = None,
     ) -> None:
         """Bind the store to a principal.
 
@@ -130,10 +131,13 @@ class TenantHandle:
             principal: Who asks, as their credential says.
             prepare: How jobs are made; None: they cannot be submitted.
             recent: Within how many seconds of a sign-in a person may decide about HIGH risks.
+            keyed: The request, if it has an idempotency key.
         """
         self.principal = principal
         self.tenant = principal.tenant
-        self._caller = caller.over(partial(audited_verbs, principal))
+        self._unkeyed = caller.over(partial(audited_verbs, principal))
+        keyed_verbs = partial(audited_verbs, principal, keyed=keyed)
+        self._caller = self._unkeyed if keyed is None else caller.over(keyed_verbs)
         self._verbs = self._caller.verbs
         self._prepare = prepare
         self._recent = recent
@@ -175,9 +179,9 @@ class TenantHandle:
         """Return jobs of the tenant, newest first."""
         return await self._caller.find_jobs(self._bound(query))
 
-    async def rows(self, query: JobQuery | None = None) -> list[JobRow]:
-        """Return jobs of the tenant as rows of a list, newest first."""
-        return await self._caller.insight.rows(self._bound(query))
+    async def rows(self, query: JobQuery | None = None) -> tuple[list[JobRow], float]:
+        """Return jobs of the tenant as rows of a list, newest first; and the store's time."""
+        return await self._caller.insight.page(self._bound(query))
 
     async def row(self, job_id: str) -> JobRow:
         """Return a job of the tenant as a row of a list, or raise `JobNotFound`."""
@@ -212,8 +216,8 @@ class TenantHandle:
         job: str | Plan,
         arguments: Mapping[str, Any] | Sequence[Any] = (),
         options: SubmitOptions | None = None,
-    ) -> Job:
-        """Store a job of the tenant, requested by the principal; return it.
+    ) -> str:
+        """Store a job of the tenant, requested by the principal; return its id.
 
         Raises:
             UnknownName: There is no such job.
@@ -224,8 +228,7 @@ class TenantHandle:
             raise AccessDenied("forbidden", "jobs cannot be submitted here")
         bound: SubmitOptions = {**(options or {}), "tenant": self._own, "user": self._actor}
         made = await self._prepare(job, arguments, bound)
-        handle = await self._caller.submit_new(made)
-        return await self.job(handle.id)
+        return (await self._caller.submit_new(made)).id
 
     async def command(
         self,
@@ -277,7 +280,8 @@ class TenantHandle:
         self._need(Permission(f"jobs.{action}"))
         bound = self._bound(query)
         given = {"by": self._actor, "reason": reason}
-        return await self._caller.command_jobs(action, bound, **given, dry_run=dry_run)
+        # Without a key: sent again, the command is for the jobs that the query finds then.
+        return await self._unkeyed.command_jobs(action, bound, **given, dry_run=dry_run)
 
     async def send(
         self, job_id: str, topic: str, payload: Any = None, *, key: str | None = None
@@ -288,8 +292,12 @@ class TenantHandle:
 
     async def fork(
         self, job_id: str, before: str, arguments: Mapping[str, Any] | None = None
-    ) -> Job:
-        """Submit a copy of a job that begins at a step, maybe with other arguments; return it."""
+    ) -> str:
+        """Submit a copy of a job that begins at a step, maybe with other arguments.
+
+        Returns:
+            The id of the copy.
+        """
         self._need(Permission.JOBS_FORK)
         if arguments is not None:
             self._need(Permission.JOBS_EDIT)
@@ -297,8 +305,7 @@ class TenantHandle:
         taken = sorted({"before", "by", "self"} & set(arguments or ()))
         if taken:
             raise ArgumentError("fork", [f"{each} cannot be given by name here" for each in taken])
-        copy = await handle.fork(before, by=self._actor, **(arguments or {}))
-        return await self.job(copy.id)
+        return (await handle.fork(before, by=self._actor, **(arguments or {}))).id
 
     # People
 
@@ -574,13 +581,13 @@ class TenantHandle:
                 found.append(f"{count} of {job.name}: {why}")
         return found
 
-    async def run_schedule(self, name: str) -> Job:
-        """Submit the job of a schedule of the tenant now; return it."""
+    async def run_schedule(self, name: str) -> str:
+        """Submit the job of a schedule of the tenant now; return its id."""
         self._need(Permission.SCHEDULES_WRITE)
         self._need(Permission.JOBS_SUBMIT)
         template = (await self.schedule(name)).job
         made = replace(template, id=new_id(), key=None, user=self._actor)
-        return await self.job((await self._caller.submit_new(made)).id)
+        return (await self._caller.submit_new(made)).id
 
     async def undo_preview(self, job_id: str) -> UndoPreview:
         """Return what would be undone of a job of the tenant, or raise `JobNotFound`."""

@@ -9,7 +9,7 @@ from perdure.jobs.bulk import BulkAction, BulkResult
 from perdure.jobs.query_text import parse
 from perdure.web.access.principal import Permission
 from perdure.web.access.tenant import JobAction
-from perdure.web.api.jobs import detail
+from perdure.web.api.jobs import created, detail
 from perdure.web.request import Answer, ApiRequest, Route
 from perdure.web.views import JobDetail
 
@@ -136,8 +136,7 @@ async def fork(request: ApiRequest) -> Answer:
     body: ForkBody = request.body
     arguments = None if isinstance(body.arguments, UnsetType) else body.arguments
     copy = await request.store.fork(request.path["id"], body.before, arguments)
-    where = request.href(f"/api/v1/jobs/{copy.id}")
-    return Answer(await detail(request, copy.id), 201, {"location": where})
+    return await created(request, copy)
 
 
 async def command_many(request: ApiRequest) -> Answer:

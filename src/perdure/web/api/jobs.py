@@ -74,10 +74,10 @@ async def list_jobs(request: ApiRequest) -> Answer:
 
 
 async def _job_page(request: ApiRequest, query: JobQuery) -> JobPage:
-    rows = await request.store.rows(query)
+    rows, now = await request.store.rows(query)
     is_full = len(rows) == query.limit
     behind = cursor_of((rows[-1].created_at, rows[-1].id)) if is_full else None
-    return JobPage(items=rows, next=behind, now=await request.store.now())
+    return JobPage(items=rows, next=behind, now=now)
 
 
 async def count_jobs(request: ApiRequest) -> Answer:
@@ -354,9 +354,14 @@ async def submit_job(request: ApiRequest) -> Answer:
     given = {name: getattr(body, name) for name in _OPTIONS}
     options = {name: value for name, value in given.items() if value not in (None, {})}
     what = body.name if body.plan is None else Plan.from_json(write_plain(body.plan).decode())
-    job = await request.store.submit(what, body.arguments, cast("SubmitOptions", options))
-    where = request.href(f"/api/v1/jobs/{job.id}")
-    return Answer(await detail(request, job.id), 201, {"location": where})
+    id = await request.store.submit(what, body.arguments, cast("SubmitOptions", options))
+    return await created(request, id)
+
+
+async def created(request: ApiRequest, job_id: str) -> Answer:
+    """Return the answer to a request that has submitted a job."""
+    where = request.href(f"/api/v1/jobs/{job_id}")
+    return Answer(await detail(request, job_id), 201, {"location": where})
 
 
 def _check_durations(**given: float | str | None) -> None:

@@ -10,7 +10,7 @@ from perdure.jobs.model import Schedule
 from perdure.jobs.redaction import for_people
 from perdure.jobs.text_limits import check_given
 from perdure.web.access.principal import Permission
-from perdure.web.api.jobs import detail
+from perdure.web.api.jobs import created
 from perdure.web.request import Answer, ApiRequest, Page, Priority, Route
 from perdure.web.views import JobDetail
 
@@ -163,9 +163,7 @@ async def _set(request: ApiRequest, *, paused: bool) -> Answer:
 
 async def run_now(request: ApiRequest) -> Answer:
     """Submit the job of a schedule now, beside its times."""
-    job = await request.store.run_schedule(request.path["name"])
-    where = request.href(f"/api/v1/jobs/{job.id}")
-    return Answer(await detail(request, job.id), 201, {"location": where})
+    return await created(request, await request.store.run_schedule(request.path["name"]))
 
 
 def _route(method: Any, end: str, handler: Any, summary: str, **more: Any) -> Route:

@@ -648,6 +648,8 @@ CREATE TABLE answer (
   principal text COLLATE "C" NOT NULL,
   key       text COLLATE "C" NOT NULL,
   digest    text COLLATE "C" NOT NULL,                    -- of the request
+  taker     text COLLATE "C" NOT NULL,        -- who serves it; empty: it was given back
+  done      text COLLATE "C" NOT NULL,        -- what it has changed: a line for each verb
   status    bigint,                         -- NULL: it is under way
   body      text COLLATE "C",
   at        float8 NOT NULL,

@@ -617,6 +617,8 @@ CREATE TABLE answer (
   principal TEXT NOT NULL,
   key       TEXT NOT NULL,
   digest    TEXT NOT NULL,                    -- of the request
+  taker     TEXT NOT NULL,                    -- who serves it; empty: it was given back
+  done      TEXT NOT NULL,                    -- what it has changed: a line for each verb
   status    INTEGER,                         -- NULL: it is under way
   body      TEXT,
   at        REAL NOT NULL,
