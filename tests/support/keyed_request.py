@@ -47,7 +47,7 @@ async def main() -> None:
         headers = {"idempotency-key": key}
         body = {"name": "twice", "arguments": [1]}
         answer = await client.post("/api/v1/jobs", json=body, headers=headers)
-        print(answer.status_code, answer.json()["id"])
+        sys.stdout.write(f"{answer.status_code} {answer.json()['id']}\n")
 
 
 if __name__ == "__main__":

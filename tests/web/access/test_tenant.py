@@ -220,7 +220,7 @@ async def test_a_fork_with_other_arguments_needs_a_permission_of_its_own(url: st
         store, job = door(app, only_fork), mine["acme"].job
         with pytest.raises(AccessDenied, match=r"jobs\.edit"):
             await store.fork(job, "greet", {"text": "other"})
-        copy = await store.fork(job, "greet")
+        copy = await store.job(await store.fork(job, "greet"))
         assert copy.tenant == "acme"
 
 
