@@ -442,7 +442,7 @@ async def test_a_closure_is_a_step(app: App) -> None:
     assert ran == ["u", "u"]
     journal = await handle.journal()
     assert journal[0].name == "call:fetch"
-    assert journal[0].input == b'{"input":{"url":"u"}}'
+    assert journal[0].input == b'{"url":"u"}'
 
 
 @durable

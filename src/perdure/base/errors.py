@@ -45,6 +45,7 @@
      ├── StepFailed                 a step failed for good: no retry is left, or none would help
      ├── Permanent                  your code: raised in a step, no retry can help
      │    └── BadResponse           … an HTTP call was made, but its response cannot be read
+     ├── Unavailable                another system does not answer now; also a ConnectionError
      ├── OperationCancelled         another operation has ended first: see `ctx.first`
      ├── StepTimeout                a step took longer than its timeout; also a TimeoutError
      ├── StepCrashed                the OS process of a step ended before the step did
@@ -467,6 +468,17 @@ class Permanent(JobError):
 
 class BadResponse(Permanent):
     """The server accepted an HTTP call, but the response is too large or cannot be decoded."""
+
+
+class Unavailable(JobError, ConnectionError):
+    """Another system does not answer now, and may recover: raise it in a step for such an outage.
+
+    `retry_after` is for how many seconds it asks us to wait.
+    """
+
+    def __init__(self, text: str, retry_after: float = 0.0) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
 
 
 class OperationCancelled(JobError):

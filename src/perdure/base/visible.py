@@ -112,6 +112,7 @@ NAMES: Final = (
     "perdure.cli",
     "perdure.entries",
     "perdure.host",
+    "perdure.integrations",
     "perdure.jobs",
     "perdure.notify",
     "perdure.otp",

@@ -2,13 +2,14 @@
 
 from perdure.base.errors import DefinitionError
 from perdure.base.extra import extra
+from perdure.jobs.budget import ModelUsage
 
 with extra("prices", "the price of a model"):
     from genai_prices import Usage, calc_price
 
 
 def price_of(
-    model: str,
+    model: str | ModelUsage,
     *,
     input_tokens: int = 0,
     output_tokens: int = 0,
@@ -19,7 +20,7 @@ def price_of(
     """Return the price of a call in USD, for `ctx.spend`.
 
     Args:
-        model: The provider's name of the model.
+        model: The provider's name of the model; or all that a call has used, then nothing else.
         input_tokens: The number of input tokens, or an upper bound; those of the cache included.
         output_tokens: The number of output tokens, or an upper bound.
         cache_read_tokens: How many of the input tokens came from the provider's cache, which makes
@@ -30,6 +31,15 @@ def price_of(
     Raises:
         DefinitionError: The price is unknown; a guess would make a limit worthless.
     """
+    if isinstance(model, ModelUsage):
+        return price_of(
+            model.model,
+            input_tokens=model.input_tokens,
+            output_tokens=model.output_tokens,
+            cache_read_tokens=model.cache_read_tokens,
+            cache_write_tokens=model.cache_write_tokens,
+            provider=model.provider or None,
+        )
     usage = Usage(
         input_tokens=input_tokens,
         output_tokens=output_tokens,

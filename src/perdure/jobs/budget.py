@@ -70,15 +70,25 @@ class ModelUsage(Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: The name of the model, as the provider spells it.
-        input_tokens: Tokens that were sent.
+        input_tokens: Tokens that were sent, with those of the provider's cache.
         output_tokens: Tokens that came back.
         provider: Whose model it is: "openai", "anthropic".
+        cache_read_tokens: How many of the input tokens came from the provider's cache.
+        cache_write_tokens: How many of them were written to it.
+        answered_by: The model that answered, if that is not what was asked for.
+        agent: The agent that called it.
+        finish_reason: Why the answer ends: "stop", "length", "tool_call".
     """
 
     model: str
     input_tokens: int = 0
     output_tokens: int = 0
     provider: str = ""
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    answered_by: str = ""
+    agent: str = ""
+    finish_reason: str = ""
 
     @property
     def tokens(self) -> int:

@@ -39,7 +39,7 @@ from perdure.jobs.budget import BudgetLimits
 from perdure.jobs.failure import Raises
 from perdure.jobs.parameters import (
     Context,
-    Parameter,
+    InputParameter,
     Parameters,
     Partial,
     context_of,
@@ -122,6 +122,7 @@ class ClosureOptions(TypedDict, total=False):
     approval: ApprovalMode
     cost: float
     estimated_duration: Duration
+    raises: Iterable[type[Exception]] | type[Exception]
     description: str
 
 
@@ -533,13 +534,15 @@ def step_of(fn: Callable[..., Any], **options: Unpack[StepOptions]) -> Step[...,
 
 
 CLOSURE = "call:"  # begins the name of a step that is a closure; no compensation belongs to it
-_CLOSURE_PARAMETERS = Parameters((Parameter("input", Any, None),), "a call")
+# How the names of an agent's steps begin: a call of a model, of a tool, a question about a tool.
+CHAT, TOOL, ASK = f"{CLOSURE}chat:", f"{CLOSURE}tool:", f"{CLOSURE}approve:"
+_INPUT = InputParameter("a call")
 
 
 def step_of_closure(
     name: str, body: Callable[..., Any], **options: Unpack[ClosureOptions]
 ) -> Step[..., Any]:
-    """Make a step from a function that has its values already; its `input` is only recorded.
+    """Make a step from a function that has its values already, or takes only its `input`.
 
     Raises:
         DefinitionError: The definition is invalid; the message says why.
@@ -547,24 +550,40 @@ def step_of_closure(
     what = f"call {check_name(name, 'call')!r}"
     check_options(options, ClosureOptions, what)
     check_function(body, what)
-    takes_context = _check_context(body, "a step" if is_async(body) else "a sync step", what)
-    first = 0 if takes_context is None else 1
-    if len(inspect.signature(body).parameters) > first:
-        raise DefinitionError(f"{what} takes no arguments but a context: use a lambda or a closure")
+    context = _check_context(body, "a step" if is_async(body) else "a sync step", what)
+    taken = list(inspect.signature(body).parameters)[0 if context is None else 1 :]
+    if taken not in ([], ["input"]):
+        raise DefinitionError(
+            f"{what} takes no arguments but a context and its `input`: use a lambda or a closure"
+        )
     given = cast("StepOptions", {**options, "name": CLOSURE + name})
-    made = make_step(body, _CLOSURE_PARAMETERS, result_type(body, what), **given)
-    return replace(made, fn=_without_input(body, takes_context=takes_context is not None))
+    made = make_step(body, _INPUT, result_type(body, what), **given)
+    fn = _of_input(body, takes_context=context is not None, takes_input=bool(taken))
+    return replace(made, fn=fn)
 
 
-def _without_input(body: Callable[..., Any], *, takes_context: bool) -> Callable[..., Any]:
+def any_closure(name: str, risk: RiskLevel) -> Step[..., Any]:
+    """Return a step that stands for a closure of a journal, which only its job can make."""
+    options = StepOptions(name=name, risk=risk, approval="required")
+    return make_step(_stands_for_a_closure, _INPUT, Any, **options)
+
+
+def _stands_for_a_closure(_ctx: Any, _input: Any) -> None:
+    raise NotImplementedError
+
+
+def _of_input(
+    body: Callable[..., Any], *, takes_context: bool, takes_input: bool
+) -> Callable[..., Any]:
     """Return the function of a step, which gets the input that is recorded for it."""
 
-    async def awaited(ctx: Any, _: Any) -> Any:
-        found = body(ctx) if takes_context else body()
-        return await found if inspect.isawaitable(found) else found
+    def called(ctx: Any, input: Any) -> Any:
+        first = (ctx,) if takes_context else ()
+        return body(*first, input) if takes_input else body(*first)
 
-    def called(ctx: Any, _: Any) -> Any:
-        return body(ctx) if takes_context else body()
+    async def awaited(ctx: Any, input: Any) -> Any:
+        found = called(ctx, input)
+        return await found if inspect.isawaitable(found) else found
 
     return awaited if is_async(body) else called
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, cast, get_type_hints
 import msgspec
 from msgspec import Raw, Struct
 
-from perdure.base.codec import LIMITS, Codec, PayloadLimits
+from perdure.base.codec import LIMITS, Codec, PayloadLimits, read_plain
 from perdure.base.errors import JobError, JobFailed, StepFailed, Unstorable, safe_text
 from perdure.base.secret import without_secrets
 
@@ -182,16 +182,33 @@ def _stored(error: Exception, limits: PayloadLimits) -> Raw:
     names = {id(value): name for name, value in held.items()}
     data = _Data(
         attributes={
-            name: Raw(_codec(kind, name).encode(value, limits)) for name, value in held.items()
+            name: _raw(_codec(kind, name).encode(value, limits)) for name, value in held.items()
         },
         args=[
             _Argument(attribute=names[id(each)])
             if id(each) in names
-            else _Argument(value=Raw(Codec[Any](Any, what).encode(each, limits)))
+            else _Argument(value=_raw(Codec[Any](Any, what).encode(each, limits)))
             for each in error.args
         ],
     )
     return Raw(msgspec.json.encode(data))
+
+
+class _Quoted(Struct):
+    """JSON as a text, since msgspec does not read JSON with lone surrogates."""
+
+    quoted_json: str
+
+
+def _raw(data: bytes) -> Raw:
+    return Raw(msgspec.json.encode(_Quoted(data.decode())) if b"\\ud" in data else data)
+
+
+def _json(raw: Raw) -> bytes:
+    data = bytes(raw)
+    if data.startswith(b'{"quoted_json":'):
+        return msgspec.json.decode(data, type=_Quoted).quoted_json.encode()
+    return data
 
 
 def _attributes(error: Exception) -> Iterator[tuple[str, Any]]:
@@ -209,9 +226,9 @@ def _slots_of(kind: type[Any]) -> tuple[str, ...]:
 
 def _restored(kind: type[Exception], data: Raw, cause: Exception | None) -> Exception:
     found = msgspec.json.decode(data, type=_Data)
-    held = {name: _codec(kind, name).decode(bytes(raw)) for name, raw in found.attributes.items()}
+    held = {name: _codec(kind, name).decode(_json(raw)) for name, raw in found.attributes.items()}
     args = [
-        held[each.attribute] if each.attribute else msgspec.json.decode(each.value)
+        held[each.attribute] if each.attribute else read_plain(_json(each.value))
         for each in found.args
     ]
     # Without `__init__`: its parameters need not be what it has stored.

@@ -34,6 +34,7 @@ from perdure.base.codec import (
     encode,
     on_one_line,
     parse,
+    read_plain,
     write_plain,
 )
 from perdure.base.errors import ArgumentError, DefinitionError, Drift, WrongType
@@ -219,6 +220,41 @@ class Parameters:
 
     def _whose(self) -> str:
         return f"the arguments of {self.what} do not fit"
+
+
+class InputParameter(Parameters):
+    """The one parameter of a closure: its `input`, any plain JSON value.
+
+    An object is stored as it is, so that people and rules see its fields as arguments.
+    """
+
+    __slots__ = ()
+    _NAME: ClassVar = "input"
+
+    def __init__(self, what: str) -> None:
+        super().__init__((Parameter(self._NAME, Any, None),), what)
+
+    def pack(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limits: PayloadLimits = LIMITS
+    ) -> bytes:
+        """Return the input as a JSON object."""
+        (value,) = args
+        if type(value) is not dict or set(cast("dict[str, Any]", value)) == {self._NAME}:
+            return super().pack(args, kwargs, limits)
+        whose = f"the arguments of {self.what}"
+        return Codec[Any](Any, whose, "argument").encode(value, limits)
+
+    def pack_json(self, text: bytes | str, limits: PayloadLimits = LIMITS) -> bytes:
+        """Like `pack`, for an input that somebody wrote as a JSON object."""
+        written = parse(text, f"the arguments of {self.what}")
+        if not isinstance(written, dict):
+            raise ArgumentError(self._whose(), ["they must be a JSON object"])
+        return self.pack((cast("Any", written),), {}, limits)
+
+    def unpack(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the input of a stored call."""
+        found = cast("dict[str, Any]", read_plain(data))
+        return (found[self._NAME] if set(found) == {self._NAME} else found,), {}
 
 
 def misfit(declared: Any, written: Any, what: str) -> list[str]:

@@ -79,7 +79,7 @@ def decide_retry(
         return GiveUp("not retried", outage)
     if attempt >= policy.attempts:
         return GiveUp("used up", outage)
-    return Again(max(policy.delay(attempt, random), _asked_wait(error)))
+    return Again(max(policy.delay(attempt, random), asked_wait(error)))
 
 
 def is_permanent(error: BaseException) -> bool:
@@ -129,7 +129,7 @@ def http_status(error: BaseException) -> int | None:
     return None
 
 
-def _asked_wait(error: BaseException) -> float:
+def asked_wait(error: BaseException) -> float:
     """Return the seconds that the server asks us to wait, from `retry_after` or `Retry-After`."""
     waits = [_one_wait(each) for each in leaves(error)]
     return min(max(waits, default=0.0), LONGEST_WAIT)

@@ -22,6 +22,8 @@ from perdure.base import telemetry
 from perdure.base.extra import extra
 from perdure.base.telemetry import Event, Values
 from perdure.engine import events
+from perdure.jobs.budget import ModelUsage
+from perdure.jobs.definition import TOOL
 from perdure.jobs.model import JobTrace
 
 with extra("otel", "tracing"):
@@ -167,6 +169,7 @@ class _Spans:
                 "perdure.step.id": facts["step"],
                 "perdure.step.name": facts["step_name"],
                 "perdure.step.attempt": measured["attempt"],
+                **_tool_call(facts),
             },
         )
         with self._lock:
@@ -194,15 +197,7 @@ class _Spans:
         span.add_event("spend", {name: measured[name] for name in ("usd", "tokens", "calls")})
         used = facts["usage"]
         if used is not None:
-            span.set_attributes(
-                {
-                    "gen_ai.operation.name": "chat",
-                    "gen_ai.provider.name": used.provider or "unknown",
-                    "gen_ai.request.model": used.model,
-                    "gen_ai.usage.input_tokens": used.input_tokens,
-                    "gen_ai.usage.output_tokens": used.output_tokens,
-                }
-            )
+            span.set_attributes(_model_call(used))
 
     # What both have
 
@@ -225,6 +220,36 @@ def _about(facts: Values) -> dict[str, Any]:
         "perdure.tenant": facts["tenant"],
         "perdure.queue": facts["queue"],
         "perdure.worker": facts["worker"],
+    }
+
+
+def _model_call(used: ModelUsage) -> dict[str, Any]:
+    """Return the attributes of a call of a model, by OpenTelemetry's GenAI conventions."""
+    named: dict[str, Any] = {
+        "gen_ai.response.model": used.answered_by,
+        "gen_ai.agent.name": used.agent,
+        "gen_ai.response.finish_reasons": [used.finish_reason] if used.finish_reason else "",
+        "gen_ai.usage.cache_read.input_tokens": used.cache_read_tokens,
+        "gen_ai.usage.cache_creation.input_tokens": used.cache_write_tokens,
+    }
+    return {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": used.provider or "unknown",
+        "gen_ai.request.model": used.model,
+        "gen_ai.usage.input_tokens": used.input_tokens,
+        "gen_ai.usage.output_tokens": used.output_tokens,
+        **{name: value for name, value in named.items() if value},
+    }
+
+
+def _tool_call(facts: Values) -> dict[str, Any]:
+    """Return the attributes of a call of an agent's tool; none for any other step."""
+    if not facts["step_name"].startswith(TOOL):
+        return {}
+    return {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": facts["step_name"].removeprefix(TOOL),
+        "gen_ai.tool.call.id": facts["step"].rpartition("#")[2],
     }
 
 

@@ -69,7 +69,7 @@ from perdure.base.errors import (
     StoreError,
 )
 from perdure.base.retry import Retry, pause
-from perdure.engine import events
+from perdure.engine import crashpoint, events
 from perdure.engine.journal.ledger import Ledger
 from perdure.engine.journal.output import OutputBuffer
 from perdure.engine.journal.verdict import (
@@ -1026,8 +1026,12 @@ class Run:
     async def _send(self, write: Write, carried: "_Carried", store: Store) -> None:
         self.in_flight += 1
         carried.waits, carried.failed = True, False
+        if crashpoint.wanted:
+            crashpoint.reach("before_write")
         try:
             await store.write(write, alone=self._is_only_work(), done=carried.answered)
+            if crashpoint.wanted:
+                crashpoint.reach("after_write")
         except Exception as error:
             carried.answered(error)  # a store that raises has not accepted it
             raise
@@ -1049,6 +1053,8 @@ class Run:
             done = partial(self._note_stored, chunks, done)
         answered = partial(self.answered, done)
         self.in_flight += 1
+        if crashpoint.wanted:
+            crashpoint.reach("before_write")
         try:
             written = self.node.store.write_soon(write, answered, alone=self._is_only_work())
         except StoreError as error:  # not in this turn: the writer is in the middle of something
@@ -1095,6 +1101,8 @@ class Run:
     def answered(self, done: WriteDone, error: BaseException | None) -> None:
         """Record that the store has answered a write, and notify its writer."""
         self.in_flight -= 1
+        if crashpoint.wanted and error is None:
+            crashpoint.reach("after_write")
         done(error)
         if not self.in_flight and self.all_answered is not None:
             _wake(self.all_answered)

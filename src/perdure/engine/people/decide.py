@@ -25,7 +25,7 @@ from perdure.jobs.approval import (
     VoteVerdict,
 )
 from perdure.jobs.budget import BudgetLimits
-from perdure.jobs.definition import Step
+from perdure.jobs.definition import CLOSURE, Step, any_closure
 from perdure.jobs.gate import gate_for, judge_call, judge_raise
 from perdure.jobs.risk import Judgement
 from perdure.notify.people import People
@@ -136,6 +136,8 @@ async def _edited(
         return _judged(app.policy, packed, judge_raise(packed, app.policy.risk))
     entry = next((e for e in await store.journal(approval.job_id) if e.id == approval.step), None)
     step = None if entry is None else app.steps.get(entry.name)
+    if entry is not None and entry.name.startswith(CLOSURE):
+        step = any_closure(entry.name, approval.risk)  # its job judges the arguments once more
     if entry is None or step is None:
         raise DecisionRefused("changed", "only the arguments of a step can be edited")
     # What the person did not name stays as they saw it; defaults never replace it.

@@ -41,10 +41,12 @@ from perdure.engine.journal.run import (
 )
 from perdure.engine.journal.verdict import Continued, Unwound, at_limit
 from perdure.engine.people.ask import Approve, Approved, ApproveOptions, approve_request
+from perdure.engine.people.spending import budget_of
 from perdure.engine.steps.step import StepOperation
 from perdure.engine.steps.step_context import StepContext, SyncStepContext, piece_of_output
 from perdure.engine.steps.waits import Child, Receive, Sleep, child_failed, no_message
 from perdure.engine.submission import child_job, job_of_call
+from perdure.jobs.budget import BudgetLimits
 from perdure.jobs.definition import (
     LONGEST_NAME,
     NO_OPTIONS,
@@ -307,7 +309,9 @@ class JobContext(Context):
     def call(
         self,
         name: str,
-        body: Callable[[], Awaitable[R]] | Callable[[StepContext], Awaitable[R]],
+        body: Callable[[], Awaitable[R]]
+        | Callable[[StepContext], Awaitable[R]]
+        | Callable[[StepContext, Any], Awaitable[R]],
         *,
         key: str | None = ...,
         input: Any = ...,
@@ -340,7 +344,8 @@ class JobContext(Context):
 
         Args:
             name: Its name in the journal.
-            body: The function; it takes nothing, or a context. A plain one runs in a thread.
+            body: The function; it takes nothing, or a context, and its `input`, which a person may
+                have edited. A plain one runs in a thread.
             key: Identifies the call in its job, instead of its ordinal.
             input: What the result depends on: recorded for people, and compared at a replay.
             **options: Options of a step, such as `retry` and `timeout`.
@@ -637,3 +642,10 @@ def current_job() -> JobContext:
         return here
     place = "here" if here is None else f"inside the step {here}"
     raise NotInJob(f"current_job works in the code of a job, and no such code runs {place}")
+
+
+async def budget_limits(ctx: JobContext) -> BudgetLimits:
+    """Return the limits that were declared for the budget that a job spends from."""
+    # Users of a context do not see its run.
+    run = ctx._run  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return (await budget_of(run)).new.limits

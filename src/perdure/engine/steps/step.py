@@ -576,7 +576,7 @@ class StepOperation(Operation[R]):
         await self.refuse(error)
 
     async def refuse(self, error: Exception) -> None:
-        failure = failure_of(error, self.attempt, permanent=True)
+        failure = failure_of(error, self.attempt, permanent=True, raises=self.step.raises)
         await self._fail(failure, error)
 
     def describe(self) -> dict[str, Any]:
